@@ -1,0 +1,202 @@
+"""Which rows are the ends of one exchange: paired by the value they move, never by their place in a list."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.ir.dependencies import num_microbatches, pattern_tables, row_tables, value_codes, value_space
+from meshwright.ir.grid import grid
+from meshwright.ir.kernel import call
+from meshwright.ir.program import Program
+from meshwright.ir.table import Exchange, Kind, Pattern
+from meshwright.specs.error import ProgramError
+
+Ints = NDArray[Any]
+
+
+def match(program: Program) -> NDArray[np.int32]:
+    """For every row the next end of its exchange, in a circle (itself: it is alone, or the others are collapsed).
+
+    Raises:
+        ProgramError: an end without the others, or an exchange row without a class, or a class on an axis that is not there.
+    """
+    next_end = np.arange(program.num_rows, dtype=np.int32)
+    kinds = program.kinds
+    is_exchange = (kinds == Kind.SEND) | (kinds == Kind.RECEIVE) | (kinds == Kind.COLLECTIVE)
+    if not is_exchange.any():
+        return next_end
+    _check_classes(program, is_exchange)
+    moved = moved_codes(program)
+    _match_pairs(program, moved, next_end)
+    _match_groups(program, moved, next_end)
+    return next_end
+
+
+def moved_codes(program: Program) -> Ints:
+    """Code of the value that each exchange row moves, as its effect says; -1 for all other rows."""
+    space = value_space(program)
+    c = program.columns
+    _, _, fields, patterns = pattern_tables(program, space)
+    flat = list(patterns)
+    extra: list[Pattern] = []
+    of_effect = np.full(max(1, len(program.tables.effects)), -1, dtype=np.int64)
+    for e, effect in enumerate(program.tables.effects):
+        if not effect.kind.is_exchange:
+            continue
+        pattern = effect.moves or (effect.writes if effect.kind == Kind.RECEIVE else effect.reads)[0]
+        if pattern in flat:
+            of_effect[e] = flat.index(pattern)
+        else:
+            of_effect[e] = len(flat) + len(extra)
+            extra.append(pattern)
+    if extra:
+        from meshwright.ir.dependencies import _fields
+
+        fields = np.concatenate([fields, np.array([_fields(program, space, p) for p in extra]).reshape(-1)])
+    path_length, group_ptr, groups = row_tables(program)
+    codes = np.full(program.num_rows, -1, dtype=np.int32)
+    inputs = (
+        c.effect, c.stage, c.hop, c.microbatch, c.part, of_effect, fields, path_length, group_ptr, groups,
+        num_microbatches(program), space.parts,
+    )  # fmt: skip
+    status = call(value_codes, program.num_rows, inputs, [codes])
+    if status:
+        view = program.row(status - 1)
+        raise ProgramError(f"device {view.device}, position {view.position}: {view.text} moves a value that its stage does not have")
+    return codes
+
+
+def _check_classes(program: Program, is_exchange: Ints) -> None:
+    """Every exchange row has a class, and every class runs along axes of the program."""
+    missing = np.flatnonzero(is_exchange & (program.columns.exchange < 0))
+    if len(missing):
+        view = program.row(int(missing[0]))
+        raise ProgramError(f"device {view.device}, position {view.position}: {view.text} has no exchange class; say between whom it is")
+    for exchange in program.tables.exchanges:
+        for name in exchange.axes:
+            axis = program.axis(name)
+            if exchange.ends is not None and not axis.materialised:
+                raise ProgramError(f"{exchange} names coordinates along {name}, which is collapsed; expand it or use a shift")
+            if exchange.ends is not None and max(exchange.ends) >= axis.size:
+                raise ProgramError(f"{exchange} names a coordinate outside of {name}={axis.size}")
+
+
+def _strides(program: Program) -> dict[str, tuple[int, int]]:
+    """For every materialised axis: (stride between lists, size)."""
+    result, stride = {}, 1
+    for axis in reversed(program.list_axes):
+        result[axis.name] = (stride, axis.size)
+        stride *= axis.size
+    return result
+
+
+def peers(program: Program, exchange: Exchange, kind: Kind, lists: Ints) -> Ints:
+    """List at the other end of a point-to-point row, for every list; -1 where the list is no end of that class."""
+    name = exchange.axes[0]
+    strides = _strides(program)
+    if name not in strides:
+        return lists
+    stride, size = strides[name]
+    coordinate = lists // stride % size
+    if exchange.ends is None:
+        other = (coordinate + (exchange.shift if kind == Kind.SEND else -exchange.shift)) % size
+        return np.asarray(lists + (other - coordinate) * stride)
+    own, other = exchange.ends if kind == Kind.SEND else exchange.ends[::-1]
+    return np.where(coordinate == own, lists + (other - coordinate) * stride, -1)
+
+
+def _match_pairs(program: Program, moved: Ints, next_end: NDArray[np.int32]) -> None:
+    """Join the n-th SEND of a value between two lists with the n-th RECEIVE of it."""
+    lists, classes = program.list_of_row, program.columns.exchange
+    ends = {}
+    for kind in (Kind.SEND, Kind.RECEIVE):
+        rows = np.flatnonzero(program.kinds == kind).astype(np.int32)
+        own = lists[rows].astype(np.int64)
+        other = np.full(len(rows), -1, dtype=np.int64)
+        for number, exchange in enumerate(program.tables.exchanges):
+            chosen = np.flatnonzero(classes[rows] == number)
+            if len(chosen):
+                other[chosen] = peers(program, exchange, kind, own[chosen])
+        if len(rows) and other.min() < 0:
+            row = int(rows[np.argmin(other)])
+            view = program.row(row)
+            raise ProgramError(
+                f"device {view.device}, position {view.position}: {view.text} is no end of {view.exchange}\n" + grid(program, row)
+            )
+        source, target = (own, other) if kind == Kind.SEND else (other, own)
+        key = ((source * program.num_lists + target) * len(program.tables.exchanges) + classes[rows]) * (int(moved.max()) + 1) + moved[rows]
+        order = np.argsort(key, kind="stable")
+        ends[kind] = (rows[order], key[order])
+    (senders, sent), (receivers, received) = ends[Kind.SEND], ends[Kind.RECEIVE]
+    if len(sent) != len(received) or (sent != received).any():
+        _raise_unmatched(program, senders, sent, receivers, received)
+    next_end[senders] = receivers
+    next_end[receivers] = senders
+
+
+def _raise_unmatched(program: Program, senders: Ints, sent: Ints, receivers: Ints, received: Ints) -> None:
+    """Name the first end that has no partner."""
+    for rows, keys, others, word in ((senders, sent, received, "RECEIVE"), (receivers, received, senders, "SEND")):
+        other_keys = received if others is received else sent
+        left = np.searchsorted(keys, keys, side="left")
+        occurrence = np.arange(len(keys)) - left
+        available = np.searchsorted(other_keys, keys, side="right") - np.searchsorted(other_keys, keys, side="left")
+        lone = np.flatnonzero(occurrence >= available)
+        if len(lone):
+            row = int(rows[lone].min())
+            view = program.row(row)
+            raise ProgramError(
+                f"device {view.device}, position {view.position}: {view.text} has no {word} of the same value at its other end "
+                f"({view.exchange})\n" + grid(program, row)
+            )
+    raise AssertionError("unequal keys have a lone end")
+
+
+def _match_groups(program: Program, moved: Ints, next_end: NDArray[np.int32]) -> None:
+    """Join the rows of a collective: the n-th of every member, of the same class and value."""
+    rows = np.flatnonzero(program.kinds == Kind.COLLECTIVE).astype(np.int32)
+    if not len(rows):
+        return
+    lists, classes = program.list_of_row[rows].astype(np.int64), program.columns.exchange[rows]
+    team = np.zeros(len(rows), dtype=np.int64)
+    expected = np.ones(len(rows), dtype=np.int64)
+    strides = _strides(program)
+    for number, exchange in enumerate(program.tables.exchanges):
+        chosen = np.flatnonzero(classes == number)
+        base = lists[chosen].copy()
+        for name in exchange.axes:
+            if name not in strides:
+                continue
+            stride, size = strides[name]
+            coordinate = base // stride % size
+            base -= coordinate * stride
+            members = exchange.ends if exchange.ends is not None and name == exchange.axes[0] else tuple(range(size))
+            outside = ~np.isin(coordinate, members)
+            if outside.any():
+                view = program.row(int(rows[chosen[np.flatnonzero(outside)[0]]]))
+                raise ProgramError(f"device {view.device}, position {view.position}: {view.text} is no member of {exchange}")
+            expected[chosen] *= len(members)
+        team[chosen] = base * len(program.tables.exchanges) + number
+    key = team * (int(moved.max()) + 1) + moved[rows]
+    order = np.lexsort((rows, lists, key))
+    key, rows, lists, expected = key[order], rows[order], lists[order], expected[order]
+    same = (key[1:] == key[:-1]) & (lists[1:] == lists[:-1])
+    starts = np.flatnonzero(np.concatenate([[True], ~same]))
+    occurrence = np.arange(len(rows)) - np.repeat(starts, np.diff(np.concatenate([starts, [len(rows)]])))
+    order = np.lexsort((rows, occurrence, key))
+    key, rows, occurrence, expected = key[order], rows[order], occurrence[order], expected[order]
+    starts = np.flatnonzero(np.concatenate([[True], (key[1:] != key[:-1]) | (occurrence[1:] != occurrence[:-1])]))
+    counts = np.diff(np.concatenate([starts, [len(rows)]]))
+    wrong = np.flatnonzero(counts != expected[starts])
+    if len(wrong):
+        view = program.row(int(rows[starts[wrong[0]]]))
+        raise ProgramError(
+            f"device {view.device}, position {view.position}: {view.text} has {int(counts[wrong[0]])} ends, "
+            f"its group {view.exchange} has {int(expected[starts[wrong[0]]])} members\n" + grid(program, view.row)
+        )
+    following = np.arange(1, len(rows) + 1)
+    following[starts + counts - 1] = starts
+    next_end[rows] = rows[following]

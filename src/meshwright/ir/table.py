@@ -1,0 +1,154 @@
+"""The nouns of a program's tables: kinds, patterns, effects, value kinds, works, exchanges, microbatches, groups, duties."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from meshwright.specs.operator import Operator
+
+
+class Kind(IntEnum):
+    """What an instruction is: a closed set. What it is *called* is an open one (`ir.vocabulary`)."""
+
+    COMPUTE = 0
+    SEND = 1
+    RECEIVE = 2
+    COLLECTIVE = 3
+    LOAD = 4
+    STORE = 5
+    COPY = 6
+    CALL = 7
+
+    @property
+    def is_exchange(self) -> bool:
+        """Does it join more than one device?"""
+        return self in (Kind.SEND, Kind.RECEIVE, Kind.COLLECTIVE)
+
+
+INDEX_MODES = ("hop", "stage", "groups", "group", "none")
+WHEN_MODES = ("always", "not_first", "not_last", "first", "last")
+
+
+class Pattern(NamedTuple):
+    """A value that a row reads or writes, relative to the row's own stage, hop, microbatch and part.
+
+    ``index``: ``hop`` (the row's hop + offset), ``stage`` (its stage + offset), ``groups`` (every parameter group of its
+    stage), ``group`` (the group at place ``part`` among those of its stage), ``none`` (0).
+    ``part``: ``zero`` or ``row``; ``part_offset`` is added. ``age``: iterations back (reads only).
+    ``when``: only on rows that are (not) the first or last hop of their microbatch's path.
+    """
+
+    kind: str
+    index: str = "hop"
+    offset: int = 0
+    part: str = "zero"
+    part_offset: int = 0
+    age: int = 0
+    when: str = "always"
+
+
+class Effect(NamedTuple):
+    """What rows of one name touch. ``moves``: the value an exchange is paired by (default: first read of a SEND or
+    COLLECTIVE, first write of a RECEIVE)."""
+
+    kind: Kind
+    name: str
+    reads: tuple[Pattern, ...] = ()
+    writes: tuple[Pattern, ...] = ()
+    moves: Pattern | None = None
+
+
+class ValueKind(NamedTuple):
+    """A kind of value: how it is indexed, whether it has a microbatch, survives the iteration, sums up, and where it lives.
+
+    ``index``: ``hop`` | ``stage`` | ``group`` | ``none``. ``ring``: slots shared by all values of the kind on a device
+    (0: every version has memory of its own).
+    """
+
+    name: str
+    index: str = "hop"
+    microbatch: bool = True
+    carried: bool = False
+    accumulates: bool = False
+    tier: str = "device"
+    ring: int = 0
+
+
+class Work(NamedTuple):
+    """What an instruction costs is asked once per distinct work and device class. ``share``: of a full stage (1/V for a
+    chunk). ``operators``: the work in detail, where it is known."""
+
+    name: str
+    tokens: int = 0
+    shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+    flops: float = 0.0
+    bytes: float = 0.0
+    share: float = 1.0
+    operators: tuple[Operator, ...] = ()
+
+
+class Exchange(NamedTuple):
+    """A class of exchanges, relative to the axes it does not run along (there all ends have the same coordinate).
+
+    Point to point: ``ends = (source, target)`` coordinates along ``axes[0]``, or ``ends = None`` and a cyclic ``shift``.
+    Group: ``ends`` are the members along ``axes[0]``, or None for everybody along ``axes``.
+    ``size``: name of a run-time size (`Size`); otherwise the bytes are those of the value moved.
+    """
+
+    axes: tuple[str, ...]
+    ends: tuple[int, ...] | None = None
+    shift: int = 0
+    size: str = ""
+    algorithm: str = ""
+    dtype: str = ""
+
+
+class Size(NamedTuple):
+    """A size in bytes known only at run time: expected, maximum, and the expected share of each peer."""
+
+    name: str
+    expected: float
+    max: float
+    per_peer: tuple[float, ...] = ()
+
+
+class Microbatch(NamedTuple):
+    """Tokens in it, its weight in the loss of the iteration (weights sum to one), and its path."""
+
+    tokens: int
+    weight: float
+    path: int = 0
+
+
+class Hop(NamedTuple):
+    """One step of a path: which stage, on which coordinate of the first axis."""
+
+    stage: int
+    device: int
+
+
+class ParameterGroup(NamedTuple):
+    """Parameters that are reduced and stepped together: the stages that use them, bytes, axes on which they are copies."""
+
+    name: str
+    stages: tuple[int, ...]
+    bytes: int = 0
+    replicated: tuple[str, ...] = ()
+
+
+class Duty(NamedTuple):
+    """What must happen exactly once: ``name`` per ``path`` step of every microbatch, per ``stage`` or per ``group``."""
+
+    name: str
+    per: str = "path"
+    parts: int = 1
+
+
+class ValueBytes(NamedTuple):
+    """Bytes of one value of ``kind``, by index (one number: the same for all); ``per_token`` scales with the microbatch."""
+
+    kind: str
+    by_index: tuple[float, ...]
+    per_token: bool = False

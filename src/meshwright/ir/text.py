@@ -1,0 +1,428 @@
+"""Programs as text, one line a list, in torch's spelling, then only what is not the default; and torch's schedule CSV."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshwright.ir.program import COLUMN_TYPES, Axis, Columns, Program, Tables, value_kinds_of
+from meshwright.ir.table import (
+    Duty,
+    Effect,
+    Exchange,
+    Hop,
+    Kind,
+    Microbatch,
+    ParameterGroup,
+    Pattern,
+    Size,
+    ValueBytes,
+    ValueKind,
+    Work,
+)
+from meshwright.ir.vocabulary import NAMES, VALUE_KINDS
+from meshwright.specs.error import ProgramError
+from meshwright.specs.operator import Operator
+
+VERSION = 1
+_ROW = re.compile(r"(\d+)([A-Za-z][A-Za-z_]*)(\d*)(?:\.(\d+))?(\{[^}]*\})?")
+_TABLES: dict[str, type] = {
+    "value": ValueKind, "work": Work, "exchange": Exchange, "size": Size, "group": ParameterGroup,
+    "bytes": ValueBytes, "duty": Duty,
+}  # fmt: skip
+_FIELDS = {
+    "value": "value_kinds", "effect": "effects", "work": "works", "exchange": "exchanges", "size": "sizes",
+    "group": "groups", "bytes": "value_bytes", "duty": "duties",
+}  # fmt: skip
+
+
+def to_text(program: Program) -> str:
+    """The program as text; `from_text` gives it back with the same digest."""
+    p = canonical(program)
+    base = _default_tables(p)
+    lines = [_head(p), *_table_lines(p, base)]
+    for device in range(p.num_lists):
+        rows = range(int(p.offsets[device]), int(p.offsets[device + 1]))
+        texts = [p.text_of(i) + _deviation(p, i) for i in rows]
+        lines.append(f"{device}: {' '.join(texts)}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def canonical(program: Program) -> Program:
+    """The same program with effects, works, exchanges and streams numbered by first appearance, unused ones dropped."""
+    columns, tables = program.columns, {}
+    for column, table in (("effect", "effects"), ("work", "works"), ("exchange", "exchanges"), ("stream", "streams")):
+        values = getattr(columns, column)
+        used, first = np.unique(values[values >= 0], return_index=True)
+        order = used[np.argsort(first)]
+        number = np.full(len(getattr(program.tables, table)) + 1, -1, dtype=np.int64)
+        number[order] = np.arange(len(order))
+        tables[table] = tuple(getattr(program.tables, table)[k] for k in order.tolist())
+        columns = columns.with_column(column, number[values])
+    changed = program.with_tables(**tables)
+    kinds = value_kinds_of(tables["effects"], ())
+    given = {kind.name: kind for kind in program.tables.value_kinds}
+    kinds = tuple(given.get(kind.name, kind) for kind in kinds)
+    named = {row.kind for row in program.tables.value_bytes}
+    kinds += tuple(kind for kind in program.tables.value_kinds if kind.name in named and kind not in kinds)
+    return Program(program.axes, changed.with_tables(value_kinds=kinds).tables, columns, program.offsets, program.after)
+
+
+def _head(p: Program) -> str:
+    axes = " ".join(f"{axis.name}={axis.size}{'' if axis.materialised else '*'}" for axis in p.axes)
+    return f"meshwright-program {VERSION}   axes {axes}   microbatches {len(p.tables.microbatches)}"
+
+
+def default_path(num_lists: int, num_stages: int) -> tuple[Hop, ...]:
+    """Stage after stage round the devices."""
+    return tuple(Hop(stage, stage % num_lists) for stage in range(num_stages))
+
+
+def _default_tables(p: Program) -> dict[str, Any]:
+    """What the text does not have to say."""
+    m = len(p.tables.microbatches)
+    names = [effect.name for effect in p.tables.effects]
+    return {
+        "microbatches": (Microbatch(1, 1.0 / m),) * m if m else (),
+        "paths": (default_path(p.list_axes[0].size if p.list_axes else 1, len(p.tables.paths[0])),),
+        "duties": tuple(Duty(name, NAMES[name].per) for name in sorted(names) if name in NAMES and NAMES[name].per),
+    }
+
+
+def _table_lines(p: Program, base: dict[str, Any]) -> Iterable[str]:
+    """Lines of the tables that differ from the default."""
+    t = p.tables
+    if t.paths != base["paths"]:
+        for path in t.paths:
+            yield "path " + " ".join(f"{hop.stage}@{hop.device}" for hop in path)
+    elif len(t.paths[0]) != (p.list_axes[0].size if p.list_axes else 1):
+        yield f"stages {len(t.paths[0])}"
+    if t.microbatches != base["microbatches"]:
+        for microbatch in t.microbatches:
+            yield "microbatch " + _json(microbatch)
+    for word, field in _FIELDS.items():
+        for row in getattr(t, field):
+            if word == "value" and VALUE_KINDS.get(row.name) == row and all(row.name != b.kind for b in t.value_bytes):
+                continue
+            if word == "effect":
+                yield from _effect_line(t, row)
+                continue
+            if word == "exchange" and _is_default_exchange(p, row):
+                continue
+            if word == "duty" and tuple(sorted(t.duties)) == tuple(sorted(base["duties"])):
+                continue
+            yield f"{word} {_json(row)}"
+
+
+def _effect_line(t: Tables, effect: Effect) -> Iterable[str]:
+    """The line of an effect: with its place, and marked where a bare name means it; none where the name implies it."""
+    place = t.effects.index(effect)
+    bare = _default_effect(t, effect.name) == place
+    if bare and effect.name in NAMES and NAMES[effect.name].effect == effect:
+        return
+    yield f"{'default-effect' if bare else 'effect'} {place} {_json(effect)}"
+
+
+def _is_default_exchange(p: Program, exchange: Exchange) -> bool:
+    """Does every row that uses it get it from its path?"""
+    rows = np.flatnonzero(p.columns.exchange == p.tables.exchanges.index(exchange))
+    return all(default_exchange(p, int(i)) == exchange for i in rows)
+
+
+def default_exchange(p: Program, row: int) -> Exchange | None:
+    """The exchange that a row's name and path imply, for sends and receives of a registered name."""
+    effect = p.tables.effects[p.columns.effect[row]]
+    name = NAMES.get(effect.name)
+    path, hop = p.path_of(int(p.columns.microbatch[row])), int(p.columns.hop[row])
+    if name is None or not name.toward or not 0 <= hop + name.toward < len(path) or hop >= len(path):
+        return None
+    own, other = path[hop].device, path[hop + name.toward].device
+    ends = (own, other) if effect.kind == Kind.SEND else (other, own)
+    return Exchange((p.list_axes[0].name,), ends) if p.list_axes else None
+
+
+def default_stream(p: Program, kind: Kind, exchange: Exchange | None) -> str:
+    """The stream that a row's kind and peer imply."""
+    if kind in (Kind.SEND, Kind.RECEIVE) and exchange is not None:
+        word = "send" if kind == Kind.SEND else "receive"
+        if exchange.ends is None:
+            return f"{word}/{exchange.axes[0]}{exchange.shift:+d}"
+        return f"{word}/{exchange.axes[0]}{exchange.ends[1 if kind == Kind.SEND else 0]}"
+    return {Kind.COLLECTIVE: "reduce", Kind.LOAD: "load", Kind.STORE: "store", Kind.CALL: "host"}.get(kind, "compute")
+
+
+def _default_effect(t: Tables, name: str) -> int:
+    """Place of the effect that a bare name means: the first of that name."""
+    return next((e for e, effect in enumerate(t.effects) if effect.name == name), -1)
+
+
+def _default_hop(p: Program, stage: int, microbatch: int) -> int:
+    """The first hop of the path that visits the stage."""
+    return next((hop for hop, at in enumerate(p.path_of(microbatch)) if at.stage == stage), stage)
+
+
+def _deviation(p: Program, i: int) -> str:
+    """What a row has that its text, tables and path do not imply, in braces."""
+    t, c = p.tables, p.columns
+    effect = t.effects[c.effect[i]]
+    says: list[str] = []
+    bare = _default_effect(t, effect.name)
+    if int(c.effect[i]) != bare:
+        says.append(f"effect={int(c.effect[i])}")
+    if int(c.hop[i]) != _default_hop(p, int(c.stage[i]), int(c.microbatch[i])):
+        says.append(f"hop={int(c.hop[i])}")
+    if p._is_per_iteration(int(c.effect[i])) and int(c.microbatch[i]):
+        says.append(f"microbatch={int(c.microbatch[i])}")
+    exchange = t.exchanges[c.exchange[i]] if c.exchange[i] >= 0 else None
+    if exchange != default_exchange(p, i):
+        says.append(f"exchange={_written_exchanges(p).index(exchange) if exchange is not None else -1}")
+    if t.streams[c.stream[i]] != default_stream(p, effect.kind, exchange):
+        says.append(f"stream={t.streams[c.stream[i]]}")
+    if int(c.work[i]) != default_work(t, effect.name, int(c.stage[i])):
+        says.append(f"work={int(c.work[i])}")
+    if c.batch[i]:
+        says.append(f"batch={int(c.batch[i])}")
+    after = p.after_of(i)
+    if after:
+        low = int(p.offsets[p.list_of_row[i]])
+        says.append("after=" + "+".join(str(other - low) for other in after))
+    return "{" + ",".join(says) + "}" if says else ""
+
+
+def _written_exchanges(p: Program) -> list[Exchange]:
+    return [exchange for exchange in p.tables.exchanges if not _is_default_exchange(p, exchange)]
+
+
+def default_work(t: Tables, name: str, stage: int) -> int:
+    """The work of a name on a stage where works of that name come one a stage, or one for all; otherwise -1."""
+    own = [w for w, work in enumerate(t.works) if work.name == name]
+    if len(own) == 1:
+        return own[0]
+    return own[stage] if 0 <= stage < len(own) == t.num_stages else -1
+
+
+def _json(row: Any) -> str:
+    """A table row as JSON: its fields in order, kinds by name."""
+    return json.dumps(_plain(row), separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Kind):
+        return value.name
+    if isinstance(value, Operator):
+        return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def from_text(text: str) -> Program:
+    """Read a program's text.
+
+    Raises:
+        ProgramError: no header, a newer version, or a line that says nothing known; the message names the line.
+    """
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
+    lines = [(number, line) for number, line in lines if line and not line.startswith("#")]
+    if not lines or not lines[0][1].startswith("meshwright-program"):
+        raise ProgramError("this is no program: its first line must begin with 'meshwright-program 1'")
+    axes, num_microbatches = _read_head(lines[0][1])
+    tables: dict[str, list[Any]] = {field: [] for field in (*_FIELDS.values(), "paths", "microbatches")}
+    num_stages: int | None = None
+    rows: dict[int, list[str]] = {}
+    effects: dict[int, tuple[Effect, bool]] = {}
+    for number, line in lines[1:]:
+        word, _, rest = line.partition(" ")
+        try:
+            if word.endswith(":") and word[:-1].isdigit():
+                rows[int(word[:-1])] = rest.split()
+            elif word == "path":
+                tables["paths"].append(tuple(Hop(*map(int, hop.split("@"))) for hop in rest.split()))
+            elif word == "stages":
+                num_stages = int(rest)
+            elif word == "microbatch":
+                tables["microbatches"].append(Microbatch(*json.loads(rest)))
+            elif word in ("effect", "default-effect"):
+                place, _, row = rest.partition(" ")
+                effects[int(place)] = (_effect(json.loads(row)), word == "default-effect")
+            else:
+                tables[_FIELDS[word]].append(_READERS[word](json.loads(rest)))
+        except (KeyError, ValueError, TypeError) as error:
+            raise ProgramError(f"line {number}: {line[:60]!r} is no line of a program ({error})") from error
+    return _assemble(axes, num_microbatches, num_stages, tables, effects, rows)
+
+
+def _read_head(line: str) -> tuple[tuple[Axis, ...], int]:
+    match = re.fullmatch(r"meshwright-program\s+(\d+)\s+axes\s+((?:\w+=\d+\*?\s*)*?)\s*microbatches\s+(\d+)", line)
+    if match is None:
+        raise ProgramError(f"line 1: {line[:70]!r}; it must read 'meshwright-program 1   axes pp=2   microbatches 2'")
+    if int(match[1]) > VERSION:
+        raise ProgramError(f"the program has version {match[1]}, this meshwright reads {VERSION}; upgrade meshwright")
+    axes = []
+    for word in match[2].split():
+        name, _, size = word.partition("=")
+        axes.append(Axis(name, int(size.rstrip("*")), not size.endswith("*")))
+    return tuple(axes), int(match[3])
+
+
+def _effect(row: Sequence[Any]) -> Effect:
+    kind, name, reads, writes, moves = row
+    patterns = [tuple(Pattern(*p) for p in side) for side in (reads, writes)]
+    return Effect(Kind[kind], name, patterns[0], patterns[1], Pattern(*moves) if moves else None)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def _work(row: Sequence[Any]) -> Work:
+    *plain, operators = row
+    return Work(*_tuples(plain), tuple(Operator(**{k: _tuples(v) for k, v in operator.items()}) for operator in operators))
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    word: (lambda row, table=table: table(*_tuples(row))) for word, table in _TABLES.items()
+} | {"work": _work}
+
+
+def _assemble(
+    axes: tuple[Axis, ...],
+    num_microbatches: int,
+    num_stages: int | None,
+    given: dict[str, list[Any]],
+    written_effects: dict[int, tuple[Effect, bool]],
+    rows: dict[int, list[str]],
+) -> Program:
+    """Tables with their defaults, then the rows against them."""
+    lists = [axis for axis in axes if axis.materialised]
+    num_lists = int(np.prod([axis.size for axis in lists]))
+    if sorted(rows) != list(range(num_lists)):
+        raise ProgramError(f"the program has lists {sorted(rows)}, its axes ask for 0 to {num_lists - 1}; write one line a list")
+    if not given["microbatches"]:
+        given["microbatches"] = [Microbatch(1, 1.0 / num_microbatches)] * num_microbatches
+    if not given["paths"]:
+        first = lists[0].size if lists else 1
+        given["paths"] = [default_path(first, num_stages or first)]
+    parsed = [[_read_row(text, device) for text in rows[device]] for device in range(num_lists)]
+    flat = [row for device in parsed for row in device]
+    effects = _order_effects(written_effects, flat)
+    tables = Tables(**{**{k: tuple(v) for k, v in given.items()}, "effects": tuple(effects)})
+    tables = _with_defaults(tables)
+    offsets = np.concatenate([[0], np.cumsum([len(device) for device in parsed])]).astype(np.int64)
+    shell = Program(axes, tables, Columns.of(0), np.zeros(num_lists + 1, dtype=np.int64))
+    return _fill(shell, flat, offsets, given["exchanges"])
+
+
+def _order_effects(written: dict[int, tuple[Effect, bool]], flat: list[dict[str, Any]]) -> list[Effect]:
+    """Effects by first appearance; a bare name means its default-effect line, or else the registered effect."""
+    bare = {effect.name: effect for effect, is_default in written.values() if is_default}
+    table: list[Effect] = []
+    for row in flat:
+        name, place = row["name"], row["says"].get("effect")
+        if place is not None and int(place) not in written:
+            raise ProgramError(f"a row of {name} says effect={place}, but no effect line has that place; add it")
+        if place is None and name not in bare and name not in NAMES:
+            raise ProgramError(f"the name {name!r} is not registered and no default-effect line says what it touches")
+        effect = written[int(place)][0] if place is not None else bare[name] if name in bare else NAMES[name].effect
+        if effect not in table:
+            table.append(effect)
+    return table
+
+
+def _with_defaults(t: Tables) -> Tables:
+    """Value kinds that effects touch, and the duties of the names that occur."""
+    from dataclasses import replace
+
+    given = {kind.name: kind for kind in t.value_kinds}
+    kinds = tuple(given.get(kind.name, kind) for kind in value_kinds_of(t.effects, t.value_kinds))
+    ordered = value_kinds_of(t.effects, ()) if all(_registered(e) for e in t.effects) else kinds
+    kinds = tuple(given.get(kind.name, kind) for kind in ordered) + tuple(k for k in t.value_kinds if k.name not in {o.name for o in ordered})
+    duties = t.duties or tuple(Duty(n, NAMES[n].per) for n in sorted({e.name for e in t.effects}) if n in NAMES and NAMES[n].per)
+    return replace(t, value_kinds=kinds, duties=duties)
+
+
+def _registered(effect: Effect) -> bool:
+    return all(p.kind in VALUE_KINDS for p in (*effect.reads, *effect.writes))
+
+
+def _read_row(text: str, device: int) -> dict[str, Any]:
+    match = _ROW.fullmatch(text)
+    if match is None:
+        raise ProgramError(f"list {device}: {text!r} is no instruction; write one such as 0F3, 1SEND_B2 or 0REDUCE_GRAD.1")
+    stage, name, microbatch, part, says = match.groups()
+    pairs = dict(pair.partition("=")[::2] for pair in (says or "{}")[1:-1].split(",") if pair)
+    return {"stage": int(stage), "name": name, "microbatch": int(microbatch or 0), "part": int(part or 0), "says": pairs}
+
+
+def _fill(shell: Program, flat: list[dict[str, Any]], offsets: Any, written: list[Exchange]) -> Program:
+    """Columns of the rows, each field from the row or by its default."""
+    t = shell.tables
+    exchanges: dict[Exchange, int] = {}
+    streams: dict[str, int] = {}
+    columns: dict[str, list[int]] = {name: [] for name in COLUMN_TYPES}
+    after = []
+    for place, row in enumerate(flat):
+        says, stage, name = row["says"], row["stage"], row["name"]
+        effect = int(says["effect"]) if "effect" in says else _default_effect(t, name)
+        microbatch = int(says.get("microbatch", row["microbatch"]))
+        if microbatch >= max(1, len(t.microbatches)):
+            raise ProgramError(f"{stage}{name}{microbatch}: the program has {len(t.microbatches)} microbatches, numbered from 0")
+        hop = int(says["hop"]) if "hop" in says else _default_hop(shell, stage, microbatch)
+        single = Columns.of(1, effect=effect, stage=stage, hop=hop, microbatch=microbatch)
+        one = Program(shell.axes, t, single, np.array([0, 1]))
+        if "exchange" in says:
+            exchange = None if says["exchange"] == "-1" else written[int(says["exchange"])]
+        else:
+            exchange = default_exchange(one, 0)
+        stream = says.get("stream", default_stream(shell, t.effects[effect].kind, exchange))
+        values = {
+            "effect": effect, "stage": stage, "hop": hop, "microbatch": microbatch, "part": row["part"],
+            "stream": streams.setdefault(stream, len(streams)),
+            "work": int(says.get("work", default_work(t, name, stage))),
+            "exchange": -1 if exchange is None else exchanges.setdefault(exchange, len(exchanges)),
+            "batch": int(says.get("batch", 0)),
+        }  # fmt: skip
+        for column, value in values.items():
+            columns[column].append(value)
+        low = int(offsets[np.searchsorted(offsets, place, side="right") - 1])
+        after += [(place, low + int(other)) for other in says.get("after", "").split("+") if other]
+    full = shell.with_tables(exchanges=tuple(exchanges), streams=tuple(streams) or ("compute",))
+    pairs = np.array(sorted(after), dtype=np.int64).reshape(-1, 2)
+    return Program(shell.axes, full.tables, Columns.of(len(flat), **columns), offsets, pairs)
+
+
+def to_torch_csv(program: Program) -> str:
+    """The lists in the CSV of ``torch.distributed.pipelining`` (one row a rank), for its ``_load_csv``."""
+    lines = []
+    for device in range(program.num_lists):
+        rows = range(int(program.offsets[device]), int(program.offsets[device + 1]))
+        lines.append(",".join(program.text_of(i) for i in rows if program.tables.effects[program.columns.effect[i]].name != "STEP"))
+    return "\n".join(lines) + "\n"
+
+
+def from_torch_csv(text: str) -> list[list[str]]:
+    """The computes of a schedule CSV of torch, one list of texts a rank: what a schedule function would return.
+
+    Sends, receives and gathers are left out (our passes place them again).
+
+    Raises:
+        ProgramError: an action that is no compute and no move, such as a fused OVERLAP_F_B.
+    """
+    moves = ("SEND_F", "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD", "REDUCE_GRAD")
+    lists = []
+    for number, line in enumerate(text.splitlines()):
+        computes = []
+        for cell in (cell.strip() for cell in line.split(",")):
+            if not cell:
+                continue
+            match = _ROW.fullmatch(cell)
+            if match is None or (match[2] not in moves and match[2] not in ("F", "B", "I", "W")):
+                raise ProgramError(f"rank {number}: action {cell!r} is not one that meshwright reads (F, B, I, W, {', '.join(moves)})")
+            if match[2] not in moves:
+                computes.append(cell)
+        lists.append(computes)
+    return lists

@@ -1,0 +1,108 @@
+"""`Trace`: when every instruction was posted, started and ended, and how memory went; simulated and measured alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.ir.program import Program
+from meshwright.specs.error import ProgramError
+
+TRACE_VERSION = 1
+Times = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryCurve:
+    """Bytes alive on one device and tier: ``bytes[k]`` from ``times_s[k]`` until ``times_s[k+1]``."""
+
+    device: int
+    tier: str
+    times_s: Times
+    bytes: Times
+
+    @property
+    def peak_bytes(self) -> float:
+        """The largest value of the curve."""
+        return float(self.bytes.max(initial=0.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Times in seconds, ``[iterations, rows]`` in program order; ``end_s`` is when the result was complete.
+
+    ``engine``: ``reference``, ``max-plus`` or ``event`` (virtual time), ``executed`` (wall clock, zero at the start).
+    """
+
+    program: Program
+    posted_s: Times
+    start_s: Times
+    end_s: Times
+    engine: str
+    memory: tuple[MemoryCurve, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_iterations(self) -> int:
+        """Iterations in the trace."""
+        return len(self.end_s)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the program that was traced."""
+        return self.program.digest()
+
+    @property
+    def is_measured(self) -> bool:
+        """Was it executed, and not simulated?"""
+        return self.engine == "executed"
+
+    def save(self, path: str | Path) -> None:
+        """Write the trace, its program's text included, as one compressed file."""
+        from meshwright.ir.text import to_text
+
+        header = {
+            "schema": TRACE_VERSION,
+            "engine": self.engine,
+            "digest": self.digest,
+            "program": to_text(self.program),
+            "memory": [[curve.device, curve.tier] for curve in self.memory],
+            "metadata": dict(self.metadata),
+        }
+        curves = {f"memory_{k}_{name}": getattr(curve, name) for k, curve in enumerate(self.memory) for name in ("times_s", "bytes")}
+        with Path(path).open("wb") as file:
+            np.savez_compressed(
+                file, header=np.array(json.dumps(header)), posted_s=self.posted_s, start_s=self.start_s, end_s=self.end_s, **curves
+            )
+
+    @staticmethod
+    def load(path: str | Path) -> Trace:
+        """Read a trace.
+
+        Raises:
+            ProgramError: the file is no trace, is of a newer schema, or its program does not have the digest it carries.
+        """
+        from meshwright.ir.text import from_text
+
+        try:
+            with np.load(Path(path), allow_pickle=False) as file:
+                data = {name: file[name] for name in file.files}
+            header = json.loads(str(data["header"]))
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise ProgramError(f"{path} is no trace of meshwright ({error}); give a file that simulate or train wrote") from error
+        if header["schema"] > TRACE_VERSION:
+            raise ProgramError(f"{path} has trace schema {header['schema']}, this version reads {TRACE_VERSION}; upgrade meshwright")
+        program = from_text(header["program"])
+        if program.digest() != header["digest"]:
+            raise ProgramError(f"{path}: its program has digest {program.digest()}, the trace says {header['digest']}; record it again")
+        memory = tuple(
+            MemoryCurve(device, tier, data[f"memory_{k}_times_s"], data[f"memory_{k}_bytes"])
+            for k, (device, tier) in enumerate(header["memory"])
+        )
+        return Trace(program, data["posted_s"], data["start_s"], data["end_s"], header["engine"], memory, header["metadata"])
