@@ -78,9 +78,10 @@ def _check_classes(program: Program, is_exchange: Ints) -> None:
     for exchange in program.tables.exchanges:
         for name in exchange.axes:
             axis = program.axis(name)
-            if exchange.ends is not None and not axis.materialised:
+            named = exchange.ends is not None and name == exchange.axes[0]
+            if named and not axis.materialised:
                 raise ProgramError(f"{exchange} names coordinates along {name}, which is collapsed; expand it or use a shift")
-            if exchange.ends is not None and max(exchange.ends) >= axis.size:
+            if named and max(exchange.ends or (0,)) >= axis.size:
                 raise ProgramError(f"{exchange} names a coordinate outside of {name}={axis.size}")
 
 

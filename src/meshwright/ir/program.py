@@ -326,12 +326,14 @@ class Program:
         return replace(self, axes=axes, columns=self.columns.take(order), offsets=offsets, after=after)
 
     def digest(self) -> str:
-        """Hash of everything the program says; a trace carries the digest of what it traced."""
-        state = hashlib.sha256(repr((self.axes, self.tables)).encode())
+        """Hash of everything the program says, whatever its tables are numbered by; a trace carries the digest of what it
+        traced."""
+        same = canonical(self)
+        state = hashlib.sha256(repr((same.axes, same.tables)).encode())
         for name in COLUMN_TYPES:
-            state.update(np.ascontiguousarray(getattr(self.columns, name)).tobytes())
-        state.update(np.ascontiguousarray(self.offsets).tobytes())
-        state.update(np.ascontiguousarray(self.after).tobytes())
+            state.update(np.ascontiguousarray(getattr(same.columns, name)).tobytes())
+        state.update(np.ascontiguousarray(same.offsets).tobytes())
+        state.update(np.ascontiguousarray(same.after).tobytes())
         return state.hexdigest()[:16]
 
     def __len__(self) -> int:
@@ -340,6 +342,26 @@ class Program:
     def __repr__(self) -> str:
         axes = " ".join(f"{a.name}={a.size}{'' if a.materialised else '*'}" for a in self.axes)
         return f"<Program {axes}: {self.num_rows} instructions in {self.num_lists} lists>"
+
+
+def canonical(program: Program) -> Program:
+    """The same program with effects, works, exchanges and streams numbered by first appearance, unused ones dropped."""
+    columns, tables = program.columns, {}
+    for column, table in (("effect", "effects"), ("work", "works"), ("exchange", "exchanges"), ("stream", "streams")):
+        values = getattr(columns, column)
+        used, first = np.unique(values[values >= 0], return_index=True)
+        order = used[np.argsort(first)]
+        number = np.full(len(getattr(program.tables, table)) + 1, -1, dtype=np.int64)
+        number[order] = np.arange(len(order))
+        tables[table] = tuple(getattr(program.tables, table)[k] for k in order.tolist())
+        columns = columns.with_column(column, number[values])
+    changed = program.with_tables(**tables)
+    kinds = value_kinds_of(tables["effects"], ())
+    given = {kind.name: kind for kind in program.tables.value_kinds}
+    kinds = tuple(given.get(kind.name, kind) for kind in kinds)
+    named = {row.kind for row in program.tables.value_bytes}
+    kinds += tuple(kind for kind in program.tables.value_kinds if kind.name in named and kind not in kinds)
+    return Program(program.axes, changed.with_tables(value_kinds=kinds).tables, columns, program.offsets, program.after)
 
 
 class ProgramBuilder:

@@ -67,7 +67,7 @@ def _replay(
     ptr: Any, dep_row: Any, dep_lag: Any, dep_version: Any, next_end: Any, seconds: Any, latency: Any, cost_of_row: Any,
     in_order: int, history: int, iteration: int, num_rows: int,
     posted: Any, start: Any, end: Any, held: Any, past_end: Any, past_held: Any, free: Any, walker: Any, issued: Any,
-    head: Any, host_head: Any, waiter: Any, next_waiter: Any, waits: Any, queue: Any, queued: Any, left: Any,
+    head: Any, host_head: Any, waiter: Any, next_waiter: Any, waits: Any, queue: Any, queued: Any, left: Any, order: Any,
 ) -> int:  # fmt: skip
     """Kernel: one iteration. ``end`` is complete, < 0 while unknown; ``past_*`` hold ``history`` iterations as circles.
 
@@ -128,6 +128,7 @@ def _replay(
                     start[i] = at
                     held[i] = at + seconds[c]
                     end[i] = held[i] + latency[c]
+                    order[num_rows - remaining] = i
                     remaining -= 1
                     walker[d] = held[i]
                     free[s] = held[i]
@@ -228,6 +229,7 @@ def _replay(
                         start[e] = begin
                         held[e] = begin + length
                         end[e] = begin + length + late
+                        order[num_rows - remaining] = e
                         remaining -= 1
                         if e != j:
                             other_lane = stream_of_row[e]
@@ -272,11 +274,13 @@ def replay(
     *,
     iterations: int = 1,
     host: str = "asynchronous",
+    order: Ints | None = None,
 ) -> tuple[Times, Times, Times]:
     """Posted, start and end (complete) of every row on virtual time without contention, ``[iterations, rows]`` in seconds.
 
     ``seconds`` and ``latency_s`` are per class of cost, ``cost_of_row`` the class of every row (None: one class a row).
-    The ends of an exchange take the largest cost of any end.
+    The ends of an exchange take the largest cost of any end. ``order`` (int32, a row each) is filled with the rows in an
+    order in which they can run: what a row waits for stands before it.
 
     Raises:
         DeadlockError: rows remain that can never be posted; the message shows the grid.
@@ -292,6 +296,8 @@ def replay(
     tables = tuple(np.zeros((iterations, n)) for _ in range(3))
     past_end, past_held = (np.zeros(keep * n if deps.max_lag else 1) for _ in range(2))
     free, walker = np.zeros(num_streams), np.zeros(program.num_lists)
+    if order is None:
+        order = np.zeros(n, dtype=np.int32)
     scratch = [np.full(n, -1, dtype=np.int32), *(np.zeros(num_lanes, dtype=np.int32) for _ in range(4)), np.zeros(num_streams, dtype=np.int32)]
     inputs = (
         wiring.stream_ptr, wiring.stream_rows, wiring.stream_of_row, program.offsets, program.kinds, program.columns.batch,
@@ -307,7 +313,7 @@ def replay(
         for array in scratch[1:]:
             array[:] = 0
         scratch[0][:] = -1
-        outputs = [posted, start, end, held, past_end, past_held, free, walker, issued, head, host_head, *scratch]
+        outputs = [posted, start, end, held, past_end, past_held, free, walker, issued, head, host_head, *scratch, order]
         remaining = call(_replay, n, (*inputs, t, n), outputs)
         if remaining:
             _raise_deadlock(program, end, remaining)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.ir.program import COLUMN_TYPES, Axis, Columns, Program, Tables, value_kinds_of
+from meshwright.ir.program import COLUMN_TYPES, Axis, Columns, Program, Tables, canonical, value_kinds_of
 from meshwright.ir.table import (
     Duty,
     Effect,
@@ -50,26 +50,6 @@ def to_text(program: Program) -> str:
         texts = [p.text_of(i) + _deviation(p, i) for i in rows]
         lines.append(f"{device}: {' '.join(texts)}".rstrip())
     return "\n".join(lines) + "\n"
-
-
-def canonical(program: Program) -> Program:
-    """The same program with effects, works, exchanges and streams numbered by first appearance, unused ones dropped."""
-    columns, tables = program.columns, {}
-    for column, table in (("effect", "effects"), ("work", "works"), ("exchange", "exchanges"), ("stream", "streams")):
-        values = getattr(columns, column)
-        used, first = np.unique(values[values >= 0], return_index=True)
-        order = used[np.argsort(first)]
-        number = np.full(len(getattr(program.tables, table)) + 1, -1, dtype=np.int64)
-        number[order] = np.arange(len(order))
-        tables[table] = tuple(getattr(program.tables, table)[k] for k in order.tolist())
-        columns = columns.with_column(column, number[values])
-    changed = program.with_tables(**tables)
-    kinds = value_kinds_of(tables["effects"], ())
-    given = {kind.name: kind for kind in program.tables.value_kinds}
-    kinds = tuple(given.get(kind.name, kind) for kind in kinds)
-    named = {row.kind for row in program.tables.value_bytes}
-    kinds += tuple(kind for kind in program.tables.value_kinds if kind.name in named and kind not in kinds)
-    return Program(program.axes, changed.with_tables(value_kinds=kinds).tables, columns, program.offsets, program.after)
 
 
 def _head(p: Program) -> str:
