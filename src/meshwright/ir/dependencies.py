@@ -15,7 +15,7 @@ from meshwright.specs.error import ProgramError, ScheduleError
 
 AFTER, RING = -1, -2  # "versions" of dependencies that are an order only: complete, ended
 OK, MISSING, NO_WRITER, OUT_OF_RANGE = 0, 1, 2, 3
-HOP, STAGE, GROUPS, GROUP, NONE = range(5)
+HOP, STAGE, GROUPS, GROUP, NONE, PLACE = range(6)
 
 Ints = NDArray[Any]
 
@@ -187,6 +187,11 @@ def value_codes(
             if place >= group_ptr[stages[i] + 1]:
                 return i + 1
             index = groups[place]
+        elif mode == 5:
+            place = group_ptr[stages[i]] + fields[9 * p + 3]
+            if place >= group_ptr[stages[i] + 1]:
+                return i + 1
+            index = groups[place]
         elif mode == 2:
             if group_ptr[stages[i]] >= group_ptr[stages[i] + 1]:
                 return i + 1
@@ -251,6 +256,11 @@ def _derive(
                     elif mode == 3:
                         low = group_ptr[stages[i]] + parts[i]
                         if parts[i] < 0 or low >= group_ptr[stages[i] + 1]:
+                            return 3
+                        high = low + 1
+                    elif mode == 5:
+                        low = group_ptr[stages[i]] + fields[9 * p + 3]
+                        if low >= group_ptr[stages[i] + 1]:
                             return 3
                         high = low + 1
                     for place in range(low, high):
@@ -488,7 +498,8 @@ def codes_of(program: Program, row: int, patterns: tuple[Pattern, ...], space: V
             continue
         own = t.groups_of_stage[stage] if stage < t.num_stages else ()
         chosen = {"hop": (hop + p.offset,), "stage": (stage + p.offset,), "none": (0,)}.get(p.index)
-        chosen = chosen or (own if p.index == "groups" else own[part : part + 1])
+        place = p.offset if p.index == "place" else part
+        chosen = chosen or (own if p.index == "groups" else own[place : place + 1])
         kind = t.index_of_kind(p.kind)
         row_microbatch = microbatch if t.value_kinds[kind].microbatch else 0
         row_part = (part if p.part == "row" else 0) + p.part_offset

@@ -94,33 +94,35 @@ def _strides(program: Program) -> dict[str, tuple[int, int]]:
     return result
 
 
-def peers(program: Program, exchange: Exchange, kind: Kind, lists: Ints) -> Ints:
-    """List at the other end of a point-to-point row, for every list; -1 where the list is no end of that class."""
-    name = exchange.axes[0]
+def peers(program: Program, kind: Kind, classes: Ints, lists: Ints) -> Ints:
+    """List at the other end of point-to-point rows of these classes on these lists; -1: the list is no end of the class."""
     strides = _strides(program)
-    if name not in strides:
-        return lists
-    stride, size = strides[name]
-    coordinate = lists // stride % size
-    if exchange.ends is None:
-        other = (coordinate + (exchange.shift if kind == Kind.SEND else -exchange.shift)) % size
-        return np.asarray(lists + (other - coordinate) * stride)
-    own, other = exchange.ends if kind == Kind.SEND else exchange.ends[::-1]
-    return np.where(coordinate == own, lists + (other - coordinate) * stride, -1)
+    table = np.array([_row_of_class(exchange, strides, kind) for exchange in program.tables.exchanges], dtype=np.int64)
+    stride, size, own, other, shift = table.T
+    coordinate = lists // stride[classes] % size[classes]
+    by_shift = (coordinate + shift[classes]) % size[classes]
+    target = np.where(own[classes] < 0, by_shift, other[classes])
+    is_end = (own[classes] < 0) | (coordinate == own[classes])
+    return np.where(is_end, lists + (target - coordinate) * stride[classes], -1)
+
+
+def _row_of_class(exchange: Exchange, strides: dict[str, tuple[int, int]], kind: Kind) -> tuple[int, int, int, int, int]:
+    """(stride, size, own coordinate or -1, other coordinate, shift) of a point-to-point class seen from one of its kinds."""
+    stride, size = strides.get(exchange.axes[0], (1, 1))  # along a collapsed axis the other end is the list itself
+    if exchange.ends is None or exchange.axes[0] not in strides:
+        return stride, size, -1, 0, exchange.shift if kind == Kind.SEND else -exchange.shift
+    own, other = exchange.ends[:2] if kind == Kind.SEND else exchange.ends[1::-1]
+    return stride, size, own, other, 0
 
 
 def _match_pairs(program: Program, moved: Ints, next_end: NDArray[np.int32]) -> None:
     """Join the n-th SEND of a value between two lists with the n-th RECEIVE of it."""
-    lists, classes = program.list_of_row, program.columns.exchange
     ends = {}
     for kind in (Kind.SEND, Kind.RECEIVE):
         rows = np.flatnonzero(program.kinds == kind).astype(np.int32)
-        own = lists[rows].astype(np.int64)
-        other = np.full(len(rows), -1, dtype=np.int64)
-        for number, exchange in enumerate(program.tables.exchanges):
-            chosen = np.flatnonzero(classes[rows] == number)
-            if len(chosen):
-                other[chosen] = peers(program, exchange, kind, own[chosen])
+        classes = program.columns.exchange[rows]
+        own = program.list_of_row[rows].astype(np.int64)
+        other = peers(program, kind, classes, own)
         if len(rows) and other.min() < 0:
             row = int(rows[np.argmin(other)])
             view = program.row(row)
@@ -128,7 +130,11 @@ def _match_pairs(program: Program, moved: Ints, next_end: NDArray[np.int32]) -> 
                 f"device {view.device}, position {view.position}: {view.text} is no end of {view.exchange}\n" + grid(program, row)
             )
         source, target = (own, other) if kind == Kind.SEND else (other, own)
-        key = ((source * program.num_lists + target) * len(program.tables.exchanges) + classes[rows]) * (int(moved.max()) + 1) + moved[rows]
+        key = source * program.num_lists + target
+        key *= len(program.tables.exchanges)
+        key += classes
+        key *= int(moved.max()) + 1
+        key += moved[rows]
         order = np.argsort(key, kind="stable")
         ends[kind] = (rows[order], key[order])
     (senders, sent), (receivers, received) = ends[Kind.SEND], ends[Kind.RECEIVE]

@@ -26,7 +26,7 @@ class Kind(IntEnum):
         return self in (Kind.SEND, Kind.RECEIVE, Kind.COLLECTIVE)
 
 
-INDEX_MODES = ("hop", "stage", "groups", "group", "none")
+INDEX_MODES = ("hop", "stage", "groups", "group", "none", "place")
 WHEN_MODES = ("always", "not_first", "not_last", "first", "last")
 
 
@@ -34,7 +34,8 @@ class Pattern(NamedTuple):
     """A value that a row reads or writes, relative to the row's own stage, hop, microbatch and part.
 
     ``index``: ``hop`` (the row's hop + offset), ``stage`` (its stage + offset), ``groups`` (every parameter group of its
-    stage), ``group`` (the group at place ``part`` among those of its stage), ``none`` (0).
+    stage), ``group`` (the group at place ``part`` among those of its stage), ``place`` (the group at place ``offset``
+    among those of its stage), ``none`` (0).
     ``part``: ``zero`` or ``row``; ``part_offset`` is added. ``age``: iterations back (reads only).
     ``when``: only on rows that are (not) the first or last hop of their microbatch's path.
     """

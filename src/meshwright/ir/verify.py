@@ -61,7 +61,7 @@ def check_places(program: Program) -> None:
     """Every row of a name that goes along paths stands on the stage and device that its microbatch's path has at its hop."""
     t, c = program.tables, program.columns
     along = [e for e, effect in enumerate(t.effects) if _follows_path(program, effect.name)]
-    rows = np.flatnonzero(np.isin(c.effect, along))
+    rows = np.flatnonzero(np.isin(np.arange(len(t.effects)), along)[c.effect])
     longest = max(len(path) for path in t.paths)
     if not len(rows) or not longest:
         return
@@ -155,7 +155,7 @@ def _check_count(program: Program, duty: Duty, effects: Ints) -> None:
     """As many rows of a duty on every list as are due there; with none twice and all in place, each is done once."""
     if duty.per == "some":
         return
-    rows = np.flatnonzero(np.isin(program.columns.effect, effects))
+    rows = np.flatnonzero(np.isin(np.arange(len(program.tables.effects)), effects)[program.columns.effect])
     counts = np.bincount(program.list_of_row[rows], minlength=program.num_lists)
     expected = expected_counts(program, duty)
     wrong = np.flatnonzero(counts != expected)
@@ -182,9 +182,13 @@ def expected_counts(program: Program, duty: Duty) -> Ints:
         return visits[coordinate]
     device_of = {hop.stage: hop.device for path in t.paths for hop in path}
     due = np.zeros(max(program.axes[0].size, 1), dtype=np.int64)
+    groups: dict[int, set[int]] = {}
     for stage, device in device_of.items():
-        own = t.groups_of_stage[stage] if stage < t.num_stages else ()
-        due[device] += 1 if duty.per == "stage" else sum(_is_reduced(program, g) for g in own)
+        due[device] += duty.per == "stage"
+        groups.setdefault(device, set()).update(t.groups_of_stage[stage] if stage < t.num_stages else ())
+    if duty.per == "group":  # once a device, also where several of its stages use the group
+        for device, own in groups.items():
+            due[device] = sum(_is_reduced(program, g) for g in own)
     return due[coordinate]
 
 
