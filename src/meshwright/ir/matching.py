@@ -111,7 +111,9 @@ def _row_of_class(exchange: Exchange, strides: dict[str, tuple[int, int]], kind:
     stride, size = strides.get(exchange.axes[0], (1, 1))  # along a collapsed axis the other end is the list itself
     if exchange.ends is None or exchange.axes[0] not in strides:
         return stride, size, -1, 0, exchange.shift if kind == Kind.SEND else -exchange.shift
-    own, other = exchange.ends[:2] if kind == Kind.SEND else exchange.ends[1::-1]
+    if len(exchange.ends) != 2:  # a group: nobody is an end of it
+        return stride, size, size, 0, 0
+    own, other = exchange.ends if kind == Kind.SEND else exchange.ends[::-1]
     return stride, size, own, other, 0
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.ir.program import Columns, Program
-from meshwright.ir.table import Duty, Exchange
+from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern
 from meshwright.ir.vocabulary import NAMES, STEP_REDUCED
 from meshwright.lowering.order import FIRST_AXIS, with_effects
 
@@ -32,13 +32,13 @@ class ReduceGradients:
             streams.append("reduce")
         before, lists, rows = [], [], []
         for stage, own in enumerate(t.groups_of_stage):
-            last = self._last_contribution(program, stage)
             for part, g in enumerate(own):
                 exchange = self._exchange(program, g)
-                if exchange is None:
+                if exchange is None or not owns(program, stage, g):
                     continue
                 if exchange not in exchanges:
                     exchanges.append(exchange)
+                last = _last_contribution(program, stage, g)
                 before.append(last + 1)
                 lists.append(int(program.list_of_row[last]))
                 rows.append((stage, part, exchanges.index(exchange)))
@@ -53,11 +53,6 @@ class ReduceGradients:
         )  # fmt: skip
         return program.inserted(np.array(before), np.array(lists), new)
 
-    def _last_contribution(self, program: Program, stage: int) -> int:
-        t, c = program.tables, program.columns
-        writers = [e for e, effect in enumerate(t.effects) if any(p.kind == "weight_gradient" for p in effect.writes)]
-        return int(np.flatnonzero((c.stage == stage) & np.isin(c.effect, writers))[-1])
-
     def _exchange(self, program: Program, group: int) -> Exchange | None:
         """The class of a group's reduction, or None where there is nobody to reduce with."""
         row = program.tables.groups[group]
@@ -70,22 +65,55 @@ class ReduceGradients:
 
 @dataclass(frozen=True)
 class OptimizerStep:
-    """One STEP a stage at the end of its list; it reads the reduced gradients where there are any."""
+    """One STEP a stage at the end of its list, for the groups that the stage owns; it reads reduced gradients where there
+    are any (parameters that are tied may be the only ones that are reduced)."""
 
     name = "optimizer_step"
 
     def __call__(self, program: Program) -> Program:
         """The program with its steps."""
-        reduced = any(duty.name == "REDUCE_GRAD" for duty in program.tables.duties)
-        program, (plain, behind) = with_effects(program, NAMES["STEP"].effect, STEP_REDUCED)
         devices = {hop.stage: hop.device for path in program.tables.paths for hop in path}
         stages = sorted(devices)
+        program, effects = with_effects(program, *(_step(program, stage) for stage in stages))
         lists = np.array([devices[stage] for stage in stages])
-        rows = Columns.of(
-            len(stages), effect=behind if reduced else plain, stage=stages, hop=_hop_of_stage(program)[np.array(stages)]
-        )
+        rows = Columns.of(len(stages), effect=effects, stage=stages, hop=_hop_of_stage(program)[np.array(stages)])
         program = program.with_tables(duties=(*program.tables.duties, Duty("STEP", "stage")))
         return program.inserted(program.offsets[lists + 1], lists, rows)
+
+
+def _step(program: Program, stage: int) -> Effect:
+    """The effect of a stage's STEP: the usual one where all of its groups are reduced, or none is, and all are its own."""
+    t, c = program.tables, program.columns
+    groups = t.groups_of_stage[stage] if stage < t.num_stages else ()
+    is_reduction = np.array([effect.name == "REDUCE_GRAD" for effect in t.effects])[c.effect]
+    reduced = {t.groups_of_stage[int(c.stage[i])][int(c.part[i])] for i in np.flatnonzero(is_reduction)}
+    own = [place for place, g in enumerate(groups) if owns(program, stage, g)]
+    behind = [place for place in own if groups[place] in reduced]
+    if len(own) == len(groups) and len(behind) in (0, len(groups)):
+        return STEP_REDUCED if behind else NAMES["STEP"].effect
+
+    def at(kind: str, places: list[int]) -> tuple[Pattern, ...]:
+        return tuple(Pattern(kind, index="place", offset=place) for place in places)
+
+    state = (*at("parameter", own), *at("optimizer_state", own))
+    return Effect(Kind.COMPUTE, "STEP", (*at("reduced_gradient", behind), *at("weight_gradient", own), *state), state)
+
+
+def owns(program: Program, stage: int, group: int) -> bool:
+    """Is it the last stage on its device that uses the group? That one reduces and steps it, once."""
+    device_of = {hop.stage: hop.device for path in program.tables.paths for hop in path}
+    sharing = [s for s in program.tables.groups[group].stages if device_of.get(s) == device_of.get(stage)]
+    return stage == max(sharing, default=stage)
+
+
+def _last_contribution(program: Program, stage: int, group: int) -> int:
+    """The last row on the stage's device that adds to the gradient of the group."""
+    t, c = program.tables, program.columns
+    writers = [e for e, effect in enumerate(t.effects) if any(p.kind == "weight_gradient" for p in effect.writes)]
+    adds = np.isin(c.effect, writers)
+    device = program.list_of_row[np.flatnonzero((c.stage == stage) & adds)[0]]
+    uses = np.isin(c.stage, t.groups[group].stages) & (program.list_of_row == device)
+    return int(np.flatnonzero(uses & adds)[-1])
 
 
 def _hop_of_stage(program: Program) -> np.ndarray:

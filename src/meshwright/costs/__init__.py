@@ -1,0 +1,1 @@
+"""What work costs: operators on a device, messages between devices, bytes of values. No torch in here."""

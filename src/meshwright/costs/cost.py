@@ -1,0 +1,70 @@
+"""Cost: what a piece of work or an exchange takes; and the two roles that produce it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+from meshwright.ir.table import Exchange, Work
+from meshwright.specs.prediction import Basis, Prediction
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one instruction takes.
+
+    Attributes:
+        seconds: how long it holds its stream (and its links).
+        latency_s: how much later what it writes is complete.
+        compute_share: part of a device's compute that it needs while it runs, 0 to 1.
+        memory_share: part of a device's memory bandwidth.
+        link_share: part of the bandwidth of each link on its path.
+        joules: energy; 0 when unknown.
+        uncertainty: relative half width of the interval around `seconds`.
+        basis: how well the number is known.
+    """
+
+    seconds: float = 0.0
+    latency_s: float = 0.0
+    compute_share: float = 1.0
+    memory_share: float = 0.0
+    link_share: float = 0.0
+    joules: float = 0.0
+    uncertainty: float = 0.0
+    basis: Basis = "measured here"
+
+    def prediction(self) -> Prediction:
+        """Seconds with their interval and basis."""
+        return Prediction.within(self.seconds, self.uncertainty, self.basis)
+
+    def scaled(self, factor: float) -> Cost:
+        """The same with `factor` times the seconds and joules."""
+        return replace(self, seconds=self.seconds * factor, joules=self.joules * factor)
+
+
+class Flow(NamedTuple):
+    """`bytes` on the way from device `source` to device `target`, while an exchange runs."""
+
+    source: int
+    target: int
+    bytes: float
+
+
+class CostModel(Protocol):
+    """Prices computes. Asked once per distinct work and class of device."""
+
+    def cost(self, work: Work, device: Any = None) -> Cost:
+        """What `work` takes on `device` (a DeviceSpec; None: the device the model was made for)."""
+        ...
+
+
+class CommunicationModel(Protocol):
+    """Prices exchanges, and says what they put on which way."""
+
+    def exchange_cost(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> Cost:
+        """What moving `num_bytes` takes; `devices` are (source, target), or the members of the group."""
+        ...
+
+    def flows(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> tuple[Flow, ...]:
+        """The bytes that it sends from each device to each other one, for contention on links."""
+        ...

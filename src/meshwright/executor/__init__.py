@@ -1,0 +1,1 @@
+"""Runs a program on PyTorch: stage modules, operations, data and measurements."""

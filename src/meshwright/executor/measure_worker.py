@@ -1,0 +1,275 @@
+"""One process of a measurement: `python -m meshwright.executor.measure_worker RANK SIZE FOLDER EFFORT`.
+
+Rank 0 writes one JSON object a line on stdout: {"progress": what, "share": done} and, last, {"result": profile}.
+All ranks run the same cases at the same time, so every sample is of a busy machine.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from meshwright.executor.compute_clock import compute_seconds
+from meshwright.executor.measure_cases import Case, compute_cases
+from meshwright.executor.measure_stages import StageCase, StageTimer, stage_cases, warm
+
+Thunk = Callable[[], object]
+RENDEZVOUS_TIMEOUT_S = 60  # a worker that waits longer has lost its peer
+MIN_REPETITIONS = 5
+# Disturbances only ever add time: the lower quartile of the repetitions is the undisturbed time, yet no lucky one.
+QUANTILE = 0.25
+TRANSFER_BYTES = (4, 16 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20)
+REDUCE_BYTES = (4, 64 << 10, 1 << 20, 4 << 20, 16 << 20)
+TICKS_A_STAGE = 5  # how many ordinary cases the steps of one stage take as long as, for the progress line
+SLOWDOWN_MATMUL = 256  # side of the product that runs while messages move
+SLOWDOWN_BYTES = 2 << 20
+SLOWDOWN_S = 0.25  # of products alone
+SLOWDOWN_TRANSFERS = 60
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured: rounds over all cases (seconds apart, so that one disturbance cannot spoil a case),
+    seconds of one case in one round, steps of every stage, and how many stages."""
+
+    num_rounds: int
+    case_budget_s: float
+    num_stage_rounds: int
+    num_stages: int
+
+    def total(self) -> int:
+        """Number of ticks of the progress line."""
+        cases = len(compute_cases()) + len(TRANSFER_BYTES) + len(REDUCE_BYTES)
+        return self.num_rounds * cases + 1 + self.num_stage_rounds * TICKS_A_STAGE * self.num_stages
+
+
+EFFORTS = {
+    "full": Effort(num_rounds=2, case_budget_s=0.020, num_stage_rounds=3, num_stages=len(stage_cases())),
+    "quick": Effort(num_rounds=1, case_budget_s=0.001, num_stage_rounds=1, num_stages=1),
+}
+
+
+@dataclass
+class Recorder:
+    """Times per table and shape, in seconds; every rank keeps its own until `merged`."""
+
+    rank: int
+    num_processes: int
+    effort: Effort
+    done: int = 0
+    times: dict[tuple[str, tuple[int, ...]], list[float]] = field(default_factory=dict)
+
+    def add(self, table: str, shape: tuple[int, ...], seconds: Sequence[float]) -> None:
+        """Keep repetitions of one case."""
+        self.times.setdefault((table, shape), []).extend(seconds)
+
+    def tick(self, what: str, num: int = 1) -> None:
+        """Tell the parent that `num` more cases are done."""
+        self.done += num
+        if self.rank == 0:
+            emit({"progress": what, "share": min(1.0, self.done / self.effort.total())})
+
+    def merged(self) -> dict[str, list[list[object]]]:
+        """Table -> [shape, seconds, spread]: the mean over ranks of each rank's quantile."""
+        rows = [(quantile(times, QUANTILE), spread(times)) for times in self.times.values()]
+        numbers = torch.tensor(rows, dtype=torch.float64)
+        dist.all_reduce(numbers)
+        numbers /= self.num_processes
+        tables: dict[str, list[list[object]]] = {}
+        for (table, shape), (seconds, half) in zip(self.times, numbers.tolist(), strict=True):
+            tables.setdefault(table, []).append([list(shape), seconds, half])
+        return tables
+
+
+def emit(message: Mapping[str, object]) -> None:
+    """One line to the parent process."""
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def quantile(times: Sequence[float], share: float) -> float:
+    """The value below which `share` of the times lie."""
+    ordered = sorted(times)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def spread(times: Sequence[float]) -> float:
+    """Half the distance from the first to the third quartile, relative to the median."""
+    middle = quantile(times, 0.5)
+    return (quantile(times, 0.75) - quantile(times, 0.25)) / (2 * middle) if middle > 0 else 0.0
+
+
+def time_case(run: Thunk, budget_s: float, inner: int = 1) -> list[float]:
+    """Seconds of one call, several times over, for about `budget_s`; one call warms up."""
+    run()
+    times: list[float] = []
+    deadline = time.perf_counter() + budget_s
+    while len(times) < MIN_REPETITIONS or time.perf_counter() < deadline:
+        start = compute_seconds()
+        for _ in range(inner):
+            run()
+        times.append((compute_seconds() - start) / inner)
+    return times
+
+
+def time_compute(recorder: Recorder, cases: Sequence[Case]) -> None:
+    """All compute cases once; ranks start each one together."""
+    for case in cases:
+        run = case.prepare()
+        dist.barrier()
+        recorder.add(case.table, case.shape, time_case(run, recorder.effort.case_budget_s, case.inner))
+        recorder.tick(case.table)
+
+
+def exchange(recorder: Recorder, sent: torch.Tensor, received: torch.Tensor) -> None:
+    """Send around the ring of all ranks and receive; returns when both are complete."""
+    size = recorder.num_processes
+    if size == 1:
+        received.copy_(sent)
+        return
+    pending = [
+        dist.irecv(received, (recorder.rank - 1) % size),
+        dist.isend(sent, (recorder.rank + 1) % size),
+    ]
+    for work in pending:
+        work.wait()
+
+
+def time_transfers(recorder: Recorder) -> None:
+    """Point-to-point by bytes, every rank sending and receiving at once; then the collectives."""
+    for num_bytes in TRANSFER_BYTES:
+        sent, received = torch.ones(num_bytes // 4), torch.empty(num_bytes // 4)
+        count = repetitions(num_bytes)
+        recorder.add(
+            "send_receive", (num_bytes,), together(lambda: exchange(recorder, sent, received), count)
+        )
+        recorder.tick("send_receive")
+    size = recorder.num_processes
+    for num_bytes in REDUCE_BYTES:
+        whole = torch.zeros(max(num_bytes // 4 // size, 1) * size)
+        part = torch.zeros(whole.numel() // size)
+        count = repetitions(num_bytes)
+        recorder.add("all_reduce", (num_bytes,), together(lambda: dist.all_reduce(whole), count))
+        gather = together(lambda: dist.all_gather_into_tensor(whole, part), count)
+        recorder.add("all_gather", (num_bytes,), gather)
+        scatter = together(lambda: dist.reduce_scatter_tensor(part, whole), count)
+        recorder.add("reduce_scatter", (num_bytes,), scatter)
+        recorder.tick("collectives")
+
+
+def repetitions(num_bytes: int) -> int:
+    """How often to repeat an exchange: fewer for large ones; the same on every rank, by design."""
+    return 5 if num_bytes > 4 << 20 else 15
+
+
+def together(run: Thunk, count: int) -> list[float]:
+    """Seconds of `count` calls that all ranks make in step; one warms up."""
+    run()
+    dist.barrier()
+    times = []
+    for _ in range(count):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def time_slowdown(recorder: Recorder) -> dict[str, float]:
+    """How much a compute and a transfer slow each other down: seconds together over seconds alone.
+
+    A thread moves a fixed number of messages one after the other, as a stream of the executor does, while this
+    one times products; then the same with messages only and products only.
+    """
+    side_DD = torch.randn(SLOWDOWN_MATMUL, SLOWDOWN_MATMUL)
+    sent, received = torch.ones(SLOWDOWN_BYTES // 4), torch.empty(SLOWDOWN_BYTES // 4)
+    alone = quantile(time_case(lambda: side_DD @ side_DD, SLOWDOWN_S), 0.5)
+    transfer = quantile(together(lambda: exchange(recorder, sent, received), SLOWDOWN_TRANSFERS), 0.5)
+    if recorder.num_processes == 1:
+        return {"compute_slowdown": 1.0, "transfer_slowdown": 1.0}
+    moved: list[float] = []
+    mover = threading.Thread(
+        target=lambda: moved.extend(together(lambda: exchange(recorder, sent, received), SLOWDOWN_TRANSFERS))
+    )
+    mover.start()
+    products = 0
+    begin = time.perf_counter()
+    while mover.is_alive():
+        side_DD @ side_DD
+        products += 1
+    mean = (time.perf_counter() - begin) / max(products, 1)
+    mover.join()
+    numbers = torch.tensor([mean / alone, sum(moved) / len(moved) / transfer], dtype=torch.float64)
+    dist.all_reduce(numbers)
+    compute, messages = (numbers / recorder.num_processes).tolist()
+    return {"compute_slowdown": max(1.0, compute), "transfer_slowdown": max(1.0, messages)}
+
+
+def time_stages(recorder: Recorder) -> list[dict[str, object]]:
+    """Passes of every calibration stage, as rows of `PassSample`; stages take turns."""
+    timers = []
+    for case in stage_cases()[: recorder.effort.num_stages]:
+        timers.append(warm(case))
+        dist.barrier()
+    for _ in range(recorder.effort.num_stage_rounds):
+        for timer in timers:
+            dist.barrier()
+            timer.run_step(is_split=False)
+            timer.run_step(is_split=True)
+            recorder.tick("stages", TICKS_A_STAGE)
+    return [row for timer in timers for row in pass_rows(timer, recorder.num_processes)]
+
+
+def pass_rows(timer: StageTimer, num_processes: int) -> list[dict[str, object]]:
+    """One row a pass: the mean over ranks of each rank's median (work this long has no lucky repetition)."""
+    rows = [(quantile(times, 0.5), spread(times)) for times in timer.times.values()]
+    numbers = torch.tensor(rows, dtype=torch.float64)
+    dist.all_reduce(numbers)
+    case: StageCase = timer.case
+    stage = {
+        "model": case.model.to_dict(),
+        "num_blocks": case.num_blocks,
+        "has_embedding": case.has_embedding,
+        "has_head": case.has_head,
+        "num_sequences": case.num_sequences,
+        "sequence_length": case.sequence_length,
+    }
+    numbers /= num_processes
+    return [
+        {"name": name, **stage, "seconds": seconds, "spread": half}
+        for name, (seconds, half) in zip(timer.times, numbers.tolist(), strict=True)
+    ]
+
+
+def measure_rank(rank: int, size: int, folder: Path, effort: Effort) -> None:
+    """Measure everything on this rank; rank 0 reports."""
+    torch.set_num_threads(1)
+    torch.manual_seed(rank)
+    store = dist.FileStore(str(folder / "rendezvous"), size)
+    timeout = datetime.timedelta(seconds=RENDEZVOUS_TIMEOUT_S)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+    recorder = Recorder(rank, size, effort)
+    cases = compute_cases()
+    for _ in range(effort.num_rounds):
+        time_compute(recorder, cases)
+        time_transfers(recorder)
+    constants = time_slowdown(recorder)
+    recorder.tick("slowdown")
+    passes = time_stages(recorder)
+    tables = recorder.merged()
+    if rank == 0:
+        emit({"result": {"tables": tables, "constants": constants, "passes": passes}})
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    measure_rank(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), EFFORTS[sys.argv[4]])

@@ -1,0 +1,1 @@
+"""Models the executor can run, cut into stages of layers."""

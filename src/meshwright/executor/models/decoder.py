@@ -1,0 +1,133 @@
+"""A decoder cut into stages: a stage holds some blocks, and perhaps the embedding and the head.
+
+Shapes: B samples, S tokens, E hidden size, V vocabulary.
+
+    stage = build_stage(model, range(0, 4), has_embedding=True, has_head=False)
+    hidden_BSE = stage(tokens_BS)
+
+Names of parameters are those of the whole model ("layers.7.qkv.weight"), and their first values depend on
+seed and name only, so the stages of any partition hold bitwise the same parameters.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from meshwright.executor.models.block import Block, norm_layer
+from meshwright.executor.models.initialisation import initial_value
+from meshwright.executor.ops.embedding import SplitEmbedding
+from meshwright.executor.ops.linear import SplitLinear
+from meshwright.executor.ops.rotary import Rotation, rotation
+from meshwright.executor.randomness import SampleKeys
+from meshwright.specs.error import ExecutionError
+from meshwright.specs.model import ModelSpec
+
+EMBEDDING_WEIGHT = "embedding.weight"
+HEAD_WEIGHT = "head.weight"
+
+
+class Stage(nn.Module):
+    """Consecutive blocks of `model`; `build_stage` makes one.
+
+    `is_tied` is True where the head uses the table of the embedding. On one stage they are then one
+    parameter; a stage with the head only holds a copy, whose gradient is to be summed with the original's.
+    """
+
+    def __init__(
+        self, model: ModelSpec, layers: range, has_embedding: bool, has_head: bool, dropout: float
+    ) -> None:
+        super().__init__()
+        hidden = model.hidden_size
+        self.model, self.has_embedding, self.has_head = model, has_embedding, has_head
+        self.is_tied = has_head and model.has_tied_embeddings
+        self.embedding = SplitEmbedding(model.vocabulary_size, hidden) if has_embedding else None
+        has_positions = has_embedding and model.has_learned_positions
+        self.positions = SplitEmbedding(model.max_sequence_length, hidden) if has_positions else None
+        self.layers = nn.ModuleDict({str(layer): Block(model, layer, dropout) for layer in layers})
+        self.final_norm = norm_layer(model, hidden) if has_head else None
+        self.head = SplitLinear(hidden, model.vocabulary_size, bias=False) if has_head else None
+        self._rotations: dict[tuple[int, torch.dtype, torch.device], Rotation] = {}
+
+    def forward(self, x: Tensor, keys: SampleKeys | None = None) -> Tensor:
+        """tokens_BS (integers) with the embedding, hidden_BSE otherwise -> logits_BSV with the head, hidden_BSE
+        otherwise. `keys` name the samples for dropout; without them there is none (evaluation).
+        """
+        if self.embedding is not None:
+            x = self._embedded(x, self.embedding)
+        turn = None if self.model.has_learned_positions else self._rotation(x)
+        for block in self.layers.values():
+            x = block(x, turn, keys)
+        if self.final_norm is not None and self.head is not None:
+            x = self.head(self.final_norm(x))
+        return x
+
+    def global_parameters(self) -> dict[str, nn.Parameter]:
+        """Parameters by their name in the whole model; a tied head is "embedding.weight" wherever it is."""
+        named = dict(self.named_parameters())
+        if self.is_tied and HEAD_WEIGHT in named:
+            named[EMBEDDING_WEIGHT] = named.pop(HEAD_WEIGHT)
+        return named
+
+    def _embedded(self, tokens_BS: Tensor, table: SplitEmbedding) -> Tensor:
+        x_BSE: Tensor = table(tokens_BS)
+        if self.positions is not None:
+            positions_S = torch.arange(tokens_BS.shape[1], device=tokens_BS.device)
+            x_BSE = x_BSE + self.positions(positions_S)
+        return x_BSE
+
+    def _rotation(self, x_BSE: Tensor) -> Rotation:
+        """The table for this length, made once."""
+        key = (x_BSE.shape[1], x_BSE.dtype, x_BSE.device)
+        if key not in self._rotations:
+            self._rotations[key] = rotation(key[0], self.model.head_dim, self.model.rope_theta, *key[1:])
+        return self._rotations[key]
+
+
+def build_stage(
+    model: ModelSpec,
+    layers: range,
+    has_embedding: bool,
+    has_head: bool,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    dropout: float = 0.0,
+    device: torch.device | str = "cpu",
+) -> Stage:
+    """The stage with blocks `layers` of `model`, its parameters at their first values.
+
+    Raises ExecutionError for layers the model does not have.
+    """
+    if len(layers) and not 0 <= min(layers) <= max(layers) < model.num_layers:
+        raise ExecutionError(
+            f"a stage of layers {min(layers)} to {max(layers)}", allowed=f"0 to {model.num_layers - 1}"
+        )
+    with torch.device("meta"):
+        stage = Stage(model, layers, has_embedding, has_head, dropout)
+    for name, module, attribute, shape in _parameter_slots(stage):
+        key = EMBEDDING_WEIGHT if stage.is_tied and name == HEAD_WEIGHT else name
+        value = initial_value(key, shape, model.num_layers, seed, dtype).to(device)
+        setattr(module, attribute, nn.Parameter(value))
+    if stage.is_tied and stage.embedding is not None and stage.head is not None:
+        stage.head.weight = stage.embedding.weight
+    return stage
+
+
+def build_model(
+    model: ModelSpec,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    dropout: float = 0.0,
+    device: torch.device | str = "cpu",
+) -> Stage:
+    """The whole model as one stage."""
+    return build_stage(model, range(model.num_layers), True, True, dtype, seed, dropout, device)
+
+
+def _parameter_slots(stage: nn.Module) -> list[tuple[str, nn.Module, str, tuple[int, ...]]]:
+    """(name, owner, attribute, shape) of every parameter."""
+    return [
+        (f"{prefix}.{attribute}", module, attribute, tuple(parameter.shape))
+        for prefix, module in stage.named_modules()
+        for attribute, parameter in module.named_parameters(recurse=False)
+    ]

@@ -1,0 +1,110 @@
+"""The same decoder in torch's own modules and plain autograd: oracle of the tests, peer of the benchmarks.
+
+Shapes: B samples, S tokens, E hidden size, D head size, H query heads, K key-value heads, V vocabulary.
+
+Names and shapes of parameters are those of `decoder.Stage`, so `load_state_dict` moves weights across.
+No keyed dropout, no split backward; every operation is one anybody would write.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from meshwright.specs.model import ModelSpec
+
+
+def _norm(model: ModelSpec, width: int) -> nn.Module:
+    kind = nn.LayerNorm if model.is_gpt2 else nn.RMSNorm
+    return kind(width, eps=model.norm_epsilon)
+
+
+def _turned(x_BHSD: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
+    """Each pair (2i, 2i + 1) of a head turned by its angle (P = D / 2 pairs)."""
+    even, odd = x_BHSD[..., 0::2], x_BHSD[..., 1::2]
+    return torch.stack((even * cos_SP - odd * sin_SP, even * sin_SP + odd * cos_SP), -1).flatten(-2)
+
+
+class PlainBlock(nn.Module):
+    """A pre-norm block: attention and MLP."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        super().__init__()
+        gpt2, hidden = model.is_gpt2, model.hidden_size
+        self.model = model
+        self.attention_norm = _norm(model, hidden)
+        self.qkv = nn.Linear(hidden, model.qkv_size, bias=gpt2 or model.has_qkv_bias)
+        if model.has_query_key_norm:
+            self.query_norm = nn.RMSNorm(model.head_dim, eps=model.norm_epsilon)
+            self.key_norm = nn.RMSNorm(model.head_dim, eps=model.norm_epsilon)
+        self.attention_output = nn.Linear(model.query_size, hidden, bias=gpt2 or model.has_output_bias)
+        self.mlp_norm = _norm(model, hidden)
+        inner = model.intermediate_size * (2 if model.has_gated_mlp else 1)
+        self.gate_up = nn.Linear(hidden, inner, bias=gpt2 or model.has_mlp_bias)
+        self.down = nn.Linear(model.intermediate_size, hidden, bias=gpt2 or model.has_mlp_bias)
+
+    def forward(self, x_BSE: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
+        """x_BSE -> the same shape."""
+        x_BSE = x_BSE + self.attention_output(self._attended(x_BSE, cos_SP, sin_SP))
+        inner = self.gate_up(self.mlp_norm(x_BSE))
+        if self.model.has_gated_mlp:
+            gate, up = inner.chunk(2, -1)
+            inner = F.silu(gate) * up
+        else:
+            inner = F.gelu(inner, approximate="tanh")
+        out_BSE: Tensor = x_BSE + self.down(inner)
+        return out_BSE
+
+    def _attended(self, x_BSE: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
+        model = self.model
+        sizes = (model.query_size, model.key_size, model.key_size)
+        query, key, value = (
+            part.unflatten(-1, (-1, model.head_dim)).transpose(1, 2)
+            for part in self.qkv(self.attention_norm(x_BSE)).split(sizes, -1)
+        )
+        if model.has_query_key_norm:
+            query, key = self.query_norm(query), self.key_norm(key)
+        if not model.has_learned_positions:
+            query, key = _turned(query, cos_SP, sin_SP), _turned(key, cos_SP, sin_SP)
+        is_grouped = model.num_kv_heads != model.num_heads
+        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=is_grouped)
+        return out.transpose(1, 2).flatten(2)
+
+
+class PlainDecoder(nn.Module):
+    """The whole model, or the blocks of a range of layers with perhaps embedding and head."""
+
+    def __init__(
+        self, model: ModelSpec, layers: range | None = None, has_embedding: bool = True, has_head: bool = True
+    ) -> None:
+        super().__init__()
+        hidden = model.hidden_size
+        self.model = model
+        self.embedding = nn.Embedding(model.vocabulary_size, hidden) if has_embedding else None
+        has_positions = has_embedding and model.has_learned_positions
+        self.positions = nn.Embedding(model.max_sequence_length, hidden) if has_positions else None
+        chosen = range(model.num_layers) if layers is None else layers
+        self.layers = nn.ModuleDict({str(layer): PlainBlock(model) for layer in chosen})
+        self.final_norm = _norm(model, hidden) if has_head else None
+        self.head = nn.Linear(hidden, model.vocabulary_size, bias=False) if has_head else None
+        if model.has_tied_embeddings and self.embedding is not None and self.head is not None:
+            self.head.weight = self.embedding.weight
+        pairs = torch.arange(0, model.head_dim, 2, dtype=torch.float64)
+        positions = torch.arange(model.max_sequence_length, dtype=torch.float64)
+        angles = torch.outer(positions, model.rope_theta ** (-pairs / model.head_dim))
+        self.register_buffer("cos", angles.cos().to(torch.get_default_dtype()), persistent=False)
+        self.register_buffer("sin", angles.sin().to(torch.get_default_dtype()), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """tokens_BS or hidden_BSE -> logits_BSV or hidden_BSE."""
+        if self.embedding is not None:
+            x = self.embedding(x)
+        if self.positions is not None:
+            x = x + self.positions(torch.arange(x.shape[1], device=x.device))
+        cos_SP, sin_SP = self.get_buffer("cos")[: x.shape[1]], self.get_buffer("sin")[: x.shape[1]]
+        for block in self.layers.values():
+            x = block(x, cos_SP, sin_SP)
+        if self.final_norm is not None and self.head is not None:
+            x = self.head(self.final_norm(x))
+        return x

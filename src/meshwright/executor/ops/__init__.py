@@ -1,0 +1,1 @@
+"""Operations of the executor, one file each, named by what it does."""

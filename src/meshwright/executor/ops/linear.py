@@ -1,0 +1,67 @@
+"""Linear layer whose weight gradient can be computed later than its input gradient.
+
+Shapes: T tokens (all leading dimensions together), I inputs, O outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from meshwright.executor.ops.weight_gradient_queue import (
+    WeightGradientQueue,
+    accumulate_into,
+    deliver,
+    registered_queue,
+)
+
+
+def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
+    """x [..., I] @ weight.T + bias -> [..., O]; weight gradients go to `.grad`, at once or by the queue."""
+    queue = registered_queue(weight_OI, bias_O)
+    return _Linear.apply(x, weight_OI, bias_O, queue)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def accumulate_linear(x: Tensor, dy: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> None:
+    """Weight half: weight.grad += dy.T @ x and bias.grad += sum of dy, without a temporary where possible."""
+    x_TI, dy_TO = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
+    if weight_OI.requires_grad:
+        if weight_OI.grad is None:
+            weight_OI.grad = torch.mm(dy_TO.t(), x_TI)
+        else:
+            weight_OI.grad.addmm_(dy_TO.t(), x_TI)
+    if bias_O is not None and bias_O.requires_grad:
+        accumulate_into(bias_O, dy_TO.sum(0))
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, queue: WeightGradientQueue | None
+    ) -> Tensor:
+        # Parameters are attributes, not saved tensors: a hook that packs saved tensors (offload) would
+        # hand back a copy, and the gradient would be accumulated into a tensor nobody reads.
+        ctx.save_for_backward(x)
+        ctx.weight_OI, ctx.bias_O, ctx.queue = weight_OI, bias_O, queue
+        return F.linear(x, weight_OI, bias_O)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, None, None, None]:
+        (x,) = ctx.saved_tensors
+        weight_OI = ctx.weight_OI
+        dx = None
+        if ctx.needs_input_grad[0]:
+            dx = torch.mm(dy.reshape(-1, dy.shape[-1]), weight_OI).view(x.shape)
+        deliver(ctx.queue, accumulate_linear, x, dy, weight_OI, ctx.bias_O)
+        return dx, None, None, None
+
+
+class SplitLinear(nn.Linear):
+    """nn.Linear with a split backward."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[..., in_features] -> [..., out_features]."""
+        return linear(input, self.weight, self.bias)

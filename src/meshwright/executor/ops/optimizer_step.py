@@ -1,0 +1,113 @@
+"""The optimizer's step on a list of parameters, with the gradient norm: AdamW or SGD of torch, fused on CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from meshwright.specs.error import ExecutionError
+
+OPTIMIZERS = ("adamw", "sgd")
+# torch.nn.utils.clip_grad_norm_ divides by norm + 1e-6; the same here, so both clip to the same number.
+CLIP_EPSILON = 1e-6
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """What a step does. Defaults are those of Llama's training (Touvron et al., 2023, arXiv 2302.13971).
+
+    `weight_decay` acts on matrices only (parameters of two dimensions and more). `clip_norm` None: no clipping.
+    """
+
+    name: Literal["adamw", "sgd"] = "adamw"
+    learning_rate: float = 3e-4
+    betas: tuple[float, float] = (0.9, 0.95)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.1
+    momentum: float = 0.0
+    clip_norm: float | None = 1.0
+
+
+class OptimizerStep:
+    """One step after another on the same parameters.
+
+    The norm is asked for apart from the step, because with several stages it is a sum over ranks:
+
+        norm = global_norm(all_reduce(step.squared_norm()))
+        step.run(norm)
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], config: OptimizerConfig) -> None:
+        self.parameters: Sequence[nn.Parameter] = [p for p in parameters if p.requires_grad]
+        self.config = config
+        self.optimizer = _torch_optimizer(self.parameters, config) if self.parameters else None
+
+    def squared_norm(self) -> Tensor:
+        """Sum of squares of all gradients here, a float64 scalar on the parameters' device.
+
+        Raises ExecutionError naming how many parameters have no gradient: a step would skip them silently.
+        """
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        if len(gradients) != len(self.parameters):
+            raise ExecutionError(
+                f"{len(self.parameters) - len(gradients)} of {len(self.parameters)} parameters have no gradient",
+                next="run every backward (B, or I and W) of the step before it",
+            )
+        if not gradients:
+            return torch.zeros((), dtype=torch.float64)
+        norms = torch._foreach_norm(gradients)
+        return torch.stack([norm.to(torch.float64) for norm in norms]).square().sum()
+
+    def run(self, norm: float | None = None, learning_rate: float | None = None) -> None:
+        """Clip by `norm` (of all ranks; None: of the parameters here) and update the parameters."""
+        if self.optimizer is None:
+            return
+        self._clip(norm)
+        if learning_rate is not None:
+            for group in self.optimizer.param_groups:
+                group["lr"] = learning_rate
+        self.optimizer.step()
+
+    def _clip(self, norm: float | None) -> None:
+        if self.config.clip_norm is None:
+            return
+        if norm is None:
+            norm = float(self.squared_norm().sqrt())
+        factor = self.config.clip_norm / (norm + CLIP_EPSILON)
+        if factor < 1.0:
+            torch._foreach_mul_([p.grad for p in self.parameters if p.grad is not None], factor)
+
+    def zero(self) -> None:
+        """Forget all gradients; the next backward writes them without adding."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of torch's optimizer, not a copy of it; empty where a stage has no parameters."""
+        return {} if self.optimizer is None else self.optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put back what `state_dict` gave."""
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(state)
+
+
+def _torch_optimizer(parameters: Sequence[nn.Parameter], config: OptimizerConfig) -> torch.optim.Optimizer:
+    """torch's own, in its fused form (on CPU and CUDA since torch 2.4): one kernel for all parameters."""
+    decayed = [p for p in parameters if p.dim() >= 2]
+    plain = [p for p in parameters if p.dim() < 2]
+    groups: list[dict[str, Any]] = [
+        {"params": members, "weight_decay": decay}
+        for members, decay in ((decayed, config.weight_decay), (plain, 0.0))
+        if members
+    ]
+    rate, fused = config.learning_rate, all(p.is_floating_point() for p in parameters)
+    if config.name == "adamw":
+        return torch.optim.AdamW(groups, lr=rate, betas=config.betas, eps=config.epsilon, fused=fused)
+    if config.name == "sgd":
+        return torch.optim.SGD(groups, lr=rate, momentum=config.momentum, fused=fused)
+    raise ExecutionError(f"optimizer {config.name!r} is not known", allowed=", ".join(OPTIMIZERS))

@@ -1,0 +1,68 @@
+"""Placement: which device of a cluster every list of a program runs on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.ir.program import Program
+from meshwright.ir.table import Exchange, Kind
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.error import PlanError
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """``devices[coordinates along all axes]`` is a device number of the cluster."""
+
+    cluster: ClusterSpec
+    devices: NDArray[np.int64]
+    axes: tuple[str, ...]
+
+    def of_list(self, program: Program, device: int) -> int:
+        """Device of a list; of a collapsed axis the first coordinate stands for all."""
+        coordinates = program.coordinates(device)
+        return int(self.devices[tuple(coordinates.get(axis, 0) for axis in self.axes)])
+
+    def ends(self, program: Program, device: int, kind: Kind, exchange: Exchange) -> tuple[int, ...]:
+        """Devices at the ends of an exchange that a list takes part in: (source, target), or the group's members."""
+        at = {**dict.fromkeys(self.axes, 0), **program.coordinates(device)}
+        first, size = exchange.axes[0], program.axis(exchange.axes[0]).size
+        if kind in (Kind.SEND, Kind.RECEIVE):
+            own = at[first]
+            if exchange.ends is not None:
+                source, target = exchange.ends[:2]
+            elif kind == Kind.SEND:
+                source, target = own, (own + exchange.shift) % size
+            else:
+                source, target = (own - exchange.shift) % size, own
+            return tuple(self._at({**at, first: coordinate}) for coordinate in (source, target))
+        members = [at]
+        for axis in exchange.axes:
+            everybody = range(program.axis(axis).size)
+            chosen = exchange.ends if axis == first and exchange.ends is not None else everybody
+            members = [{**member, axis: coordinate} for member in members for coordinate in chosen]
+        return tuple(self._at(member) for member in members)
+
+    def _at(self, coordinates: dict[str, int]) -> int:
+        return int(self.devices[tuple(coordinates[axis] for axis in self.axes)])
+
+
+def place(program: Program, cluster: ClusterSpec, device_order: tuple[int, ...] = ()) -> Placement:
+    """Put the program's devices, row-major over its axes, on those of the cluster in this order.
+
+    Raises:
+        PlanError: the program needs more devices than there are, or the order names a device twice.
+    """
+    shape = tuple(axis.size for axis in program.axes)
+    order: Any = device_order or range(cluster.num_devices)
+    if program.num_devices > len(order) or len(set(order)) != len(order):
+        raise PlanError(
+            f"the program runs on {program.num_devices} devices, the cluster {cluster.name} gives {len(set(order))}",
+            allowed="a device of its own for every coordinate of the axes",
+        )
+    devices = np.array(list(order)[: program.num_devices], dtype=np.int64).reshape(shape)
+    return Placement(cluster, devices, tuple(axis.name for axis in program.axes))

@@ -1,0 +1,44 @@
+"""A trace for people: terminal, HTML, SVG, Perfetto, notebook; predicted beside measured. Imports ir and specs only."""
+
+from meshwright.reports.chart import Chart, Series, Theme, chart_svg
+from meshwright.reports.comparison import (
+    ComparisonRow,
+    comparison_html,
+    comparison_rows,
+    comparison_table,
+    comparison_text,
+)
+from meshwright.reports.html import report_html, write_report
+from meshwright.reports.notebook import TimelineDisplay, display, show_traces_in_notebooks
+from meshwright.reports.perfetto import perfetto_events, perfetto_json, write_perfetto
+from meshwright.reports.report import DataTable, Figure, Report
+from meshwright.reports.svg import timeline_svg, write_timeline_svg
+from meshwright.reports.terminal import TimelineView, timeline_text, timeline_view
+
+__all__ = [
+    "Chart",
+    "ComparisonRow",
+    "DataTable",
+    "Figure",
+    "Report",
+    "Series",
+    "Theme",
+    "TimelineDisplay",
+    "TimelineView",
+    "chart_svg",
+    "comparison_html",
+    "comparison_rows",
+    "comparison_table",
+    "comparison_text",
+    "display",
+    "perfetto_events",
+    "perfetto_json",
+    "report_html",
+    "show_traces_in_notebooks",
+    "timeline_svg",
+    "timeline_text",
+    "timeline_view",
+    "write_perfetto",
+    "write_report",
+    "write_timeline_svg",
+]

@@ -1,0 +1,131 @@
+"""Prices a program: one cost for every distinct work and device class, and for every distinct exchange between devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.costs.cost import CommunicationModel, Cost, CostModel
+from meshwright.ir.matching import moved_codes
+from meshwright.ir.program import Program
+from meshwright.ir.replay import Wiring
+from meshwright.ir.table import Kind, Work
+from meshwright.lowering.place import Placement
+
+Ints = NDArray[Any]
+Demand = tuple[str, float]  # (name of a resource, share of it while the instruction runs at full speed)
+
+
+@dataclass(frozen=True, eq=False)
+class Prices:
+    """``costs[cost_of_row[i]]`` is the cost of row ``i``; ``demands`` are the links that the class occupies, by share."""
+
+    costs: tuple[Cost, ...]
+    demands: tuple[tuple[Demand, ...], ...]
+    cost_of_row: Ints
+
+    @property
+    def seconds(self) -> NDArray[np.float64]:
+        """Seconds by class."""
+        return np.array([cost.seconds for cost in self.costs])
+
+    @property
+    def latency_s(self) -> NDArray[np.float64]:
+        """Latency by class."""
+        return np.array([cost.latency_s for cost in self.costs])
+
+
+def price(wiring: Wiring, computes: CostModel, messages: CommunicationModel, placement: Placement | None) -> Prices:
+    """Ask the models once for every class of row.
+
+    Rows without work and exchange cost nothing. Without a placement devices are numbered as the lists are, and all alike.
+    """
+    program = wiring.program
+    device_class, specs = _device_classes(program, placement)
+    sizes = _bytes_moved(wiring)
+    key = _keys(program, device_class, sizes, flat=placement is None)
+    classes, first, of_row = _distinct(key)
+    costs, demands = [], []
+    for row in first.tolist():
+        cost, demand = _price_row(program, row, computes, messages, placement, specs[device_class[program.list_of_row[row]]], sizes)
+        costs.append(cost)
+        demands.append(demand)
+    return Prices(tuple(costs), tuple(demands), of_row)
+
+
+def _device_classes(program: Program, placement: Placement | None) -> tuple[Ints, list[Any]]:
+    """Class of every list's device and the spec of every class."""
+    if placement is None:
+        return np.zeros(program.num_lists, dtype=np.int64), [None]
+    specs: list[Any] = []
+    classes = np.zeros(program.num_lists, dtype=np.int64)
+    for device in range(program.num_lists):
+        spec = placement.cluster.devices[placement.of_list(program, device)]
+        if spec not in specs:
+            specs.append(spec)
+        classes[device] = specs.index(spec)
+    return classes, specs
+
+
+def _bytes_moved(wiring: Wiring) -> NDArray[np.float64]:
+    """Bytes of the value that each exchange moves: of its run-time size the expected ones; 0 for all other rows."""
+    program = wiring.program
+    result = np.zeros(program.num_rows)
+    has_bytes = bool(wiring.deps.space.bytes.any()) if program.tables.value_bytes else False
+    expected = {size.name: size.expected for size in program.tables.sizes}
+    if has_bytes:
+        codes = moved_codes(program)
+        moves = codes >= 0
+        result[moves] = wiring.deps.space.bytes[codes[moves]]
+    for number, exchange in enumerate(program.tables.exchanges):
+        if exchange.size:
+            result[program.columns.exchange == number] = expected[exchange.size]
+    return result
+
+
+def _keys(program: Program, device_class: Ints, sizes: NDArray[np.float64], flat: bool) -> Ints:
+    """A number for every row; rows of equal number cost the same."""
+    c = program.columns
+    is_exchange = c.exchange >= 0
+    _, size_number = np.unique(sizes, return_inverse=True) if sizes.any() else (None, np.zeros(1, dtype=np.int64))
+    lists = program.list_of_row
+    key = (c.work.astype(np.int64) + 1) * (int(device_class.max()) + 1) + device_class[lists]
+    # a direction of an exchange class between two given devices; without a cluster all lists are alike
+    where = np.zeros(1, dtype=np.int64) if flat else lists.astype(np.int64)
+    exchange_key = ((c.exchange.astype(np.int64) * 3 + program.kinds) * (int(size_number.max()) + 1) + size_number) * program.num_lists + where
+    return np.where(is_exchange, exchange_key + int(key.max()) + 1, key)
+
+
+def _distinct(key: Ints) -> tuple[Ints, Ints, Ints]:
+    """Distinct keys, a row of each, and the place of every row's key, in linear time (keys are dense)."""
+    size = int(key.max(initial=-1)) + 1
+    first = np.full(size, -1, dtype=np.int64)
+    first[key[::-1]] = np.arange(len(key) - 1, -1, -1)
+    classes = np.flatnonzero(first >= 0)
+    number = np.zeros(size, dtype=np.int32)
+    number[classes] = np.arange(len(classes), dtype=np.int32)
+    return classes, first[classes], number[key]
+
+
+def _price_row(
+    program: Program, row: int, computes: CostModel, messages: CommunicationModel, placement: Placement | None, spec: Any,
+    sizes: NDArray[np.float64],
+) -> tuple[Cost, tuple[Demand, ...]]:  # fmt: skip
+    """The cost of one row, and what it occupies of links."""
+    view = program.row(row)
+    if view.exchange is None:
+        work: Work | None = view.work
+        share = 1.0 if view.kind == Kind.COMPUTE else 0.0
+        return (computes.cost(work, spec) if work is not None else Cost(compute_share=share)), ()
+    ends = placement.ends(program, view.device, view.kind, view.exchange) if placement else (0, 1)
+    cost = messages.exchange_cost(view.exchange, float(sizes[row]), ends)
+    demands: dict[str, float] = {}
+    if placement is not None and cost.seconds > 0:
+        for flow in messages.flows(view.exchange, float(sizes[row]), ends):
+            for link in placement.cluster.path(flow.source, flow.target):
+                share = min(1.0, flow.bytes / (cost.seconds * link.bandwidth_bytes_per_s)) * cost.link_share
+                demands[link.group] = demands.get(link.group, 0.0) + share
+    return cost, tuple((name, min(1.0, share)) for name, share in demands.items())

@@ -1,0 +1,232 @@
+"""Operators of a layer: each matrix product, norm, attention, ... of a decoder with its FLOPs and bytes.
+
+Letters: T tokens of the microbatch, b bytes of a number, m, n, k the dimensions of a product. Tensor-parallel
+degree tp divides heads, intermediate size and vocabulary; its collectives are priced elsewhere.
+
+Conventions: a multiply and an add are 2 FLOPs; bytes are each input read once and each output written once,
+per unfused operation. The product of a weight gradient adds to the sum over microbatches in place.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.error import SpecError
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.operator import Operator, Phase
+
+# Attention copies q, k, v to contiguous heads (turning q and k as it goes) and its result back: a read and a
+# write of each element, and the same with the gradients.
+LAYOUT_TOUCHES = 2
+ROTARY_FLOPS = 3  # a complex product of pairs: 6 operations for two numbers
+GATED_TOUCHES, GATED_BACKWARD_TOUCHES = 5, 9  # silu 2, times up 3; backward: two products 3 each, silu 3
+GATED_FLOPS, GATED_BACKWARD_FLOPS = 6, 12  # sigmoid as 4 operations, two products; twice that backward
+GELU_TOUCHES, GELU_BACKWARD_TOUCHES = 2, 3
+GELU_FLOPS, GELU_BACKWARD_FLOPS = 10, 20
+ADD_TOUCHES = 3  # two inputs, one output
+NORM_FLOPS, NORM_BACKWARD_FLOPS, NORM_WEIGHT_FLOPS = 6, 12, 3  # per element: square, mean, scale, weight; ...
+NORM_TOUCHES, NORM_BACKWARD_TOUCHES, NORM_WEIGHT_TOUCHES = 2, 3, 2  # x, y; x, dy, dx; x, dy
+LOSS_FLOPS, LOSS_BACKWARD_FLOPS = 5, 3  # exponential, maximum, sum, subtraction per logit
+LOSS_TOUCHES, LOSS_BACKWARD_TOUCHES = 2, 4  # logits, log-probabilities; their sparse gradient, saved, result
+EMBEDDING_BACKWARD_TOUCHES = 3  # the gradient's row read, the sum's row read and written
+# FlashAttention-2 (Dao 2023, arXiv 2307.08691): 2 products forward, 5 backward, as scores are recomputed.
+ATTENTION_PRODUCTS, ATTENTION_BACKWARD_PRODUCTS = 2, 5
+ADAMW_TOUCHES = 7  # reads parameter, gradient, two moments; writes parameter, two moments
+ADAMW_FLOPS = 14  # per parameter: decay 1, moments 6, bias corrections 2, root, sum, quotient, product, sum
+
+
+class MicrobatchShape(NamedTuple):
+    """What one instruction works on: `num_sequences` rows of `sequence_length` tokens in format `dtype`."""
+
+    num_sequences: int
+    sequence_length: int
+    dtype: str = "float32"
+    tp: int = 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the microbatch."""
+        return self.num_sequences * self.sequence_length
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one number."""
+        return dtype_bytes(self.dtype)
+
+
+class Linear(NamedTuple):
+    """A projection of T rows, local to the device."""
+
+    label: str
+    num_in: int
+    num_out: int
+    has_bias: bool
+
+    def forward(self, shape: MicrobatchShape) -> Operator:
+        """[T, in] @ [in, out]; the bias rides along."""
+        return _matmul(self.label, (shape.num_tokens, self.num_out, self.num_in), shape)
+
+    def input_gradient(self, shape: MicrobatchShape) -> Operator:
+        """[T, out] @ [out, in]."""
+        dims = (shape.num_tokens, self.num_in, self.num_out)
+        return _matmul(f"{self.label} dX", dims, shape, "input_gradient")
+
+    def weight_gradient(self, shape: MicrobatchShape) -> tuple[Operator, ...]:
+        """[out, T] @ [T, in] added to the sum over microbatches, and the column sum for a bias."""
+        dims = (self.num_out, self.num_in, shape.num_tokens)
+        product = _matmul(f"{self.label} dW", dims, shape, "weight_gradient")
+        if not self.has_bias:
+            return (product,)
+        work, dims_bias = shape.num_tokens * self.num_out, (shape.num_tokens, self.num_out)
+        size_bytes = work * shape.element_bytes
+        return (product, Operator("elementwise", work, size_bytes, dims_bias, label=f"{self.label} db"))
+
+
+def _matmul(
+    label: str, dims: tuple[int, int, int], shape: MicrobatchShape, phase: Phase = "forward"
+) -> Operator:
+    """[m, k] @ [k, n], each matrix touched once; a sum in place is read as well as written."""
+    m, n, k = dims
+    num_results = 2 if phase == "weight_gradient" else 1
+    size_bytes = (m * k + k * n + num_results * m * n) * shape.element_bytes
+    return Operator("matmul", 2.0 * m * n * k, size_bytes, dims, phase=phase, label=label)
+
+
+def residual_add(label: str, shape: MicrobatchShape, columns: int) -> Operator:
+    """Sum of two [T, columns] arrays into a third."""
+    work = shape.num_tokens * columns
+    size_bytes = ADD_TOUCHES * work * shape.element_bytes
+    return Operator("elementwise", work, size_bytes, (shape.num_tokens, columns), label=label)
+
+
+def norm_forward(label: str, rows: int, columns: int, shape: MicrobatchShape) -> Operator:
+    """RMSNorm or LayerNorm of `rows` rows."""
+    work = rows * columns
+    size_bytes = NORM_TOUCHES * work * shape.element_bytes
+    return Operator("norm", NORM_FLOPS * work, size_bytes, (rows, columns), label=label)
+
+
+def norm_backward(label: str, rows: int, columns: int, shape: MicrobatchShape) -> Operator:
+    """Gradient of a norm's input."""
+    work = rows * columns
+    size_bytes = NORM_BACKWARD_TOUCHES * work * shape.element_bytes
+    flops = NORM_BACKWARD_FLOPS * work
+    return Operator("norm", flops, size_bytes, (rows, columns), phase="backward", label=f"{label} backward")
+
+
+def norm_weight(label: str, rows: int, columns: int, shape: MicrobatchShape) -> Operator:
+    """Gradient of a norm's weight: a sum over rows."""
+    work = rows * columns
+    size_bytes = NORM_WEIGHT_TOUCHES * work * shape.element_bytes
+    return Operator("elementwise", NORM_WEIGHT_FLOPS * work, size_bytes, (rows, columns), label=f"{label} dW")
+
+
+class LocalSizes(NamedTuple):
+    """Sizes of one block on one device of a tensor-parallel group."""
+
+    heads: int
+    kv_heads: int
+    query: int
+    key: int
+    intermediate: int
+    vocabulary: int
+
+
+def local_sizes(model: ModelSpec, tp: int) -> LocalSizes:
+    """Sizes on one of `tp` devices. Raises SpecError where tp does not divide them."""
+    divided = {
+        "num_heads": model.num_heads,
+        "intermediate_size": model.intermediate_size,
+        "vocabulary_size": model.vocabulary_size,
+    }
+    for field, value in divided.items():
+        if tp < 1 or value % tp:
+            raise SpecError(
+                f"{model.name}: tensor-parallel degree {tp} does not divide {field} {value}",
+                allowed="a degree from 1 that divides heads, intermediate size and vocabulary",
+            )
+    heads, kv_heads = model.num_heads // tp, max(1, model.num_kv_heads // tp)
+    return LocalSizes(
+        heads=heads,
+        kv_heads=kv_heads,
+        query=heads * model.head_dim,
+        key=kv_heads * model.head_dim,
+        intermediate=model.intermediate_size // tp,
+        vocabulary=model.vocabulary_size // tp,
+    )
+
+
+def block_linears(model: ModelSpec, local: LocalSizes) -> tuple[Linear, Linear, Linear, Linear]:
+    """qkv, output, up (fused with the gate where there is one) and down."""
+    hidden, inner = model.hidden_size, local.intermediate
+    width = 2 * inner if model.has_gated_mlp else inner
+    return (
+        Linear("qkv", hidden, local.query + 2 * local.key, model.has_qkv_bias),
+        Linear("output", local.query, hidden, model.has_output_bias),
+        Linear("gate_up" if model.has_gated_mlp else "up", hidden, width, model.has_mlp_bias),
+        Linear("down", inner, hidden, model.has_mlp_bias),
+    )
+
+
+def head_layout(model: ModelSpec, local: LocalSizes, shape: MicrobatchShape) -> Operator:
+    """q, k, v to heads, q and k turned to their positions, and the result back; backward costs the same."""
+    columns = 2 * local.query + 2 * local.key
+    size_bytes = LAYOUT_TOUCHES * shape.num_tokens * columns * shape.element_bytes
+    num_turned = 0 if model.has_learned_positions else local.query + local.key
+    flops = ROTARY_FLOPS * shape.num_tokens * num_turned
+    return Operator("elementwise", flops, size_bytes, (shape.num_tokens, columns), label="rotary, heads")
+
+
+def _attention_product_flops(local: LocalSizes, head_dim: int, shape: MicrobatchShape) -> float:
+    """One causal product: every query with (S + 1) / 2 keys on average, 2 * head_dim FLOPs each."""
+    num_pairs = shape.sequence_length * (shape.sequence_length + 1) / 2
+    return shape.num_sequences * local.heads * num_pairs * 2 * head_dim
+
+
+def _attention_dims(model: ModelSpec, local: LocalSizes, shape: MicrobatchShape) -> tuple[int, ...]:
+    sizes = (shape.num_sequences, local.heads, local.kv_heads, shape.sequence_length, model.head_dim)
+    return (*sizes, 1)
+
+
+def attention_forward(model: ModelSpec, local: LocalSizes, shape: MicrobatchShape) -> Operator:
+    """Scores are not stored: reads q, k, v and writes the result."""
+    flops = ATTENTION_PRODUCTS * _attention_product_flops(local, model.head_dim, shape)
+    size_bytes = (2 * local.query + 2 * local.key) * shape.num_tokens * shape.element_bytes
+    return Operator("attention", flops, size_bytes, _attention_dims(model, local, shape), label="attention")
+
+
+def attention_backward(model: ModelSpec, local: LocalSizes, shape: MicrobatchShape) -> Operator:
+    """Reads q, k, v, the result and its gradient; writes three gradients."""
+    flops = ATTENTION_BACKWARD_PRODUCTS * _attention_product_flops(local, model.head_dim, shape)
+    size_bytes = (4 * local.query + 4 * local.key) * shape.num_tokens * shape.element_bytes
+    dims = _attention_dims(model, local, shape)
+    return Operator("attention", flops, size_bytes, dims, phase="backward", label="attention backward")
+
+
+def activation_forward(model: ModelSpec, local: LocalSizes, shape: MicrobatchShape) -> Operator:
+    """SiLU(gate) * up as two operations, or GELU."""
+    touches, flops = (GATED_TOUCHES, GATED_FLOPS) if model.has_gated_mlp else (GELU_TOUCHES, GELU_FLOPS)
+    work, dims = shape.num_tokens * local.intermediate, (shape.num_tokens, local.intermediate)
+    return Operator(
+        "activation", flops * work, touches * work * shape.element_bytes, dims, label="activation"
+    )
+
+
+def activation_backward(model: ModelSpec, local: LocalSizes, shape: MicrobatchShape) -> Operator:
+    """Gradients of gate and up, or of GELU's input."""
+    touches, flops = GELU_BACKWARD_TOUCHES, GELU_BACKWARD_FLOPS
+    if model.has_gated_mlp:
+        touches, flops = GATED_BACKWARD_TOUCHES, GATED_BACKWARD_FLOPS
+    work, dims = shape.num_tokens * local.intermediate, (shape.num_tokens, local.intermediate)
+    size_bytes = touches * work * shape.element_bytes
+    return Operator(
+        "activation", flops * work, size_bytes, dims, phase="backward", label="activation backward"
+    )
+
+
+def step_operators(num_parameters: int, dtype: str = "float32") -> tuple[Operator, ...]:
+    """AdamW on `num_parameters` local parameters whose master copy, gradient and moments are `dtype`."""
+    size_bytes = ADAMW_TOUCHES * num_parameters * dtype_bytes(dtype)
+    flops = ADAMW_FLOPS * num_parameters
+    return (Operator("optimizer", flops, size_bytes, (num_parameters,), label="adamw"),)

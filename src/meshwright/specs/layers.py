@@ -1,0 +1,52 @@
+"""Layers of a stage, and how the blocks of a model are split over stages: evenly or not, never dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from meshwright.specs.error import PlanError
+
+
+class StageLayers(NamedTuple):
+    """Consecutive layers that one stage holds: blocks first_block .. first_block + num_blocks - 1.
+
+    The first stage also holds the embedding; the last one the head: final norm, vocabulary head and loss.
+    """
+
+    first_block: int
+    num_blocks: int
+    has_embedding: bool
+    has_head: bool
+
+
+def split_layers(num_layers: int, num_stages: int) -> tuple[int, ...]:
+    """Blocks per stage as even as can be; the remainder goes to the first stages (30 on 4: 8, 8, 7, 7).
+
+    A stage may stay without blocks only where there are more stages than blocks; then the first and the last
+    stage, which hold embedding and head, go without before the others do.
+    """
+    if num_layers < 1 or num_stages < 1:
+        raise PlanError(
+            f"{num_layers} layers cannot be split over {num_stages} stages",
+            allowed="at least one layer and one stage",
+        )
+    share, rest = divmod(num_layers, num_stages)
+    if share:
+        return tuple(share + (stage < rest) for stage in range(num_stages))
+    order = sorted(range(num_stages), key=lambda stage: (stage in (0, num_stages - 1), stage))
+    with_block = set(order[:rest])
+    return tuple(int(stage in with_block) for stage in range(num_stages))
+
+
+def stage_layers(layers_per_stage: Sequence[int]) -> tuple[StageLayers, ...]:
+    """The layers of every stage, in the order of the model, from the number of blocks of each."""
+    if not layers_per_stage or min(layers_per_stage) < 0:
+        raise PlanError(
+            f"layers per stage are {tuple(layers_per_stage)}", allowed="one count from 0 for every stage"
+        )
+    found, first_block, last = [], 0, len(layers_per_stage) - 1
+    for stage, num_blocks in enumerate(layers_per_stage):
+        found.append(StageLayers(first_block, num_blocks, stage == 0, stage == last))
+        first_block += num_blocks
+    return tuple(found)

@@ -1,0 +1,221 @@
+"""Plan: the decision how a model is trained on a cluster; frozen, checked when made, kept as a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.dtype import DTYPE_BYTES
+from meshwright.specs.error import PlanError
+from meshwright.specs.layers import StageLayers, split_layers, stage_layers
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.workload import Workload
+
+Recompute = Literal["none", "full"]
+Sharding = Literal["none"]
+RECOMPUTES: tuple[Recompute, ...] = ("none", "full")
+SHARDINGS: tuple[Sharding, ...] = ("none",)
+AXES = ("pp", "dp", "cp", "tp")  # default order of the mesh, outermost first: tp is next to itself
+NUM_CHUNKS = {"interleaved_1f1b": 2}  # of schedules that need more than one chunk a device, when not said
+
+
+@dataclass(frozen=True)
+class PassOption:
+    """A lowering pass that the plan asks for, with its options by name (text, numbers, true or false)."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One decision.
+
+    `pp`, `dp`, `cp`, `tp` are degrees of the mesh, laid out over the devices in `mesh_order` (outermost
+    first); `ep` experts' degree lies inside dp x cp. `layers_per_stage` has pp * num_chunks counts of blocks,
+    stage s on pipeline rank s modulo pp unless the schedule places it otherwise. `microbatch_size` counts
+    sequences. `device_order` lists the cluster's device numbers in mesh order (empty: as they are numbered).
+
+    Raises PlanError when the parts contradict each other.
+    """
+
+    model: ModelSpec
+    cluster: str
+    num_devices: int
+    workload: Workload
+    layers_per_stage: tuple[int, ...]
+    schedule: str = "1f1b"
+    pp: int = 1
+    dp: int = 1
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    mesh_order: tuple[str, ...] = AXES
+    num_chunks: int = 1
+    microbatch_size: int = 1
+    recompute: Recompute = "none"
+    split_backward: bool = False
+    sharding: Sharding = "none"
+    dtype: str = "float32"
+    device_order: tuple[int, ...] = ()
+    passes: tuple[PassOption, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._check_counts()
+        self._check_world()
+        self._check_layers()
+        self._check_batch()
+        self._check_choices()
+        self._check_device_order()
+
+    @classmethod
+    def of(
+        cls,
+        model: ModelSpec,
+        cluster: ClusterSpec,
+        workload: Workload,
+        *,
+        schedule: str = "1f1b",
+        **choices: Any,
+    ) -> Plan:
+        """A plan with what is left open filled in: `dp` takes the devices that are left, layers split evenly.
+
+        `choices` are fields of Plan. A schedule that needs two chunks a device gets two. Raises PlanError.
+        """
+        unknown = [name for name in choices if name not in cls.__dataclass_fields__]
+        if unknown:
+            raise PlanError(
+                f"a plan has no field {unknown[0]!r}", allowed=", ".join(cls.__dataclass_fields__)
+            )
+        filled: dict[str, Any] = {"num_chunks": NUM_CHUNKS.get(schedule, 1), **choices}
+        others = filled.get("pp", 1) * filled.get("tp", 1) * filled.get("cp", 1)
+        filled.setdefault("dp", max(1, cluster.num_devices // max(1, others)))
+        num_stages = max(1, filled.get("pp", 1) * filled["num_chunks"])
+        filled.setdefault("layers_per_stage", split_layers(model.num_layers, num_stages))
+        filled.setdefault("num_devices", cluster.num_devices)
+        return cls(model=model, cluster=cluster.name, workload=workload, schedule=schedule, **filled)
+
+    @property
+    def model_digest(self) -> str:
+        """Hash of the model's dimensions; a plan file keeps it to know the model again."""
+        return self.model.digest
+
+    @property
+    def num_stages(self) -> int:
+        """Stages of the pipeline: pp * num_chunks."""
+        return self.pp * self.num_chunks
+
+    @property
+    def world_size(self) -> int:
+        """Devices the mesh covers: pp * dp * cp * tp."""
+        return self.pp * self.dp * self.cp * self.tp
+
+    @property
+    def num_microbatches(self) -> int:
+        """Microbatches that one pipeline runs in a step: global_batch / (dp * microbatch_size)."""
+        return self.workload.global_batch // (self.dp * self.microbatch_size)
+
+    @property
+    def tokens_per_microbatch(self) -> int:
+        """Tokens of a full microbatch, padding included."""
+        return self.microbatch_size * self.workload.sequence_length
+
+    @property
+    def mesh(self) -> tuple[tuple[str, int], ...]:
+        """Axes with their degrees, outermost first."""
+        degrees = {"pp": self.pp, "dp": self.dp, "cp": self.cp, "tp": self.tp}
+        return tuple((axis, degrees[axis]) for axis in self.mesh_order)
+
+    def stages(self) -> tuple[StageLayers, ...]:
+        """The layers of every stage."""
+        return stage_layers(self.layers_per_stage)
+
+    def device_at(self, **coordinates: int) -> int:
+        """The cluster's device number at coordinates of the mesh, such as pp=1, dp=0; left out means 0."""
+        index = 0
+        for axis, degree in self.mesh:
+            coordinate = coordinates.get(axis, 0)
+            if not 0 <= coordinate < degree:
+                raise PlanError(f"{axis}={coordinate} is not on the mesh", allowed=f"0 to {degree - 1}")
+            index = index * degree + coordinate
+        return self.device_order[index] if self.device_order else index
+
+    def changed(self, **choices: Any) -> Plan:
+        """The same plan with some fields replaced, and checked again."""
+        return replace(self, **choices)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as TOML. Raises PlanError where the file cannot be written."""
+        from meshwright.specs.plan_file import save_plan  # it reads plans, so it imports this module
+
+        save_plan(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
+        """Read a plan from TOML. Raises PlanError with one clear message."""
+        from meshwright.specs.plan_file import load_plan  # it makes plans, so it imports this module
+
+        return load_plan(path)
+
+    def product_text(self) -> str:
+        """The whole product of degrees, for messages: "pp(4) x dp(2) x cp(1) x tp(1) = 8"."""
+        return " x ".join(f"{axis}({degree})" for axis, degree in self.mesh) + f" = {self.world_size}"
+
+    def _check_counts(self) -> None:
+        for name in ("pp", "dp", "tp", "cp", "ep", "num_chunks", "microbatch_size", "num_devices"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise PlanError(f"{name} is {value!r}", allowed="a whole number from 1")
+        if sorted(self.mesh_order) != sorted(AXES):
+            raise PlanError(f"mesh_order is {self.mesh_order}", allowed=f"each of {', '.join(AXES)} once")
+
+    def _check_world(self) -> None:
+        if self.world_size != self.num_devices:
+            raise PlanError(
+                f"{self.product_text()}, but the cluster {self.cluster} has {self.num_devices} devices",
+                allowed=f"degrees whose product is {self.num_devices}",
+            )
+        if self.dp * self.cp % self.ep:
+            raise PlanError(
+                f"ep({self.ep}) does not divide dp({self.dp}) x cp({self.cp}) = {self.dp * self.cp}",
+                allowed="an expert degree that divides dp x cp",
+            )
+
+    def _check_layers(self) -> None:
+        counts = self.layers_per_stage
+        if len(counts) != self.num_stages or any(count < 0 for count in counts):
+            raise PlanError(
+                f"layers_per_stage is {counts}",
+                allowed=f"pp({self.pp}) x num_chunks({self.num_chunks}) = {self.num_stages} counts from 0",
+            )
+        if sum(counts) != self.model.num_layers:
+            raise PlanError(
+                f"layers_per_stage {' + '.join(map(str, counts))} = {sum(counts)}, "
+                f"but {self.model.name} has {self.model.num_layers} layers",
+                allowed="counts that sum to the model's layers; no layer is dropped",
+            )
+
+    def _check_batch(self) -> None:
+        batch, share = self.workload.global_batch, self.dp * self.microbatch_size
+        if batch % share:
+            raise PlanError(
+                f"global_batch {batch} is not a multiple of dp({self.dp}) x "
+                f"microbatch_size({self.microbatch_size}) = {share}",
+                allowed="a batch that divides into whole microbatches for every pipeline",
+            )
+
+    def _check_choices(self) -> None:
+        known = {"recompute": RECOMPUTES, "sharding": SHARDINGS, "dtype": tuple(DTYPE_BYTES)}
+        for name, values in known.items():
+            if getattr(self, name) not in values:
+                raise PlanError(f"{name} is {getattr(self, name)!r}", allowed=" or ".join(values))
+
+    def _check_device_order(self) -> None:
+        if self.device_order and sorted(self.device_order) != list(range(self.num_devices)):
+            raise PlanError(
+                f"device_order has {len(self.device_order)} entries that are not a permutation",
+                allowed=f"each device from 0 to {self.num_devices - 1} once, or nothing",
+            )

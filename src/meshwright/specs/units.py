@@ -1,0 +1,158 @@
+"""Units at the edges: text such as "400Gb/s", "80GB" or "1.2ms" to and from SI numbers.
+
+Inside the package every number is SI: bytes, seconds, bytes per second, operations per second. A capital B
+is a byte and a small b a bit; k, M, G, T, P, E are powers of 1000 and Ki, Mi, ... of 1024.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+from typing import NoReturn
+
+from meshwright.specs.error import SpecError
+
+_DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+_PREFIX = {**_DECIMAL, **_BINARY}
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*"
+_PREFIXES = "|".join(sorted((re.escape(p) for p in _PREFIX if p), key=len, reverse=True))
+_BYTES_PATTERN = re.compile(_NUMBER + rf"({_PREFIXES})?(B|b)?\s*$")
+_RATE_PATTERN = re.compile(_NUMBER + rf"({_PREFIXES})?(B|b|bit)(?:/s|ps)\s*$")
+_FLOPS_PATTERN = re.compile(_NUMBER + rf"({_PREFIXES})?(?:FLOP/s|FLOPS|flop/s|flops|FLOPs/s)?\s*$")
+_SECONDS_PATTERN = re.compile(_NUMBER + r"(ns|us|µs|ms|min|s|h|d)?\s*$")
+BITS_PER_BYTE = 8
+SIGNIFICANT_DIGITS = 3
+
+
+def parse_bytes(text: str | float) -> int:
+    """Bytes of "80GB", "1.5GiB", "512" or a number (already bytes). Raises SpecError."""
+    if isinstance(text, (int, float)):
+        return int(_finite(float(text), str(text)))
+    found = _BYTES_PATTERN.match(text)
+    if found is None or found[3] == "b":
+        _refuse(text, "a size in bytes such as 80GB, 1.5GiB or 4096")
+    return round(_finite(_scaled(found[1], Fraction(_PREFIX[found[2] or ""])), text))
+
+
+def parse_bandwidth(text: str | float) -> float:
+    """Bytes per second of "400Gb/s", "50GB/s", "200Gbps" or a number (already bytes/s). Raises SpecError."""
+    if isinstance(text, (int, float)):
+        return _finite(float(text), str(text))
+    found = _RATE_PATTERN.match(text)
+    if found is None:
+        _refuse(text, "a bandwidth such as 400Gb/s (bits) or 50GB/s (bytes)")
+    scale = Fraction(1, 1 if found[3] == "B" else BITS_PER_BYTE)
+    return _finite(_scaled(found[1], _PREFIX[found[2] or ""] * scale), text)
+
+
+def parse_seconds(text: str | float) -> float:
+    """Seconds of "1.2ms", "5us", "2min" or a number (already seconds). Raises SpecError."""
+    if isinstance(text, (int, float)):
+        return _finite(float(text), str(text))
+    found = _SECONDS_PATTERN.match(text)
+    if found is None:
+        _refuse(text, "a time such as 1.2ms, 5us, 3s or 2min")
+    return _finite(_scaled(found[1], Fraction(str(_SECONDS[found[2] or "s"]))), text)
+
+
+def parse_flops_per_s(text: str | float) -> float:
+    """Floating-point operations per second of "989TFLOP/s", "312T" or a number. Raises SpecError."""
+    if isinstance(text, (int, float)):
+        return _finite(float(text), str(text))
+    found = _FLOPS_PATTERN.match(text)
+    if found is None:
+        _refuse(text, "a rate of work such as 989TFLOP/s")
+    return _finite(_scaled(found[1], Fraction(_PREFIX[found[2] or ""])), text)
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Bytes for people, powers of 1000: 80e9 -> "80 GB"."""
+    return _with_prefix(num_bytes, "B")
+
+
+def format_bandwidth(bytes_per_s: float) -> str:
+    """Bytes per second for people: 50e9 -> "50 GB/s"."""
+    return _with_prefix(bytes_per_s, "B/s")
+
+
+def format_flops(flops: float) -> str:
+    """Work for people: 6e12 -> "6 TFLOP"."""
+    return _with_prefix(flops, "FLOP")
+
+
+def format_flops_per_s(flops_per_s: float) -> str:
+    """Rate of work for people: 989e12 -> "989 TFLOP/s"."""
+    return _with_prefix(flops_per_s, "FLOP/s")
+
+
+def format_count(count: float) -> str:
+    """A large count for people: 8030261248 -> "8.03 G"; below 10000 as it is."""
+    if abs(count) < 10_000 and float(count).is_integer():
+        return str(int(count))
+    return _with_prefix(count, "").rstrip()
+
+
+def format_seconds(seconds: float) -> str:
+    """Seconds for people: 0.0012 -> "1.2 ms", 90 -> "1 min 30 s", 5400 -> "1 h 30 min"."""
+    size = abs(seconds)
+    if not math.isfinite(seconds) or size == 0:
+        return f"{seconds:g} s"
+    if size >= 60:
+        return _long_time(seconds)
+    for unit in ("s", "ms", "us"):
+        if size >= _SECONDS[unit]:
+            return f"{_digits(seconds / _SECONDS[unit])} {unit}"
+    return f"{_digits(seconds / _SECONDS['ns'])} ns"
+
+
+def _long_time(seconds: float) -> str:
+    """A minute or more in its two largest units, rounded to the smaller one."""
+    sign, size = ("-" if seconds < 0 else ""), abs(seconds)
+    large, small = "d", "h"
+    for candidate, below, limit_s in (("min", "s", 3600.0), ("h", "min", 86400.0)):
+        if round(size / _SECONDS[below]) * _SECONDS[below] < limit_s:
+            large, small = candidate, below
+            break
+    first, rest = divmod(round(size / _SECONDS[small]) * _SECONDS[small], _SECONDS[large])
+    tail = f" {round(rest / _SECONDS[small])} {small}" if rest else ""
+    return f"{sign}{int(first)} {large}{tail}"
+
+
+def _with_prefix(value: float, unit: str) -> str:
+    """Value with the power of 1000 that leaves one to three digits before the point."""
+    if not math.isfinite(value):
+        return f"{value:g} {unit}"
+    for prefix in ("E", "P", "T", "G", "M", "k"):
+        if float(_digits(abs(value) / _DECIMAL[prefix])) >= 1:
+            return f"{_digits(value / _DECIMAL[prefix])} {prefix}{unit}"
+    return f"{_digits(value)} {unit}"
+
+
+def _digits(value: float) -> str:
+    """Three significant digits without an exponent and without trailing zeros."""
+    if value == 0:
+        return "0"
+    places = max(0, SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _scaled(number: str, scale: Fraction) -> float:
+    """The float nearest to number * scale: "5us" is exactly the float 5e-06."""
+    try:
+        return float(Fraction(number) * scale)
+    except OverflowError:
+        return math.inf
+
+
+def _finite(value: float, text: str) -> float:
+    if not math.isfinite(value) or value < 0:
+        _refuse(text, "a finite number that is not negative")
+    return value
+
+
+def _refuse(text: str, allowed: str) -> NoReturn:
+    raise SpecError(f"{text!r} cannot be read", allowed=allowed)

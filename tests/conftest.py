@@ -1,0 +1,59 @@
+"""What every test shares: hypothesis profiles, the `slow` marker, shared data, and a blocked network."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# Before anything imports torch or a hub client: one thread a process (two cores are shared), no downloads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import hypothesis
+import pytest
+
+from tests.no_network import block_network
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+hypothesis.settings.register_profile("local", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=2000, print_blob=True)
+hypothesis.settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "local")
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect slow tests unless they were asked for by --slow, or a mark expression names the marker."""
+    if config.getoption("--slow") or "slow" in (config.getoption("markexpr") or ""):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+@pytest.fixture(scope="session")
+def checkout() -> Path:
+    """Root of the checkout the tests run in."""
+    return CHECKOUT
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Folder of published measurements beside the checkout; tests that need it are skipped without it."""
+    folder = CHECKOUT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"the tables of measurements are not beside the checkout ({folder} is not a folder)")
+    return folder
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within the test, connecting to or looking up anything but this machine raises NetworkUsedError."""
+    block_network(monkeypatch.setattr)

@@ -1,0 +1,87 @@
+"""A step does what torch's AdamW and SGD do, clips by the norm it is given and refuses missing gradients."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from meshwright.executor.ops.optimizer_step import OptimizerConfig, OptimizerStep
+from meshwright.specs.error import ExecutionError
+
+
+def _parameters() -> list[nn.Parameter]:
+    torch.manual_seed(0)
+    parameters = [nn.Parameter(torch.randn(4, 3, dtype=torch.float64)) for _ in range(2)]
+    parameters.append(nn.Parameter(torch.randn(5, dtype=torch.float64)))
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    return parameters
+
+
+def test_adamw_equals_torch_with_clipping_and_decay_of_matrices_only() -> None:
+    mine, theirs = _parameters(), _parameters()
+    config = OptimizerConfig(learning_rate=0.1, weight_decay=0.3, clip_norm=0.5)
+    step = OptimizerStep(mine, config)
+    reference = torch.optim.AdamW(
+        [{"params": theirs[:2]}, {"params": theirs[2:], "weight_decay": 0.0}],
+        lr=0.1, betas=config.betas, eps=config.epsilon, weight_decay=0.3,
+    )  # fmt: skip
+    for _ in range(3):
+        for parameters in (mine, theirs):
+            torch.manual_seed(5)
+            for parameter in parameters:
+                parameter.grad = torch.randn_like(parameter)
+        expected = float(nn.utils.clip_grad_norm_(theirs, 0.5))
+        norm = float(step.squared_norm().sqrt())
+        assert norm == pytest.approx(expected, rel=1e-12)
+        step.run(norm)
+        reference.step()
+    for one, other in zip(mine, theirs):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_sgd_is_one_line() -> None:
+    parameters = _parameters()
+    expected = [p.detach() - 0.5 * p.grad for p in parameters]
+    step = OptimizerStep(
+        parameters, OptimizerConfig("sgd", learning_rate=9.0, weight_decay=0.0, clip_norm=None)
+    )
+    step.run(learning_rate=0.5)
+    for one, other in zip(parameters, expected):
+        torch.testing.assert_close(one.detach(), other, rtol=0, atol=1e-14)
+
+
+def test_a_missing_gradient_is_an_error() -> None:
+    parameters = _parameters()
+    parameters[1].grad = None
+    with pytest.raises(ExecutionError, match="1 of 3 parameters"):
+        OptimizerStep(parameters, OptimizerConfig()).squared_norm()
+
+
+def test_state_goes_to_another_step_and_back() -> None:
+    one, other = _parameters(), _parameters()
+    first, second = OptimizerStep(one, OptimizerConfig()), OptimizerStep(other, OptimizerConfig())
+    first.run()
+    with torch.no_grad():
+        for source, target in zip(one, other):
+            target.copy_(source)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))  # as a file would
+    for step, parameters in ((first, one), (second, other)):
+        torch.manual_seed(1)
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        step.run()
+    assert all(torch.equal(a, b) for a, b in zip(one, other))
+
+
+def test_zero_forgets_and_a_stage_without_parameters_steps() -> None:
+    parameters = _parameters()
+    OptimizerStep(parameters, OptimizerConfig()).zero()
+    assert all(parameter.grad is None for parameter in parameters)
+    empty = OptimizerStep([], OptimizerConfig())
+    assert float(empty.squared_norm()) == 0.0
+    empty.run()
+    assert empty.state_dict() == {}

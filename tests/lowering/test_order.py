@@ -1,0 +1,61 @@
+"""Orders of computes become programs, and an order that is not legal is refused with the grid."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright.ir.table import Hop, Work
+from meshwright.ir.verify import verify
+from meshwright.lowering.order import program_of_orders, with_works
+from meshwright.lowering.transfer import Transfers
+from meshwright.schedules import Compute, registered
+from meshwright.specs.error import ScheduleError
+
+
+def test_a_placement_is_read_from_the_lists() -> None:
+    there_and_back = [[Compute("F", 0, 0), Compute("F", 3, 0)], [Compute("F", 1, 0), Compute("F", 2, 0)]]
+    assert program_of_orders(there_and_back).tables.paths == ((Hop(0, 0), Hop(1, 1), Hop(2, 1), Hop(3, 0)),)
+
+
+@pytest.mark.parametrize(
+    "orders, words",
+    [
+        ([[Compute("F", 0, 0)], [Compute("F", 0, 1)]], "stage 0 stands on device 0 and on device 1"),
+        ([[Compute("F", 0, 0)], [Compute("F", 2, 0)]], r"stages \[1\] are on no device"),
+    ],
+)
+def test_placements_that_cannot_be(orders: list[list[Compute]], words: str) -> None:
+    with pytest.raises(ScheduleError, match=words):
+        program_of_orders(orders)
+
+
+def test_a_microbatch_out_of_range_is_named() -> None:
+    with pytest.raises(ScheduleError, match="device 0, position 1: 0F3, but there are 2 microbatches"):
+        program_of_orders([[Compute("F", 0, 0), Compute("F", 0, 3)]], microbatches=2)
+
+
+def test_a_backward_before_its_forward_is_shown_in_the_grid() -> None:
+    orders = registered()["1f1b"].orders(4, 8)
+    place = orders[2].index(Compute("F", 2, 1))
+    other = orders[2].index(Compute("B", 2, 1))
+    orders[2][place], orders[2][other] = orders[2][other], orders[2][place]
+    with pytest.raises(ScheduleError) as refused:
+        verify(program_of_orders(orders))
+    message = str(refused.value).splitlines()
+    assert message[0] == "device 2, position 1: 2B1 runs before 2F1."
+    assert [line.split() for line in message if "<-- here" in line] == ["1 0F1 1F1 2B1 3B0 <-- here".split()]
+
+
+def test_a_forward_that_is_missing_is_shown() -> None:
+    orders = registered()["gpipe"].orders(1, 2)
+    orders[0].remove(Compute("F", 0, 1))
+    with pytest.raises(ScheduleError, match="position 1: 0B1") as refused:
+        verify(program_of_orders(orders, microbatches=2))
+    assert "nothing in its list writes it" in str(refused.value)
+
+
+def test_works_by_name_and_stage() -> None:
+    program = Transfers()(program_of_orders(registered()["1f1b"].orders(2, 1)))
+    full = with_works(program, {("F", 0): Work("F", flops=1.0), ("F", 1): Work("F", flops=2.0)})
+    flops = {view.text: view.work.flops for d in (0, 1) for view in full.instructions(d) if view.work}
+    assert flops == {"0F0": 1.0, "1F0": 2.0}

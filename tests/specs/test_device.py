@@ -1,0 +1,64 @@
+"""Devices: presets with sources, checks, directed links."""
+
+import pytest
+
+from meshwright.specs import (
+    DeviceSpec,
+    Link,
+    SpecError,
+    UnknownNameError,
+    device_presets,
+    load_device,
+    usual_node,
+)
+
+
+def test_presets_are_there_with_their_source():
+    assert {"A100-80", "H100", "MI250X", "cpu"} <= set(device_presets())
+    for name in device_presets():
+        assert load_device(name).source and usual_node(name).source
+
+
+def test_h100_by_its_data_sheet():
+    device = load_device("h100")
+    assert device.memory_bytes == 80 * 10**9 and device.memory_bandwidth_bytes_per_s == 3.35e12
+    assert device.peak_flops_per_s("bfloat16") == 989.4e12 and device.host == "asynchronous"
+    assert usual_node("H100").nic_bytes_per_s == 50e9 and load_device("cpu").host == "in_order"
+
+
+def test_unknown_device_and_number_format():
+    with pytest.raises(UnknownNameError, match="did you mean H100"):
+        load_device("H10")
+    with pytest.raises(SpecError, match="no peak rate for float8"):
+        load_device("A100-80").peak_flops_per_s("float8")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"memory_bytes": 0},
+        {"memory_bandwidth_bytes_per_s": -1.0},
+        {"flops_per_s": {}},
+        {"flops_per_s": {"float99": 1.0}},
+        {"flops_per_s": {"float32": 0.0}},
+        {"host": "sometimes"},
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(change):
+    good = {
+        "name": "x",
+        "memory_bytes": 1,
+        "memory_bandwidth_bytes_per_s": 1.0,
+        "flops_per_s": {"float32": 1.0},
+    }
+    assert hash(DeviceSpec(**good)) == hash(DeviceSpec(**good))
+    with pytest.raises(SpecError) as caught:
+        DeviceSpec(**{**good, **change})
+    assert caught.value.allowed
+
+
+def test_a_link_is_alone_in_its_group_unless_said_otherwise():
+    assert Link("device 0", "device 1", 1.0, 0.0).group != Link("device 1", "device 0", 1.0, 0.0).group
+    assert Link("device 0", "device 1", 1.0, 0.0, "cable").group == "cable"
+    with pytest.raises(SpecError):
+        Link("device 0", "device 1", 0.0, 0.0)

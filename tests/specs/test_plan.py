@@ -1,0 +1,71 @@
+"""Plans: derived numbers, contradictions, devices on the mesh."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright.specs import Cluster, ModelSpec, Plan, PlanError, Workload
+
+MODEL = ModelSpec.decoder(6, 64, 4)
+CLUSTER = Cluster("8xcpu")
+
+
+def plan(**choices):
+    return Plan.of(MODEL, CLUSTER, Workload(32, 128), **{"pp": 4, **choices})
+
+
+def test_what_is_left_open_is_filled_in():
+    found = plan()
+    assert (found.dp, found.layers_per_stage, found.num_microbatches) == (2, (2, 2, 1, 1), 16)
+    assert found.model_digest == MODEL.digest and found.num_devices == 8
+    assert found.tokens_per_microbatch == 128
+
+
+def test_interleaved_gets_two_chunks():
+    found = plan(schedule="interleaved_1f1b", pp=2)
+    assert found.num_stages == 4 and found.layers_per_stage == (2, 2, 1, 1)
+    assert [stage.num_blocks for stage in found.stages()] == [2, 2, 1, 1]
+
+
+def test_world_size_message_prints_the_whole_product():
+    with pytest.raises(PlanError, match=r"pp\(4\) x dp\(3\) x cp\(1\) x tp\(1\) = 12, but .* 8 devices"):
+        plan(dp=3)
+
+
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        ({"layers_per_stage": (2, 2, 1)}, "4 counts"),
+        ({"layers_per_stage": (2, 2, 1, 0)}, "no layer is dropped"),
+        ({"microbatch_size": 5}, "global_batch 32 is not a multiple"),
+        ({"ep": 3}, "expert degree"),
+        ({"pp": 0}, "whole number from 1"),
+        ({"recompute": "some"}, "none or full"),
+        ({"sharding": "zero3"}, "none"),
+        ({"dtype": "float12"}, "float32"),
+        ({"mesh_order": ("pp", "dp")}, "each of pp, dp, cp, tp once"),
+        ({"device_order": (0, 0, 1, 2, 3, 4, 5, 6)}, "permutation"),
+        ({"stages": 4}, "no field 'stages'"),
+    ],
+)
+def test_contradictions_are_refused(choices, said):
+    with pytest.raises(PlanError) as caught:
+        plan(**choices)
+    assert said in str(caught.value)
+
+
+@given(st.permutations(["pp", "dp", "cp", "tp"]), st.sampled_from([(2, 2, 2), (4, 2, 1), (1, 2, 4)]))
+def test_the_mesh_covers_every_device_once(order, degrees):
+    pp, dp, tp = degrees
+    found = plan(pp=pp, dp=dp, tp=tp, mesh_order=tuple(order))
+    coordinates = [(p, d, t) for p in range(pp) for d in range(dp) for t in range(tp)]
+    devices = [found.device_at(pp=p, dp=d, tp=t) for p, d, t in coordinates]
+    assert sorted(devices) == list(range(8))
+
+
+def test_the_innermost_axis_is_next_to_itself_and_an_order_moves_devices():
+    found = plan(pp=2, dp=2, tp=2)
+    assert [found.device_at(tp=1), found.device_at(dp=1), found.device_at(pp=1)] == [1, 2, 4]
+    assert found.changed(device_order=tuple(range(7, -1, -1))).device_at(pp=1) == 3
+    with pytest.raises(PlanError, match="pp=2 is not on the mesh"):
+        found.device_at(pp=2)

@@ -1,0 +1,115 @@
+"""Plan files: whole round trips, and one clear message for every broken file."""
+
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright.specs import Cluster, ModelSpec, PassOption, Plan, PlanError, Workload, load_model
+
+CLUSTER = Cluster("4xcpu")
+
+
+def small(**choices):
+    model = ModelSpec.decoder(6, 64, 4, has_tied_embeddings=True)
+    return Plan.of(model, CLUSTER, Workload(16, 128), **{"pp": 2, **choices})
+
+
+OPTIONS = st.dictionaries(
+    st.text("abc_", min_size=1, max_size=5), st.one_of(st.integers(-5, 5), st.booleans(), st.text(max_size=5))
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    pp=st.sampled_from([1, 2, 4]),
+    microbatch_size=st.sampled_from([1, 2]),
+    recompute=st.sampled_from(["none", "full"]),
+    split_backward=st.booleans(),
+    schedule=st.sampled_from(["gpipe", "interleaved_1f1b", "./mine.py:wave", 'quo"te']),
+    order=st.permutations(range(4)),
+    lengths=st.sampled_from([(), ((128, 0.25), (64, 0.75))]),
+    num_tokens=st.sampled_from([None, 10**12]),
+    passes=st.lists(st.builds(PassOption, st.text(max_size=8), OPTIONS), max_size=2).map(tuple),
+)
+def test_what_is_saved_is_loaded(lengths, num_tokens, order, **choices):
+    workload = Workload(16, 128, lengths, num_tokens)
+    plan = Plan.of(load_model("qwen3-8b"), CLUSTER, workload, device_order=tuple(order), **choices)
+    with tempfile.TemporaryDirectory() as folder:
+        plan.save(Path(folder) / "plan.toml")
+        assert Plan.load(Path(folder) / "plan.toml") == plan
+        assert [path.name for path in Path(folder).iterdir()] == ["plan.toml"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("schema = 1", "schema = 2", "install a meshwright that reads schema 2"),
+        ("schema = 1", "", "'schema' is missing"),
+        ("recompute =", "recompte =", "did you mean recompute"),
+        ("cluster =", "clutser =", "did you mean cluster"),
+        ("[pipeline]", "[pipeline", "is not a TOML file"),
+        ("pp = 2", 'pp = "2"', "'pp' is '2'"),
+        ("pp = 2", "pp = 3", "pp(3) x dp(2)"),
+        ("split_backward = false", "split_backward = 0", "true or false"),
+        ("num_layers = 6", "num_layers = 7", "hash to"),
+        ("num_layers = 6", "", "'num_layers' is missing"),
+        ("num_layers = 6", 'num_layers = "6"', "a whole number"),
+        ("sequence_length = 128", "sequence_length = -1", "whole number from 1"),
+        ("global_batch = 16", "", "'global_batch' is missing"),
+    ],
+)
+def test_a_broken_file_gives_one_clear_message(tmp_path, old, new, said):
+    path = tmp_path / "plan.toml"
+    small().save(path)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(PlanError, match=re.escape(said)) as caught:
+        Plan.load(path)
+    assert str(caught.value).count(str(path)) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe", b"schema = 1\n", b"model = 3\nschema = 1\n"])
+def test_a_corrupt_file_is_a_plan_error(tmp_path, content):
+    path = tmp_path / "plan.toml"
+    path.write_bytes(content)
+    with pytest.raises(PlanError, match=re.escape(str(path))):
+        Plan.load(path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_cut_or_changed_file_never_shows_a_traceback_of_another_kind(data):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.toml"
+        small().save(path)
+        content = bytearray(path.read_bytes())
+        place = data.draw(st.integers(0, len(content) - 1))
+        if data.draw(st.booleans()):
+            del content[place:]
+        else:
+            content[place] = data.draw(st.integers(0, 255))
+        path.write_bytes(bytes(content))
+        try:
+            loaded = Plan.load(path)
+        except PlanError:
+            return
+        assert loaded.layers_per_stage and sum(loaded.layers_per_stage) == loaded.model.num_layers
+
+
+def test_a_missing_file_and_an_unwritable_place(tmp_path):
+    with pytest.raises(PlanError, match="there is no file"):
+        Plan.load(tmp_path / "none.toml")
+    with pytest.raises(PlanError, match="cannot be written"):
+        small().save(tmp_path / "no" / "folder" / "plan.toml")
+
+
+def test_a_file_that_says_a_whole_number_for_a_fraction_keeps_its_digest(tmp_path):
+    path = tmp_path / "plan.toml"
+    small().save(path)
+    path.write_text(path.read_text().replace("rope_theta = 10000.0", "rope_theta = 10000"))
+    assert Plan.load(path) == small()

@@ -1,0 +1,89 @@
+"""Text with units to SI numbers and back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright.specs import units
+from meshwright.specs.error import SpecError
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("80GB", 80 * 10**9), ("1.5GiB", 1610612736), ("512", 512), ("4 kB", 4000), ("2K", 2000), (7, 7)],
+)
+def test_parse_bytes(text, value):
+    assert units.parse_bytes(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("400Gb/s", 50e9), ("50GB/s", 50e9), ("200Gbps", 25e9), ("8bit/s", 1.0), (3e9, 3e9)],
+)
+def test_parse_bandwidth_tells_bits_from_bytes(text, value):
+    assert units.parse_bandwidth(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1.2ms", 1.2e-3), ("5us", 5e-6), ("2min", 120.0), ("3", 3.0), (0.5, 0.5)]
+)
+def test_parse_seconds(text, value):
+    assert units.parse_seconds(text) == value
+
+
+@pytest.mark.parametrize(("text", "value"), [("989TFLOP/s", 989e12), ("312T", 312e12), ("1e12", 1e12)])
+def test_parse_flops(text, value):
+    assert units.parse_flops_per_s(text) == value
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (units.parse_bytes, "80Gb"),
+        (units.parse_bytes, "many"),
+        (units.parse_bytes, "-1GB"),
+        (units.parse_bytes, float("nan")),
+        (units.parse_bandwidth, "400Gb"),
+        (units.parse_bandwidth, "400"),
+        (units.parse_seconds, "1.2 fortnights"),
+        (units.parse_seconds, "1e999s"),
+        (units.parse_flops_per_s, "fast"),
+    ],
+)
+def test_nonsense_is_refused_with_what_is_allowed(parse, text):
+    with pytest.raises(SpecError) as caught:
+        parse(text)
+    assert caught.value.allowed
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0012, "1.2 ms"),
+        (5e-6, "5 us"),
+        (3.2e-9, "3.2 ns"),
+        (0, "0 s"),
+        (59.9, "59.9 s"),
+        (90, "1 min 30 s"),
+        (3599.9, "1 h"),
+        (5400, "1 h 30 min"),
+        (200_000, "2 d 8 h"),
+        (-90, "-1 min 30 s"),
+    ],
+)
+def test_format_seconds(seconds, text):
+    assert units.format_seconds(seconds) == text
+
+
+def test_format_with_prefixes():
+    assert units.format_bytes(80e9) == "80 GB"
+    assert units.format_bytes(999_999) == "1 MB"
+    assert units.format_bandwidth(1.25e9) == "1.25 GB/s"
+    assert units.format_flops_per_s(989.4e12) == "989 TFLOP/s"
+    assert units.format_count(8030261248) == "8.03 G" and units.format_count(42) == "42"
+
+
+@given(st.floats(min_value=1e-3, max_value=1e17))
+def test_formatted_bytes_parse_back_within_three_digits(value):
+    parsed = units.parse_flops_per_s(units.format_flops_per_s(value).replace(" ", ""))
+    assert parsed == pytest.approx(value, rel=6e-3)
