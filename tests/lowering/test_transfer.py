@@ -12,6 +12,7 @@ from meshwright.ir.program import Program
 from meshwright.ir.replay import HOSTS, replay, wire
 from meshwright.ir.table import Kind
 from meshwright.ir.verify import verify
+from meshwright.lowering import transfer
 from meshwright.lowering.order import program_of_orders
 from meshwright.lowering.transfer import Transfers
 from meshwright.schedules import Orders, registered
@@ -61,9 +62,14 @@ def test_1f1b_on_one_stream_is_refused(p: int, host: str) -> None:
         assert "<-- here" in str(refused.value)
 
 
-def test_one_microbatch_on_one_stream_runs() -> None:
-    for p in (2, 4):
-        verify(one_stream(Transfers()(program_of_orders(registered()["1f1b"].orders(p, 1)))))
+@pytest.mark.parametrize("p", [2, 4, 8])
+def test_the_textbook_placement_on_one_stream(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every receive right before its use: one microbatch runs, two wait for each other, also with nothing fetched ahead."""
+    monkeypatch.setattr(transfer, "COMPUTES_AHEAD", 0)
+    verify(one_stream(Transfers()(program_of_orders(registered()["1f1b"].orders(p, 1)))))
+    for m in range(2, 13):
+        with pytest.raises(DeadlockError):
+            verify(one_stream(Transfers()(program_of_orders(registered()["1f1b"].orders(p, m)))))
 
 
 def test_receives_stand_in_the_order_of_the_sends_before_a_compute() -> None:

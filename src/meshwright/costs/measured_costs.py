@@ -27,7 +27,7 @@ LEAST_ERROR = 0.05  # no interval is narrower: a machine differs from itself by 
 NEVER_SEEN_ERROR = 0.5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MeasuredCosts:
     """A cost model and communication model from one profile; every device is of the kind that was measured.
 

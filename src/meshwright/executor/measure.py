@@ -22,6 +22,7 @@ Progress = Callable[[str, float], None]
 Effort = Literal["full", "quick"]
 WORKER_MODULE = "meshwright.executor.measure_worker"
 MEASURE_TIMEOUT_S = 180.0  # about seven times what a measurement takes on two idle cores
+GUARD_PAUSE_S = 0.2  # how often the workers are looked at
 STOP_S = 5.0  # a process that does not end on request within this is killed
 STDERR_SHOWN = 4000  # characters of a failed worker's last words
 LOOPBACK = {"Linux": "lo", "Darwin": "lo0"}
@@ -107,9 +108,9 @@ def _collect(
     processes: list[subprocess.Popen[str]], folder: Path, progress: Progress, timeout_s: float
 ) -> Mapping[str, Any]:
     """Read rank 0 until its result; a timer ends the workers when the time is over or one of them died."""
-    over = threading.Event()
+    over, late = threading.Event(), threading.Event()
     died: list[int] = []
-    guard = threading.Thread(target=_guard, args=(processes, over, timeout_s, died), daemon=True)
+    guard = threading.Thread(target=_guard, args=(processes, over, late, timeout_s, died), daemon=True)
     guard.start()
     try:
         stream = processes[0].stdout
@@ -126,19 +127,28 @@ def _collect(
     finally:
         over.set()
         guard.join()
-    failed = died or [rank for rank, process in enumerate(processes) if process.poll() not in (None, 0)]
-    raise ExecutionError(_last_words(folder, failed, timeout_s), next="run it again with nothing else busy")
+    if late.is_set():
+        died.clear()  # those were ended by us
+    elif not died:
+        died.extend(rank for rank, process in enumerate(processes) if process.poll() not in (None, 0))
+    raise ExecutionError(_last_words(folder, died, timeout_s), next="run it again with nothing else busy")
 
 
 def _guard(
-    processes: list[subprocess.Popen[str]], over: threading.Event, timeout_s: float, died: list[int]
+    processes: list[subprocess.Popen[str]],
+    over: threading.Event,
+    late: threading.Event,
+    timeout_s: float,
+    died: list[int],
 ) -> None:
     """Ends every worker as soon as one of them failed or the time is over, so that nobody waits for the dead."""
-    waited_s, pause_s = 0.0, 0.2
-    while not over.wait(pause_s):
-        waited_s += pause_s
+    waited_s = 0.0
+    while not over.wait(GUARD_PAUSE_S):
+        waited_s += GUARD_PAUSE_S
         died.extend(rank for rank, process in enumerate(processes) if process.poll() not in (None, 0))
-        if died or waited_s > timeout_s:
+        if not died and waited_s > timeout_s:
+            late.set()
+        if died or late.is_set():
             for process in processes:
                 process.kill()
             return

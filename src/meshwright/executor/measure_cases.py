@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -50,18 +51,18 @@ def compute_cases() -> tuple[Case, ...]:
     """All compute cases, in the order in which they are run."""
     return (
         *_matmul_cases(),
-        *(Case("attention", _dims(s), lambda s=s: attention(s, False)) for s in ATTENTION_SHAPES),
-        *(Case("attention_backward", _dims(s), lambda s=s: attention(s, True)) for s in ATTENTION_SHAPES),
+        *(Case("attention", _dims(s), partial(attention, s, False)) for s in ATTENTION_SHAPES),
+        *(Case("attention_backward", _dims(s), partial(attention, s, True)) for s in ATTENTION_SHAPES),
         *_array_cases("elementwise", add),
         *_array_cases("activation", gated),
         *_array_cases("activation_backward", gated_backward),
         *_array_cases("norm", norm),
         *_array_cases("norm_backward", norm_backward),
-        *(Case("loss", s, lambda s=s: loss(s, False)) for s in LOSS_SHAPES),
-        *(Case("loss_backward", s, lambda s=s: loss(s, True)) for s in LOSS_SHAPES),
-        *(Case("embedding", s, lambda s=s: lookup(s, False)) for s in EMBEDDING_SHAPES),
-        *(Case("embedding_backward", s, lambda s=s: lookup(s, True)) for s in EMBEDDING_SHAPES),
-        *(Case("optimizer", s, lambda s=s: adamw(s[0])) for s in OPTIMIZER_SHAPES),
+        *(Case("loss", s, partial(loss, s, False)) for s in LOSS_SHAPES),
+        *(Case("loss_backward", s, partial(loss, s, True)) for s in LOSS_SHAPES),
+        *(Case("embedding", s, partial(lookup, s, False)) for s in EMBEDDING_SHAPES),
+        *(Case("embedding_backward", s, partial(lookup, s, True)) for s in EMBEDDING_SHAPES),
+        *(Case("optimizer", s, partial(adamw, s[0])) for s in OPTIMIZER_SHAPES),
     )
 
 
@@ -69,17 +70,17 @@ def _matmul_cases() -> Iterable[Case]:
     """Every width at every number of tokens, in the three layouts of forward, input and weight gradient."""
     for tokens, (num_out, num_in) in itertools.product(MATMUL_TOKENS, MATMUL_WIDTHS):
         sizes = (tokens, num_out, num_in)
-        yield Case("matmul", sizes, lambda s=sizes: linear(*s))
+        yield Case("matmul", sizes, partial(linear, *sizes))
         shape = (tokens, num_in, num_out)
-        yield Case("matmul_input_gradient", shape, lambda s=sizes: input_gradient(*s))
+        yield Case("matmul_input_gradient", shape, partial(input_gradient, *sizes))
         shape = (num_out, num_in, tokens)
-        yield Case("matmul_weight_gradient", shape, lambda s=sizes: weight_gradient(*s))
+        yield Case("matmul_weight_gradient", shape, partial(weight_gradient, *sizes))
 
 
 def _array_cases(table: str, make: Callable[[int, int], Thunk]) -> Iterable[Case]:
     for shape in ARRAY_SHAPES:
         inner = 4 if shape[0] * shape[1] <= SMALL_CALL_ELEMENTS else 1
-        yield Case(table, shape, lambda s=shape: make(*s), inner)
+        yield Case(table, shape, partial(make, *shape), inner)
 
 
 def _dims(shape: tuple[int, int, int, int]) -> tuple[int, ...]:

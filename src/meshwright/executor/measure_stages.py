@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -74,15 +75,15 @@ class StageTimer:
         inputs = [self._input() for _ in range(NUM_MICROBATCHES)]
         queues = [WeightGradientQueue() for _ in inputs]
         if is_split:
-            self._timed("R", lambda: self._forward(inputs[0], None))
-        outputs = [self._timed("F", lambda x=x, q=q: self._forward(x, q)) for x, q in zip(inputs, queues)]
+            self._timed("R", partial(self._forward, inputs[0], None))
+        outputs = [self._timed("F", partial(self._forward, x, q)) for x, q in zip(inputs, queues)]
         for i, queue in enumerate(queues):
             output, outputs[i] = outputs[i], None
             if is_split:
-                self._timed("I", lambda o=output, q=queue: self._input_half(o, q))
+                self._timed("I", partial(self._input_half, output, queue))
                 self._timed("W", queue.run)
             else:
-                self._timed("B", lambda o=output: self._backward(o))
+                self._timed("B", partial(self._backward, output))
         self._timed("STEP", self.step.run)
 
     def _timed(self, name: str, run: Callable[[], Any]) -> Any:

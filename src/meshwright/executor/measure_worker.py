@@ -13,10 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 from meshwright.executor.compute_clock import compute_seconds
 from meshwright.executor.measure_cases import Case, compute_cases
@@ -141,28 +143,28 @@ def exchange(recorder: Recorder, sent: torch.Tensor, received: torch.Tensor) -> 
         dist.isend(sent, (recorder.rank + 1) % size),
     ]
     for work in pending:
-        work.wait()
+        if work is not None:  # None: this rank is no member of the group, which cannot be
+            work.wait()
 
 
 def time_transfers(recorder: Recorder) -> None:
     """Point-to-point by bytes, every rank sending and receiving at once; then the collectives."""
+    size = recorder.num_processes
     for num_bytes in TRANSFER_BYTES:
         sent, received = torch.ones(num_bytes // 4), torch.empty(num_bytes // 4)
-        count = repetitions(num_bytes)
-        recorder.add(
-            "send_receive", (num_bytes,), together(lambda: exchange(recorder, sent, received), count)
-        )
+        run: Thunk = partial(exchange, recorder, sent, received)
+        recorder.add("send_receive", (num_bytes,), together(run, repetitions(num_bytes)))
         recorder.tick("send_receive")
-    size = recorder.num_processes
     for num_bytes in REDUCE_BYTES:
         whole = torch.zeros(max(num_bytes // 4 // size, 1) * size)
         part = torch.zeros(whole.numel() // size)
-        count = repetitions(num_bytes)
-        recorder.add("all_reduce", (num_bytes,), together(lambda: dist.all_reduce(whole), count))
-        gather = together(lambda: dist.all_gather_into_tensor(whole, part), count)
-        recorder.add("all_gather", (num_bytes,), gather)
-        scatter = together(lambda: dist.reduce_scatter_tensor(part, whole), count)
-        recorder.add("reduce_scatter", (num_bytes,), scatter)
+        collectives: tuple[tuple[str, Thunk], ...] = (
+            ("all_reduce", partial(dist.all_reduce, whole)),
+            ("all_gather", partial(dist.all_gather_into_tensor, whole, part)),
+            ("reduce_scatter", partial(dist.reduce_scatter_tensor, part, whole)),
+        )
+        for table, run in collectives:
+            recorder.add(table, (num_bytes,), together(run, repetitions(num_bytes)))
         recorder.tick("collectives")
 
 
@@ -253,7 +255,7 @@ def measure_rank(rank: int, size: int, folder: Path, effort: Effort) -> None:
     """Measure everything on this rank; rank 0 reports."""
     torch.set_num_threads(1)
     torch.manual_seed(rank)
-    store = dist.FileStore(str(folder / "rendezvous"), size)
+    store = FileStore(str(folder / "rendezvous"), size)
     timeout = datetime.timedelta(seconds=RENDEZVOUS_TIMEOUT_S)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
     recorder = Recorder(rank, size, effort)

@@ -74,8 +74,8 @@ class ValueSpace:
         words += f", microbatch {microbatch}" if table.microbatch else ""
         return words + (f", part {part})" if part else ")")
 
-    def kind_of(self, codes: Ints) -> Ints:
-        """Value kinds of codes."""
+    def kind_of(self, codes: Any) -> Any:
+        """Value kinds of codes (a number of a number, an array of an array)."""
         return np.searchsorted(self.base, codes, side="right") - 1
 
 
@@ -88,16 +88,22 @@ def value_space(program: Program) -> ValueSpace:
     parts = int(c.part.max(initial=0)) + 1 + max(part_offsets, default=0)
     longest_path = max(len(path) for path in t.paths)
     sizes = {
-        "hop": max(longest_path, int(c.hop.max(initial=0)) + 1) + 1 + max((p.offset for p in patterns), default=0),
+        "hop": max(longest_path, int(c.hop.max(initial=0)) + 1)
+        + 1
+        + max((p.offset for p in patterns), default=0),
         "stage": max(t.num_stages, int(c.stage.max(initial=0)) + 1) + 1,
         "group": max(len(t.groups), 1),
         "none": 1,
     }
     indices = np.array([sizes[kind.index] for kind in t.value_kinds], dtype=np.int64)
-    microbatches = np.array([num_microbatches if kind.microbatch else 1 for kind in t.value_kinds], dtype=np.int64)
+    microbatches = np.array(
+        [num_microbatches if kind.microbatch else 1 for kind in t.value_kinds], dtype=np.int64
+    )
     counts = indices * microbatches * parts
     base = np.concatenate([[0], np.cumsum(counts)])
-    tiers = tuple(sorted({kind.tier for kind in t.value_kinds} | {"device"}, key=lambda tier: (tier != "device", tier)))
+    tiers = tuple(
+        sorted({kind.tier for kind in t.value_kinds} | {"device"}, key=lambda tier: (tier != "device", tier))
+    )
     tier = np.array([tiers.index(kind.tier) for kind in t.value_kinds], dtype=np.int16)
     return ValueSpace(
         base[:-1],
@@ -271,7 +277,14 @@ def _derive(
                             index = stages[i] + fields[9 * p + 3]
                         elif mode != 4:
                             index = groups[place]
-                        if index < 0 or index >= fields[9 * p + 1] or part < 0 or part >= num_parts or microbatch < 0 or microbatch >= scale:
+                        if (
+                            index < 0
+                            or index >= fields[9 * p + 1]
+                            or part < 0
+                            or part >= num_parts
+                            or microbatch < 0
+                            or microbatch >= scale
+                        ):
                             return 3
                         code = fields[9 * p] + (index * scale + microbatch) * num_parts + part
                         if flags & 2 and turn == 1 and resident_seen[code] != d + 1:
@@ -363,8 +376,12 @@ def dependencies(program: Program) -> Dependencies:
     path_length, group_ptr, groups = row_tables(program)
     reads, writes = _bounds(program, patterns, read_ptr, write_start, group_ptr)
     n = program.num_rows
-    carried = sum(int(i) * int(m) for k, i, m in zip(t.value_kinds, space.indices, space.microbatches, strict=True) if k.carried)
-    outputs = [
+    carried = sum(
+        int(i) * int(m)
+        for k, i, m in zip(t.value_kinds, space.indices, space.microbatches, strict=True)
+        if k.carried
+    )
+    outputs: list[Ints] = [
         *(np.zeros(space.size, dtype=np.int32) for _ in range(4)),
         np.zeros(max(writes, 1), dtype=np.int32),
         np.zeros(space.size, dtype=np.int32),
@@ -411,7 +428,9 @@ def row_tables(program: Program) -> tuple[Ints, Ints, Ints]:
     return np.array(lengths), group_ptr, np.array([g for gs in of_stage for g in gs] or [0], dtype=np.int64)
 
 
-def _bounds(program: Program, patterns: list[Pattern], read_ptr: Ints, write_start: Ints, group_ptr: Ints) -> tuple[int, int]:
+def _bounds(
+    program: Program, patterns: list[Pattern], read_ptr: Ints, write_start: Ints, group_ptr: Ints
+) -> tuple[int, int]:
     """Upper bounds for the number of dependencies and of versions: what to allocate."""
     c = program.columns
     groups = np.diff(group_ptr)[c.stage] if len(c) else np.zeros(0)
@@ -431,7 +450,12 @@ def _bounds(program: Program, patterns: list[Pattern], read_ptr: Ints, write_sta
 def _check_columns(program: Program) -> None:
     """Every number of the columns points into its table."""
     t, c = program.tables, program.columns
-    sizes = {"effect": len(t.effects), "stream": len(t.streams), "work": len(t.works), "exchange": len(t.exchanges)}
+    sizes = {
+        "effect": len(t.effects),
+        "stream": len(t.streams),
+        "work": len(t.works),
+        "exchange": len(t.exchanges),
+    }
     sizes["microbatch"] = len(t.microbatches) or 1 << 30
     for name, size in sizes.items():
         values = getattr(c, name)
@@ -449,7 +473,9 @@ def _check_columns(program: Program) -> None:
     if len(program.after):
         own = program.list_of_row[program.after]
         if (program.after[:, 1] >= program.after[:, 0]).any() or (own[:, 0] != own[:, 1]).any():
-            raise ProgramError("`after` names a row that does not stand earlier in the same list; only earlier rows can be waited for")
+            raise ProgramError(
+                "`after` names a row that does not stand earlier in the same list; only earlier rows can be waited for"
+            )
 
 
 def _raise(program: Program, status: int, where: Ints, patterns: list[Pattern], space: ValueSpace) -> None:
@@ -460,14 +486,20 @@ def _raise(program: Program, status: int, where: Ints, patterns: list[Pattern], 
     view = program.row(row)
     place = f"device {view.device}, position {view.position}: {view.text}"
     if status == OUT_OF_RANGE:
-        raise ProgramError(f"{place} names a {pattern.kind} that its stage, hop or part does not have ({pattern})")
+        raise ProgramError(
+            f"{place} names a {pattern.kind} that its stage, hop or part does not have ({pattern})"
+        )
     value = space.describe(int(where[2]), program)
     if status == NO_WRITER:
-        raise ProgramError(f"{place} reads {value} of {pattern.age} iterations ago, but nothing in its list writes it")
+        raise ProgramError(
+            f"{place} reads {value} of {pattern.age} iterations ago, but nothing in its list writes it"
+        )
     later = _later_writer(program, row, int(where[2]))
     reason = f"runs before {later}" if later else "and nothing in its list writes it"
-    raise ScheduleError(f"{place} {reason if later else ''}".rstrip() + (
-        f".\n  it reads {value}{'' if later else ', ' + reason}\n" + grid(program, row)))
+    raise ScheduleError(
+        f"{place} {reason if later else ''}".rstrip()
+        + (f".\n  it reads {value}{'' if later else ', ' + reason}\n" + grid(program, row))
+    )
 
 
 def _later_writer(program: Program, row: int, code: int) -> str:
@@ -484,30 +516,46 @@ def written_codes(program: Program, row: int) -> list[int]:
     return codes_of(program, row, program.tables.effects[program.columns.effect[row]].writes)
 
 
-def codes_of(program: Program, row: int, patterns: tuple[Pattern, ...], space: ValueSpace | None = None) -> list[int]:
+def codes_of(
+    program: Program, row: int, patterns: tuple[Pattern, ...], space: ValueSpace | None = None
+) -> list[int]:
     """Codes of the values that patterns of a row name, in plain words of Python."""
     space = space or value_space(program)
     c = program.columns
-    stage, hop, microbatch, part = (int(getattr(c, name)[row]) for name in ("stage", "hop", "microbatch", "part"))
+    stage, hop, microbatch, part = (
+        int(getattr(c, name)[row]) for name in ("stage", "hop", "microbatch", "part")
+    )
     t = program.tables
     codes = []
     for p in patterns:
         last = len(program.path_of(microbatch)) - 1
-        holds = {"always": True, "not_first": hop > 0, "not_last": hop < last, "first": hop == 0, "last": hop == last}
+        holds = {
+            "always": True,
+            "not_first": hop > 0,
+            "not_last": hop < last,
+            "first": hop == 0,
+            "last": hop == last,
+        }
         if not holds[p.when]:
             continue
         own = t.groups_of_stage[stage] if stage < t.num_stages else ()
-        chosen = {"hop": (hop + p.offset,), "stage": (stage + p.offset,), "none": (0,)}.get(p.index)
         place = p.offset if p.index == "place" else part
-        chosen = chosen or (own if p.index == "groups" else own[place : place + 1])
+        chosen: tuple[int, ...] = own if p.index == "groups" else own[place : place + 1]
+        chosen = {"hop": (hop + p.offset,), "stage": (stage + p.offset,), "none": (0,)}.get(p.index, chosen)
         kind = t.index_of_kind(p.kind)
         row_microbatch = microbatch if t.value_kinds[kind].microbatch else 0
         row_part = (part if p.part == "row" else 0) + p.part_offset
         for index in chosen:
-            codes.append(int(space.base[kind] + (index * space.microbatches[kind] + row_microbatch) * space.parts + row_part))
+            codes.append(
+                int(
+                    space.base[kind]
+                    + (index * space.microbatches[kind] + row_microbatch) * space.parts
+                    + row_part
+                )
+            )
     return codes
 
 
 def effect_of(program: Program, row: int) -> Effect:
     """The effect of a row."""
-    return program.tables.effects[program.columns.effect[row]]
+    return program.tables.effects[int(program.columns.effect[row])]

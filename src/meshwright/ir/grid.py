@@ -23,7 +23,11 @@ def grid(program: Program, row: int) -> str:
     text = []
     for line in lines:
         arrow = "   <-- here" if line[0] == str(view.position) else ""
-        text.append("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + arrow)
+        text.append(
+            "  "
+            + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            + arrow
+        )
     return "\n".join(text)
 
 

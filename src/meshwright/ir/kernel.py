@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,18 +15,21 @@ SMALL_ROWS = 40_000
 Kernel = Callable[..., int]
 
 
-@lru_cache(maxsize=None)
+@cache
 def compiled(kernel: Kernel) -> Kernel:
     """The kernel, compiled (and kept in numba's cache on disk where it is writable)."""
     import numba
 
     try:
-        return numba.njit(cache=True, nogil=True)(kernel)  # type: ignore[no-any-return]
+        jitted: Kernel = numba.njit(cache=True, nogil=True)(kernel)
     except RuntimeError:  # no directory for the cache can be written: compile anew in every process
-        return numba.njit(nogil=True)(kernel)  # type: ignore[no-any-return]
+        jitted = numba.njit(nogil=True)(kernel)
+    return jitted
 
 
-def call(kernel: Kernel, num_rows: int, inputs: Sequence[Any], outputs: Sequence[np.ndarray[Any, Any]]) -> int:
+def call(
+    kernel: Kernel, num_rows: int, inputs: Sequence[Any], outputs: Sequence[np.ndarray[Any, Any]]
+) -> int:
     """Run ``kernel(*inputs, *outputs)``; it fills ``outputs`` and returns a status.
 
     A kernel is a function of numbers and flat arrays that uses nothing but indexing and arithmetic, so that the small

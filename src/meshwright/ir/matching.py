@@ -65,7 +65,9 @@ def moved_codes(program: Program) -> Ints:
     status = call(value_codes, program.num_rows, inputs, [codes])
     if status:
         view = program.row(status - 1)
-        raise ProgramError(f"device {view.device}, position {view.position}: {view.text} moves a value that its stage does not have")
+        raise ProgramError(
+            f"device {view.device}, position {view.position}: {view.text} moves a value that its stage does not have"
+        )
     return codes
 
 
@@ -74,13 +76,17 @@ def _check_classes(program: Program, is_exchange: Ints) -> None:
     missing = np.flatnonzero(is_exchange & (program.columns.exchange < 0))
     if len(missing):
         view = program.row(int(missing[0]))
-        raise ProgramError(f"device {view.device}, position {view.position}: {view.text} has no exchange class; say between whom it is")
+        raise ProgramError(
+            f"device {view.device}, position {view.position}: {view.text} has no exchange class; say between whom it is"
+        )
     for exchange in program.tables.exchanges:
         for name in exchange.axes:
             axis = program.axis(name)
             named = exchange.ends is not None and name == exchange.axes[0]
             if named and not axis.materialised:
-                raise ProgramError(f"{exchange} names coordinates along {name}, which is collapsed; expand it or use a shift")
+                raise ProgramError(
+                    f"{exchange} names coordinates along {name}, which is collapsed; expand it or use a shift"
+                )
             if named and max(exchange.ends or (0,)) >= axis.size:
                 raise ProgramError(f"{exchange} names a coordinate outside of {name}={axis.size}")
 
@@ -97,7 +103,9 @@ def _strides(program: Program) -> dict[str, tuple[int, int]]:
 def peers(program: Program, kind: Kind, classes: Ints, lists: Ints) -> Ints:
     """List at the other end of point-to-point rows of these classes on these lists; -1: the list is no end of the class."""
     strides = _strides(program)
-    table = np.array([_row_of_class(exchange, strides, kind) for exchange in program.tables.exchanges], dtype=np.int64)
+    table = np.array(
+        [_row_of_class(exchange, strides, kind) for exchange in program.tables.exchanges], dtype=np.int64
+    )
     stride, size, own, other, shift = table.T
     coordinate = lists // stride[classes] % size[classes]
     by_shift = (coordinate + shift[classes]) % size[classes]
@@ -106,9 +114,13 @@ def peers(program: Program, kind: Kind, classes: Ints, lists: Ints) -> Ints:
     return np.where(is_end, lists + (target - coordinate) * stride[classes], -1)
 
 
-def _row_of_class(exchange: Exchange, strides: dict[str, tuple[int, int]], kind: Kind) -> tuple[int, int, int, int, int]:
+def _row_of_class(
+    exchange: Exchange, strides: dict[str, tuple[int, int]], kind: Kind
+) -> tuple[int, int, int, int, int]:
     """(stride, size, own coordinate or -1, other coordinate, shift) of a point-to-point class seen from one of its kinds."""
-    stride, size = strides.get(exchange.axes[0], (1, 1))  # along a collapsed axis the other end is the list itself
+    stride, size = strides.get(
+        exchange.axes[0], (1, 1)
+    )  # along a collapsed axis the other end is the list itself
     if exchange.ends is None or exchange.axes[0] not in strides:
         return stride, size, -1, 0, exchange.shift if kind == Kind.SEND else -exchange.shift
     if len(exchange.ends) != 2:  # a group: nobody is an end of it
@@ -129,7 +141,8 @@ def _match_pairs(program: Program, moved: Ints, next_end: NDArray[np.int32]) -> 
             row = int(rows[np.argmin(other)])
             view = program.row(row)
             raise ProgramError(
-                f"device {view.device}, position {view.position}: {view.text} is no end of {view.exchange}\n" + grid(program, row)
+                f"device {view.device}, position {view.position}: {view.text} is no end of {view.exchange}\n"
+                + grid(program, row)
             )
         source, target = (own, other) if kind == Kind.SEND else (other, own)
         key = source * program.num_lists + target
@@ -148,11 +161,16 @@ def _match_pairs(program: Program, moved: Ints, next_end: NDArray[np.int32]) -> 
 
 def _raise_unmatched(program: Program, senders: Ints, sent: Ints, receivers: Ints, received: Ints) -> None:
     """Name the first end that has no partner."""
-    for rows, keys, others, word in ((senders, sent, received, "RECEIVE"), (receivers, received, senders, "SEND")):
+    for rows, keys, others, word in (
+        (senders, sent, received, "RECEIVE"),
+        (receivers, received, senders, "SEND"),
+    ):
         other_keys = received if others is received else sent
         left = np.searchsorted(keys, keys, side="left")
         occurrence = np.arange(len(keys)) - left
-        available = np.searchsorted(other_keys, keys, side="right") - np.searchsorted(other_keys, keys, side="left")
+        available = np.searchsorted(other_keys, keys, side="right") - np.searchsorted(
+            other_keys, keys, side="left"
+        )
         lone = np.flatnonzero(occurrence >= available)
         if len(lone):
             row = int(rows[lone].min())
@@ -182,11 +200,17 @@ def _match_groups(program: Program, moved: Ints, next_end: NDArray[np.int32]) ->
             stride, size = strides[name]
             coordinate = base // stride % size
             base -= coordinate * stride
-            members = exchange.ends if exchange.ends is not None and name == exchange.axes[0] else tuple(range(size))
+            members = (
+                exchange.ends
+                if exchange.ends is not None and name == exchange.axes[0]
+                else tuple(range(size))
+            )
             outside = ~np.isin(coordinate, members)
             if outside.any():
                 view = program.row(int(rows[chosen[np.flatnonzero(outside)[0]]]))
-                raise ProgramError(f"device {view.device}, position {view.position}: {view.text} is no member of {exchange}")
+                raise ProgramError(
+                    f"device {view.device}, position {view.position}: {view.text} is no member of {exchange}"
+                )
             expected[chosen] *= len(members)
         team[chosen] = base * len(program.tables.exchanges) + number
     key = team * (int(moved.max()) + 1) + moved[rows]
@@ -197,14 +221,17 @@ def _match_groups(program: Program, moved: Ints, next_end: NDArray[np.int32]) ->
     occurrence = np.arange(len(rows)) - np.repeat(starts, np.diff(np.concatenate([starts, [len(rows)]])))
     order = np.lexsort((rows, occurrence, key))
     key, rows, occurrence, expected = key[order], rows[order], occurrence[order], expected[order]
-    starts = np.flatnonzero(np.concatenate([[True], (key[1:] != key[:-1]) | (occurrence[1:] != occurrence[:-1])]))
+    starts = np.flatnonzero(
+        np.concatenate([[True], (key[1:] != key[:-1]) | (occurrence[1:] != occurrence[:-1])])
+    )
     counts = np.diff(np.concatenate([starts, [len(rows)]]))
     wrong = np.flatnonzero(counts != expected[starts])
     if len(wrong):
         view = program.row(int(rows[starts[wrong[0]]]))
         raise ProgramError(
             f"device {view.device}, position {view.position}: {view.text} has {int(counts[wrong[0]])} ends, "
-            f"its group {view.exchange} has {int(expected[starts[wrong[0]]])} members\n" + grid(program, view.row)
+            f"its group {view.exchange} has {int(expected[starts[wrong[0]]])} members\n"
+            + grid(program, view.row)
         )
     following = np.arange(1, len(rows) + 1)
     following[starts + counts - 1] = starts

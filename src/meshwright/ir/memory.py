@@ -36,10 +36,16 @@ def peak_bound_bytes(wiring: Wiring, order: Ints) -> NDArray[np.float64]:
         order, program.list_of_row, index, wiring.stream_of_row, program.columns.batch, deps.ptr, deps.row, deps.lag,
         wiring.next_end, slots.reshape(-1), translate.reshape(-1), width,
     )  # fmt: skip
-    batch = [np.zeros(num_streams, dtype=np.int32), *(np.zeros(num_streams * width, dtype=np.int32) for _ in range(2))]
+    batch = [
+        np.zeros(num_streams, dtype=np.int32),
+        *(np.zeros(num_streams * width, dtype=np.int32) for _ in range(2)),
+    ]
     call(_ended_clocks, n, shared, [np.zeros(n, dtype=np.int8), *batch, know, ended])
     know[:] = np.iinfo(np.int32).max
-    batch = [np.zeros(num_streams, dtype=np.int32), *(np.full(num_streams * width, np.iinfo(np.int32).max, np.int32) for _ in range(2))]
+    batch = [
+        np.zeros(num_streams, dtype=np.int32),
+        *(np.full(num_streams * width, np.iinfo(np.int32).max, np.int32) for _ in range(2)),
+    ]
     call(_starts_clocks, n, shared, [np.zeros(n, dtype=np.int8), *batch, know, starts])
     return _peaks(wiring, index, num_computes, ended, starts)
 
@@ -61,7 +67,10 @@ def _peer_slots(wiring: Wiring) -> tuple[Ints, Ints]:
     the same device on this list (-1: not carried): ``translate[list, s, k]``."""
     program = wiring.program
     rows = np.flatnonzero(program.kinds == Kind.SEND)
-    own, other = program.list_of_row[rows].astype(np.int64), program.list_of_row[wiring.next_end[rows]].astype(np.int64)
+    own, other = (
+        program.list_of_row[rows].astype(np.int64),
+        program.list_of_row[wiring.next_end[rows]].astype(np.int64),
+    )
     pairs = np.unique(np.concatenate([own * program.num_lists + other, other * program.num_lists + own]))
     peers: list[list[int]] = [[d] for d in range(program.num_lists)]
     for pair in pairs.tolist():
@@ -109,7 +118,9 @@ def _ended_clocks(
             e = next_end[e]
             if e == first:
                 break
-        if next_end[first] != first:  # all ends know together what each of them knew; two turns round the circle
+        if (
+            next_end[first] != first
+        ):  # all ends know together what each of them knew; two turns round the circle
             for _turn in range(2):
                 e = first
                 while True:
@@ -204,7 +215,10 @@ def _peaks(wiring: Wiring, index: Ints, num_computes: Ints, ended: Ints, starts:
     program, deps = wiring.program, wiring.deps
     space = deps.space
     num_tiers = len(space.tiers)
-    low, high = np.full(len(deps.code), np.iinfo(np.int32).max, np.int32), np.full(len(deps.code), -1, np.int32)
+    low, high = (
+        np.full(len(deps.code), np.iinfo(np.int32).max, np.int32),
+        np.full(len(deps.code), -1, np.int32),
+    )
     first = np.concatenate([[0], np.cumsum(num_computes + 2)]).astype(np.int64)
     curve = np.zeros(int(first[-1]) * num_tiers)
     carried = np.array([kind.carried for kind in program.tables.value_kinds] or [False])

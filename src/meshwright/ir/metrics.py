@@ -40,7 +40,8 @@ def busy_s(trace: Trace, iteration: int = -1) -> Times:
     """Seconds of COMPUTE of every list of the program."""
     chosen = trace.program.kinds == Kind.COMPUTE
     length = (trace.end_s[iteration] - trace.start_s[iteration])[chosen]
-    return np.bincount(trace.program.list_of_row[chosen], weights=length, minlength=trace.program.num_lists)
+    busy = np.bincount(trace.program.list_of_row[chosen], weights=length, minlength=trace.program.num_lists)
+    return busy.astype(np.float64)
 
 
 def idle_s(trace: Trace, iteration: int = -1) -> float:

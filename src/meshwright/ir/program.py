@@ -92,7 +92,9 @@ class Columns:
         default = {"work": -1, "exchange": -1}
         return Columns(
             **{
-                name: np.broadcast_to(np.asarray(given.get(name, default.get(name, 0)), dtype=kind), (num_rows,)).copy()
+                name: np.broadcast_to(
+                    np.asarray(given.get(name, default.get(name, 0)), dtype=kind), (num_rows,)
+                ).copy()
                 for name, kind in COLUMN_TYPES.items()
             }
         )
@@ -107,7 +109,9 @@ class Columns:
     @staticmethod
     def concatenate(parts: Sequence[Columns]) -> Columns:
         """All rows of the parts, one part behind the other."""
-        return Columns(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMN_TYPES})
+        return Columns(
+            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMN_TYPES}
+        )
 
     def with_column(self, name: str, values: Any) -> Columns:
         """The same rows with one column replaced."""
@@ -136,13 +140,16 @@ class Tables:
             if kind.name == name:
                 return index
         known = ", ".join(kind.name for kind in self.value_kinds)
-        raise ProgramError(f"the program has no value kind {name!r}; it has {known}; add it to the table of value kinds")
+        raise ProgramError(
+            f"the program has no value kind {name!r}; it has {known}; add it to the table of value kinds"
+        )
 
     @cached_property
     def groups_of_stage(self) -> tuple[tuple[int, ...], ...]:
         """For every stage the parameter groups that it uses, in the table's order."""
         return tuple(
-            tuple(g for g, group in enumerate(self.groups) if stage in group.stages) for stage in range(self.num_stages)
+            tuple(g for g, group in enumerate(self.groups) if stage in group.stages)
+            for stage in range(self.num_stages)
         )
 
     @cached_property
@@ -285,7 +292,9 @@ class Program:
             after = place[after]
             after = after[(after >= 0).all(axis=1)]
             after = after[np.lexsort((after[:, 1], after[:, 0]))]
-        return replace(self, columns=self.columns.take(order), offsets=np.asarray(offsets, dtype=np.int64), after=after)
+        return replace(
+            self, columns=self.columns.take(order), offsets=np.asarray(offsets, dtype=np.int64), after=after
+        )
 
     def inserted(self, before: IntArray, lists: IntArray, rows: Columns) -> Program:
         """With new rows, each standing before the old row ``before[i]`` (or at the end of ``lists[i]``), in the given order.
@@ -310,10 +319,14 @@ class Program:
         if target.materialised:
             return self
         axes = tuple(a._replace(materialised=True) if a.name == axis else a for a in self.axes)
-        inner = int(np.prod([a.size for a in self.axes[self.axes.index(target) + 1 :] if a.materialised], dtype=np.int64))
+        inner = int(
+            np.prod(
+                [a.size for a in self.axes[self.axes.index(target) + 1 :] if a.materialised], dtype=np.int64
+            )
+        )
         outer = self.num_lists // inner
-        sources = np.arange(self.num_lists).reshape(outer, 1, inner)
-        sources = np.broadcast_to(sources, (outer, target.size, inner)).reshape(-1)
+        blocks = np.arange(self.num_lists).reshape(outer, 1, inner)
+        sources = np.broadcast_to(blocks, (outer, target.size, inner)).reshape(-1)
         lengths = np.diff(self.offsets)[sources]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         shift = self.offsets[sources] - offsets[:-1]
@@ -347,7 +360,12 @@ class Program:
 def canonical(program: Program) -> Program:
     """The same program with effects, works, exchanges and streams numbered by first appearance, unused ones dropped."""
     columns, tables = program.columns, {}
-    for column, table in (("effect", "effects"), ("work", "works"), ("exchange", "exchanges"), ("stream", "streams")):
+    for column, table in (
+        ("effect", "effects"),
+        ("work", "works"),
+        ("exchange", "exchanges"),
+        ("stream", "streams"),
+    ):
         values = getattr(columns, column)
         used, first = np.unique(values[values >= 0], return_index=True)
         order = used[np.argsort(first)]
@@ -361,7 +379,9 @@ def canonical(program: Program) -> Program:
     kinds = tuple(given.get(kind.name, kind) for kind in kinds)
     named = {row.kind for row in program.tables.value_bytes}
     kinds += tuple(kind for kind in program.tables.value_kinds if kind.name in named and kind not in kinds)
-    return Program(program.axes, changed.with_tables(value_kinds=kinds).tables, columns, program.offsets, program.after)
+    return Program(
+        program.axes, changed.with_tables(value_kinds=kinds).tables, columns, program.offsets, program.after
+    )
 
 
 class ProgramBuilder:
@@ -375,7 +395,12 @@ class ProgramBuilder:
         self._after: list[list[tuple[int, ...]]] = [[] for _ in range(num_lists)]
         self._interned: dict[str, dict[Any, int]] = {
             name: {value: place for place, value in enumerate(tables.get(name, default))}
-            for name, default in (("effects", ()), ("works", ()), ("exchanges", ()), ("streams", ("compute",)))
+            for name, default in (
+                ("effects", ()),
+                ("works", ()),
+                ("exchanges", ()),
+                ("streams", ("compute",)),
+            )
         }
 
     def intern(self, table: str, value: Any) -> int:
@@ -445,5 +470,3 @@ def value_kinds_of(effects: Sequence[Effect], given: Sequence[ValueKind]) -> tup
                     )
                 known[pattern.kind] = VALUE_KINDS[pattern.kind]
     return tuple(known.values())
-
-

@@ -16,10 +16,15 @@ from meshwright.ir.table import Kind
 from meshwright.specs.error import DeadlockError
 
 Times = NDArray[np.float64]
+When = dict[tuple[int, int], float]  # by (iteration, row)
 
 
 def interpret(
-    program: Program, seconds: Sequence[float], latency_s: Sequence[float], iterations: int = 1, host: str = "asynchronous"
+    program: Program,
+    seconds: Sequence[float],
+    latency_s: Sequence[float],
+    iterations: int = 1,
+    host: str = "asynchronous",
 ) -> tuple[Times, Times, Times]:
     """Posted, start and end (result complete) of every row, ``[iterations, rows]``, in seconds.
 
@@ -31,11 +36,15 @@ def interpret(
     """
     deps, next_end, n = dependencies(program), match(program), program.num_rows
     streams = _streams(program)
-    posted, start, held, done = ({} for _ in range(4))  # by (iteration, row)
-    issued: dict[tuple[int, int], float] = {}
+    posted: When = {}
+    start: When = {}
+    held: When = {}
+    done: When = {}
+    issued: When = {}
     free: dict[tuple[int, int], float] = defaultdict(float)  # stream -> when its last batch has left it
     walker: dict[int, float] = defaultdict(float)  # list -> when its host is free
-    where_host, where_stream = defaultdict(int), defaultdict(int)
+    where_host: dict[int, int] = defaultdict(int)
+    where_stream: dict[tuple[int, int], int] = defaultdict(int)
 
     def ready(t: int, i: int) -> float | None:
         """When 2 to 4 of the start rule hold, or None where that is not known yet."""
@@ -79,7 +88,7 @@ def interpret(
             for i in batch:
                 posted[t, i] = max([free[s], *(at for at in times if at is not None)])
             moved = True
-        moved |= any([finish(t, i) for i in batch])
+        moved |= sum(finish(t, i) for i in batch) > 0  # all of them: any() would stop at the first
         if all((t, i) in done for i in batch):
             free[s] = max(held[t, i] for i in batch)
             where_stream[s] += 1
@@ -111,12 +120,17 @@ def interpret(
 
     moved = True
     while moved:
-        moved = host == "in_order" and any([step_host(d) for d in range(program.num_lists)])
-        moved |= any([step_stream(s, rows) for s, rows in streams.items()])
+        moved = host == "in_order" and sum(step_host(d) for d in range(program.num_lists)) > 0
+        moved |= sum(step_stream(s, rows) for s, rows in streams.items()) > 0
     if len(done) < iterations * n:
         stuck = [i for i in range(n) if (iterations - 1, i) not in done]
-        raise DeadlockError(f"{len(stuck)} rows can never be posted, first {program.text_of(stuck[0])}\n" + grid(program, stuck[0]))
-    tables = [[[values[t, i] for i in range(n)] for t in range(iterations)] for values in (posted, start, done)]
+        raise DeadlockError(
+            f"{len(stuck)} rows can never be posted, first {program.text_of(stuck[0])}\n"
+            + grid(program, stuck[0])
+        )
+    tables = [
+        [[values[t, i] for i in range(n)] for t in range(iterations)] for values in (posted, start, done)
+    ]
     return tuple(np.array(table, dtype=np.float64).reshape(iterations, n) for table in tables)  # type: ignore[return-value]
 
 

@@ -118,7 +118,9 @@ def _replay(
                     break
                 s = stream_of_row[i]
                 if kinds[i] == 0:
-                    if stream_rows[head[s]] != i:  # something else stands before it in its stream: that wakes the host
+                    if (
+                        stream_rows[head[s]] != i
+                    ):  # something else stands before it in its stream: that wakes the host
                         left[s] = lane + 1
                         break
                     if free[s] > at:
@@ -298,7 +300,11 @@ def replay(
     free, walker = np.zeros(num_streams), np.zeros(program.num_lists)
     if order is None:
         order = np.zeros(n, dtype=np.int32)
-    scratch = [np.full(n, -1, dtype=np.int32), *(np.zeros(num_lanes, dtype=np.int32) for _ in range(4)), np.zeros(num_streams, dtype=np.int32)]
+    scratch = [
+        np.full(n, -1, dtype=np.int32),
+        *(np.zeros(num_lanes, dtype=np.int32) for _ in range(4)),
+        np.zeros(num_streams, dtype=np.int32),
+    ]
     inputs = (
         wiring.stream_ptr, wiring.stream_rows, wiring.stream_of_row, program.offsets, program.kinds, program.columns.batch,
         deps.ptr, deps.row, deps.lag, deps.version, wiring.next_end, np.asarray(seconds, dtype=np.float64),
@@ -313,7 +319,21 @@ def replay(
         for array in scratch[1:]:
             array[:] = 0
         scratch[0][:] = -1
-        outputs = [posted, start, end, held, past_end, past_held, free, walker, issued, head, host_head, *scratch, order]
+        outputs = [
+            posted,
+            start,
+            end,
+            held,
+            past_end,
+            past_held,
+            free,
+            walker,
+            issued,
+            head,
+            host_head,
+            *scratch,
+            order,
+        ]
         remaining = call(_replay, n, (*inputs, t, n), outputs)
         if remaining:
             _raise_deadlock(program, end, remaining)
@@ -335,7 +355,10 @@ def _raise_deadlock(program: Program, end: Times, remaining: int) -> None:
     """Say what each blocked device waits at, and show the grid at the first."""
     stuck = np.flatnonzero(end < 0)
     devices, first = np.unique(program.list_of_row[stuck], return_index=True)
-    heads = [f"device {d} at {program.text_of(int(stuck[k]))}" for d, k in zip(devices.tolist()[:4], first.tolist()[:4], strict=True)]
+    heads = [
+        f"device {d} at {program.text_of(int(stuck[k]))}"
+        for d, k in zip(devices.tolist()[:4], first.tolist()[:4], strict=True)
+    ]
     kinds = {Kind(int(kind)).name for kind in program.kinds[stuck]}
     raise DeadlockError(
         f"deadlock: {remaining} of {program.num_rows} rows can never start ({', '.join(heads)}"

@@ -101,7 +101,10 @@ class _Judge:
         return True
 
     def _write(self, device: int, code: int, value: int) -> None:
-        if self.program.tables.value_kinds[int(self.space.kind_of(code))].accumulates and code in self.held[device]:
+        if (
+            self.program.tables.value_kinds[int(self.space.kind_of(code))].accumulates
+            and code in self.held[device]
+        ):
             value = _number(("sum", *sorted([*_terms(self.content(device, code) or 0), value])))
         self.held[device][code] = value
 

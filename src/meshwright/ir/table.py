@@ -41,7 +41,7 @@ class Pattern(NamedTuple):
     """
 
     kind: str
-    index: str = "hop"
+    index: str = "hop"  # type: ignore[assignment]  # a field here, not tuple.index
     offset: int = 0
     part: str = "zero"
     part_offset: int = 0
@@ -68,7 +68,7 @@ class ValueKind(NamedTuple):
     """
 
     name: str
-    index: str = "hop"
+    index: str = "hop"  # type: ignore[assignment]  # a field here, not tuple.index
     microbatch: bool = True
     carried: bool = False
     accumulates: bool = False

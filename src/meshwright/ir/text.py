@@ -69,7 +69,9 @@ def _default_tables(p: Program) -> dict[str, Any]:
     return {
         "microbatches": (Microbatch(1, 1.0 / m),) * m if m else (),
         "paths": (default_path(p.list_axes[0].size if p.list_axes else 1, len(p.tables.paths[0])),),
-        "duties": tuple(Duty(name, NAMES[name].per) for name in sorted(names) if name in NAMES and NAMES[name].per),
+        "duties": tuple(
+            Duty(name, NAMES[name].per) for name in sorted(names) if name in NAMES and NAMES[name].per
+        ),
     }
 
 
@@ -86,7 +88,11 @@ def _table_lines(p: Program, base: dict[str, Any]) -> Iterable[str]:
             yield "microbatch " + _json(microbatch)
     for word, field in _FIELDS.items():
         for row in getattr(t, field):
-            if word == "value" and VALUE_KINDS.get(row.name) == row and all(row.name != b.kind for b in t.value_bytes):
+            if (
+                word == "value"
+                and VALUE_KINDS.get(row.name) == row
+                and all(row.name != b.kind for b in t.value_bytes)
+            ):
                 continue
             if word == "effect":
                 yield from _effect_line(t, row)
@@ -132,7 +138,9 @@ def default_stream(p: Program, kind: Kind, exchange: Exchange | None) -> str:
         if exchange.ends is None:
             return f"{word}/{exchange.axes[0]}{exchange.shift:+d}"
         return f"{word}/{exchange.axes[0]}{exchange.ends[1 if kind == Kind.SEND else 0]}"
-    return {Kind.COLLECTIVE: "reduce", Kind.LOAD: "load", Kind.STORE: "store", Kind.CALL: "host"}.get(kind, "compute")
+    return {Kind.COLLECTIVE: "reduce", Kind.LOAD: "load", Kind.STORE: "store", Kind.CALL: "host"}.get(
+        kind, "compute"
+    )
 
 
 def _default_effect(t: Tables, name: str) -> int:
@@ -237,11 +245,17 @@ def from_text(text: str) -> Program:
 
 
 def _read_head(line: str) -> tuple[tuple[Axis, ...], int]:
-    match = re.fullmatch(r"meshwright-program\s+(\d+)\s+axes\s+((?:\w+=\d+\*?\s*)*?)\s*microbatches\s+(\d+)", line)
+    match = re.fullmatch(
+        r"meshwright-program\s+(\d+)\s+axes\s+((?:\w+=\d+\*?\s*)*?)\s*microbatches\s+(\d+)", line
+    )
     if match is None:
-        raise ProgramError(f"line 1: {line[:70]!r}; it must read 'meshwright-program 1   axes pp=2   microbatches 2'")
+        raise ProgramError(
+            f"line 1: {line[:70]!r}; it must read 'meshwright-program 1   axes pp=2   microbatches 2'"
+        )
     if int(match[1]) > VERSION:
-        raise ProgramError(f"the program has version {match[1]}, this meshwright reads {VERSION}; upgrade meshwright")
+        raise ProgramError(
+            f"the program has version {match[1]}, this meshwright reads {VERSION}; upgrade meshwright"
+        )
     axes = []
     for word in match[2].split():
         name, _, size = word.partition("=")
@@ -260,8 +274,9 @@ def _tuples(value: Any) -> Any:
 
 
 def _work(row: Sequence[Any]) -> Work:
-    *plain, operators = row
-    return Work(*_tuples(plain), tuple(Operator(**{k: _tuples(v) for k, v in operator.items()}) for operator in operators))
+    fields = dict(zip(Work._fields, _tuples(list(row[:-1])), strict=False))
+    operators = (Operator(**{k: _tuples(v) for k, v in operator.items()}) for operator in row[-1])
+    return Work(**fields, operators=tuple(operators))
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
@@ -281,7 +296,9 @@ def _assemble(
     lists = [axis for axis in axes if axis.materialised]
     num_lists = int(np.prod([axis.size for axis in lists]))
     if sorted(rows) != list(range(num_lists)):
-        raise ProgramError(f"the program has lists {sorted(rows)}, its axes ask for 0 to {num_lists - 1}; write one line a list")
+        raise ProgramError(
+            f"the program has lists {sorted(rows)}, its axes ask for 0 to {num_lists - 1}; write one line a list"
+        )
     if not given["microbatches"]:
         given["microbatches"] = [Microbatch(1, 1.0 / num_microbatches)] * num_microbatches
     if not given["paths"]:
@@ -304,10 +321,20 @@ def _order_effects(written: dict[int, tuple[Effect, bool]], flat: list[dict[str,
     for row in flat:
         name, place = row["name"], row["says"].get("effect")
         if place is not None and int(place) not in written:
-            raise ProgramError(f"a row of {name} says effect={place}, but no effect line has that place; add it")
+            raise ProgramError(
+                f"a row of {name} says effect={place}, but no effect line has that place; add it"
+            )
         if place is None and name not in bare and name not in NAMES:
-            raise ProgramError(f"the name {name!r} is not registered and no default-effect line says what it touches")
-        effect = written[int(place)][0] if place is not None else bare[name] if name in bare else NAMES[name].effect
+            raise ProgramError(
+                f"the name {name!r} is not registered and no default-effect line says what it touches"
+            )
+        effect = (
+            written[int(place)][0]
+            if place is not None
+            else bare[name]
+            if name in bare
+            else NAMES[name].effect
+        )
         if effect not in table:
             table.append(effect)
     return table
@@ -320,8 +347,12 @@ def _with_defaults(t: Tables) -> Tables:
     given = {kind.name: kind for kind in t.value_kinds}
     kinds = tuple(given.get(kind.name, kind) for kind in value_kinds_of(t.effects, t.value_kinds))
     ordered = value_kinds_of(t.effects, ()) if all(_registered(e) for e in t.effects) else kinds
-    kinds = tuple(given.get(kind.name, kind) for kind in ordered) + tuple(k for k in t.value_kinds if k.name not in {o.name for o in ordered})
-    duties = t.duties or tuple(Duty(n, NAMES[n].per) for n in sorted({e.name for e in t.effects}) if n in NAMES and NAMES[n].per)
+    kinds = tuple(given.get(kind.name, kind) for kind in ordered) + tuple(
+        k for k in t.value_kinds if k.name not in {o.name for o in ordered}
+    )
+    duties = t.duties or tuple(
+        Duty(n, NAMES[n].per) for n in sorted({e.name for e in t.effects}) if n in NAMES and NAMES[n].per
+    )
     return replace(t, value_kinds=kinds, duties=duties)
 
 
@@ -332,10 +363,18 @@ def _registered(effect: Effect) -> bool:
 def _read_row(text: str, device: int) -> dict[str, Any]:
     match = _ROW.fullmatch(text)
     if match is None:
-        raise ProgramError(f"list {device}: {text!r} is no instruction; write one such as 0F3, 1SEND_B2 or 0REDUCE_GRAD.1")
+        raise ProgramError(
+            f"list {device}: {text!r} is no instruction; write one such as 0F3, 1SEND_B2 or 0REDUCE_GRAD.1"
+        )
     stage, name, microbatch, part, says = match.groups()
     pairs = dict(pair.partition("=")[::2] for pair in (says or "{}")[1:-1].split(",") if pair)
-    return {"stage": int(stage), "name": name, "microbatch": int(microbatch or 0), "part": int(part or 0), "says": pairs}
+    return {
+        "stage": int(stage),
+        "name": name,
+        "microbatch": int(microbatch or 0),
+        "part": int(part or 0),
+        "says": pairs,
+    }
 
 
 def _fill(shell: Program, flat: list[dict[str, Any]], offsets: Any, written: list[Exchange]) -> Program:
@@ -350,7 +389,9 @@ def _fill(shell: Program, flat: list[dict[str, Any]], offsets: Any, written: lis
         effect = int(says["effect"]) if "effect" in says else _default_effect(t, name)
         microbatch = int(says.get("microbatch", row["microbatch"]))
         if microbatch >= max(1, len(t.microbatches)):
-            raise ProgramError(f"{stage}{name}{microbatch}: the program has {len(t.microbatches)} microbatches, numbered from 0")
+            raise ProgramError(
+                f"{stage}{name}{microbatch}: the program has {len(t.microbatches)} microbatches, numbered from 0"
+            )
         hop = int(says["hop"]) if "hop" in says else _default_hop(shell, stage, microbatch)
         single = Columns.of(1, effect=effect, stage=stage, hop=hop, microbatch=microbatch)
         one = Program(shell.axes, t, single, np.array([0, 1]))
@@ -380,7 +421,13 @@ def to_torch_csv(program: Program) -> str:
     lines = []
     for device in range(program.num_lists):
         rows = range(int(program.offsets[device]), int(program.offsets[device + 1]))
-        lines.append(",".join(program.text_of(i) for i in rows if program.tables.effects[program.columns.effect[i]].name != "STEP"))
+        lines.append(
+            ",".join(
+                program.text_of(i)
+                for i in rows
+                if program.tables.effects[program.columns.effect[i]].name != "STEP"
+            )
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -401,7 +448,9 @@ def from_torch_csv(text: str) -> list[list[str]]:
                 continue
             match = _ROW.fullmatch(cell)
             if match is None or (match[2] not in moves and match[2] not in ("F", "B", "I", "W")):
-                raise ProgramError(f"rank {number}: action {cell!r} is not one that meshwright reads (F, B, I, W, {', '.join(moves)})")
+                raise ProgramError(
+                    f"rank {number}: action {cell!r} is not one that meshwright reads (F, B, I, W, {', '.join(moves)})"
+                )
             if match[2] not in moves:
                 computes.append(cell)
         lists.append(computes)

@@ -75,10 +75,19 @@ class Trace:
             "memory": [[curve.device, curve.tier] for curve in self.memory],
             "metadata": dict(self.metadata),
         }
-        curves = {f"memory_{k}_{name}": getattr(curve, name) for k, curve in enumerate(self.memory) for name in ("times_s", "bytes")}
+        curves = {
+            f"memory_{k}_{name}": getattr(curve, name)
+            for k, curve in enumerate(self.memory)
+            for name in ("times_s", "bytes")
+        }
         with Path(path).open("wb") as file:
             np.savez_compressed(
-                file, header=np.array(json.dumps(header)), posted_s=self.posted_s, start_s=self.start_s, end_s=self.end_s, **curves
+                file,
+                header=np.array(json.dumps(header)),
+                posted_s=self.posted_s,
+                start_s=self.start_s,
+                end_s=self.end_s,
+                **curves,
             )
 
     @staticmethod
@@ -95,14 +104,28 @@ class Trace:
                 data = {name: file[name] for name in file.files}
             header = json.loads(str(data["header"]))
         except (OSError, ValueError, KeyError, EOFError) as error:
-            raise ProgramError(f"{path} is no trace of meshwright ({error}); give a file that simulate or train wrote") from error
+            raise ProgramError(
+                f"{path} is no trace of meshwright ({error}); give a file that simulate or train wrote"
+            ) from error
         if header["schema"] > TRACE_VERSION:
-            raise ProgramError(f"{path} has trace schema {header['schema']}, this version reads {TRACE_VERSION}; upgrade meshwright")
+            raise ProgramError(
+                f"{path} has trace schema {header['schema']}, this version reads {TRACE_VERSION}; upgrade meshwright"
+            )
         program = from_text(header["program"])
         if program.digest() != header["digest"]:
-            raise ProgramError(f"{path}: its program has digest {program.digest()}, the trace says {header['digest']}; record it again")
+            raise ProgramError(
+                f"{path}: its program has digest {program.digest()}, the trace says {header['digest']}; record it again"
+            )
         memory = tuple(
             MemoryCurve(device, tier, data[f"memory_{k}_times_s"], data[f"memory_{k}_bytes"])
             for k, (device, tier) in enumerate(header["memory"])
         )
-        return Trace(program, data["posted_s"], data["start_s"], data["end_s"], header["engine"], memory, header["metadata"])
+        return Trace(
+            program,
+            data["posted_s"],
+            data["start_s"],
+            data["end_s"],
+            header["engine"],
+            memory,
+            header["metadata"],
+        )

@@ -31,7 +31,9 @@ class Verification:
 
     def peak_of(self, tier: str = "device") -> float:
         """The bound of the fullest device in a tier, in bytes."""
-        return float(self.peak_bytes[:, self.tiers.index(tier)].max(initial=0.0)) if tier in self.tiers else 0.0
+        return (
+            float(self.peak_bytes[:, self.tiers.index(tier)].max(initial=0.0)) if tier in self.tiers else 0.0
+        )
 
 
 def verify(program: Program, host: str = "asynchronous") -> Verification:
@@ -102,11 +104,19 @@ def check_duties(program: Program) -> None:
     duties = {duty.name: duty for duty in t.duties}
     moves = (Kind.SEND, Kind.RECEIVE, Kind.LOAD, Kind.STORE, Kind.COPY)
     for e, effect in enumerate(t.effects):
-        if effect.kind in (Kind.COMPUTE, Kind.CALL) and effect.name not in duties and (program.columns.effect == e).any():
-            raise ProgramError(f"the program computes {effect.name}, which is no duty of it; add Duty({effect.name!r}, ...) to its table")
+        if (
+            effect.kind in (Kind.COMPUTE, Kind.CALL)
+            and effect.name not in duties
+            and (program.columns.effect == e).any()
+        ):
+            raise ProgramError(
+                f"the program computes {effect.name}, which is no duty of it; add Duty({effect.name!r}, ...) to its table"
+            )
     # names, not effects, are counted: a pass may give rows of one name other effects
     names = sorted(duties)
-    number = np.array([names.index(effect.name) if effect.name in duties else -1 for effect in t.effects], dtype=np.int64)
+    number = np.array(
+        [names.index(effect.name) if effect.name in duties else -1 for effect in t.effects], dtype=np.int64
+    )
     once = np.array([effect.kind not in moves and number[e] >= 0 for e, effect in enumerate(t.effects)])
     _check_once(program, names, np.where(once, number, -1))
     for name in names:
@@ -128,7 +138,10 @@ def _check_once(program: Program, names: list[str], number: Ints) -> None:
     if call(_find_repeat, program.num_rows, inputs, [seen, where]):
         row = int(where[0])
         view = program.row(row)
-        raise ProgramError(f"device {view.device}, position {view.position}: {view.text} is done a second time\n" + grid(program, row))
+        raise ProgramError(
+            f"device {view.device}, position {view.position}: {view.text} is done a second time\n"
+            + grid(program, row)
+        )
 
 
 def _find_repeat(
@@ -209,7 +222,9 @@ def check_weights(program: Program) -> None:
     """The weights of the microbatches sum to one: then the contributions to every gradient do."""
     weights = [m.weight for m in program.tables.microbatches]
     if weights and abs(sum(weights) - 1.0) > WEIGHT_TOLERANCE:
-        raise ProgramError(f"the weights of the {len(weights)} microbatches sum to {sum(weights):.12g}; they must sum to 1")
+        raise ProgramError(
+            f"the weights of the {len(weights)} microbatches sum to {sum(weights):.12g}; they must sum to 1"
+        )
 
 
 def check_whole(wiring: Wiring) -> None:
@@ -219,7 +234,9 @@ def check_whole(wiring: Wiring) -> None:
     if not kinds or not len(deps.code):
         return
     accumulates = np.isin(np.arange(len(program.tables.value_kinds)), kinds)
-    flag = np.repeat(accumulates, deps.space.indices * deps.space.microbatches * deps.space.parts).astype(np.int8)
+    flag = np.repeat(accumulates, deps.space.indices * deps.space.microbatches * deps.space.parts).astype(
+        np.int8
+    )
     where = np.zeros(2, dtype=np.int64)
     inputs = (program.offsets, deps.ptr, deps.lag, deps.version, deps.write_ptr, deps.code, flag)
     if call(_find_part, program.num_rows, inputs, [np.zeros(deps.space.size, dtype=np.int32), where]):
@@ -231,7 +248,17 @@ def check_whole(wiring: Wiring) -> None:
         )
 
 
-def _find_part(offsets: Any, ptr: Any, lag: Any, version: Any, write_ptr: Any, codes: Any, flag: Any, read_by: Any, where: Any) -> int:
+def _find_part(
+    offsets: Any,
+    ptr: Any,
+    lag: Any,
+    version: Any,
+    write_ptr: Any,
+    codes: Any,
+    flag: Any,
+    read_by: Any,
+    where: Any,
+) -> int:
     """Kernel: 1 and two rows, where a contribution follows a reader that does not contribute itself."""
     for d in range(len(offsets) - 1):
         for i in range(offsets[d], offsets[d + 1]):
@@ -257,15 +284,19 @@ def _find_part(offsets: Any, ptr: Any, lag: Any, version: Any, write_ptr: Any, c
 def check_reductions(program: Program) -> None:
     """The group of a reduction covers exactly the axes on which the parameter is a copy and the data differ."""
     t, c = program.tables, program.columns
-    rows = np.flatnonzero(np.isin(c.effect, [e for e, effect in enumerate(t.effects) if effect.name == "REDUCE_GRAD"]))
-    table = np.unique(np.stack([c.stage[rows], c.part[rows], c.exchange[rows]], axis=1), axis=0) if len(rows) else []
-    for stage, part, number in np.asarray(table).tolist():
+    rows = np.flatnonzero(
+        np.isin(c.effect, [e for e, effect in enumerate(t.effects) if effect.name == "REDUCE_GRAD"])
+    )
+    table = np.stack([c.stage[rows], c.part[rows], c.exchange[rows]], axis=1)
+    for stage, part, number in np.unique(table, axis=0).tolist():
         group = t.groups_of_stage[stage][part]
         axes, devices = reduction_axes(program, group)
         exchange = t.exchanges[number]
         wanted = axes if len(devices) < 2 else (program.axes[0].name, *axes)
         ends = None if len(devices) < 2 else devices
-        if set(exchange.axes) != set(wanted) or (exchange.ends != ends and ends != tuple(range(program.axes[0].size))):
+        if set(exchange.axes) != set(wanted) or (
+            exchange.ends != ends and ends != tuple(range(program.axes[0].size))
+        ):
             raise ProgramError(
                 f"REDUCE_GRAD of {t.groups[group].name} runs along {exchange.axes} {exchange.ends or ''}, but its copies "
                 f"stand along {wanted} {ends or ''}; reduce over exactly those"

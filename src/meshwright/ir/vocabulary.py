@@ -25,7 +25,9 @@ def register_name(effect: Effect, per: str = "", toward: int = 0) -> Name:
     """Register a name with its default effect; the same name twice with another meaning is a `ProgramError`."""
     name = Name(effect, per, toward)
     if NAMES.setdefault(effect.name, name) != name:
-        raise ProgramError(f"the name {effect.name!r} is registered already, with another effect; choose another name")
+        raise ProgramError(
+            f"the name {effect.name!r} is registered already, with another effect; choose another name"
+        )
     return name
 
 
@@ -51,7 +53,9 @@ for _kind in (
     ValueKind("parameter", index="group", microbatch=False, carried=True),
     ValueKind("optimizer_state", index="group", microbatch=False, carried=True),
     ValueKind("weight_gradient", index="group", microbatch=False, accumulates=True),
-    ValueKind("reduced_gradient", index="group", microbatch=False),  # in place: the memory is weight_gradient's
+    ValueKind(
+        "reduced_gradient", index="group", microbatch=False
+    ),  # in place: the memory is weight_gradient's
 ):
     register_value_kind(_kind)
 
@@ -65,8 +69,15 @@ _ALL_GRADIENTS = Pattern("weight_gradient", index="groups")
 F = Effect(Kind.COMPUTE, "F", (_INPUT, _PARAMETERS), (_OUTPUT, Pattern("saved")))
 F_RECOMPUTED = F._replace(writes=(_OUTPUT,))  # keeps only its input; R makes what backward needs
 R = Effect(Kind.COMPUTE, "R", (_INPUT, _PARAMETERS), (Pattern("saved"),))
-B = Effect(Kind.COMPUTE, "B", (Pattern("saved"), _OUTPUT_GRADIENT, _PARAMETERS), (_INPUT_GRADIENT, _ALL_GRADIENTS))
-I = Effect(Kind.COMPUTE, "I", (Pattern("saved"), _OUTPUT_GRADIENT, _PARAMETERS), (_INPUT_GRADIENT, Pattern("pending")))  # noqa: E741
+B = Effect(
+    Kind.COMPUTE, "B", (Pattern("saved"), _OUTPUT_GRADIENT, _PARAMETERS), (_INPUT_GRADIENT, _ALL_GRADIENTS)
+)
+I = Effect(
+    Kind.COMPUTE,
+    "I",
+    (Pattern("saved"), _OUTPUT_GRADIENT, _PARAMETERS),
+    (_INPUT_GRADIENT, Pattern("pending")),
+)  # noqa: E741
 W = Effect(Kind.COMPUTE, "W", (Pattern("saved"), Pattern("pending")), (_ALL_GRADIENTS,))
 REDUCE_GRAD = Effect(
     Kind.COLLECTIVE,

@@ -17,7 +17,12 @@ from meshwright.specs.layers import StageLayers
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operator import total_bytes, total_flops
 from meshwright.specs.plan import Plan
-from meshwright.specs.saved import boundary_bytes_per_token, num_stage_parameters, pending_bytes_per_token, saved_bytes_per_token
+from meshwright.specs.saved import (
+    boundary_bytes_per_token,
+    num_stage_parameters,
+    pending_bytes_per_token,
+    saved_bytes_per_token,
+)
 from meshwright.specs.stage_work import PASSES, stage_operators
 
 ADAMW_STATES = 2  # first and second moment, as large as the parameters
@@ -40,7 +45,9 @@ def lower(plan: Plan, schedule: Schedule, *, step: bool = True) -> Program:
     m = plan.num_microbatches
     microbatches = [Microbatch(plan.tokens_per_microbatch, 1.0 / m)] * m
     collapsed = [Axis("dp", plan.dp, materialised=False)]
-    program = program_of_orders(orders, microbatches=microbatches, groups=parameter_groups(plan), collapsed=collapsed)
+    program = program_of_orders(
+        orders, microbatches=microbatches, groups=parameter_groups(plan), collapsed=collapsed
+    )
     program = program.with_tables(value_bytes=value_bytes(plan))
     if plan.split_backward and not schedule.splits_backward:
         program = SplitBackward()(program)
@@ -57,9 +64,14 @@ def lower(plan: Plan, schedule: Schedule, *, step: bool = True) -> Program:
 def _refuse_unknown(plan: Plan) -> None:
     for name, value in (("tp", plan.tp), ("cp", plan.cp), ("ep", plan.ep)):
         if value != 1:
-            raise PlanError(f"the plan asks for {name}={value}", allowed=f"{name}=1 in this version", next="set it to 1")
+            raise PlanError(
+                f"the plan asks for {name}={value}", allowed=f"{name}=1 in this version", next="set it to 1"
+            )
     if plan.passes:
-        raise PlanError(f"the plan names passes {[p.name for p in plan.passes]}", allowed="recompute and split_backward as fields")
+        raise PlanError(
+            f"the plan names passes {[p.name for p in plan.passes]}",
+            allowed="recompute and split_backward as fields",
+        )
 
 
 def parameter_groups(plan: Plan) -> tuple[ParameterGroup, ...]:
@@ -120,6 +132,13 @@ def works(plan: Plan) -> dict[tuple[str, int], Work]:
         parameters = num_stage_parameters(plan.model, layers)
         operators = step_operators(parameters, plan.dtype)
         result["STEP", number] = Work(
-            "STEP", 0, (parameters,), plan.dtype, total_flops(operators), total_bytes(operators), 1.0 / plan.num_chunks, operators
+            "STEP",
+            0,
+            (parameters,),
+            plan.dtype,
+            total_flops(operators),
+            total_bytes(operators),
+            1.0 / plan.num_chunks,
+            operators,
         )
     return result

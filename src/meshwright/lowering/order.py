@@ -59,7 +59,9 @@ def program_of_orders(
         groups=tuple(groups),
         duties=tuple(Duty(name, name_of(name).per) for name in names),
     )
-    columns = Columns.of(len(flat), effect=table[:, 0], stage=table[:, 1], hop=table[:, 1], microbatch=table[:, 2])
+    columns = Columns.of(
+        len(flat), effect=table[:, 0], stage=table[:, 1], hop=table[:, 1], microbatch=table[:, 2]
+    )
     offsets = np.concatenate([[0], np.cumsum([len(row) for row in orders])]).astype(np.int64)
     return Program((Axis(FIRST_AXIS, len(orders)), *collapsed), tables, columns, offsets)
 
@@ -75,7 +77,9 @@ def _path(orders: Orders) -> tuple[Hop, ...]:
                 )
     missing = [stage for stage in range(len(device_of)) if stage not in device_of]
     if missing:
-        raise ScheduleError(f"stages {missing} are on no device, but stage {max(device_of)} is; number stages from 0 without gaps")
+        raise ScheduleError(
+            f"stages {missing} are on no device, but stage {max(device_of)} is; number stages from 0 without gaps"
+        )
     return tuple(Hop(stage, device_of[stage]) for stage in range(len(device_of)))
 
 
@@ -96,7 +100,9 @@ def with_effects(program: Program, *effects: Effect) -> tuple[Program, list[int]
         if effect not in table:
             table.append(effect)
     kinds = value_kinds_of(table, program.tables.value_kinds)
-    return program.with_tables(effects=tuple(table), value_kinds=kinds), [table.index(effect) for effect in effects]
+    return program.with_tables(effects=tuple(table), value_kinds=kinds), [
+        table.index(effect) for effect in effects
+    ]
 
 
 def with_works(program: Program, works: dict[tuple[str, int], Work]) -> Program:

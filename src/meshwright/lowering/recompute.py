@@ -27,6 +27,12 @@ class Recompute:
         chosen = np.ones(len(c), dtype=bool) if self.stages is None else np.isin(c.stage, self.stages)
         rows = np.flatnonzero(chosen & np.isin(names, ("B", "I")))
         program = program.with_columns(effect=np.where(chosen & (names == "F"), f, c.effect))
-        program = program.with_tables(duties=(*t.duties, Duty("R", "path" if self.stages is None else "some")))
-        again = program.columns.take(rows).with_column("effect", np.full(len(rows), r)).with_column("work", np.full(len(rows), -1))
+        program = program.with_tables(
+            duties=(*t.duties, Duty("R", "path" if self.stages is None else "some"))
+        )
+        again = (
+            program.columns.take(rows)
+            .with_column("effect", np.full(len(rows), r))
+            .with_column("work", np.full(len(rows), -1))
+        )
         return program.inserted(rows, program.list_of_row[rows], Columns.concatenate([again]))

@@ -57,7 +57,9 @@ class ReduceGradients:
         """The class of a group's reduction, or None where there is nobody to reduce with."""
         row = program.tables.groups[group]
         axes = tuple(a for a in row.replicated if program.axis(a).size > 1)
-        devices = sorted({hop.device for path in program.tables.paths for hop in path if hop.stage in row.stages})
+        devices = sorted(
+            {hop.device for path in program.tables.paths for hop in path if hop.stage in row.stages}
+        )
         if len(devices) > 1:
             return Exchange((FIRST_AXIS, *axes), tuple(devices), algorithm=self.algorithm)
         return Exchange(axes, algorithm=self.algorithm) if axes else None
@@ -76,7 +78,9 @@ class OptimizerStep:
         stages = sorted(devices)
         program, effects = with_effects(program, *(_step(program, stage) for stage in stages))
         lists = np.array([devices[stage] for stage in stages])
-        rows = Columns.of(len(stages), effect=effects, stage=stages, hop=_hop_of_stage(program)[np.array(stages)])
+        rows = Columns.of(
+            len(stages), effect=effects, stage=stages, hop=_hop_of_stage(program)[np.array(stages)]
+        )
         program = program.with_tables(duties=(*program.tables.duties, Duty("STEP", "stage")))
         return program.inserted(program.offsets[lists + 1], lists, rows)
 
@@ -96,7 +100,9 @@ def _step(program: Program, stage: int) -> Effect:
         return tuple(Pattern(kind, index="place", offset=place) for place in places)
 
     state = (*at("parameter", own), *at("optimizer_state", own))
-    return Effect(Kind.COMPUTE, "STEP", (*at("reduced_gradient", behind), *at("weight_gradient", own), *state), state)
+    return Effect(
+        Kind.COMPUTE, "STEP", (*at("reduced_gradient", behind), *at("weight_gradient", own), *state), state
+    )
 
 
 def owns(program: Program, stage: int, group: int) -> bool:
@@ -109,7 +115,9 @@ def owns(program: Program, stage: int, group: int) -> bool:
 def _last_contribution(program: Program, stage: int, group: int) -> int:
     """The last row on the stage's device that adds to the gradient of the group."""
     t, c = program.tables, program.columns
-    writers = [e for e, effect in enumerate(t.effects) if any(p.kind == "weight_gradient" for p in effect.writes)]
+    writers = [
+        e for e, effect in enumerate(t.effects) if any(p.kind == "weight_gradient" for p in effect.writes)
+    ]
     adds = np.isin(c.effect, writers)
     device = program.list_of_row[np.flatnonzero((c.stage == stage) & adds)[0]]
     uses = np.isin(c.stage, t.groups[group].stages) & (program.list_of_row == device)

@@ -36,15 +36,24 @@ class Transfers:
             return program
         order = np.argsort(sender, kind="stable")
         sender, receiver, toward = sender[order], receiver[order], toward[order]
-        program, effects = with_effects(program, *(NAMES[n].effect for n in ("SEND_F", "RECV_F", "SEND_B", "RECV_B")))
-        source, target = program.list_of_row[sender].astype(np.int64), program.list_of_row[receiver].astype(np.int64)
+        program, effects = with_effects(
+            program, *(NAMES[n].effect for n in ("SEND_F", "RECV_F", "SEND_B", "RECV_B"))
+        )
+        source, target = (
+            program.list_of_row[sender].astype(np.int64),
+            program.list_of_row[receiver].astype(np.int64),
+        )
         program, exchange, streams = _with_classes(program, source, target)
         before = _receive_places(program, source, target, receiver)
         backward = (toward < 0).astype(np.int64)
         sends = _rows(program, sender, np.array(effects)[2 * backward], streams["send"][target], exchange)
-        receives = _rows(program, receiver, np.array(effects)[2 * backward + 1], streams["receive"][source], exchange)
+        receives = _rows(
+            program, receiver, np.array(effects)[2 * backward + 1], streams["receive"][source], exchange
+        )
         return program.inserted(
-            np.concatenate([sender + 1, before]), np.concatenate([source, target]), Columns.concatenate([sends, receives])
+            np.concatenate([sender + 1, before]),
+            np.concatenate([source, target]),
+            Columns.concatenate([sends, receives]),
         )
 
 
@@ -99,7 +108,7 @@ def _receive_places(program: Program, source: Ints, target: Ints, receiver: Ints
     order = np.argsort(source * program.num_lists + target, kind="stable")
     pair = (source * program.num_lists + target)[order]
     sorted_wanted = wanted[order]
-    result = np.empty_like(wanted)
+    result: Ints = np.empty_like(wanted)
     for piece in np.split(np.arange(len(order)), np.flatnonzero(pair[1:] != pair[:-1]) + 1):
         result[order[piece]] = np.minimum.accumulate(sorted_wanted[piece][::-1])[::-1]
     return result
@@ -109,5 +118,11 @@ def _rows(program: Program, of: Ints, effect: Ints, stream: Ints, exchange: Ints
     """New rows with the stage, hop and microbatch of the rows they serve."""
     c = program.columns
     return Columns.of(
-        len(of), effect=effect, stage=c.stage[of], hop=c.hop[of], microbatch=c.microbatch[of], stream=stream, exchange=exchange
+        len(of),
+        effect=effect,
+        stage=c.stage[of],
+        hop=c.hop[of],
+        microbatch=c.microbatch[of],
+        stream=stream,
+        exchange=exchange,
     )

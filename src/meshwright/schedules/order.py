@@ -54,7 +54,9 @@ class Schedule:
         takes = len(inspect.signature(self.function).parameters)
         lists = self.function(*(num_devices, num_microbatches, chunks)[: max(2, takes)])
         if len(lists) != num_devices:
-            raise ScheduleError(f"schedule {self.name} returned {len(lists)} lists for {num_devices} devices; return one list a device")
+            raise ScheduleError(
+                f"schedule {self.name} returned {len(lists)} lists for {num_devices} devices; return one list a device"
+            )
         return [[read_compute(item, device, self.name) for item in row] for device, row in enumerate(lists)]
 
 
@@ -65,12 +67,16 @@ def read_compute(item: Any, device: int, schedule: str) -> Compute:
     if isinstance(item, str):
         match = _TEXT.fullmatch(item)
         if match is None:
-            raise ScheduleError(f"schedule {schedule}, device {device}: {item!r} is no compute; write F0, B0, I0, W0, or 2F0 for stage 2")
+            raise ScheduleError(
+                f"schedule {schedule}, device {device}: {item!r} is no compute; write F0, B0, I0, W0, or 2F0 for stage 2"
+            )
         stage, name, microbatch = match.groups()
         return Compute(name, int(stage) if stage else device, int(microbatch))
     if isinstance(item, tuple) and len(item) == 3:
         return Compute(str(item[0]), int(item[1]), int(item[2]))
-    raise ScheduleError(f"schedule {schedule}, device {device}: {item!r} is no compute; return texts such as 'F0', or (name, stage, microbatch)")
+    raise ScheduleError(
+        f"schedule {schedule}, device {device}: {item!r} is no compute; return texts such as 'F0', or (name, stage, microbatch)"
+    )
 
 
 _REGISTERED: dict[str, Schedule] = {}

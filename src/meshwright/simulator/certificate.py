@@ -13,13 +13,16 @@ from meshwright.simulator.pricing import Prices
 TOLERANCE = 1e-9  # shares are quotients of measured numbers; a sum of 1 + 1e-9 is 1
 
 
-def is_uncontended(program: Program, prices: Prices, start: NDArray[np.float64], end: NDArray[np.float64]) -> bool:
+def is_uncontended(
+    program: Program, prices: Prices, start: NDArray[np.float64], end: NDArray[np.float64]
+) -> bool:
     """Was every resource within its capacity all the time? ``start``, ``end``: ``[iterations, rows]``.
 
     First by streams alone (what never can run together cannot contend), then by sweeping over the intervals.
     """
     return all(
-        _static_peak(program, share, where) <= 1 + TOLERANCE or _swept_peak(share, where, start, end) <= 1 + TOLERANCE
+        _static_peak(program, share, where) <= 1 + TOLERANCE
+        or _swept_peak(share, where, start, end) <= 1 + TOLERANCE
         for share, where in resources(program, prices)
     )
 
@@ -29,7 +32,10 @@ def resources(program: Program, prices: Prices) -> list[tuple[NDArray[np.float64
     of_row = prices.cost_of_row
     compute = np.array([cost.compute_share for cost in prices.costs])[of_row]
     memory = np.array([cost.memory_share for cost in prices.costs])[of_row]
-    families: list[tuple[NDArray[np.float64], Any]] = [(compute, program.list_of_row), (memory, program.list_of_row)]
+    families: list[tuple[NDArray[np.float64], Any]] = [
+        (compute, program.list_of_row),
+        (memory, program.list_of_row),
+    ]
     names = sorted({name for demand in prices.demands for name, _ in demand})
     senders = program.kinds != 2  # a message occupies its links once: with the row that sends it
     for name in names:
@@ -48,7 +54,9 @@ def _static_peak(program: Program, share: NDArray[np.float64], where: Any) -> fl
     return float(by_list.max(initial=0.0) if same else by_list.sum())
 
 
-def _swept_peak(share: NDArray[np.float64], where: Any, start: NDArray[np.float64], end: NDArray[np.float64]) -> float:
+def _swept_peak(
+    share: NDArray[np.float64], where: Any, start: NDArray[np.float64], end: NDArray[np.float64]
+) -> float:
     """Largest sum of shares at any time on any resource of the family, over all iterations."""
     chosen = np.flatnonzero(share > 0)
     lengths = end[:, chosen] - start[:, chosen]

@@ -19,7 +19,9 @@ Times = NDArray[np.float64]
 HELD, COMPLETE = 0, 1  # events at equal times: streams are freed before results arrive, then by serial number
 
 
-def run_events(wiring: Wiring, prices: Prices, *, iterations: int = 1, host: str = "asynchronous") -> tuple[Times, Times, Times]:
+def run_events(
+    wiring: Wiring, prices: Prices, *, iterations: int = 1, host: str = "asynchronous"
+) -> tuple[Times, Times, Times]:
     """Posted, start and end of every row, ``[iterations, rows]`` in seconds, with contention.
 
     A resource whose demands sum to more than 1 slows all that use it down to that sum; an instruction runs at the rate of
@@ -44,12 +46,18 @@ class _Run:
         self.cost_of_row = prices.cost_of_row.tolist()
         self.stream_of_row = wiring.stream_of_row.tolist()
         self.stream_rows = [
-            wiring.stream_rows[wiring.stream_ptr[s] : wiring.stream_ptr[s + 1]].tolist() for s in range(len(wiring.stream_ptr) - 1)
+            wiring.stream_rows[wiring.stream_ptr[s] : wiring.stream_ptr[s + 1]].tolist()
+            for s in range(len(wiring.stream_ptr) - 1)
         ]
         self.offsets = program.offsets.tolist()
         deps = wiring.deps
         self.deps = [
-            list(zip(*(x[deps.ptr[i] : deps.ptr[i + 1]].tolist() for x in (deps.row, deps.lag, deps.version)), strict=True))
+            list(
+                zip(
+                    *(x[deps.ptr[i] : deps.ptr[i + 1]].tolist() for x in (deps.row, deps.lag, deps.version)),
+                    strict=True,
+                )
+            )
             for i in range(self.n)
         ]
         self.posted, self.start, self.held, self.end = ([-1.0] * self.total for _ in range(4))
@@ -60,7 +68,9 @@ class _Run:
         self.waiting: dict[int, set[int]] = defaultdict(set)  # (iteration, row) -> lanes that wait for it
         self.now, self.serial = 0.0, 0
         self.events: list[tuple[float, int, int, int, int]] = []
-        self.use: dict[tuple[str, int] | str, dict[int, float]] = defaultdict(dict)  # resource -> leader -> share
+        self.use: dict[tuple[str, int] | str, dict[int, float]] = defaultdict(
+            dict
+        )  # resource -> leader -> share
         self.left: dict[int, tuple[float, float, float]] = {}  # leader -> (seconds left, since, rate)
         self.stamp: dict[int, int] = {}
         self.ends_of: dict[int, list[int]] = {}
@@ -79,7 +89,10 @@ class _Run:
         stuck = [g for g in range(self.total) if self.end[g] < 0]
         if stuck:
             row = stuck[0] % self.n
-            raise DeadlockError(f"{len(stuck)} rows can never be posted, first {self.program.text_of(row)}\n" + grid(self.program, row))
+            raise DeadlockError(
+                f"{len(stuck)} rows can never be posted, first {self.program.text_of(row)}\n"
+                + grid(self.program, row)
+            )
         return tuple(np.array(x).reshape(-1, self.n) for x in (self.posted, self.start, self.end))  # type: ignore[return-value]
 
     def _advance(self, lanes: list[int]) -> None:
@@ -123,7 +136,9 @@ class _Run:
         if not batch:
             return []
         if self.posted[batch[0]] < 0:
-            if self.in_order and (self.kinds[batch[0] % self.n] == Kind.COMPUTE or any(self.issued[g] < 0 for g in batch)):
+            if self.in_order and (
+                self.kinds[batch[0] % self.n] == Kind.COMPUTE or any(self.issued[g] < 0 for g in batch)
+            ):
                 return []
             if any(self._blocked(g, s) for g in batch):
                 return []
@@ -197,7 +212,9 @@ class _Run:
         for leader in sorted(leaders):
             remaining, since, rate = self.left[leader]
             remaining = max(0.0, remaining - (self.now - since) * rate)
-            fullest = max((sum(self.use[resource].values()) for resource, _ in self.demand[leader]), default=1.0)
+            fullest = max(
+                (sum(self.use[resource].values()) for resource, _ in self.demand[leader]), default=1.0
+            )
             rate = 1.0 / max(1.0, fullest)
             self.left[leader] = (remaining, self.now, rate)
             self.serial += 1

@@ -36,7 +36,11 @@ def memory_curves(wiring: Wiring, posted: Times, end: Times) -> tuple[MemoryCurv
             base = float(deps.space.bytes[codes[deps.space.tier[codes] == number]].sum())
             own = pieces[(where == device) & (tier == number)]
             if base or len(own) or name == "device":
-                curves.append(_curve(device, name, base, begin[own], finish[own], size[own], float(posted.min(initial=0.0))))
+                curves.append(
+                    _curve(
+                        device, name, base, begin[own], finish[own], size[own], float(posted.min(initial=0.0))
+                    )
+                )
     return tuple(curves)
 
 
@@ -56,7 +60,9 @@ def _lives(wiring: Wiring, posted: Times, end: Times) -> tuple[Times, Times]:
     return begin, finish
 
 
-def _curve(device: int, tier: str, base: float, begin: Times, finish: Times, size: Times, origin: float) -> MemoryCurve:
+def _curve(
+    device: int, tier: str, base: float, begin: Times, finish: Times, size: Times, origin: float
+) -> MemoryCurve:
     times = np.concatenate([begin, finish])
     change = np.concatenate([size, -size])
     order = np.lexsort((change, times))  # what ends frees its memory before what begins takes its own
@@ -64,5 +70,8 @@ def _curve(device: int, tier: str, base: float, begin: Times, finish: Times, siz
     last = np.concatenate([times[1:] > times[:-1], [True]]) if len(times) else np.zeros(0, dtype=bool)
     total = base + np.cumsum(change)
     return MemoryCurve(
-        device, tier, np.concatenate([[origin], times[last]]), np.concatenate([[base], np.round(total[last], 6)])
+        device,
+        tier,
+        np.concatenate([[origin], times[last]]),
+        np.concatenate([[base], np.round(total[last], 6)]),
     )

@@ -38,7 +38,9 @@ class Prices:
         return np.array([cost.latency_s for cost in self.costs])
 
 
-def price(wiring: Wiring, computes: CostModel, messages: CommunicationModel, placement: Placement | None) -> Prices:
+def price(
+    wiring: Wiring, computes: CostModel, messages: CommunicationModel, placement: Placement | None
+) -> Prices:
     """Ask the models once for every class of row.
 
     Rows without work and exchange cost nothing. Without a placement devices are numbered as the lists are, and all alike.
@@ -50,7 +52,9 @@ def price(wiring: Wiring, computes: CostModel, messages: CommunicationModel, pla
     classes, first, of_row = _distinct(key)
     costs, demands = [], []
     for row in first.tolist():
-        cost, demand = _price_row(program, row, computes, messages, placement, specs[device_class[program.list_of_row[row]]], sizes)
+        cost, demand = _price_row(
+            program, row, computes, messages, placement, specs[device_class[program.list_of_row[row]]], sizes
+        )
         costs.append(cost)
         demands.append(demand)
     return Prices(tuple(costs), tuple(demands), of_row)
@@ -90,12 +94,16 @@ def _keys(program: Program, device_class: Ints, sizes: NDArray[np.float64], flat
     """A number for every row; rows of equal number cost the same."""
     c = program.columns
     is_exchange = c.exchange >= 0
-    _, size_number = np.unique(sizes, return_inverse=True) if sizes.any() else (None, np.zeros(1, dtype=np.int64))
+    _, size_number = (
+        np.unique(sizes, return_inverse=True) if sizes.any() else (None, np.zeros(1, dtype=np.int64))
+    )
     lists = program.list_of_row
     key = (c.work.astype(np.int64) + 1) * (int(device_class.max()) + 1) + device_class[lists]
     # a direction of an exchange class between two given devices; without a cluster all lists are alike
     where = np.zeros(1, dtype=np.int64) if flat else lists.astype(np.int64)
-    exchange_key = ((c.exchange.astype(np.int64) * 3 + program.kinds) * (int(size_number.max()) + 1) + size_number) * program.num_lists + where
+    exchange_key = (
+        (c.exchange.astype(np.int64) * 3 + program.kinds) * (int(size_number.max()) + 1) + size_number
+    ) * program.num_lists + where
     return np.where(is_exchange, exchange_key + int(key.max()) + 1, key)
 
 

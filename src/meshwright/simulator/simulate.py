@@ -55,7 +55,9 @@ def run(
     wiring: Wiring, prices: Prices, *, iterations: int = 1, host: str = "asynchronous"
 ) -> tuple[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """(name of the engine, (posted, start, end)): replay, and events only where its result over-subscribes something."""
-    times = replay(wiring, prices.seconds, prices.latency_s, prices.cost_of_row, iterations=iterations, host=host)
+    times = replay(
+        wiring, prices.seconds, prices.latency_s, prices.cost_of_row, iterations=iterations, host=host
+    )
     if is_uncontended(wiring.program, prices, times[1], times[2]):
         return "max-plus", times
     return "event", run_events(wiring, prices, iterations=iterations, host=host)

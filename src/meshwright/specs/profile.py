@@ -54,7 +54,7 @@ CONSTANTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measurement: `shape` as its table says, median `seconds`, `spread` = half the interquartile range / median."""
+    """One measurement: `shape` as its table says; `spread` is half the interquartile range over the median."""
 
     shape: tuple[int, ...]
     seconds: float

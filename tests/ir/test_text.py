@@ -1,0 +1,198 @@
+"""Programs as text: golden files, round trips, torch's CSV in both directions, and what is said about a wrong line."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright.ir.program import Axis, Program
+from meshwright.ir.replay import replay, wire
+from meshwright.ir.table import ParameterGroup, Work
+from meshwright.ir.text import canonical, from_text, from_torch_csv, to_text, to_torch_csv
+from meshwright.ir.verify import verify
+from meshwright.lowering.order import program_of_orders, with_works
+from meshwright.lowering.recompute import Recompute
+from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
+from meshwright.lowering.split_backward import SplitBackward
+from meshwright.lowering.transfer import Transfers
+from meshwright.schedules import Compute, Schedule, registered
+from meshwright.specs.error import ProgramError
+from tests.golden.text import check_golden
+from tests.ir.random_program import random_costs, random_program
+
+torch = pytest.importorskip("torch")
+torch_pipelining = pytest.importorskip("torch.distributed.pipelining.schedules")
+
+FIXED = ("1f1b", "gpipe", "interleaved_1f1b", "zb_h1")
+
+
+def lowered(name: str, p: int, m: int, *passes: object, groups: object = (), collapsed: object = ()) -> Program:
+    program = program_of_orders(registered()[name].orders(p, m), groups=groups, collapsed=collapsed)  # type: ignore[arg-type]
+    for one in passes:
+        program = one(program)  # type: ignore[operator]
+    return Transfers()(program)
+
+
+@pytest.mark.parametrize("name", FIXED)
+@pytest.mark.parametrize("p, m", [(2, 2), (4, 8)])
+def test_golden_schedules(name: str, p: int, m: int) -> None:
+    check_golden(f"{name}_p{p}_m{m}", to_text(lowered(name, p, m)))
+
+
+@pytest.mark.parametrize("word", ["recompute", "recompute_stage_1", "split", "data_parallel", "tied"])
+def test_golden_passes(word: str) -> None:
+    passes = {
+        "recompute": (Recompute(),),
+        "recompute_stage_1": (Recompute(stages=(1,)),),
+        "split": (SplitBackward(), Recompute()),
+    }.get(word, (ReduceGradients(), OptimizerStep()))
+    groups = [ParameterGroup(f"stage{s}", (s,), 400, ("dp",)) for s in range(2)]
+    groups += [ParameterGroup("tied", (0, 1), 80, ("dp",))] if word == "tied" else []
+    trained = word in ("data_parallel", "tied")
+    collapsed = [Axis("dp", 2, False)] if trained else []
+    check_golden(f"1f1b_{word}_p2_m2", to_text(lowered("1f1b", 2, 2, *passes, groups=groups if trained else (), collapsed=collapsed)))
+
+
+def test_the_example_of_the_design() -> None:
+    """A header and one line a list is a whole program; what a name implies need not be written."""
+    text = """
+    meshwright-program 1   axes pp=2   microbatches 2
+    0: 0F0 0SEND_F0 0RECV_B0 0F1 0SEND_F1 0RECV_B1 0B0 0B1
+    1: 1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1SEND_B1
+    """
+    program = from_text(text)
+    verify(program)
+    assert to_text(program).splitlines()[1:] == [line.strip() for line in text.splitlines()[2:4]]
+    assert program.tables.streams[program.columns.stream[1]] == "send/pp1"
+    assert program.tables.duties and program.tables.paths[0][1].device == 1
+
+
+@settings(max_examples=200)
+@given(st.integers(0, 10**9))
+def test_random_programs_round_trip(seed: int) -> None:
+    """Text gives back the same rows, the same text, the same digest, and the same times."""
+    program = random_program(Random(seed))
+    text = to_text(program)
+    back = from_text(text)
+    assert to_text(back) == text
+    assert canonical(back).digest() == back.digest() == canonical(program).digest()
+    assert [back.row(i) for i in range(back.num_rows)] == [program.row(i) for i in range(program.num_rows)]
+    seconds, latency_s = random_costs(Random(seed), program)
+    try:
+        expected = replay(wire(program), seconds, latency_s, iterations=2)
+    except ProgramError as error:
+        with pytest.raises(type(error)):
+            replay(wire(back), seconds, latency_s, iterations=2)
+        return
+    for one, other in zip(expected, replay(wire(back), seconds, latency_s, iterations=2), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_works_round_trip() -> None:
+    works = {("F", 0): Work("F", 7, (1, 2), "bfloat16", 1.5, 2.5, 0.5), ("F", 1): Work("F", 7, flops=2.0), ("B", 0): Work("B")}
+    program = with_works(lowered("1f1b", 2, 2), works)
+    back = from_text(to_text(program))
+    assert [view.work for view in back.instructions(0)] == [view.work for view in program.instructions(0)]
+    assert [view.work for view in back.instructions(1)] == [view.work for view in program.instructions(1)]
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (("meshwright-program 1", "meshwright-program 2"), "has version 2, this meshwright reads 1"),
+        (("meshwright-program 1", "a program"), "first line must begin with"),
+        (("axes pp=2", "axis pp=2"), "line 1"),
+        (("0: ", "0: 0Q0 "), "'Q' is not registered"),
+        (("0: ", "0: F0 "), "'F0' is no instruction"),
+        (("0: ", "0: 0F7 "), "0F7: the program has 2 microbatches"),
+        (("0: ", "7: "), r"lists \[1, 7\]"),
+        (("0: ", "wrok []\n0: "), "line 2: 'wrok \\[\\]' is no line"),
+        (("0: ", "work [1\n0: "), "line 2"),
+        (("0: ", "0: 0F0{effect=9} "), "effect=9"),
+    ],
+)
+def test_a_wrong_line_is_named(change: tuple[str, str], words: str) -> None:
+    text = to_text(lowered("1f1b", 2, 2)).replace(*change, 1)
+    with pytest.raises(ProgramError, match=words):
+        from_text(text)
+
+
+# ------------------------------------------------------------------------------------------------ torch
+
+
+class StageOfTorch:
+    """What torch's schedule constructors ask a stage for; nothing is computed."""
+
+    def __init__(self, index: int, num_stages: int, rank: int, size: int) -> None:
+        self.stage_index, self.num_stages, self.group_rank, self.group_size = index, num_stages, rank, size
+        self.is_first, self.is_last, self.has_backward = index == 0, index == num_stages - 1, True
+        self.group, self.device, self.submod = None, "cpu", torch.nn.Identity()
+
+
+def torch_orders(name: str, p: int, m: int, v: int) -> list[list[str]]:
+    """torch's own actions of a schedule, as texts, by rank."""
+    made = getattr(torch_pipelining, name)([StageOfTorch(k * p, p * v, 0, p) for k in range(v)], m, loss_fn=lambda *_: None)
+    return [["" if action is None else str(action) for action in made.pipeline_order[rank]] for rank in range(p)]
+
+
+@pytest.mark.parametrize(
+    "name, names",
+    [
+        ("ScheduleInterleaved1F1B", "FB"),
+        ("ScheduleInterleavedZeroBubble", "FIW"),
+        ("ScheduleZBVZeroBubble", "FIW"),
+        ("ScheduleLoopedBFS", "FB"),
+    ],
+)
+def test_torchs_schedules_run_here(name: str, names: str) -> None:
+    """torch's CSV becomes a schedule of ours that verifies, every compute where torch has it."""
+    p, m, v = 4, 8, 2
+    theirs = torch_orders(name, p, m, v)
+    lists = from_torch_csv("".join(",".join(row) + "\n" for row in theirs))
+    assert lists == [[text for text in row if text] for row in theirs]
+    orders = Schedule(name, lambda p, m: lists).orders(p, m)
+    program = program_of_orders(orders)
+    assert {c.name for row in orders for c in row} >= set(names)
+    if {c.name for row in orders for c in row} == set(names):
+        assert sum(map(len, orders)) == p * v * m * len(names)
+        verify(Transfers()(program))
+    else:  # full and split backwards in one list: each microbatch has one or the other
+        assert sum(len(c.name) + (c.name == "B") for row in orders for c in row) == p * v * m * len(names)
+
+
+def test_torchs_interleaved_is_ours() -> None:
+    """The same warm-up and the same order on every rank."""
+    p, m, v = 4, 8, 2
+    theirs = [[text for text in row if text] for row in torch_orders("ScheduleInterleaved1F1B", p, m, v)]
+    ours = [[f"{c.stage}{c.name}{c.microbatch}" for c in row] for row in registered()["interleaved_1f1b"].orders(p, m, v)]
+    assert theirs == ours
+
+
+@pytest.mark.parametrize("name", FIXED)
+@pytest.mark.parametrize("p, m", [(2, 4), (4, 8)])
+def test_torch_loads_our_csv(name: str, p: int, m: int, tmp_path: object) -> None:
+    """`_PipelineScheduleRuntime._load_csv` of torch reads the lists with sends and receives, action by action."""
+    program = lowered(name, p, m)
+    path = tmp_path / "ours.csv"  # type: ignore[operator]
+    path.write_text(to_torch_csv(program))
+    v = registered()[name].num_chunks
+    runtime = torch_pipelining._PipelineScheduleRuntime(
+        [StageOfTorch(k * p, p * v, 0, p) for k in range(v)], m, loss_fn=lambda *_: None  # type: ignore[list-item]
+    )
+    runtime._load_csv(str(path), format="compute_comms")
+    for rank in range(p):
+        loaded = [str(action) for action in runtime.pipeline_order_with_comms[rank]]
+        assert loaded == [view.text for view in program.instructions(rank)]
+    computes = [[f"{c.stage}{c.name}{c.microbatch}" for c in row] for row in registered()[name].orders(p, m)]
+    assert from_torch_csv(path.read_text()) == computes
+
+
+def test_an_action_that_is_none_of_ours_is_named() -> None:
+    with pytest.raises(ProgramError, match="rank 1: action 'OVERLAP_F_B'"):
+        from_torch_csv("0F0,0B0\n1F0,OVERLAP_F_B\n")
+    assert from_torch_csv("0F0,,0SEND_F0\n1RECV_F0,1F0\n") == [["0F0"], ["1F0"]]
+    assert Compute("F", 0, 0) == Schedule("x", lambda p, m: from_torch_csv("0F0\n")).orders(1, 1)[0][0]
