@@ -29,19 +29,23 @@ class Estimate(NamedTuple):
 
 
 def by_shape(
-    samples: Sequence[Sample], shape: Sequence[int], amount: Callable[[Sequence[int]], float]
+    samples: Sequence[Sample],
+    shape: Sequence[int],
+    amount: Callable[[Sequence[int]], float],
+    place: Callable[[Sequence[int]], Sequence[float]] = lambda shape: shape,
 ) -> Estimate:
     """Seconds of `shape` at the rate (amount of work / second) of the samples around it.
 
     The rate is the distance-weighted geometric mean of the samples' rates, distances taken in the logarithm of
-    each dimension. `samples` must not be empty.
+    each of the sizes that `place` gives for a shape. `samples` must not be empty.
     """
-    point = [math.log(max(size, 1)) for size in shape]
-    logs = [[math.log(max(size, 1)) for size in sample.shape] for sample in samples]
+    point = [math.log(max(size, 1)) for size in place(shape)]
+    logs = [[math.log(max(size, 1)) for size in place(sample.shape)] for sample in samples]
     distances = [math.dist(point, other) for other in logs]
     nearest = min(range(len(samples)), key=distances.__getitem__)
     if distances[nearest] < SAME_POINT:
-        return Estimate(samples[nearest].seconds, "measured here", samples[nearest].spread)
+        same = amount(shape) / amount(samples[nearest].shape)  # 1 but for what `place` leaves out
+        return Estimate(samples[nearest].seconds * same, "measured here", samples[nearest].spread)
     weights = [distance**-DISTANCE_POWER for distance in distances]
     rates = [math.log(amount(sample.shape) / sample.seconds) for sample in samples]
     total = sum(weights)

@@ -23,6 +23,7 @@ ADD_TOUCHES = 3  # arrays that the elementwise table's sum reads and writes
 SHAPED = ("matmul", "attention")  # rates depend on every dimension; the others on how much there is
 # Relative error left in a pass that was never calibrated on a whole stage, from leaving out caches and overheads.
 UNCALIBRATED_ERROR = 0.25
+HEADS_POWER = 0.3  # a factor of ten in heads is as far as a factor of two in sequence length
 LEAST_ERROR = 0.05  # no interval is narrower: a machine differs from itself by this from minute to minute
 NEVER_SEEN_ERROR = 0.5
 
@@ -96,7 +97,8 @@ def _operator_estimate(profile: Profile, operator: Operator) -> Estimate:
     table = operator.kind if operator.phase == "forward" else f"{operator.kind}_{operator.phase}"
     samples = profile.samples(table)
     if operator.kind in SHAPED and samples:
-        return by_shape(samples, operator.shape, lambda shape: _flops(operator.kind, shape))
+        place = _attention_place if operator.kind == "attention" else tuple
+        return by_shape(samples, operator.shape, lambda shape: _flops(operator.kind, shape), place)
     if samples:
         return by_size(samples, _amount(operator.kind, operator.shape), lambda s: _amount(operator.kind, s))
     return _from_bytes(profile, operator)
@@ -109,6 +111,12 @@ def _flops(kind: str, shape: Sequence[int]) -> float:
     batch, heads, _, sequence, head_dim, is_causal = shape
     pairs = sequence * (sequence + 1) / 2 if is_causal else float(sequence * sequence)
     return batch * heads * pairs * head_dim
+
+
+def _attention_place(shape: Sequence[int]) -> tuple[float, ...]:
+    """Sequence and head size decide the rate; how many heads there are matters little (see HEADS_POWER)."""
+    batch, heads, _, sequence, head_dim, _ = shape
+    return (float(batch * heads) ** HEADS_POWER, float(sequence), float(head_dim))
 
 
 def _amount(kind: str, shape: Sequence[int]) -> float:

@@ -71,6 +71,13 @@ class Interpreter:
         if self._failure is not None:
             raise self._failure
 
+    def drain(self) -> None:
+        """Wait for all streams to finish what was issued."""
+        for stream in self._streams:
+            stream.drain()
+        if self._failure is not None:
+            raise self._failure
+
     def close(self) -> None:
         """Wait for all streams to finish what was issued, and end their threads."""
         for stream in self._streams:

@@ -25,8 +25,12 @@ Thunk = Callable[[], object]
 # Tokens of a microbatch by widths (outputs, inputs) of a projection: what two cores can train.
 MATMUL_TOKENS = (64, 256, 1024)
 MATMUL_WIDTHS = ((128, 128), (384, 128), (512, 512), (1536, 384), (384, 1024))
-ATTENTION_SHAPES = ((1, 4, 64, 32), (4, 4, 128, 32), (1, 8, 256, 32), (2, 6, 256, 64), (1, 4, 512, 64))
-ARRAY_SHAPES = ((64, 128), (256, 192), (256, 512), (1024, 512), (2048, 768))
+# (B, H, S, K): rates depend on S and K, and little on how many heads there are.
+ATTENTION_SHAPES = (
+    *((4, 4, 64, 32), (2, 4, 64, 64), (2, 4, 128, 32), (2, 4, 128, 64)),
+    *((1, 8, 256, 32), (1, 6, 256, 64), (4, 6, 256, 64), (1, 4, 512, 32), (1, 4, 512, 64)),
+)
+ARRAY_SHAPES = ((64, 128), (256, 192), (256, 512), (1024, 512), (1024, 1024))
 LOSS_SHAPES = ((128, 256), (512, 256), (256, 2048))
 EMBEDDING_SHAPES = ((256, 256, 256), (1024, 384, 256))
 OPTIMIZER_SHAPES = ((100_000,), (1_000_000,), (4_000_000,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from meshwright.executor.handler import Pending
@@ -13,6 +13,8 @@ from meshwright.executor.rank_list import Step
 from meshwright.executor.value_store import Line, put_all
 
 clock = time.monotonic  # CLOCK_MONOTONIC on Linux: one clock for all processes of a machine
+
+DRAIN_CHECK_S = 0.5  # how often a waiting host looks whether the stream's thread has failed
 
 
 class Times:
@@ -48,13 +50,23 @@ class Stream:
     ) -> None:
         self.name, self.observe = name, observe
         self._context, self._done, self._fail = context, done, fail
-        self._queue: SimpleQueue[list[Issued] | None] = SimpleQueue()
+        self._queue: SimpleQueue[list[Issued] | SimpleQueue[None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def issue(self, batch: list[Issued]) -> None:
         """Hand over rows that are posted together; most batches have one row."""
         self._queue.put(batch)
+
+    def drain(self) -> None:
+        """Wait until everything issued has ended."""
+        reached: SimpleQueue[None] = SimpleQueue()
+        self._queue.put(reached)
+        while self._thread.is_alive():
+            try:
+                return reached.get(timeout=DRAIN_CHECK_S)
+            except Empty:
+                continue
 
     def close(self) -> None:
         """Wait until everything issued has ended, and end the thread."""
@@ -67,6 +79,9 @@ class Stream:
                 batch = self._queue.get()
                 if batch is None:
                     return
+                if isinstance(batch, SimpleQueue):
+                    batch.put(None)
+                    continue
                 current = batch[0]
                 try:
                     if len(batch) == 1:

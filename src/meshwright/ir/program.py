@@ -374,11 +374,10 @@ def canonical(program: Program) -> Program:
         tables[table] = tuple(getattr(program.tables, table)[k] for k in order.tolist())
         columns = columns.with_column(column, number[values])
     changed = program.with_tables(**tables)
-    kinds = value_kinds_of(tables["effects"], ())
-    given = {kind.name: kind for kind in program.tables.value_kinds}
-    kinds = tuple(given.get(kind.name, kind) for kind in kinds)
+    kinds = kinds_in_use(tables["effects"], program.tables.value_kinds)
     named = {row.kind for row in program.tables.value_bytes}
     kinds += tuple(kind for kind in program.tables.value_kinds if kind.name in named and kind not in kinds)
+    changed = changed.with_tables(duties=tuple(sorted(program.tables.duties)))
     return Program(
         program.axes, changed.with_tables(value_kinds=kinds).tables, columns, program.offsets, program.after
     )
@@ -470,3 +469,10 @@ def value_kinds_of(effects: Sequence[Effect], given: Sequence[ValueKind]) -> tup
                     )
                 known[pattern.kind] = VALUE_KINDS[pattern.kind]
     return tuple(known.values())
+
+
+def kinds_in_use(effects: Sequence[Effect], given: Sequence[ValueKind]) -> tuple[ValueKind, ...]:
+    """Only the value kinds that the effects touch, in the order in which they do."""
+    known = {kind.name: kind for kind in value_kinds_of(effects, given)}
+    touched = (pattern.kind for effect in effects for pattern in (*effect.reads, *effect.writes))
+    return tuple(known[name] for name in dict.fromkeys(touched))

@@ -202,7 +202,26 @@ def _replay(
                     break
                 for p in range(place, stop):
                     posted[stream_rows[p]] = at
-            until = free[s]
+            if next_end[i] == i and stop == place + 1:  # alone: by far the commonest, and short
+                c = cost_of_row[i]
+                begin = posted[i]
+                start[i] = begin
+                held[i] = begin + seconds[c]
+                end[i] = begin + seconds[c] + latency[c]
+                order[num_rows - remaining] = i
+                remaining -= 1
+                woken = waiter[i]
+                waiter[i] = -1
+                while woken >= 0:
+                    waits[woken] = 0
+                    if queued[woken] == 0:
+                        queued[woken] = 1
+                        queue[size] = woken
+                        size += 1
+                    woken = next_waiter[woken]
+                until = held[i]
+            else:
+                until = free[s]
             missing = -1
             for p in range(place, stop):
                 j = stream_rows[p]
@@ -295,7 +314,7 @@ def replay(
     keep = history if deps.max_lag else 1
     num_streams = len(wiring.stream_ptr) - 1
     num_lanes = num_streams + (program.num_lists if in_order else 0)
-    tables = tuple(np.zeros((iterations, n)) for _ in range(3))
+    tables = tuple(np.empty((iterations, n)) for _ in range(3))
     past_end, past_held = (np.zeros(keep * n if deps.max_lag else 1) for _ in range(2))
     free, walker = np.zeros(num_streams), np.zeros(program.num_lists)
     if order is None:
@@ -310,7 +329,7 @@ def replay(
         deps.ptr, deps.row, deps.lag, deps.version, wiring.next_end, np.asarray(seconds, dtype=np.float64),
         np.asarray(latency_s, dtype=np.float64), cost_of_row, in_order, history,
     )  # fmt: skip
-    held = np.zeros(n)
+    held = np.empty(n)
     for t in range(iterations):
         posted, start, end = (table[t] for table in tables)
         posted[:], end[:] = -1.0, -1.0

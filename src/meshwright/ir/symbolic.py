@@ -10,7 +10,7 @@ from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
 from meshwright.specs.error import DeadlockError
 
-# ("input", code) | (name, stage, hop, microbatch, part, contents read) | (row's content, place of the write)
+# ("input", code, age) | (name, stage, hop, microbatch, part, contents read) | (row's content, place of the write)
 # | ("sum", contents...) | (name of a collective, contents of all ends)
 Symbol = Any
 
@@ -18,18 +18,17 @@ Symbol = Any
 def outputs(program: Program) -> dict[tuple[int, int], int]:
     """Content of every carried or accumulated value that a device holds at the end, by (list, value code).
 
-    A content is a number; equal contents of two programs have equal numbers within one process. Within a device the rows
-    run in list order; an exchange holds up nobody but who reads what it brings.
+    A content is a number; equal contents of two programs have equal numbers within one process. What a read takes is
+    decided by the order of the list; when a row runs only by what it needs, so streams, hosts and rings play no part.
 
     Raises:
-        DeadlockError: a row waits for something that never comes.
+        DeadlockError: a value is made, through exchanges, from itself.
     """
     judge = _Judge(program)
-    judge.run()
     kinds, space = program.tables.value_kinds, judge.space
     wanted = {k for k, kind in enumerate(kinds) if kind.carried or kind.accumulates}
     return {
-        (device, code): judge.content(device, code) or 0
+        (device, code): judge.evaluate(held[code])
         for device, held in enumerate(judge.held)
         for code in held
         if int(space.kind_of(code)) in wanted
@@ -37,44 +36,47 @@ def outputs(program: Program) -> dict[tuple[int, int], int]:
 
 
 class _Judge:
-    """Contents while the rows run: a value is a number, or the exchange row that will bring it."""
+    """Nodes of a graph of contents, one a version, bound to what they read in list order, then evaluated."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.space: ValueSpace = value_space(program)
         self.next_end = match(program).tolist()
-        self.held: list[dict[int, int | tuple[int, int]]] = [{} for _ in range(program.num_lists)]
-        self.sent: dict[int, list[int]] = {}
+        self.nodes: list[tuple[Any, ...]] = []
+        self.reads: list[list[int]] = []
+        self.known: dict[int, int] = {}
+        self.held: list[dict[int, int]] = [{} for _ in range(program.num_lists)]
+        for row in range(program.num_rows):
+            self._bind(row, self.held[int(program.list_of_row[row])])
 
-    def run(self) -> None:
-        """All rows, every device as far as it can go, until nothing moves."""
-        program = self.program
-        where = program.offsets[:-1].tolist()
-        moved = True
-        while moved:
-            moved = False
-            for device in range(program.num_lists):
-                while where[device] < program.offsets[device + 1] and self._row(device, where[device]):
-                    where[device] += 1
-                    moved = True
-        if any(place < program.offsets[d + 1] for d, place in enumerate(where)):
-            raise DeadlockError("a row waits for a value that never comes")
+    def _node(self, *node: Any) -> int:
+        self.nodes.append(node)
+        return len(self.nodes) - 1
 
-    def content(self, device: int, code: int) -> int | None:
-        """Content of a value now; None while the exchange that brings it has not all its ends."""
-        value = self.held[device].get(code)
-        if value is None:
-            return _number(("input", code))
-        return self._brought(*value) if isinstance(value, tuple) else value
+    def _bind(self, row: int, held: dict[int, int]) -> None:
+        """Note what the row reads, then what its list holds behind it."""
+        effect = effect_of(self.program, row)
+        reads = []
+        for pattern in effect.reads:
+            for code in codes_of(self.program, row, (pattern,), self.space):
+                old = pattern.age > 0 or code not in held
+                reads.append(self._node("input", code, pattern.age) if old else held[code])
+        self.reads.append(reads)
+        for place, code in enumerate(codes_of(self.program, row, effect.writes, self.space)):
+            node = self._node("made", row, place)
+            accumulates = self.program.tables.value_kinds[int(self.space.kind_of(code))].accumulates
+            held[code] = self._node("sum", held[code], node) if accumulates and code in held else node
 
-    def _brought(self, row: int, place: int) -> int | None:
-        ends = self._ends(row)
+    def _sources(self, node: int) -> list[int]:
+        """The nodes that a node is made of."""
+        kind, row, place = self.nodes[node]
+        if kind == "input":
+            return []
+        if kind == "sum":
+            return [row, place]
         if self.program.kinds[row] == Kind.RECEIVE:
-            return self.sent[ends[1]][place] if ends[1] in self.sent else None
-        if any(e not in self.sent for e in ends):
-            return None
-        name = effect_of(self.program, row).name
-        return _number((_number((name, *sorted(tuple(self.sent[e]) for e in ends))), place))
+            return self.reads[self.next_end[row]][place : place + 1]
+        return [source for end in self._ends(row) for source in self.reads[end]]
 
     def _ends(self, row: int) -> list[int]:
         ends = [row]
@@ -82,31 +84,40 @@ class _Judge:
             ends.append(self.next_end[ends[-1]])
         return ends
 
-    def _row(self, device: int, row: int) -> bool:
-        """Run one row; False where something that it reads is not there yet."""
-        effect = effect_of(self.program, row)
-        reads = [self.content(device, code) for code in codes_of(self.program, row, effect.reads, self.space)]
-        if any(content is None for content in reads):
-            return False
-        known = [content for content in reads if content is not None]
-        if effect.kind in (Kind.SEND, Kind.COLLECTIVE):
-            self.sent[row] = known
-        view = self.program.row(row)
-        made = _number((view.name, view.stage, view.hop, view.microbatch, view.part, *known))
-        for place, code in enumerate(codes_of(self.program, row, effect.writes, self.space)):
-            if effect.kind in (Kind.RECEIVE, Kind.COLLECTIVE):
-                self.held[device][code] = (row, place)
+    def evaluate(self, node: int) -> int:
+        """Content of a node: first of all nodes that it is made of, depth first and without recursion."""
+        stack, open_nodes = [node], set[int]()
+        while stack:
+            top = stack[-1]
+            missing = [source for source in self._sources(top) if source not in self.known]
+            if top in self.known:
+                stack.pop()
+            elif missing:
+                if top in open_nodes:
+                    raise DeadlockError("a value is made, through exchanges, from itself")
+                open_nodes.add(top)
+                stack.extend(missing)
             else:
-                self._write(device, code, _number((made, place)))
-        return True
+                self.known[top] = self._content(top)
+                stack.pop()
+        return self.known[node]
 
-    def _write(self, device: int, code: int, value: int) -> None:
-        if (
-            self.program.tables.value_kinds[int(self.space.kind_of(code))].accumulates
-            and code in self.held[device]
-        ):
-            value = _number(("sum", *sorted([*_terms(self.content(device, code) or 0), value])))
-        self.held[device][code] = value
+    def _content(self, node: int) -> int:
+        kind, row, place = self.nodes[node]
+        if kind == "input":
+            return _number(("input", row, place))
+        if kind == "sum":
+            return _number(("sum", *sorted([*_terms(self.known[row]), *_terms(self.known[place])])))
+        view = self.program.row(row)
+        if view.kind == Kind.RECEIVE:
+            sources = self._sources(node)
+            return self.known[sources[0]] if sources else _number(("nothing", place))
+        if view.kind == Kind.COLLECTIVE:
+            ends = sorted(tuple(self.known[source] for source in self.reads[end]) for end in self._ends(row))
+            return _number((_number((view.name, *ends)), place))
+        known = [self.known[source] for source in self.reads[row]]
+        made = _number((view.name, view.stage, view.hop, view.microbatch, view.part, *known))
+        return _number((made, place))
 
 
 _NUMBERS: dict[Symbol, int] = {}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.ir.program import COLUMN_TYPES, Axis, Columns, Program, Tables, canonical, value_kinds_of
+from meshwright.ir.program import COLUMN_TYPES, Axis, Columns, Program, Tables, canonical, kinds_in_use
 from meshwright.ir.table import (
     Duty,
     Effect,
@@ -303,7 +303,7 @@ def _assemble(
         given["microbatches"] = [Microbatch(1, 1.0 / num_microbatches)] * num_microbatches
     if not given["paths"]:
         first = lists[0].size if lists else 1
-        given["paths"] = [default_path(first, num_stages or first)]
+        given["paths"] = [default_path(first, first if num_stages is None else num_stages)]
     parsed = [[_read_row(text, device) for text in rows[device]] for device in range(num_lists)]
     flat = [row for device in parsed for row in device]
     effects = _order_effects(written_effects, flat)
@@ -344,20 +344,12 @@ def _with_defaults(t: Tables) -> Tables:
     """Value kinds that effects touch, and the duties of the names that occur."""
     from dataclasses import replace
 
-    given = {kind.name: kind for kind in t.value_kinds}
-    kinds = tuple(given.get(kind.name, kind) for kind in value_kinds_of(t.effects, t.value_kinds))
-    ordered = value_kinds_of(t.effects, ()) if all(_registered(e) for e in t.effects) else kinds
-    kinds = tuple(given.get(kind.name, kind) for kind in ordered) + tuple(
-        k for k in t.value_kinds if k.name not in {o.name for o in ordered}
-    )
+    kinds = kinds_in_use(t.effects, t.value_kinds)
+    kinds += tuple(kind for kind in t.value_kinds if kind not in kinds)
     duties = t.duties or tuple(
         Duty(n, NAMES[n].per) for n in sorted({e.name for e in t.effects}) if n in NAMES and NAMES[n].per
     )
     return replace(t, value_kinds=kinds, duties=duties)
-
-
-def _registered(effect: Effect) -> bool:
-    return all(p.kind in VALUE_KINDS for p in (*effect.reads, *effect.writes))
 
 
 def _read_row(text: str, device: int) -> dict[str, Any]:

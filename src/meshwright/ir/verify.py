@@ -52,6 +52,7 @@ def verify(program: Program, host: str = "asynchronous") -> Verification:
     nothing = np.zeros(1)
     replay(wiring, nothing, nothing, np.zeros(program.num_rows, dtype=np.int32), host=host, order=order)
     check_places(program)
+    check_tags(program)
     check_duties(program)
     check_weights(program)
     check_whole(wiring)
@@ -96,6 +97,35 @@ def _follows_path(program: Program, name: str) -> bool:
     return any(duty.name == name and duty.per in ("path", "some") for duty in program.tables.duties) or (
         name in NAMES and NAMES[name].toward != 0
     )
+
+
+def check_tags(program: Program) -> None:
+    """A row says no more than its name takes: parts within its duty, and what is per stage names no microbatch."""
+    t, c = program.tables, program.columns
+    hop_of_stage = np.zeros(max(t.num_stages, int(c.stage.max(initial=0)) + 1), dtype=np.int64)
+    for path in reversed(t.paths):
+        for hop in reversed(range(len(path))):
+            hop_of_stage[path[hop].stage] = hop
+    duties = {duty.name: duty for duty in t.duties}
+    for e, effect in enumerate(t.effects):
+        duty, toward = duties.get(effect.name), effect.name in NAMES and NAMES[effect.name].toward
+        patterns = (*effect.reads, *effect.writes)
+        takes_part = any(p.part == "row" or p.index == "group" for p in patterns)
+        parts = duty.parts if duty else None if takes_part or not toward else 1
+        per_iteration = duty is not None and duty.per in ("stage", "group")
+        wrong = np.zeros(len(c), dtype=bool)
+        if parts is not None and (duty is None or duty.per != "group"):
+            wrong |= c.part >= parts
+        if per_iteration:
+            wrong |= (c.microbatch != 0) | (c.hop != hop_of_stage[c.stage])
+        rows = np.flatnonzero(wrong & (c.effect == e))
+        if len(rows):
+            view = program.row(int(rows[0]))
+            raise ProgramError(
+                f"device {view.device}, position {view.position}: {view.text} has hop {view.hop}, microbatch "
+                f"{view.microbatch}, part {view.part}, which {view.name} does not take here; "
+                f"{'it is done once a stage' if per_iteration else f'it has {parts} part(s)'}\n" + grid(program, view.row)
+            )
 
 
 def check_duties(program: Program) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.ir.program import Program
+from meshwright.ir.table import Kind
 from meshwright.simulator.pricing import Prices
 
 TOLERANCE = 1e-9  # shares are quotients of measured numbers; a sum of 1 + 1e-9 is 1
@@ -20,38 +21,41 @@ def is_uncontended(
 
     First by streams alone (what never can run together cannot contend), then by sweeping over the intervals.
     """
+    num_streams = len(program.tables.streams)
+    place = prices.cost_of_row * np.int32(num_streams) + program.columns.stream
+    used = np.bincount(place, minlength=len(prices.costs) * num_streams).reshape(-1, num_streams) > 0
     return all(
-        _static_peak(program, share, where) <= 1 + TOLERANCE
-        or _swept_peak(share, where, start, end) <= 1 + TOLERANCE
-        for share, where in resources(program, prices)
+        (not of_link and _static_peak(used, by_class) <= 1 + TOLERANCE)
+        or _swept_peak(_rows_share(program, prices, by_class, of_link), where, start, end) <= 1 + TOLERANCE
+        for by_class, where, of_link in resources(program, prices)
     )
 
 
-def resources(program: Program, prices: Prices) -> list[tuple[NDArray[np.float64], Any]]:
-    """Every family of resources: the share of each row, and the resource's number within the family (one a row)."""
-    of_row = prices.cost_of_row
-    compute = np.array([cost.compute_share for cost in prices.costs])[of_row]
-    memory = np.array([cost.memory_share for cost in prices.costs])[of_row]
-    families: list[tuple[NDArray[np.float64], Any]] = [
-        (compute, program.list_of_row),
-        (memory, program.list_of_row),
+def resources(program: Program, prices: Prices) -> list[tuple[NDArray[np.float64], Any, bool]]:
+    """Every family of resources: the share of each class of cost, the resource's number within the family (one a
+    row), and whether it is a link, which a message occupies once: with the row that sends it."""
+    costs = prices.costs
+    families: list[tuple[NDArray[np.float64], Any, bool]] = [
+        (np.array([cost.compute_share for cost in costs]), program.list_of_row, False),
+        (np.array([cost.memory_share for cost in costs]), program.list_of_row, False),
     ]
-    names = sorted({name for demand in prices.demands for name, _ in demand})
-    senders = program.kinds != 2  # a message occupies its links once: with the row that sends it
-    for name in names:
-        share = np.array([dict(demand).get(name, 0.0) for demand in prices.demands])[of_row]
-        families.append((np.where(senders, share, 0.0), np.zeros(program.num_rows, dtype=np.int32)))
+    for name in sorted({name for demand in prices.demands for name, _ in demand}):
+        share = np.array([dict(demand).get(name, 0.0) for demand in prices.demands])
+        families.append((share, np.zeros(program.num_rows, dtype=np.int32), True))
     return families
 
 
-def _static_peak(program: Program, share: NDArray[np.float64], where: Any) -> float:
-    """Largest sum over a resource of the largest share on each stream: an upper bound."""
-    num_streams = len(program.tables.streams)
-    largest = np.zeros(program.num_lists * num_streams)
-    np.maximum.at(largest, program.list_of_row * num_streams + program.columns.stream, share)
-    by_list = largest.reshape(program.num_lists, num_streams).sum(axis=1)
-    same = where is program.list_of_row
-    return float(by_list.max(initial=0.0) if same else by_list.sum())
+def _static_peak(used: NDArray[np.bool_], by_class: NDArray[np.float64]) -> float:
+    """Sum over the streams of the largest share that any row on a stream of that name has: an upper bound for a device."""
+    return float((used * by_class[:, None]).max(axis=0, initial=0.0).sum())
+
+
+def _rows_share(
+    program: Program, prices: Prices, by_class: NDArray[np.float64], of_link: bool
+) -> NDArray[np.float64]:
+    """The share of every row."""
+    share = by_class[prices.cost_of_row]
+    return np.where(program.kinds != Kind.RECEIVE, share, 0.0) if of_link else share
 
 
 def _swept_peak(

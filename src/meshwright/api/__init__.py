@@ -1,0 +1,8 @@
+"""The verbs, for Python and for the command line: simulate, check, plan, train, compare, calibrate, load, find."""
+
+from meshwright.api.checking import Check, check
+from meshwright.api.loading import find, load
+from meshwright.api.simulating import lower, simulate
+from meshwright.api.subject import Subject, subject
+
+__all__ = ["Check", "Subject", "check", "find", "load", "lower", "simulate", "subject"]

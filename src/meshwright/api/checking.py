@@ -1,0 +1,122 @@
+"""`check`: the static proof of a program with a face: legal, free of deadlock, whole in its gradients, and it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from meshwright.api.subject import Subject, subject
+from meshwright.specs.error import (
+    DeadlockError,
+    MeshwrightError,
+    OutOfMemoryError,
+    ProgramError,
+    ScheduleError,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """What was proven of a program. A verdict is None where the proof did not come that far, or has nothing to say.
+
+    ``peak_bytes``: for every list the bound of its device memory in any legal order, where sizes are known.
+    """
+
+    label: str
+    num_instructions: int
+    legal: bool | None = None
+    deadlock_free: bool | None = None
+    gradients_whole: bool | None = None
+    fits: bool | None = None
+    peak_bytes: tuple[float, ...] = ()
+    capacity_bytes: int | None = None
+    error: MeshwrightError | None = None
+
+    @property
+    def is_accepted(self) -> bool:
+        """Was nothing refused?"""
+        return self.error is None
+
+    def __bool__(self) -> bool:
+        return self.is_accepted
+
+
+def check(
+    what: Any = None, *, memory_bytes: int | None = None, host: str | None = None, **choices: Any
+) -> Check:
+    """Prove that a plan, program or schedule is legal, free of deadlock, whole in its gradients, and fits.
+
+    Args:
+        what, choices: as in `subject`; a bare schedule is proven with gradient reduction and optimizer step.
+        memory_bytes: of a device; None: of the plan's cluster, or unknown.
+        host: "asynchronous" or "in_order"; None: that of the plan's devices, otherwise both.
+
+    The verdicts are in the result, a refusal in `error`; raises only where there is no program to check.
+    """
+    from meshwright.ir.replay import wire
+    from meshwright.ir.verify import verify
+
+    try:
+        made = what if isinstance(what, Subject) else subject(what, with_step=True, **choices)
+    except ProgramError as error:  # the order itself is refused, before there is a program
+        return Check(
+            str(what if choices.get("schedule") is None else choices["schedule"]), 0, legal=False, error=error
+        )
+    capacity = memory_bytes or made.capacity_bytes
+    result = Check(made.label, made.program.num_rows, capacity_bytes=capacity)
+    try:
+        wire(made.program)
+        result = replace(result, legal=True)
+        hosts = [host or made.host] if made.plan is not None or host else ["asynchronous", "in_order"]
+        proofs = [verify(made.program, host=one) for one in hosts]
+    except ProgramError as error:
+        return _refused(result, error)
+    result = replace(result, deadlock_free=True, gradients_whole=True)
+    return _fitting(result, made, proofs[0].peak_bytes, proofs[0].tiers)
+
+
+def _refused(result: Check, error: ProgramError) -> Check:
+    """Which proof failed: of a wired program either the deadlock's, or that of whole gradients."""
+    if result.legal is None or isinstance(error, ScheduleError):
+        return replace(result, legal=False, error=error)
+    if isinstance(error, DeadlockError):
+        return replace(result, deadlock_free=False, error=error)
+    return replace(result, deadlock_free=True, gradients_whole=False, error=error)
+
+
+def _fitting(result: Check, made: Subject, peaks: Any, tiers: Sequence[str]) -> Check:
+    """The verdict on memory, where the sizes of values and devices are known."""
+    if "device" not in tiers or not peaks[:, tiers.index("device")].any():
+        return result
+    bounds = tuple(float(value) for value in peaks[:, tiers.index("device")])
+    result = replace(result, peak_bytes=bounds)
+    if result.capacity_bytes is None:
+        return result
+    if max(bounds) <= result.capacity_bytes:
+        return replace(result, fits=True)
+    worst = bounds.index(max(bounds))
+    error = OutOfMemoryError(
+        f"device {worst} of {made.label} needs up to {max(bounds) / 1e9:.2f} GB, it has {result.capacity_bytes / 1e9:.2f} GB",
+        holders=_holders(made, worst),
+        next="recompute, use more stages, or a smaller microbatch",
+    )
+    return replace(result, fits=False, error=error)
+
+
+def _holders(made: Subject, device: int) -> list[tuple[str, int]]:
+    """What a device holds all the time, and one microbatch's saved activations, by kind of value."""
+    t = made.program.tables
+    stages = {hop.stage for path in t.paths for hop in path if hop.device == device}
+    tokens = max((microbatch.tokens for microbatch in t.microbatches), default=1)
+    holders = []
+    for row in t.value_bytes:
+        if row.per_token:
+            sizes = [row.by_index[stage if len(row.by_index) > 1 else 0] for stage in stages]
+            holders.append((f"{row.kind} of one microbatch, all stages here", int(sum(sizes) * tokens)))
+        else:
+            own = {group for stage in stages for group in t.groups_of_stage[stage]}
+            holders.append(
+                (row.kind, int(sum(row.by_index[group if len(row.by_index) > 1 else 0] for group in own)))
+            )
+    return holders

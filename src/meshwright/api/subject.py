@@ -1,0 +1,238 @@
+"""What a verb works on: a program made from whatever people have, with its costs and its place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from meshwright import catalog
+from meshwright.api.loading import cluster_named, is_data_file, load
+from meshwright.ir.program import Program
+from meshwright.ir.trace import Trace
+from meshwright.schedules.order import Schedule
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.cluster_source import Cluster
+from meshwright.specs.error import PlanError, SpecError, UnknownNameError
+from meshwright.specs.plan import Plan
+from meshwright.specs.profile import Profile
+
+if TYPE_CHECKING:
+    from meshwright.costs.cost import CommunicationModel, CostModel
+    from meshwright.lowering.place import Placement
+
+DEFAULT_STAGES, DEFAULT_MICROBATCHES = 4, 8  # of a schedule that is looked at without counts
+REPLICAS = (
+    2  # data-parallel copies with which `check` proves a bare schedule: reductions are part of the proof
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What a verb works on: a program and, where they are known, what it costs, where it runs and whence it came.
+
+    ``counts`` (stages, microbatches, chunks) are those of a bare schedule. ``basis`` says what the times rest on.
+    """
+
+    label: str
+    program: Program
+    computes: CostModel | None = None
+    messages: CommunicationModel | None = None
+    placement: Placement | None = None
+    host: str = "asynchronous"
+    plan: Plan | None = None
+    cluster: ClusterSpec | None = None
+    counts: Mapping[str, int] | None = None
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """Memory of the smallest device, where the devices are known."""
+        return None if self.cluster is None else self.cluster.memory_bytes
+
+
+def subject(
+    what: Any = None,
+    *,
+    schedule: str | Schedule | None = None,
+    stages: int | None = None,
+    microbatches: int | None = None,
+    chunks: int | None = None,
+    times: Sequence[float] | None = None,
+    comm: float | None = None,
+    split: bool = False,
+    recompute: bool = False,
+    cluster: str | ClusterSpec | None = None,
+    profile: Profile | None = None,
+    with_step: bool = False,
+) -> Subject:
+    """Turn what people have into a program with its costs.
+
+    Args:
+        what: a Plan or its file, a Program or its text, torch's schedule CSV, a schedule or its name, or a saved trace.
+        schedule: a schedule by name, ``./mine.py:wave``, or a CSV file; the same as giving it as `what`.
+        stages, microbatches, chunks: counts of a schedule: devices, microbatches, stages a device.
+        times: seconds of F, I and W of a full stage (1, 1, 1); B = I + W, R = F, a chunk costs its share.
+        comm: latency in seconds of a hop between different devices.
+        split, recompute: apply these passes.
+        cluster: where a plan runs, if not the cluster that it names.
+        profile: what this machine was measured to take; None: the one in the user's cache, if there is one.
+        with_step: of a bare schedule, also the gradient reduction over two replicas and the optimizer step.
+
+    Raises:
+        UnknownNameError, SpecError, PlanError: what was given is not there or cannot be.
+        ScheduleError: the schedule's order is none.
+    """
+    given = what if schedule is None else schedule
+    if given is None:
+        raise SpecError("nothing was given", allowed="a plan, a program, a CSV file, or a schedule's name")
+    if isinstance(given, str | os.PathLike) and is_data_file(given):
+        given = load(given)
+    given = getattr(given, "plan", given)  # a planner's candidate carries its plan
+    if isinstance(given, Plan):
+        _refuse_counts(stages, microbatches, chunks, times, comm)
+        changes = {"recompute": "full"} if recompute else {}
+        changed = given.changed(**changes, **({"split_backward": True} if split else {}))
+        return plan_subject(changed, cluster, profile)
+    if isinstance(given, Trace):
+        given = given.program
+    costs = {"times": times, "comm": comm}
+    if isinstance(given, Program):
+        return _program_subject(given, split, recompute, **costs)
+    if isinstance(given, list):  # orders, from a CSV file
+        return _orders_subject(given, "orders", chunks, split, recompute, with_step, **costs)
+    found = catalog.find_schedule(given)
+    p, m = stages or DEFAULT_STAGES, microbatches or DEFAULT_MICROBATCHES
+    v = found.num_chunks if chunks is None else chunks
+    if stages is not None and stages < 1 or microbatches is not None and microbatches < 1:
+        raise SpecError(f"{stages} stages and {microbatches} microbatches", allowed="1 or more of each")
+    orders = found.orders(p, m, v)
+    made = _orders_subject(orders, found.name, v, split, recompute, with_step, **costs)
+    return replace(made, counts={"stages": p, "microbatches": m, "chunks": v})
+
+
+def plan_subject(
+    plan: Plan, cluster: str | ClusterSpec | None = None, profile: Profile | None = None
+) -> Subject:
+    """A plan's program, placed on its cluster and priced by a profile of this machine or by the data sheet."""
+    from meshwright.lowering import lower as lower_plan
+    from meshwright.lowering import place
+
+    spec = _cluster_of(plan, cluster)
+    program = lower_plan(plan, catalog.find_schedule(plan.schedule))
+    costs, basis = costs_of(spec, profile)
+    return Subject(
+        _plan_label(plan), program, costs, costs, place(program, spec, plan.device_order), spec.devices[0].host,
+        plan, spec, assumptions=(*spec.assumptions, basis),
+    )  # fmt: skip
+
+
+def costs_of(cluster: ClusterSpec, profile: Profile | None = None) -> tuple[Any, str]:
+    """The cost model of a cluster and a sentence on what it rests on: its profile where it is this machine."""
+    from meshwright.specs.profile import kept
+
+    if cluster.devices[0].name == "cpu":
+        profile = profile or kept()
+        if profile is not None:
+            from meshwright.costs.measured_costs import MeasuredCosts
+
+            return MeasuredCosts(
+                profile
+            ), f"times rest on the profile measured {profile.measured or 'earlier'}"
+    from meshwright.costs.roofline import Roofline
+
+    return Roofline(
+        cluster
+    ), "times are a roofline of the data sheet, nothing was measured: plus or minus 30 %"
+
+
+def _refuse_counts(*counts: Any) -> None:
+    if any(count is not None for count in counts):
+        raise SpecError(
+            "a plan says its own stages, microbatches, chunks and times",
+            allowed="these for a schedule",
+            next="leave them out, or change the plan",
+        )
+
+
+def _cluster_of(plan: Plan, cluster: str | ClusterSpec | None) -> ClusterSpec:
+    """The cluster that was given, or the one that the plan names."""
+    if cluster is not None:
+        return cluster if isinstance(cluster, ClusterSpec) else cluster_named(cluster)
+    if plan.cluster == catalog.DETECTED:
+        return Cluster.detect(plan.num_devices)
+    try:
+        return Cluster(plan.cluster)
+    except (SpecError, UnknownNameError) as error:
+        raise PlanError(
+            f"the plan runs on a cluster {plan.cluster!r} that is no preset",
+            allowed="a short name such as 32x8xH100",
+            next="give its file with --cluster (cluster=)",
+        ) from error
+
+
+def _plan_label(plan: Plan) -> str:
+    """One line that tells a plan from its neighbours."""
+    degrees = " ".join(f"{axis}{degree}" for axis, degree in plan.mesh if degree > 1) or "one device"
+    parts = [degrees, plan.schedule if plan.pp > 1 else "", f"microbatch {plan.microbatch_size}"]
+    parts += ["recompute"] if plan.recompute == "full" else []
+    return ", ".join(filter(None, parts))
+
+
+def _orders_subject(
+    orders: Any, label: str, chunks: int | None, split: bool, recompute: bool, with_step: bool, **costs: Any
+) -> Subject:
+    """A bare schedule's program: computes, the passes asked for, transfers; all stages alike."""
+    from meshwright.ir.program import Axis
+    from meshwright.ir.table import ParameterGroup
+    from meshwright.lowering.order import program_of_orders
+    from meshwright.schedules.order import read_compute
+
+    orders = [[read_compute(item, device, label) for item in row] for device, row in enumerate(orders)]
+    num_stages = 1 + max((compute.stage for row in orders for compute in row), default=-1)
+    if chunks is None:
+        chunks = max(1, -(-num_stages // max(1, len(orders))))
+    groups = (
+        [ParameterGroup(f"stage{stage}", (stage,), 0, ("dp",)) for stage in range(num_stages)]
+        if with_step
+        else []
+    )
+    collapsed = [Axis("dp", REPLICAS, materialised=False)] if with_step else []
+    program = program_of_orders(orders, groups=groups, collapsed=collapsed)
+    passes = ["split_backward"] * split + ["recompute"] * recompute
+    passes += ["reduce_gradients", "transfers", "optimizer_step"] if with_step else ["transfers"]
+    for name in passes:
+        program = catalog.find_pass(name)(program)
+    return _priced(label, _with_shares(program, chunks), **costs)
+
+
+def _program_subject(program: Program, split: bool, recompute: bool, **costs: Any) -> Subject:
+    if split or recompute:
+        raise SpecError(
+            "a program was given with --split or --recompute", allowed="passes on plans and schedules"
+        )
+    if not program.tables.works:
+        longest = max((len(path) for path in program.tables.paths), default=1)
+        program = _with_shares(program, max(1, longest // max(1, program.axes[0].size)))
+    return _priced(repr(program), program, **costs)
+
+
+def _with_shares(program: Program, chunks: int) -> Program:
+    """A work on every compute that costs its share of a full stage."""
+    from meshwright.ir.table import Kind, Work
+    from meshwright.lowering.order import with_works
+
+    names = {effect.name for effect in program.tables.effects if effect.kind == Kind.COMPUTE}
+    stages = range(program.tables.num_stages)
+    return with_works(program, {(n, s): Work(n, share=1 / chunks) for n in names for s in stages})
+
+
+def _priced(label: str, program: Program, times: Sequence[float] | None, comm: float | None) -> Subject:
+    """Textbook costs: seconds by name, and a latency that occupies nothing."""
+    from meshwright.costs.fixed_costs import FixedCosts
+
+    if times is not None and len(times) != 3:
+        raise SpecError(f"{len(times)} times were given", allowed="three: F, I and W of a full stage")
+    costs = FixedCosts.from_times(*(times or (1.0, 1.0, 1.0)), comm or 0.0)
+    return Subject(label, program, costs, costs)

@@ -1,0 +1,200 @@
+"""One rank: `python -m meshwright.executor.worker`. Commands come as JSON lines on stdin, reports leave on stdout.
+
+It ends by itself when stdin is closed, so no worker outlives its parent.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import meshwright.executor.exchange  # noqa: F401 - registers handlers
+import meshwright.executor.train_stage  # noqa: F401 - registers handlers
+from meshwright.executor.context import Context
+from meshwright.executor.handler import check_handlers
+from meshwright.executor.interpreter import Interpreter, RowError
+from meshwright.executor.job import Job
+from meshwright.executor.live_storage import LiveStorage
+from meshwright.executor.process_group import ProcessGroups
+from meshwright.executor.rank_list import compile_rank, teams_of
+from meshwright.executor.training import TrainingState
+from meshwright.executor.value_store import ValueStore
+from meshwright.executor.watchdog import Position, SharedPositions
+from meshwright.ir.replay import wire
+
+
+class Reports:
+    """The way to the parent: one JSON object a line, on what was stdout when the process began."""
+
+    def __init__(self) -> None:
+        self._file = os.fdopen(os.dup(1), "w", buffering=1)
+        os.dup2(2, 1)  # whatever a handler prints goes to the log
+        self._lock = threading.Lock()
+
+    def send(self, **fields: Any) -> None:
+        """One report."""
+        with self._lock:
+            self._file.write(json.dumps(fields) + "\n")
+            self._file.flush()
+
+
+def main() -> None:
+    """Run jobs until stdin is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    reports = Reports()
+    commands: SimpleQueue[dict[str, Any]] = SimpleQueue()
+    threading.Thread(target=_listen, args=(commands,), daemon=True).start()
+    reports.send(ready=os.getpid())
+    while True:
+        command = commands.get()
+        rank = int(command["rank"])
+        logging.basicConfig(format=f"[rank {rank}] %(levelname)s %(name)s: %(message)s", force=True)
+        try:
+            run_rank(Path(command["folder"]), rank, reports)
+        except BaseException as error:  # noqa: B036 - every failure is reported, then the job is over for all ranks
+            reports.send(**_failure(error))
+            return
+
+
+def _listen(commands: SimpleQueue[dict[str, Any]]) -> None:
+    for line in sys.stdin:
+        commands.put(json.loads(line))
+    os._exit(0)  # the parent has closed the pipe, or is gone
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    """What the parent tells the user: the instruction, the error, its traceback."""
+    fields: dict[str, Any] = {"time": time.monotonic()}
+    if isinstance(error, RowError):
+        fields |= {"row": error.step.row.text, "iteration": error.iteration}
+        error = error.__cause__ or error
+    text = "".join(traceback.format_exception(error))
+    return {"error": f"{type(error).__name__}: {error}", "traceback": text, **fields}
+
+
+def run_rank(folder: Path, rank: int, reports: Reports) -> None:
+    """Read a job, run all its iterations on this rank, and write what they gave."""
+    job = Job.read(folder, rank)
+    torch.set_num_threads(job.num_threads)
+    check_handlers(job.program)
+    wiring = wire(job.program)
+    ranked = compile_rank(wiring, rank, job.shape_of(), job.keep)
+    limits = json.loads((folder / "limits.json").read_text())
+    groups = ProcessGroups(rank, job.num_ranks, folder / "rendezvous", job.backend, limits["timeout_s"])
+    with groups:
+        groups.make(teams_of(wiring, job.backend))
+        context = _context(job, rank, groups, limits["places"][rank])
+        store = ValueStore(ranked, _initial_values(job, context, rank))
+        shared = SharedPositions(folder / "positions", job.num_ranks)
+        interpreter = Interpreter(ranked, store, context, Position(shared, rank))
+        groups.barrier()
+        _iterate(job, context, interpreter, reports)
+        _write(context, interpreter, store, folder, rank)
+        curve = _measure_memory(job, context, interpreter)
+        interpreter.close()
+        np.savez(folder / f"memory-{rank}.npz", curve=np.array(curve, dtype=np.float64).reshape(-1, 2))
+    shared.close()
+    reports.send(done=len(interpreter.times))
+
+
+def _context(job: Job, rank: int, groups: ProcessGroups, place: int) -> Context:
+    device = torch.device(job.device if job.backend == "gloo" else f"cuda:{place}")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    context = Context(
+        rank, job.num_ranks, job.program.coordinates(rank), groups, job.torch_dtype, device, job.options
+    )
+    if job.training is not None:
+        context.training = TrainingState(job.training, job.program, rank, job.torch_dtype, device)
+    return context
+
+
+def _initial_values(job: Job, context: Context, rank: int) -> Mapping[Any, Any]:
+    if context.training is not None:
+        values: Mapping[Any, Any] = context.training.initial_values()
+        return values
+    return {name: value.to(context.device) for name, value in job.initial_values[rank].items()}
+
+
+def _iterate(job: Job, context: Context, interpreter: Interpreter, reports: Reports) -> None:
+    """All iterations, each reported; the parent may end it earlier, at the same iteration on all ranks."""
+    for iteration in range(job.iterations):
+        if not interpreter.position.may_begin(iteration):
+            return
+        _run_iteration(context, interpreter, iteration, reports)
+
+
+def _run_iteration(context: Context, interpreter: Interpreter, iteration: int, reports: Reports | None) -> None:
+    context.iteration = iteration
+    if context.training is not None:
+        context.training.begin_iteration(iteration)
+    interpreter.run_iteration()
+    sums = context.training.end_iteration() if context.training is not None else {}
+    if reports is not None:
+        reports.send(iteration=iteration, time=time.monotonic(), **sums)
+
+
+def _write(
+    context: Context, interpreter: Interpreter, store: ValueStore, folder: Path, rank: int
+) -> None:
+    """Times, and the tensors that were asked for."""
+    interpreter.drain()
+    np.savez(folder / f"times-{rank}.npz", **interpreter.arrays())
+    kept = store.kept(len(interpreter.times) - 1)
+    tensors: dict[str, Any] = {
+        "values": {name.text: v.detach().cpu().clone() for name, v in kept.items() if isinstance(v, Tensor)},
+        "gradients": [],
+        "parameters": {},
+    }
+    if context.training is not None:
+        tensors["gradients"] = context.training.recorded
+        if context.training.training.records_parameters:
+            tensors["parameters"] = context.training.parameters()
+    torch.save(tensors, folder / f"tensors-{rank}.pt")
+
+
+def _measure_memory(job: Job, context: Context, interpreter: Interpreter) -> list[tuple[float, float]]:
+    """The curve of live bytes over one more iteration, which is not part of the results: (seconds, bytes)."""
+    if not job.measures_memory:
+        return []
+    with LiveStorage(context.device.type, keeps_curve=True) as live:
+        live.include(_held(context))
+        begin = time.perf_counter()
+
+        def see(outputs: Sequence[Any]) -> None:
+            live.include(value for value in outputs if isinstance(value, Tensor))
+
+        interpreter.observe(see)
+        curve = [(0.0, float(live.current_bytes))]
+        _run_iteration(context, interpreter, len(interpreter.times), None)
+        interpreter.drain()
+        interpreter.observe(None)
+    points = [(point.time_s - begin, float(point.bytes)) for point in live.curve]
+    return curve + [point for point in points if point[0] >= 0.0]
+
+
+def _held(context: Context) -> list[Tensor]:
+    """Tensors that live before the iteration begins."""
+    if context.training is None:
+        return []
+    states = [step.optimizer.state for step in context.training.steps.values() if step.optimizer is not None]
+    kept = [value for state in states for slot in state.values() for value in slot.values()]
+    return [*context.training.tensors(), *(value for value in kept if isinstance(value, Tensor))]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Enumerates every plan that a number of devices allows and ranks those that fit by predicted tokens per second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+from meshwright.costs.cost import CommunicationModel, CostModel
+from meshwright.planner.candidate import ITERATIONS, Candidate, evaluate
+from meshwright.planner.memory_limit import Rejection, describe, out_of_memory
+from meshwright.schedules.order import Schedule
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.error import PlanError
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.plan import RECOMPUTES, Plan
+from meshwright.specs.workload import Workload
+
+MICROBATCH_SIZES = (1, 2, 4, 8)  # sequences; larger ones only lengthen the bubble of the pipelines considered here
+ONE_STAGE_ORDER = "1f1b"  # without stages to fill all orders take as long, and this one keeps the least
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking(Sequence[Candidate]):
+    """Candidates, the fastest first (equally fast ones: the smaller peak first), and the plans that do not fit."""
+
+    candidates: tuple[Candidate, ...]
+    rejected: tuple[Rejection, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.candidates)
+
+    @overload
+    def __getitem__(self, index: int) -> Candidate: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Candidate, ...]: ...
+    def __getitem__(self, index: int | slice) -> Candidate | tuple[Candidate, ...]:
+        return self.candidates[index]
+
+
+def plans_for(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    computes: CostModel,
+    messages: CommunicationModel,
+    schedules: Mapping[str, Schedule],
+    *,
+    fix: Mapping[str, Any] | None = None,
+    microbatch_sizes: Sequence[int] = MICROBATCH_SIZES,
+    dtype: str = "float32",
+    iterations: int = ITERATIONS,
+    progress: Progress | None = None,
+) -> Ranking:
+    """All plans that the cluster's devices allow, simulated and ranked. Deterministic.
+
+    Args:
+        computes, messages: what works and exchanges cost.
+        schedules: the orders to try, by name.
+        fix: fields of `Plan` that are decided already, such as {"pp": 2}.
+        microbatch_sizes: sequences of a microbatch to try, where they divide a pipeline's batch.
+        progress: called with a plan in words and the share that is done, 0 to 1.
+
+    Raises:
+        PlanError: no plan exists for these devices, this batch and what is fixed.
+        OutOfMemoryError: no plan fits; names the nearest misses and who holds the most.
+    """
+    fixed = dict(fix or {})
+    plans = list(choices(model, cluster, workload, schedules, fixed, microbatch_sizes, dtype))
+    if not plans:
+        raise PlanError(
+            f"no plan puts a batch of {workload.global_batch} and {model.num_layers} layers on "
+            f"{cluster.num_devices} devices with {fixed or 'nothing'} fixed",
+            allowed="a batch that the data-parallel degree divides, at most as many stages as layers",
+            next="change the batch or the number of devices, or fix less",
+        )
+    candidates, rejected, seen = [], [], set()
+    for number, plan in enumerate(plans):
+        if progress is not None:
+            progress(describe(plan), number / len(plans))
+        result = evaluate(plan, cluster, computes, messages, schedules[plan.schedule], iterations=iterations)
+        if isinstance(result, Rejection):
+            rejected.append(result)
+        elif (digest := result.program.digest()) not in seen:
+            seen.add(digest)  # with one microbatch, or one stage, several schedules are the same program
+            candidates.append(result)
+    if not candidates:
+        raise out_of_memory(rejected)
+    order = sorted(candidates, key=lambda c: (c.step.value, c.peak_bytes, c.description))
+    return Ranking(tuple(order), tuple(rejected))
+
+
+def choices(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    schedules: Mapping[str, Schedule],
+    fix: Mapping[str, Any],
+    microbatch_sizes: Sequence[int] = MICROBATCH_SIZES,
+    dtype: str = "float32",
+) -> Iterator[Plan]:
+    """Every plan of the space, in a fixed order; nothing is lowered yet. Raises PlanError on an unknown field."""
+    wanted = {**fix}
+    wanted.setdefault("dtype", dtype)
+    for pp, dp in _degrees(cluster.num_devices // _taken(wanted)):
+        for name in _orders(schedules, pp):
+            for options in _options(schedules[name], pp, workload.global_batch, dp, microbatch_sizes):
+                choice = {"schedule": name, "pp": pp, "dp": dp, **options}
+                # what is fixed and has no alternatives here (dtype, tp, ...) is simply handed on
+                if any(choice[key] != wanted[key] for key in choice.keys() & wanted.keys()):
+                    continue
+                if pp * choice["num_chunks"] <= model.num_layers:
+                    yield Plan.of(model, cluster, workload, **{**choice, **wanted})
+
+
+def _taken(fix: Mapping[str, Any]) -> int:
+    """Devices that fixed degrees of other axes take."""
+    return max(1, int(fix.get("tp", 1)) * int(fix.get("cp", 1)))
+
+
+def _degrees(num_devices: int) -> list[tuple[int, int]]:
+    """(pp, dp) with pp x dp devices, pipelines from short to long."""
+    return [(pp, num_devices // pp) for pp in range(1, num_devices + 1) if num_devices % pp == 0]
+
+
+def _orders(schedules: Mapping[str, Schedule], pp: int) -> list[str]:
+    """Schedules worth trying on `pp` stages: with one stage, one."""
+    if pp > 1:
+        return list(schedules)
+    plain = [name for name, s in schedules.items() if s.num_chunks == 1 and not s.splits_backward]
+    return [ONE_STAGE_ORDER] if ONE_STAGE_ORDER in plain else plain[:1]
+
+
+def _options(
+    schedule: Schedule, pp: int, global_batch: int, dp: int, sizes: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    """Everything else that can be chosen: microbatch, recompute, split backward (it helps only where somebody waits)."""
+    splits = (False,) if pp == 1 or schedule.splits_backward else (False, True)
+    for size in sizes:
+        if global_batch % (dp * size):
+            continue
+        for recompute in RECOMPUTES:
+            for split in splits:
+                yield {
+                    "microbatch_size": size,
+                    "recompute": recompute,
+                    "split_backward": split,
+                    "num_chunks": schedule.num_chunks,
+                }

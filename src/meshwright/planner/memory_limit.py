@@ -1,0 +1,100 @@
+"""Does a program fit: verify's bound of every device's memory against what the device has, and who holds the most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshwright.ir.program import Program
+from meshwright.ir.verify import Verification
+from meshwright.lowering.place import Placement
+from meshwright.specs.error import OutOfMemoryError
+from meshwright.specs.plan import Plan
+from meshwright.specs.units import format_bytes
+
+NUM_NEAREST = 3  # of the plans that do not fit, those an error names: more do not help to choose
+# What is held all the time, as people call it; the rest of a bound is what microbatches in flight keep.
+HELD: dict[str, str] = {
+    "parameter": "parameters",
+    "weight_gradient": "weight gradients",
+    "optimizer_state": "optimizer state",
+}
+IN_FLIGHT = "activations and gradients of microbatches in flight"
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A plan that does not fit: the fullest device (of the program's lists), its bound and what is there, in bytes."""
+
+    plan: Plan
+    device: int
+    needed_bytes: float
+    available_bytes: int
+    holders: tuple[tuple[str, int], ...]
+
+    @property
+    def excess_bytes(self) -> float:
+        """How much is missing."""
+        return self.needed_bytes - self.available_bytes
+
+    @property
+    def reason(self) -> str:
+        """One sentence for people."""
+        return (
+            f"device {self.device} may need {format_bytes(self.needed_bytes)}, "
+            f"it has {format_bytes(self.available_bytes)}"
+        )
+
+
+def rejection(plan: Plan, verified: Verification, placement: Placement) -> Rejection | None:
+    """Why the plan does not fit on its devices, or None where it does: the device that misses the most."""
+    if "device" not in verified.tiers:
+        return None
+    program = verified.wiring.program
+    needed = verified.peak_bytes[:, verified.tiers.index("device")]
+    available = [
+        placement.cluster.devices[placement.of_list(program, device)].memory_bytes
+        for device in range(program.num_lists)
+    ]
+    missing = [float(needed[device]) - available[device] for device in range(program.num_lists)]
+    worst = max(range(program.num_lists), key=missing.__getitem__)
+    if missing[worst] <= 0:
+        return None
+    bound = float(needed[worst])
+    return Rejection(plan, worst, bound, available[worst], largest_holders(program, worst, bound))
+
+
+def largest_holders(program: Program, device: int, bound_bytes: float) -> tuple[tuple[str, int], ...]:
+    """(what, bytes) on a list's device, the largest first; they sum to the bound."""
+    first = program.coordinates(device).get(program.axes[0].name, 0)
+    stages = {hop.stage for path in program.tables.paths for hop in path if hop.device == first}
+    groups = [g for g, group in enumerate(program.tables.groups) if stages & set(group.stages)]
+    sizes = {row.kind: row.by_index for row in program.tables.value_bytes}
+    held = [
+        (name, int(sum(by_index[g] if len(by_index) > 1 else by_index[0] for g in groups)))
+        for kind, name in HELD.items()
+        if (by_index := sizes.get(kind))
+    ]
+    rest = int(bound_bytes) - sum(size for _, size in held)
+    return tuple(sorted([*held, (IN_FLIGHT, max(0, rest))], key=lambda pair: -pair[1]))
+
+
+def out_of_memory(rejected: Sequence[Rejection]) -> OutOfMemoryError:
+    """The error for a search in which nothing fits: the nearest misses and the holders of the nearest one."""
+    nearest = sorted(rejected, key=lambda miss: miss.excess_bytes)[:NUM_NEAREST]
+    lines = [f"  {describe(miss.plan)}: {miss.reason}" for miss in nearest]
+    given = "\n".join([f"none of {len(rejected)} plans fits; the nearest misses are", *lines])
+    return OutOfMemoryError(
+        given,
+        holders=nearest[0].holders,
+        allowed=f"plans within {format_bytes(nearest[0].available_bytes)} on every device",
+        next="take more devices, a smaller model, or a shorter sequence",
+    )
+
+
+def describe(plan: Plan) -> str:
+    """A plan in a few words: degrees, schedule, microbatch, what is recomputed and split."""
+    words = [f"pp={plan.pp} dp={plan.dp}", plan.schedule if plan.pp > 1 else "", f"microbatch {plan.microbatch_size}"]
+    words += ["recompute"] if plan.recompute != "none" else []
+    words += ["split backward"] if plan.split_backward else []
+    return " ".join(word for word in words if word)
