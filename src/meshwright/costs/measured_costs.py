@@ -81,7 +81,7 @@ class MeasuredCosts:
             seconds = rescaled_s(seconds, latency, len(devices), self.profile.num_processes)
         basis = estimate.basis if len(devices) <= self.profile.num_processes else "extrapolated"
         slowdown = max(1.0, self.profile.constant("compute_slowdown", 1.0))
-        share = 1.0 - 1.0 / slowdown
+        share = min(1.0, slowdown - 1.0)  # beside a compute, which takes all of it, the sum is the slowdown
         error = max(LEAST_ERROR, min(estimate.spread, NEVER_SEEN_ERROR))
         return Cost(seconds, compute_share=share, link_share=1.0, uncertainty=error, basis=basis)
 

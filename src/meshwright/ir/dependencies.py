@@ -53,7 +53,10 @@ class Dependencies:
 
 @dataclass(frozen=True, eq=False)
 class ValueSpace:
-    """Numbers all values that a device can name: ``code = base[kind] + (index * microbatches[kind] + microbatch) * parts + part``."""
+    """Numbers all values that a device can name.
+
+    ``code = base[kind] + (index * microbatches[kind] + microbatch) * parts + part``.
+    """
 
     base: Ints
     indices: Ints

@@ -176,8 +176,8 @@ def _raise_unmatched(program: Program, senders: Ints, sent: Ints, receivers: Int
             row = int(rows[lone].min())
             view = program.row(row)
             raise ProgramError(
-                f"device {view.device}, position {view.position}: {view.text} has no {word} of the same value at its other end "
-                f"({view.exchange})\n" + grid(program, row)
+                f"device {view.device}, position {view.position}: {view.text} has no {word} of the same value "
+                f"at its other end ({view.exchange})\n" + grid(program, row)
             )
     raise AssertionError("unequal keys have a lone end")
 

@@ -236,8 +236,8 @@ def _peaks(wiring: Wiring, index: Ints, num_computes: Ints, ended: Ints, starts:
 
 
 def _sum_alive(
-    lists: Any, index: Any, ended: Any, starts: Any, num_computes: Any, ptr: Any, dep_row: Any, dep_lag: Any, dep_version: Any,
-    write_ptr: Any, codes: Any, root: Any, carried: Any, size: Any, tier: Any, num_tiers: int, first: Any,
+    lists: Any, index: Any, ended: Any, starts: Any, num_computes: Any, ptr: Any, dep_row: Any, dep_lag: Any,
+    dep_version: Any, write_ptr: Any, codes: Any, root: Any, carried: Any, size: Any, tier: Any, num_tiers: int, first: Any,
     low: Any, high: Any, curve: Any, peaks: Any,
 ) -> int:  # fmt: skip
     """Kernel: bounds of every piece of memory in its device's clock, their sum, and its largest value."""

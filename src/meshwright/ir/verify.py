@@ -13,7 +13,7 @@ from meshwright.ir.kernel import call
 from meshwright.ir.memory import peak_bound_bytes
 from meshwright.ir.program import Program
 from meshwright.ir.replay import Wiring, replay, wire
-from meshwright.ir.table import Duty, Kind
+from meshwright.ir.table import Duty, Effect, Kind
 from meshwright.ir.vocabulary import NAMES
 from meshwright.specs.error import ProgramError
 
@@ -102,30 +102,34 @@ def _follows_path(program: Program, name: str) -> bool:
 def check_tags(program: Program) -> None:
     """A row says no more than its name takes: parts within its duty, and what is per stage names no microbatch."""
     t, c = program.tables, program.columns
+    limit = np.array([_num_parts(program, effect) for effect in t.effects] or [0])
+    wrong = np.flatnonzero(c.part >= limit[c.effect]) if int(c.part.max(initial=0)) else np.empty(0, np.int64)
+    per_stage = {duty.name for duty in t.duties if duty.per in ("stage", "group")}
+    once = np.array([effect.name in per_stage for effect in t.effects] or [False])
+    rows = np.flatnonzero(once[c.effect]) if once.any() else np.empty(0, np.int64)
     hop_of_stage = np.zeros(max(t.num_stages, int(c.stage.max(initial=0)) + 1), dtype=np.int64)
     for path in reversed(t.paths):
         for hop in reversed(range(len(path))):
             hop_of_stage[path[hop].stage] = hop
-    duties = {duty.name: duty for duty in t.duties}
-    for e, effect in enumerate(t.effects):
-        duty, toward = duties.get(effect.name), effect.name in NAMES and NAMES[effect.name].toward
-        patterns = (*effect.reads, *effect.writes)
-        takes_part = any(p.part == "row" or p.index == "group" for p in patterns)
-        parts = duty.parts if duty else None if takes_part or not toward else 1
-        per_iteration = duty is not None and duty.per in ("stage", "group")
-        wrong = np.zeros(len(c), dtype=bool)
-        if parts is not None and (duty is None or duty.per != "group"):
-            wrong |= c.part >= parts
-        if per_iteration:
-            wrong |= (c.microbatch != 0) | (c.hop != hop_of_stage[c.stage])
-        rows = np.flatnonzero(wrong & (c.effect == e))
-        if len(rows):
-            view = program.row(int(rows[0]))
-            raise ProgramError(
-                f"device {view.device}, position {view.position}: {view.text} has hop {view.hop}, microbatch "
-                f"{view.microbatch}, part {view.part}, which {view.name} does not take here; "
-                f"{'it is done once a stage' if per_iteration else f'it has {parts} part(s)'}\n" + grid(program, view.row)
-            )
+    astray = rows[(c.microbatch[rows] != 0) | (c.hop[rows] != hop_of_stage[c.stage[rows]])]
+    if len(wrong) or len(astray):
+        view = program.row(int((wrong if len(wrong) else astray)[0]))
+        raise ProgramError(
+            f"device {view.device}, position {view.position}: {view.text} has hop {view.hop}, microbatch {view.microbatch}, "
+            f"part {view.part}, which {view.name} does not take here; "
+            f"{'it has fewer parts' if len(wrong) else 'it is done once a stage'}\n" + grid(program, view.row)
+        )
+
+
+def _num_parts(program: Program, effect: Effect) -> int:
+    """Parts that rows of an effect may have: those of its duty; any where it uses them; one for other moves along paths."""
+    patterns = (*effect.reads, *effect.writes)
+    for duty in program.tables.duties:
+        if duty.name == effect.name and duty.per != "group":
+            return duty.parts
+    along = effect.name in NAMES and NAMES[effect.name].toward != 0
+    uses = any(p.part == "row" or p.index == "group" for p in patterns)
+    return 1 if along and not uses else 1 << 15
 
 
 def check_duties(program: Program) -> None:
@@ -162,7 +166,8 @@ def _check_once(program: Program, names: list[str], number: Ints) -> None:
     per_stage = {duty.name for duty in program.tables.duties if duty.per in ("stage", "group")}
     by_stage = np.array([name in per_stage for name in names] or [False], dtype=np.int8)
     inputs = (
-        program.offsets, c.effect, c.stage, c.hop, c.microbatch, c.part, number, by_stage, max(hops, stages), microbatches, parts
+        program.offsets, c.effect, c.stage, c.hop, c.microbatch, c.part, number, by_stage, max(hops, stages),
+        microbatches, parts,
     )  # fmt: skip
     where = np.zeros(1, dtype=np.int64)
     if call(_find_repeat, program.num_rows, inputs, [seen, where]):
