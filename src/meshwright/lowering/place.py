@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +29,25 @@ class Placement:
         coordinates = program.coordinates(device)
         return int(self.devices[tuple(coordinates.get(axis, 0) for axis in self.axes)])
 
-    def ends(self, program: Program, device: int, kind: Kind, exchange: Exchange) -> tuple[int, ...]:
-        """Devices at the ends of an exchange that a list takes part in: (source, target), or the group's members."""
-        at = {**dict.fromkeys(self.axes, 0), **program.coordinates(device)}
+    def copies(self, program: Program, exchange: Exchange) -> Iterator[dict[str, int]]:
+        """Coordinates of all copies of an exchange along the collapsed axes that it does not run along."""
+        axes = [axis for axis in program.axes if not axis.materialised and axis.name not in exchange.axes]
+        for coordinates in itertools.product(*(range(axis.size) for axis in axes)):
+            yield {axis.name: coordinate for axis, coordinate in zip(axes, coordinates, strict=True)}
+
+    def ends(
+        self,
+        program: Program,
+        device: int,
+        kind: Kind,
+        exchange: Exchange,
+        copy: Mapping[str, int] | None = None,
+    ) -> tuple[int, ...]:
+        """Devices at the ends of an exchange that a list takes part in: (source, target), or the group's members.
+
+        ``copy``: coordinates along collapsed axes (0 where it is left out).
+        """
+        at = {**dict.fromkeys(self.axes, 0), **(copy or {}), **program.coordinates(device)}
         first, size = exchange.axes[0], program.axis(exchange.axes[0]).size
         if kind in (Kind.SEND, Kind.RECEIVE):
             own = at[first]

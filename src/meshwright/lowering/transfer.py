@@ -77,8 +77,8 @@ def _edges(program: Program, names: tuple[str, ...], toward: int) -> tuple[Ints,
         row = int(rows[crosses][np.argmin(consumer)])
         view = program.row(row)
         raise ScheduleError(
-            f"device {view.device}, position {view.position}: nobody reads what {view.text} makes: hop {view.hop + toward} of "
-            f"microbatch {view.microbatch} has no {' or '.join(names)}"
+            f"device {view.device}, position {view.position}: nobody reads what {view.text} makes: "
+            f"hop {view.hop + toward} of microbatch {view.microbatch} has no {' or '.join(names)}"
         )
     return rows[crosses], consumer, np.full(int(crosses.sum()), toward)
 

@@ -49,7 +49,8 @@ class Schedule:
                 raise ScheduleError(f"schedule {self.name} was asked for {count} {what}; it takes 1 or more")
         if self.num_chunks == 1 and chunks != 1:
             raise ScheduleError(
-                f"schedule {self.name} has one stage a device, {chunks} chunks were asked for; leave --chunks out, or take interleaved_1f1b"
+                f"schedule {self.name} has one stage a device, {chunks} chunks were asked for; "
+                f"leave --chunks out, or take interleaved_1f1b"
             )
         takes = len(inspect.signature(self.function).parameters)
         lists = self.function(*(num_devices, num_microbatches, chunks)[: max(2, takes)])
@@ -75,7 +76,8 @@ def read_compute(item: Any, device: int, schedule: str) -> Compute:
     if isinstance(item, tuple) and len(item) == 3:
         return Compute(str(item[0]), int(item[1]), int(item[2]))
     raise ScheduleError(
-        f"schedule {schedule}, device {device}: {item!r} is no compute; return texts such as 'F0', or (name, stage, microbatch)"
+        f"schedule {schedule}, device {device}: {item!r} is no compute; "
+        f"return texts such as 'F0', or (name, stage, microbatch)"
     )
 
 

@@ -12,7 +12,7 @@ from meshwright.costs.cost import CommunicationModel, Cost, CostModel
 from meshwright.ir.matching import moved_codes
 from meshwright.ir.program import Program
 from meshwright.ir.replay import Wiring
-from meshwright.ir.table import Kind, Work
+from meshwright.ir.table import Exchange, Kind, Work
 from meshwright.lowering.place import Placement
 
 Ints = NDArray[Any]
@@ -130,10 +130,35 @@ def _price_row(
         return (computes.cost(work, spec) if work is not None else Cost(compute_share=share)), ()
     ends = placement.ends(program, view.device, view.kind, view.exchange) if placement else (0, 1)
     cost = messages.exchange_cost(view.exchange, float(sizes[row]), ends)
+    if placement is None or cost.seconds <= 0:
+        return cost, ()
+    demands = _demands(placement, messages, view.exchange, float(sizes[row]), ends, cost)
+    if any(_is_shared(placement, link) for link in demands):
+        copies = placement.copies(program, view.exchange)
+        next(copies)  # the first is the one that was just asked
+        for copy in copies:
+            others = placement.ends(program, view.device, view.kind, view.exchange, copy)
+            for link, share in _demands(
+                placement, messages, view.exchange, float(sizes[row]), others, cost
+            ).items():
+                if link in demands:
+                    demands[link] += share
+    return cost, tuple(demands.items())
+
+
+def _demands(
+    placement: Placement, messages: CommunicationModel, exchange: Exchange, num_bytes: float, ends: tuple[int, ...],
+    cost: Cost,
+) -> dict[str, float]:  # fmt: skip
+    """Share of every link that one exchange needs; by itself it never needs more than all of one: its cost says so."""
     demands: dict[str, float] = {}
-    if placement is not None and cost.seconds > 0:
-        for flow in messages.flows(view.exchange, float(sizes[row]), ends):
-            for link in placement.cluster.path(flow.source, flow.target):
-                share = min(1.0, flow.bytes / (cost.seconds * link.bandwidth_bytes_per_s)) * cost.link_share
-                demands[link.group] = demands.get(link.group, 0.0) + share
-    return cost, tuple((name, min(1.0, share)) for name, share in demands.items())
+    for flow in messages.flows(exchange, num_bytes, ends):
+        for link in placement.cluster.path(flow.source, flow.target):
+            share = min(1.0, flow.bytes / (cost.seconds * link.bandwidth_bytes_per_s)) * cost.link_share
+            demands[link.group] = min(1.0, demands.get(link.group, 0.0) + share)
+    return demands
+
+
+def _is_shared(placement: Placement, group: str) -> bool:
+    """Is a link no device's own? Then the copies of an exchange along collapsed axes meet on it."""
+    return not any(end.startswith("device ") for end in group.split(" -> "))
