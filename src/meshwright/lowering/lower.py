@@ -13,14 +13,12 @@ from meshwright.schedules.order import Schedule
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.error import PlanError
 from meshwright.specs.layer_operator import MicrobatchShape, step_operators
-from meshwright.specs.layers import StageLayers
-from meshwright.specs.model import ModelSpec
 from meshwright.specs.operator import total_bytes, total_flops
 from meshwright.specs.plan import Plan
 from meshwright.specs.saved import (
     boundary_bytes_per_token,
     num_stage_parameters,
-    pending_bytes_per_token,
+    pending_gradient_bytes_per_token,
     saved_bytes_per_token,
 )
 from meshwright.specs.stage_work import PASSES, stage_operators
@@ -101,7 +99,8 @@ def value_bytes(plan: Plan) -> tuple[ValueBytes, ...]:
     boundary = (float(boundary_bytes_per_token(model, plan.dtype)),)
     groups = tuple(float(group.bytes) for group in parameter_groups(plan))
     saved = tuple(float(saved_bytes_per_token(model, layers, plan.dtype)) for layers in stages)
-    pending = tuple(_new_in_pending(model, layers, plan.dtype) for layers in stages)
+    # what W reads of F is in `saved` already
+    pending = tuple(float(pending_gradient_bytes_per_token(model, layers, plan.dtype)) for layers in stages)
     return (
         ValueBytes("activation", boundary, per_token=True),
         ValueBytes("gradient", boundary, per_token=True),
@@ -111,11 +110,6 @@ def value_bytes(plan: Plan) -> tuple[ValueBytes, ...]:
         ValueBytes("weight_gradient", groups),
         ValueBytes("optimizer_state", tuple(ADAMW_STATES * size for size in groups)),
     )
-
-
-def _new_in_pending(model: ModelSpec, layers: StageLayers, dtype: str) -> float:
-    """Bytes per token that I adds to what F saved: W's inputs are in `saved` already, its output gradients are not."""
-    return float(pending_bytes_per_token(model, layers, dtype)) / 2.0
 
 
 def works(plan: Plan) -> dict[tuple[str, int], Work]:

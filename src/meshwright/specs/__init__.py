@@ -29,6 +29,7 @@ from meshwright.specs.saved import (
     boundary_bytes_per_token,
     num_stage_parameters,
     pending_bytes_per_token,
+    pending_gradient_bytes_per_token,
     saved_bytes_per_token,
 )
 from meshwright.specs.stage_work import stage_operators
@@ -73,6 +74,7 @@ __all__ = [
     "model_presets",
     "num_stage_parameters",
     "pending_bytes_per_token",
+    "pending_gradient_bytes_per_token",
     "save_plan",
     "saved_bytes_per_token",
     "split_layers",

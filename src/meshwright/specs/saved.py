@@ -124,6 +124,20 @@ def _pending_block_elements(model: ModelSpec) -> int:
     return norms + inputs + gradients
 
 
+def pending_gradient_bytes_per_token(model: ModelSpec, layers: StageLayers, dtype: str = "float32") -> int:
+    """The part of `pending_bytes_per_token` that I makes: output gradients. The inputs are among the saved tensors."""
+    hidden, inner = model.hidden_size, model.intermediate_size
+    per_block = model.qkv_size + 4 * hidden + (2 * inner if model.has_gated_mlp else inner)
+    if model.has_query_key_norm:
+        per_block += model.qkv_size
+    elements = layers.num_blocks * per_block
+    if layers.has_head:
+        elements += hidden + model.vocabulary_size
+    if layers.has_embedding:
+        elements += (2 if model.has_learned_positions else 1) * hidden
+    return elements * dtype_bytes(dtype)
+
+
 def boundary_bytes_per_token(model: ModelSpec, dtype: str = "float32") -> int:
     """Bytes per token of the activation that one stage sends to the next; its gradient is as large."""
     return model.hidden_size * dtype_bytes(dtype)
