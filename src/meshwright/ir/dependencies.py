@@ -132,6 +132,8 @@ def _bytes_of_codes(program: Program, indices: Ints, microbatches: Ints, parts: 
         if row is not None:
             known = np.array(row.by_index, dtype=np.float64)
             by_index[:] = known[np.minimum(np.arange(count), len(known) - 1)] if len(known) else 0.0
+            if row.size:
+                by_index[:] = _max_of_size(program, row.size)
         scale = np.ones(num)
         if row is not None and row.per_token and num > 1:
             scale[: len(tokens)] = tokens[:num]
@@ -139,6 +141,14 @@ def _bytes_of_codes(program: Program, indices: Ints, microbatches: Ints, parts: 
             scale[:] = tokens[0]
         pieces.append(np.repeat((by_index[:, None] * scale[None, :]).reshape(-1), parts))
     return np.concatenate(pieces) if pieces else np.zeros(0)
+
+
+def _max_of_size(program: Program, name: str) -> float:
+    """The largest that a run-time size may be, in bytes."""
+    for size in program.tables.sizes:
+        if size.name == name:
+            return size.max
+    raise ProgramError(f"values have the run-time size {name!r}, which the table of sizes does not have; add Size({name!r}, ...)")
 
 
 def pattern_tables(program: Program, space: ValueSpace) -> tuple[Ints, Ints, Ints, list[Pattern]]:
@@ -436,18 +446,19 @@ def _bounds(
 ) -> tuple[int, int]:
     """Upper bounds for the number of dependencies and of versions: what to allocate."""
     c = program.columns
-    groups = np.diff(group_ptr)[c.stage] if len(c) else np.zeros(0)
+    num_stages = len(group_ptr) - 1
+    num_effects = len(program.tables.effects)
+    used = np.bincount(c.effect * np.int64(num_stages) + c.stage, minlength=num_effects * num_stages)
+    groups = np.diff(group_ptr)
     accumulating = {kind.name for kind in program.tables.value_kinds if kind.accumulates}
-    num = len(program.tables.effects)
-    plain, grouped, w_plain, w_grouped = (np.zeros(num, dtype=np.int64) for _ in range(4))
-    for e in range(num):
+    reads = writes = 0
+    for e, rows in enumerate(used.reshape(num_effects, num_stages)):
         for p in range(int(read_ptr[e]), int(read_ptr[e + 1])):
-            write, many = p >= write_start[e], patterns[p].index == "groups"
-            counted_as_read = not write or patterns[p].kind in accumulating
-            (grouped if many else plain)[e] += counted_as_read
-            (w_grouped if many else w_plain)[e] += write
-    reads = plain[c.effect].sum() + (grouped[c.effect] * groups).sum() + len(program.after)
-    return int(reads), int(w_plain[c.effect].sum() + (w_grouped[c.effect] * groups).sum())
+            times = int((rows * groups).sum() if patterns[p].index == "groups" else rows.sum())
+            is_write = p >= write_start[e]
+            writes += times * is_write
+            reads += times * (not is_write or patterns[p].kind in accumulating)
+    return reads + len(program.after), writes
 
 
 def _check_columns(program: Program) -> None:

@@ -106,12 +106,24 @@ def peers(program: Program, kind: Kind, classes: Ints, lists: Ints) -> Ints:
     table = np.array(
         [_row_of_class(exchange, strides, kind) for exchange in program.tables.exchanges], dtype=np.int64
     )
-    stride, size, own, other, shift = table.T
-    coordinate = lists // stride[classes] % size[classes]
-    by_shift = (coordinate + shift[classes]) % size[classes]
-    target = np.where(own[classes] < 0, by_shift, other[classes])
-    is_end = (own[classes] < 0) | (coordinate == own[classes])
-    return np.where(is_end, lists + (target - coordinate) * stride[classes], -1)
+    result = np.empty(len(lists), dtype=np.int64)
+    call(_find_peers, len(lists), (classes, lists, table.reshape(-1)), [result])
+    return result
+
+
+def _find_peers(classes: Any, lists: Any, table: Any, result: Any) -> int:
+    """Kernel: the other end of every row, from its class's (stride, size, own coordinate, other coordinate, shift)."""
+    for i in range(len(lists)):
+        row = 5 * classes[i]
+        stride, size, own = table[row], table[row + 1], table[row + 2]
+        coordinate = lists[i] // stride % size
+        if own < 0:
+            result[i] = lists[i] + ((coordinate + table[row + 4]) % size - coordinate) * stride
+        elif own == coordinate:
+            result[i] = lists[i] + (table[row + 3] - coordinate) * stride
+        else:
+            result[i] = -1
+    return 0
 
 
 def _row_of_class(

@@ -148,8 +148,12 @@ class Duty(NamedTuple):
 
 
 class ValueBytes(NamedTuple):
-    """Bytes of one value of ``kind``, by index (one number: the same for all); ``per_token`` scales with the microbatch."""
+    """Bytes of one value of ``kind``, by index (one number: the same for all); ``per_token`` scales with the microbatch.
+
+    ``size``: name of a run-time size (`Size`), whose maximum is taken instead.
+    """
 
     kind: str
-    by_index: tuple[float, ...]
+    by_index: tuple[float, ...] = ()
     per_token: bool = False
+    size: str = ""
