@@ -38,5 +38,5 @@ class Context:
     def stream_of_device(self) -> contextlib.AbstractContextManager[Any]:
         """The device's own stream for one of the program's streams; nothing on CPU."""
         if self._is_cuda:
-            return torch.cuda.stream(torch.cuda.Stream(self.device))
+            return torch.cuda.stream(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
         return contextlib.nullcontext()

@@ -28,7 +28,9 @@ def first_tensor(row: Row, inputs: Sequence[Any]) -> Tensor:
     for value in inputs:
         if isinstance(value, Tensor):
             return value.detach()
-    raise ExecutionError(f"{row.text} has no tensor to move", next="let its effect read one value that is a tensor")
+    raise ExecutionError(
+        f"{row.text} has no tensor to move", next="let its effect read one value that is a tensor"
+    )
 
 
 @handles(Kind.SEND)
@@ -127,7 +129,9 @@ def all_gather(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     """The members' equal shards one behind the other along the first dimension."""
     shard = first_tensor(row, inputs).contiguous()
     whole = shard.new_empty((len(row.members) * shard.shape[0], *shard.shape[1:]))
-    work = torch.distributed.all_gather_into_tensor(whole, shard, context.groups.collective(row), async_op=True)
+    work = torch.distributed.all_gather_into_tensor(
+        whole, shard, context.groups.collective(row), async_op=True
+    )
 
     def wait() -> Sequence[Any]:
         work.wait()
@@ -140,7 +144,9 @@ def reduce_scatter(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     """The sum's own shard along the first dimension."""
     whole = first_tensor(row, inputs).contiguous()
     shard = whole.new_empty((whole.shape[0] // len(row.members), *whole.shape[1:]))
-    work = torch.distributed.reduce_scatter_tensor(shard, whole, group=context.groups.collective(row), async_op=True)
+    work = torch.distributed.reduce_scatter_tensor(
+        shard, whole, group=context.groups.collective(row), async_op=True
+    )
 
     def wait() -> Sequence[Any]:
         work.wait()

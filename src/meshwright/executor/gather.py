@@ -92,7 +92,9 @@ def _trace(job: Job, folder: Path) -> Trace:
     counts = {len(part["end"]) for part in parts}
     if len(counts) > 1:
         raise ExecutionError(f"ranks ran {sorted(counts)} iterations; a job stops at the same one everywhere")
-    columns = {name: np.concatenate([part[name] for part in parts], axis=1) for name in ("posted", "start", "end")}
+    columns = {
+        name: np.concatenate([part[name] for part in parts], axis=1) for name in ("posted", "start", "end")
+    }
     columns["start"] = exchange_starts(job.program, columns["posted"], columns["start"])
     zero = columns["posted"].min(initial=np.inf)
     zero = zero if np.isfinite(zero) else 0.0

@@ -15,7 +15,7 @@ class ValueName(NamedTuple):
     """A value on one device: kind, index (hop, stage or group), microbatch and part."""
 
     kind: str
-    index: int = 0
+    index: int = 0  # type: ignore[assignment] # a tuple's method of that name is not needed
     microbatch: int = 0
     part: int = 0
 
@@ -37,6 +37,7 @@ class Row:
 
     ``peer``: rank at the other end of a SEND or RECEIVE. ``members``: ranks of a COLLECTIVE, in order of their lists.
     ``shape``: of the value that a SEND or RECEIVE moves, where it is known before the run; otherwise it travels ahead.
+    ``reads`` and ``writes``: names of the values, pattern by pattern; ``is_many``: which write patterns are over groups.
     """
 
     number: int
@@ -57,6 +58,15 @@ class Row:
     shape: tuple[int, ...] | None
     reads: tuple[tuple[ValueName, ...] | None, ...]
     writes: tuple[tuple[ValueName, ...] | None, ...]
+    is_many: tuple[bool, ...]
+
+    def outputs(self, value_of: Callable[[ValueName], Any]) -> tuple[Any, ...]:
+        """What to return where the values are known by name."""
+        found: list[Any] = []
+        for names, many in zip(self.writes, self.is_many):
+            values = tuple(value_of(name) for name in names or ())
+            found.append(values if many else values[0] if values else None)
+        return tuple(found)
 
 
 class Pending(NamedTuple):

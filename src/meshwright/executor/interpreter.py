@@ -89,7 +89,7 @@ class Interpreter:
         """Posted, start and end of all finished iterations, ``[iterations, rows of this rank]``."""
         num = len(self.ranked.steps)
         return {
-            name: np.array([getattr(times, name) for times in self.times], dtype=np.float64).reshape(-1, num)
+            name: np.array([getattr(times, name) for times in self.times], dtype=np.float64).reshape(len(self.times), num)
             for name in ("posted", "start", "end")
         }
 
@@ -133,7 +133,9 @@ def _inputs(lines: list[list[Any]], reads: tuple[Any, ...]) -> list[Any]:
     return inputs
 
 
-def _compute(context: Any, step: Step, inputs: list[Any], line: list[Any], times: Times, iteration: int) -> None:
+def _compute(
+    context: Any, step: Step, inputs: list[Any], line: list[Any], times: Times, iteration: int
+) -> None:
     """Run a COMPUTE on the host."""
     number = step.row.number
     times.posted[number] = times.start[number] = clock()

@@ -58,6 +58,15 @@ class Job:
             )
         if any(not axis.materialised for axis in self.program.axes):
             raise ExecutionError("the program has collapsed axes", next="expand them (Job.of does)")
+        if self.training is not None:
+            self._check_training(self.training)
+
+    def _check_training(self, training: Training) -> None:
+        """Do stages and microbatches of program and training agree?"""
+        training.sample_counts(self.program)
+        given, needed = len(training.layers_per_stage), self.program.tables.num_stages
+        if given != needed:
+            raise ExecutionError(f"layers are given for {given} stages, the program has {needed}")
 
     @staticmethod
     def of(program: Program, iterations: int, **fields: Any) -> Job:
@@ -143,7 +152,9 @@ def import_module(name: str) -> None:
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
-            raise ExecutionError(f"handlers_module {name!r}: {error}", allowed="a dotted name or a .py file") from error
+            raise ExecutionError(
+                f"handlers_module {name!r}: {error}", allowed="a dotted name or a .py file"
+            ) from error
         return
     path = Path(name).resolve()
     known = f"_handlers_{path.stem}_{abs(hash(str(path)))}"

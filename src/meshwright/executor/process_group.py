@@ -30,7 +30,9 @@ class ProcessGroups:
         self._world: Any = None
 
     def __enter__(self) -> ProcessGroups:
-        store = dist.FileStore(str(self._rendezvous), self.num_ranks)
+        store = dist.FileStore(  # type: ignore[attr-defined]
+            str(self._rendezvous), self.num_ranks
+        )
         dist.init_process_group(
             self._backend, store=store, rank=self.rank, world_size=self.num_ranks, timeout=self._timeout
         )

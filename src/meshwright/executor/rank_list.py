@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.executor.handler import Handler, Row, ValueName, handler_of
+from meshwright.executor.team import ends_of
 from meshwright.ir.dependencies import Dependencies, codes_of
 from meshwright.ir.program import Program
 from meshwright.ir.replay import Wiring
@@ -65,15 +66,6 @@ class RankList:
     kept: tuple[tuple[ValueName, int], ...]
 
 
-def ends_of(wiring: Wiring, row: int) -> list[int]:
-    """All ends of an exchange, this row's among them, in program order."""
-    ends, other = [row], int(wiring.next_end[row])
-    while other != row:
-        ends.append(other)
-        other = int(wiring.next_end[other])
-    return sorted(ends)
-
-
 def compile_rank(wiring: Wiring, rank: int, shape_of: ShapeOf, keep: Sequence[str] = ()) -> RankList:
     """Compile the list of ``rank``: lists are ranks. ``keep``: value kinds returned after the run.
 
@@ -127,7 +119,9 @@ class _Compiler:
             if self.name(code).kind in self.keep
         )
         residents = tuple(self.name(code) for code in self.residents)
-        return RankList(steps, tuple(streams), self.num_versions, self.num_lines, self._initial(), residents, kept)
+        return RankList(
+            steps, tuple(streams), self.num_versions, self.num_lines, self._initial(), residents, kept
+        )
 
     def name(self, code: int) -> ValueName:
         """A value by its code."""
@@ -143,7 +137,7 @@ class _Compiler:
         """The stream thread that runs a row; empty for what the host runs itself."""
         if self.program.kinds[i] == Kind.COMPUTE:
             return ""
-        return self.program.tables.streams[self.program.columns.stream[i]]
+        return str(self.program.tables.streams[self.program.columns.stream[i]])
 
     def _handler(self, row: Row) -> Handler:
         handler = handler_of(row.kind, row.name)
@@ -190,6 +184,7 @@ class _Compiler:
             shape=self.shape_of(moved) if known and moved is not None else None,
             reads=reads,
             writes=writes,
+            is_many=tuple(pattern.index == "groups" for pattern in effect.writes),
         )
 
     def _ends(self, i: int, kind: Kind) -> tuple[int, tuple[int, ...], int]:
@@ -202,7 +197,8 @@ class _Compiler:
         other = int(self.wiring.next_end[i])
         if lists[other] == self.rank:
             raise ExecutionError(
-                f"{self.program.text_of(i)} exchanges with its own rank", next="run it on an axis of two or more"
+                f"{self.program.text_of(i)} exchanges with its own rank",
+                next="run it on an axis of two or more",
             )
         sender = i if kind == Kind.SEND else other
         return int(lists[other]), (), sender - int(self.program.offsets[lists[sender]])
@@ -219,10 +215,16 @@ class _Compiler:
         for pattern in effect.reads:
             found: list[Read] = []
             for code in codes_of(self.program, i, (pattern,), self.deps.space):
-                version = int(self.deps.version[edge]) - self.first_version if edge < int(self.deps.ptr[i + 1]) else -1
+                version = (
+                    int(self.deps.version[edge]) - self.first_version
+                    if edge < int(self.deps.ptr[i + 1])
+                    else -1
+                )
                 if not (0 <= version < self.num_versions and self.codes[version] == code):
                     # carried, and nothing in the list writes it: it is what it was at the beginning
-                    found.append((self.num_lines, self.residents.setdefault(code, len(self.residents)), False))
+                    found.append(
+                        (self.num_lines, self.residents.setdefault(code, len(self.residents)), False)
+                    )
                     continue
                 lag = int(self.deps.lag[edge])
                 found.append((lag, version, self.last_reads.get(version) == (lag, i, edge)))
@@ -282,7 +284,9 @@ class _Compiler:
     def _waits(self) -> dict[int, list[tuple[int, int]]]:
         """For every row the asynchronous rows that the host must find complete, less those it has found already."""
         found: dict[int, list[tuple[int, int]]] = {}
-        seen: dict[int, int] = {}  # asynchronous row -> smallest lag that an earlier row of the list waited for
+        seen: dict[
+            int, int
+        ] = {}  # asynchronous row -> smallest lag that an earlier row of the list waited for
         for i in range(self.low, self.high):
             edges = range(int(self.deps.ptr[i]), int(self.deps.ptr[i + 1]))
             wanted = [(int(self.deps.row[k]) - self.low, int(self.deps.lag[k])) for k in edges]
@@ -305,17 +309,3 @@ def _one_or_many(pattern: Pattern, found: list[Any]) -> Any:
     if pattern.index == "groups":
         return tuple(found)
     return found[0] if found else None
-
-
-def teams_of(wiring: Wiring, backend: str) -> list[tuple[tuple[int, ...], str]]:
-    """The process groups that the whole program needs: (ranks, name), the same on all ranks."""
-    program = wiring.program
-    lists, teams = program.list_of_row, set()
-    for i in np.flatnonzero(program.kinds == Kind.COLLECTIVE).tolist():
-        ranks = tuple(int(lists[e]) for e in ends_of(wiring, i))
-        teams.add((ranks, program.tables.streams[program.columns.stream[i]]))
-    if backend == "nccl":
-        for i in np.flatnonzero(program.kinds == Kind.SEND).tolist():
-            source, target = (int(lists[e]) for e in (i, int(wiring.next_end[i])))
-            teams.add((tuple(sorted((source, target))), f"{source}>{target}"))
-    return sorted(teams)

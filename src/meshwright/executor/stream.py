@@ -121,7 +121,9 @@ class Stream:
             except BaseException as error:  # noqa: B036 - raised again below, in the stream's thread
                 errors.append(error)
 
-        threads = [threading.Thread(target=finish, args=pair, daemon=True) for pair in zip(batch[1:], posted[1:])]
+        threads = [
+            threading.Thread(target=finish, args=pair, daemon=True) for pair in zip(batch[1:], posted[1:])
+        ]
         for thread in threads:
             thread.start()
         finish(batch[0], posted[0])

@@ -48,7 +48,7 @@ class _End(torch.autograd.Function):
         return y_BSE.new_zeros(())
 
     @staticmethod
-    def backward(ctx: Any, one: Tensor) -> tuple[Tensor | None, None]:  # type: ignore[override]
+    def backward(ctx: Any, one: Tensor) -> tuple[Tensor | None, None]:
         gradient, ctx.saved.gradient = ctx.saved.gradient, None
         return gradient, None
 
@@ -134,13 +134,11 @@ def reduce_gradients(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
 
 @handles("STEP")
 def step(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
-    """The optimizer's step on the groups of a stage, each once, and the end of their gradients."""
+    """The optimizer's step on the groups that the row writes, and the end of their gradients."""
     state = context.training
-    groups = state.groups_of(row.stage)
-    for g in groups:
-        if state.stepped_by[g] == row.stage and g in state.gradients:
-            state.count(g)
-            state.steps[g].run()
-            state.gradients[g].end()
-    values = tuple(state.gradients.get(g) for g in groups)
-    return values, values
+    stepped = {name.index for names in row.writes for name in names or () if name.kind == "parameter"}
+    for g in sorted(stepped & state.gradients.keys()):
+        state.count(g)
+        state.steps[g].run()
+        state.gradients[g].end()
+    return row.outputs(lambda name: state.gradients.get(name.index))

@@ -74,7 +74,9 @@ def put_all(line: Line, writes: tuple[Any, ...], outputs: Any, text: str) -> Non
         ExecutionError: a handler returned fewer or more outputs than its row writes.
     """
     if len(outputs) != len(writes):
-        raise ExecutionError(f"the handler of {text} returned {len(outputs)} outputs, its effect has {len(writes)} writes")
+        raise ExecutionError(
+            f"the handler of {text} returned {len(outputs)} outputs, its effect has {len(writes)} writes"
+        )
     for write, value in zip(writes, outputs):
         if write is None:
             continue

@@ -30,8 +30,9 @@ from meshwright.executor.interpreter import Interpreter, RowError
 from meshwright.executor.job import Job
 from meshwright.executor.live_storage import LiveStorage
 from meshwright.executor.process_group import ProcessGroups
-from meshwright.executor.rank_list import compile_rank, teams_of
-from meshwright.executor.training import TrainingState
+from meshwright.executor.rank_list import compile_rank
+from meshwright.executor.team import teams_of
+from meshwright.executor.training_state import TrainingState
 from meshwright.executor.value_store import ValueStore
 from meshwright.executor.watchdog import Position, SharedPositions
 from meshwright.ir.replay import wire
@@ -94,7 +95,10 @@ def run_rank(folder: Path, rank: int, reports: Reports) -> None:
     wiring = wire(job.program)
     ranked = compile_rank(wiring, rank, job.shape_of(), job.keep)
     limits = json.loads((folder / "limits.json").read_text())
-    groups = ProcessGroups(rank, job.num_ranks, folder / "rendezvous", job.backend, limits["timeout_s"])
+    # The parent's watchdog decides, and says more: the backend's own timeout comes behind it.
+    groups = ProcessGroups(
+        rank, job.num_ranks, folder / "rendezvous", job.backend, 2 * limits["timeout_s"] + 60
+    )
     with groups:
         groups.make(teams_of(wiring, job.backend))
         context = _context(job, rank, groups, limits["places"][rank])
@@ -138,7 +142,9 @@ def _iterate(job: Job, context: Context, interpreter: Interpreter, reports: Repo
         _run_iteration(context, interpreter, iteration, reports)
 
 
-def _run_iteration(context: Context, interpreter: Interpreter, iteration: int, reports: Reports | None) -> None:
+def _run_iteration(
+    context: Context, interpreter: Interpreter, iteration: int, reports: Reports | None
+) -> None:
     context.iteration = iteration
     if context.training is not None:
         context.training.begin_iteration(iteration)
@@ -148,12 +154,10 @@ def _run_iteration(context: Context, interpreter: Interpreter, iteration: int, r
         reports.send(iteration=iteration, time=time.monotonic(), **sums)
 
 
-def _write(
-    context: Context, interpreter: Interpreter, store: ValueStore, folder: Path, rank: int
-) -> None:
+def _write(context: Context, interpreter: Interpreter, store: ValueStore, folder: Path, rank: int) -> None:
     """Times, and the tensors that were asked for."""
     interpreter.drain()
-    np.savez(folder / f"times-{rank}.npz", **interpreter.arrays())
+    np.savez(folder / f"times-{rank}.npz", **interpreter.arrays())  # type: ignore[arg-type]
     kept = store.kept(len(interpreter.times) - 1)
     tensors: dict[str, Any] = {
         "values": {name.text: v.detach().cpu().clone() for name, v in kept.items() if isinstance(v, Tensor)},

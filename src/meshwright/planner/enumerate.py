@@ -16,7 +16,12 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import RECOMPUTES, Plan
 from meshwright.specs.workload import Workload
 
-MICROBATCH_SIZES = (1, 2, 4, 8)  # sequences; larger ones only lengthen the bubble of the pipelines considered here
+MICROBATCH_SIZES = (
+    1,
+    2,
+    4,
+    8,
+)  # sequences; larger ones only lengthen the bubble of the pipelines considered here
 ONE_STAGE_ORDER = "1f1b"  # without stages to fill all orders take as long, and this one keeps the least
 Progress = Callable[[str, float], None]
 
@@ -87,8 +92,13 @@ def plans_for(
             candidates.append(result)
     if not candidates:
         raise out_of_memory(rejected)
-    order = sorted(candidates, key=lambda c: (c.step.value, c.peak_bytes, c.description))
+    order = sorted(candidates, key=lambda c: (_rounded(c.step.value), c.peak_bytes, c.description))
     return Ranking(tuple(order), tuple(rejected))
+
+
+def _rounded(seconds: float) -> float:
+    """Seconds to nine digits: what differs only by the rounding of sums is equally fast."""
+    return float(f"{seconds:.9g}")
 
 
 def choices(

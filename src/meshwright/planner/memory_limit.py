@@ -94,7 +94,11 @@ def out_of_memory(rejected: Sequence[Rejection]) -> OutOfMemoryError:
 
 def describe(plan: Plan) -> str:
     """A plan in a few words: degrees, schedule, microbatch, what is recomputed and split."""
-    words = [f"pp={plan.pp} dp={plan.dp}", plan.schedule if plan.pp > 1 else "", f"microbatch {plan.microbatch_size}"]
+    words = [
+        f"pp={plan.pp} dp={plan.dp}",
+        plan.schedule if plan.pp > 1 else "",
+        f"microbatch {plan.microbatch_size}",
+    ]
     words += ["recompute"] if plan.recompute != "none" else []
     words += ["split backward"] if plan.split_backward else []
     return " ".join(word for word in words if word)

@@ -29,4 +29,5 @@ def initial_value(
     if name.endswith(RESIDUAL_OUTPUTS):
         std /= (RESIDUAL_ADDITIONS_PER_BLOCK * num_layers) ** 0.5
     generator = keyed_generator(random_key(seed, name))
-    return torch.empty(shape).normal_(0.0, std, generator=generator).to(dtype)
+    drawn = torch.empty(shape, dtype=torch.float32).normal_(0.0, std, generator=generator)
+    return drawn.to(dtype)

@@ -1,0 +1,93 @@
+"""What an instruction costs besides its work: rows that do nothing, on one rank, in microseconds a row.
+
+    python benchmarks/interpreter_overhead.py
+
+Compute rows run on the host; asynchronous rows are handed to a stream's thread, for which nobody waits (as a SEND) or
+the next row does (a RECEIVE that comes too late: two switches of threads). The lower quartile is what a quiet machine
+shows.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from meshwright.executor.context import Context
+from meshwright.executor.handler import handles
+from meshwright.executor.interpreter import Interpreter
+from meshwright.executor.rank_list import compile_rank
+from meshwright.executor.value_store import ValueStore
+from meshwright.executor.watchdog import Position, SharedPositions
+from meshwright.ir.program import Axis, Program, ProgramBuilder
+from meshwright.ir.replay import wire
+from meshwright.ir.table import Effect, Kind, Microbatch, Pattern, ValueKind
+
+NUM_ROWS = 1_000
+NUM_ROUNDS = 21
+CLAIM_US = 30.0  # issue 3, condition 7
+ITEM = ValueKind("item", index="none", microbatch=False)
+READ = Pattern("item", index="none")
+
+EMPTY = Effect(Kind.COMPUTE, "EMPTY", (READ, READ, READ), (READ, READ._replace(part_offset=1)))
+FIRST = Effect(Kind.COMPUTE, "FIRST", (), (READ,))
+ASIDE = Effect(Kind.CALL, "ASIDE", (), (READ,))
+WAITED = Effect(Kind.CALL, "ASIDE", (READ,), (READ,))
+
+
+def rows(effect: Effect, stream: str) -> Program:
+    """A list of the same row; each reads what the one before wrote."""
+    builder = ProgramBuilder(
+        (Axis("pp", 1),), value_kinds=(ITEM,), paths=((),), microbatches=(Microbatch(1, 1.0),)
+    )
+    builder.add(0, FIRST)
+    for _ in range(NUM_ROWS):
+        builder.add(0, effect, stream=stream)
+    return builder.build()
+
+
+def microseconds_a_row(program: Program) -> list[float]:
+    """Of every round, the first one left out."""
+    handles("FIRST")(lambda context, row, inputs: (None,))
+    handles("EMPTY")(lambda context, row, inputs: (None, None))
+    handles("ASIDE")(lambda context, row, inputs: (None,))
+    ranked = compile_rank(wire(program), 0, lambda name: None)
+    context = Context(0, 1, {"pp": 0}, groups=None)  # type: ignore[arg-type]
+    with tempfile.TemporaryDirectory() as folder:
+        shared = SharedPositions(Path(folder) / "positions", 1, is_new=True)
+        interpreter = Interpreter(ranked, ValueStore(ranked, {}), context, Position(shared, 0))
+        found = []
+        for _ in range(NUM_ROUNDS + 1):
+            begin_s = time.perf_counter()
+            interpreter.run_iteration()
+            interpreter.drain()
+            found.append((time.perf_counter() - begin_s) / NUM_ROWS * 1e6)
+        interpreter.close()
+        shared.close()
+    return found[1:]
+
+
+def main() -> None:
+    """One JSON line a measurement."""
+    torch.set_num_threads(1)
+    kinds = (("compute", EMPTY, "compute"), ("stream", ASIDE, "host"), ("awaited stream", WAITED, "host"))
+    for name, effect, stream in kinds:
+        found = microseconds_a_row(rows(effect, stream))
+        quartiles = statistics.quantiles(found, n=4)
+        value = statistics.median(found)
+        line = {
+            "claim": f"interpreter overhead of a {name} row at most {CLAIM_US:g} us",
+            "value_us": round(value, 2),
+            "quartiles_us": [round(quartiles[0], 2), round(quartiles[2], 2)],
+            "ratio": round(CLAIM_US / value, 2),
+            "passed": value <= CLAIM_US,
+        }
+        print(json.dumps(line))  # noqa: T201 - a benchmark's result is what it prints
+
+
+if __name__ == "__main__":
+    main()

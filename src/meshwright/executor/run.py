@@ -1,0 +1,171 @@
+"""One job under way, seen from the parent: follows the ranks, finds who failed first, stops them all at one iteration."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from meshwright.executor.gather import Iteration, JobResult, gather
+from meshwright.executor.job import Job
+from meshwright.executor.watchdog import SharedPositions, Watchdog
+from meshwright.executor.worker_process import STOP_S, Report, WorkerProcess
+from meshwright.specs.error import ExecutionError
+
+POLL_S = 0.05  # how often the parent looks at processes and watchdog between reports
+GRACE_S = 1.0  # after the first failure the other ranks may say something, too: the earliest is the cause
+# On Ctrl-C all ranks stop at one iteration that none has begun: this far ahead of the first one.
+STOP_MARGIN_S = 0.2
+
+Progress = Callable[[Iteration], None]
+
+
+class Run:
+    """Holds what the ranks have reported so far."""
+
+    def __init__(
+        self,
+        job: Job,
+        folder: Path,
+        shared: SharedPositions,
+        workers: Sequence[WorkerProcess],
+        reports: SimpleQueue[Report],
+    ) -> None:
+        self.job, self.folder, self.shared, self.workers, self.reports = job, folder, shared, workers, reports
+        self.rank_of_worker = {worker.number: rank for rank, worker in enumerate(workers)}
+        self.sums: list[dict[int, dict[str, Any]]] = []  # iteration -> rank -> what it reported
+        self.done: set[int] = set()
+        self.finished: list[Iteration] = []
+        self.begin_s = time.monotonic()
+        self.interrupted = False
+
+    def follow(self, timeout_s: float, progress: Progress | None, duration_s: float | None) -> JobResult:
+        """Start all ranks and listen until all are done."""
+        for rank, worker in enumerate(self.workers):
+            worker.send(folder=str(self.folder), rank=rank)
+        watchdog = Watchdog(self.shared, timeout_s)
+        while len(self.done) < len(self.workers):
+            try:
+                self._listen(progress)
+                if watchdog.is_expired():
+                    raise ExecutionError(
+                        f"no rank has moved for {timeout_s:g} s:\n{self._positions()}",
+                        next="give a longer timeout if a step takes that long; else look at what the named rows wait for",
+                    )
+                if duration_s is not None and time.monotonic() - self.begin_s > duration_s:
+                    duration_s = None
+                    self._stop()
+            except KeyboardInterrupt:
+                if self.interrupted:
+                    return self._what_was_reached()
+                self.interrupted = True
+                self._stop()
+        return gather(self.job, self.folder, self.finished, self.interrupted)
+
+    def _listen(self, progress: Progress | None) -> None:
+        """Take reports for a while."""
+        try:
+            number, report = self.reports.get(timeout=POLL_S)
+        except Empty:
+            return
+        rank = self.rank_of_worker.get(number)
+        if "error" in report or "closed" in report:
+            self._raise_failure(number, report)
+        if rank is None:
+            return
+        if "done" in report:
+            self.done.add(rank)
+        elif "iteration" in report:
+            self._note(rank, report, progress)
+
+    def _note(self, rank: int, report: dict[str, Any], progress: Progress | None) -> None:
+        """One rank has finished an iteration; the last of them completes it."""
+        iteration = report["iteration"]
+        while len(self.sums) <= iteration:
+            self.sums.append({})
+        self.sums[iteration][rank] = report
+        if len(self.sums[iteration]) < len(self.workers):
+            return
+        rows = self.sums[iteration].values()
+        end_s = max(row["time"] for row in rows)
+        before_s = self.finished[-1].end_s if self.finished else self.begin_s
+        tables = self.job.program.tables
+        replicas = self.job.num_ranks // self.job.program.axes[0].size
+        finished = Iteration(
+            number=iteration,
+            loss=sum(row.get("loss", 0.0) for row in rows),
+            gradient_norm=sum(row.get("squared_norm", 0.0) for row in rows) ** 0.5,
+            tokens=sum(microbatch.tokens for microbatch in tables.microbatches) * replicas,
+            seconds=end_s - before_s,
+            end_s=end_s,
+        )
+        self.finished.append(finished)
+        if progress is not None:
+            progress(finished)
+
+    def _stop(self) -> None:
+        """Let all ranks stop at the same iteration, one that none of them can have begun by the time they read this."""
+        longest = max((it.seconds for it in self.finished[1:]), default=STOP_MARGIN_S)
+        ahead = 2 + int(STOP_MARGIN_S / max(longest, 1e-4))
+        self.shared.stop_after(self.shared.furthest() + ahead)
+
+    def _what_was_reached(self) -> JobResult:
+        """The losses so far; the ranks are ended and give nothing more."""
+        return JobResult(trace=None, iterations=tuple(self.finished), interrupted=True, was_killed=True)
+
+    def _positions(self) -> str:
+        """Where every rank is, in words."""
+        lines = []
+        for rank in range(self.job.num_ranks):
+            lines.append(f"  rank {rank}: {self._position(rank)}")
+        return "\n".join(lines)
+
+    def _position(self, rank: int) -> str:
+        iteration, row, waited = self.shared.of(rank)
+        if iteration < 0:
+            return "has not begun"
+        first = int(self.job.program.offsets[rank])
+        if first == int(self.job.program.offsets[rank + 1]):
+            return "has an empty list"
+        text = f"iteration {iteration}, {self.job.program.text_of(first + row)} (position {row})"
+        if waited >= 0:
+            text += f", which waits for {self.job.program.text_of(first + waited)}"
+        return text
+
+    def _raise_failure(self, number: int, report: dict[str, Any]) -> None:
+        """Name the rank that failed first. A rank that died without a word is the cause of the errors of its peers."""
+        reports: list[Report] = [(number, report)]
+        end_s = time.monotonic() + GRACE_S
+        while (left := end_s - time.monotonic()) > 0:
+            try:
+                reports.append(self.reports.get(timeout=left))
+            except Empty:
+                break
+        spoke = {worker for worker, said in reports if "error" in said}
+        silent = [worker for worker, said in reports if "closed" in said and worker not in spoke]
+        if silent:
+            raise ExecutionError(self._death(silent[0]))
+        first, said = min(
+            ((worker, said) for worker, said in reports if "error" in said), key=lambda item: item[1]["time"]
+        )
+        rank = self.rank_of_worker.get(first, first)
+        where = (
+            f"at {said['row']}, iteration {said['iteration']}"
+            if "row" in said
+            else f"at {self._position(rank)}"
+        )
+        raise ExecutionError(f"rank {rank} failed {where}: {said['error']}\n{said['traceback'].strip()}")
+
+    def _death(self, number: int) -> str:
+        worker = next((worker for worker in self.workers if worker.number == number), None)
+        if worker is None:
+            return f"worker {number} of the pool, which was not in use, has died"
+        rank = self.rank_of_worker[number]
+        code = worker.process.wait(STOP_S)
+        how = f"was ended by signal {-code}" if code < 0 else f"exited with status {code}"
+        words = worker.last_words()
+        return f"rank {rank} died ({how}) at {self._position(rank)}" + (
+            f"; its last words:\n{words}" if words else ""
+        )

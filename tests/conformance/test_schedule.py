@@ -1,0 +1,130 @@
+"""Every schedule through every pass that applies: proven, the same in text, and timed as the reference says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import numpy as np
+import pytest
+
+from meshwright.ir.metrics import bubble, device_time_s, idle_s, peak_alive, span_s
+from meshwright.ir.program import Axis, Program
+from meshwright.ir.reference import interpret
+from meshwright.ir.replay import HOSTS, replay, wire
+from meshwright.ir.symbolic import outputs
+from meshwright.ir.table import ParameterGroup
+from meshwright.ir.text import from_text, to_text
+from meshwright.ir.trace import Trace
+from meshwright.ir.verify import verify
+from meshwright.lowering.order import program_of_orders
+from meshwright.lowering.recompute import Recompute
+from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
+from meshwright.lowering.split_backward import SplitBackward
+from meshwright.lowering.transfer import Transfers
+from meshwright.schedules import registered
+from tests.ir.random_program import random_costs
+
+COUNTS = [(1, 1), (1, 3), (2, 1), (2, 2), (2, 5), (3, 2), (3, 7), (4, 8)]
+PASSES = {
+    "plain": (),
+    "recompute": (Recompute(),),
+    "split": (SplitBackward(),),
+    "split_recompute": (SplitBackward(), Recompute()),
+}
+NAMES = sorted(
+    name for name, made in registered().items() if made.function.__module__.startswith("meshwright.")
+)
+
+
+def lowered(name: str, passes: str, p: int, m: int, dp: int = 1) -> Program:
+    """The whole program of a training iteration."""
+    orders = registered()[name].orders(p, m)
+    stages = 1 + max(c.stage for row in orders for c in row)
+    groups = [ParameterGroup(f"stage{s}", (s,), 4, ("dp",)) for s in range(stages)]
+    program = program_of_orders(orders, groups=groups, collapsed=[Axis("dp", dp, False)])
+    for one in PASSES[passes]:
+        program = one(program)
+    return Transfers()(OptimizerStep()(ReduceGradients()(program)))
+
+
+CASES = [  # a schedule that splits by itself is not split again
+    (name, passes)
+    for name in NAMES
+    for passes in PASSES
+    if not (registered()[name].splits_backward and "split" in passes)
+]
+
+
+@pytest.fixture(params=CASES, ids=lambda case: "-".join(case))
+def case(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """A schedule and a choice of passes."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("p, m", COUNTS)
+def test_it_is_proven_on_both_hosts(case: tuple[str, str], p: int, m: int) -> None:
+    for dp in (1, 2):
+        program = lowered(*case, p, m, dp)
+        for host in HOSTS:
+            verify(program, host)
+        for axis in program.axes:
+            verify(program.expand(axis.name))
+
+
+@pytest.mark.parametrize("p, m", COUNTS)
+def test_it_replays_as_the_reference(case: tuple[str, str], p: int, m: int) -> None:
+    program = lowered(*case, p, m, 2)
+    if program.num_rows > 200:
+        program = lowered(*case, min(p, 3), min(m, 4), 2)
+    seconds, latency_s = random_costs(Random(p * 100 + m), program)
+    for host in HOSTS:
+        expected = interpret(program, seconds, latency_s, 2, host)
+        for one, other in zip(
+            expected, replay(wire(program), seconds, latency_s, iterations=2, host=host), strict=True
+        ):
+            np.testing.assert_allclose(other, one, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("p, m", COUNTS)
+def test_its_text_is_the_program(case: tuple[str, str], p: int, m: int) -> None:
+    program = lowered(*case, p, m, 2)
+    back = from_text(to_text(program))
+    assert back.digest() == program.digest()
+    assert [back.row(i) for i in range(back.num_rows)] == [program.row(i) for i in range(program.num_rows)]
+
+
+@pytest.mark.parametrize("p, m", [(2, 4), (4, 8)])
+def test_its_metrics_fit_together(case: tuple[str, str], p: int, m: int) -> None:
+    program = lowered(*case, p, m)
+    trace = Trace(
+        program, *replay(wire(program), *random_costs(Random(m), program), iterations=2), "max-plus"
+    )
+    assert 0.0 <= bubble(trace) < 1.0
+    assert device_time_s(trace) <= span_s(trace) + 1e-12
+    assert idle_s(trace) == pytest.approx(bubble(trace) * span_s(trace) * p)
+    assert all(1 <= peak <= m * registered()[case[0]].num_chunks for peak in peak_alive(trace))
+
+
+@pytest.mark.parametrize("p, m", [(1, 1), (2, 3), (4, 5)])
+def test_all_schedules_make_the_same_gradients(p: int, m: int) -> None:
+    """The symbolic content of every stage's parameters after the step is the same for all schedules of as many stages."""
+    seen: dict[int, set[frozenset[object]]] = {}
+    for name in NAMES:
+        if registered()[name].splits_backward:
+            continue
+        program = lowered(name, "plain", p, m)
+        seen.setdefault(program.tables.num_stages, set()).add(frozenset(outputs(program).values()))
+    assert seen and all(len(contents) == 1 for contents in seen.values())
+
+
+@pytest.mark.parametrize("p, m", COUNTS)
+def test_every_move_is_needed_once(case: tuple[str, str], p: int, m: int) -> None:
+    program = lowered(*case, p, m)
+    moves = Counter(
+        view.text
+        for d in range(p)
+        for view in program.instructions(d)
+        if view.name.startswith(("SEND", "RECV"))
+    )
+    assert set(moves.values()) <= {1}
