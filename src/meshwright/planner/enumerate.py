@@ -16,12 +16,8 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import RECOMPUTES, Plan
 from meshwright.specs.workload import Workload
 
-MICROBATCH_SIZES = (
-    1,
-    2,
-    4,
-    8,
-)  # sequences; larger ones only lengthen the bubble of the pipelines considered here
+# Sequences; larger ones only lengthen the bubble of the pipelines considered here.
+MICROBATCH_SIZES = (1, 2, 4, 8)
 ONE_STAGE_ORDER = "1f1b"  # without stages to fill all orders take as long, and this one keeps the least
 Progress = Callable[[str, float], None]
 

@@ -1,0 +1,245 @@
+"""Compares a predicted with a measured trace of one program: step, device time, bubble, peaks, and every name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from meshwright.ir import metrics
+from meshwright.ir.program import Program
+from meshwright.ir.trace import Trace
+from meshwright.reports.comparison import comparison_html, comparison_text
+from meshwright.specs.error import ProgramError
+
+WARM_UP = (
+    1  # iterations left out where three or more were run: the first one meets cold caches and new memory
+)
+LEAST_FOR_WARM_UP = 3
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One number predicted and measured; `low` and `high` are the interval of the prediction."""
+
+    name: str
+    predicted: float | None
+    measured: float | None
+    unit: str = "s"
+    low: float | None = None
+    high: float | None = None
+    basis: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """predicted / measured - 1; None where one of them is missing or nothing was measured."""
+        if self.predicted is None or not self.measured:
+            return None
+        return self.predicted / self.measured - 1.0
+
+    def row(self) -> dict[str, Any]:
+        """As `reports.comparison` takes it."""
+        found = {
+            "name": self.name,
+            "predicted": self.predicted,
+            "measured": self.measured,
+            "unit": self.unit,
+            "basis": self.basis,
+        }
+        return found if self.low is None else {**found, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True)
+class NameRow:
+    """All instructions of one name: median seconds, and how many an iteration has."""
+
+    name: str
+    seconds: Quantity
+    num_predicted: int
+    num_measured: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Where the prediction was right and where not. `str()` is a table, `rows()` feeds reports.
+
+    Attributes:
+        step: seconds of an iteration in the long run (the median distance between the ends of iterations).
+        span: makespan of one iteration; device_time: DESIGN's, of the device that takes longest.
+        bubble: idle share of the compute streams, median over iterations.
+        peaks: peak bytes of every device's memory tier "device", by number of the measured list.
+        names: by instruction name, computes first.
+        is_same_program: False where different programs were compared on request.
+    """
+
+    step: Quantity
+    span: Quantity
+    device_time: Quantity
+    bubble: Quantity
+    peaks: tuple[Quantity, ...]
+    names: tuple[NameRow, ...]
+    is_same_program: bool = True
+
+    def quantities(self) -> tuple[Quantity, ...]:
+        """All numbers in the order of the table."""
+        whole = (self.step, self.span, self.device_time, self.bubble)
+        return (*whole, *self.peaks, *(row.seconds for row in self.names))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One mapping a quantity, as `reports.comparison` takes them."""
+        return [quantity.row() for quantity in self.quantities()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data in SI units, for --json."""
+        counts = {
+            row.name: {"predicted": row.num_predicted, "measured": row.num_measured} for row in self.names
+        }
+        return {"is_same_program": self.is_same_program, "rows": self.rows(), "counts": counts}
+
+    def __str__(self) -> str:
+        return comparison_text(self.rows())
+
+    def _repr_html_(self) -> str:
+        return comparison_html(self.rows())
+
+
+def compare(predicted: Trace, measured: Trace, *, allow_different: bool = False) -> Comparison:
+    """Predicted beside measured.
+
+    A trace whose data-parallel axis is collapsed and one with a list for every device are the same program. Where there
+    are three iterations or more the first is left out.
+
+    Args:
+        allow_different: compare traces of different programs all the same; then only what both have is comparable.
+
+    Raises:
+        ProgramError: the traces are of different programs.
+    """
+    is_same = is_same_program(predicted.program, measured.program)
+    if not is_same and not allow_different:
+        raise ProgramError(
+            f"the traces are of different programs: predicted {predicted.digest} ({predicted.program!r}), "
+            f"measured {measured.digest} ({measured.program!r})",
+            allowed="two traces of one program",
+            next="simulate the plan that was measured, or ask for different programs to be compared",
+        )
+    both = steady(predicted), steady(measured)
+    return Comparison(
+        _step(predicted.metadata, *both),
+        _median_quantity("span", metrics.span_s, *both),
+        _median_quantity("device time", metrics.device_time_s, *both),
+        _median_quantity("bubble", metrics.bubble, *both, unit="share"),
+        _peaks(predicted, measured),
+        _names(*both),
+        is_same_program=is_same,
+    )
+
+
+def is_same_program(one: Program, other: Program) -> bool:
+    """Do two programs say the same, once every device has a list of its own?"""
+    if one.digest() == other.digest():
+        return True
+    if one.num_lists == other.num_lists or one.num_devices != other.num_devices:
+        return False
+    return expanded(one).digest() == expanded(other).digest()
+
+
+def expanded(program: Program) -> Program:
+    """With a list for every device."""
+    for axis in program.axes:
+        program = program.expand(axis.name)
+    return program
+
+
+def steady(trace: Trace) -> Trace:
+    """The trace without its first iteration, where enough others are left."""
+    if trace.num_iterations < LEAST_FOR_WARM_UP:
+        return trace
+    times = {name: getattr(trace, name)[WARM_UP:] for name in ("posted_s", "start_s", "end_s")}
+    return replace(trace, **times)
+
+
+def step_s(trace: Trace) -> float:
+    """Seconds of an iteration in the long run: the median distance between the last ends of successive iterations.
+
+    The period of `metrics`, as a median, so that one disturbed iteration of a measurement does not move it; with one
+    iteration it is the span.
+    """
+    if trace.num_iterations < 2:
+        return metrics.span_s(trace)
+    return float(np.median(np.diff(trace.end_s.max(axis=1))))
+
+
+def _step(said: Mapping[str, Any], predicted: Trace, measured: Trace) -> Quantity:
+    """The step, with the interval and basis that the predicted trace carries."""
+    interval = said.get("step") or {}
+    return Quantity(
+        "step",
+        step_s(predicted),
+        step_s(measured),
+        low=interval.get("low"),
+        high=interval.get("high"),
+        basis=str(interval.get("basis", "")),
+    )
+
+
+def _median_quantity(name: str, metric: Any, predicted: Trace, measured: Trace, unit: str = "s") -> Quantity:
+    """A metric of one iteration as its median over the iterations of each trace."""
+    values = [
+        float(np.median([metric(trace, iteration) for iteration in range(trace.num_iterations)]))
+        for trace in (predicted, measured)
+    ]
+    return Quantity(name, values[0], values[1], unit)
+
+
+def _peaks(predicted: Trace, measured: Trace) -> tuple[Quantity, ...]:
+    """Peak of every measured device; a collapsed list of the prediction stands for all that it describes."""
+    if not predicted.memory and not measured.memory:
+        return ()
+    found = []
+    for device in range(measured.program.num_lists):
+        same = _list_at(predicted.program, measured.program.coordinates(device))
+        ours = metrics.peak_bytes(predicted, same) if predicted.memory and same is not None else None
+        theirs = metrics.peak_bytes(measured, device) if measured.memory else None
+        found.append(Quantity(f"peak memory, device {device}", ours, theirs, "B"))
+    return tuple(found)
+
+
+def _list_at(program: Program, coordinates: Mapping[str, int]) -> int | None:
+    """The list of a program at these coordinates; None where it has none there."""
+    number = 0
+    for axis in program.list_axes:
+        if coordinates.get(axis.name, 0) >= axis.size:
+            return None
+        number = number * axis.size + coordinates.get(axis.name, 0)
+    return number
+
+
+def _names(predicted: Trace, measured: Trace) -> tuple[NameRow, ...]:
+    """Median seconds and counts by name, in the order of kinds."""
+    seconds = [metrics.seconds_by_name(trace) for trace in (predicted, measured)]
+    counts = [_counts(trace.program) for trace in (predicted, measured)]
+    kinds = {e.name: int(e.kind) for trace in (measured, predicted) for e in trace.program.tables.effects}
+    names = sorted(dict.fromkeys([*seconds[0], *seconds[1]]), key=kinds.__getitem__)
+    return tuple(
+        NameRow(
+            name,
+            Quantity(name, seconds[0].get(name), seconds[1].get(name)),
+            counts[0].get(name, 0),
+            counts[1].get(name, 0),
+        )
+        for name in names
+    )
+
+
+def _counts(program: Program) -> dict[str, int]:
+    """Instructions of every name on all devices together."""
+    copies = program.num_devices // max(1, program.num_lists)
+    found: dict[str, int] = {}
+    numbers = np.bincount(program.columns.effect, minlength=len(program.tables.effects))
+    for effect, number in zip(program.tables.effects, numbers.tolist(), strict=True):
+        if number:
+            found[effect.name] = found.get(effect.name, 0) + number * copies
+    return found

@@ -1,0 +1,1 @@
+"""Systems that cut a model into stages and fill them with microbatches."""
