@@ -1,3 +1,152 @@
-"""meshwright turns a model, a cluster and a workload into a plan, shows its cost, runs it, and compares the two."""
+"""meshwright turns a model, a cluster and a workload into a plan, shows its cost, runs it, and compares the two.
+
+    import meshwright as mw
+
+    plans = mw.plan(mw.Model("Qwen3-32B"), mw.Cluster("32x8xH100"), global_batch=1024, seq=8192)
+    predicted = mw.simulate(plans[0])
+
+Every name here is imported when it is first used: `import meshwright` loads neither torch nor numpy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from meshwright.api import (
+        Check,
+        calibrate,
+        check,
+        compare,
+        find,
+        load,
+        lower,
+        plan,
+        run_training,
+        simulate,
+        train,
+    )
+    from meshwright.catalog import names
+    from meshwright.evidence import Comparison, reproduce
+    from meshwright.ir.metrics import bubble, device_time_s, idle_s, peak_bytes, period_s, span_s
+    from meshwright.ir.program import Program
+    from meshwright.ir.trace import Trace
+    from meshwright.ir.verify import verify
+    from meshwright.reports.notebook import display
+    from meshwright.schedules.order import Schedule, schedule
+    from meshwright.specs.cluster import ClusterSpec
+    from meshwright.specs.cluster_source import Cluster
+    from meshwright.specs.device import DeviceSpec
+    from meshwright.specs.error import (
+        DeadlockError,
+        ExecutionError,
+        MeshwrightError,
+        OutOfMemoryError,
+        PlanError,
+        ProgramError,
+        ScheduleError,
+        SpecError,
+        UnknownNameError,
+    )
+    from meshwright.specs.model import ModelSpec
+    from meshwright.specs.model_source import load_model as Model
+    from meshwright.specs.plan import Plan
+    from meshwright.specs.prediction import Prediction
+    from meshwright.specs.profile import Profile
+    from meshwright.specs.workload import Workload
+
+# Public name -> module, and the name there where it is another.
+_PLACES: dict[str, str] = {
+    **dict.fromkeys(("Check", "calibrate", "check", "compare", "find", "load", "lower"), "meshwright.api"),
+    **dict.fromkeys(("plan", "run_training", "simulate", "train"), "meshwright.api"),
+    "names": "meshwright.catalog",
+    **dict.fromkeys(("Comparison", "reproduce"), "meshwright.evidence"),
+    **dict.fromkeys(
+        ("bubble", "device_time_s", "idle_s", "peak_bytes", "period_s", "span_s"), "meshwright.ir.metrics"
+    ),
+    "Program": "meshwright.ir.program",
+    "Trace": "meshwright.ir.trace",
+    "verify": "meshwright.ir.verify",
+    "display": "meshwright.reports.notebook",
+    **dict.fromkeys(("Schedule", "schedule"), "meshwright.schedules.order"),
+    "ClusterSpec": "meshwright.specs.cluster",
+    "Cluster": "meshwright.specs.cluster_source",
+    "DeviceSpec": "meshwright.specs.device",
+    **dict.fromkeys(
+        (
+            *("DeadlockError", "ExecutionError", "MeshwrightError", "OutOfMemoryError", "PlanError"),
+            *("ProgramError", "ScheduleError", "SpecError", "UnknownNameError"),
+        ),
+        "meshwright.specs.error",
+    ),
+    "ModelSpec": "meshwright.specs.model",
+    "Model": "meshwright.specs.model_source:load_model",
+    "Plan": "meshwright.specs.plan",
+    "Prediction": "meshwright.specs.prediction",
+    "Profile": "meshwright.specs.profile",
+    "Workload": "meshwright.specs.workload",
+}
+
+__all__ = [
+    "Check",
+    "Cluster",
+    "ClusterSpec",
+    "Comparison",
+    "DeadlockError",
+    "DeviceSpec",
+    "ExecutionError",
+    "MeshwrightError",
+    "Model",
+    "ModelSpec",
+    "OutOfMemoryError",
+    "Plan",
+    "PlanError",
+    "Prediction",
+    "Profile",
+    "Program",
+    "ProgramError",
+    "Schedule",
+    "ScheduleError",
+    "SpecError",
+    "Trace",
+    "UnknownNameError",
+    "Workload",
+    "__version__",
+    "bubble",
+    "calibrate",
+    "check",
+    "compare",
+    "device_time_s",
+    "display",
+    "find",
+    "idle_s",
+    "load",
+    "lower",
+    "names",
+    "peak_bytes",
+    "period_s",
+    "plan",
+    "reproduce",
+    "run_training",
+    "schedule",
+    "simulate",
+    "span_s",
+    "train",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'meshwright' has no attribute {name!r}")
+    module, _, attribute = _PLACES[name].partition(":")
+    value = getattr(importlib.import_module(module), attribute or name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

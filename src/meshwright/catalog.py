@@ -179,7 +179,11 @@ def _guarded(run: Callable[[], Any], what: str, path: Path | None = None) -> Any
         raise
     except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
-        own = [f"line {frame.lineno}: " for frame in frames if path and Path(frame.filename) == path]
+        own = [
+            f"line {frame.lineno}: "
+            for frame in frames
+            if path and Path(frame.filename).resolve() == path.resolve()
+        ]
         if isinstance(error, SyntaxError):
             own = [f"line {error.lineno}: "]
         raise SpecError(

@@ -14,4 +14,6 @@ def check_golden(name: str, text: str) -> None:
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
     assert path.is_file(), f"{path} is not there; UPDATE_GOLDEN=1 writes it"
-    assert text == path.read_text(), f"{path.name} differs; where that is intended, UPDATE_GOLDEN=1 writes it anew"
+    assert text == path.read_text(), (
+        f"{path.name} differs; where that is intended, UPDATE_GOLDEN=1 writes it anew"
+    )

@@ -113,7 +113,13 @@ KINDS = {
     "total": ValueKind("total", index="none", microbatch=False, accumulates=True),
     "inbox": ValueKind("inbox", index="none", microbatch=False),
 }
-LOCAL = ((Kind.COMPUTE, "compute"), (Kind.LOAD, "load"), (Kind.STORE, "store"), (Kind.COPY, "copy"), (Kind.CALL, "host"))
+LOCAL = (
+    (Kind.COMPUTE, "compute"),
+    (Kind.LOAD, "load"),
+    (Kind.STORE, "store"),
+    (Kind.COPY, "copy"),
+    (Kind.CALL, "host"),
+)
 PARTS = 5
 
 
@@ -124,12 +130,20 @@ class RandomWalk:
         self.rng = rng
         self.ring = rng.choice((0, 0, 1, 2, 3))
         self.axes = rng.choice(
-            [[Axis("a", rng.randint(1, 4))], [Axis("a", 2), Axis("b", 2)], [Axis("a", rng.randint(2, 3)), Axis("c", 2, False)]]
+            [
+                [Axis("a", rng.randint(1, 4))],
+                [Axis("a", 2), Axis("b", 2)],
+                [Axis("a", rng.randint(2, 3)), Axis("c", 2, False)],
+            ]
         )
         self.lists = int(np.prod([axis.size for axis in self.axes if axis.materialised]))
         kinds = {**KINDS, "inbox": KINDS["inbox"]._replace(ring=self.ring)}
-        self.builder = ProgramBuilder(self.axes, value_kinds=tuple(kinds.values()), microbatches=(Microbatch(1, 1.0),))
-        self.held: list[set[tuple[str, int]]] = [{("kept", k) for k in range(PARTS)} for _ in range(self.lists)]
+        self.builder = ProgramBuilder(
+            self.axes, value_kinds=tuple(kinds.values()), microbatches=(Microbatch(1, 1.0),)
+        )
+        self.held: list[set[tuple[str, int]]] = [
+            {("kept", k) for k in range(PARTS)} for _ in range(self.lists)
+        ]
         self.inbox: list[list[int]] = [[] for _ in range(self.lists)]  # parts, in the order of their writes
         self.written: list[set[tuple[str, int]]] = [set() for _ in range(self.lists)]
         self.lengths = [0] * self.lists
@@ -145,7 +159,9 @@ class RandomWalk:
 
     def some_reads(self, device: int, low: int = 0) -> tuple[Pattern, ...]:
         choice = self.readable(device)
-        reads = [self.pattern(*one) for one in self.rng.sample(choice, min(len(choice), self.rng.randint(low, 3)))]
+        reads = [
+            self.pattern(*one) for one in self.rng.sample(choice, min(len(choice), self.rng.randint(low, 3)))
+        ]
         old = sorted(self.written[device])
         if old and self.rng.random() < 0.15:
             kind, part = self.rng.choice(old)
@@ -159,12 +175,25 @@ class RandomWalk:
             self.held[device].add((kind, part))
             self.written[device].add((kind, part))
 
-    def add(self, device: int, effect: Effect, stream: str, exchange: Exchange | None = None, batch: int = 0) -> None:
+    def add(
+        self, device: int, effect: Effect, stream: str, exchange: Exchange | None = None, batch: int = 0
+    ) -> None:
         rng, length = self.rng, self.lengths[device]
-        after = tuple(sorted(rng.sample(range(length), min(length, 1)))) if rng.random() < 0.1 and not batch else ()
+        after = (
+            tuple(sorted(rng.sample(range(length), min(length, 1))))
+            if rng.random() < 0.1 and not batch
+            else ()
+        )
         work = Work(effect.name, share=1 / rng.randint(1, 3)) if rng.random() < 0.5 else None
         self.builder.add(
-            device, effect, stream=stream, exchange=exchange, batch=batch, after=after, work=work, part=rng.randint(0, 1)
+            device,
+            effect,
+            stream=stream,
+            exchange=exchange,
+            batch=batch,
+            after=after,
+            work=work,
+            part=rng.randint(0, 1),
         )
         self.lengths[device] += 1
 

@@ -73,7 +73,17 @@ def test_compiled_and_plain_dependencies_are_the_same(monkeypatch: pytest.Monkey
         plain = wire(program)
         monkeypatch.setattr(kernel, "SMALL_ROWS", 0)
         fast = wire(program)
-        for name in ("ptr", "row", "lag", "version", "write_ptr", "code", "root", "resident_ptr", "resident_code"):
+        for name in (
+            "ptr",
+            "row",
+            "lag",
+            "version",
+            "write_ptr",
+            "code",
+            "root",
+            "resident_ptr",
+            "resident_code",
+        ):
             np.testing.assert_array_equal(getattr(plain.deps, name), getattr(fast.deps, name), err_msg=name)
         np.testing.assert_array_equal(plain.next_end, fast.next_end)
 
@@ -107,12 +117,20 @@ def test_order_of_replay_is_a_possible_order() -> None:
 
 def two_devices(batched: bool, slots: int = 0) -> Program:
     """Both devices give their x to the other on one stream: a SEND before a RECEIVE at both ends."""
-    builder = ProgramBuilder([Axis("a", 2)], value_kinds=(X, ValueKind("y", index="none", microbatch=False, ring=slots)))
+    builder = ProgramBuilder(
+        [Axis("a", 2)], value_kinds=(X, ValueKind("y", index="none", microbatch=False, ring=slots))
+    )
     x, y = Pattern("x", index="none"), Pattern("y", index="none")
     for device in (0, 1):
         builder.add(device, Effect(Kind.COMPUTE, "make", (), (x,)))
         batch = 1 if batched else 0
-        builder.add(device, Effect(Kind.SEND, "GIVE", (x,)), stream="wire", exchange=Exchange(("a",), None, 1), batch=batch)
+        builder.add(
+            device,
+            Effect(Kind.SEND, "GIVE", (x,)),
+            stream="wire",
+            exchange=Exchange(("a",), None, 1),
+            batch=batch,
+        )
         taken = Effect(Kind.RECEIVE, "TAKE", (), (y,), moves=x)
         builder.add(device, taken, stream="wire", exchange=Exchange(("a",), None, 1), batch=batch)
         builder.add(device, Effect(Kind.COMPUTE, "use", (y,)))

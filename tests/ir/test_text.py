@@ -30,7 +30,9 @@ torch_pipelining = pytest.importorskip("torch.distributed.pipelining.schedules")
 FIXED = ("1f1b", "gpipe", "interleaved_1f1b", "zb_h1")
 
 
-def lowered(name: str, p: int, m: int, *passes: object, groups: object = (), collapsed: object = ()) -> Program:
+def lowered(
+    name: str, p: int, m: int, *passes: object, groups: object = (), collapsed: object = ()
+) -> Program:
     program = program_of_orders(registered()[name].orders(p, m), groups=groups, collapsed=collapsed)  # type: ignore[arg-type]
     for one in passes:
         program = one(program)  # type: ignore[operator]
@@ -54,7 +56,10 @@ def test_golden_passes(word: str) -> None:
     groups += [ParameterGroup("tied", (0, 1), 80, ("dp",))] if word == "tied" else []
     trained = word in ("data_parallel", "tied")
     collapsed = [Axis("dp", 2, False)] if trained else []
-    check_golden(f"1f1b_{word}_p2_m2", to_text(lowered("1f1b", 2, 2, *passes, groups=groups if trained else (), collapsed=collapsed)))
+    check_golden(
+        f"1f1b_{word}_p2_m2",
+        to_text(lowered("1f1b", 2, 2, *passes, groups=groups if trained else (), collapsed=collapsed)),
+    )
 
 
 def test_the_example_of_the_design() -> None:
@@ -93,7 +98,11 @@ def test_random_programs_round_trip(seed: int) -> None:
 
 
 def test_works_round_trip() -> None:
-    works = {("F", 0): Work("F", 7, (1, 2), "bfloat16", 1.5, 2.5, 0.5), ("F", 1): Work("F", 7, flops=2.0), ("B", 0): Work("B")}
+    works = {
+        ("F", 0): Work("F", 7, (1, 2), "bfloat16", 1.5, 2.5, 0.5),
+        ("F", 1): Work("F", 7, flops=2.0),
+        ("B", 0): Work("B"),
+    }
     program = with_works(lowered("1f1b", 2, 2), works)
     back = from_text(to_text(program))
     assert [view.work for view in back.instructions(0)] == [view.work for view in program.instructions(0)]
@@ -135,8 +144,12 @@ class StageOfTorch:
 
 def torch_orders(name: str, p: int, m: int, v: int) -> list[list[str]]:
     """torch's own actions of a schedule, as texts, by rank."""
-    made = getattr(torch_pipelining, name)([StageOfTorch(k * p, p * v, 0, p) for k in range(v)], m, loss_fn=lambda *_: None)
-    return [["" if action is None else str(action) for action in made.pipeline_order[rank]] for rank in range(p)]
+    made = getattr(torch_pipelining, name)(
+        [StageOfTorch(k * p, p * v, 0, p) for k in range(v)], m, loss_fn=lambda *_: None
+    )
+    return [
+        ["" if action is None else str(action) for action in made.pipeline_order[rank]] for rank in range(p)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +181,10 @@ def test_torchs_interleaved_is_ours() -> None:
     """The same warm-up and the same order on every rank."""
     p, m, v = 4, 8, 2
     theirs = [[text for text in row if text] for row in torch_orders("ScheduleInterleaved1F1B", p, m, v)]
-    ours = [[f"{c.stage}{c.name}{c.microbatch}" for c in row] for row in registered()["interleaved_1f1b"].orders(p, m, v)]
+    ours = [
+        [f"{c.stage}{c.name}{c.microbatch}" for c in row]
+        for row in registered()["interleaved_1f1b"].orders(p, m, v)
+    ]
     assert theirs == ours
 
 
@@ -181,7 +197,9 @@ def test_torch_loads_our_csv(name: str, p: int, m: int, tmp_path: object) -> Non
     path.write_text(to_torch_csv(program))
     v = registered()[name].num_chunks
     runtime = torch_pipelining._PipelineScheduleRuntime(
-        [StageOfTorch(k * p, p * v, 0, p) for k in range(v)], m, loss_fn=lambda *_: None  # type: ignore[list-item]
+        [StageOfTorch(k * p, p * v, 0, p) for k in range(v)],
+        m,
+        loss_fn=lambda *_: None,  # type: ignore[list-item]
     )
     runtime._load_csv(str(path), format="compute_comms")
     for rank in range(p):

@@ -44,7 +44,9 @@ def test_a_backward_before_its_forward_is_shown_in_the_grid() -> None:
     message = str(refused.value).splitlines()
     assert message[0] == "device 2, position 5: 2B1 runs before 2F1."
     assert message[2].split() == "pos dev0 dev1 dev2 dev3".split()
-    assert [line.split() for line in message if "<-- here" in line] == ["5 0SEND_F2 1F1 2B1 3SEND_B0 <-- here".split()]
+    assert [line.split() for line in message if "<-- here" in line] == [
+        "5 0SEND_F2 1F1 2B1 3SEND_B0 <-- here".split()
+    ]
 
 
 def test_a_forward_that_is_missing_is_shown() -> None:

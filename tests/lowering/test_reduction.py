@@ -30,7 +30,9 @@ def trained(name: str, p: int, m: int, groups: list[ParameterGroup], dp: int = 1
 
 
 def names(program: Program, device: int) -> list[str]:
-    return [view.text for view in program.instructions(device) if view.kind in (Kind.COMPUTE, Kind.COLLECTIVE)]
+    return [
+        view.text for view in program.instructions(device) if view.kind in (Kind.COMPUTE, Kind.COLLECTIVE)
+    ]
 
 
 def test_a_bucket_stands_behind_its_last_contribution() -> None:
@@ -43,7 +45,9 @@ def test_a_bucket_stands_behind_its_last_contribution() -> None:
 
 
 def test_nobody_to_reduce_with() -> None:
-    program = trained("1f1b", 2, 2, [ParameterGroup("g0", (0,), 4, ("dp",)), ParameterGroup("g1", (1,), 4, ("dp",))])
+    program = trained(
+        "1f1b", 2, 2, [ParameterGroup("g0", (0,), 4, ("dp",)), ParameterGroup("g1", (1,), 4, ("dp",))]
+    )
     assert names(program, 0)[-2:] == ["0B1", "0STEP"]
     verify(program)
 
@@ -55,10 +59,17 @@ def test_tied_parameters_are_reduced_between_their_stages(dp: int) -> None:
     groups.append(ParameterGroup("tied", (0, 2), 8, ("dp",) * (dp > 1)))
     program = trained("1f1b", 3, 2, groups, dp)
     verify(program)
-    tied = [view for d in range(3) for view in program.instructions(d) if view.name == "REDUCE_GRAD" and view.part == 1]
+    tied = [
+        view
+        for d in range(3)
+        for view in program.instructions(d)
+        if view.name == "REDUCE_GRAD" and view.part == 1
+    ]
     assert [view.device for view in tied] == [0, 2]
     assert {view.exchange.ends for view in tied if view.exchange} == {(0, 2)}
-    assert sum(view.name == "REDUCE_GRAD" for d in range(3) for view in program.instructions(d)) == (2 if dp == 1 else 5)
+    assert sum(view.name == "REDUCE_GRAD" for d in range(3) for view in program.instructions(d)) == (
+        2 if dp == 1 else 5
+    )
     step = next(view for view in program.instructions(0) if view.name == "STEP")
     reduced = {p.index for p in effect_of(program, step.row).reads if p.kind == "reduced_gradient"}
     assert reduced == ({"place"} if dp == 1 else {"groups"})
@@ -68,7 +79,9 @@ def test_tied_parameters_on_one_device_are_stepped_once() -> None:
     """A path there and back puts the first and the last stage on one device: one gradient, one reduction, one step."""
     orders = [[Compute(n, s, 0) for n, s in (("F", 0), ("F", 3), ("B", 3), ("B", 0))]]
     orders.append([Compute(n, s, 0) for n, s in (("F", 1), ("F", 2), ("B", 2), ("B", 1))])
-    groups = [ParameterGroup(f"g{s}", (s,), 4, ("dp",)) for s in range(4)] + [ParameterGroup("tied", (0, 3), 8, ("dp",))]
+    groups = [ParameterGroup(f"g{s}", (s,), 4, ("dp",)) for s in range(4)] + [
+        ParameterGroup("tied", (0, 3), 8, ("dp",))
+    ]
     program = program_of_orders(orders, groups=groups, collapsed=[DP])
     program = Transfers()(OptimizerStep()(ReduceGradients()(program)))
     verify(program)
@@ -76,14 +89,18 @@ def test_tied_parameters_on_one_device_are_stepped_once() -> None:
     assert sorted(names(program, 0)[2:]) == sorted(expected + ["3B0"])
     stepped = [view for view in program.instructions(0) if view.name == "STEP"]
     writes = [program.tables.effects[program.columns.effect[view.row]].writes for view in stepped]
-    assert [len(w) for w in writes] == [2, 2], "stage 0 steps its own group only, stage 3 its own and the tied one"
+    assert [len(w) for w in writes] == [2, 2], (
+        "stage 0 steps its own group only, stage 3 its own and the tied one"
+    )
 
 
 def test_a_reduction_over_the_wrong_axes_is_refused() -> None:
     groups = [ParameterGroup(f"g{s}", (s,), 4, ("dp",)) for s in range(2)]
     program = trained("1f1b", 2, 2, groups, 2)
     wrong = program.with_tables(
-        exchanges=tuple(e._replace(axes=("pp",)) if e.axes == ("dp",) else e for e in program.tables.exchanges)
+        exchanges=tuple(
+            e._replace(axes=("pp",)) if e.axes == ("dp",) else e for e in program.tables.exchanges
+        )
     )
     with pytest.raises(ProgramError):
         verify(wrong)
@@ -103,13 +120,17 @@ def test_a_quotient_runs_as_its_expansion(seed: int) -> None:
     full = program.expand("dp")
     by_effect = np.random.default_rng(seed).random((2, len(program.tables.effects)))
     for host in ("asynchronous", "in_order"):
-        small = replay(wire(program), *by_effect, program.columns.effect.astype(np.int32), iterations=2, host=host)
+        small = replay(
+            wire(program), *by_effect, program.columns.effect.astype(np.int32), iterations=2, host=host
+        )
         large = replay(wire(full), *by_effect, full.columns.effect.astype(np.int32), iterations=2, host=host)
         for one, other in zip(small, large, strict=True):
             for device in range(p):
                 own = one[:, program.offsets[device] : program.offsets[device + 1]]
                 for copy in range(dp):
                     k = device * dp + copy
-                    np.testing.assert_allclose(other[:, full.offsets[k] : full.offsets[k + 1]], own, rtol=0, atol=1e-12)
+                    np.testing.assert_allclose(
+                        other[:, full.offsets[k] : full.offsets[k + 1]], own, rtol=0, atol=1e-12
+                    )
         quotient, expanded = verify(program, host), verify(full, host)
         np.testing.assert_allclose(np.repeat(quotient.peak_bytes, dp, axis=0), expanded.peak_bytes)

@@ -48,7 +48,9 @@ def test_random_legal_orders_are_accepted(block: int) -> None:
     """1,000 random legal orders of computes, split and unsplit, over random placements."""
     for seed in range(block * 250, block * 250 + 250):
         rng = Random(seed)
-        orders = random_orders(rng, rng.randint(1, 4), rng.randint(1, 5), rng.randint(1, 3), rng.random() < 0.4)
+        orders = random_orders(
+            rng, rng.randint(1, 4), rng.randint(1, 5), rng.randint(1, 3), rng.random() < 0.4
+        )
         check_order(orders, seed)
 
 
@@ -111,7 +113,10 @@ def test_an_output_that_nobody_reads_is_named() -> None:
 def test_many_more_random_legal_orders() -> None:
     for seed in range(10_000, 15_000):
         rng = Random(seed)
-        check_order(random_orders(rng, rng.randint(1, 6), rng.randint(1, 8), rng.randint(1, 3), rng.random() < 0.4), seed)
+        check_order(
+            random_orders(rng, rng.randint(1, 6), rng.randint(1, 8), rng.randint(1, 3), rng.random() < 0.4),
+            seed,
+        )
 
 
 def test_transfers_cost_nothing_where_they_only_have_latency() -> None:

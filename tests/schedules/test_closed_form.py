@@ -24,14 +24,18 @@ def test_idle_of_gpipe_and_1f1b(name: str, p: int, m: int, f: float, i: float, w
 
 @settings(max_examples=100)
 @given(st.integers(1, 8), st.integers(1, 4), st.integers(2, 4), SECONDS, SECONDS, SECONDS)
-def test_idle_of_interleaved_where_devices_divide(p: int, rounds: int, v: int, f: float, i: float, w: float) -> None:
+def test_idle_of_interleaved_where_devices_divide(
+    p: int, rounds: int, v: int, f: float, i: float, w: float
+) -> None:
     trace = schedule_trace("interleaved_1f1b", p, min(p * rounds, 32 // p * p), v, (f, i, w))
     assert idle_of_devices(trace) == pytest.approx([(p - 1) * (f + i + w) / v] * p, abs=TOLERANCE)
 
 
 @settings(max_examples=100)
 @given(DEVICES, MICROBATCHES, st.integers(2, 4), SECONDS, SECONDS, SECONDS)
-def test_interleaved_takes_any_number_of_microbatches(p: int, m: int, v: int, f: float, i: float, w: float) -> None:
+def test_interleaved_takes_any_number_of_microbatches(
+    p: int, m: int, v: int, f: float, i: float, w: float
+) -> None:
     """A span never above that of m rounded up to a multiple of p, and all the work is done."""
     trace = schedule_trace("interleaved_1f1b", p, m, v, (f, i, w))
     rounded = schedule_trace("interleaved_1f1b", p, -(-m // p) * p, v, (f, i, w))
@@ -110,7 +114,15 @@ def test_the_example_of_the_command_line() -> None:
 
 
 @settings(max_examples=60)
-@given(st.sampled_from(COLUMNS + (("gpipe", 1),)), DEVICES, MICROBATCHES, st.floats(0.0, 2.0), SECONDS, SECONDS, SECONDS)
+@given(
+    st.sampled_from(COLUMNS + (("gpipe", 1),)),
+    DEVICES,
+    MICROBATCHES,
+    st.floats(0.0, 2.0),
+    SECONDS,
+    SECONDS,
+    SECONDS,
+)
 def test_with_latency_only_a_span_is_the_latency_edge_model(
     column: tuple[str, int], p: int, m: int, comm: float, f: float, i: float, w: float
 ) -> None:

@@ -23,12 +23,18 @@ def test_every_compute_occurs_once(name: str, p: int, m: int) -> None:
     computes = [c for row in made.orders(p, m) for c in row]
     names = ("F", "I", "W") if made.splits_backward else ("F", "B")
     stages = p * made.num_chunks
-    assert sorted(computes) == sorted(Compute(n, s, k) for n in names for s in range(stages) for k in range(m))
+    assert sorted(computes) == sorted(
+        Compute(n, s, k) for n in names for s in range(stages) for k in range(m)
+    )
 
 
 def test_1f1b_is_the_textbook_order() -> None:
-    assert [f"{c.name}{c.microbatch}" for c in registered()["1f1b"].orders(3, 4)[0]] == "F0 F1 F2 B0 F3 B1 B2 B3".split()
-    assert [f"{c.name}{c.microbatch}" for c in registered()["1f1b"].orders(3, 4)[2]] == "F0 B0 F1 B1 F2 B2 F3 B3".split()
+    assert [
+        f"{c.name}{c.microbatch}" for c in registered()["1f1b"].orders(3, 4)[0]
+    ] == "F0 F1 F2 B0 F3 B1 B2 B3".split()
+    assert [
+        f"{c.name}{c.microbatch}" for c in registered()["1f1b"].orders(3, 4)[2]
+    ] == "F0 B0 F1 B1 F2 B2 F3 B3".split()
 
 
 def test_a_users_function_may_return_texts_or_triples() -> None:
@@ -37,7 +43,9 @@ def test_a_users_function_may_return_texts_or_triples() -> None:
     assert texts.orders(1, 1) == triples.orders(1, 1) == [[Compute("F", 0, 0), Compute("B", 0, 0)]]
 
 
-@pytest.mark.parametrize("item, device, expected", [("F3", 2, ("F", 2, 3)), ("5B0", 1, ("B", 5, 0)), (("W", 1, 2), 0, ("W", 1, 2))])
+@pytest.mark.parametrize(
+    "item, device, expected", [("F3", 2, ("F", 2, 3)), ("5B0", 1, ("B", 5, 0)), (("W", 1, 2), 0, ("W", 1, 2))]
+)
 def test_read_compute(item: object, device: int, expected: tuple[str, int, int]) -> None:
     assert read_compute(item, device, "mine") == Compute(*expected)
 
@@ -50,7 +58,12 @@ def test_what_is_no_compute_is_said(item: object) -> None:
 
 @pytest.mark.parametrize(
     "counts, words",
-    [((0, 1, 1), "0 devices"), ((1, 0, 1), "0 microbatches"), ((1, 1, 0), "0 chunks"), ((2, 2, 2), "one stage a device")],
+    [
+        ((0, 1, 1), "0 devices"),
+        ((1, 0, 1), "0 microbatches"),
+        ((1, 1, 0), "0 chunks"),
+        ((2, 2, 2), "one stage a device"),
+    ],
 )
 def test_counts_that_cannot_be(counts: tuple[int, int, int], words: str) -> None:
     with pytest.raises(ScheduleError, match=words):

@@ -26,7 +26,12 @@ def program_of(name: str, p: int, m: int, v: int = 1) -> Program:
 
 
 def trace_of(
-    program: Program, times: Times, share: float = 1.0, comm: float = 0.0, iterations: int = 1, host: str = "asynchronous"
+    program: Program,
+    times: Times,
+    share: float = 1.0,
+    comm: float = 0.0,
+    iterations: int = 1,
+    host: str = "asynchronous",
 ) -> Trace:
     """Replay with F, I, W of a full stage (B = I + W, R = F), `share` of them a chunk, and `comm` as latency only."""
     f, i, w = times
@@ -39,7 +44,9 @@ def trace_of(
     return Trace(program, posted, start, end, "max-plus")
 
 
-def schedule_trace(name: str, p: int, m: int, v: int = 1, times: Times = (1, 1, 1), comm: float = 0.0) -> Trace:
+def schedule_trace(
+    name: str, p: int, m: int, v: int = 1, times: Times = (1, 1, 1), comm: float = 0.0
+) -> Trace:
     """The trace of a registered schedule."""
     return trace_of(program_of(name, p, m, v), times, 1 / v, comm)
 

@@ -4,5 +4,21 @@ from meshwright.api.checking import Check, check
 from meshwright.api.loading import find, load
 from meshwright.api.simulating import lower, simulate
 from meshwright.api.subject import Subject, subject
+from meshwright.api.training import Training, calibrate, compare, plan, run_training, train
 
-__all__ = ["Check", "Subject", "check", "find", "load", "lower", "simulate", "subject"]
+__all__ = [
+    "Check",
+    "Subject",
+    "Training",
+    "calibrate",
+    "check",
+    "compare",
+    "find",
+    "load",
+    "lower",
+    "plan",
+    "run_training",
+    "simulate",
+    "subject",
+    "train",
+]

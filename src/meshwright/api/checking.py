@@ -95,28 +95,12 @@ def _fitting(result: Check, made: Subject, peaks: Any, tiers: Sequence[str]) -> 
         return result
     if max(bounds) <= result.capacity_bytes:
         return replace(result, fits=True)
+    from meshwright.planner.memory_limit import largest_holders
+
     worst = bounds.index(max(bounds))
     error = OutOfMemoryError(
         f"device {worst} of {made.label} needs up to {max(bounds) / 1e9:.2f} GB, it has {result.capacity_bytes / 1e9:.2f} GB",
-        holders=_holders(made, worst),
+        holders=largest_holders(made.program, worst, max(bounds)),
         next="recompute, use more stages, or a smaller microbatch",
     )
     return replace(result, fits=False, error=error)
-
-
-def _holders(made: Subject, device: int) -> list[tuple[str, int]]:
-    """What a device holds all the time, and one microbatch's saved activations, by kind of value."""
-    t = made.program.tables
-    stages = {hop.stage for path in t.paths for hop in path if hop.device == device}
-    tokens = max((microbatch.tokens for microbatch in t.microbatches), default=1)
-    holders = []
-    for row in t.value_bytes:
-        if row.per_token:
-            sizes = [row.by_index[stage if len(row.by_index) > 1 else 0] for stage in stages]
-            holders.append((f"{row.kind} of one microbatch, all stages here", int(sum(sizes) * tokens)))
-        else:
-            own = {group for stage in stages for group in t.groups_of_stage[stage]}
-            holders.append(
-                (row.kind, int(sum(row.by_index[group if len(row.by_index) > 1 else 0] for group in own)))
-            )
-    return holders

@@ -67,25 +67,27 @@ def find(text: PathLike) -> Any:
 
     Raises UnknownNameError that lists near matches of all kinds.
     """
-    path = Path(text).expanduser()
-    name = str(text)
-    if is_data_file(path) or (path.is_file() and path.suffix not in (".py", ".json")):
-        return load(path)
-    if ".py" in path.suffix or ".py:" in name:
+    path, name = Path(text).expanduser(), str(text)
+    if ".py" in path.suffix:
         return catalog.find_schedule(name)
-    tries: tuple[Callable[[str], Any], ...] = (load_model, catalog.find_schedule, load_device, cluster_named)
+    if path.is_file() or is_data_file(path):
+        return load(path)
+    if name in catalog.PASSES:
+        return catalog.find_pass(name)
+    tries: tuple[Callable[[str], Any], ...] = (
+        load_model,
+        catalog.find_schedule,
+        load_device,
+        cluster_named,
+    )
     for attempt in tries:
         try:
             return attempt(name)
         except UnknownNameError as error:
             unknown = error
         except SpecError:
-            if path.exists():
+            if path.exists():  # a model's folder with something wrong in it, not a name
                 raise
-    if name in catalog.PASSES:
-        return catalog.find_pass(name)
-    if path.is_file():
-        return load(path)
     known = {entry for kind in catalog.KINDS for entry in catalog.names(kind)}
     raise UnknownNameError(
         "thing", name, known, next="or a file: plan, program, trace, profile, config.json"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 from meshwright import catalog
 from meshwright.api.subject import Subject, subject
+from meshwright.ir import metrics
 from meshwright.ir.program import Program
+from meshwright.ir.replay import Wiring, wire
 from meshwright.ir.trace import Trace
 from meshwright.specs.error import SpecError
 from meshwright.specs.plan import Plan
@@ -30,13 +33,27 @@ def simulate(what: Any = None, *, iterations: int | None = None, **choices: Any)
     made = what if isinstance(what, Subject) else subject(what, **choices)
     if made.computes is None or made.messages is None:
         raise SpecError(f"{made.label} has no costs", allowed="times=(F, I, W)")
+    num_iterations = iterations or (PLAN_ITERATIONS if made.plan is not None else 1)
+    wiring = wire(made.program)
     trace = simulate_program(
-        made.program, made.computes, made.messages, placement=made.placement, host=made.host,
-        iterations=iterations or (PLAN_ITERATIONS if made.plan is not None else 1),
+        wiring, made.computes, made.messages, placement=made.placement, host=made.host, iterations=num_iterations,
         metadata={"label": made.label, "assumptions": list(made.assumptions)},
     )  # fmt: skip
+    if made.plan is not None:
+        trace = replace(trace, metadata={**trace.metadata, "step": _step(wiring, made, trace)})
     show_in_notebooks()
     return trace
+
+
+def _step(wiring: Wiring, made: Subject, trace: Trace) -> dict[str, Any]:
+    """The step with its interval and basis, as traces carry it."""
+    from meshwright.planner.candidate import step_prediction
+    from meshwright.simulator.pricing import price
+
+    assert made.computes is not None and made.messages is not None, "simulate has checked it"
+    prices = price(wiring, made.computes, made.messages, made.placement)
+    step = step_prediction(wiring, prices, metrics.period_s(trace), trace.num_iterations, made.host)
+    return {"value": step.value, "low": step.low, "high": step.high, "basis": step.basis}
 
 
 def lower(plan: Plan) -> Program:

@@ -116,35 +116,33 @@ def plan_subject(
     plan: Plan, cluster: str | ClusterSpec | None = None, profile: Profile | None = None
 ) -> Subject:
     """A plan's program, placed on its cluster and priced by a profile of this machine or by the data sheet."""
-    from meshwright.lowering import lower as lower_plan
-    from meshwright.lowering import place
+    from meshwright.lowering import lower, place
+    from meshwright.planner.candidate import materialised
+    from meshwright.planner.memory_limit import describe
 
     spec = _cluster_of(plan, cluster)
-    program = lower_plan(plan, catalog.find_schedule(plan.schedule))
-    costs, basis = costs_of(spec, profile)
+    program = materialised(lower(plan, catalog.find_schedule(plan.schedule)), plan.num_devices)
+    costs, assumptions = costs_of(spec, profile)
     return Subject(
-        _plan_label(plan), program, costs, costs, place(program, spec, plan.device_order), spec.devices[0].host,
-        plan, spec, assumptions=(*spec.assumptions, basis),
+        describe(plan), program, costs, costs, place(program, spec, plan.device_order), spec.devices[0].host,
+        plan, spec, assumptions=assumptions,
     )  # fmt: skip
 
 
-def costs_of(cluster: ClusterSpec, profile: Profile | None = None) -> tuple[Any, str]:
-    """The cost model of a cluster and a sentence on what it rests on: its profile where it is this machine."""
+def costs_of(cluster: ClusterSpec, profile: Profile | None = None) -> tuple[Any, tuple[str, ...]]:
+    """The cost model of a cluster, and what it assumes: measured where it is this machine and was profiled."""
     from meshwright.specs.profile import kept
 
-    if cluster.devices[0].name == "cpu":
-        profile = profile or kept()
-        if profile is not None:
-            from meshwright.costs.measured_costs import MeasuredCosts
+    profile = (profile or kept()) if cluster.devices[0].name == "cpu" else None
+    if profile is not None:
+        from meshwright.costs.measured_costs import MeasuredCosts
 
-            return MeasuredCosts(
-                profile
-            ), f"times rest on the profile measured {profile.measured or 'earlier'}"
+        basis = f"times rest on the profile of {profile.device} measured {profile.measured or 'earlier'}"
+        return MeasuredCosts(profile), (basis,)
     from meshwright.costs.roofline import Roofline
 
-    return Roofline(
-        cluster
-    ), "times are a roofline of the data sheet, nothing was measured: plus or minus 30 %"
+    basis = "times are a roofline of the data sheet, nothing was measured: plus or minus 30 %"
+    return Roofline(cluster), (*cluster.assumptions, basis)
 
 
 def _refuse_counts(*counts: Any) -> None:
@@ -170,14 +168,6 @@ def _cluster_of(plan: Plan, cluster: str | ClusterSpec | None) -> ClusterSpec:
             allowed="a short name such as 32x8xH100",
             next="give its file with --cluster (cluster=)",
         ) from error
-
-
-def _plan_label(plan: Plan) -> str:
-    """One line that tells a plan from its neighbours."""
-    degrees = " ".join(f"{axis}{degree}" for axis, degree in plan.mesh if degree > 1) or "one device"
-    parts = [degrees, plan.schedule if plan.pp > 1 else "", f"microbatch {plan.microbatch_size}"]
-    parts += ["recompute"] if plan.recompute == "full" else []
-    return ", ".join(filter(None, parts))
 
 
 def _orders_subject(
@@ -234,5 +224,6 @@ def _priced(label: str, program: Program, times: Sequence[float] | None, comm: f
 
     if times is not None and len(times) != 3:
         raise SpecError(f"{len(times)} times were given", allowed="three: F, I and W of a full stage")
-    costs = FixedCosts.from_times(*(times or (1.0, 1.0, 1.0)), comm or 0.0)
+    forward_s, input_s, weight_s = times or (1.0, 1.0, 1.0)
+    costs = FixedCosts.from_times(forward_s, input_s, weight_s, comm or 0.0)
     return Subject(label, program, costs, costs)

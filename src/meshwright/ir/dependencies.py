@@ -148,7 +148,9 @@ def _max_of_size(program: Program, name: str) -> float:
     for size in program.tables.sizes:
         if size.name == name:
             return size.max
-    raise ProgramError(f"values have the run-time size {name!r}, which the table of sizes does not have; add Size({name!r}, ...)")
+    raise ProgramError(
+        f"values have the run-time size {name!r}, which the table of sizes does not have; add it there"
+    )
 
 
 def pattern_tables(program: Program, space: ValueSpace) -> tuple[Ints, Ints, Ints, list[Pattern]]:

@@ -47,7 +47,29 @@ def peak_bound_bytes(wiring: Wiring, order: Ints) -> NDArray[np.float64]:
         *(np.full(num_streams * width, np.iinfo(np.int32).max, np.int32) for _ in range(2)),
     ]
     call(_starts_clocks, n, shared, [np.zeros(n, dtype=np.int8), *batch, know, starts])
-    return _peaks(wiring, index, num_computes, ended, starts)
+    size = wiring.deps.space.bytes
+    peaks = _peaks(wiring, index, num_computes, ended, starts, size)
+    in_ring, slots_bytes = _ring_bytes(wiring)
+    if slots_bytes.any():  # rings never hold more than their slots, whatever the clocks say
+        outside = np.where(in_ring, 0.0, size)
+        peaks = np.minimum(peaks, _peaks(wiring, index, num_computes, ended, starts, outside) + slots_bytes)
+    return peaks
+
+
+def _ring_bytes(wiring: Wiring) -> tuple[Ints, NDArray[np.float64]]:
+    """Which values stand in rings, and the bytes of all slots, ``[lists, tiers]``."""
+    program, deps = wiring.program, wiring.deps
+    space, kinds = deps.space, program.tables.value_kinds
+    slots = np.array([0 if kind.carried else kind.ring for kind in kinds] or [0])
+    of_code = np.repeat(np.arange(len(kinds)), space.indices * space.microbatches * space.parts)
+    result = np.zeros((program.num_lists, len(space.tiers)))
+    for k in np.flatnonzero(slots):
+        written = np.flatnonzero(of_code[deps.code] == k)
+        lists = program.list_of_row[deps.writer_of()[written]]
+        largest = np.zeros(program.num_lists)
+        np.maximum.at(largest, lists, space.bytes[deps.code[written]])
+        result[:, space.tiers.index(kinds[k].tier)] += slots[k] * largest
+    return slots[of_code] > 0, result
 
 
 def _compute_clock(program: Program) -> tuple[Ints, Ints]:
@@ -210,7 +232,9 @@ def _starts_clocks(
     return 0
 
 
-def _peaks(wiring: Wiring, index: Ints, num_computes: Ints, ended: Ints, starts: Ints) -> NDArray[np.float64]:
+def _peaks(
+    wiring: Wiring, index: Ints, num_computes: Ints, ended: Ints, starts: Ints, size: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Add up, for every list, tier and clock, the bytes that may be alive."""
     program, deps = wiring.program, wiring.deps
     space = deps.space
@@ -225,13 +249,13 @@ def _peaks(wiring: Wiring, index: Ints, num_computes: Ints, ended: Ints, starts:
     per_code = np.repeat(carried, space.indices * space.microbatches * space.parts).astype(np.int8)
     inputs = (
         program.list_of_row, index, ended, starts, num_computes, deps.ptr, deps.row, deps.lag, deps.version, deps.write_ptr,
-        deps.code, deps.root, per_code, space.bytes, space.tier, num_tiers, first,
+        deps.code, deps.root, per_code, size, space.tier, num_tiers, first,
     )  # fmt: skip
     peaks = np.zeros(program.num_lists * num_tiers)
     call(_sum_alive, program.num_rows, inputs, [low, high, curve, peaks])
     resident = np.repeat(np.arange(program.num_lists), np.diff(deps.resident_ptr))
     place = resident * num_tiers + space.tier[deps.resident_code]
-    peaks += np.bincount(place, weights=space.bytes[deps.resident_code], minlength=len(peaks))
+    peaks += np.bincount(place, weights=size[deps.resident_code], minlength=len(peaks))
     return peaks.reshape(program.num_lists, num_tiers)
 
 

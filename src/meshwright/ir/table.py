@@ -140,11 +140,17 @@ class ParameterGroup(NamedTuple):
 
 
 class Duty(NamedTuple):
-    """What must happen exactly once: ``name`` per ``path`` step of every microbatch, per ``stage`` or per ``group``."""
+    """What must happen exactly once: ``name`` per ``path`` step of every microbatch, per ``stage``, ``group`` or ``device``;
+    ``some``: at most once per path step.
+
+    ``order``: 1 where the parts have to run in rising order, -1 in falling order (they rewrite one value, such as the
+    activations that go through layers), 0 where any order is the same.
+    """
 
     name: str
     per: str = "path"
     parts: int = 1
+    order: int = 0
 
 
 class ValueBytes(NamedTuple):

@@ -299,7 +299,7 @@ def _assemble(
         raise ProgramError(
             f"the program has lists {sorted(rows)}, its axes ask for 0 to {num_lists - 1}; write one line a list"
         )
-    if not given["microbatches"]:
+    if not given["microbatches"] and num_microbatches:
         given["microbatches"] = [Microbatch(1, 1.0 / num_microbatches)] * num_microbatches
     if not given["paths"]:
         first = lists[0].size if lists else 1

@@ -15,7 +15,7 @@ from meshwright.ir.program import Program
 from meshwright.ir.replay import Wiring, replay, wire
 from meshwright.ir.table import Duty, Effect, Kind
 from meshwright.ir.vocabulary import NAMES
-from meshwright.specs.error import ProgramError
+from meshwright.specs.error import ProgramError, ScheduleError
 
 Ints = NDArray[Any]
 WEIGHT_TOLERANCE = 1e-9  # weights of microbatches are products of a few float64 numbers
@@ -112,12 +112,17 @@ def check_tags(program: Program) -> None:
         for hop in reversed(range(len(path))):
             hop_of_stage[path[hop].stage] = hop
     astray = rows[(c.microbatch[rows] != 0) | (c.hop[rows] != hop_of_stage[c.stage[rows]])]
+    on_device = {duty.name for duty in t.duties if duty.per == "device"}
+    if on_device and not len(astray):
+        rows = np.flatnonzero(np.array([effect.name in on_device for effect in t.effects])[c.effect])
+        astray = rows[c.microbatch[rows] != 0]
     if len(wrong) or len(astray):
         view = program.row(int((wrong if len(wrong) else astray)[0]))
         raise ProgramError(
             f"device {view.device}, position {view.position}: {view.text} has hop {view.hop}, microbatch {view.microbatch}, "
             f"part {view.part}, which {view.name} does not take here; "
-            f"{'it has fewer parts' if len(wrong) else 'it is done once a stage'}\n" + grid(program, view.row)
+            f"{'it has fewer parts' if len(wrong) else 'it is done once a stage or device'}\n"
+            + grid(program, view.row)
         )
 
 
@@ -136,7 +141,6 @@ def check_duties(program: Program) -> None:
     """Every duty is done exactly once where it is due, and every compute, collective and call is somebody's duty."""
     t = program.tables
     duties = {duty.name: duty for duty in t.duties}
-    moves = (Kind.SEND, Kind.RECEIVE, Kind.LOAD, Kind.STORE, Kind.COPY)
     for e, effect in enumerate(t.effects):
         if (
             effect.kind in (Kind.COMPUTE, Kind.CALL)
@@ -151,10 +155,31 @@ def check_duties(program: Program) -> None:
     number = np.array(
         [names.index(effect.name) if effect.name in duties else -1 for effect in t.effects], dtype=np.int64
     )
-    once = np.array([effect.kind not in moves and number[e] >= 0 for e, effect in enumerate(t.effects)])
-    _check_once(program, names, np.where(once, number, -1))
+    _check_once(program, names, number)
     for name in names:
-        _check_count(program, duties[name], np.flatnonzero(number == names.index(name)))
+        effects = np.flatnonzero(number == names.index(name))
+        _check_count(program, duties[name], effects)
+        if duties[name].order:
+            _check_order(program, duties[name], effects)
+
+
+def _check_order(program: Program, duty: Duty, effects: Ints) -> None:
+    """Parts of an ordered duty stand in their order on every list, for each hop and microbatch."""
+    c = program.columns
+    rows = np.flatnonzero(np.isin(c.effect, effects))
+    rows = rows[np.lexsort((rows, c.microbatch[rows], c.hop[rows], program.list_of_row[rows]))]
+    first, second = rows[:-1], rows[1:]
+    together = program.list_of_row[first] == program.list_of_row[second]
+    together &= (c.hop[first] == c.hop[second]) & (c.microbatch[first] == c.microbatch[second])
+    rises = (c.part[second].astype(np.int64) - c.part[first]) * duty.order > 0
+    wrong = np.flatnonzero(together & ~rises)
+    if len(wrong):
+        before, view = program.row(int(first[wrong[0]])), program.row(int(second[wrong[0]]))
+        raise ScheduleError(
+            f"device {view.device}, position {view.position}: {view.text} runs behind {before.text}, but the parts of "
+            f"{duty.name} run in {'rising' if duty.order > 0 else 'falling'} order\n"
+            + grid(program, view.row)
+        )
 
 
 def _check_once(program: Program, names: list[str], number: Ints) -> None:

@@ -1,0 +1,268 @@
+"""`plan`, `train`, `compare` and `calibrate`: choosing a plan, running it, and where the prediction was wrong."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshwright import catalog
+from meshwright.api.simulating import simulate
+from meshwright.api.subject import Subject, costs_of, subject
+from meshwright.ir.program import Program
+from meshwright.ir.trace import Trace
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.error import ExecutionError, OutOfMemoryError, SpecError
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.model_source import load_model
+from meshwright.specs.plan import Plan
+from meshwright.specs.profile import Profile, keep
+from meshwright.specs.workload import Workload
+
+if TYPE_CHECKING:
+    from meshwright.evidence.compare import Comparison
+    from meshwright.executor.gather import Iteration, JobResult
+    from meshwright.executor.pool import Pool
+    from meshwright.planner.enumerate import Ranking
+
+LEARNING_RATE = 1e-3  # of AdamW, for decoders of a few million parameters
+TIMEOUT_STEPS, LEAST_TIMEOUT_S = (
+    20.0,
+    30.0,
+)  # how many predicted steps a rank may stand still, and at least how long
+SPARE_ITERATIONS = (
+    4.0  # a run by the clock gets this many times the predicted iterations, so that the clock ends it
+)
+MAX_RANKS = 64  # processes on one machine; more is a plan for a cluster, given to the wrong machine
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What a training gave: the measured trace and the plan's iterations; `result` holds the parameters."""
+
+    plan: Plan
+    predicted: Trace
+    result: JobResult
+
+    @property
+    def trace(self) -> Trace | None:
+        """The measured trace; None where the job was ended by force."""
+        return self.result.trace
+
+    @property
+    def iterations(self) -> Sequence[Iteration]:
+        """Loss, tokens and seconds of every iteration."""
+        return self.result.iterations
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of all iterations but the first (it holds the start of the job) over their seconds."""
+        counted = self.iterations[1:] or self.iterations
+        seconds = sum(iteration.seconds for iteration in counted)
+        return sum(iteration.tokens for iteration in counted) / seconds if seconds > 0 else 0.0
+
+
+def plan(
+    model: str | ModelSpec | Mapping[str, Any] | os.PathLike[str],
+    cluster: str | ClusterSpec,
+    *,
+    global_batch: int,
+    seq: int,
+    fix: Mapping[str, Any] | None = None,
+    profile: Profile | None = None,
+    **options: Any,
+) -> Ranking:
+    """Every plan that the cluster allows, simulated and ranked, the fastest first.
+
+    Args:
+        model, cluster: as `Model` and `Cluster` take them.
+        global_batch, seq: sequences of a step, and tokens of one.
+        fix: fields of a plan that are decided already, such as {"pp": 4, "schedule": "1f1b"}.
+        profile: of this machine; None: the one in the user's cache.
+        options: of `planner.plans_for`: microbatch_sizes, dtype, iterations, progress.
+
+    Raises PlanError where there is no plan, OutOfMemoryError where none fits.
+    """
+    from meshwright.api.loading import cluster_named
+    from meshwright.planner.enumerate import plans_for
+
+    spec = cluster if isinstance(cluster, ClusterSpec) else cluster_named(cluster)
+    costs, _ = costs_of(spec, profile)
+    schedules = {name: catalog.find_schedule(name) for name in catalog.names("schedules")}
+    wanted = (fix or {}).get("schedule")
+    if wanted is not None and wanted not in schedules:
+        schedules[wanted] = catalog.find_schedule(wanted)
+    return plans_for(
+        load_model(model), spec, Workload(global_batch, seq), costs, costs, schedules, fix=fix, **options
+    )
+
+
+def train(
+    what: Any,
+    *,
+    data: str | os.PathLike[str] | None = None,
+    iterations: int | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    learning_rate: float = LEARNING_RATE,
+    cluster: str | ClusterSpec | None = None,
+    profile: Profile | None = None,
+    progress: Callable[[Iteration], None] | None = None,
+    pool: Pool | None = None,
+) -> Trace:
+    """Train by a plan on processes of this machine; the very program that `simulate` runs.
+
+    Args:
+        what: a Plan, its file, or a planner's candidate.
+        data: a folder or file of text, read as bytes; None: the Python standard library's sources.
+        iterations, seconds: how long: a number of steps (20), or by the clock.
+        seed: keys parameters, data and everything drawn.
+        learning_rate: of AdamW.
+        cluster, profile: what the prediction rests on, as in `subject`.
+        progress: called after every iteration.
+        pool: processes to run on; None: as many as the plan has devices, ended afterwards.
+
+    Returns the measured trace; its metadata hold `losses` and `tokens_per_s`. Ctrl-C ends it with what was reached.
+
+    Raises ExecutionError, OutOfMemoryError, and what `subject` raises.
+    """
+    done = run_training(
+        what, data=data, iterations=iterations, seconds=seconds, seed=seed, learning_rate=learning_rate,
+        cluster=cluster, profile=profile, progress=progress, pool=pool,
+    )  # fmt: skip
+    if done.trace is None:
+        raise ExecutionError("the training was interrupted twice and left no trace")
+    said = {"losses": [it.loss for it in done.iterations], "tokens_per_s": done.tokens_per_s}
+    return replace(done.trace, metadata={**done.trace.metadata, **said})
+
+
+def run_training(
+    what: Any,
+    *,
+    data: str | os.PathLike[str] | None = None,
+    iterations: int | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    learning_rate: float = LEARNING_RATE,
+    cluster: str | ClusterSpec | None = None,
+    profile: Profile | None = None,
+    progress: Callable[[Iteration], None] | None = None,
+    pool: Pool | None = None,
+    first_step: int = 0,
+    measures_memory: bool = True,
+) -> Training:
+    """`train` with everything that it gives: prediction, parameters, losses. `first_step` keys the data."""
+    made = what if isinstance(what, Subject) else subject(what, cluster=cluster, profile=profile)
+    if made.plan is None:
+        raise SpecError(f"{made.label} is no plan", allowed="a plan: it says model, batch and degrees")
+    if iterations is not None and iterations < 1 or seconds is not None and not seconds > 0:
+        raise SpecError(
+            f"{iterations} iterations, {seconds} seconds", allowed="1 iteration or more, or time above 0"
+        )
+    _require_torch()
+    _require_room(made)
+    predicted = simulate(made)
+    step_s = float(predicted.metadata["step"]["value"])
+    if seconds is not None:
+        iterations = min(iterations or math.inf, max(2, math.ceil(SPARE_ITERATIONS * seconds / step_s)))  # type: ignore[assignment]
+    job = _job(
+        made.plan, made.program, int(iterations or 20), data, seed, learning_rate, first_step, measures_memory
+    )
+    timeout_s = max(LEAST_TIMEOUT_S, TIMEOUT_STEPS * step_s)
+    with _pool(pool, job.num_ranks) as workers:
+        result = workers.run(job, timeout_s=timeout_s, progress=progress, duration_s=seconds)
+    return Training(made.plan, predicted, result)
+
+
+def compare(predicted: Any, measured: Any, *, allow_different: bool = False) -> Comparison:
+    """Predicted beside measured: step, bubble, peaks, and every instruction name. Takes traces, or paths of their files.
+
+    Raises ProgramError where the traces are of different programs, unless `allow_different`.
+    """
+    from meshwright.evidence.compare import compare as compare_traces
+
+    traces = [Trace.load(one) if isinstance(one, str | Path) else one for one in (predicted, measured)]
+    return compare_traces(traces[0], traces[1], allow_different=allow_different)
+
+
+def calibrate(
+    num_processes: int = 2,
+    *,
+    effort: Any = "full",
+    keeps: bool = True,
+    progress: Callable[[str, float], None] | None = None,
+) -> Profile:
+    """Measure this machine with all processes busy, and keep the profile in the user's cache.
+
+    Args:
+        num_processes: as many as will train side by side.
+        effort: "full" (about 20 s) or "quick".
+        keeps: write it to the cache; where that cannot be written, one warning.
+        progress: called with what is being measured and the share that is done.
+
+    Raises ExecutionError.
+    """
+    _require_torch()
+    from meshwright.executor.measure import measure
+
+    if num_processes < 1:
+        raise SpecError(f"{num_processes} processes", allowed="1 or more")
+    profile = measure(num_processes, effort=effort, progress=progress)
+    if keeps:
+        keep(profile)
+    return profile
+
+
+def _job(
+    plan: Plan, program: Program, iterations: int, data: Any, seed: int, learning_rate: float, first_step: int,
+    measures_memory: bool,
+) -> Any:  # fmt: skip
+    """The plan's program as a job of bytes."""
+    from meshwright.executor.job import Job
+    from meshwright.executor.ops.optimizer_step import OptimizerConfig
+    from meshwright.executor.training import Training as TrainingJob
+
+    told = TrainingJob(
+        plan.model, plan.layers_per_stage, plan.workload.sequence_length,
+        OptimizerConfig(learning_rate=learning_rate, clip_norm=None), seed=seed, first_step=first_step,
+        **({} if data is None else {"data": os.fspath(data)}),
+    )  # fmt: skip
+    job = Job.of(program, iterations, training=told, dtype=plan.dtype, measures_memory=measures_memory)
+    if job.num_ranks > MAX_RANKS:
+        raise ExecutionError(
+            f"the plan has {job.num_ranks} devices, each would be a process of this machine",
+            allowed=f"up to {MAX_RANKS}",
+            next="train a plan for `this computer`",
+        )
+    return job
+
+
+def _pool(pool: Pool | None, num_ranks: int) -> Any:
+    """The given pool, left open, or one of our own."""
+    import contextlib
+
+    from meshwright.executor.pool import Pool as Workers
+
+    return contextlib.nullcontext(pool) if pool is not None else Workers(num_ranks)
+
+
+def _require_torch() -> None:
+    import importlib.util
+
+    if importlib.util.find_spec("torch") is None:
+        raise ExecutionError(
+            "PyTorch is not installed, and what trains or measures needs it",
+            next="pip install 'meshwright[torch]'",
+        )
+
+
+def _require_room(made: Subject) -> None:
+    """A plan that does not fit is refused before any process starts."""
+    from meshwright.api.checking import check
+
+    proof = check(made)
+    if isinstance(proof.error, OutOfMemoryError):
+        raise proof.error

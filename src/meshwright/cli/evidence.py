@@ -1,0 +1,68 @@
+"""`meshwright systems` and `meshwright reproduce`: published systems, and their claims recomputed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from meshwright.cli.command import command
+from meshwright.cli.output import DONE, REFUSED, Output, Result, table_of
+
+PANEL = "Evidence"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register both commands."""
+    command(app, "systems", PANEL)(list_systems)
+    command(app, "reproduce", PANEL)(reproduce)
+
+
+def list_systems(out: Output) -> Result:
+    """List the published systems, what of them is simulated and executed, and how many claims are recomputed."""
+    from meshwright.evidence import systems
+
+    rows = [card.to_dict() for card in systems()]
+    shown = [
+        {**row, **{key: "yes" if row[key] else "no" for key in ("simulated", "executed")}} for row in rows
+    ]
+    shown = [{"claims" if key == "num_claims" else key: value for key, value in row.items()} for row in shown]
+    return Result({"systems": rows}, [table_of(shown)])
+
+
+def reproduce(
+    out: Output,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A system; without one, all of them.")
+    ] = None,
+) -> Result:
+    """Recompute the claims of a published system. Exit 3 where a claim fails."""
+    from meshwright.evidence import reproduce as recompute
+    from meshwright.evidence import systems
+
+    def progress(claim: str, share: float) -> None:
+        out.note(f"{100 * share:3.0f} %  {claim}")
+
+    names = [card.name for card in systems()] if name is None else [name]
+    results = [recompute(one, progress=progress) for one in names]
+    data = {"systems": results} if name is None else results[0]
+    data = {key: value for key, value in data.items() if key != "wall_s"}
+    claims = [{"system": result["name"], **claim} for result in results for claim in result["claims"]]
+    explained = [f"{claim['claim']}: {claim['kind']}; {claim['how']}" for claim in claims]
+    code = DONE if all(claim["passed"] for claim in claims) else REFUSED
+    return Result(data, [table_of([_row(claim) for claim in claims])], explanation=explained, exit_code=code)
+
+
+def _row(claim: dict[str, Any]) -> dict[str, Any]:
+    ours, ratio = claim["our_value"], claim["ratio"]
+    return {
+        "system": claim["system"],
+        "claim": claim["claim"],
+        "kind": claim["kind"],
+        "paper": f"{claim['paper_value']:.5g}",
+        "ours": "-" if ours is None else f"{ours:.5g}",
+        "ratio": "-" if ratio is None else f"{ratio:.3f}",
+        "unit": claim["unit"],
+        "tolerance": f"{100 * claim['tolerance']:g} %",
+        "holds": "yes" if claim["passed"] else "no",
+    }

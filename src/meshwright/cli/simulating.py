@@ -1,0 +1,320 @@
+"""`meshwright simulate` and `meshwright check`: a program on virtual time, and its proof."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from meshwright.cli.command import command
+from meshwright.cli.output import DONE, REFUSED, Output, Result, table_of
+
+if TYPE_CHECKING:
+    from meshwright.api import Check, Subject
+    from meshwright.ir.trace import Trace
+
+LOOP = "The loop"
+ALL_SCHEDULES = "all"
+VERDICTS = {True: "yes", False: "no", None: "-"}
+
+What = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[PLAN]", help="A plan (.toml), program text, saved trace, or torch's schedule CSV."
+    ),
+]
+ScheduleName = Annotated[
+    str | None, typer.Option("--schedule", help="A schedule: a name, ./mine.py:FUNCTION, or FILE.csv.")
+]
+Stages = Annotated[int | None, typer.Option("--stages", "-p", help="Devices in the pipeline (4).")]
+Microbatches = Annotated[int | None, typer.Option("--microbatches", "-m", help="Microbatches a step (8).")]
+Chunks = Annotated[
+    int | None, typer.Option("--chunks", "-v", help="Stages a device; 2 for interleaved schedules.")
+]
+Split = Annotated[bool, typer.Option("--split", help="Split every backward into I and W.")]
+Recompute = Annotated[bool, typer.Option("--recompute", help="Recompute every stage before its backward.")]
+ClusterName = Annotated[str | None, typer.Option("--cluster", help="Where a plan runs: 8xH100, or a file.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register both commands."""
+    command(app, "simulate", LOOP)(simulate)
+    command(app, "check", LOOP)(check)
+
+
+def simulate(
+    out: Output,
+    what: What = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option("--schedule", help="A schedule: a name, ./mine.py:FUNCTION, FILE.csv, or `all`."),
+    ] = None,
+    stages: Stages = None,
+    microbatches: Microbatches = None,
+    chunks: Chunks = None,
+    times: Annotated[
+        str | None,
+        typer.Option("--times", metavar="F,I,W", help="Seconds of a full stage (1,1,1); B = I + W."),
+    ] = None,
+    comm: Annotated[
+        float | None, typer.Option("--comm", help="Latency in seconds of a hop between devices (0).")
+    ] = None,
+    split: Split = False,
+    recompute: Recompute = False,
+    cluster: ClusterName = None,
+    iterations: Annotated[int | None, typer.Option("--iterations", help="Iterations of the program.")] = None,
+) -> Result:
+    """Run a plan, a program or a schedule on virtual time, and draw it.
+
+    `--schedule all` compares every schedule there is. -o writes .npz (the trace), .perfetto.json, .svg, .program.
+    """
+    from meshwright import api
+    from meshwright.specs.error import SpecError
+
+    if iterations is not None and iterations < 1:
+        raise SpecError(f"--iterations {iterations}", allowed="1 or more")
+    counts: dict[str, Any] = {"stages": stages, "microbatches": microbatches, "chunks": chunks}
+    choices: dict[str, Any] = {"times": _times(times), "comm": comm, "split": split, "recompute": recompute}
+    given = _one_of(what, schedule)
+    if given == ALL_SCHEDULES:
+        return _all_schedules({**counts, **choices}, iterations)
+    subject = api.subject(given, **counts, **choices, cluster=cluster)
+    trace = api.simulate(subject, iterations=iterations)
+    return trace_result(trace, subject)
+
+
+def trace_result(trace: Trace, subject: Subject) -> Result:
+    """Figures, picture, files and page of a simulated trace."""
+    from meshwright.reports.terminal import timeline_view
+
+    facts = {} if trace.memory else {"peak activations": _activations(_peak_activations(trace))}
+    title = subject.label if subject.counts is None else f"{subject.label}  {_counts_text(subject.counts)}"
+    return Result(
+        trace_figures(trace, subject),
+        (f"[bold]{title}[/bold]", timeline_view(trace, facts=facts)),
+        trace_forms(trace),
+        lambda: _trace_page(trace, subject),
+        _trace_explanation(trace, subject),
+    )
+
+
+def trace_figures(trace: Trace, subject: Subject) -> dict[str, Any]:
+    """The figures of a trace under the names that scripts rely on."""
+    from meshwright.ir import metrics
+
+    figures: dict[str, Any] = {
+        "span": metrics.span_s(trace),
+        "device_time": metrics.device_time_s(trace),
+        "bubble": metrics.bubble(trace),
+        "peak_activations": _peak_activations(trace),
+        "label": subject.label,
+        **(subject.counts or {}),
+        "idle": metrics.idle_s(trace),
+        "period": metrics.period_s(trace),
+        "engine": trace.engine,
+        "num_instructions": trace.program.num_rows,
+        "digest": trace.digest,
+    }
+    if trace.memory and subject.plan is not None:
+        figures["peak_bytes"] = [metrics.peak_bytes(trace, d) for d in range(trace.program.num_lists)]
+    return figures
+
+
+def trace_forms(trace: Trace) -> dict[str, Any]:
+    """The files that a trace can become."""
+    from meshwright.ir.text import to_text
+    from meshwright.reports.perfetto import write_perfetto
+    from meshwright.reports.svg import write_timeline_svg
+
+    return {
+        ".npz": trace.save,
+        ".perfetto.json": lambda path: write_perfetto(trace, path),
+        ".svg": lambda path: write_timeline_svg(trace, path),
+        ".program": lambda path: path.write_text(to_text(trace.program), encoding="utf-8"),
+    }
+
+
+def check(
+    out: Output,
+    what: What = None,
+    schedule: ScheduleName = None,
+    stages: Stages = None,
+    microbatches: Microbatches = None,
+    chunks: Chunks = None,
+    split: Split = False,
+    recompute: Recompute = False,
+    cluster: ClusterName = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="Memory of a device, such as 80GB.")] = None,
+) -> Result:
+    """Prove a plan, program or schedule: legal, free of deadlock, gradients whole, and that it fits.
+
+    Exit 3 where something is refused, with the grid around the instruction.
+    """
+    from meshwright import api
+    from meshwright.specs.units import parse_bytes
+
+    proof = api.check(
+        _one_of(what, schedule), stages=stages, microbatches=microbatches, chunks=chunks, split=split,
+        recompute=recompute, cluster=cluster, memory_bytes=None if memory is None else parse_bytes(memory),
+    )  # fmt: skip
+    data = {
+        "label": proof.label,
+        "accepted": proof.is_accepted,
+        "legal": proof.legal,
+        "deadlock_free": proof.deadlock_free,
+        "gradients_whole": proof.gradients_whole,
+        "fits": proof.fits,
+        "num_instructions": proof.num_instructions,
+        "peak_bytes": proof.peak_bytes,
+        "capacity_bytes": proof.capacity_bytes,
+        "error": None
+        if proof.error is None
+        else {"kind": type(proof.error).__name__, "message": str(proof.error)},
+    }
+    explained = [
+        "one iteration is replayed at zero cost; a program whose first iteration has no cycle never has one",
+        "peaks bound every legal order of the instructions, so a measured peak lies below them",
+    ]
+    code = DONE if proof.is_accepted else REFUSED
+    return Result(data, _verdict_view(proof), explanation=explained, exit_code=code)
+
+
+def _verdict_view(proof: Check) -> list[Any]:
+    from rich.text import Text
+
+    from meshwright.specs.units import format_bytes
+
+    about = f"{proof.label}: {proof.num_instructions} instructions" if proof.num_instructions else proof.label
+    lines = [Text(about, style="bold")]
+    colours = {True: "green", False: "bold red", None: "dim"}
+    for name, verdict in (
+        ("legal", proof.legal),
+        ("free of deadlock", proof.deadlock_free),
+        ("gradients whole", proof.gradients_whole),
+        ("fits", proof.fits),
+    ):
+        lines.append(Text(f"  {name:<18}").append(VERDICTS[verdict], style=colours[verdict]))
+    if proof.peak_bytes:
+        room = "" if proof.capacity_bytes is None else f" of {format_bytes(proof.capacity_bytes)}"
+        lines.append(Text(f"  {'memory at most':<18}{format_bytes(max(proof.peak_bytes))}{room}"))
+    if proof.error is not None:
+        lines += [Text(""), Text(f"{type(proof.error).__name__}: {proof.error}")]
+    return lines
+
+
+def _all_schedules(choices: Mapping[str, Any], iterations: int | None) -> Result:
+    """Every schedule with the same counts and times, in one table; what a schedule refuses is said in its row."""
+    from meshwright import api, catalog
+    from meshwright.specs.error import MeshwrightError
+
+    rows: list[dict[str, Any]] = []
+    for name in catalog.names("schedules"):
+        counts = dict(choices)
+        if catalog.find_schedule(name).num_chunks == 1:
+            counts["chunks"] = None  # --chunks is for the schedules that have any
+        try:
+            subject = api.subject(name, **counts)
+            trace = api.simulate(subject, iterations=iterations)
+        except MeshwrightError as error:
+            rows.append({"schedule": name, "error": str(error)})
+            continue
+        rows.append({"schedule": name, **trace_figures(trace, subject)})
+    rows.sort(key=lambda row: row.get("device_time", float("inf")))
+    shown = [
+        {
+            "schedule": row["schedule"],
+            "chunks": row.get("chunks"),
+            "span": _number(row.get("span")),
+            "device time": _number(row.get("device_time")),
+            "bubble": "-" if "bubble" not in row else f"{100 * row['bubble']:.1f} %",
+            "peak activations": row.get("error") or _activations(row["peak_activations"]),
+        }
+        for row in rows
+    ]
+    explained = ["times are those given, or 1,1,1: B = I + W, R = F, a chunk costs its share of a stage"]
+    return Result({"schedules": rows}, [table_of(shown)], explanation=explained)
+
+
+def _trace_page(trace: Trace, subject: Subject) -> Any:
+    from meshwright.ir import metrics
+    from meshwright.reports.quantity import quantity
+    from meshwright.reports.report import Figure, Report
+
+    figures = [
+        Figure("span", quantity(metrics.span_s(trace), "s")),
+        Figure("device time", quantity(metrics.device_time_s(trace), "s")),
+        Figure("bubble", quantity(metrics.bubble(trace), "share")),
+    ]
+    facts = {
+        key: value for key, value in trace_figures(trace, subject).items() if isinstance(value, str | int)
+    }
+    return Report(
+        subject.label, "simulated", figures, [facts], predicted=trace, capacity_bytes=subject.capacity_bytes,
+        assumptions=_trace_explanation(trace, subject),
+    )  # fmt: skip
+
+
+def _trace_explanation(trace: Trace, subject: Subject) -> list[str]:
+    from meshwright.ir import metrics
+
+    lines = list(subject.assumptions)
+    if subject.plan is None:
+        seconds = metrics.seconds_by_name(trace)
+        lines += ["seconds by name: " + ", ".join(f"{name} {value:g}" for name, value in seconds.items())]
+        lines += [
+            "a message between devices takes its latency and occupies nothing; the host issues everything at once"
+        ]
+    why = {"max-plus": "nothing was over-subscribed, so a worklist sufficed", "event": "links were contended"}
+    return [*lines, f"engine {trace.engine}: {why.get(trace.engine, 'as recorded')}"]
+
+
+def _peak_activations(trace: Trace) -> list[float]:
+    from meshwright.ir import metrics
+
+    return (
+        metrics.peak_alive(trace) if any(k.name == "saved" for k in trace.program.tables.value_kinds) else []
+    )
+
+
+def _activations(peaks: Sequence[float]) -> str:
+    """Short: the numbers of up to eight devices, otherwise their range."""
+    texts = [f"{peak:g}" for peak in peaks]
+    return " ".join(texts) if len(texts) <= 8 else f"{min(peaks):g} to {max(peaks):g}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"
+
+
+def _counts_text(counts: Mapping[str, int]) -> str:
+    words = {"stages": "devices", "microbatches": "microbatches", "chunks": "chunks a device"}
+    return ", ".join(
+        f"{count} {words[name]}" for name, count in counts.items() if name != "chunks" or count > 1
+    )
+
+
+def _one_of(what: str | None, schedule: str | None) -> str:
+    """The one thing that was given."""
+    from meshwright.specs.error import SpecError
+
+    if (what is None) == (schedule is None):
+        problem = "nothing was given" if what is None else f"both {what} and --schedule {schedule} were given"
+        raise SpecError(
+            problem, allowed="a file, or --schedule NAME", next="`meshwright list schedules` names them"
+        )
+    return str(schedule if what is None else what)
+
+
+def _times(text: str | None) -> tuple[float, ...] | None:
+    from meshwright.specs.error import SpecError
+
+    if text is None:
+        return None
+    try:
+        times = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        times = ()
+    if len(times) != 3:
+        raise SpecError(f"--times {text}", allowed="three numbers with commas: F,I,W, such as 1,1.2,0.9")
+    return times

@@ -1,0 +1,1 @@
+"""Tests of the command line: most run in this process, a few start the program."""

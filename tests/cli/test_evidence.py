@@ -1,0 +1,49 @@
+"""`systems` and `reproduce`: the JSON contracts, and exit 3 where a claim fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import meshwright.evidence
+from tests.cli.running import Runner
+
+CLAIM = {
+    "claim": "speed-up at n=4",
+    "kind": "predicted",
+    "paper_value": 2.0,
+    "our_value": 2.1,
+    "ratio": 1.05,
+    "unit": "x",
+    "tolerance": 0.1,
+    "passed": True,
+    "how": "simulated",
+}
+
+
+def test_systems_json_keeps_its_contract(run: Runner) -> None:
+    found = {row["name"]: row for row in run("systems", "--json").data["systems"]}
+    gpipe = found["gpipe"]
+    assert set(gpipe) == {"name", "family", "paper", "simulated", "executed", "num_claims"}
+    assert gpipe["family"] == "pipeline" and "1811.06965" in gpipe["paper"]
+    assert gpipe["simulated"] is True and gpipe["num_claims"] > 0
+
+
+@pytest.mark.parametrize(
+    ("claims", "code"),
+    [([CLAIM], 0), ([CLAIM, {**CLAIM, "passed": False, "our_value": None, "ratio": None}], 3)],
+)
+def test_reproduce_json_keeps_its_contract(
+    run: Runner, monkeypatch: pytest.MonkeyPatch, claims: list[dict[str, Any]], code: int
+) -> None:
+    def recomputed(name: str, progress: Any = None) -> dict[str, Any]:
+        progress(claims[0]["claim"], 0.0)
+        return {"name": name, "claims": claims, "wall_s": 1.0}
+
+    monkeypatch.setattr(meshwright.evidence, "reproduce", recomputed)
+    ran = run("reproduce", "gpipe", "--json")
+    assert ran.code == code and "speed-up at n=4" in ran.stderr
+    assert ran.data["name"] == "gpipe" and ran.data["claims"] == claims and ran.data["wall_s"] < 60
+    assert run("reproduce", "gpipe").code == code
+    assert [one["name"] for one in run("reproduce", "--json").data["systems"]] == ["gpipe"]

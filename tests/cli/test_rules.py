@@ -1,0 +1,167 @@
+"""The rules for all commands: streams, JSON, files, exit codes, near matches, and no traceback unless asked."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from meshwright import __version__, api
+from meshwright.cli.app import app
+from meshwright.cli.command import SHARED
+from tests.cli.running import Runner, start
+
+COMMANDS = "calibrate check compare list quickstart reproduce show simulate systems train".split()
+SIMULATE = ("simulate", "--schedule", "1f1b", "-p", 2, "-m", 2)
+# What every rule is tried on; {plan} and {trace} are files. The rest trains or measures, see test_training.
+QUICK: dict[str, tuple[object, ...]] = {
+    "simulate": SIMULATE,
+    "simulate all": ("simulate", "--schedule", "all"),
+    "simulate plan": ("simulate", "{plan}"),
+    "check": ("check", "--schedule", "zb_h1"),
+    "check plan": ("check", "{plan}"),
+    "show model": ("show", "gpt2"),
+    "show plan": ("show", "{plan}"),
+    "show trace": ("show", "{trace}"),
+    "show schedule": ("show", "1f1b"),
+    "show device": ("show", "H100"),
+    "show cluster": ("show", "2x8xH100"),
+    "show pass": ("show", "recompute"),
+    "list": ("list", "models"),
+    "systems": ("systems",),
+    "compare": ("compare", "{trace}", "{trace}"),
+}
+
+
+@pytest.fixture(params=QUICK.values(), ids=QUICK.keys())
+def arguments(request: pytest.FixtureRequest, plan_file: Path, trace_file: Path) -> tuple[str, ...]:
+    files = {"plan": plan_file, "trace": trace_file}
+    return tuple(str(word).format(**files) for word in request.param)
+
+
+def test_all_commands_are_there_and_share_their_options() -> None:
+    found: Any = typer.main.get_command(app)
+    assert sorted(found.commands) == COMMANDS
+    for name, one in found.commands.items():
+        own = {parameter.name for parameter in one.params}
+        assert own >= set(SHARED), f"{name} lacks {set(SHARED) - own}"
+        assert one.help, f"{name} says nothing about itself"
+
+
+def test_json_is_one_object_and_nothing_else(run: Runner, arguments: tuple[str, ...]) -> None:
+    ran = run(*arguments, "--json", "--quiet", "--explain")
+    assert ran.code == 0 and ran.stderr == ""
+    assert ran.data["schema"] == 1 and ran.data["meshwright"] == __version__
+    assert ran.data["wall_s"] > 0
+    assert isinstance(ran.data["explanation"], list)
+
+
+def test_the_result_is_on_stdout_and_files_say_the_same(
+    run: Runner, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    data, page = tmp_path / "out.json", tmp_path / "out.html"
+    ran = run(*arguments, "-o", data, "--report", page, "--seed", 1)
+    assert ran.code == 0 and ran.stdout.strip()
+    assert f"wrote {data}" in ran.stderr.replace("\n", "")
+    assert json.loads(data.read_text())["meshwright"] == __version__
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_text_can_be_written(run: Runner, tmp_path: Path) -> None:
+    ran = run(*SIMULATE, "-o", tmp_path / "out.txt", "-q")
+    assert ran.code == 0 and "bubble" in (tmp_path / "out.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        (("simulate", "--schedule", "1f1c"), "1f1b"),
+        (("check", "--schedule", "gpip"), "gpipe"),
+        (("show", "lama-3.1-8b"), "llama-3.1-8b"),
+        (("list", "model"), "models"),
+        (("reproduce", "gpip"), "gpipe"),
+        (("calibrate", "--effort", "ful"), "full"),
+        (("simulat",), "simulate"),
+        (("simulate", "--shedule", "1f1b"), "--schedule"),
+    ],
+)
+def test_unknown_names_list_near_matches(run: Runner, arguments: tuple[str, ...], near: str) -> None:
+    ran = run(*arguments)
+    assert ran.code == 2 and ran.stdout == "" and near in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("simulate",),
+        ("simulate", "plan.toml", "--schedule", "1f1b"),
+        ("simulate", "nothing.toml"),
+        ("simulate", "--schedule", "1f1b", "--times", "1,2"),
+        ("simulate", "--schedule", "1f1b", "--times", "1,-2,1"),
+        ("simulate", "--schedule", "1f1b", "--stages", "0"),
+        ("simulate", "--schedule", "1f1b", "--iterations", "0"),
+        ("simulate", "--schedule", "1f1b", "-o", "out.unknown"),
+        ("simulate", "--schedule", "1f1b", "-o", "no/such/folder/out.json"),
+        ("compare", "nothing.npz", "nothing.npz"),
+        ("train", "nothing.toml"),
+        ("quickstart", "--seconds", "0"),
+        ("calibrate", "--processes", "0"),
+        ("show", "nothing.npz"),
+        (),
+    ],
+)
+def test_a_mistake_is_told_in_one_message(
+    run: Runner, arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = run(*arguments)
+    assert ran.code == 2
+    assert "Traceback" not in ran.stderr and (ran.stderr or not arguments)
+
+
+def test_our_own_failure_shows_its_traceback_only_with_debug(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*given: object, **choices: object) -> None:
+        raise RuntimeError("a wheel came off")
+
+    monkeypatch.setattr(api, "simulate", broken)
+    quiet, loud = run(*SIMULATE), run(*SIMULATE, "--debug")
+    assert quiet.code == loud.code == 1
+    assert "a wheel came off" in quiet.stderr and "Traceback" not in quiet.stderr
+    assert "Traceback" in loud.stderr
+    told = run(*SIMULATE, "--json")
+    assert told.data["error"]["exit_code"] == 1 and "a wheel came off" in told.data["error"]["message"]
+
+
+def test_ctrl_c_is_130(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*given: object, **choices: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(api, "simulate", interrupted)
+    assert run(*SIMULATE).code == 130
+
+
+def test_version(run: Runner) -> None:
+    ran = run("--version")
+    assert ran.code == 0 and ran.stdout == f"meshwright {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), SIMULATE, ("check", "--schedule", "1f1b"), ("list", "schedules")]
+)
+def test_what_should_be_fast_loads_nothing_heavy(tmp_path: Path, arguments: tuple[object, ...]) -> None:
+    probe = tmp_path / "sitecustomize.py"
+    probe.write_text(
+        "import atexit, sys\n"
+        "HEAVY = {'torch', 'numba', 'scipy', 'transformers'}\n"
+        "atexit.register(lambda: print('LOADED', *(HEAVY & set(sys.modules)), file=sys.stderr))\n"
+    )
+    source = Path(api.__file__).parents[2]
+    ran = start(arguments, tmp_path, {"PYTHONPATH": f"{tmp_path}{os.pathsep}{source}"})
+    assert ran.code == 0, ran.stderr
+    assert ran.stderr.splitlines()[-1].strip() == "LOADED"

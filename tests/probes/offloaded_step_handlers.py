@@ -1,0 +1,17 @@
+"""What the offloaded step computes; LOAD and STORE are the executor's own copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from meshwright.executor.handler import Row, handles
+from tests.probes import offloaded_step  # noqa: F401  (registers the names)
+
+
+@handles("update_unit")
+def update_unit(context: Any, row: Row, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """One step of a unit's state."""
+    return (inputs[0] * 2 + row.part,)

@@ -1,0 +1,22 @@
+"""What the names of the sharded layer do: gather the rows of a matrix, multiply by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from meshwright.executor.exchange import all_gather
+from meshwright.executor.handler import Row, handles
+from tests.probes import sharded_layer  # noqa: F401  (registers the names)
+
+handles("gather_layer")(all_gather)
+
+
+@handles("apply_layer")
+def apply_layer(context: Any, row: Row, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """hidden [B, H] times the whole layer [H, H], through a tanh that keeps it small."""
+    whole_HH, hidden_BH = inputs
+    return (torch.tanh(hidden_BH @ whole_HH),)
