@@ -48,6 +48,9 @@ class Trace:
     memory: tuple[MemoryCurve, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"<Trace of {self.program.num_rows} instructions, {self.num_iterations} iterations, {self.engine}>"
+
     @property
     def num_iterations(self) -> int:
         """Iterations in the trace."""

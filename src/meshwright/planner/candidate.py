@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 
 from meshwright.costs.cost import CommunicationModel, CostModel
@@ -19,6 +20,7 @@ from meshwright.simulator.simulate import run, simulate_program
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.plan import Plan
 from meshwright.specs.prediction import Prediction, weakest
+from meshwright.specs.units import format_bytes, format_seconds
 
 ITERATIONS = 3  # the first fills the pipeline; the period is measured from the second on
 # Up to here every device has lists of its own, as in the trace of an execution; above it the data-parallel axis stays
@@ -53,6 +55,20 @@ class Candidate:
     def description(self) -> str:
         """The plan in a few words."""
         return describe(self.plan)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as TOML. Raises PlanError where the file cannot be written."""
+        self.plan.save(path)
+
+    def __str__(self) -> str:
+        low, high = format_seconds(self.step.low), format_seconds(self.step.high)
+        return (
+            f"{self.description}: step {format_seconds(self.step.value)} ({low} to {high}, {self.step.basis}), "
+            f"{self.tokens_per_s:,.0f} tokens/s, bubble {self.bubble:.1%}, peak {format_bytes(self.peak_bytes)}"
+        )
+
+    def __repr__(self) -> str:
+        return f"<Candidate {self}>"
 
 
 def evaluate(

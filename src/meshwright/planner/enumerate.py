@@ -22,6 +22,9 @@ ONE_STAGE_ORDER = "1f1b"  # without stages to fill all orders take as long, and 
 Progress = Callable[[str, float], None]
 
 
+NUM_SHOWN = 10  # candidates that a ranking prints
+
+
 @dataclass(frozen=True, eq=False)
 class Ranking(Sequence[Candidate]):
     """Candidates, the fastest first (equally fast ones: the smaller peak first), and the plans that do not fit."""
@@ -38,6 +41,14 @@ class Ranking(Sequence[Candidate]):
     def __getitem__(self, index: slice) -> tuple[Candidate, ...]: ...
     def __getitem__(self, index: int | slice) -> Candidate | tuple[Candidate, ...]:
         return self.candidates[index]
+
+    def __repr__(self) -> str:
+        lines = [f"{place:>3}  {candidate}" for place, candidate in enumerate(self.candidates[:NUM_SHOWN], 1)]
+        if len(self) > NUM_SHOWN:
+            lines.append(f"     and {len(self) - NUM_SHOWN} more")
+        if self.rejected:
+            lines.append(f"     {len(self.rejected)} plans do not fit")
+        return "\n".join(lines)
 
 
 def plans_for(
