@@ -87,8 +87,8 @@ def find_pass(name: str, **options: Any) -> Any:
 
 
 def pass_summary(name: str) -> str:
-    """First line of what a pass says it does."""
-    return (inspect.getdoc(type(find_pass(name))) or "").partition("\n")[0]
+    """First paragraph of what a pass says it does."""
+    return " ".join((inspect.getdoc(type(find_pass(name))) or "").partition("\n\n")[0].split())
 
 
 @cache

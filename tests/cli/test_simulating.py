@@ -50,7 +50,7 @@ def test_split_backward_shortens_the_way_back(run: Runner) -> None:
 def test_the_one_second_demo_draws_every_device(run: Runner) -> None:
     ran = run("simulate", "--schedule", "1f1b", "--stages", 4, "--microbatches", 8)
     rows = [line for line in ran.stdout.splitlines() if line.startswith("pp")]
-    assert len(rows) == 4 and rows[0].startswith("pp0 F0-F1-F2-F3-....")
+    assert len(rows) == 4 and rows[0].startswith("pp0 F0F1F2F3....")
     assert "bubble 27.3 %" in ran.stdout
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from meshwright import __version__
-from meshwright.cli import evidence, looking, quickstart, simulating, training
+from meshwright.cli import evidence, listing, looking, quickstart, simulating, training
 from meshwright.cli.output import INTERRUPTED
 
 app = typer.Typer(
@@ -43,6 +43,7 @@ quickstart.add_to(app)
 simulating.add_to(app)
 training.add_to(app)
 looking.add_to(app)
+listing.add_to(app)
 evidence.add_to(app)
 
 

@@ -1,4 +1,4 @@
-"""`meshwright show` and `meshwright list`: anything in words or as JSON, and what there is by name."""
+"""`meshwright show`: anything in words or as JSON."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ Facts = dict[str, Any]
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register both commands."""
+    """Register the command."""
     command(app, "show", PANEL)(show)
-    command(app, "list", PANEL)(list_names)
 
 
 def show(
@@ -50,89 +49,6 @@ def show(
     }
     shower = next((shower for kind, shower in showers.items() if isinstance(found, kind)), _pass)
     return shower(found)
-
-
-def list_names(
-    out: Output,
-    kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="models, devices, clusters, schedules or passes.")
-    ],
-) -> Result:
-    """List models, devices, clusters, schedules or passes by name."""
-    from meshwright import catalog
-    from meshwright.specs import Cluster, load_device, load_model
-    from meshwright.specs.error import UnknownNameError
-    from meshwright.specs.units import (
-        format_bandwidth,
-        format_bytes,
-        format_count,
-        format_flops_per_s,
-        format_seconds,
-    )
-
-    def model_row(name: str) -> Facts:
-        model = load_model(name)
-        return {
-            "name": name,
-            "num_parameters": model.num_parameters,
-            "num_layers": model.num_layers,
-            "hidden_size": model.hidden_size,
-        }
-
-    def device_row(name: str) -> Facts:
-        device = load_device(name)
-        return {
-            "name": name, "memory_bytes": device.memory_bytes,
-            "memory_bandwidth_bytes_per_s": device.memory_bandwidth_bytes_per_s,
-            "bfloat16_flops_per_s": device.flops_per_s.get("bfloat16"),
-            "float32_flops_per_s": device.flops_per_s.get("float32"),
-        }  # fmt: skip
-
-    def cluster_row(name: str) -> Facts:
-        cluster = Cluster.detect() if name == catalog.DETECTED else Cluster(name)
-        level = cluster.levels[-1]
-        return {
-            "name": name, "num_devices": cluster.num_devices, "device": cluster.devices[0].name,
-            "bandwidth_bytes_per_s": level.bandwidth_bytes_per_s, "latency_s": level.latency_s,
-        }  # fmt: skip
-
-    def schedule_row(name: str) -> Facts:
-        found = catalog.find_schedule(name)
-        return {
-            "name": name,
-            "num_chunks": found.num_chunks,
-            "splits_backward": found.splits_backward,
-            "summary": found.summary,
-        }
-
-    rows: Mapping[str, Callable[[str], Facts]] = {
-        "models": model_row,
-        "devices": device_row,
-        "clusters": cluster_row,
-        "schedules": schedule_row,
-        "passes": lambda name: {"name": name, "summary": catalog.pass_summary(name)},
-    }
-    if kind not in rows:
-        raise UnknownNameError("list", kind, rows)
-    found = [rows[kind](name) for name in catalog.names(kind)]
-    formats: Mapping[str, Callable[[float], str]] = {
-        "num_parameters": format_count,
-        "memory_bytes": format_bytes,
-        "memory_bandwidth_bytes_per_s": format_bandwidth,
-        "bandwidth_bytes_per_s": format_bandwidth,
-        "bfloat16_flops_per_s": format_flops_per_s,
-        "float32_flops_per_s": format_flops_per_s,
-        "latency_s": format_seconds,
-        "splits_backward": lambda value: "yes" if value else "no",
-    }
-    shown = [
-        {
-            _words(key): formats[key](value) if key in formats and value is not None else value
-            for key, value in row.items()
-        }
-        for row in found
-    ]
-    return Result({kind: found}, [table_of(shown)])
 
 
 def _model(model: Any, sequence_length: int | None) -> Result:
@@ -350,7 +266,7 @@ def _facts(data: Mapping[str, Any]) -> Any:
     table.add_column(overflow="fold")
     for name, value in data.items():
         if value not in (None, "", [], {}):
-            table.add_row(_words(name), _short(value))
+            table.add_row(words(name), _short(value))
     return table
 
 
@@ -366,7 +282,7 @@ def _short(value: Any) -> str:
     return str(value)
 
 
-def _words(name: str) -> str:
+def words(name: str) -> str:
     """A field's name for people: "num_layers" is "layers"."""
     for suffix in ("_bytes_per_s", "_flops_per_s", "_bytes", "_per_s", "_s"):
         name = name.removesuffix(suffix)

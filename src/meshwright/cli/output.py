@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 JSON_SCHEMA = (
     1  # of the object that --json prints; a field may be added, none is changed without a new number
 )
-PLAIN_WIDTH = 110  # columns where the output is no terminal
+PLAIN_WIDTH = 100  # columns where the output is no terminal
 DONE, FAILED, MISTAKE, REFUSED, INTERRUPTED = 0, 1, 2, 3, 130
 LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
 
@@ -171,6 +171,12 @@ def table_of(rows: Sequence[Mapping[str, Any]], title: str = "") -> RenderableTy
     for row in rows:
         table.add_row(*("" if row.get(name) is None else str(row[name]) for name in names))
     return table
+
+
+def interval_text(low: str, high: str) -> str:
+    """Two quantities as one range; a unit that both have is written once."""
+    number, _, unit = low.rpartition(" ")
+    return f"{number} - {high}" if high.endswith(f" {unit}") else f"{low} - {high}"
 
 
 def _looks_numeric(value: Any) -> bool:

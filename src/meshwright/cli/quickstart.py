@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import datetime
-import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from meshwright.cli.command import command
-from meshwright.cli.output import DONE, INTERRUPTED, Output, Result, table_of
+from meshwright.cli.output import DONE, INTERRUPTED, Output, Result, interval_text, table_of
+from meshwright.cli.plan_trials import run_every_plan
+from meshwright.cli.quickstart_report import Reached, quickstart_page, typical_iteration, write_files
 
 if TYPE_CHECKING:
     from meshwright.api import Training
@@ -31,8 +31,6 @@ MAX_AGE = datetime.timedelta(days=1)  # of a profile that is taken as it is
 HELD_OUT_SEQUENCES = 64
 SAMPLE_BYTES = 200
 PROMPT = b"def "
-
-_log = logging.getLogger(__name__)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -53,7 +51,7 @@ def quickstart(
     rounds: Annotated[int, typer.Option("--rounds", help="Rounds of --compare.")] = 3,
     folder: Annotated[
         Path, typer.Option("--folder", help="Where report, traces and plan are written.")
-    ] = Path("quickstart"),
+    ] = Path("runs/quickstart"),
 ) -> Result:
     """The whole loop in under three minutes: measure, plan, train, and predicted beside measured.
 
@@ -78,7 +76,7 @@ def quickstart(
         model, cluster, global_batch=BATCH, seq=SEQUENCE, profile=profile, fix={"split_backward": False}
     )
     if compares:
-        return _compare(out, ranking, cluster, profile, rounds)
+        return run_every_plan(out, ranking, cluster, profile, rounds)
     show_now(out, plan_table(ranking))
     return _train(out, ranking, cluster, profile, model, seconds, folder)
 
@@ -127,13 +125,12 @@ def plan_table(ranking: Ranking) -> Any:
 
     rows = [
         {
-            "": "->" if place == 0 else "",
-            "plan": candidate.description,
+            "plan": ("-> " if place == 0 else "   ") + candidate.description,
             "step": quantity(candidate.step.value, "s"),
-            "interval": f"{quantity(candidate.step.low, 's')} to {quantity(candidate.step.high, 's')}",
+            "interval": interval_text(quantity(candidate.step.low, "s"), quantity(candidate.step.high, "s")),
             "tokens/s": f"{candidate.tokens_per_s:,.0f}",
             "bubble": quantity(candidate.bubble, "share"),
-            "peak memory": quantity(candidate.peak_bytes, "B"),
+            "peak": quantity(candidate.peak_bytes, "B"),
         }
         for place, candidate in enumerate(ranking)
     ]
@@ -155,16 +152,6 @@ def plan_rows(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
         }
         for candidate in candidates
     ]
-
-
-@dataclass(frozen=True)
-class Reached:
-    """What the training reached on text that it has not seen. ``entropy`` is the corpus' unigram entropy, in nats."""
-
-    held_out_loss: float
-    entropy: float
-    sample: str
-    num_files: int
 
 
 def _train(
@@ -251,83 +238,8 @@ def _result(
         "files": {name: str(path) for name, path in files.items()},
     }
     return Result(
-        data, view, report=lambda: _page(done, typical, comparison, ranking, reached, profile),
+        data, view, report=lambda: quickstart_page(done, typical, comparison, ranking, reached, profile),
         explanation=_explained(done), exit_code=code,
-    )  # fmt: skip
-
-
-def typical_iteration(trace: Any) -> Any:
-    """The iteration whose span is the median one, on a clock that begins with it: what pictures show."""
-    from dataclasses import replace
-
-    from meshwright.ir import metrics
-
-    spans = [metrics.span_s(trace, number) for number in range(trace.num_iterations)]
-    order = sorted(range(len(spans)), key=spans.__getitem__)
-    chosen = order[len(order) // 2]
-    begin_s = trace.posted_s[chosen].min(initial=float("inf"))
-    times = {
-        name: getattr(trace, name)[chosen : chosen + 1] - begin_s for name in ("posted_s", "start_s", "end_s")
-    }
-    return replace(trace, **times)
-
-
-def write_files(
-    done: Training,
-    typical: Any,
-    comparison: Any,
-    ranking: Ranking,
-    reached: Reached,
-    profile: Profile,
-    folder: Path,
-) -> Mapping[str, Path]:
-    """Report, Perfetto trace, both traces and the plan; where the folder cannot be written, one warning and none."""
-    from meshwright.reports.html import write_report
-    from meshwright.reports.perfetto import write_perfetto
-
-    assert done.trace is not None, "the caller has looked"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        traces = {"predicted": done.predicted, "measured": typical}
-        files = {
-            "report": write_report(
-                _page(done, typical, comparison, ranking, reached, profile), folder / "report.html"
-            ),
-            "perfetto": write_perfetto(traces, folder / "trace.perfetto.json"),
-        }
-        for name, trace in (("predicted", done.predicted), ("measured", done.trace)):
-            files[f"{name} trace"] = folder / f"{name}.npz"
-            trace.save(files[f"{name} trace"])
-        files["plan"] = folder / "plan.toml"
-        done.plan.save(files["plan"])
-    except OSError as error:
-        _log.warning("nothing was written: %s (%s)", folder, error.strerror)
-        return {}
-    return files
-
-
-def _page(
-    done: Training, typical: Any, comparison: Any, ranking: Ranking, reached: Reached, profile: Profile
-) -> Any:
-    from meshwright.cli.training import training_page
-    from meshwright.reports.report import DataTable
-
-    plans = [
-        {
-            "plan": c.description,
-            "step": c.step.value,
-            "tokens/s": c.tokens_per_s,
-            "bubble": c.bubble,
-            "peak": c.peak_bytes,
-        }
-        for c in ranking
-    ]
-    return training_page(
-        done, comparison, "meshwright quickstart", measured=typical,
-        held_out_loss=[(len(done.iterations), reached.held_out_loss)],
-        loss_levels=[("unigram entropy", reached.entropy)],
-        tables=[DataTable("Every plan, predicted", plans, "seconds, tokens a second, idle share, bytes")],
-        provenance={"device": profile.device, "profile measured": profile.measured, "corpus files": reached.num_files},
     )  # fmt: skip
 
 
@@ -338,45 +250,3 @@ def _explained(done: Training) -> list[str]:
         "measured is the median over all iterations but the first; the timeline shows the one of median span",
         "peak memory is measured on live tensors in one more iteration after the last",
     ]
-
-
-def _compare(out: Output, ranking: Ranking, cluster: ClusterSpec, profile: Profile, rounds: int) -> Result:
-    """Every plan, interleaved: predicted beside measured of each, and whether the order holds."""
-    from meshwright import api
-    from meshwright.api.trial import CLEAR_DIFFERENCE, ordering, run_trials, trial_rows
-    from meshwright.cli.progress import live_line
-    from meshwright.executor.pool import Pool
-    from meshwright.reports.quantity import quantity
-
-    out.note(f"running {len(ranking)} plans in {rounds} interleaved rounds")
-    with live_line(out) as line, Pool(PROCESSES) as pool:
-        trials = run_trials(
-            tuple(ranking), lambda c: api.subject(c.plan, cluster=cluster, profile=profile), rounds=rounds,
-            pool=pool, seed=out.seed, progress=lambda what, share: line.say(f"{100 * share:3.0f} %  {what}"),
-        )  # fmt: skip
-    order = ordering(trials)
-    rows = [
-        {
-            "": "->" if place == 0 else "",
-            "plan": trial.candidate.description,
-            "predicted": quantity(trial.candidate.step.value, "s"),
-            "interval": f"{quantity(trial.candidate.step.low, 's')} to {quantity(trial.candidate.step.high, 's')}",
-            "measured": quantity(trial.step_s, "s"),
-            "ratio": f"{trial.ratio:.2f}x",
-        }
-        for place, trial in enumerate(trials)
-    ]
-    share = "no pair" if order.share is None else f"{100 * order.share:.0f} % of {order.num_pairs} pairs"
-    sentence = (
-        f"{share} that are predicted to differ by more than {100 * CLEAR_DIFFERENCE:.0f} % are ordered alike by "
-        f"measurement; the picked plan takes {100 * order.regret:.1f} % longer than the best"
-    )
-    data = {
-        "rounds": len(trials[0].measured_s),
-        "plans": trial_rows(trials),
-        "num_pairs": order.num_pairs,
-        "num_agreeing": order.num_agreeing,
-        "regret": order.regret,
-    }
-    title = f"{len(trials)} plans, median of {len(trials[0].measured_s)} interleaved rounds"
-    return Result(data, [table_of(rows, title), sentence], explanation=["-> is the plan that was picked"])
