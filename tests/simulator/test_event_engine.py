@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwright.costs.cost import Cost
+from meshwright.costs.cost import Cost, Flow
 from meshwright.costs.fixed_costs import FixedCosts
 from meshwright.ir import (
     Axis,
@@ -23,8 +23,9 @@ from meshwright.ir import (
     replay,
     wire,
 )
-from meshwright.lowering import Recompute
+from meshwright.lowering import Recompute, place
 from meshwright.simulator import price, run, run_events
+from meshwright.specs import Cluster
 from meshwright.specs.error import DeadlockError
 from tests.simulator.program import SCHEDULES, training_step
 
@@ -109,3 +110,26 @@ def test_a_circle_of_waits_is_a_deadlock() -> None:
     models = Shares(message_s=0.5, share=0.5)
     with pytest.raises(DeadlockError, match="never be posted"):
         run_events(wiring, price(wiring, models, models, None))
+
+
+@dataclass(frozen=True)
+class FullLinks(Shares):
+    """Exchanges that need all of the links that they take."""
+
+    def exchange_cost(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> Cost:
+        return Cost(self.message_s, compute_share=self.share, link_share=1.0)
+
+    def flows(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> tuple[Any, ...]:
+        return tuple(Flow(a, b, 1e15) for a, b in zip(devices, (*devices[1:], devices[0]), strict=True))
+
+
+def test_a_group_occupies_its_links_once() -> None:
+    program = training_step("1f1b", 1, 2, dp=2).expand("dp")
+    wiring = wire(program)
+    models = FullLinks(message_s=1.0, share=0.0)
+    prices = price(wiring, models, models, place(program, Cluster("2xcpu")))
+    assert any(share == 1.0 for demand in prices.demands for _, share in demand), "the reduction fills its links"
+    _, (_, start, end) = run(wiring, prices)
+    reductions = [i for i in range(program.num_rows) if program.row(i).name == "REDUCE_GRAD"]
+    np.testing.assert_allclose(end[0][reductions] - start[0][reductions], 1.0)
+    np.testing.assert_allclose(run_events(wiring, prices)[2], end)

@@ -63,7 +63,7 @@ def check(
         return Check(
             str(what if choices.get("schedule") is None else choices["schedule"]), 0, legal=False, error=error
         )
-    capacity = memory_bytes or made.capacity_bytes
+    capacity = made.capacity_bytes if memory_bytes is None else memory_bytes
     result = Check(made.label, made.program.num_rows, capacity_bytes=capacity)
     try:
         wire(made.program)

@@ -38,6 +38,8 @@ def load(path: PathLike) -> Any:
         raise SpecError(
             f"{file} is not text", allowed="a plan, program, trace (.npz), profile or CSV"
         ) from None
+    except OSError as error:
+        raise SpecError(f"{file} cannot be read: {error.strerror}", next="check the path") from None
     if text.lstrip().startswith("meshwright-program"):
         from meshwright.ir.text import from_text
 
@@ -63,7 +65,7 @@ def _load_toml(file: Path) -> Plan | ClusterSpec:
 
 
 def find(text: PathLike) -> Any:
-    """Anything by name or path: a file, a model, schedule, device, cluster, pass or system.
+    """Anything by name or path: a file, a model, schedule, device, cluster or pass.
 
     Raises UnknownNameError that lists near matches of all kinds.
     """
@@ -88,7 +90,7 @@ def find(text: PathLike) -> Any:
         except SpecError:
             if path.exists():  # a model's folder with something wrong in it, not a name
                 raise
-    known = {entry for kind in catalog.KINDS for entry in catalog.names(kind)}
+    known = {entry for kind in catalog.KINDS if kind != "systems" for entry in catalog.names(kind)}
     raise UnknownNameError(
         "thing", name, known, next="or a file: plan, program, trace, profile, config.json"
     ) from unknown

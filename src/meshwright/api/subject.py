@@ -11,7 +11,7 @@ from meshwright import catalog
 from meshwright.api.loading import cluster_named, is_data_file, load
 from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
-from meshwright.schedules.order import Schedule
+from meshwright.schedules.order import Orders, Schedule, read_orders
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.cluster_source import Cluster
 from meshwright.specs.error import PlanError, SpecError, UnknownNameError
@@ -90,25 +90,40 @@ def subject(
     if isinstance(given, str | os.PathLike) and is_data_file(given):
         given = load(given)
     given = getattr(given, "plan", given)  # a planner's candidate carries its plan
+    counts = {"stages": stages, "microbatches": microbatches, "chunks": chunks}
     if isinstance(given, Plan):
-        _refuse_counts(stages, microbatches, chunks, times, comm)
+        _refuse("a plan says its own", **counts, times=times, comm=comm)
         changes = {"recompute": "full"} if recompute else {}
         changed = given.changed(**changes, **({"split_backward": True} if split else {}))
         return plan_subject(changed, cluster, profile)
+    _refuse("without a plan there is no model to place on a", cluster=cluster)
     if isinstance(given, Trace):
         given = given.program
-    costs = {"times": times, "comm": comm}
+    costs: dict[str, Any] = {"times": times, "comm": comm}
     if isinstance(given, Program):
+        _refuse("a program says its own", **counts)
         return _program_subject(given, split, recompute, **costs)
     if isinstance(given, list):  # orders, from a CSV file
-        return _orders_subject(given, "orders", chunks, split, recompute, with_step, **costs)
-    found = catalog.find_schedule(given)
+        _refuse("orders say their own", stages=stages, microbatches=microbatches)
+        if chunks is not None and chunks < 1:
+            raise SpecError(f"{chunks} chunks", allowed="1 or more")
+        return _orders_subject(
+            read_orders(given, "orders"), "orders", chunks, split, recompute, with_step, **costs
+        )
+    if not isinstance(given, str | os.PathLike | Schedule):
+        raise SpecError(
+            f"a {type(given).__name__} was given",
+            allowed="a plan, a program, orders, a trace, a schedule or its name",
+        )
+    found = catalog.find_schedule(given if isinstance(given, Schedule) else os.fspath(given))
     p, m = stages or DEFAULT_STAGES, microbatches or DEFAULT_MICROBATCHES
     v = found.num_chunks if chunks is None else chunks
     if stages is not None and stages < 1 or microbatches is not None and microbatches < 1:
         raise SpecError(f"{stages} stages and {microbatches} microbatches", allowed="1 or more of each")
     orders = found.orders(p, m, v)
-    made = _orders_subject(orders, found.name, v, split, recompute, with_step, **costs)
+    made = _orders_subject(
+        orders, found.name, v, split, recompute, with_step, num_stages=p * v, microbatches=m, **costs
+    )
     return replace(made, counts={"stages": p, "microbatches": m, "chunks": v})
 
 
@@ -145,13 +160,11 @@ def costs_of(cluster: ClusterSpec, profile: Profile | None = None) -> tuple[Any,
     return Roofline(cluster), (*cluster.assumptions, basis)
 
 
-def _refuse_counts(*counts: Any) -> None:
-    if any(count is not None for count in counts):
-        raise SpecError(
-            "a plan says its own stages, microbatches, chunks and times",
-            allowed="these for a schedule",
-            next="leave them out, or change the plan",
-        )
+def _refuse(why: str, **given: Any) -> None:
+    """What was given has no meaning for this subject; to ignore it would answer another question."""
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise SpecError(f"{why} {' and '.join(names)}", next=f"leave {' and '.join(names)} out")
 
 
 def _cluster_of(plan: Plan, cluster: str | ClusterSpec | None) -> ClusterSpec:
@@ -171,25 +184,22 @@ def _cluster_of(plan: Plan, cluster: str | ClusterSpec | None) -> ClusterSpec:
 
 
 def _orders_subject(
-    orders: Any, label: str, chunks: int | None, split: bool, recompute: bool, with_step: bool, **costs: Any
-) -> Subject:
-    """A bare schedule's program: computes, the passes asked for, transfers; all stages alike."""
+    orders: Orders, label: str, chunks: int | None, split: bool, recompute: bool, with_step: bool, *,
+    num_stages: int | None = None, microbatches: int | None = None, **costs: Any,
+) -> Subject:  # fmt: skip
+    """A bare schedule's program: computes, the passes asked for, transfers; all stages alike. Counts are those asked for."""
     from meshwright.ir.program import Axis
     from meshwright.ir.table import ParameterGroup
     from meshwright.lowering.order import program_of_orders
-    from meshwright.schedules.order import read_compute
 
-    orders = [[read_compute(item, device, label) for item in row] for device, row in enumerate(orders)]
-    num_stages = 1 + max((compute.stage for row in orders for compute in row), default=-1)
-    if chunks is None:
-        chunks = max(1, -(-num_stages // max(1, len(orders))))
-    groups = (
-        [ParameterGroup(f"stage{stage}", (stage,), 0, ("dp",)) for stage in range(num_stages)]
-        if with_step
-        else []
-    )
     collapsed = [Axis("dp", REPLICAS, materialised=False)] if with_step else []
-    program = program_of_orders(orders, groups=groups, collapsed=collapsed)
+    program = program_of_orders(orders, microbatches=microbatches, num_stages=num_stages, collapsed=collapsed)
+    stages = range(len(program.tables.paths[0]))
+    if with_step:
+        groups = tuple(ParameterGroup(f"stage{stage}", (stage,), 0, ("dp",)) for stage in stages)
+        program = program.with_tables(groups=groups)
+    if chunks is None:
+        chunks = -(-len(stages) // len(orders))
     passes = ["split_backward"] * split + ["recompute"] * recompute
     passes += ["reduce_gradients", "transfers", "optimizer_step"] if with_step else ["transfers"]
     for name in passes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from meshwright.api.subject import Subject, costs_of, subject
 from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
 from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.error import ExecutionError, OutOfMemoryError, SpecError
+from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.model_source import load_model
 from meshwright.specs.plan import Plan
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from meshwright.executor.pool import Pool
     from meshwright.planner.enumerate import Ranking
 
+logger = logging.getLogger(__name__)
+BUSY_LOAD = 0.7  # processes running before we begin; half a core taken is already seen in every number
 LEARNING_RATE = 1e-3  # of AdamW, for decoders of a few million parameters
 TIMEOUT_STEPS, LEAST_TIMEOUT_S = (
     20.0,
@@ -163,7 +166,7 @@ def run_training(
             f"{iterations} iterations, {seconds} seconds", allowed="1 iteration or more, or time above 0"
         )
     _require_torch()
-    _require_room(made)
+    _require_proof(made)
     predicted = simulate(made)
     step_s = float(predicted.metadata["step"]["value"])
     if seconds is not None:
@@ -210,10 +213,24 @@ def calibrate(
 
     if num_processes < 1:
         raise SpecError(f"{num_processes} processes", allowed="1 or more")
+    _warn_if_busy()
     profile = measure(num_processes, effort=effort, progress=progress)
     if keeps:
         keep(profile)
     return profile
+
+
+def _warn_if_busy() -> None:
+    """Other work on the machine is measured as if it were the machine."""
+    if not hasattr(os, "getloadavg"):
+        return
+    load = os.getloadavg()[0]
+    if load > BUSY_LOAD:
+        logger.warning(
+            "%.1f processes were running on this machine in the last minute; what is measured beside them, and predicted "
+            "from it, is too slow. Measure again when it is idle: meshwright calibrate",
+            load,
+        )
 
 
 def _job(
@@ -259,10 +276,10 @@ def _require_torch() -> None:
         )
 
 
-def _require_room(made: Subject) -> None:
-    """A plan that does not fit is refused before any process starts."""
+def _require_proof(made: Subject) -> None:
+    """A program that is not legal, not whole, or does not fit is refused before any process starts."""
     from meshwright.api.checking import check
 
     proof = check(made)
-    if isinstance(proof.error, OutOfMemoryError):
+    if proof.error is not None:
         raise proof.error

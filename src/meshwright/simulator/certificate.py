@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.ir.program import Program
+from meshwright.ir.replay import Wiring
 from meshwright.ir.table import Kind
 from meshwright.simulator.pricing import Prices
 
@@ -15,25 +16,26 @@ TOLERANCE = 1e-9  # shares are quotients of measured numbers; a sum of 1 + 1e-9 
 
 
 def is_uncontended(
-    program: Program, prices: Prices, start: NDArray[np.float64], end: NDArray[np.float64]
+    wiring: Wiring, prices: Prices, start: NDArray[np.float64], end: NDArray[np.float64]
 ) -> bool:
     """Was every resource within its capacity all the time? ``start``, ``end``: ``[iterations, rows]``.
 
     First by streams alone (what never can run together cannot contend), then by sweeping over the intervals.
     """
+    program = wiring.program
     num_streams = len(program.tables.streams)
     place = prices.cost_of_row * np.int32(num_streams) + program.columns.stream
     used = np.bincount(place, minlength=len(prices.costs) * num_streams).reshape(-1, num_streams) > 0
     return all(
         (not of_link and _static_peak(used, by_class) <= 1 + TOLERANCE)
-        or _swept_peak(_rows_share(program, prices, by_class, of_link), where, start, end) <= 1 + TOLERANCE
+        or _swept_peak(_rows_share(wiring, prices, by_class, of_link), where, start, end) <= 1 + TOLERANCE
         for by_class, where, of_link in resources(program, prices)
     )
 
 
 def resources(program: Program, prices: Prices) -> list[tuple[NDArray[np.float64], Any, bool]]:
     """Every family of resources: the share of each class of cost, the resource's number within the family (one a
-    row), and whether it is a link, which a message occupies once: with the row that sends it."""
+    row), and whether it is a link, which an exchange occupies once."""
     costs = prices.costs
     families: list[tuple[NDArray[np.float64], Any, bool]] = [
         (np.array([cost.compute_share for cost in costs]), program.list_of_row, False),
@@ -51,11 +53,18 @@ def _static_peak(used: NDArray[np.bool_], by_class: NDArray[np.float64]) -> floa
 
 
 def _rows_share(
-    program: Program, prices: Prices, by_class: NDArray[np.float64], of_link: bool
+    wiring: Wiring, prices: Prices, by_class: NDArray[np.float64], of_link: bool
 ) -> NDArray[np.float64]:
     """The share of every row."""
     share = by_class[prices.cost_of_row]
-    return np.where(program.kinds != Kind.RECEIVE, share, 0.0) if of_link else share
+    return np.where(occupies_links(wiring), share, 0.0) if of_link else share
+
+
+def occupies_links(wiring: Wiring) -> NDArray[np.bool_]:
+    """Which rows occupy links: of every exchange one end, the sender or the last member; of the rest each."""
+    kinds = wiring.program.kinds
+    last_member = wiring.next_end <= np.arange(len(kinds))  # the circle of a group runs upward and then back
+    return np.asarray((kinds != Kind.RECEIVE) & ((kinds != Kind.COLLECTIVE) | last_member))
 
 
 def _swept_peak(

@@ -12,6 +12,7 @@ from meshwright.ir.dependencies import RING
 from meshwright.ir.grid import grid
 from meshwright.ir.replay import Wiring
 from meshwright.ir.table import Kind
+from meshwright.simulator.certificate import occupies_links
 from meshwright.simulator.pricing import Prices
 from meshwright.specs.error import DeadlockError
 
@@ -43,6 +44,7 @@ class _Run:
         self.in_order = host == "in_order"
         self.kinds, self.batch = program.kinds.tolist(), program.columns.batch.tolist()
         self.lists, self.next_end = program.list_of_row.tolist(), wiring.next_end.tolist()
+        self.occupies = occupies_links(wiring).tolist()
         self.cost_of_row = prices.cost_of_row.tolist()
         self.stream_of_row = wiring.stream_of_row.tolist()
         self.stream_rows = [
@@ -203,7 +205,7 @@ class _Run:
             number = self.cost_of_row[e % self.n]
             cost, device = self.prices.costs[number], self.lists[e % self.n]
             result += [(("compute", device), cost.compute_share), (("memory", device), cost.memory_share)]
-            if self.kinds[e % self.n] != Kind.RECEIVE:
+            if self.occupies[e % self.n]:
                 result += [(name, share) for name, share in self.prices.demands[number]]
         return [(resource, share) for resource, share in result if share > 0]
 

@@ -104,7 +104,7 @@ def _keys(program: Program, device_class: Ints, sizes: NDArray[np.float64], flat
     exchange_key = (
         (c.exchange.astype(np.int64) * 3 + program.kinds) * (int(size_number.max()) + 1) + size_number
     ) * program.num_lists + where
-    return np.where(is_exchange, exchange_key + int(key.max()) + 1, key)
+    return np.where(is_exchange, exchange_key + int(key.max(initial=-1)) + 1, key)
 
 
 def _distinct(key: Ints) -> tuple[Ints, Ints, Ints]:

@@ -58,6 +58,6 @@ def run(
     times = replay(
         wiring, prices.seconds, prices.latency_s, prices.cost_of_row, iterations=iterations, host=host
     )
-    if is_uncontended(wiring.program, prices, times[1], times[2]):
+    if is_uncontended(wiring, prices, times[1], times[2]):
         return "max-plus", times
     return "event", run_events(wiring, prices, iterations=iterations, host=host)
