@@ -113,6 +113,12 @@ def test_a_plan_is_the_same_from_its_file(tmp_path: Path) -> None:
         {"what": "nothing.toml"},
         {"what": "nothing.py:wave"},
         {"what": plan_for_two(), "stages": 2},
+        {"what": 5},
+        {"what": [1, 2]},
+        {"what": [["F0"]], "stages": 2},
+        {"what": [["F0"]], "chunks": 0},
+        {"what": "1f1b", "cluster": "2xH100"},
+        {"what": "1f1b", "times": (float("nan"), 1.0, 1.0)},
     ],
 )
 def test_what_cannot_be_is_refused(choices: dict[str, object]) -> None:
@@ -133,6 +139,36 @@ def test_check_says_which_proof_failed(tmp_path: Path) -> None:
     path = tmp_path / "c.txt"
     path.write_text(crossed)
     assert not mw.check(path)
+
+
+@pytest.mark.parametrize(
+    "body, words",
+    [
+        ("[[f'F{k}' for k in range(m)] for d in range(p)]", "nothing on stage 0 adds"),
+        (
+            "[[f'{n}{k}' for n in 'FB' for k in range(m - 1)] for d in range(p)]",
+            "never computes microbatch 1 of 2",
+        ),
+        ("[['F0', 'B0', 'F1', 'B1']] + [[] for d in range(p - 1)]", "has 1 stages, 2 were asked for"),
+    ],
+)
+def test_check_refuses_half_an_order(tmp_path: Path, body: str, words: str) -> None:
+    (tmp_path / "mine.py").write_text(f"def half(p, m):\n    return {body}\n")
+    refused = mw.check(f"{tmp_path / 'mine.py'}:half", stages=2, microbatches=2)
+    assert refused.legal is False and words in str(refused.error)
+
+
+def test_a_host_that_is_none_is_refused() -> None:
+    with pytest.raises(mw.SpecError, match="asynchronous or in_order"):
+        mw.check("1f1b", host="patient")
+
+
+def test_training_refuses_a_program_that_is_not_whole(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = "def twice(p, m):\n    return [[f'{n}{k}' for n in 'FFB' for k in range(m)] for d in range(p)]\n"
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(mw.ProgramError, match="a second time"):
+        mw.train(plan_for_two(schedule=f"{tmp_path / 'mine.py'}:twice"), iterations=1)
 
 
 def test_check_bounds_memory() -> None:

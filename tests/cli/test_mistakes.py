@@ -21,7 +21,11 @@ PROGRAMS = {
     ),
     "a mismatched send": (FIRST, SECOND.replace("1SEND_B0 ", ""), ("0RECV_B0", "has no SEND", "<-- here")),
     "a lost backward": (FIRST, SECOND.replace("1B1 1SEND_B1", "1SEND_B1"), ("1SEND_B1", "gradient")),
-    "a backward before its forward": (FIRST, SECOND.replace("1F1 1B1", "1B1 1F1"), ("1B1 runs before 1F1", "<-- here")),
+    "a backward before its forward": (
+        FIRST,
+        SECOND.replace("1F1 1B1", "1B1 1F1"),
+        ("1B1 runs before 1F1", "<-- here"),
+    ),
     "a microbatch too many": (FIRST.replace("0F1", "0F7"), SECOND, ("0F7", "2 microbatches")),
     "a word that is no instruction": (FIRST.replace("0F1", "F"), SECOND, ("'F'", "0F3")),
     "a list that is missing": (FIRST, "", ("lists [0]", "0 to 1")),
@@ -47,7 +51,13 @@ def test_the_same_program_unharmed_is_accepted(run: Runner, tmp_path: Path) -> N
 
 
 def test_a_config_without_a_field_names_file_and_field(run: Runner, tmp_path: Path) -> None:
-    config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 256, "intermediate_size": 128}
+    config = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "vocab_size": 256,
+        "intermediate_size": 128,
+    }
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     result = run("show", path)
@@ -65,7 +75,9 @@ def test_a_config_without_a_field_names_file_and_field(run: Runner, tmp_path: Pa
     ],
     ids=["no TOML", "empty", "of a later version"],
 )
-def test_a_corrupt_plan_is_one_message(run: Runner, tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
+def test_a_corrupt_plan_is_one_message(
+    run: Runner, tmp_path: Path, text: str, words: tuple[str, ...]
+) -> None:
     path = tmp_path / "plan.toml"
     path.write_text(text)
     result = run("check", path)

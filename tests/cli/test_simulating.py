@@ -61,6 +61,18 @@ def test_all_prints_every_schedule(run: Runner) -> None:
     assert times == sorted(times)
 
 
+def test_what_every_schedule_refuses_is_the_users_mistake(run: Runner) -> None:
+    ran = run("simulate", "--schedule", "all", "-p", 0)
+    assert ran.code == 2 and "0 stages" in ran.stderr
+
+
+def test_a_program_without_instructions_takes_no_time(run: Runner, tmp_path: Path) -> None:
+    path = tmp_path / "empty.program"
+    path.write_text("meshwright-program 1   axes pp=1   microbatches 0\n0:\n")
+    assert run("simulate", path, "--iterations", 2, "--json").data["span"] == 0
+    assert run("check", path, "--json").code == 0
+
+
 def test_a_users_file_and_torch_csv_are_simulated(run: Runner, schedule_file: Path, tmp_path: Path) -> None:
     own = run("simulate", "--schedule", f"{schedule_file}:wave", "-p", 2, "-m", 3, "--json")
     assert own.code == 0 and own.data["peak_activations"] == [3, 3]

@@ -82,7 +82,9 @@ def test_a_message_costs_latency_and_bytes_and_nothing_within_a_device():
     costs = MeasuredCosts(profile())
     cost = costs.exchange_cost(Exchange(("pp",), (0, 1)), 5e6, (0, 1))
     assert cost.seconds == pytest.approx(LATENCY_S + 5e6 / BYTES_PER_S)
-    assert cost.compute_share == pytest.approx(1.0)  # slowdown of two: beside a compute, which takes 1, the sum is 2
+    assert cost.compute_share == pytest.approx(
+        1.0
+    )  # slowdown of two: beside a compute, which takes 1, the sum is 2
     assert costs.exchange_cost(Exchange(("pp",), (1, 1)), 5e6, (1, 1)).seconds == 0
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from meshwright.ir import kernel
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.reference import interpret
-from meshwright.ir.replay import HOSTS, replay, wire
+from meshwright.ir.replay import replay, wire
 from meshwright.ir.table import Effect, Exchange, Kind, Pattern, ValueKind
+from meshwright.specs.device import HOSTS
 from meshwright.specs.error import DeadlockError
 from tests.ir.random_program import random_costs, random_general, random_pipeline
 

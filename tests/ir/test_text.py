@@ -122,12 +122,49 @@ def test_works_round_trip() -> None:
         (("0: ", "wrok []\n0: "), "line 2: 'wrok \\[\\]' is no line"),
         (("0: ", "work [1\n0: "), "line 2"),
         (("0: ", "0: 0F0{effect=9} "), "effect=9"),
+        (("0: ", "0: 0F0{effect=x} "), "says effect='x'"),
+        (("0: ", "0: 0F0{colour=1} "), "says colour='1'"),
+        (("0: ", "0: 0F0{exchange=4} "), "exchange=4, but there are 0 exchange lines"),
+        (("0: ", "0: 0F0{after=3} "), "only rows before it can be waited for"),
+        (("0: ", "0: 40000F0 "), "the column stage has 40000"),
+        (("0: ", "0: 0F0\n0: "), "0 is there already"),
+        (("axes pp=2", "axes pp=2 pp=2"), "each once"),
+        (("axes pp=2", "axes pp=0"), "of size 1 or more"),
+        (("axes pp=2", "axes pp=99999999999"), r"axes ask for 0 to 99999999998"),
+        (("microbatches 2", "microbatches 99999999999"), "up to 10,000,000"),
+        (("0: ", "stages -1\n0: "), "line 2"),
+        (("0: ", "path 0@0 1@7\n0: "), r"a path goes to 1@7"),
+        (("0: ", "microbatch [1,0.5,3]\nmicrobatch [1,0.5]\n0: "), "a microbatch takes path 3"),
+        (("0: ", "microbatch [1.5,0.5]\n0: "), "its tokens is 1.5"),
+        (("0: ", "microbatch [1,NaN]\n0: "), "its weight is nan"),
+        (("0: ", 'group ["g",3]\n0: '), "its stages is 3"),
+        (("0: ", 'group ["g",[0],4,["tp"]]\n0: '), "no axis 'tp'"),
+        (("0: ", "work []\n0: "), "line 2"),
+        (("0: ", 'work ["F",0,[],"float32",0.0,0.0,1.0,["x"]]\n0: '), "line 2"),
+        (("0: ", 'value ["saved","moon"]\n0: '), "the index 'moon'"),
+        (("0: ", 'duty ["F","moon"]\n0: '), "due per 'moon'"),
+        (("0: ", "exchange [[],null,1]\n0: "), "names no axis"),
+        (("0: ", 'exchange [["pp"],null,1,"s"]\n0: '), "run-time size 's'"),
+        (("0: ", 'default-effect 0 ["SEND","X",[],[],null]\n0: 0X0 '), "X is a SEND that moves nothing"),
+        (
+            ("0: ", 'default-effect 0 ["COMPUTE","X",[["saved","hop",0,"zero",0,-1]],[],null]\n0: 0X0 '),
+            "of age -1",
+        ),
     ],
 )
 def test_a_wrong_line_is_named(change: tuple[str, str], words: str) -> None:
     text = to_text(lowered("1f1b", 2, 2)).replace(*change, 1)
     with pytest.raises(ProgramError, match=words):
         from_text(text)
+
+
+def test_an_effect_is_found_by_the_number_of_its_line() -> None:
+    """Numbers in the text are names: any will do, whatever stands before or between them."""
+    text = to_text(lowered("1f1b", 2, 2, Recompute(stages=(1,))))
+    assert "effect 7" not in text and "{effect=" in text, "the example must name an effect by its line"
+    number = text.partition("{effect=")[2].partition("}")[0]
+    other = text.replace(f"effect {number} ", "effect 77 ").replace(f"effect={number}", "effect=77")
+    assert to_text(from_text(other)) == text
 
 
 # ------------------------------------------------------------------------------------------------ torch
@@ -212,5 +249,16 @@ def test_torch_loads_our_csv(name: str, p: int, m: int, tmp_path: object) -> Non
 def test_an_action_that_is_none_of_ours_is_named() -> None:
     with pytest.raises(ProgramError, match="rank 1: action 'OVERLAP_F_B'"):
         from_torch_csv("0F0,0B0\n1F0,OVERLAP_F_B\n")
+    with pytest.raises(ProgramError, match="rank 0: action .* allowed: F, B, I, W"):
+        from_torch_csv("0F0,(0F1;0B0)OVERLAP_F_B\n")
     assert from_torch_csv("0F0,,0SEND_F0\n1RECV_F0,1F0\n") == [["0F0"], ["1F0"]]
     assert Compute("F", 0, 0) == Schedule("x", lambda p, m: from_torch_csv("0F0\n")).orders(1, 1)[0][0]
+
+
+def test_lines_left_empty_at_the_end_are_no_ranks() -> None:
+    assert from_torch_csv("0F0,0B0\n\n\n") == [["0F0", "0B0"]]
+
+
+def test_what_torch_has_no_action_for_is_refused() -> None:
+    with pytest.raises(ProgramError, match="torch's CSV has no action R"):
+        to_torch_csv(lowered("1f1b", 2, 2, Recompute()))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from meshwright.ir.program import Axis, Program
-from meshwright.ir.replay import HOSTS, replay, wire
+from meshwright.ir.replay import replay, wire
 from meshwright.ir.symbolic import outputs
 from meshwright.ir.table import Duty, Microbatch, ParameterGroup, ValueBytes
 from meshwright.ir.verify import verify
@@ -19,6 +19,7 @@ from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
 from meshwright.lowering.split_backward import SplitBackward
 from meshwright.lowering.transfer import Transfers
 from meshwright.schedules import registered
+from meshwright.specs.device import HOSTS
 from meshwright.specs.error import DeadlockError, ProgramError, ScheduleError
 from tests.ir.mutation import FAULTS, mutant_of
 from tests.ir.random_program import random_orders, random_pipeline

@@ -9,7 +9,7 @@ from meshwright.ir.verify import verify
 from meshwright.lowering.order import program_of_orders, with_works
 from meshwright.lowering.transfer import Transfers
 from meshwright.schedules import Compute, registered
-from meshwright.specs.error import ScheduleError
+from meshwright.specs.error import ProgramError, ScheduleError
 
 
 def test_a_placement_is_read_from_the_lists() -> None:
@@ -32,6 +32,28 @@ def test_placements_that_cannot_be(orders: list[list[Compute]], words: str) -> N
 def test_a_microbatch_out_of_range_is_named() -> None:
     with pytest.raises(ScheduleError, match="device 0, position 1: 0F3, but there are 2 microbatches"):
         program_of_orders([[Compute("F", 0, 0), Compute("F", 0, 3)]], microbatches=2)
+
+
+@pytest.mark.parametrize(
+    "orders, counts, words",
+    [
+        ([[], []], {}, "no computes"),
+        ([[("F", 0, 0), ("B", 0, 0)]], {"microbatches": 2}, "stage 0 never computes microbatch 1 of 2"),
+        ([[("F", 0, 0), ("F", 0, 9)]], {}, "microbatch 9 is computed, but not all before it"),
+        ([[("F", 0, 0)], []], {"num_stages": 2}, "has 1 stages, 2 were asked for"),
+        ([[("F", 0, 0), ("SEND_F", 0, 0), ("STEP", 0, 0)]], {}, "the order has SEND_F, STEP"),
+    ],
+)
+def test_an_order_that_is_not_what_was_asked_for(
+    orders: list[list[tuple[str, int, int]]], counts: dict[str, int], words: str
+) -> None:
+    with pytest.raises(ScheduleError, match=words):
+        program_of_orders([[Compute(*each) for each in row] for row in orders], **counts)  # type: ignore[arg-type]
+
+
+def test_stages_beyond_the_column_are_refused() -> None:
+    with pytest.raises(ProgramError, match="the column stage has 32999"):
+        program_of_orders([[Compute("F", stage, 0)] for stage in range(33_000)])
 
 
 def test_a_backward_before_its_forward_is_shown_in_the_grid() -> None:

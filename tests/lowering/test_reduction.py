@@ -16,7 +16,7 @@ from meshwright.lowering.order import program_of_orders
 from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
 from meshwright.lowering.transfer import Transfers
 from meshwright.schedules import Compute, registered
-from meshwright.specs.error import ProgramError
+from meshwright.specs.error import ProgramError, ScheduleError
 from tests.ir.random_program import random_orders
 
 DP = Axis("dp", 3, False)
@@ -104,6 +104,23 @@ def test_a_reduction_over_the_wrong_axes_is_refused() -> None:
     )
     with pytest.raises(ProgramError):
         verify(wrong)
+
+
+def test_a_stage_without_a_contribution_is_named() -> None:
+    forward = program_of_orders(
+        [[Compute("F", 0, 0)]], groups=[ParameterGroup("g0", (0,), 4, ("dp",))], collapsed=[DP]
+    )
+    with pytest.raises(ScheduleError, match="nothing on stage 0 adds to the gradient of g0"):
+        ReduceGradients()(forward)
+
+
+def test_a_step_without_the_reduction_of_its_copies_is_refused() -> None:
+    """Neither a row nor a duty says REDUCE_GRAD, so nothing is missing but the sum itself."""
+    groups = [ParameterGroup("g0", (0,), 4, ("dp",))]
+    orders = registered()["1f1b"].orders(1, 2)
+    verify(OptimizerStep()(program_of_orders(orders, groups=groups, collapsed=[DP._replace(size=1)])))
+    with pytest.raises(ProgramError, match="copies of g0, but nothing reduces"):
+        verify(OptimizerStep()(program_of_orders(orders, groups=groups, collapsed=[DP])))
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -9,7 +9,7 @@ import pytest
 from meshwright.costs.roofline import Roofline
 from meshwright.planner import choices, plans_for
 from meshwright.schedules import registered
-from meshwright.specs import OutOfMemoryError, Plan, PlanError, Workload
+from meshwright.specs import ModelSpec, OutOfMemoryError, Plan, PlanError, Workload
 from tests.planner.space import MODEL, WORKLOAD, cluster, search
 
 
@@ -90,3 +90,18 @@ def test_progress_names_every_plan() -> None:
     search(microbatch_sizes=(8,), progress=lambda what, share: seen.append((what, share)))
     assert len(seen) == len(list(_plans(8)))
     assert seen[0][1] == 0.0 and all(share < 1 for _, share in seen)
+
+
+@pytest.mark.parametrize(
+    "fix", [{"microbatch_size": 3}, {"num_chunks": 4, "schedule": "interleaved_1f1b", "pp": 2}]
+)
+def test_what_is_fixed_may_lie_outside_of_what_is_tried(fix: dict[str, object]) -> None:
+    model = ModelSpec.decoder(8, 64, 4, max_sequence_length=64)
+    plans = list(choices(model, cluster(), Workload(12, 64), registered(), fix))
+    assert plans and all(getattr(plan, name) == value for plan in plans for name, value in fix.items())
+
+
+@pytest.mark.parametrize("fix", [{"microbatch_size": 0}, {"microbatch_size": "4"}, {"num_chunks": 0}])
+def test_counts_that_are_fixed_are_counts(fix: dict[str, object]) -> None:
+    with pytest.raises(PlanError, match="a whole number from 1"):
+        list(choices(MODEL, cluster(), WORKLOAD, registered(), fix))

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.ir.metrics import peak_bytes
-from meshwright.ir.replay import HOSTS
 from meshwright.ir.text import from_text, to_text
 from meshwright.ir.verify import verify
+from meshwright.specs.device import HOSTS
 from tests.golden.text import check_golden
 from tests.probes.offloaded_step import UNIT_BYTES, WINDOW, offloaded_step
 from tests.probes.timing import starts_of, trace_of

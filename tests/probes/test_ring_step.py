@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from meshwright.ir.program import Program
-from meshwright.ir.replay import HOSTS
 from meshwright.ir.text import from_text, to_text
 from meshwright.ir.verify import verify
+from meshwright.specs.device import HOSTS
 from meshwright.specs.error import DeadlockError, ProgramError
 from tests.golden.text import check_golden
 from tests.probes.ring_step import SIZE, ring_step

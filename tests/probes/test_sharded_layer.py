@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from meshwright.ir.metrics import peak_bytes
-from meshwright.ir.replay import HOSTS
 from meshwright.ir.text import from_text, to_text
 from meshwright.ir.verify import verify
+from meshwright.specs.device import HOSTS
 from tests.golden.text import check_golden
 from tests.probes.sharded_layer import LAYER_BYTES, sharded_layer
 from tests.probes.timing import trace_of

@@ -7,9 +7,9 @@ import pytest
 
 from meshwright.ir.dependencies import dependencies
 from meshwright.ir.metrics import period_s
-from meshwright.ir.replay import HOSTS
 from meshwright.ir.text import from_text, to_text
 from meshwright.ir.verify import verify
+from meshwright.specs.device import HOSTS
 from tests.golden.text import check_golden
 from tests.probes.stale_exchange import stale_exchange
 from tests.probes.timing import starts_of, trace_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from meshwright.ir.program import Program
-from meshwright.ir.replay import HOSTS
 from meshwright.ir.symbolic import outputs
 from meshwright.ir.text import from_text, to_text
 from meshwright.ir.verify import verify
+from meshwright.specs.device import HOSTS
 from meshwright.specs.error import ProgramError
 from tests.golden.text import FOLDER
 from tests.probes.timing import trace_of

@@ -50,7 +50,9 @@ def test_read_compute(item: object, device: int, expected: tuple[str, int, int])
     assert read_compute(item, device, "mine") == Compute(*expected)
 
 
-@pytest.mark.parametrize("item", ["F", "0", "F0.1", 7, ("F", 0), None])
+@pytest.mark.parametrize(
+    "item", ["F", "0", "F0.1", 7, ("F", 0), None, ("F", -1, 0), Compute("F", 0, -1), ("F", 0, 0.5), (1, 0, 0)]
+)
 def test_what_is_no_compute_is_said(item: object) -> None:
     with pytest.raises(ScheduleError, match="device 3: .* is no compute"):
         read_compute(item, 3, "mine")
@@ -78,3 +80,17 @@ def test_as_many_lists_as_devices() -> None:
 def test_a_name_is_registered_once() -> None:
     with pytest.raises(ScheduleError, match="registered already"):
         schedule("1f1b")(lambda p, m: [])
+
+
+@pytest.mark.parametrize(
+    "returned", [None, "F0", 7, [None], ["F0 B0"], iter([["F0"]])], ids=lambda value: repr(value)[:12]
+)
+def test_what_is_no_order_is_said(returned: object) -> None:
+    with pytest.raises(ScheduleError, match="schedule mine: .* is no order; return one list"):
+        Schedule("mine", lambda p, m: returned).orders(1, 1)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize("counts", [(2.5, 1), (1, "2"), (40_000, 10**9)])
+def test_counts_beyond_reason_are_refused(counts: tuple[int, int]) -> None:
+    with pytest.raises(ScheduleError, match="was asked for"):
+        registered()["gpipe"].orders(*counts)

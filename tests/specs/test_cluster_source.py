@@ -27,6 +27,14 @@ def test_other_short_names(text, count):
     assert Cluster(text).num_devices == count
 
 
+def test_an_nvlink_domain_of_72_is_a_node():
+    cluster = Cluster("144xGB200")
+    assert cluster.bandwidth_bytes_per_s(0, 71) == 900e9 and cluster.bandwidth_bytes_per_s(71, 72) == 50e9
+    assert "72 GPUs" in cluster.assumptions[0] and "2 nodes of 72" in cluster.assumptions[1]
+    part = Cluster("2x64xGB300")
+    assert part.level_between(0, 63).name == "node" and part.level_between(63, 64).name == "network"
+
+
 def test_a_gcd_is_said_to_be_one():
     assert "GCD" in Cluster("8xMI250X").assumptions[0]
 

@@ -19,6 +19,33 @@ def test_presets_are_there_with_their_source():
         assert load_device(name).source and usual_node(name).source
 
 
+@pytest.mark.parametrize(
+    ("name", "memory_gb", "bandwidth", "bfloat16", "per_node"),
+    [
+        ("A100-40", 40, 1.555e12, 312e12, 8),
+        ("H200", 141, 4.8e12, 989.4e12, 8),
+        ("H100-96GB-HBM2e", 96, 2.4e12, 989.4e12, 8),
+        ("B200", 180, 8e12, 2.25e15, 8),
+        ("GB200", 186, 8e12, 2.5e15, 72),
+        ("GB300", 279, 8e12, 2.5e15, 72),
+        ("MI300X", 192, 5.3e12, 1307.4e12, 8),
+        ("L40S", 48, 864e9, 362.05e12, 8),
+        ("RTX-4090", 24, 1.008e12, 165.2e12, 8),
+        ("RTX-PRO-6000", 96, 1.792e12, 503.8e12, 8),
+    ],
+)
+def test_devices_by_their_data_sheets(name, memory_gb, bandwidth, bfloat16, per_node):
+    device = load_device(name)
+    assert device.memory_bytes == memory_gb * 10**9 and device.memory_bandwidth_bytes_per_s == bandwidth
+    assert device.peak_flops_per_s("bfloat16") == bfloat16 and usual_node(name).num_devices == per_node
+
+
+def test_v100_has_no_bfloat16():
+    assert load_device("V100").peak_flops_per_s("float16") == 125e12
+    with pytest.raises(SpecError, match="no peak rate for bfloat16"):
+        load_device("V100").peak_flops_per_s("bfloat16")
+
+
 def test_h100_by_its_data_sheet():
     device = load_device("h100")
     assert device.memory_bytes == 80 * 10**9 and device.memory_bandwidth_bytes_per_s == 3.35e12

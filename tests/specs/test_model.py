@@ -1,12 +1,30 @@
 """ModelSpec: parameters to the unit, FLOPs per token, refusals."""
 
+import copy
 import dataclasses
+import json
 
 import pytest
 
 from meshwright.specs import ModelSpec, SpecError, model_from_config
 from meshwright.specs.model_source import _presets
-from tests.specs.configs import GPT2, LLAMA, QWEN2, QWEN3
+from tests.specs.configs import (
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    GEMMA,
+    GEMMA2,
+    GEMMA3,
+    GPT2,
+    GPT_OSS,
+    LLAMA,
+    MISTRAL,
+    MIXTRAL,
+    NEW_FAMILIES,
+    QWEN2,
+    QWEN2_MOE,
+    QWEN3,
+    QWEN3_MOE,
+)
 
 SHAPES = [
     LLAMA,
@@ -21,6 +39,28 @@ SHAPES = [
     GPT2,
     {**GPT2, "n_inner": 50, "tie_word_embeddings": False},
     {**GPT2, "n_inner": None},
+    *NEW_FAMILIES,
+    {**MISTRAL, "head_dim": 10, "sliding_window": None, "tie_word_embeddings": True},
+    {**MISTRAL, "num_key_value_heads": 6, "vocab_size": 7},
+    {**MIXTRAL, "head_dim": 10, "sliding_window": 16, "num_experts_per_tok": 1},
+    {**MIXTRAL, "num_local_experts": 1, "num_experts_per_tok": 1, "tie_word_embeddings": True},
+    {**QWEN2_MOE, "qkv_bias": False, "mlp_only_layers": [1], "num_key_value_heads": 3},
+    {**QWEN2_MOE, "decoder_sparse_step": 2, "head_dim": 14, "tie_word_embeddings": True},
+    {**QWEN2_MOE, "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 3},
+    {**QWEN3_MOE, "attention_bias": True, "decoder_sparse_step": 2, "num_hidden_layers": 5},
+    {**QWEN3_MOE, "mlp_only_layers": [0, 2], "tie_word_embeddings": True, "hidden_size": 60},
+    {**DEEPSEEK_V2, "q_lora_rank": 22, "attention_bias": True, "mlp_bias": True, "first_k_dense_replace": 0},
+    {**DEEPSEEK_V2, "first_k_dense_replace": 4, "tie_word_embeddings": True, "v_head_dim": 9},
+    {**DEEPSEEK_V3, "q_lora_rank": None, "attention_bias": True, "n_shared_experts": 3},
+    {**DEEPSEEK_V3, "first_k_dense_replace": 9, "num_attention_heads": 3, "num_key_value_heads": 3},
+    {**GEMMA, "attention_bias": True, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 54},
+    {**GEMMA, "tie_word_embeddings": False, "num_key_value_heads": 6},
+    {**GEMMA2, "attention_bias": True, "final_logit_softcapping": None, "num_hidden_layers": 4},
+    {**GEMMA2, "tie_word_embeddings": False, "num_key_value_heads": 3, "attn_logit_softcapping": 20.0},
+    {**GEMMA3, "sliding_window_pattern": 3, "attention_bias": True, "final_logit_softcapping": 12.0},
+    {**GEMMA3, "tie_word_embeddings": False, "layer_types": ["full_attention"] * 6 + ["sliding_attention"]},
+    {**GPT_OSS, "attention_bias": False, "head_dim": 20, "num_hidden_layers": 5},
+    {**GPT_OSS, "tie_word_embeddings": True, "layer_types": ["full_attention"] * 3, "intermediate_size": 33},
 ]
 
 
@@ -29,7 +69,7 @@ def test_parameters_are_those_that_transformers_holds(config):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     fields = {key: value for key, value in config.items() if key != "model_type"}
-    reference = transformers.AutoConfig.for_model(config["model_type"], **fields)
+    reference = transformers.AutoConfig.for_model(config["model_type"], **copy.deepcopy(fields))
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(reference)
     ours = model_from_config(config)
@@ -57,7 +97,10 @@ def test_counts_by_layer_sum_to_the_whole(config):
     for parameter in model.parameters():
         by_layer[parameter.layer] = by_layer.get(parameter.layer, 0) + parameter.num_elements
     assert by_layer["embedding"] == model.num_embedding_parameters
-    assert all(by_layer[str(block)] == model.num_block_parameters for block in range(model.num_layers))
+    assert all(by_layer[str(block)] == model.num_block_parameters(block) for block in range(model.num_layers))
+    kinds = model.block_kinds(0, model.num_layers)
+    assert sum(count for _, count in kinds) == model.num_layers
+    assert len({model.block_kind(block) for block, _ in kinds}) == len(kinds)
     head = model.num_norm_parameters + (0 if model.has_tied_embeddings else model.num_head_parameters)
     assert by_layer["head"] == head
 
@@ -74,6 +117,115 @@ def test_llama_8b_flops_are_six_a_matrix_parameter():
     model = model_from_config(_presets()["llama-3.1-8b"]["config"])
     assert model.num_matmul_parameters == model.num_parameters - 128256 * 4096 - 65 * 4096
     assert model.num_active_parameters == model.num_parameters == 8030261248
+
+
+# From model cards and papers: billions of parameters that one token uses. GPT-OSS's card leaves the token table out.
+ACTIVE_BILLIONS = {
+    "mixtral-8x7b": 12.9,  # Jiang et al. 2024, arXiv 2401.04088: "13B active"
+    "mixtral-8x22b": 39.0,  # release notes: "39B active out of 141B"
+    "qwen3-30b-a3b": 3.3,  # model card
+    "qwen3-235b-a22b": 22.0,  # model card
+    "deepseek-v2-lite": 2.4,  # model card, without the token table
+    "deepseek-v3": 37.0,  # arXiv 2412.19437
+    "gpt-oss-20b": 3.61,  # model card
+    "gpt-oss-120b": 5.13,  # model card
+}
+
+
+@pytest.mark.parametrize("name", ACTIVE_BILLIONS)
+def test_presets_with_experts_use_the_published_number_of_parameters(name):
+    model = model_from_config(_presets()[name]["config"], name=name)
+    table = model.num_embedding_parameters if name.startswith(("gpt-oss", "deepseek-v2")) else 0
+    assert (model.num_active_parameters - table) / 1e9 == pytest.approx(ACTIVE_BILLIONS[name], rel=0.03)
+
+
+@pytest.mark.parametrize("config", SHAPES, ids=range(len(SHAPES)))
+def test_active_parameters_are_those_of_a_model_with_only_the_chosen_experts(config):
+    model = model_from_config(config)
+    if not model.num_experts:
+        assert model.num_active_parameters == model.num_parameters
+        return
+    chosen = dataclasses.replace(model, num_experts=model.num_experts_per_token)
+    num_blocks = model.num_layers - len(model.dense_layers)
+    columns = model.hidden_size + (1 if config["model_type"] == "gpt_oss" else 0)  # the router is whole
+    router = num_blocks * columns * (model.num_experts - model.num_experts_per_token)
+    assert model.num_active_parameters == chosen.num_parameters + router
+
+
+def test_train_flops_of_deepseek_v3_by_hand():
+    model = model_from_config(_presets()["deepseek-v3"]["config"])
+    hidden, heads = 7168, 128
+    attention = (
+        hidden * 1536 + 1536 * heads * 192 + hidden * (512 + 64) + 512 * heads * 256 + heads * 128 * hidden
+    )
+    experts = hidden * 256 + 9 * 3 * hidden * 2048
+    matrices = 61 * attention + 3 * 3 * hidden * 18432 + 58 * experts + 129280 * hidden
+    assert model.train_flops_per_token() == 6 * matrices
+    pairs = (
+        61 * heads * (192 + 128) * (4096 + 1) / 2
+    )  # per token: each key costs a query's and a value's width
+    assert model.train_flops_per_token(4096) == 6 * matrices + 3 * 2 * pairs
+
+
+def test_train_flops_through_a_window_by_hand():
+    model = model_from_config({**GPT_OSS, "num_hidden_layers": 4})
+    assert model.sliding_layers == (0, 2) and model.sliding_window == 4
+    keys = [min(i + 1, 4) for i in range(10)]
+    both = 2 * sum(keys) + 2 * sum(range(1, 11))
+    attention = 3 * 2 * 2 * model.num_heads * model.head_dim * both / 10
+    assert model.train_flops_per_token(10) - model.train_flops_per_token() == pytest.approx(attention)
+
+
+def test_what_the_executor_builds_is_said_by_the_model():
+    assert all(model_from_config(config).is_executable for config in (LLAMA, QWEN2, QWEN3, GPT2))
+    assert model_from_config({**MISTRAL, "sliding_window": None}).is_executable
+    for config in NEW_FAMILIES:
+        assert not model_from_config(config).is_executable
+    assert model_from_config(DEEPSEEK_V3).unexecuted_features == ("experts", "latent attention")
+
+
+@pytest.mark.parametrize("config", NEW_FAMILIES, ids=lambda config: config["model_type"])
+def test_the_executor_refuses_what_it_would_build_wrongly(config):
+    pytest.importorskip("torch")
+    from meshwright.executor.models.decoder import build_stage
+
+    model = model_from_config(config, name="tiny")
+    with pytest.raises(SpecError, match=f"tiny has {model.unexecuted_features[0]}") as caught:
+        build_stage(model, range(1), True, False)
+    assert caught.value.allowed and caught.value.next
+
+
+@pytest.mark.parametrize("config", NEW_FAMILIES, ids=lambda config: config["model_type"])
+def test_models_of_every_family_survive_a_dictionary(config):
+    model = model_from_config(config)
+    again = ModelSpec.from_dict(json.loads(json.dumps(model.to_dict())))
+    assert again == model and again.digest == model.digest
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_experts_per_token": 9},
+        {"num_experts_per_token": 0},
+        {"expert_intermediate_size": -1},
+        {"dense_layers": (1, 0)},
+        {"dense_layers": (4,)},
+        {"sliding_window": 8},
+        {"sliding_layers": (0,)},
+        {"sliding_window": 1, "sliding_layers": (0,)},
+        {"rotary_head_dim": 5},
+        {"rotary_head_dim": 16},
+        {"value_head_dim": 0},
+        {"num_kv_heads": 2},
+        {"key_value_rank": 0},
+        {"final_logit_cap": -1.0},
+    ],
+)
+def test_experts_and_latents_that_contradict_are_refused(change):
+    model = model_from_config(DEEPSEEK_V3)
+    with pytest.raises(SpecError) as caught:
+        dataclasses.replace(model, **change)
+    assert caught.value.allowed
 
 
 def test_decoder_fills_in_what_is_left_out():

@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.specs import Cluster, ModelSpec, Plan, PlanError, Workload
+from meshwright.specs import (
+    Cluster,
+    ModelSpec,
+    Plan,
+    PlanError,
+    Workload,
+    load_model,
+    num_stage_parameters,
+)
 
 MODEL = ModelSpec.decoder(6, 64, 4)
 CLUSTER = Cluster("8xcpu")
@@ -25,6 +33,19 @@ def test_interleaved_gets_two_chunks():
     found = plan(schedule="interleaved_1f1b", pp=2)
     assert found.num_stages == 4 and found.layers_per_stage == (2, 2, 1, 1)
     assert [stage.num_blocks for stage in found.stages()] == [2, 2, 1, 1]
+
+
+def test_uneven_stages_are_accepted_split_or_given():
+    """Llama 3.1 405B: 126 blocks on 8 devices of 8 chunks; Megatron counts embedding and head as two more."""
+    model, cluster = load_model("llama-3.1-405b"), Cluster("64xH100")
+    choices = {"pp": 8, "tp": 8, "num_chunks": 8, "schedule": "interleaved_1f1b"}
+    split = Plan.of(model, cluster, Workload(64, 8192), **choices)
+    assert split.num_stages == 64 and sorted(split.layers_per_stage) == [1, 1, *[2] * 62]
+    given_counts = (1, *[2] * 62, 1)
+    given_plan = Plan.of(model, cluster, Workload(64, 8192), layers_per_stage=given_counts, **choices)
+    assert given_plan.layers_per_stage == given_counts
+    held = sum(num_stage_parameters(model, stage) for stage in given_plan.stages())
+    assert held == model.num_parameters
 
 
 def test_world_size_message_prints_the_whole_product():

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.specs import Cluster, ModelSpec, PassOption, Plan, PlanError, Workload, load_model
+from meshwright.specs.model import ADDED_FIELDS
 
 CLUSTER = Cluster("4xcpu")
 
@@ -47,8 +48,8 @@ def test_what_is_saved_is_loaded(lengths, num_tokens, order, **choices):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("schema = 1", "schema = 2", "install a meshwright that reads schema 2"),
-        ("schema = 1", "", "'schema' is missing"),
+        ("schema = 2", "schema = 3", "install a meshwright that reads schema 3"),
+        ("schema = 2", "", "'schema' is missing"),
         ("recompute =", "recompte =", "did you mean recompute"),
         ("cluster =", "clutser =", "did you mean cluster"),
         ("[pipeline]", "[pipeline", "is not a TOML file"),
@@ -71,6 +72,23 @@ def test_a_broken_file_gives_one_clear_message(tmp_path, old, new, said):
     with pytest.raises(PlanError, match=re.escape(said)) as caught:
         Plan.load(path)
     assert str(caught.value).count(str(path)) == 1
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "gpt-oss-20b", "gemma-2-9b", "mistral-7b"])
+def test_plans_of_every_kind_of_block_are_loaded_as_saved(tmp_path, name):
+    plan = Plan.of(load_model(name), CLUSTER, Workload(16, 128), pp=4)
+    plan.save(tmp_path / "plan.toml")
+    assert Plan.load(tmp_path / "plan.toml") == plan
+
+
+def test_a_plan_of_schema_1_is_loaded_with_the_digest_it_had(tmp_path):
+    """`plan_schema_1.toml` was written by the version that had schema 1."""
+    path = Path(__file__).parent / "plan_schema_1.toml"
+    assert not any(field in path.read_text() for field in ADDED_FIELDS)
+    loaded = Plan.load(path)
+    assert loaded == small() and loaded.model_digest == "cee9f1715337f113"
+    loaded.save(tmp_path / "plan.toml")
+    assert (tmp_path / "plan.toml").read_text().startswith("schema = 2\n")
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe", b"schema = 1\n", b"model = 3\nschema = 1\n"])

@@ -154,10 +154,9 @@ def costs_of(cluster: ClusterSpec, profile: Profile | None = None) -> tuple[Any,
 
         basis = f"times rest on the profile of {profile.device} measured {profile.measured or 'earlier'}"
         return MeasuredCosts(profile), (basis,)
-    from meshwright.costs.roofline import Roofline
+    from meshwright.costs.kernel_curve import gpu_costs
 
-    basis = "times are a roofline of the data sheet, nothing was measured: plus or minus 30 %"
-    return Roofline(cluster), (*cluster.assumptions, basis)
+    return gpu_costs(cluster)
 
 
 def _refuse(why: str, **given: Any) -> None:

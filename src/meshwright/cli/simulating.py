@@ -86,13 +86,15 @@ def simulate(
 
 def trace_result(trace: Trace, subject: Subject) -> Result:
     """Figures, picture, files and page of a simulated trace."""
+    from rich.text import Text
+
     from meshwright.reports.terminal import timeline_view
 
     facts = {} if trace.memory else {"peak activations": _activations(_peak_activations(trace))}
     title = subject.label if subject.counts is None else f"{subject.label}  {_counts_text(subject.counts)}"
     return Result(
         trace_figures(trace, subject),
-        (f"[bold]{title}[/bold]", timeline_view(trace, facts=facts)),
+        (Text(title, style="bold"), timeline_view(trace, facts=facts)),
         trace_forms(trace),
         lambda: _trace_page(trace, subject),
         _trace_explanation(trace, subject),
@@ -209,17 +211,21 @@ def _all_schedules(choices: Mapping[str, Any], iterations: int | None) -> Result
     from meshwright.specs.error import MeshwrightError
 
     rows: list[dict[str, Any]] = []
+    refused: MeshwrightError | None = None
     for name in catalog.names("schedules"):
         counts = dict(choices)
-        if catalog.find_schedule(name).num_chunks == 1:
-            counts["chunks"] = None  # --chunks is for the schedules that have any
         try:
+            if catalog.find_schedule(name).num_chunks == 1:
+                counts["chunks"] = None  # --chunks is for the schedules that have any
             subject = api.subject(name, **counts)
             trace = api.simulate(subject, iterations=iterations)
         except MeshwrightError as error:
             rows.append({"schedule": name, "error": str(error)})
+            refused = error
             continue
         rows.append({"schedule": name, **trace_figures(trace, subject)})
+    if refused is not None and all("error" in row for row in rows):
+        raise refused  # what all of them refuse is the user's, not a schedule's
     rows.sort(key=lambda row: row.get("device_time", float("inf")))
     shown = [
         {

@@ -62,11 +62,13 @@ def train(
 
 def training_result(done: Training) -> Result:
     """Losses, rates and predicted beside measured of a finished or interrupted training."""
+    from rich.text import Text
+
     from meshwright import api
     from meshwright.planner.memory_limit import describe
 
     data = training_figures(done)
-    view: list[Any] = [f"[bold]{describe(done.plan)}[/bold]", training_sentence(done)]
+    view: list[Any] = [Text(describe(done.plan), style="bold"), training_sentence(done)]
     code = INTERRUPTED if done.result.interrupted else DONE
     if done.trace is None or not done.trace.num_iterations:
         return Result(data, view, exit_code=code)

@@ -29,7 +29,11 @@ LINK_EFFICIENCY = 0.80  # of a link's data-sheet rate, for messages of megabytes
 OPERATOR_OVERHEAD_S = 5e-6  # one kernel launch on a GPU whose queue runs empty
 UNCERTAINTY = 0.30
 
-EFFICIENCIES: Mapping[str, float] = {"matmul": MATMUL_EFFICIENCY, "attention": ATTENTION_EFFICIENCY}
+EFFICIENCIES: Mapping[str, float] = {
+    "matmul": MATMUL_EFFICIENCY,
+    "grouped_matmul": MATMUL_EFFICIENCY,
+    "attention": ATTENTION_EFFICIENCY,
+}
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.ir.grid import grid
+from meshwright.ir.integrity import check_columns, check_tables
 from meshwright.ir.kernel import call
 from meshwright.ir.program import Program
 from meshwright.ir.table import INDEX_MODES, WHEN_MODES, Effect, Pattern
 from meshwright.specs.error import ProgramError, ScheduleError
 
 AFTER, RING = -1, -2  # "versions" of dependencies that are an order only: complete, ended
-OK, MISSING, NO_WRITER, OUT_OF_RANGE = 0, 1, 2, 3
-HOP, STAGE, GROUPS, GROUP, NONE, PLACE = range(6)
+NO_WRITER, OUT_OF_RANGE = (
+    2,
+    3,
+)  # what `_derive` returns; 0: all is well, 1: nothing before the row wrote what it reads
+MAX_VALUES = 1 << 28  # codes are int32, and a few tables have an entry for each
 
 Ints = NDArray[Any]
 
@@ -85,7 +90,7 @@ class ValueSpace:
 def value_space(program: Program) -> ValueSpace:
     """Number the values of a program. Sizes come from its tables and columns, so every row's patterns fit or are an error."""
     t, c = program.tables, program.columns
-    num_microbatches = max(len(t.microbatches), int(c.microbatch.max(initial=0)) + 1)
+    num = num_microbatches(program)
     patterns = [p for effect in t.effects for p in (*effect.reads, *effect.writes)]
     part_offsets = [p.part_offset for p in patterns]
     parts = int(c.part.max(initial=0)) + 1 + max(part_offsets, default=0)
@@ -99,11 +104,14 @@ def value_space(program: Program) -> ValueSpace:
         "none": 1,
     }
     indices = np.array([sizes[kind.index] for kind in t.value_kinds], dtype=np.int64)
-    microbatches = np.array(
-        [num_microbatches if kind.microbatch else 1 for kind in t.value_kinds], dtype=np.int64
-    )
+    microbatches = np.array([num if kind.microbatch else 1 for kind in t.value_kinds], dtype=np.int64)
     counts = indices * microbatches * parts
     base = np.concatenate([[0], np.cumsum(counts)])
+    if base[-1] > MAX_VALUES:
+        raise ProgramError(
+            f"rows name hops up to {int(c.hop.max())}, parts up to {int(c.part.max())} and {num} microbatches: "
+            f"{int(base[-1]):,} values, and a device has up to {MAX_VALUES:,}; number them without gaps"
+        )
     tiers = tuple(
         sorted({kind.tier for kind in t.value_kinds} | {"device"}, key=lambda tier: (tier != "device", tier))
     )
@@ -162,11 +170,12 @@ def pattern_tables(program: Program, space: ValueSpace) -> tuple[Ints, Ints, Int
         write_ptr.append(len(patterns))
         patterns.extend(effect.writes)
         read_ptr.append(len(patterns))
-    fields = np.array([_fields(program, space, p) for p in patterns], dtype=np.int64).reshape(-1, 9)
+    fields = np.array([pattern_fields(program, space, p) for p in patterns], dtype=np.int64).reshape(-1, 9)
     return np.array(read_ptr), np.array(write_ptr), fields.reshape(-1), patterns
 
 
-def _fields(program: Program, space: ValueSpace, p: Pattern) -> tuple[int, ...]:
+def pattern_fields(program: Program, space: ValueSpace, p: Pattern) -> tuple[int, ...]:
+    """A pattern as the nine numbers that kernels read."""
     kind = program.tables.index_of_kind(p.kind)
     table = program.tables.value_kinds[kind]
     mode = INDEX_MODES.index(p.index)
@@ -385,7 +394,8 @@ def dependencies(program: Program) -> Dependencies:
     from meshwright.ir.ring import ring_dependencies
 
     t, c = program.tables, program.columns
-    _check_columns(program)
+    check_tables(program)
+    check_columns(program)
     space = value_space(program)
     read_ptr, write_start, fields, patterns = pattern_tables(program, space)
     path_length, group_ptr, groups = row_tables(program)
@@ -463,41 +473,8 @@ def _bounds(
     return reads + len(program.after), writes
 
 
-def _check_columns(program: Program) -> None:
-    """Every number of the columns points into its table."""
-    t, c = program.tables, program.columns
-    sizes = {
-        "effect": len(t.effects),
-        "stream": len(t.streams),
-        "work": len(t.works),
-        "exchange": len(t.exchanges),
-    }
-    sizes["microbatch"] = len(t.microbatches) or 1 << 30
-    for name, size in sizes.items():
-        values = getattr(c, name)
-        low = -1 if name in ("work", "exchange") else 0
-        wrong = np.flatnonzero((values < low) | (values >= size))
-        if len(wrong):
-            row = int(wrong[0])
-            raise ProgramError(
-                f"row {row}: {name} {int(values[row])} is not in its table, which has {size} entries; "
-                f"passes must add what they use to the tables"
-            )
-    for name in ("stage", "hop", "part", "batch"):
-        if len(c) and int(getattr(c, name).min()) < 0:
-            raise ProgramError(f"the column {name} has a negative entry; it counts from 0")
-    if len(program.after):
-        own = program.list_of_row[program.after]
-        if (program.after[:, 1] >= program.after[:, 0]).any() or (own[:, 0] != own[:, 1]).any():
-            raise ProgramError(
-                "`after` names a row that does not stand earlier in the same list; only earlier rows can be waited for"
-            )
-
-
 def _raise(program: Program, status: int, where: Ints, patterns: list[Pattern], space: ValueSpace) -> None:
     """The error behind a status of the kernel, with the grid."""
-    from meshwright.ir.grid import grid
-
     row, pattern = int(where[0]), patterns[int(where[1])]
     view = program.row(row)
     place = f"device {view.device}, position {view.position}: {view.text}"
@@ -511,11 +488,12 @@ def _raise(program: Program, status: int, where: Ints, patterns: list[Pattern], 
             f"{place} reads {value} of {pattern.age} iterations ago, but nothing in its list writes it"
         )
     later = _later_writer(program, row, int(where[2]))
-    reason = f"runs before {later}" if later else "and nothing in its list writes it"
-    raise ScheduleError(
-        f"{place} {reason if later else ''}".rstrip()
-        + (f".\n  it reads {value}{'' if later else ', ' + reason}\n" + grid(program, row))
+    said = (
+        f"runs before {later}.\n  it reads {value}"
+        if later
+        else f"reads {value}, and nothing in its list writes it"
     )
+    raise ScheduleError(f"{place} {said}\n{grid(program, row)}")
 
 
 def _later_writer(program: Program, row: int, code: int) -> str:

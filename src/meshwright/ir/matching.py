@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.ir.dependencies import num_microbatches, pattern_tables, row_tables, value_codes, value_space
+from meshwright.ir.dependencies import (
+    num_microbatches,
+    pattern_fields,
+    pattern_tables,
+    row_tables,
+    value_codes,
+    value_space,
+)
 from meshwright.ir.grid import grid
 from meshwright.ir.kernel import call
 from meshwright.ir.program import Program
@@ -53,9 +60,8 @@ def moved_codes(program: Program) -> Ints:
             of_effect[e] = len(flat) + len(extra)
             extra.append(pattern)
     if extra:
-        from meshwright.ir.dependencies import _fields
-
-        fields = np.concatenate([fields, np.array([_fields(program, space, p) for p in extra]).reshape(-1)])
+        more = [pattern_fields(program, space, p) for p in extra]
+        fields = np.concatenate([fields, np.array(more).reshape(-1)])
     path_length, group_ptr, groups = row_tables(program)
     codes = np.full(program.num_rows, -1, dtype=np.int32)
     inputs = (
@@ -80,6 +86,10 @@ def _check_classes(program: Program, is_exchange: Ints) -> None:
             f"device {view.device}, position {view.position}: {view.text} has no exchange class; say between whom it is"
         )
     for exchange in program.tables.exchanges:
+        if not exchange.axes or min(exchange.ends or (0,)) < 0:
+            raise ProgramError(
+                f"{exchange} has no axis or a negative end; name the axis, and count ends from 0"
+            )
         for name in exchange.axes:
             axis = program.axis(name)
             named = exchange.ends is not None and name == exchange.axes[0]

@@ -245,7 +245,7 @@ def _peaks(
     )
     first = np.concatenate([[0], np.cumsum(num_computes + 2)]).astype(np.int64)
     curve = np.zeros(int(first[-1]) * num_tiers)
-    carried = np.array([kind.carried for kind in program.tables.value_kinds] or [False])
+    carried = np.array([kind.carried for kind in program.tables.value_kinds], dtype=bool)
     per_code = np.repeat(carried, space.indices * space.microbatches * space.parts).astype(np.int8)
     inputs = (
         program.list_of_row, index, ended, starts, num_computes, deps.ptr, deps.row, deps.lag, deps.version, deps.write_ptr,

@@ -23,7 +23,7 @@ def period_s(trace: Trace) -> float:
 
     With one iteration it is the span.
     """
-    if trace.num_iterations < 2:
+    if trace.num_iterations < 2 or not trace.program.num_rows:
         return span_s(trace)
     first = (trace.num_iterations - 1) // 2
     ends = trace.end_s.max(axis=1)

@@ -93,9 +93,9 @@ class Columns:
         return Columns(
             **{
                 name: np.broadcast_to(
-                    np.asarray(given.get(name, default.get(name, 0)), dtype=kind), (num_rows,)
+                    _column(name, given.get(name, default.get(name, 0))), (num_rows,)
                 ).copy()
-                for name, kind in COLUMN_TYPES.items()
+                for name in COLUMN_TYPES
             }
         )
 
@@ -115,7 +115,17 @@ class Columns:
 
     def with_column(self, name: str, values: Any) -> Columns:
         """The same rows with one column replaced."""
-        return replace(self, **{name: np.asarray(values, dtype=COLUMN_TYPES[name])})
+        return replace(self, **{name: _column(name, values)})
+
+
+def _column(name: str, values: Any) -> IntArray:
+    """Values as a column holds them; one that does not fit is an error, never another number."""
+    given, limits = np.asarray(values), np.iinfo(COLUMN_TYPES[name])
+    if given.dtype != limits.dtype and given.size and (given.min() < limits.min or given.max() > limits.max):
+        raise ProgramError(
+            f"the column {name} has {given.max()}; it holds {limits.min} to {limits.max}; make the program smaller"
+        )
+    return given.astype(limits.dtype, copy=False)
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from meshwright.ir.kernel import call
 from meshwright.ir.matching import match
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
-from meshwright.specs.error import DeadlockError
+from meshwright.specs.device import HOSTS
+from meshwright.specs.error import DeadlockError, SpecError
 
 Ints = NDArray[Any]
 Times = NDArray[np.float64]
-HOSTS = ("asynchronous", "in_order")
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,10 +305,13 @@ def replay(
 
     Raises:
         DeadlockError: rows remain that can never be posted; the message shows the grid.
+        SpecError: there is no such host.
     """
     program, deps, n = wiring.program, wiring.deps, wiring.program.num_rows
     if cost_of_row is None:
         cost_of_row = np.arange(n, dtype=np.int32)
+    if host not in HOSTS:
+        raise SpecError(f"host {host!r}", allowed=" or ".join(HOSTS))
     in_order = int(host == "in_order")
     history = max(1, deps.max_lag + 1)
     keep = history if deps.max_lag else 1

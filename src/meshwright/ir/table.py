@@ -27,7 +27,10 @@ class Kind(IntEnum):
 
 
 INDEX_MODES = ("hop", "stage", "groups", "group", "none", "place")
+PART_MODES = ("zero", "row")
 WHEN_MODES = ("always", "not_first", "not_last", "first", "last")
+VALUE_INDICES = ("hop", "stage", "group", "none")
+DUTY_PLACES = ("path", "stage", "group", "device", "some")
 
 
 class Pattern(NamedTuple):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from meshwright.ir.integrity import check_tables
 from meshwright.ir.program import COLUMN_TYPES, Axis, Columns, Program, Tables, canonical, kinds_in_use
 from meshwright.ir.table import (
     Duty,
@@ -29,6 +33,7 @@ from meshwright.specs.error import ProgramError
 from meshwright.specs.operator import Operator
 
 VERSION = 1
+MAX_MICROBATCHES = 10_000_000  # a row of a table each; more is a slip of the finger
 _ROW = re.compile(r"(\d+)([A-Za-z][A-Za-z_]*)(\d*)(?:\.(\d+))?(\{[^}]*\})?")
 _TABLES: dict[str, type] = {
     "value": ValueKind, "work": Work, "exchange": Exchange, "size": Size, "group": ParameterGroup,
@@ -38,6 +43,16 @@ _FIELDS = {
     "value": "value_kinds", "effect": "effects", "work": "works", "exchange": "exchanges", "size": "sizes",
     "group": "groups", "bytes": "value_bytes", "duty": "duties",
 }  # fmt: skip
+_DECLARED = {
+    table: get_type_hints(table) for table in (*_TABLES.values(), Microbatch, Pattern, Effect, Operator)
+}
+# What braces behind a row may say, and how.
+_SAYS = {
+    "effect": r"\d+", "hop": r"\d+", "microbatch": r"\d+", "exchange": r"-1|\d+", "stream": r".+", "work": r"-1|\d+",
+    "batch": r"\d+", "after": r"\d+(\+\d+)*",
+}  # fmt: skip
+TORCH_COMPUTES = ("F", "B", "I", "W")
+TORCH_MOVES = ("SEND_F", "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD", "REDUCE_GRAD")
 
 
 def to_text(program: Program) -> str:
@@ -121,9 +136,12 @@ def _is_default_exchange(p: Program, exchange: Exchange) -> bool:
 
 def default_exchange(p: Program, row: int) -> Exchange | None:
     """The exchange that a row's name and path imply, for sends and receives of a registered name."""
-    effect = p.tables.effects[p.columns.effect[row]]
-    name = NAMES.get(effect.name)
-    path, hop = p.path_of(int(p.columns.microbatch[row])), int(p.columns.hop[row])
+    c = p.columns
+    return _implied_exchange(p, p.tables.effects[c.effect[row]], int(c.microbatch[row]), int(c.hop[row]))
+
+
+def _implied_exchange(p: Program, effect: Effect, microbatch: int, hop: int) -> Exchange | None:
+    name, path = NAMES.get(effect.name), p.path_of(microbatch)
     if name is None or not name.toward or not 0 <= hop + name.toward < len(path) or hop >= len(path):
         return None
     own, other = path[hop].device, path[hop + name.toward].device
@@ -137,7 +155,7 @@ def default_stream(p: Program, kind: Kind, exchange: Exchange | None) -> str:
         word = "send" if kind == Kind.SEND else "receive"
         if exchange.ends is None:
             return f"{word}/{exchange.axes[0]}{exchange.shift:+d}"
-        return f"{word}/{exchange.axes[0]}{exchange.ends[1 if kind == Kind.SEND else 0]}"
+        return f"{word}/{exchange.axes[0]}{exchange.ends[-1 if kind == Kind.SEND else 0]}"
     return {Kind.COLLECTIVE: "reduce", Kind.LOAD: "load", Kind.STORE: "store", Kind.CALL: "host"}.get(
         kind, "compute"
     )
@@ -227,26 +245,26 @@ def from_text(text: str) -> Program:
         word, _, rest = line.partition(" ")
         try:
             if word.endswith(":") and word[:-1].isdigit():
-                rows[int(word[:-1])] = rest.split()
+                _add_once(rows, int(word[:-1]), rest.split())
             elif word == "path":
                 tables["paths"].append(tuple(Hop(*map(int, hop.split("@"))) for hop in rest.split()))
             elif word == "stages":
-                num_stages = int(rest)
+                num_stages = _stages(rest)
             elif word == "microbatch":
-                tables["microbatches"].append(Microbatch(*json.loads(rest)))
+                tables["microbatches"].append(_row_of(Microbatch, json.loads(rest)))
             elif word in ("effect", "default-effect"):
                 place, _, row = rest.partition(" ")
-                effects[int(place)] = (_effect(json.loads(row)), word == "default-effect")
+                _add_once(effects, int(place), (_effect(json.loads(row)), word == "default-effect"))
             else:
                 tables[_FIELDS[word]].append(_READERS[word](json.loads(rest)))
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ProgramError(f"line {number}: {line[:60]!r} is no line of a program ({error})") from error
     return _assemble(axes, num_microbatches, num_stages, tables, effects, rows)
 
 
 def _read_head(line: str) -> tuple[tuple[Axis, ...], int]:
     match = re.fullmatch(
-        r"meshwright-program\s+(\d+)\s+axes\s+((?:\w+=\d+\*?\s*)*?)\s*microbatches\s+(\d+)", line
+        r"meshwright-program\s+(\d+)\s+axes\s+((?:\w+=\d+\*?\s+)*)microbatches\s+(\d+)", line
     )
     if match is None:
         raise ProgramError(
@@ -260,27 +278,74 @@ def _read_head(line: str) -> tuple[tuple[Axis, ...], int]:
     for word in match[2].split():
         name, _, size = word.partition("=")
         axes.append(Axis(name, int(size.rstrip("*")), not size.endswith("*")))
+    if int(match[3]) > MAX_MICROBATCHES:
+        raise ProgramError(f"line 1: {match[3]} microbatches; a program has up to {MAX_MICROBATCHES:,}")
+    if not axes or min(axis.size for axis in axes) < 1 or len({axis.name for axis in axes}) < len(axes):
+        raise ProgramError(
+            f"line 1: axes {match[2].strip()!r}; name at least one, each once, of size 1 or more"
+        )
     return tuple(axes), int(match[3])
 
 
-def _effect(row: Sequence[Any]) -> Effect:
+def _add_once(rows: dict[int, Any], place: int, row: Any) -> None:
+    if place in rows:
+        raise ValueError(f"{place} is there already")
+    rows[place] = row
+
+
+def _stages(text: str) -> int:
+    limit = int(np.iinfo(COLUMN_TYPES["stage"]).max)
+    if not 0 <= int(text) <= limit:
+        raise ValueError(f"0 to {limit} stages")
+    return int(text)
+
+
+def _row_of(table: type, row: Any) -> Any:
+    """A row of a table from JSON."""
+    return _typed(table(*_tuples(row)))
+
+
+def _typed(made: Any) -> Any:
+    """The row, every field of the type that it declares."""
+    for name, declared in _DECLARED[type(made)].items():
+        if not _is_of(getattr(made, name), declared):
+            raise TypeError(f"its {name} is {getattr(made, name)!r}")
+    return made
+
+
+def _is_of(value: Any, declared: Any) -> bool:
+    """Is a value of a declared type? A whole number is a float, too; one that is not finite is none."""
+    if get_origin(declared) is tuple:
+        return isinstance(value, tuple) and all(_is_of(item, get_args(declared)[0]) for item in value)
+    if get_origin(declared) is Literal:
+        return value in get_args(declared)
+    if get_origin(declared) is UnionType:
+        return any(_is_of(value, one) for one in get_args(declared))
+    if declared in (int, float):
+        is_number = type(value) is int or (declared is float and type(value) is float)
+        return is_number and math.isfinite(value)
+    return isinstance(value, declared)
+
+
+def _effect(row: Any) -> Effect:
     kind, name, reads, writes, moves = row
-    patterns = [tuple(Pattern(*p) for p in side) for side in (reads, writes)]
-    return Effect(Kind[kind], name, patterns[0], patterns[1], Pattern(*moves) if moves else None)
+    patterns = [tuple(_row_of(Pattern, p) for p in side) for side in (reads, writes)]
+    moved = None if moves is None else _row_of(Pattern, moves)
+    return _row_of(Effect, [Kind[kind], name, *patterns, moved])  # type: ignore[no-any-return]
 
 
 def _tuples(value: Any) -> Any:
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 
-def _work(row: Sequence[Any]) -> Work:
-    fields = dict(zip(Work._fields, _tuples(list(row[:-1])), strict=False))
-    operators = (Operator(**{k: _tuples(v) for k, v in operator.items()}) for operator in row[-1])
-    return Work(**fields, operators=tuple(operators))
+def _work(row: Any) -> Work:
+    *fields, operators = row
+    made = tuple(_typed(Operator(**{k: _tuples(v) for k, v in each.items()})) for each in operators)
+    return _row_of(Work, [*fields, made])  # type: ignore[no-any-return]
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
-    word: (lambda row, table=table: table(*_tuples(row))) for word, table in _TABLES.items()
+    word: (lambda row, table=table: _row_of(table, row)) for word, table in _TABLES.items()
 } | {"work": _work}
 
 
@@ -294,8 +359,8 @@ def _assemble(
 ) -> Program:
     """Tables with their defaults, then the rows against them."""
     lists = [axis for axis in axes if axis.materialised]
-    num_lists = int(np.prod([axis.size for axis in lists]))
-    if sorted(rows) != list(range(num_lists)):
+    num_lists = math.prod(axis.size for axis in lists)
+    if len(rows) != num_lists or max(rows) >= num_lists:
         raise ProgramError(
             f"the program has lists {sorted(rows)}, its axes ask for 0 to {num_lists - 1}; write one line a list"
         )
@@ -306,23 +371,28 @@ def _assemble(
         given["paths"] = [default_path(first, first if num_stages is None else num_stages)]
     parsed = [[_read_row(text, device) for text in rows[device]] for device in range(num_lists)]
     flat = [row for device in parsed for row in device]
-    effects = _order_effects(written_effects, flat)
+    effects, numbers = _order_effects(written_effects, flat)
     tables = Tables(**{**{k: tuple(v) for k, v in given.items()}, "effects": tuple(effects)})
     tables = _with_defaults(tables)
     offsets = np.concatenate([[0], np.cumsum([len(device) for device in parsed])]).astype(np.int64)
     shell = Program(axes, tables, Columns.of(0), np.zeros(num_lists + 1, dtype=np.int64))
-    return _fill(shell, flat, offsets, given["exchanges"])
+    check_tables(shell)
+    return _fill(shell, flat, numbers, offsets, given["exchanges"])
 
 
-def _order_effects(written: dict[int, tuple[Effect, bool]], flat: list[dict[str, Any]]) -> list[Effect]:
-    """Effects by first appearance; a bare name means its default-effect line, or else the registered effect."""
+def _order_effects(
+    written: dict[int, tuple[Effect, bool]], flat: list[dict[str, Any]]
+) -> tuple[list[Effect], list[int]]:
+    """Effects by first appearance, and the place of every row's; a bare name means its default-effect line, or else the
+    registered effect."""
     bare = {effect.name: effect for effect, is_default in written.values() if is_default}
-    table: list[Effect] = []
+    table: dict[Effect, int] = {}
+    numbers = []
     for row in flat:
         name, place = row["name"], row["says"].get("effect")
-        if place is not None and int(place) not in written:
+        if place is not None and (int(place) not in written or written[int(place)][0].name != name):
             raise ProgramError(
-                f"a row of {name} says effect={place}, but no effect line has that place; add it"
+                f"a row of {name} says effect={place}, but no effect line of {name} has that place; add it"
             )
         if place is None and name not in bare and name not in NAMES:
             raise ProgramError(
@@ -335,15 +405,12 @@ def _order_effects(written: dict[int, tuple[Effect, bool]], flat: list[dict[str,
             if name in bare
             else NAMES[name].effect
         )
-        if effect not in table:
-            table.append(effect)
-    return table
+        numbers.append(table.setdefault(effect, len(table)))
+    return list(table), numbers
 
 
 def _with_defaults(t: Tables) -> Tables:
     """Value kinds that effects touch, and the duties of the names that occur."""
-    from dataclasses import replace
-
     kinds = kinds_in_use(t.effects, t.value_kinds)
     kinds += tuple(kind for kind in t.value_kinds if kind not in kinds)
     duties = t.duties or tuple(
@@ -360,6 +427,12 @@ def _read_row(text: str, device: int) -> dict[str, Any]:
         )
     stage, name, microbatch, part, says = match.groups()
     pairs = dict(pair.partition("=")[::2] for pair in (says or "{}")[1:-1].split(",") if pair)
+    for key, value in pairs.items():
+        if key not in _SAYS or not re.fullmatch(_SAYS[key], value, re.ASCII):
+            raise ProgramError(
+                f"list {device}: {text!r} says {key}={value!r}; braces say {', '.join(_SAYS)}, each a number from 0, "
+                f"but stream a name, and after numbers joined by +"
+            )
     return {
         "stage": int(stage),
         "name": name,
@@ -369,7 +442,17 @@ def _read_row(text: str, device: int) -> dict[str, Any]:
     }
 
 
-def _fill(shell: Program, flat: list[dict[str, Any]], offsets: Any, written: list[Exchange]) -> Program:
+def _written_exchange(number: str, written: list[Exchange]) -> Exchange | None:
+    if int(number) >= len(written):
+        raise ProgramError(
+            f"a row says exchange={number}, but there are {len(written)} exchange lines, numbered from 0; add it"
+        )
+    return None if number == "-1" else written[int(number)]
+
+
+def _fill(
+    shell: Program, flat: list[dict[str, Any]], effects: list[int], offsets: Any, written: list[Exchange]
+) -> Program:
     """Columns of the rows, each field from the row or by its default."""
     t = shell.tables
     exchanges: dict[Exchange, int] = {}
@@ -378,19 +461,18 @@ def _fill(shell: Program, flat: list[dict[str, Any]], offsets: Any, written: lis
     after = []
     for place, row in enumerate(flat):
         says, stage, name = row["says"], row["stage"], row["name"]
-        effect = int(says["effect"]) if "effect" in says else _default_effect(t, name)
+        effect = effects[place]
         microbatch = int(says.get("microbatch", row["microbatch"]))
         if microbatch >= max(1, len(t.microbatches)):
             raise ProgramError(
                 f"{stage}{name}{microbatch}: the program has {len(t.microbatches)} microbatches, numbered from 0"
             )
         hop = int(says["hop"]) if "hop" in says else _default_hop(shell, stage, microbatch)
-        single = Columns.of(1, effect=effect, stage=stage, hop=hop, microbatch=microbatch)
-        one = Program(shell.axes, t, single, np.array([0, 1]))
-        if "exchange" in says:
-            exchange = None if says["exchange"] == "-1" else written[int(says["exchange"])]
-        else:
-            exchange = default_exchange(one, 0)
+        exchange = (
+            _written_exchange(says["exchange"], written)
+            if "exchange" in says
+            else _implied_exchange(shell, t.effects[effect], microbatch, hop)
+        )
         stream = says.get("stream", default_stream(shell, t.effects[effect].kind, exchange))
         values = {
             "effect": effect, "stage": stage, "hop": hop, "microbatch": microbatch, "part": row["part"],
@@ -402,14 +484,32 @@ def _fill(shell: Program, flat: list[dict[str, Any]], offsets: Any, written: lis
         for column, value in values.items():
             columns[column].append(value)
         low = int(offsets[np.searchsorted(offsets, place, side="right") - 1])
-        after += [(place, low + int(other)) for other in says.get("after", "").split("+") if other]
+        waits = [int(other) for other in says.get("after", "").split("+") if other]
+        if max(waits, default=-1) >= place - low:
+            raise ProgramError(
+                f"{stage}{name}{microbatch} stands at position {place - low} and says after={says['after']}; "
+                f"only rows before it can be waited for"
+            )
+        after += [(place, low + other) for other in waits]
     full = shell.with_tables(exchanges=tuple(exchanges), streams=tuple(streams) or ("compute",))
     pairs = np.array(sorted(after), dtype=np.int64).reshape(-1, 2)
     return Program(shell.axes, full.tables, Columns.of(len(flat), **columns), offsets, pairs)
 
 
 def to_torch_csv(program: Program) -> str:
-    """The lists in the CSV of ``torch.distributed.pipelining`` (one row a rank), for its ``_load_csv``."""
+    """The lists in the CSV of ``torch.distributed.pipelining`` (one row a rank), for its ``_load_csv``; STEP is left out.
+
+    Raises:
+        ProgramError: the program does what torch has no action for, such as R.
+    """
+    used = np.unique(program.columns.effect).tolist()
+    names = {program.tables.effects[e].name for e in used} - {"STEP", *TORCH_COMPUTES, *TORCH_MOVES}
+    if names:
+        raise ProgramError(
+            f"torch's CSV has no action {' or '.join(sorted(names))}",
+            allowed=", ".join((*TORCH_COMPUTES, *TORCH_MOVES)),
+            next="write program text instead, which holds all of it",
+        )
     lines = []
     for device in range(program.num_lists):
         rows = range(int(program.offsets[device]), int(program.offsets[device + 1]))
@@ -431,19 +531,20 @@ def from_torch_csv(text: str) -> list[list[str]]:
     Raises:
         ProgramError: an action that is no compute and no move, such as a fused OVERLAP_F_B.
     """
-    moves = ("SEND_F", "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD", "REDUCE_GRAD")
     lists = []
-    for number, line in enumerate(text.splitlines()):
+    for number, line in enumerate(text.rstrip().splitlines()):
         computes = []
         for cell in (cell.strip() for cell in line.split(",")):
             if not cell:
                 continue
             match = _ROW.fullmatch(cell)
-            if match is None or (match[2] not in moves and match[2] not in ("F", "B", "I", "W")):
+            if match is None or match[2] not in (*TORCH_COMPUTES, *TORCH_MOVES):
                 raise ProgramError(
-                    f"rank {number}: action {cell!r} is not one that meshwright reads (F, B, I, W, {', '.join(moves)})"
+                    f"rank {number}: action {cell!r} is not one that meshwright reads",
+                    allowed=", ".join((*TORCH_COMPUTES, *TORCH_MOVES)),
+                    next="write what is fused as actions of its own, one behind the other",
                 )
-            if match[2] not in moves:
+            if match[2] in TORCH_COMPUTES:
                 computes.append(cell)
         lists.append(computes)
     return lists

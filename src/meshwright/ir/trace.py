@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +18,8 @@ from meshwright.specs.error import ProgramError
 
 TRACE_VERSION = 1
 Times = NDArray[np.float64]
+# What reading a file that is no trace, or half of one, may raise: of the archive, of its header, of what that lacks.
+_BROKEN = (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,35 +104,35 @@ class Trace:
         Raises:
             ProgramError: the file is no trace, is of a newer schema, or its program does not have the digest it carries.
         """
-        from meshwright.ir.text import from_text
-
         try:
             with np.load(Path(path), allow_pickle=False) as file:
                 data = {name: file[name] for name in file.files}
-            header = json.loads(str(data["header"]))
-        except (OSError, ValueError, KeyError, EOFError) as error:
+            return _trace_of(data, str(path))
+        except _BROKEN as error:
             raise ProgramError(
                 f"{path} is no trace of meshwright ({error}); give a file that simulate or train wrote"
             ) from error
-        if header["schema"] > TRACE_VERSION:
-            raise ProgramError(
-                f"{path} has trace schema {header['schema']}, this version reads {TRACE_VERSION}; upgrade meshwright"
-            )
-        program = from_text(header["program"])
-        if program.digest() != header["digest"]:
-            raise ProgramError(
-                f"{path}: its program has digest {program.digest()}, the trace says {header['digest']}; record it again"
-            )
-        memory = tuple(
-            MemoryCurve(device, tier, data[f"memory_{k}_times_s"], data[f"memory_{k}_bytes"])
-            for k, (device, tier) in enumerate(header["memory"])
+
+
+def _trace_of(data: Mapping[str, Any], path: str) -> Trace:
+    """The trace in the arrays of a file; one of `_BROKEN` where it is none."""
+    from meshwright.ir.text import from_text
+
+    header = json.loads(str(data["header"]))
+    if header["schema"] > TRACE_VERSION:
+        raise ProgramError(
+            f"{path} has trace schema {header['schema']}, this version reads {TRACE_VERSION}; upgrade meshwright"
         )
-        return Trace(
-            program,
-            data["posted_s"],
-            data["start_s"],
-            data["end_s"],
-            header["engine"],
-            memory,
-            header["metadata"],
+    program = from_text(header["program"])
+    if program.digest() != header["digest"]:
+        raise ProgramError(
+            f"{path}: its program has digest {program.digest()}, the trace says {header['digest']}; record it again"
         )
+    posted, start, end = (data[name].astype(np.float64) for name in ("posted_s", "start_s", "end_s"))
+    if any(t.shape != (len(end), program.num_rows) for t in (posted, start, end)) or not len(end):
+        raise ValueError("its times are not one row for every iteration and one column for every instruction")
+    memory = tuple(
+        MemoryCurve(device, tier, data[f"memory_{k}_times_s"], data[f"memory_{k}_bytes"])
+        for k, (device, tier) in enumerate(header["memory"])
+    )
+    return Trace(program, posted, start, end, header["engine"], memory, dict(header["metadata"]))

@@ -19,6 +19,7 @@ from meshwright.specs.error import ProgramError, ScheduleError
 
 Ints = NDArray[Any]
 WEIGHT_TOLERANCE = 1e-9  # weights of microbatches are products of a few float64 numbers
+NUM_NAMED = 4  # groups that a message names
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +139,7 @@ def _num_parts(program: Program, effect: Effect) -> int:
 
 
 def check_duties(program: Program) -> None:
-    """Every duty is done exactly once where it is due, and every compute, collective and call is somebody's duty."""
+    """Every duty is done exactly once where it is due, and every compute and call is somebody's duty."""
     t = program.tables
     duties = {duty.name: duty for duty in t.duties}
     for e, effect in enumerate(t.effects):
@@ -281,7 +282,9 @@ def _is_reduced(program: Program, group: int) -> bool:
 def check_weights(program: Program) -> None:
     """The weights of the microbatches sum to one: then the contributions to every gradient do."""
     weights = [m.weight for m in program.tables.microbatches]
-    if weights and abs(sum(weights) - 1.0) > WEIGHT_TOLERANCE:
+    if (
+        weights and not abs(sum(weights) - 1.0) <= WEIGHT_TOLERANCE
+    ):  # a weight that is no number is refused, too
         raise ProgramError(
             f"the weights of the {len(weights)} microbatches sum to {sum(weights):.12g}; they must sum to 1"
         )
@@ -342,8 +345,16 @@ def _find_part(
 
 
 def check_reductions(program: Program) -> None:
-    """The group of a reduction covers exactly the axes on which the parameter is a copy and the data differ."""
+    """The group of a reduction covers exactly the axes on which the parameter is a copy and the data differ; a program
+    that steps parameters reduces every group that has copies."""
     t, c = program.tables, program.columns
+    duties = {duty.name for duty in t.duties}
+    copied = [group.name for g, group in enumerate(t.groups) if _is_reduced(program, g)]
+    if "STEP" in duties and "REDUCE_GRAD" not in duties and copied:
+        raise ProgramError(
+            f"the program has STEP, and copies of {', '.join(copied[:NUM_NAMED])}, but nothing reduces their gradients; "
+            f"add REDUCE_GRAD behind the last contribution to each"
+        )
     rows = np.flatnonzero(
         np.isin(c.effect, [e for e, effect in enumerate(t.effects) if effect.name == "REDUCE_GRAD"])
     )

@@ -41,7 +41,7 @@ def register_value_kind(kind: ValueKind) -> ValueKind:
 def name_of(name: str) -> Name:
     """The registered name, or `UnknownNameError` with near matches."""
     if name not in NAMES:
-        raise UnknownNameError("instruction name", name, sorted(NAMES))
+        raise UnknownNameError("instruction", name, sorted(NAMES))
     return NAMES[name]
 
 

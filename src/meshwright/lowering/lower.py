@@ -36,7 +36,7 @@ def lower(plan: Plan, schedule: Schedule, *, step: bool = True) -> Program:
 
     Raises:
         PlanError: the plan asks for what lowering does not do yet; the message says what.
-        ScheduleError: the schedule returned something that is no order.
+        ScheduleError: the schedule returned something that is no order of the plan's stages and microbatches.
     """
     _refuse_unknown(plan)
     orders = schedule.orders(plan.pp, plan.num_microbatches, plan.num_chunks)
@@ -44,8 +44,9 @@ def lower(plan: Plan, schedule: Schedule, *, step: bool = True) -> Program:
     microbatches = [Microbatch(plan.tokens_per_microbatch, 1.0 / m)] * m
     collapsed = [Axis("dp", plan.dp, materialised=False)]
     program = program_of_orders(
-        orders, microbatches=microbatches, groups=parameter_groups(plan), collapsed=collapsed
-    )
+        orders, microbatches=microbatches, num_stages=plan.num_stages, groups=parameter_groups(plan),
+        collapsed=collapsed,
+    )  # fmt: skip
     program = program.with_tables(value_bytes=value_bytes(plan))
     if plan.split_backward and not schedule.splits_backward:
         program = SplitBackward()(program)

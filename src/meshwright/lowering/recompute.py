@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.ir.program import Columns, Program
+from meshwright.ir.program import Program
 from meshwright.ir.table import Duty
 from meshwright.ir.vocabulary import F_RECOMPUTED, NAMES
 from meshwright.lowering.order import with_effects
@@ -35,4 +35,4 @@ class Recompute:
             .with_column("effect", np.full(len(rows), r))
             .with_column("work", np.full(len(rows), -1))
         )
-        return program.inserted(rows, program.list_of_row[rows], Columns.concatenate([again]))
+        return program.inserted(rows, program.list_of_row[rows], again)

@@ -8,8 +8,10 @@ import numpy as np
 
 from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern
+from meshwright.ir.verify import reduction_axes
 from meshwright.ir.vocabulary import NAMES, STEP_REDUCED
 from meshwright.lowering.order import FIRST_AXIS, with_effects
+from meshwright.specs.error import ScheduleError
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,9 @@ class ReduceGradients:
 
     def _exchange(self, program: Program, group: int) -> Exchange | None:
         """The class of a group's reduction, or None where there is nobody to reduce with."""
-        row = program.tables.groups[group]
-        axes = tuple(a for a in row.replicated if program.axis(a).size > 1)
-        devices = sorted(
-            {hop.device for path in program.tables.paths for hop in path if hop.stage in row.stages}
-        )
+        axes, devices = reduction_axes(program, group)
         if len(devices) > 1:
-            return Exchange((FIRST_AXIS, *axes), tuple(devices), algorithm=self.algorithm)
+            return Exchange((FIRST_AXIS, *axes), devices, algorithm=self.algorithm)
         return Exchange(axes, algorithm=self.algorithm) if axes else None
 
 
@@ -119,7 +117,13 @@ def _last_contribution(program: Program, stage: int, group: int) -> int:
         e for e, effect in enumerate(t.effects) if any(p.kind == "weight_gradient" for p in effect.writes)
     ]
     adds = np.isin(c.effect, writers)
-    device = program.list_of_row[np.flatnonzero((c.stage == stage) & adds)[0]]
+    own = np.flatnonzero((c.stage == stage) & adds)
+    if not len(own):
+        raise ScheduleError(
+            f"nothing on stage {stage} adds to the gradient of {t.groups[group].name}, which is to be reduced; "
+            f"give the order a B, or I and W, for every F"
+        )
+    device = program.list_of_row[own[0]]
     uses = np.isin(c.stage, t.groups[group].stages) & (program.list_of_row == device)
     return int(np.flatnonzero(uses & adds)[-1])
 

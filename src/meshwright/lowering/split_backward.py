@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.ir.program import Columns, Program
+from meshwright.ir.program import Program
 from meshwright.ir.table import Duty
 from meshwright.ir.vocabulary import NAMES
 from meshwright.lowering.order import with_effects
@@ -29,4 +29,4 @@ class SplitBackward:
         )
         program = program.with_tables(duties=duties).with_columns(effect=np.where(is_b, i, c.effect))
         halves = program.columns.take(rows).with_column("effect", np.full(len(rows), w))
-        return program.inserted(rows + 1, program.list_of_row[rows], Columns.concatenate([halves]))
+        return program.inserted(rows + 1, program.list_of_row[rows], halves)

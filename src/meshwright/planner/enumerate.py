@@ -120,10 +120,16 @@ def choices(
     """Every plan of the space, in a fixed order; nothing is lowered yet. Raises PlanError on an unknown field."""
     wanted = {**fix}
     wanted.setdefault("dtype", dtype)
+    sizes = (wanted["microbatch_size"],) if "microbatch_size" in wanted else microbatch_sizes
+    for name, value in [*(("microbatch_size", size) for size in sizes), ("num_chunks", wanted.get("num_chunks", 1))]:
+        if not isinstance(value, int) or value < 1:
+            raise PlanError(f"{name} is {value!r}", allowed="a whole number from 1")
     for pp, dp in _degrees(cluster.num_devices // _taken(wanted)):
         for name in _orders(schedules, pp):
-            for options in _options(schedules[name], pp, workload.global_batch, dp, microbatch_sizes):
+            for options in _options(schedules[name], pp, workload.global_batch, dp, sizes):
                 choice = {"schedule": name, "pp": pp, "dp": dp, **options}
+                if choice["num_chunks"] > 1:  # how many there are is a choice where there are any
+                    choice["num_chunks"] = wanted.get("num_chunks", choice["num_chunks"])
                 # what is fixed and has no alternatives here (dtype, tp, ...) is simply handed on
                 if any(choice[key] != wanted[key] for key in choice.keys() & wanted.keys()):
                     continue

@@ -71,7 +71,7 @@ def largest_holders(program: Program, device: int, bound_bytes: float) -> tuple[
     groups = [g for g, group in enumerate(program.tables.groups) if stages & set(group.stages)]
     sizes = {row.kind: row.by_index for row in program.tables.value_bytes}
     held = [
-        (name, int(sum(by_index[g] if len(by_index) > 1 else by_index[0] for g in groups)))
+        (name, int(sum(by_index[min(g, len(by_index) - 1)] for g in groups)))
         for kind, name in HELD.items()
         if (by_index := sizes.get(kind))
     ]

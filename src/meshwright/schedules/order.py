@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from meshwright.specs.error import ScheduleError
@@ -21,6 +22,10 @@ class Compute(NamedTuple):
 
 Orders = list[list[Compute]]
 _TEXT = re.compile(r"(\d*)([A-Za-z]+)(\d+)")
+COUNT = (int, Integral)  # the first is the quick question; NumPy's whole numbers are of the second
+MAX_CELLS = (
+    10_000_000  # stages x microbatches of one order: a Python object for every compute, gigabytes above this
+)
 
 
 @dataclass(frozen=True)
@@ -44,40 +49,65 @@ class Schedule:
             ScheduleError: counts below one, or the function returns something that is no order.
         """
         chunks = self.num_chunks if num_chunks is None else num_chunks
-        for what, count in (("devices", num_devices), ("microbatches", num_microbatches), ("chunks", chunks)):
-            if count < 1:
-                raise ScheduleError(f"schedule {self.name} was asked for {count} {what}; it takes 1 or more")
-        if self.num_chunks == 1 and chunks != 1:
+        self._check_counts(num_devices, num_microbatches, chunks)
+        takes = len(inspect.signature(self.function).parameters)
+        orders = read_orders(
+            self.function(*(num_devices, num_microbatches, chunks)[: max(2, takes)]), f"schedule {self.name}"
+        )
+        if len(orders) != num_devices:
             raise ScheduleError(
-                f"schedule {self.name} has one stage a device, {chunks} chunks were asked for; "
+                f"schedule {self.name} returned {len(orders)} lists for {num_devices} devices; return one list a device"
+            )
+        return orders
+
+    def _check_counts(self, num_devices: int, num_microbatches: int, num_chunks: int) -> None:
+        counts: dict[str, Any] = {
+            "devices": num_devices,
+            "microbatches": num_microbatches,
+            "chunks": num_chunks,
+        }
+        for what, count in counts.items():
+            if not isinstance(count, Integral) or count < 1:
+                raise ScheduleError(f"schedule {self.name} was asked for {count} {what}; it takes 1 or more")
+        if self.num_chunks == 1 and num_chunks != 1:
+            raise ScheduleError(
+                f"schedule {self.name} has one stage a device, {num_chunks} chunks were asked for; "
                 f"leave --chunks out, or take interleaved_1f1b"
             )
-        takes = len(inspect.signature(self.function).parameters)
-        lists = self.function(*(num_devices, num_microbatches, chunks)[: max(2, takes)])
-        if len(lists) != num_devices:
+        if num_devices * num_chunks * num_microbatches > MAX_CELLS:
             raise ScheduleError(
-                f"schedule {self.name} returned {len(lists)} lists for {num_devices} devices; return one list a device"
+                f"schedule {self.name} was asked for {num_devices * num_chunks:,} stages x {num_microbatches:,} "
+                f"microbatches; an order has up to {MAX_CELLS:,}; take fewer of one"
             )
-        return [[read_compute(item, device, self.name) for item in row] for device, row in enumerate(lists)]
 
 
-def read_compute(item: Any, device: int, schedule: str) -> Compute:
+def read_orders(lists: Any, whose: str) -> Orders:
+    """The computes of every device from lists of what `read_compute` takes; `whose` begins the message where they are not."""
+    if not isinstance(lists, list | tuple) or not all(isinstance(row, list | tuple) for row in lists):
+        raise ScheduleError(
+            f"{whose}: {repr(lists)[:60]} is no order; return one list of computes a device, such as [['F0', 'B0']]"
+        )
+    return [[read_compute(item, device, whose) for item in row] for device, row in enumerate(lists)]
+
+
+def read_compute(item: Any, device: int, whose: str) -> Compute:
     """A compute from what a schedule returned: a `Compute`, a triple, or a text such as ``F0`` or ``2F0``."""
-    if isinstance(item, Compute):
-        return item
     if isinstance(item, str):
         match = _TEXT.fullmatch(item)
         if match is None:
             raise ScheduleError(
-                f"schedule {schedule}, device {device}: {item!r} is no compute; write F0, B0, I0, W0, or 2F0 for stage 2"
+                f"{whose}, device {device}: {item!r} is no compute; write F0, B0, I0, W0, or 2F0 for stage 2"
             )
         stage, name, microbatch = match.groups()
         return Compute(name, int(stage) if stage else device, int(microbatch))
     if isinstance(item, tuple) and len(item) == 3:
-        return Compute(str(item[0]), int(item[1]), int(item[2]))
+        name, stage, microbatch = item
+        are_counts = isinstance(stage, COUNT) and isinstance(microbatch, COUNT)
+        if isinstance(name, str) and are_counts and stage >= 0 and microbatch >= 0:
+            return item if type(item) is Compute else Compute(name, int(stage), int(microbatch))
     raise ScheduleError(
-        f"schedule {schedule}, device {device}: {item!r} is no compute; "
-        f"return texts such as 'F0', or (name, stage, microbatch)"
+        f"{whose}, device {device}: {item!r} is no compute; "
+        f"return texts such as 'F0', or (name, stage, microbatch) with numbers from 0"
     )
 
 

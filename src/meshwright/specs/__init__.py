@@ -27,6 +27,7 @@ from meshwright.specs.plan_file import PLAN_SCHEMA, load_plan, save_plan
 from meshwright.specs.prediction import BASES, Basis, Prediction
 from meshwright.specs.saved import (
     boundary_bytes_per_token,
+    num_stage_expert_parameters,
     num_stage_parameters,
     pending_bytes_per_token,
     pending_gradient_bytes_per_token,
@@ -72,6 +73,7 @@ __all__ = [
     "load_plan",
     "model_from_config",
     "model_presets",
+    "num_stage_expert_parameters",
     "num_stage_parameters",
     "pending_bytes_per_token",
     "pending_gradient_bytes_per_token",

@@ -1,7 +1,7 @@
 """Operators of a layer: each matrix product, norm, attention, ... of a decoder with its FLOPs and bytes.
 
 Letters: T tokens of the microbatch, b bytes of a number, m, n, k the dimensions of a product. Tensor-parallel
-degree tp divides heads, intermediate size and vocabulary; its collectives are priced elsewhere.
+degree tp divides heads, intermediate sizes and vocabulary; its collectives are priced elsewhere.
 
 Conventions: a multiply and an add are 2 FLOPs; bytes are each input read once and each output written once,
 per unfused operation. The product of a weight gradient adds to the sum over microbatches in place.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from meshwright.specs.block_kind import attended_pairs
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.error import SpecError
 from meshwright.specs.model import ModelSpec
@@ -30,19 +31,30 @@ NORM_TOUCHES, NORM_BACKWARD_TOUCHES, NORM_WEIGHT_TOUCHES = 2, 3, 2  # x, y; x, d
 LOSS_FLOPS, LOSS_BACKWARD_FLOPS = 5, 3  # exponential, maximum, sum, subtraction per logit
 LOSS_TOUCHES, LOSS_BACKWARD_TOUCHES = 2, 4  # logits, log-probabilities; their sparse gradient, saved, result
 EMBEDDING_BACKWARD_TOUCHES = 3  # the gradient's row read, the sum's row read and written
-# FlashAttention-2 (Dao 2023, arXiv 2307.08691): 2 products forward, 5 backward, as scores are recomputed.
-ATTENTION_PRODUCTS, ATTENTION_BACKWARD_PRODUCTS = 2, 5
+# FlashAttention-2 (Dao 2023, arXiv 2307.08691): products over the width of a query and over that of a value.
+# Forward: scores, result. Backward: scores again, gradients of queries and keys; of values and probabilities.
+QUERY_PRODUCTS, VALUE_PRODUCTS = 1, 1
+QUERY_BACKWARD_PRODUCTS, VALUE_BACKWARD_PRODUCTS = 3, 2
+# Of logits under a cap c * tanh(x / c), as three operations: each reads and writes; backward tanh reads one more.
+CAP_TOUCHES, CAP_BACKWARD_TOUCHES = 6, 7
+CAP_FLOPS, CAP_BACKWARD_FLOPS = 8, 5  # tanh as 6 operations
+SCALE_TOUCHES = 2  # one array times a number into another
 ADAMW_TOUCHES = 7  # reads parameter, gradient, two moments; writes parameter, two moments
 ADAMW_FLOPS = 14  # per parameter: decay 1, moments 6, bias corrections 2, root, sum, quotient, product, sum
 
 
 class MicrobatchShape(NamedTuple):
-    """What one instruction works on: `num_sequences` rows of `sequence_length` tokens in format `dtype`."""
+    """What one instruction works on: `num_sequences` rows of `sequence_length` tokens in format `dtype`.
+
+    `tp` devices share every block's matrices, `ep` devices its experts: each has num_experts / ep of them and,
+    as all of them route their own tokens, as many rows as without.
+    """
 
     num_sequences: int
     sequence_length: int
     dtype: str = "float32"
     tp: int = 1
+    ep: int = 1
 
     @property
     def num_tokens(self) -> int:
@@ -129,7 +141,11 @@ class LocalSizes(NamedTuple):
     kv_heads: int
     query: int
     key: int
+    value: int
+    result: int
     intermediate: int
+    expert_intermediate: int
+    shared_intermediate: int
     vocabulary: int
 
 
@@ -138,6 +154,8 @@ def local_sizes(model: ModelSpec, tp: int) -> LocalSizes:
     divided = {
         "num_heads": model.num_heads,
         "intermediate_size": model.intermediate_size,
+        "expert_intermediate_size": model.expert_intermediate_size,
+        "shared_intermediate_size": model.shared_intermediate_size,
         "vocabulary_size": model.vocabulary_size,
     }
     for field, value in divided.items():
@@ -147,78 +165,130 @@ def local_sizes(model: ModelSpec, tp: int) -> LocalSizes:
                 allowed="a degree from 1 that divides heads, intermediate size and vocabulary",
             )
     heads, kv_heads = model.num_heads // tp, max(1, model.num_kv_heads // tp)
+    value_dim = model.value_head_dim or model.head_dim
     return LocalSizes(
         heads=heads,
         kv_heads=kv_heads,
         query=heads * model.head_dim,
         key=kv_heads * model.head_dim,
+        value=kv_heads * value_dim,
+        result=heads * value_dim,
         intermediate=model.intermediate_size // tp,
+        expert_intermediate=model.expert_intermediate_size // tp,
+        shared_intermediate=model.shared_intermediate_size // tp,
         vocabulary=model.vocabulary_size // tp,
     )
 
 
-def block_linears(model: ModelSpec, local: LocalSizes) -> tuple[Linear, Linear, Linear, Linear]:
-    """qkv, output, up (fused with the gate where there is one) and down."""
-    hidden, inner = model.hidden_size, local.intermediate
-    width = 2 * inner if model.has_gated_mlp else inner
+def attention_linears(model: ModelSpec, local: LocalSizes) -> tuple[Linear, ...]:
+    """The projections before attention (q, k and v fused, or latent attention's), then output.
+
+    Projections to a latent are whole on every device; those from it are divided with the heads.
+    """
+    hidden, has_bias = model.hidden_size, model.has_qkv_bias
+    output = Linear("output", local.result, hidden, model.has_output_bias)
+    if not model.has_latent_attention:
+        return (Linear("qkv", hidden, local.query + local.key + local.value, has_bias), output)
+    queries: tuple[Linear, ...] = (Linear("query", hidden, local.query, False),)
+    if model.query_rank:
+        queries = (
+            Linear("query down", hidden, model.query_rank, has_bias),
+            Linear("query up", model.query_rank, local.query, False),
+        )
+    unturned = local.heads * (model.head_dim - model.rotary_head_dim)
     return (
-        Linear("qkv", hidden, local.query + 2 * local.key, model.has_qkv_bias),
-        Linear("output", local.query, hidden, model.has_output_bias),
-        Linear("gate_up" if model.has_gated_mlp else "up", hidden, width, model.has_mlp_bias),
-        Linear("down", inner, hidden, model.has_mlp_bias),
+        *queries,
+        Linear("key-value down", hidden, model.key_value_rank + model.rotary_head_dim, has_bias),
+        Linear("key-value up", model.key_value_rank, unturned + local.value, False),
+        output,
     )
+
+
+def mlp_linears(model: ModelSpec, inner: int, prefix: str = "") -> tuple[Linear, Linear]:
+    """Up (fused with the gate where there is one) and down of an MLP that is `inner` wide here."""
+    hidden, width = model.hidden_size, 2 * inner if model.has_gated_mlp else inner
+    return (
+        Linear(prefix + ("gate_up" if model.has_gated_mlp else "up"), hidden, width, model.has_mlp_bias),
+        Linear(f"{prefix}down", inner, hidden, model.has_mlp_bias),
+    )
+
+
+def attention_norms(model: ModelSpec, local: LocalSizes, rows: int) -> tuple[tuple[str, int, int], ...]:
+    """(label, rows, columns) of the norms inside attention: of q and k by heads, of the latents."""
+    found = []
+    if model.has_query_key_norm:
+        found.append(("q and k norm", rows * (local.heads + local.kv_heads), model.head_dim))
+    if model.query_rank:
+        found.append(("query latent norm", rows, model.query_rank))
+    if model.has_latent_attention:
+        found.append(("key-value latent norm", rows, model.key_value_rank))
+    return tuple(found)
 
 
 def head_layout(model: ModelSpec, local: LocalSizes, shape: MicrobatchShape) -> Operator:
     """q, k, v to heads, q and k turned to their positions, and the result back; backward costs the same."""
-    columns = 2 * local.query + 2 * local.key
+    columns = local.query + local.key + local.value + local.result
     size_bytes = LAYOUT_TOUCHES * shape.num_tokens * columns * shape.element_bytes
     num_turned = 0 if model.has_learned_positions else local.query + local.key
+    if model.has_latent_attention:  # the turned part of a key is one for all heads
+        num_turned = (local.heads + 1) * model.rotary_head_dim
     flops = ROTARY_FLOPS * shape.num_tokens * num_turned
     return Operator("elementwise", flops, size_bytes, (shape.num_tokens, columns), label="rotary, heads")
 
 
-def _attention_product_flops(local: LocalSizes, head_dim: int, shape: MicrobatchShape) -> float:
-    """One causal product: every query with (S + 1) / 2 keys on average, 2 * head_dim FLOPs each."""
-    num_pairs = shape.sequence_length * (shape.sequence_length + 1) / 2
-    return shape.num_sequences * local.heads * num_pairs * 2 * head_dim
+def _attention_flops(
+    model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, window: int, products: tuple[int, int]
+) -> float:
+    """`products` over the widths of a query and of a value: 2 FLOPs a number for each pair of query and key."""
+    pairs = shape.num_sequences * local.heads * attended_pairs(shape.sequence_length, window)
+    value_dim = model.value_head_dim or model.head_dim
+    return pairs * 2 * (products[0] * model.head_dim + products[1] * value_dim)
 
 
-def _attention_dims(model: ModelSpec, local: LocalSizes, shape: MicrobatchShape) -> tuple[int, ...]:
-    sizes = (shape.num_sequences, local.heads, local.kv_heads, shape.sequence_length, model.head_dim)
-    return (*sizes, 1)
+def _attention_dims(
+    model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, window: int
+) -> tuple[int, ...]:
+    width = (model.head_dim + (model.value_head_dim or model.head_dim) + 1) // 2
+    causal = window if 0 < window < shape.sequence_length else 1
+    return (shape.num_sequences, local.heads, local.kv_heads, shape.sequence_length, width, causal)
 
 
-def attention_forward(model: ModelSpec, local: LocalSizes, shape: MicrobatchShape) -> Operator:
-    """Scores are not stored: reads q, k, v and writes the result."""
-    flops = ATTENTION_PRODUCTS * _attention_product_flops(local, model.head_dim, shape)
-    size_bytes = (2 * local.query + 2 * local.key) * shape.num_tokens * shape.element_bytes
-    return Operator("attention", flops, size_bytes, _attention_dims(model, local, shape), label="attention")
+def attention_forward(
+    model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, window: int = 0
+) -> Operator:
+    """Scores are not stored: reads q, k, v and writes the result. `window`: 0, or the keys a query sees."""
+    flops = _attention_flops(model, local, shape, window, (QUERY_PRODUCTS, VALUE_PRODUCTS))
+    columns = local.query + local.key + local.value + local.result
+    size_bytes = columns * shape.num_tokens * shape.element_bytes
+    dims = _attention_dims(model, local, shape, window)
+    return Operator("attention", flops, size_bytes, dims, label="attention")
 
 
-def attention_backward(model: ModelSpec, local: LocalSizes, shape: MicrobatchShape) -> Operator:
+def attention_backward(
+    model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, window: int = 0
+) -> Operator:
     """Reads q, k, v, the result and its gradient; writes three gradients."""
-    flops = ATTENTION_BACKWARD_PRODUCTS * _attention_product_flops(local, model.head_dim, shape)
-    size_bytes = (4 * local.query + 4 * local.key) * shape.num_tokens * shape.element_bytes
-    dims = _attention_dims(model, local, shape)
+    products = (QUERY_BACKWARD_PRODUCTS, VALUE_BACKWARD_PRODUCTS)
+    flops = _attention_flops(model, local, shape, window, products)
+    columns = 2 * (local.query + local.key + local.value + local.result)
+    size_bytes = columns * shape.num_tokens * shape.element_bytes
+    dims = _attention_dims(model, local, shape, window)
     return Operator("attention", flops, size_bytes, dims, phase="backward", label="attention backward")
 
 
-def activation_forward(model: ModelSpec, local: LocalSizes, shape: MicrobatchShape) -> Operator:
-    """SiLU(gate) * up as two operations, or GELU."""
+def activation_forward(model: ModelSpec, rows: int, columns: int, shape: MicrobatchShape) -> Operator:
+    """SiLU(gate) * up as two operations (GELU(gate) costs as much), or GELU."""
     touches, flops = (GATED_TOUCHES, GATED_FLOPS) if model.has_gated_mlp else (GELU_TOUCHES, GELU_FLOPS)
-    work, dims = shape.num_tokens * local.intermediate, (shape.num_tokens, local.intermediate)
-    return Operator(
-        "activation", flops * work, touches * work * shape.element_bytes, dims, label="activation"
-    )
+    size_bytes = touches * rows * columns * shape.element_bytes
+    return Operator("activation", flops * rows * columns, size_bytes, (rows, columns), label="activation")
 
 
-def activation_backward(model: ModelSpec, local: LocalSizes, shape: MicrobatchShape) -> Operator:
+def activation_backward(model: ModelSpec, rows: int, columns: int, shape: MicrobatchShape) -> Operator:
     """Gradients of gate and up, or of GELU's input."""
     touches, flops = GELU_BACKWARD_TOUCHES, GELU_BACKWARD_FLOPS
     if model.has_gated_mlp:
         touches, flops = GATED_BACKWARD_TOUCHES, GATED_BACKWARD_FLOPS
-    work, dims = shape.num_tokens * local.intermediate, (shape.num_tokens, local.intermediate)
+    work, dims = rows * columns, (rows, columns)
     size_bytes = touches * work * shape.element_bytes
     return Operator(
         "activation", flops * work, size_bytes, dims, phase="backward", label="activation backward"

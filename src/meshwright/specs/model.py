@@ -1,4 +1,4 @@
-"""ModelSpec: the dimensions of a dense decoder, its parameters to the unit and its work per token."""
+"""ModelSpec: the dimensions of a decoder, dense or with experts, its parameters to the unit, its work per token."""
 
 from __future__ import annotations
 
@@ -7,28 +7,56 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from meshwright.specs.block_kind import BlockKind, attended_pairs
 from meshwright.specs.error import SpecError
+from meshwright.specs.model_check import check_model
 from meshwright.specs.parameter import Parameter, block_parameters, embedding_parameters, head_parameters
 
-Architecture = Literal["gpt2", "llama", "qwen2", "qwen3"]
-ARCHITECTURES: tuple[Architecture, ...] = ("gpt2", "llama", "qwen2", "qwen3")
+Architecture = Literal[
+    "gpt2",
+    "llama",
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "deepseek_v2",
+    "deepseek_v3",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "gpt_oss",
+]
+ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 # One multiply and one add forward, twice that backward (input and weight gradient).
 TRAIN_FLOPS_PER_MATMUL_PARAMETER = 6
-_POSITIVE = (
-    *("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim"),
-    *("intermediate_size", "vocabulary_size", "max_sequence_length"),
+# Fields that plan files of schema 1 do not have. At their defaults they stay out of the digest, so that a model
+# keeps the digest it had before there were such models.
+ADDED_FIELDS = (
+    *("num_experts", "num_experts_per_token", "expert_intermediate_size", "shared_intermediate_size"),
+    *("dense_layers", "query_rank", "key_value_rank", "rotary_head_dim", "value_head_dim"),
+    *("sliding_window", "sliding_layers", "attention_logit_cap", "final_logit_cap"),
 )
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A dense decoder-only transformer.
+    """A decoder-only transformer.
 
     Layers are: the embedding, `num_layers` blocks numbered from 0, and the head (final norm, vocabulary
     head, loss). All sizes are counts of numbers. Raises SpecError when the dimensions contradict each other.
     `source` says where the dimensions come from; neither it nor `name` enters `digest`.
+
+    A model with experts has `num_experts` of them in every block that `dense_layers` does not list, each with
+    an MLP of `expert_intermediate_size`; a token goes to `num_experts_per_token` of them and through the
+    shared experts, together `shared_intermediate_size` wide. Latent attention (DeepSeek's MLA) has a
+    `key_value_rank`: keys and values are made from that many numbers and `rotary_head_dim` turned ones that
+    all heads share; queries from `query_rank` numbers (0: straight from the hidden state). `head_dim` is then
+    the whole width of a query (unturned and turned) and `value_head_dim` that of a value. The blocks of
+    `sliding_layers` attend to the last `sliding_window` tokens only.
     """
 
     name: str
@@ -48,6 +76,19 @@ class ModelSpec:
     has_query_key_norm: bool = False
     norm_epsilon: float = 1e-5
     rope_theta: float = 10_000.0
+    num_experts: int = 0
+    num_experts_per_token: int = 0
+    expert_intermediate_size: int = 0
+    shared_intermediate_size: int = 0
+    dense_layers: tuple[int, ...] = ()
+    query_rank: int = 0
+    key_value_rank: int = 0
+    rotary_head_dim: int = 0
+    value_head_dim: int = 0
+    sliding_window: int = 0
+    sliding_layers: tuple[int, ...] = ()
+    attention_logit_cap: float = 0.0
+    final_logit_cap: float = 0.0
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -56,27 +97,11 @@ class ModelSpec:
                 f"{self.name}: architecture {self.architecture!r} is not known",
                 allowed=", ".join(ARCHITECTURES),
             )
-        for field in ("norm_epsilon", "rope_theta"):  # a file may say 10000 for 10000.0: one digest
-            object.__setattr__(self, field, float(getattr(self, field)))
-        for field in _POSITIVE:
-            value = getattr(self, field)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise SpecError(f"{self.name}: {field} is {value!r}", allowed="a whole number from 1")
-        if self.num_heads % self.num_kv_heads:
-            raise SpecError(
-                f"{self.name}: {self.num_heads} heads cannot share {self.num_kv_heads} key-value heads",
-                allowed="a number of key-value heads that divides the number of heads",
-            )
-        if self.architecture != "gpt2" and self.head_dim % 2:
-            raise SpecError(
-                f"{self.name}: head_dim is {self.head_dim}, and rotary positions turn pairs of numbers",
-                allowed="an even head_dim",
-            )
-        if self.is_gpt2 and not self.query_size == self.key_size == self.hidden_size:
-            raise SpecError(
-                f"{self.name}: hidden size {self.hidden_size}, but {self.num_heads} heads of {self.head_dim}",
-                allowed="for GPT-2 a hidden size that the number of heads divides",
-            )
+        for field in ("norm_epsilon", "rope_theta", "attention_logit_cap", "final_logit_cap"):
+            object.__setattr__(self, field, float(getattr(self, field)))  # 10000 for 10000.0: one digest
+        for field in ("dense_layers", "sliding_layers"):  # files have lists
+            object.__setattr__(self, field, tuple(getattr(self, field)))
+        check_model(self)
 
     @classmethod
     def decoder(
@@ -138,29 +163,116 @@ class ModelSpec:
         return not self.is_gpt2
 
     @property
+    def is_gemma(self) -> bool:
+        """GELU in the gate, an embedding scaled by the root of the hidden size."""
+        return self.architecture.startswith("gemma")
+
+    @property
+    def has_post_norms(self) -> bool:
+        """Attention and MLP are each followed by a norm, too (Gemma 2 and 3): four norms in a block."""
+        return self.architecture in ("gemma2", "gemma3_text")
+
+    @property
+    def has_attention_sinks(self) -> bool:
+        """One learned number for each head joins the softmax of its scores (GPT-OSS)."""
+        return self.architecture == "gpt_oss"
+
+    @property
+    def has_expert_bias(self) -> bool:
+        """Router and experts have biases (GPT-OSS)."""
+        return self.architecture == "gpt_oss"
+
+    @property
+    def has_shared_gate(self) -> bool:
+        """The shared expert's result is multiplied by a gate of its own (Qwen2-MoE)."""
+        return self.architecture == "qwen2_moe" and self.shared_intermediate_size > 0
+
+    @property
+    def has_latent_attention(self) -> bool:
+        """Keys and values come from a few numbers for all heads (DeepSeek's MLA)."""
+        return self.key_value_rank > 0
+
+    @property
+    def unexecuted_features(self) -> tuple[str, ...]:
+        """What this model has that the executor's block has not; empty: it can be trained here."""
+        found = {
+            "experts": self.num_experts > 0,
+            "latent attention": self.has_latent_attention,
+            "sliding-window attention": bool(self.sliding_layers),
+            "attention sinks": self.has_attention_sinks,
+            f"{self.architecture} blocks": self.is_gemma,
+        }
+        return tuple(name for name, is_there in found.items() if is_there)
+
+    @property
+    def is_executable(self) -> bool:
+        """Can `executor` build it? Every model can be planned and simulated."""
+        return not self.unexecuted_features
+
+    def check_executable(self) -> None:
+        """Raises SpecError naming what the executor does not build, where there is such a thing."""
+        if not self.is_executable:
+            raise SpecError(
+                f"{self.name} has {', '.join(self.unexecuted_features)}, which the executor does not build",
+                allowed="dense models of the GPT-2, Llama, Qwen 2, Qwen 3 and Mistral families without a window",
+                next="plan and simulate it, or train a dense model",
+            )
+
+    @property
     def query_size(self) -> int:
         """Width of all queries: num_heads * head_dim, which need not be hidden_size."""
         return self.num_heads * self.head_dim
 
     @property
     def key_size(self) -> int:
-        """Width of all keys, and of all values: num_kv_heads * head_dim."""
+        """Width of all keys: num_kv_heads * head_dim."""
         return self.num_kv_heads * self.head_dim
 
     @property
+    def value_size(self) -> int:
+        """Width of all values; that of all keys unless the model has a `value_head_dim`."""
+        return self.num_kv_heads * (self.value_head_dim or self.head_dim)
+
+    @property
+    def result_size(self) -> int:
+        """Width of attention's result, before the output projection."""
+        return self.num_heads * (self.value_head_dim or self.head_dim)
+
+    @property
     def qkv_size(self) -> int:
-        """Width of the fused query, key and value projection."""
-        return self.query_size + 2 * self.key_size
+        """Width of queries, keys and values together."""
+        return self.query_size + self.key_size + self.value_size
+
+    def block_kind(self, block: int) -> BlockKind:
+        """What kind of block number `block` is."""
+        window = self.sliding_window if block in self.sliding_layers else 0
+        return BlockKind(self.num_experts > 0 and block not in self.dense_layers, window)
+
+    def block_kinds(self, first: int, count: int) -> tuple[tuple[int, int], ...]:
+        """Of blocks first .. first + count - 1: one block of each kind, and how many there are of it."""
+        found: dict[BlockKind, tuple[int, int]] = {}
+        for block in range(first, first + count):
+            kind = self.block_kind(block)
+            found[kind] = (found[kind][0], found[kind][1] + 1) if kind in found else (block, 1)
+        return tuple(found.values())
 
     @cached_property
     def num_embedding_parameters(self) -> int:
         """Parameters of the token table and of learned positions."""
         return sum(parameter.num_elements for parameter in embedding_parameters(self))
 
+    def num_block_parameters(self, block: int = 0) -> int:
+        """Parameters of one block, all its experts included; counted once for each kind of block."""
+        kind = self.block_kind(block)
+        if kind not in self._counts_by_kind:
+            parameters = block_parameters(self, block)
+            self._counts_by_kind[kind] = sum(parameter.num_elements for parameter in parameters)
+        return self._counts_by_kind[kind]
+
     @cached_property
-    def num_block_parameters(self) -> int:
-        """Parameters of one block; all blocks are alike."""
-        return sum(parameter.num_elements for parameter in block_parameters(self, 0))
+    def _counts_by_kind(self) -> dict[BlockKind, int]:
+        """Filled by `num_block_parameters`."""
+        return {}
 
     @property
     def num_norm_parameters(self) -> int:
@@ -172,37 +284,57 @@ class ModelSpec:
         """Parameters of the vocabulary head, counted also when the token table is used for it."""
         return self.vocabulary_size * self.hidden_size
 
-    @property
+    @cached_property
     def num_parameters(self) -> int:
         """All parameters, a tied table counted once: what AutoModelForCausalLM holds."""
         head = 0 if self.has_tied_embeddings else self.num_head_parameters
-        blocks = self.num_layers * self.num_block_parameters
+        kinds = self.block_kinds(0, self.num_layers)
+        blocks = sum(count * self.num_block_parameters(block) for block, count in kinds)
         return self.num_embedding_parameters + blocks + self.num_norm_parameters + head
 
-    @property
+    @cached_property
     def num_active_parameters(self) -> int:
-        """Parameters that one token uses; in a dense model all of them."""
-        return self.num_parameters
+        """Parameters that one token uses: of the experts those it goes to; in a dense model all of them."""
+        inactive = sum(
+            count * (parameter.num_elements - self._num_active(parameter))
+            for block, count in self.block_kinds(0, self.num_layers)
+            for parameter in block_parameters(self, block)
+        )
+        return self.num_parameters - inactive
 
     @cached_property
     def num_matmul_parameters(self) -> int:
-        """Parameters used in a matrix product: those of the blocks' matrices and of the vocabulary head."""
-        block = sum(p.num_elements for p in block_parameters(self, 0) if p.is_matmul)
-        return self.num_layers * block + self.num_head_parameters
+        """Parameters that one token meets in a matrix product: of the blocks' matrices and the vocabulary head."""
+        blocks = sum(
+            count * self._num_active(parameter)
+            for block, count in self.block_kinds(0, self.num_layers)
+            for parameter in block_parameters(self, block)
+            if parameter.is_matmul
+        )
+        return blocks + self.num_head_parameters
+
+    def _num_active(self, parameter: Parameter) -> int:
+        """Elements one token uses; a tensor of experts has them in its first dimension."""
+        if not parameter.is_expert:
+            return parameter.num_elements
+        return parameter.num_elements // self.num_experts * self.num_experts_per_token
 
     def train_flops_per_token(self, sequence_length: int | None = None) -> float:
         """Model FLOPs (forward and backward, no recompute) that training spends on one token.
 
-        6 per parameter of a matrix product (the embedding lookup is no product); with `sequence_length` S
-        also causal attention, 6 * num_layers * query_size * (S + 1): two products of 2 * query_size FLOPs
-        with each of (S + 1) / 2 keys on average, three times for the backward. Norms, activations: left out.
+        6 per active parameter of a matrix product (the embedding lookup is no product); with `sequence_length`
+        S also causal attention: for each block a product of 2 * query_size and one of 2 * result_size FLOPs
+        with each key, of which a query sees (S + 1) / 2 on average (fewer through a window), three times for
+        the backward. Norms, activations, routing: left out.
         """
         flops = float(TRAIN_FLOPS_PER_MATMUL_PARAMETER * self.num_matmul_parameters)
-        if sequence_length is not None:
-            flops += (
-                TRAIN_FLOPS_PER_MATMUL_PARAMETER * self.num_layers * self.query_size * (sequence_length + 1)
-            )
-        return flops
+        if sequence_length is None:
+            return flops
+        keys = sum(
+            count * attended_pairs(sequence_length, self.block_kind(block).window) / sequence_length
+            for block, count in self.block_kinds(0, self.num_layers)
+        )
+        return flops + TRAIN_FLOPS_PER_MATMUL_PARAMETER * (self.query_size + self.result_size) * keys
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Every parameter in checkpoint names: embedding, blocks, head (a tied head has no matrix)."""
@@ -210,8 +342,10 @@ class ModelSpec:
         return (*embedding_parameters(self), *blocks, *head_parameters(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values, for files; `from_dict` reads them back."""
-        return asdict(self)
+        """The fields as plain values (lists, no tuples), for files; `from_dict` reads them back."""
+        return {
+            key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()
+        }
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> ModelSpec:
@@ -227,4 +361,7 @@ class ModelSpec:
     def digest(self) -> str:
         """Hash of everything that decides shapes and arithmetic; a plan keeps it to know its model again."""
         fields = {key: value for key, value in asdict(self).items() if key not in ("name", "source")}
+        for key in ADDED_FIELDS:
+            if fields[key] == type(self).__dataclass_fields__[key].default:
+                del fields[key]
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,96 +1,24 @@
-"""Reading a model's dimensions from a Hugging Face config.json: GPT-2, Llama, Qwen2 and Qwen3 (dense)."""
+"""Reading a model's dimensions from a Hugging Face config.json: GPT-2, and the families that descend from Llama."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
-from meshwright.specs.error import SpecError, near_matches
+from meshwright.specs.config_reader import DECODER_FIELDS, GPT2_FIELDS, ConfigReader
+from meshwright.specs.error import SpecError
 from meshwright.specs.model import ARCHITECTURES, Architecture, ModelSpec
+from meshwright.specs.model_family import family_fields
 
-# Fields of config.json by the ModelSpec field they give. GPT-2 has its own names and accepts the common ones.
-_GPT2_FIELDS = {
-    "hidden_size": ("n_embd", "hidden_size"),
-    "num_layers": ("n_layer", "num_hidden_layers"),
-    "num_heads": ("n_head", "num_attention_heads"),
-    "vocabulary_size": ("vocab_size",),
-    "max_sequence_length": ("n_positions", "max_position_embeddings"),
-    "intermediate_size": ("n_inner",),
-}
-_LLAMA_FIELDS = {
-    "hidden_size": ("hidden_size",),
-    "num_layers": ("num_hidden_layers",),
-    "num_heads": ("num_attention_heads",),
-    "num_kv_heads": ("num_key_value_heads",),
-    "head_dim": ("head_dim",),
-    "vocabulary_size": ("vocab_size",),
-    "max_sequence_length": ("max_position_embeddings",),
-    "intermediate_size": ("intermediate_size",),
-}
-GPT2_MLP_RATIO = 4  # n_inner left out means 4 * n_embd (transformers, GPT2Config)
-QWEN3_HEAD_DIM = 128  # head_dim left out (transformers, Qwen3Config)
-ROPE_THETA = 10_000.0  # base of rotary positions when left out (transformers, PreTrainedConfig)
-_EPSILON = {
-    "gpt2": 1e-5,
-    "llama": 1e-6,
-    "qwen2": 1e-6,
-    "qwen3": 1e-6,
-}  # transformers, the four Config classes
+# What a missing field means, by family (transformers 5, the Config classes).
+GPT2_MLP_RATIO = 4  # n_inner left out means 4 * n_embd
+_HEAD_DIMS = {"qwen3": 128, "gemma": 256, "gemma2": 256, "gemma3_text": 256, "gpt_oss": 64}
+_ROPE_THETAS = {"mixtral": 1e6, "gemma3_text": 1e6, "gpt_oss": 150_000.0}  # the others 10,000
+ROPE_THETA = 10_000.0
+_EPSILONS = {"gpt2": 1e-5, "mixtral": 1e-5, "gpt_oss": 1e-5}  # the others 1e-6
+EPSILON = 1e-6
 _GATED_ACTIVATIONS = ("silu", "swish")
-
-
-class _Reader(NamedTuple):
-    """One config.json: its fields, the name of the file for messages, and the field names of its family."""
-
-    config: Mapping[str, Any]
-    where: str
-    fields: Mapping[str, tuple[str, ...]]
-
-    def size(self, field: str, default: int | None = None) -> int:
-        """A whole number from 1; missing or null takes `default`, and is an error where there is none."""
-        names = self.fields[field]
-        present = [name for name in names if self.config.get(name) is not None]
-        if not present and default is not None:
-            return default
-        if not present:
-            self.missing(names[0])
-        value = self.config[present[0]]
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise SpecError(
-                f"{self.where}: field {present[0]!r} is {value!r}", allowed="a whole number from 1"
-            )
-        return value
-
-    def flag(self, name: str, default: bool) -> bool:
-        """True or false; missing or null takes `default`."""
-        value = self.config.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise SpecError(f"{self.where}: field {name!r} is {value!r}", allowed="true or false")
-        return value
-
-    def number(self, name: str, default: float) -> float:
-        """A positive number; missing or null takes `default`."""
-        value = self.config.get(name)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-            raise SpecError(f"{self.where}: field {name!r} is {value!r}", allowed="a positive number")
-        return float(value)
-
-    def missing(self, name: str) -> NoReturn:
-        """Refuse the file: a field that decides a shape is not there."""
-        near = near_matches(name, (key for key in self.config if key != name))
-        hint = f"; it has {', '.join(map(repr, near))}" if near else ""
-        state = "is null" if name in self.config else "is missing"
-        raise SpecError(
-            f"{self.where}: field {name!r} {state}{hint}",
-            allowed=f"a whole number from 1 in {name!r}",
-            next="take the config.json of the published model, or add the field",
-        )
+_GEMMA_ACTIVATIONS = ("gelu_pytorch_tanh", "gelu")  # "gelu" in files of Gemma 1 means the former
 
 
 def model_from_config(
@@ -107,8 +35,8 @@ def model_from_config(
     """
     architecture = _architecture(config, where)
     if architecture == "gpt2":
-        return _gpt2(_Reader(config, where, _GPT2_FIELDS), name)
-    return _llama(_Reader(config, where, _LLAMA_FIELDS), architecture, name)
+        return _gpt2(ConfigReader(config, where, GPT2_FIELDS), name)
+    return _decoder(ConfigReader(config, where, DECODER_FIELDS), architecture, name)
 
 
 def _architecture(config: Mapping[str, Any], where: str) -> Architecture:
@@ -124,7 +52,7 @@ def _architecture(config: Mapping[str, Any], where: str) -> Architecture:
     )
 
 
-def _gpt2(read: _Reader, name: str) -> ModelSpec:
+def _gpt2(read: ConfigReader, name: str) -> ModelSpec:
     hidden, heads = read.size("hidden_size"), read.size("num_heads")
     if hidden % heads:
         raise SpecError(
@@ -148,58 +76,72 @@ def _gpt2(read: _Reader, name: str) -> ModelSpec:
         has_qkv_bias=True,
         has_output_bias=True,
         has_mlp_bias=True,
-        norm_epsilon=read.number("layer_norm_epsilon", _EPSILON["gpt2"]),
+        norm_epsilon=read.number("layer_norm_epsilon", _EPSILONS["gpt2"]),
         source=read.where,
     )
 
 
-def _llama(read: _Reader, architecture: Architecture, name: str) -> ModelSpec:
-    activation = read.config.get("hidden_act", "silu")
-    if activation not in _GATED_ACTIVATIONS:
-        raise SpecError(f"{read.where}: field 'hidden_act' is {activation!r}", allowed="silu")
+def _decoder(read: ConfigReader, architecture: Architecture, name: str) -> ModelSpec:
+    _check_activation(read, architecture)
     hidden, heads = read.size("hidden_size"), read.size("num_heads")
-    has_attention_bias = architecture != "qwen2" and read.flag("attention_bias", False)
-    return ModelSpec(
-        name=name,
-        architecture=architecture,
-        num_layers=read.size("num_layers"),
-        hidden_size=hidden,
-        num_heads=heads,
-        num_kv_heads=_num_kv_heads(read, architecture, heads),
-        head_dim=_head_dim(read, architecture, hidden, heads),
-        intermediate_size=read.size("intermediate_size"),
-        vocabulary_size=read.size("vocabulary_size"),
-        max_sequence_length=read.size("max_sequence_length"),
-        has_tied_embeddings=read.flag("tie_word_embeddings", False),
-        has_qkv_bias=has_attention_bias or architecture == "qwen2",
-        has_output_bias=has_attention_bias,
-        has_mlp_bias=architecture == "llama" and read.flag("mlp_bias", False),
-        has_query_key_norm=architecture == "qwen3",
-        norm_epsilon=read.number("rms_norm_eps", _EPSILON[architecture]),
-        rope_theta=_rope_theta(read),
-        source=read.where,
-    )
+    has_attention_bias = read.flag("attention_bias", architecture == "gpt_oss")
+    fields: dict[str, Any] = {
+        "num_layers": read.size("num_layers"),
+        "hidden_size": hidden,
+        "num_heads": heads,
+        "num_kv_heads": _num_kv_heads(read, architecture, heads),
+        "head_dim": _head_dim(read, architecture, heads),
+        "intermediate_size": read.size("intermediate_size"),
+        "vocabulary_size": read.size("vocabulary_size"),
+        "max_sequence_length": read.size("max_sequence_length"),
+        "has_tied_embeddings": read.flag("tie_word_embeddings", architecture.startswith("gemma")),
+        "has_qkv_bias": has_attention_bias,
+        "has_output_bias": has_attention_bias,
+        "has_query_key_norm": architecture in ("qwen3", "qwen3_moe", "gemma3_text"),
+        "norm_epsilon": read.number("rms_norm_eps", _EPSILONS.get(architecture, EPSILON)),
+        "rope_theta": _rope_theta(read, _ROPE_THETAS.get(architecture, ROPE_THETA)),
+    }
+    fields |= family_fields(read, architecture, fields["num_layers"])
+    return ModelSpec(name=name, architecture=architecture, source=read.where, **fields)
 
 
-def _num_kv_heads(read: _Reader, architecture: Architecture, num_heads: int) -> int:
-    """Llama without the field has as many as heads; Qwen's published files always say, null means as many."""
+def _check_activation(read: ConfigReader, architecture: Architecture) -> None:
+    allowed = _GEMMA_ACTIVATIONS if architecture.startswith("gemma") else _GATED_ACTIVATIONS
+    for field in ("hidden_act", "hidden_activation"):
+        activation = read.config.get(field)
+        if activation is not None and activation not in allowed:
+            raise SpecError(f"{read.where}: field {field!r} is {activation!r}", allowed=allowed[0])
+
+
+def _num_kv_heads(read: ConfigReader, architecture: Architecture, num_heads: int) -> int:
+    """Llama without the field has as many as heads; the others' files always say, null means as many.
+
+    Latent attention makes keys and values for every head.
+    """
+    if architecture.startswith("deepseek"):
+        return num_heads
     is_optional = architecture == "llama" or "num_key_value_heads" in read.config
     return read.size("num_kv_heads", num_heads if is_optional else None)
 
 
-def _head_dim(read: _Reader, architecture: Architecture, hidden: int, num_heads: int) -> int:
-    """Given, or Qwen3's default, or the hidden size over the heads."""
-    if read.config.get("head_dim") is None and architecture != "qwen3" and hidden % num_heads:
+def _head_dim(read: ConfigReader, architecture: Architecture, num_heads: int) -> int:
+    """Given, or the family's default, or the hidden size over the heads; of latent attention both parts."""
+    if architecture.startswith("deepseek"):
+        return read.size("qk_nope_head_dim") + read.size("rotary_head_dim")
+    hidden = read.size("hidden_size")
+    if read.config.get("head_dim") is None and architecture not in _HEAD_DIMS and hidden % num_heads:
         raise SpecError(
             f"{read.where}: hidden_size {hidden} does not divide into num_attention_heads {num_heads}",
             allowed="a number of heads that divides the hidden size, or a field 'head_dim'",
         )
-    return read.size("head_dim", QWEN3_HEAD_DIM if architecture == "qwen3" else hidden // num_heads)
+    return read.size("head_dim", _HEAD_DIMS.get(architecture, hidden // num_heads))
 
 
-def _rope_theta(read: _Reader) -> float:
-    """`rope_theta`, since transformers 5 inside `rope_parameters`."""
+def _rope_theta(read: ConfigReader, default: float) -> float:
+    """`rope_theta`, since transformers 5 inside `rope_parameters`; of Gemma 3 that of full attention."""
     parameters = read.config.get("rope_parameters")
+    if isinstance(parameters, Mapping) and isinstance(parameters.get("full_attention"), Mapping):
+        parameters = parameters["full_attention"]
     if isinstance(parameters, Mapping) and "rope_theta" in parameters:
-        return read._replace(config=parameters).number("rope_theta", ROPE_THETA)
-    return read.number("rope_theta", ROPE_THETA)
+        return read._replace(config=parameters).number("rope_theta", default)
+    return read.number("rope_theta", default)

@@ -7,7 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 OperatorKind = Literal[
-    "matmul", "attention", "elementwise", "activation", "norm", "embedding", "loss", "optimizer"
+    "matmul",
+    "grouped_matmul",
+    "attention",
+    "elementwise",
+    "activation",
+    "norm",
+    "routing",
+    "permutation",
+    "embedding",
+    "loss",
+    "optimizer",
 ]
 Phase = Literal["forward", "backward", "input_gradient", "weight_gradient"]
 
@@ -23,10 +33,16 @@ class Operator:
     Shapes by kind (all local to the device):
         matmul       (m, n, k): [m, k] @ [k, n] -> [m, n]. In phase input_gradient m counts tokens, n the
                      layer's inputs, k its outputs; in weight_gradient m outputs, n inputs, k tokens
-        attention    (batch, heads, kv_heads, sequence, head_dim, is_causal)
+        grouped_matmul (groups, m, n, k): as many products of a matmul's shape in one kernel, one for each
+                     expert; where the rows do not divide by the experts, m is rounded up, FLOPs and bytes are not
+        attention    (batch, heads, kv_heads, sequence, head_dim, causal): causal is 0 where every key is seen,
+                     1 where those up to the query's own are, w > 1 where the last w of these are; head_dim is
+                     the mean of a query's and a value's width where they differ (latent attention)
         elementwise  (rows, columns) of the result
-        activation   (rows, columns) of the result: GELU, or SiLU of a gate times up
+        activation   (rows, columns) of the result: GELU, or SiLU (or GELU) of a gate times up
         norm         (rows, columns)
+        routing      (tokens, experts, experts_per_token): probabilities of the logits, and the best of them
+        permutation  (rows, columns): tokens copied to the experts that want them, or gathered from these
         embedding    (tokens, hidden, vocabulary)
         loss         (tokens, vocabulary)
         optimizer    (parameters,)

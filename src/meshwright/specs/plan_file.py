@@ -1,6 +1,6 @@
 """Plans as TOML files: what is written, what is read, and what is refused.
 
-schema = 1
+schema = 2
 cluster = "2xcpu"
 num_devices = 2
 
@@ -10,6 +10,9 @@ num_devices = 2
 [pipeline]               # schedule, num_chunks, layers_per_stage, microbatch_size, split_backward
 [memory]                 # recompute, sharding, dtype
 [[passes]]               # name, and a table of options
+
+Schema 1 knew dense models only: its [model] lacks `model.ADDED_FIELDS`, which are then as in a dense model, and
+its digest stays valid.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from meshwright.specs.plan import PassOption, Plan
 from meshwright.specs.toml_table import TomlTable
 from meshwright.specs.workload import Workload
 
-PLAN_SCHEMA = 1
+PLAN_SCHEMA = 2
 _SECTIONS: Mapping[str, tuple[str, ...]] = {
     "parallel": ("pp", "dp", "tp", "cp", "ep", "mesh_order", "device_order"),
     "pipeline": ("schedule", "num_chunks", "layers_per_stage", "microbatch_size", "split_backward"),
@@ -152,6 +155,8 @@ def _check_type(table: TomlTable, name: str, declared: str) -> None:
         table.integer(name)
     elif declared == "bool":
         table.flag(name)
+    elif declared.startswith("tuple"):
+        table.integers(name)
     elif declared == "float":
         table.quantity(name, float)
     else:

@@ -1,28 +1,36 @@
 """Work of a stage as operators: what F, B, I, W and R run for one microbatch, matrix by matrix.
 
 Counted is the decoder that `executor` runs (pre-norm, fused qkv and gate-up projections, causal attention
-without a stored score matrix, residuals, cross entropy); GPT-2's and Qwen's biases and norms are added where
-the model has them. How each operator is counted stands in `layer_operator`.
+without a stored score matrix, residuals, cross entropy); biases, further norms, windows, latent attention and
+experts are added where the model has them. How each operator is counted stands in `layer_operator` and
+`expert_operator`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from meshwright.specs.block_kind import BlockKind
 from meshwright.specs.error import UnknownNameError
+from meshwright.specs.expert_operator import mlp_forward, mlp_input, mlp_weight
 from meshwright.specs.layer_operator import (
+    CAP_BACKWARD_FLOPS,
+    CAP_BACKWARD_TOUCHES,
+    CAP_FLOPS,
+    CAP_TOUCHES,
     EMBEDDING_BACKWARD_TOUCHES,
     LOSS_BACKWARD_FLOPS,
     LOSS_BACKWARD_TOUCHES,
     LOSS_FLOPS,
     LOSS_TOUCHES,
+    SCALE_TOUCHES,
     Linear,
     MicrobatchShape,
-    activation_backward,
-    activation_forward,
     attention_backward,
     attention_forward,
-    block_linears,
+    attention_linears,
+    attention_norms,
     head_layout,
     local_sizes,
     norm_backward,
@@ -46,7 +54,8 @@ def stage_operators(
     SpecError (a tensor-parallel degree that does not divide the model).
     """
     embedding = embedding_operators(model, name, shape) if layers.has_embedding else ()
-    blocks = repeated(block_operators(model, name, shape), layers.num_blocks)
+    kinds = model.block_kinds(layers.first_block, layers.num_blocks)
+    blocks = [each for i, count in kinds for each in repeated(block_operators(model, name, shape, i), count)]
     head = head_operators(model, name, shape) if layers.has_head else ()
     return merged((*embedding, *blocks, *head))
 
@@ -56,9 +65,13 @@ def embedding_operators(model: ModelSpec, name: str, shape: MicrobatchShape) -> 
     return _pass(name, _embedding_forward, _nothing, _embedding_weight, model, shape)
 
 
-def block_operators(model: ModelSpec, name: str, shape: MicrobatchShape) -> tuple[Operator, ...]:
+def block_operators(
+    model: ModelSpec, name: str, shape: MicrobatchShape, block: int = 0
+) -> tuple[Operator, ...]:
     """One block: norm, qkv, rotary, attention, output, residual, norm, MLP, residual; or its backward."""
-    return _pass(name, _block_forward, _block_input, _block_weight, model, shape)
+    kind = model.block_kind(block)
+    forward, backward, weight = (partial(p, kind) for p in (_block_forward, _block_input, _block_weight))
+    return _pass(name, forward, backward, weight, model, shape)
 
 
 def head_operators(model: ModelSpec, name: str, shape: MicrobatchShape) -> tuple[Operator, ...]:
@@ -93,59 +106,63 @@ def _nothing(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
     return ()
 
 
-def _block_forward(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+def _block_forward(kind: BlockKind, model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
     rows, hidden, local = shape.num_tokens, model.hidden_size, local_sizes(model, shape.tp)
-    qkv, output, up, down = block_linears(model, local)
+    *projections, output = attention_linears(model, local)
     norm = norm_forward("norm", rows, hidden, shape)
-    head_norm = norm_forward("q and k norm", rows * (local.heads + local.kv_heads), model.head_dim, shape)
+    after = (norm,) if model.has_post_norms else ()
     return (
         norm,
-        qkv.forward(shape),
-        *((head_norm,) if model.has_query_key_norm else ()),
+        *(projection.forward(shape) for projection in projections),
+        *(norm_forward(*inner, shape) for inner in attention_norms(model, local, rows)),
         head_layout(model, local, shape),
-        attention_forward(model, local, shape),
+        attention_forward(model, local, shape, kind.window),
         output.forward(shape),
+        *after,
         residual_add("residual", shape, hidden),
         norm,
-        up.forward(shape),
-        activation_forward(model, local, shape),
-        down.forward(shape),
+        *mlp_forward(model, kind.has_experts, local, shape),
+        *after,
         residual_add("residual", shape, hidden),
     )
 
 
-def _block_input(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
-    """Everything of the backward that does not end in a parameter."""
+def _block_input(kind: BlockKind, model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+    """Everything of the backward that does not end in a parameter.
+
+    Latent attention's two projections of the hidden state have their gradients added once.
+    """
     rows, hidden, local = shape.num_tokens, model.hidden_size, local_sizes(model, shape.tp)
-    qkv, output, up, down = block_linears(model, local)
+    *projections, output = attention_linears(model, local)
     norm = norm_backward("norm", rows, hidden, shape)
-    head_norm = norm_backward("q and k norm", rows * (local.heads + local.kv_heads), model.head_dim, shape)
+    after = (norm,) if model.has_post_norms else ()
+    add = residual_add("residual gradient", shape, hidden)
     return (
-        down.input_gradient(shape),
-        activation_backward(model, local, shape),
-        up.input_gradient(shape),
+        *after,
+        *mlp_input(model, kind.has_experts, local, shape),
         norm,
-        residual_add("residual gradient", shape, hidden),
+        add,
+        *after,
         output.input_gradient(shape),
-        attention_backward(model, local, shape),
+        attention_backward(model, local, shape, kind.window),
         head_layout(model, local, shape),
-        *((head_norm,) if model.has_query_key_norm else ()),
-        qkv.input_gradient(shape),
+        *(norm_backward(*inner, shape) for inner in attention_norms(model, local, rows)),
+        *(projection.input_gradient(shape) for projection in projections),
+        *((add,) if model.has_latent_attention else ()),
         norm,
-        residual_add("residual gradient", shape, hidden),
+        add,
     )
 
 
-def _block_weight(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+def _block_weight(kind: BlockKind, model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
     rows, local = shape.num_tokens, local_sizes(model, shape.tp)
     norm = norm_weight("norm", rows, model.hidden_size, shape)
-    head_norm = norm_weight("q and k norm", rows * (local.heads + local.kv_heads), model.head_dim, shape)
-    linears = block_linears(model, local)
+    linears = attention_linears(model, local)
     return (
-        norm,
-        norm,
-        *((head_norm,) if model.has_query_key_norm else ()),
+        *((norm, norm, norm, norm) if model.has_post_norms else (norm, norm)),
+        *(norm_weight(*inner, shape) for inner in attention_norms(model, local, rows)),
         *(operator for linear in linears for operator in linear.weight_gradient(shape)),
+        *mlp_weight(model, kind.has_experts, local, shape),
     )
 
 
@@ -157,6 +174,8 @@ def _embedding_forward(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operat
     dims = _embedding_dims(model, shape)
     work = dims[0] * dims[1]
     lookup = Operator("embedding", 0.0, 2 * work * shape.element_bytes, dims, label="lookup")
+    if model.is_gemma:
+        return (lookup, _scaled(model, shape))
     return (lookup, residual_add("positions", shape, dims[1])) if model.has_learned_positions else (lookup,)
 
 
@@ -166,10 +185,28 @@ def _embedding_weight(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operato
     work = dims[0] * dims[1]
     size_bytes = EMBEDDING_BACKWARD_TOUCHES * work * shape.element_bytes
     scatter = Operator("embedding", work, size_bytes, dims, phase="backward", label="scatter")
+    if model.is_gemma:
+        return (_scaled(model, shape), scatter)
     if not model.has_learned_positions:
         return (scatter,)
     positions = Operator("elementwise", work, work * shape.element_bytes, dims[:2], label="positions db")
     return (scatter, positions)
+
+
+def _scaled(model: ModelSpec, shape: MicrobatchShape) -> Operator:
+    """Gemma's rows, or their gradients, times the root of the hidden size."""
+    work, dims = shape.num_tokens * model.hidden_size, (shape.num_tokens, model.hidden_size)
+    return Operator("elementwise", work, SCALE_TOUCHES * work * shape.element_bytes, dims, label="scale")
+
+
+def _capped(model: ModelSpec, shape: MicrobatchShape, touches: int, flops: int) -> tuple[Operator, ...]:
+    """The cap on logits, where the model has one."""
+    if not model.final_logit_cap:
+        return ()
+    dims = (shape.num_tokens, local_sizes(model, shape.tp).vocabulary)
+    work = dims[0] * dims[1]
+    num_bytes = touches * work * shape.element_bytes
+    return (Operator("elementwise", flops * work, num_bytes, dims, label="logit cap"),)
 
 
 def _head_linear(model: ModelSpec, shape: MicrobatchShape) -> Linear:
@@ -183,6 +220,7 @@ def _head_forward(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, .
     return (
         norm_forward("final norm", shape.num_tokens, model.hidden_size, shape),
         linear.forward(shape),
+        *_capped(model, shape, CAP_TOUCHES, CAP_FLOPS),
         loss,
     )
 
@@ -194,7 +232,8 @@ def _head_input(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...
     flops = LOSS_BACKWARD_FLOPS * work
     loss = Operator("loss", flops, size_bytes, dims, phase="backward", label="loss backward")
     norm = norm_backward("final norm", shape.num_tokens, model.hidden_size, shape)
-    return (loss, linear.input_gradient(shape), norm)
+    cap = _capped(model, shape, CAP_BACKWARD_TOUCHES, CAP_BACKWARD_FLOPS)
+    return (loss, *cap, linear.input_gradient(shape), norm)
 
 
 def _head_weight(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:

@@ -96,8 +96,9 @@ def build_stage(
 ) -> Stage:
     """The stage with blocks `layers` of `model`, its parameters at their first values.
 
-    Raises ExecutionError for layers the model does not have.
+    Raises ExecutionError for layers the model does not have, SpecError for blocks that are not built here.
     """
+    model.check_executable()
     if len(layers) and not 0 <= min(layers) <= max(layers) < model.num_layers:
         raise ExecutionError(
             f"a stage of layers {min(layers)} to {max(layers)}", allowed=f"0 to {model.num_layers - 1}"
