@@ -74,7 +74,9 @@ def main() -> None:
     assert span == 3 * (MICROBATCHES + STAGES - 1), f"1F1B's span is (m + p - 1)(F + B), not {span}"
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     n = program.num_rows
-    print(f"{n:,} instructions: build {build_s:.2f} s, verify {verify_s:.2f} s, simulate {simulate_s:.2f} s ({engine})")
+    print(
+        f"{n:,} instructions: build {build_s:.2f} s, verify {verify_s:.2f} s, simulate {simulate_s:.2f} s ({engine})"
+    )
     line("expanded: built, verified, simulated", build_s + verify_s + simulate_s, 8.0, "s")
     line("expanded: peak memory of the process", peak, 1.5, "GB")
     (_, replay_s) = timed(lambda: run(verified.wiring, prices))
@@ -83,7 +85,9 @@ def main() -> None:
     small_prices = price(small.wiring, COSTS, COSTS, None)
     times, events_s = timed(lambda: run_events(small.wiring, small_prices))
     assert np.isclose(times[2].max(), 3 * (64 + 8 - 1)), "the event engine must agree with replay"
-    print(f"event engine: {small.wiring.program.num_rows / events_s / 1e3:.0f} thousand instructions/s (no bound)")
+    print(
+        f"event engine: {small.wiring.program.num_rows / events_s / 1e3:.0f} thousand instructions/s (no bound)"
+    )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ import pytest
 from meshwright.executor import run_training
 from meshwright.executor.gather import JobResult
 from meshwright.executor.pool import Pool
-from meshwright.ir.dependencies import RING, dependencies
+from meshwright.ir.dependencies import dependencies
+from meshwright.ir.dependency_table import RING
 from meshwright.ir.trace import Trace
 from meshwright.ir.verify import verify
 from meshwright.schedules import registered

@@ -7,10 +7,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from meshwright.ir.dependencies import effect_of
 from meshwright.ir.program import Axis, Program
 from meshwright.ir.replay import replay, wire
 from meshwright.ir.table import Exchange, Kind, ParameterGroup
+from meshwright.ir.value_space import effect_of
 from meshwright.ir.verify import verify
 from meshwright.lowering.order import program_of_orders
 from meshwright.lowering.reduction import OptimizerStep, ReduceGradients

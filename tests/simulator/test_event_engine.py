@@ -128,7 +128,9 @@ def test_a_group_occupies_its_links_once() -> None:
     wiring = wire(program)
     models = FullLinks(message_s=1.0, share=0.0)
     prices = price(wiring, models, models, place(program, Cluster("2xcpu")))
-    assert any(share == 1.0 for demand in prices.demands for _, share in demand), "the reduction fills its links"
+    assert any(share == 1.0 for demand in prices.demands for _, share in demand), (
+        "the reduction fills its links"
+    )
     _, (_, start, end) = run(wiring, prices)
     reductions = [i for i in range(program.num_rows) if program.row(i).name == "REDUCE_GRAD"]
     np.testing.assert_allclose(end[0][reductions] - start[0][reductions], 1.0)

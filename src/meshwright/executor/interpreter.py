@@ -89,7 +89,9 @@ class Interpreter:
         """Posted, start and end of all finished iterations, ``[iterations, rows of this rank]``."""
         num = len(self.ranked.steps)
         return {
-            name: np.array([getattr(times, name) for times in self.times], dtype=np.float64).reshape(len(self.times), num)
+            name: np.array([getattr(times, name) for times in self.times], dtype=np.float64).reshape(
+                len(self.times), num
+            )
             for name in ("posted", "start", "end")
         }
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from meshwright.executor.handler import Handler, Row, ValueName, handler_of
 from meshwright.executor.team import ends_of
-from meshwright.ir.dependencies import Dependencies, codes_of
+from meshwright.ir.dependency_table import Dependencies
 from meshwright.ir.program import Program
 from meshwright.ir.replay import Wiring
 from meshwright.ir.table import Kind, Pattern
+from meshwright.ir.value_space import codes_of
 from meshwright.specs.error import ExecutionError
 
 ShapeOf = Callable[[ValueName], "tuple[int, ...] | None"]

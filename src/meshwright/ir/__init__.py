@@ -118,7 +118,8 @@ and ours runs there), then only what is not the default:
     1: 1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1SEND_B1
 """
 
-from meshwright.ir.dependencies import Dependencies, dependencies
+from meshwright.ir.dependencies import dependencies
+from meshwright.ir.dependency_table import Dependencies
 from meshwright.ir.metrics import (
     bubble,
     busy_s,

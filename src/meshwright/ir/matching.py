@@ -7,7 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.ir.dependencies import (
+from meshwright.ir.grid import grid
+from meshwright.ir.kernel import call
+from meshwright.ir.program import Program
+from meshwright.ir.table import Exchange, Kind, Pattern
+from meshwright.ir.value_space import (
     num_microbatches,
     pattern_fields,
     pattern_tables,
@@ -15,10 +19,6 @@ from meshwright.ir.dependencies import (
     value_codes,
     value_space,
 )
-from meshwright.ir.grid import grid
-from meshwright.ir.kernel import call
-from meshwright.ir.program import Program
-from meshwright.ir.table import Exchange, Kind, Pattern
 from meshwright.specs.error import ProgramError
 
 Ints = NDArray[Any]

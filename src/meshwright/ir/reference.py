@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.ir.dependencies import RING, dependencies
+from meshwright.ir.dependencies import dependencies
+from meshwright.ir.dependency_table import RING
 from meshwright.ir.grid import grid
 from meshwright.ir.matching import match
 from meshwright.ir.program import Program

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.ir.dependencies import Dependencies, dependencies
+from meshwright.ir.dependencies import dependencies
+from meshwright.ir.dependency_table import Dependencies
 from meshwright.ir.grid import grid
 from meshwright.ir.kernel import call
 from meshwright.ir.matching import match

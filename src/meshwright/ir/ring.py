@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from meshwright.ir.dependency_table import RING, Dependencies
 from meshwright.ir.program import Program
 from meshwright.specs.error import ProgramError
-
-if TYPE_CHECKING:
-    from meshwright.ir.dependencies import Dependencies
 
 Edge = tuple[int, int, int]  # (waiting row, row waited for, lag in iterations)
 
@@ -78,8 +75,6 @@ def _edges(program: Program, name: str, row: int, waits: list[tuple[int, int]], 
 
 def _with_edges(deps: Dependencies, edges: list[Edge]) -> Dependencies:
     """The tables with more dependencies, each marked as an order only (until the other row has ended)."""
-    from meshwright.ir.dependencies import RING
-
     more = np.array(sorted(set(edges)), dtype=np.int64).reshape(-1, 3)
     owner = np.concatenate([np.repeat(np.arange(len(deps.ptr) - 1), np.diff(deps.ptr)), more[:, 0]])
     order = np.argsort(owner, kind="stable")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.ir.dependencies import ValueSpace, codes_of, effect_of, value_space
 from meshwright.ir.matching import match
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
+from meshwright.ir.value_space import ValueSpace, codes_of, effect_of, value_space
 from meshwright.specs.error import DeadlockError
 
 # ("input", code, age) | (name, stage, hop, microbatch, part, contents read) | (row's content, place of the write)

@@ -121,7 +121,10 @@ def choices(
     wanted = {**fix}
     wanted.setdefault("dtype", dtype)
     sizes = (wanted["microbatch_size"],) if "microbatch_size" in wanted else microbatch_sizes
-    for name, value in [*(("microbatch_size", size) for size in sizes), ("num_chunks", wanted.get("num_chunks", 1))]:
+    for name, value in [
+        *(("microbatch_size", size) for size in sizes),
+        ("num_chunks", wanted.get("num_chunks", 1)),
+    ]:
         if not isinstance(value, int) or value < 1:
             raise PlanError(f"{name} is {value!r}", allowed="a whole number from 1")
     for pp, dp in _degrees(cluster.num_devices // _taken(wanted)):

@@ -8,7 +8,7 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.ir.dependencies import RING
+from meshwright.ir.dependency_table import RING
 from meshwright.ir.grid import grid
 from meshwright.ir.replay import Wiring
 from meshwright.ir.table import Kind

@@ -1,0 +1,262 @@
+"""The values that a program's devices can name, numbered; and the patterns of effects as codes of values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.ir.program import Program
+from meshwright.ir.table import INDEX_MODES, WHEN_MODES, Effect, Pattern
+from meshwright.specs.error import ProgramError
+
+MAX_VALUES = 1 << 28  # codes are int32, and a few tables have an entry for each
+
+Ints = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class ValueSpace:
+    """Numbers all values that a device can name.
+
+    ``code = base[kind] + (index * microbatches[kind] + microbatch) * parts + part``.
+    """
+
+    base: Ints
+    indices: Ints
+    microbatches: Ints
+    parts: int
+    size: int
+    bytes: NDArray[np.float64]
+    tier: Ints
+    tiers: tuple[str, ...]
+
+    def describe(self, code: int, program: Program) -> str:
+        """A value in words, for messages."""
+        kind = int(np.searchsorted(self.base, code, side="right") - 1)
+        rest, part = divmod(code - int(self.base[kind]), self.parts)
+        index, microbatch = divmod(rest, int(self.microbatches[kind]))
+        table = program.tables.value_kinds[kind]
+        words = f"{table.name}({table.index} {index}"
+        words += f", microbatch {microbatch}" if table.microbatch else ""
+        return words + (f", part {part})" if part else ")")
+
+    def kind_of(self, codes: Any) -> Any:
+        """Value kinds of codes (a number of a number, an array of an array)."""
+        return np.searchsorted(self.base, codes, side="right") - 1
+
+
+def value_space(program: Program) -> ValueSpace:
+    """Number the values of a program. Sizes come from its tables and columns, so every row's patterns fit or are an error."""
+    t, c = program.tables, program.columns
+    num = num_microbatches(program)
+    patterns = [p for effect in t.effects for p in (*effect.reads, *effect.writes)]
+    part_offsets = [p.part_offset for p in patterns]
+    parts = int(c.part.max(initial=0)) + 1 + max(part_offsets, default=0)
+    longest_path = max(len(path) for path in t.paths)
+    sizes = {
+        "hop": max(longest_path, int(c.hop.max(initial=0)) + 1)
+        + 1
+        + max((p.offset for p in patterns), default=0),
+        "stage": max(t.num_stages, int(c.stage.max(initial=0)) + 1) + 1,
+        "group": max(len(t.groups), 1),
+        "none": 1,
+    }
+    indices = np.array([sizes[kind.index] for kind in t.value_kinds], dtype=np.int64)
+    microbatches = np.array([num if kind.microbatch else 1 for kind in t.value_kinds], dtype=np.int64)
+    counts = indices * microbatches * parts
+    base = np.concatenate([[0], np.cumsum(counts)])
+    if base[-1] > MAX_VALUES:
+        raise ProgramError(
+            f"rows name hops up to {int(c.hop.max())}, parts up to {int(c.part.max())} and {num} microbatches: "
+            f"{int(base[-1]):,} values, and a device has up to {MAX_VALUES:,}; number them without gaps"
+        )
+    tiers = tuple(
+        sorted({kind.tier for kind in t.value_kinds} | {"device"}, key=lambda tier: (tier != "device", tier))
+    )
+    tier = np.array([tiers.index(kind.tier) for kind in t.value_kinds], dtype=np.int16)
+    return ValueSpace(
+        base[:-1],
+        indices,
+        microbatches,
+        parts,
+        int(base[-1]),
+        _bytes_of_codes(program, indices, microbatches, parts),
+        np.repeat(tier, counts),
+        tiers,
+    )
+
+
+def _bytes_of_codes(program: Program, indices: Ints, microbatches: Ints, parts: int) -> NDArray[np.float64]:
+    """Bytes of every value, by code, from the table of value bytes."""
+    t = program.tables
+    given = {row.kind: row for row in t.value_bytes}
+    tokens = np.array([microbatch.tokens for microbatch in t.microbatches] or [1], dtype=np.float64)
+    pieces = []
+    for kind, count, num in zip(t.value_kinds, indices.tolist(), microbatches.tolist(), strict=True):
+        row = given.get(kind.name)
+        by_index = np.zeros(count)
+        if row is not None:
+            known = np.array(row.by_index, dtype=np.float64)
+            by_index[:] = known[np.minimum(np.arange(count), len(known) - 1)] if len(known) else 0.0
+            if row.size:
+                by_index[:] = _max_of_size(program, row.size)
+        scale = np.ones(num)
+        if row is not None and row.per_token and num > 1:
+            scale[: len(tokens)] = tokens[:num]
+        elif row is not None and row.per_token:
+            scale[:] = tokens[0]
+        pieces.append(np.repeat((by_index[:, None] * scale[None, :]).reshape(-1), parts))
+    return np.concatenate(pieces) if pieces else np.zeros(0)
+
+
+def _max_of_size(program: Program, name: str) -> float:
+    """The largest that a run-time size may be, in bytes."""
+    for size in program.tables.sizes:
+        if size.name == name:
+            return size.max
+    raise ProgramError(
+        f"values have the run-time size {name!r}, which the table of sizes does not have; add it there"
+    )
+
+
+def pattern_tables(program: Program, space: ValueSpace) -> tuple[Ints, Ints, Ints, list[Pattern]]:
+    """Reads and writes of all effects as one flat table: (read_ptr, write_ptr, fields [patterns x 9], patterns)."""
+    patterns: list[Pattern] = []
+    read_ptr, write_ptr = [0], []
+    for effect in program.tables.effects:
+        patterns.extend(effect.reads)
+        write_ptr.append(len(patterns))
+        patterns.extend(effect.writes)
+        read_ptr.append(len(patterns))
+    fields = np.array([pattern_fields(program, space, p) for p in patterns], dtype=np.int64).reshape(-1, 9)
+    return np.array(read_ptr), np.array(write_ptr), fields.reshape(-1), patterns
+
+
+def pattern_fields(program: Program, space: ValueSpace, p: Pattern) -> tuple[int, ...]:
+    """A pattern as the nine numbers that kernels read."""
+    kind = program.tables.index_of_kind(p.kind)
+    table = program.tables.value_kinds[kind]
+    mode = INDEX_MODES.index(p.index)
+    return (
+        int(space.base[kind]),
+        int(space.indices[kind]),
+        mode,
+        p.offset,
+        1 if p.part == "row" else 0,
+        p.part_offset,
+        p.age,
+        WHEN_MODES.index(p.when),
+        (1 if table.microbatch else 0) + (2 if table.carried else 0) + (4 if table.accumulates else 0),
+    )
+
+
+def value_codes(
+    effects: Any, stages: Any, hops: Any, microbatches: Any, parts: Any, pattern_of_effect: Any, fields: Any,
+    path_length: Any, group_ptr: Any, groups: Any, num_microbatches: int, num_parts: int, codes: Any,
+) -> int:  # fmt: skip
+    """Kernel: the code of one pattern per effect (-1: none or the condition does not hold), for every row."""
+    for i in range(len(effects)):
+        p = pattern_of_effect[effects[i]]
+        codes[i] = -1
+        if p < 0:
+            continue
+        when, last = fields[9 * p + 7], path_length[microbatches[i]] - 1
+        if (when == 1 and hops[i] == 0) or (when == 2 and hops[i] == last):
+            continue
+        if (when == 3 and hops[i] != 0) or (when == 4 and hops[i] != last):
+            continue
+        mode, index = fields[9 * p + 2], 0
+        if mode == 0:
+            index = hops[i] + fields[9 * p + 3]
+        elif mode == 1:
+            index = stages[i] + fields[9 * p + 3]
+        elif mode == 3:
+            place = group_ptr[stages[i]] + parts[i]
+            if place >= group_ptr[stages[i] + 1]:
+                return i + 1
+            index = groups[place]
+        elif mode == 5:
+            place = group_ptr[stages[i]] + fields[9 * p + 3]
+            if place >= group_ptr[stages[i] + 1]:
+                return i + 1
+            index = groups[place]
+        elif mode == 2:
+            if group_ptr[stages[i]] >= group_ptr[stages[i] + 1]:
+                return i + 1
+            index = groups[group_ptr[stages[i]]]
+        part = (parts[i] if fields[9 * p + 4] else 0) + fields[9 * p + 5]
+        microbatch = microbatches[i] if fields[9 * p + 8] & 1 else 0
+        scale = num_microbatches if fields[9 * p + 8] & 1 else 1
+        if index < 0 or index >= fields[9 * p + 1] or part < 0 or part >= num_parts or microbatch >= scale:
+            return i + 1
+        codes[i] = fields[9 * p] + (index * scale + microbatch) * num_parts + part
+    return 0
+
+
+def num_microbatches(program: Program) -> int:
+    """Microbatches that the value space provides for."""
+    return max(len(program.tables.microbatches), int(program.columns.microbatch.max(initial=0)) + 1)
+
+
+def row_tables(program: Program) -> tuple[Ints, Ints, Ints]:
+    """(length of every microbatch's path, group_ptr by stage, groups of the stages one behind the other)."""
+    t = program.tables
+    lengths = [len(program.path_of(m)) for m in range(len(t.microbatches))]
+    lengths += [len(t.paths[0])] * (num_microbatches(program) - len(lengths))
+    num_stages = max(t.num_stages, int(program.columns.stage.max(initial=0)) + 1)
+    of_stage = [t.groups_of_stage[s] if s < t.num_stages else () for s in range(num_stages)]
+    group_ptr = np.concatenate([[0], np.cumsum([len(g) for g in of_stage])]).astype(np.int64)
+    return np.array(lengths), group_ptr, np.array([g for gs in of_stage for g in gs] or [0], dtype=np.int64)
+
+
+def written_codes(program: Program, row: int) -> list[int]:
+    """Codes of the values that one row writes (slow; for messages and the reference interpreter)."""
+    return codes_of(program, row, program.tables.effects[program.columns.effect[row]].writes)
+
+
+def codes_of(
+    program: Program, row: int, patterns: tuple[Pattern, ...], space: ValueSpace | None = None
+) -> list[int]:
+    """Codes of the values that patterns of a row name, in plain words of Python."""
+    space = space or value_space(program)
+    c = program.columns
+    stage, hop, microbatch, part = (
+        int(getattr(c, name)[row]) for name in ("stage", "hop", "microbatch", "part")
+    )
+    t = program.tables
+    codes = []
+    for p in patterns:
+        last = len(program.path_of(microbatch)) - 1
+        holds = {
+            "always": True,
+            "not_first": hop > 0,
+            "not_last": hop < last,
+            "first": hop == 0,
+            "last": hop == last,
+        }
+        if not holds[p.when]:
+            continue
+        own = t.groups_of_stage[stage] if stage < t.num_stages else ()
+        place = p.offset if p.index == "place" else part
+        chosen: tuple[int, ...] = own if p.index == "groups" else own[place : place + 1]
+        chosen = {"hop": (hop + p.offset,), "stage": (stage + p.offset,), "none": (0,)}.get(p.index, chosen)
+        kind = t.index_of_kind(p.kind)
+        row_microbatch = microbatch if t.value_kinds[kind].microbatch else 0
+        row_part = (part if p.part == "row" else 0) + p.part_offset
+        for index in chosen:
+            codes.append(
+                int(
+                    space.base[kind]
+                    + (index * space.microbatches[kind] + row_microbatch) * space.parts
+                    + row_part
+                )
+            )
+    return codes
+
+
+def effect_of(program: Program, row: int) -> Effect:
+    """The effect of a row."""
+    return program.tables.effects[int(program.columns.effect[row])]
