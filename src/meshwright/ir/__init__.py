@@ -89,7 +89,7 @@ stage's cost.
 
 **Gradients.** Per parameter group and use, the weights (tokens, visits) of the contributions sum to one, and
 uses add; the group of a reduction covers exactly the axes on which the parameter is replicated and the data
-differ; every compute, reduction and step `(name, hop, microbatch, part)` of the plan occurs once, moves may
+differ; every compute, reduction and step `(name, hop, microbatch, part)` that is a duty occurs once, moves may
 repeat. A split backward is structural (input gradient now, a counted queue of (input, output gradient) for W
 later), never surgery on the autograd graph: that is where public runtimes lose gradients silently. Randomness
 is keyed by (seed, step, sample, layer), never by rank.
