@@ -36,15 +36,7 @@ def executed(case: Case, pool: Pool) -> JobResult:
     "case", CASES, ids=lambda c: f"{c.schedule}-{c.variant}-p{c.num_devices}m{c.num_microbatches}"
 )
 def test_one_process_finds_the_same(case: Case, gloo_pool: Pool) -> None:
-    result = executed(case, gloo_pool)
-    expected = reference(case.model, case.optimizer, case.global_batch, ITERATIONS)
-    assert result.losses == pytest.approx(expected.losses, rel=TOLERANCE)
-    assert [it.gradient_norm for it in result.iterations] == pytest.approx(expected.norms, rel=TOLERANCE)
-    for ours, theirs in zip(result.gradients, expected.gradients, strict=True):
-        assert largest_difference(ours, theirs) < TOLERANCE
-    assert largest_difference(result.parameters, expected.parameters) < TOLERANCE
-    assert result.trace is not None
-    check_trace(result.trace)
+    check_equals_one_process(case, gloo_pool)
 
 
 @pytest.mark.parametrize("case", [replace(c, optimizer=ADAMW) for c in CASES if c.num_devices == 2], ids=str)
@@ -66,6 +58,11 @@ def test_parameters_after_adamw(case: Case, gloo_pool: Pool) -> None:
     ids=str,
 )
 def test_data_parallel(case: Case, gloo_pool: Pool) -> None:
+    check_equals_one_process(case, gloo_pool)
+
+
+def check_equals_one_process(case: Case, gloo_pool: Pool) -> None:
+    """Loss, norm, every gradient and the parameters of one process; and a trace in the order of the law."""
     result = executed(case, gloo_pool)
     expected = reference(case.model, case.optimizer, case.global_batch, ITERATIONS)
     assert result.losses == pytest.approx(expected.losses, rel=TOLERANCE)

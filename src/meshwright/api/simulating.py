@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import Any
 
 from meshwright import catalog
 from meshwright.api.subject import Subject, subject
-from meshwright.ir import metrics
 from meshwright.ir.program import Program
-from meshwright.ir.replay import Wiring, wire
+from meshwright.ir.replay import wire
 from meshwright.ir.trace import Trace
 from meshwright.specs.error import SpecError
 from meshwright.specs.plan import Plan
@@ -28,32 +26,23 @@ def simulate(what: Any = None, *, iterations: int | None = None, **choices: Any)
 
     Returns a trace (shown as a timeline in notebooks). Raises as `subject` does, and ProgramError.
     """
-    from meshwright.simulator.simulate import simulate_program
+    from meshwright.planner.candidate import predict
+    from meshwright.simulator.pricing import price
+    from meshwright.simulator.simulate import simulate_priced
 
     made = what if isinstance(what, Subject) else subject(what, **choices)
     if made.computes is None or made.messages is None:
         raise SpecError(f"{made.label} has no costs", allowed="times=(F, I, W)")
     num_iterations = iterations or (PLAN_ITERATIONS if made.plan is not None else 1)
     wiring = wire(made.program)
-    trace = simulate_program(
-        wiring, made.computes, made.messages, placement=made.placement, host=made.host, iterations=num_iterations,
-        metadata={"label": made.label, "assumptions": list(made.assumptions)},
-    )  # fmt: skip
+    prices = price(wiring, made.computes, made.messages, made.placement)
+    said = {"label": made.label, "assumptions": list(made.assumptions)}
     if made.plan is not None:
-        trace = replace(trace, metadata={**trace.metadata, "step": _step(wiring, made, trace)})
+        trace, _ = predict(wiring, prices, num_iterations, made.host, said)
+    else:
+        trace = simulate_priced(wiring, prices, iterations=num_iterations, host=made.host, metadata=said)
     show_in_notebooks()
     return trace
-
-
-def _step(wiring: Wiring, made: Subject, trace: Trace) -> dict[str, Any]:
-    """The step with its interval and basis, as traces carry it."""
-    from meshwright.planner.candidate import step_prediction
-    from meshwright.simulator.pricing import price
-
-    assert made.computes is not None and made.messages is not None, "simulate has checked it"
-    prices = price(wiring, made.computes, made.messages, made.placement)
-    step = step_prediction(wiring, prices, metrics.period_s(trace), trace.num_iterations, made.host)
-    return {"value": step.value, "low": step.low, "high": step.high, "basis": step.basis}
 
 
 def lower(plan: Plan) -> Program:

@@ -29,24 +29,22 @@ def peak_bound_bytes(wiring: Wiring, order: Ints) -> NDArray[np.float64]:
     index, num_computes = _compute_clock(program)
     slots, translate = _peer_slots(wiring)
     width = slots.shape[1]
-    ended, starts = np.zeros(n, dtype=np.int32), np.zeros(n, dtype=np.int32)
-    know = np.zeros(n * width, dtype=np.int32)
+    total = num_computes.astype(np.int32)[program.list_of_row]
+    from_last = np.where(index >= 0, total - 1 - index, -1).astype(np.int32)
     num_streams = len(wiring.stream_ptr) - 1
-    shared = (
-        order, program.list_of_row, index, wiring.stream_of_row, program.columns.batch, deps.ptr, deps.row, deps.lag,
-        wiring.next_end, slots.reshape(-1), translate.reshape(-1), width,
-    )  # fmt: skip
-    batch = [
-        np.zeros(num_streams, dtype=np.int32),
-        *(np.zeros(num_streams * width, dtype=np.int32) for _ in range(2)),
-    ]
-    call(_ended_clocks, n, shared, [np.zeros(n, dtype=np.int8), *batch, know, ended])
-    know[:] = np.iinfo(np.int32).max
-    batch = [
-        np.zeros(num_streams, dtype=np.int32),
-        *(np.full(num_streams * width, np.iinfo(np.int32).max, np.int32) for _ in range(2)),
-    ]
-    call(_starts_clocks, n, shared, [np.zeros(n, dtype=np.int8), *batch, know, starts])
+
+    def clocks(counted: Ints, backward: int) -> Ints:
+        inputs = (
+            order, program.list_of_row, counted, wiring.stream_of_row, program.columns.batch, deps.ptr, deps.row,
+            deps.lag, wiring.next_end, slots.reshape(-1), translate.reshape(-1), width, backward,
+        )  # fmt: skip
+        by_stream = [np.zeros(num_streams * width, dtype=np.int32) for _ in range(2)]
+        know, clock = np.zeros(n * width, dtype=np.int32), np.zeros(n, dtype=np.int32)
+        seen, last_batch = np.zeros(n, dtype=np.int8), np.zeros(num_streams, dtype=np.int32)
+        call(_clocks, n, inputs, [seen, last_batch, *by_stream, know, clock])
+        return clock
+
+    ended, starts = clocks(index, 0), total - clocks(from_last, 1)
     size = wiring.deps.space.bytes
     peaks = _peaks(wiring, index, num_computes, ended, starts, size)
     in_ring, slots_bytes = _ring_bytes(wiring)
@@ -111,17 +109,22 @@ def _peer_slots(wiring: Wiring) -> tuple[Ints, Ints]:
     return slots, translate
 
 
-def _ended_clocks(
+def _clocks(
     order: Any, lists: Any, index: Any, streams: Any, batches: Any, ptr: Any, dep_row: Any, dep_lag: Any, next_end: Any,
-    slots: Any, translate: Any, width: int, seen: Any, last_batch: Any, settled: Any, running: Any, know: Any, ended: Any,
+    slots: Any, translate: Any, width: int, backward: int, seen: Any, last_batch: Any, settled: Any, running: Any,
+    know: Any, clock: Any,
 ) -> int:  # fmt: skip
-    """Kernel: for every row how many computes of its own list have certainly ended when it is posted."""
+    """Kernel: for every row how many computes of its own list have certainly ended when it is posted.
+
+    ``backward``: time runs the other way, ``index`` counts computes from the last; then it is how many certainly start
+    after the row has ended. Knowledge only grows, along streams, dependencies and exchanges.
+    """
     for position in range(len(order)):
-        first = order[position]
+        first = order[len(order) - 1 - position] if backward else order[position]
         if seen[first]:
             continue
         e = first
-        while True:  # what is known when each end is posted
+        while True:  # what each end knows by itself
             seen[e] = 1
             s = streams[e]
             if batches[e] == 0 or last_batch[s] != batches[e]:
@@ -130,102 +133,52 @@ def _ended_clocks(
                         settled[s * width + k] = running[s * width + k]
                 last_batch[s] = batches[e]
             for k in range(width):
-                know[e * width + k] = settled[s * width + k]
-            for d in range(ptr[e], ptr[e + 1]):
-                if dep_lag[d] == 0:
-                    for k in range(width):
-                        if know[dep_row[d] * width + k] > know[e * width + k]:
-                            know[e * width + k] = know[dep_row[d] * width + k]
-            ended[e] = know[e * width]
+                if settled[s * width + k] > know[e * width + k]:
+                    know[e * width + k] = settled[s * width + k]
+            if not backward:
+                for d in range(ptr[e], ptr[e + 1]):
+                    if dep_lag[d] == 0:
+                        for k in range(width):
+                            if know[dep_row[d] * width + k] > know[e * width + k]:
+                                know[e * width + k] = know[dep_row[d] * width + k]
+                clock[e] = know[e * width]
             e = next_end[e]
             if e == first:
                 break
-        if (
-            next_end[first] != first
-        ):  # all ends know together what each of them knew; two turns round the circle
-            for _turn in range(2):
-                e = first
-                while True:
-                    f = next_end[e]
-                    a, b = lists[e], lists[f]
-                    if a != b:
-                        for s in range(width):
-                            if slots[b * width + s] == a:
-                                for k in range(width):
-                                    to = translate[(b * width + s) * width + k]
-                                    if to >= 0 and know[e * width + k] > know[f * width + to]:
-                                        know[f * width + to] = know[e * width + k]
-                    e = f
-                    if e == first:
-                        break
+        turns = (
+            2 if next_end[first] != first else 0
+        )  # then all know what each knew: two turns round the circle
+        for _turn in range(turns):
+            e = first
+            while True:
+                f = next_end[e]
+                a, b = lists[e], lists[f]
+                if a != b:
+                    for s in range(width):
+                        if slots[b * width + s] == a:
+                            for k in range(width):
+                                to = translate[(b * width + s) * width + k]
+                                if to >= 0 and know[e * width + k] > know[f * width + to]:
+                                    know[f * width + to] = know[e * width + k]
+                e = f
+                if e == first:
+                    break
         e = first
-        while True:
+        while True:  # what follows knows of this row, too
+            if backward:
+                clock[e] = know[e * width]
             if index[e] >= 0 and index[e] + 1 > know[e * width]:
                 know[e * width] = index[e] + 1
             s = streams[e]
             for k in range(width):
                 if know[e * width + k] > running[s * width + k]:
                     running[s * width + k] = know[e * width + k]
-            e = next_end[e]
-            if e == first:
-                break
-    return 0
-
-
-def _starts_clocks(
-    order: Any, lists: Any, index: Any, streams: Any, batches: Any, ptr: Any, dep_row: Any, dep_lag: Any, next_end: Any,
-    slots: Any, translate: Any, width: int, seen: Any, last_batch: Any, settled: Any, running: Any, know: Any, starts: Any,
-) -> int:  # fmt: skip
-    """Kernel: for every row the first compute of its own list that certainly starts after the row has ended."""
-    for back in range(len(order)):
-        first = order[len(order) - 1 - back]
-        if seen[first]:
-            continue
-        e = first
-        while True:
-            seen[e] = 1
-            s = streams[e]
-            if batches[e] == 0 or last_batch[s] != batches[e]:
-                for k in range(width):
-                    if running[s * width + k] < settled[s * width + k]:
-                        settled[s * width + k] = running[s * width + k]
-                last_batch[s] = batches[e]
-            for k in range(width):
-                if settled[s * width + k] < know[e * width + k]:
-                    know[e * width + k] = settled[s * width + k]
-            e = next_end[e]
-            if e == first:
-                break
-        if next_end[first] != first:
-            for _turn in range(2):
-                e = first
-                while True:
-                    f = next_end[e]
-                    a, b = lists[e], lists[f]
-                    if a != b:
-                        for s in range(width):
-                            if slots[b * width + s] == a:
-                                for k in range(width):
-                                    to = translate[(b * width + s) * width + k]
-                                    if to >= 0 and know[e * width + k] < know[f * width + to]:
-                                        know[f * width + to] = know[e * width + k]
-                    e = f
-                    if e == first:
-                        break
-        e = first
-        while True:
-            starts[e] = know[e * width]
-            if index[e] >= 0:  # whoever this row waited for has ended before this compute starts
-                know[e * width] = index[e]
-            s = streams[e]
-            for k in range(width):
-                if know[e * width + k] < running[s * width + k]:
-                    running[s * width + k] = know[e * width + k]
-            for d in range(ptr[e], ptr[e + 1]):
-                if dep_lag[d] == 0:
-                    for k in range(width):
-                        if know[e * width + k] < know[dep_row[d] * width + k]:
-                            know[dep_row[d] * width + k] = know[e * width + k]
+            if backward:
+                for d in range(ptr[e], ptr[e + 1]):
+                    if dep_lag[d] == 0:
+                        for k in range(width):
+                            if know[e * width + k] > know[dep_row[d] * width + k]:
+                                know[dep_row[d] * width + k] = know[e * width + k]
             e = next_end[e]
             if e == first:
                 break

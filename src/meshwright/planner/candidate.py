@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from meshwright.costs.cost import CommunicationModel, CostModel
 from meshwright.ir import metrics
@@ -16,7 +18,7 @@ from meshwright.lowering.place import place
 from meshwright.planner.memory_limit import Rejection, describe, rejection
 from meshwright.schedules.order import Schedule
 from meshwright.simulator.pricing import Prices, price
-from meshwright.simulator.simulate import run, simulate_program
+from meshwright.simulator.simulate import run, simulate_priced
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.plan import Plan
 from meshwright.specs.prediction import Prediction, weakest
@@ -95,22 +97,28 @@ def evaluate(
     missing = rejection(plan, verified, placement)
     if missing is not None:
         return missing
-    trace = simulate_program(
-        verified.wiring, computes, messages, placement=placement, iterations=iterations, host=host
-    )
     prices = price(verified.wiring, computes, messages, placement)
-    step = step_prediction(verified.wiring, prices, metrics.period_s(trace), iterations, host)
-    said = {"value": step.value, "low": step.low, "high": step.high, "basis": step.basis}
+    trace, step = predict(verified.wiring, prices, iterations, host, {"plan": describe(plan)})
     return Candidate(
         plan,
         program,
-        replace(trace, metadata={**trace.metadata, "step": said, "plan": describe(plan)}),
+        trace,
         step,
         plan.workload.tokens_per_step / step.value if step.value > 0 else float("inf"),
         metrics.bubble(trace),
         metrics.peak_bytes(trace),
         verified.peak_of("device"),
     )
+
+
+def predict(
+    wiring: Wiring, prices: Prices, iterations: int, host: str, metadata: Mapping[str, Any]
+) -> tuple[Trace, Prediction]:
+    """The simulated iterations and the step with its interval; the trace's metadata carry the step, too."""
+    trace = simulate_priced(wiring, prices, iterations=iterations, host=host, metadata=metadata)
+    step = step_prediction(wiring, prices, metrics.period_s(trace), iterations, host)
+    said = {"value": step.value, "low": step.low, "high": step.high, "basis": step.basis}
+    return replace(trace, metadata={**trace.metadata, "step": said}), step
 
 
 def materialised(program: Program, num_devices: int) -> Program:

@@ -46,6 +46,18 @@ def simulate_program(
     """
     wiring = program if isinstance(program, Wiring) else wire(program)
     prices = price(wiring, computes, messages, placement)
+    return simulate_priced(wiring, prices, iterations=iterations, host=host, metadata=metadata)
+
+
+def simulate_priced(
+    wiring: Wiring,
+    prices: Prices,
+    *,
+    iterations: int = 1,
+    host: str = "asynchronous",
+    metadata: Mapping[str, Any] | None = None,
+) -> Trace:
+    """`simulate_program` for who has the prices already."""
     engine, (posted, start, end) = run(wiring, prices, iterations=iterations, host=host)
     curves = memory_curves(wiring, posted, end) if wiring.program.num_rows <= LEDGER_ROWS else ()
     return Trace(wiring.program, posted, start, end, engine, curves, dict(metadata or {}))
