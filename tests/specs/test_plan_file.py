@@ -48,8 +48,8 @@ def test_what_is_saved_is_loaded(lengths, num_tokens, order, **choices):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("schema = 2", "schema = 3", "install a meshwright that reads schema 3"),
-        ("schema = 2", "", "'schema' is missing"),
+        ("schema = 3", "schema = 4", "install a meshwright that reads schema 4"),
+        ("schema = 3", "", "'schema' is missing"),
         ("recompute =", "recompte =", "did you mean recompute"),
         ("cluster =", "clutser =", "did you mean cluster"),
         ("[pipeline]", "[pipeline", "is not a TOML file"),
@@ -88,7 +88,7 @@ def test_a_plan_of_schema_1_is_loaded_with_the_digest_it_had(tmp_path):
     loaded = Plan.load(path)
     assert loaded == small() and loaded.model_digest == "cee9f1715337f113"
     loaded.save(tmp_path / "plan.toml")
-    assert (tmp_path / "plan.toml").read_text().startswith("schema = 2\n")
+    assert (tmp_path / "plan.toml").read_text().startswith("schema = 3\n")
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe", b"schema = 1\n", b"model = 3\nschema = 1\n"])

@@ -1,10 +1,11 @@
-"""The verbs, for Python and for the command line: simulate, check, plan, train, compare, calibrate, load, find."""
+"""The verbs, for Python and for the command line: simulate, check, plan, train, compare, validate, calibrate, load, find."""
 
 from meshwright.api.checking import Check, check
 from meshwright.api.loading import find, load
 from meshwright.api.simulating import lower, simulate
 from meshwright.api.subject import Subject, subject
 from meshwright.api.training import Training, calibrate, compare, plan, run_training, train
+from meshwright.api.validating import validate_training
 
 __all__ = [
     "Check",
@@ -21,4 +22,5 @@ __all__ = [
     "simulate",
     "subject",
     "train",
+    "validate_training",
 ]

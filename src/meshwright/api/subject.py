@@ -132,6 +132,7 @@ def plan_subject(
 ) -> Subject:
     """A plan's program, placed on its cluster and priced by a profile of this machine or by the data sheet."""
     from meshwright.lowering import lower, place
+    from meshwright.lowering.mesh import device_order
     from meshwright.planner.candidate import materialised
     from meshwright.planner.memory_limit import describe
 
@@ -139,7 +140,7 @@ def plan_subject(
     program = materialised(lower(plan, catalog.find_schedule(plan.schedule)), plan.num_devices)
     costs, assumptions = costs_of(spec, profile)
     return Subject(
-        describe(plan), program, costs, costs, place(program, spec, plan.device_order), spec.devices[0].host,
+        describe(plan), program, costs, costs, place(program, spec, device_order(plan)), spec.devices[0].host,
         plan, spec, assumptions=assumptions,
     )  # fmt: skip
 

@@ -161,6 +161,7 @@ def run_training(
     made = what if isinstance(what, Subject) else subject(what, cluster=cluster, profile=profile)
     if made.plan is None:
         raise SpecError(f"{made.label} is no plan", allowed="a plan: it says model, batch and degrees")
+    made.plan.check_executable()
     made.plan.model.check_executable()
     if iterations is not None and iterations < 1 or seconds is not None and not seconds > 0:
         raise SpecError(

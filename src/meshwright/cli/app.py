@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from meshwright import __version__
-from meshwright.cli import evidence, listing, looking, quickstart, simulating, training
+from meshwright.cli import evidence, listing, looking, quickstart, simulating, training, validating
 from meshwright.cli.output import INTERRUPTED
 
 app = typer.Typer(
@@ -45,6 +45,7 @@ training.add_to(app)
 looking.add_to(app)
 listing.add_to(app)
 evidence.add_to(app)
+validating.add_to(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -81,7 +81,7 @@ class ValueKind(NamedTuple):
 
 class Work(NamedTuple):
     """What an instruction costs is asked once per distinct work and device class. ``share``: of a full stage (1/V for a
-    chunk). ``operators``: the work in detail, where it is known."""
+    chunk). ``operators``: the work in detail, where it is known. ``inner``: exchanges inside it, priced with it."""
 
     name: str
     tokens: int = 0
@@ -91,6 +91,19 @@ class Work(NamedTuple):
     bytes: float = 0.0
     share: float = 1.0
     operators: tuple[Operator, ...] = ()
+    inner: tuple[Inner, ...] = ()
+
+
+class Inner(NamedTuple):
+    """``count`` exchanges of ``bytes`` each inside a compute, among devices that all do the same (tensor, context and
+    expert parallelism below the level of instructions). ``beside``: kind of the operators that they run beside; only
+    what takes longer than these is added. Empty: computes wait for it. ``label`` is for people."""
+
+    exchange: Exchange
+    bytes: float
+    count: int = 1
+    beside: str = ""
+    label: str = ""
 
 
 class Exchange(NamedTuple):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,7 +23,9 @@ class ReduceGradients:
     also the devices of its stages), so later buckets travel while the step of earlier ones runs.
     """
 
-    algorithm: str = "ring"
+    algorithms: Mapping[int, str] = field(default_factory=dict)
+    sizes: Mapping[int, str] = field(default_factory=dict)
+    is_beside: bool = True
     name = "reduce_gradients"
 
     def __call__(self, program: Program) -> Program:
@@ -30,8 +33,9 @@ class ReduceGradients:
         program, (effect,) = with_effects(program, NAMES["REDUCE_GRAD"].effect)
         t = program.tables
         exchanges, streams = list(t.exchanges), list(t.streams)
-        if "reduce" not in streams:
-            streams.append("reduce")
+        stream = "reduce" if self.is_beside else "compute"
+        if stream not in streams:
+            streams.append(stream)
         before, lists, rows = [], [], []
         for stage, own in enumerate(t.groups_of_stage):
             for part, g in enumerate(own):
@@ -51,16 +55,17 @@ class ReduceGradients:
         program = program.with_tables(exchanges=tuple(exchanges), streams=tuple(streams), duties=duties)
         new = Columns.of(
             len(rows), effect=effect, stage=table[:, 0], hop=_hop_of_stage(program)[table[:, 0]], part=table[:, 1],
-            exchange=table[:, 2], stream=streams.index("reduce"),
+            exchange=table[:, 2], stream=streams.index(stream),
         )  # fmt: skip
         return program.inserted(np.array(before), np.array(lists), new)
 
     def _exchange(self, program: Program, group: int) -> Exchange | None:
         """The class of a group's reduction, or None where there is nobody to reduce with."""
         axes, devices = reduction_axes(program, group)
+        algorithm, size = self.algorithms.get(group, "ring"), self.sizes.get(group, "")
         if len(devices) > 1:
-            return Exchange((FIRST_AXIS, *axes), devices, algorithm=self.algorithm)
-        return Exchange(axes, algorithm=self.algorithm) if axes else None
+            return Exchange((FIRST_AXIS, *axes), devices, size=size, algorithm=algorithm)
+        return Exchange(axes, size=size, algorithm=algorithm) if axes else None
 
 
 @dataclass(frozen=True)

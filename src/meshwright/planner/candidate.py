@@ -14,6 +14,7 @@ from meshwright.ir.replay import Wiring
 from meshwright.ir.trace import Trace
 from meshwright.ir.verify import verify
 from meshwright.lowering.lower import lower
+from meshwright.lowering.mesh import device_order
 from meshwright.lowering.place import place
 from meshwright.planner.memory_limit import Rejection, describe, rejection
 from meshwright.schedules.order import Schedule
@@ -93,7 +94,7 @@ def evaluate(
     program = materialised(lower(plan, schedule), plan.num_devices)
     host = cluster.devices[0].host
     verified = verify(program, host=host)
-    placement = place(program, cluster, plan.device_order)
+    placement = place(program, cluster, device_order(plan))
     missing = rejection(plan, verified, placement)
     if missing is not None:
         return missing

@@ -13,11 +13,12 @@ from meshwright.schedules.order import Schedule
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.plan import RECOMPUTES, Plan
+from meshwright.specs.plan import Plan, Recompute
 from meshwright.specs.workload import Workload
 
 # Sequences; larger ones only lengthen the bubble of the pipelines considered here.
 MICROBATCH_SIZES = (1, 2, 4, 8)
+TRIED_RECOMPUTES: tuple[Recompute, ...] = ("none", "full")  # what the executor runs
 ONE_STAGE_ORDER = "1f1b"  # without stages to fill all orders take as long, and this one keeps the least
 Progress = Callable[[str, float], None]
 
@@ -166,7 +167,7 @@ def _options(
     for size in sizes:
         if global_batch % (dp * size):
             continue
-        for recompute in RECOMPUTES:
+        for recompute in TRIED_RECOMPUTES:
             for split in splits:
                 yield {
                     "microbatch_size": size,

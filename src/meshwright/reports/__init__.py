@@ -11,15 +11,17 @@ from meshwright.reports.comparison import (
 from meshwright.reports.html import report_html, write_report
 from meshwright.reports.notebook import TimelineDisplay, display, show_traces_in_notebooks
 from meshwright.reports.perfetto import perfetto_events, perfetto_json, write_perfetto
-from meshwright.reports.report import DataTable, Figure, Report
+from meshwright.reports.report import DataTable, Figure, Picture, Report
 from meshwright.reports.svg import timeline_svg, write_timeline_svg
 from meshwright.reports.terminal import TimelineView, timeline_text, timeline_view
+from meshwright.reports.validation import validation_report
 
 __all__ = [
     "Chart",
     "ComparisonRow",
     "DataTable",
     "Figure",
+    "Picture",
     "Report",
     "Series",
     "Theme",
@@ -38,6 +40,7 @@ __all__ = [
     "timeline_svg",
     "timeline_text",
     "timeline_view",
+    "validation_report",
     "write_perfetto",
     "write_report",
     "write_timeline_svg",

@@ -41,6 +41,10 @@ def report_html(report: Report) -> str:
         _comparison(report),
         _memory(report, timelines),
         _loss(report),
+        *(
+            _section(one.title, f'<figure class="wide">{one.svg}</figure>', one.note)
+            for one in report.pictures
+        ),
         *(_section(table.title, _table(table.rows), table.note) for table in report.tables),
         _provenance(report),
     ]

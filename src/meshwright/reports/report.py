@@ -31,6 +31,15 @@ class DataTable:
 
 
 @dataclass(frozen=True)
+class Picture:
+    """A finished drawing: SVG text without a namespace, made by this package, so that all text in it is escaped."""
+
+    title: str
+    svg: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Report:
     """What a page shows; every part may be missing. Loss points are (x, loss); peaks are bytes by device."""
 
@@ -47,6 +56,7 @@ class Report:
     loss_levels: Sequence[tuple[str, float]] = ()
     loss_x_label: str = "step"
     comparison: Rows = ()
+    pictures: Sequence[Picture] = ()
     tables: Sequence[DataTable] = ()
     assumptions: Sequence[str] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from meshwright.ir.program import Program
 from meshwright.ir.replay import Wiring
 from meshwright.ir.table import Exchange, Kind, Work
 from meshwright.lowering.place import Placement
+from meshwright.specs.prediction import weakest
 
 Ints = NDArray[Any]
 Demand = tuple[str, float]  # (name of a resource, share of it while the instruction runs at full speed)
@@ -61,16 +63,26 @@ def price(
 
 
 def _device_classes(program: Program, placement: Placement | None) -> tuple[Ints, list[Any]]:
-    """Class of every list's device and the spec of every class."""
+    """Class of every list's device and the spec of every class.
+
+    Lists are of one class where their devices are alike and, if works exchange inside, stand at the same place in their
+    nodes: then their groups lie alike, too.
+    """
     if placement is None:
         return np.zeros(program.num_lists, dtype=np.int64), [None]
-    specs: list[Any] = []
+    has_inner = any(work.inner for work in program.tables.works)
+    known: dict[tuple[Any, ...], int] = {}
     classes = np.zeros(program.num_lists, dtype=np.int64)
+    specs: list[Any] = []
     for device in range(program.num_lists):
-        spec = placement.cluster.devices[placement.of_list(program, device)]
-        if spec not in specs:
+        number = placement.of_list(program, device)
+        spec = placement.cluster.devices[number]
+        place = tuple(number % level.num_devices for level in placement.cluster.levels[:-1])
+        key = (spec.name, *place) if has_inner else (spec.name,)
+        if key not in known or specs[known[key]] != spec:
+            known[key] = len(specs)
             specs.append(spec)
-        classes[device] = specs.index(spec)
+        classes[device] = known[key]
     return classes, specs
 
 
@@ -127,7 +139,13 @@ def _price_row(
     if view.exchange is None:
         work: Work | None = view.work
         share = 1.0 if view.kind == Kind.COMPUTE else 0.0
-        return (computes.cost(work, spec) if work is not None else Cost(compute_share=share)), ()
+        if work is None:
+            return Cost(compute_share=share), ()
+        cost = computes.cost(work, spec)
+        if placement is None or not work.inner:
+            return cost, ()
+        ends = [placement.ends(program, view.device, Kind.COLLECTIVE, inner.exchange) for inner in work.inner]
+        return with_inner(cost, work, computes, messages, ends, spec), ()
     ends = placement.ends(program, view.device, view.kind, view.exchange) if placement else (0, 1)
     cost = messages.exchange_cost(view.exchange, float(sizes[row]), ends)
     if placement is None or cost.seconds <= 0:
@@ -144,6 +162,27 @@ def _price_row(
                 if link in demands:
                     demands[link] += share
     return cost, tuple(demands.items())
+
+
+def with_inner(
+    cost: Cost, work: Work, computes: CostModel, messages: CommunicationModel, ends: Sequence[tuple[int, ...]], spec: Any,
+) -> Cost:  # fmt: skip
+    """The cost of a work with the exchanges inside it; `ends` are the devices of each.
+
+    What runs beside operators of one kind adds only the seconds that these do not cover.
+    """
+    beside: dict[str, float] = {}
+    bases = [cost.basis]
+    for inner, devices in zip(work.inner, ends, strict=True):
+        one = messages.exchange_cost(inner.exchange, inner.bytes, devices)
+        beside[inner.beside] = beside.get(inner.beside, 0.0) + one.seconds * inner.count
+        bases.append(one.basis)
+    added = beside.pop("", 0.0)
+    for kind, seconds in beside.items():
+        own = tuple(operator for operator in work.operators if operator.kind == kind)
+        covered = computes.cost(work._replace(operators=own, inner=()), spec).seconds if own else 0.0
+        added += max(0.0, seconds - covered)
+    return replace(cost, seconds=cost.seconds + added, basis=weakest(*bases))
 
 
 def _demands(

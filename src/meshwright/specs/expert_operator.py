@@ -84,7 +84,7 @@ def mlp_forward(
     model: ModelSpec, has_experts: bool, local: LocalSizes, shape: MicrobatchShape
 ) -> tuple[Operator, ...]:
     """The MLP of a block between its norm and its residual, dense or of experts."""
-    rows = shape.num_tokens
+    rows = shape.num_routed_tokens
     if not has_experts:
         return _dense_forward(model, local.intermediate, "", shape)
     up, down = _grouped_linears(model, local, shape)
@@ -104,7 +104,7 @@ def mlp_input(
     model: ModelSpec, has_experts: bool, local: LocalSizes, shape: MicrobatchShape
 ) -> tuple[Operator, ...]:
     """The part of the MLP's backward that does not end in a parameter."""
-    rows, hidden = shape.num_tokens, model.hidden_size
+    rows, hidden = shape.num_routed_tokens, model.hidden_size
     if not has_experts:
         return _dense_input(model, local.intermediate, "", shape)
     up, down = _grouped_linears(model, local, shape)
@@ -153,7 +153,7 @@ def _grouped_linears(
             f"{model.name}: expert-parallel degree {shape.ep} does not divide {model.num_experts} experts",
             allowed="a degree from 1 that divides the number of experts",
         )
-    groups, rows = model.num_experts // shape.ep, shape.num_tokens * model.num_experts_per_token
+    groups, rows = model.num_experts // shape.ep, shape.num_routed_tokens * model.num_experts_per_token
     hidden, inner, has_bias = model.hidden_size, local.expert_intermediate, model.has_expert_bias
     return (
         GroupedLinear("experts gate_up", groups, rows, hidden, 2 * inner, has_bias),
@@ -163,7 +163,7 @@ def _grouped_linears(
 
 def _routing(model: ModelSpec, shape: MicrobatchShape, *, is_backward: bool) -> Operator:
     """Probabilities of T x E logits and the k best with their numbers; or the logits' gradient."""
-    tokens, experts, chosen = shape.num_tokens, model.num_experts, model.num_experts_per_token
+    tokens, experts, chosen = shape.num_routed_tokens, model.num_experts, model.num_experts_per_token
     work, dims = tokens * experts, (tokens, experts, chosen)
     if is_backward:
         num_bytes = ROUTING_BACKWARD_TOUCHES * work * shape.element_bytes

@@ -1,7 +1,9 @@
 """Operators of a layer: each matrix product, norm, attention, ... of a decoder with its FLOPs and bytes.
 
-Letters: T tokens of the microbatch, b bytes of a number, m, n, k the dimensions of a product. Tensor-parallel
-degree tp divides heads, intermediate sizes and vocabulary; its collectives are priced elsewhere.
+Letters: T tokens of the microbatch on one device, b bytes of a number, m, n, k the dimensions of a product.
+Tensor-parallel degree tp divides heads, intermediate sizes and vocabulary, with sequence parallelism also the
+rows of norms and residuals; context-parallel degree cp divides every sequence. Their messages are in
+`lowering.inner_exchange`.
 
 Conventions: a multiply and an add are 2 FLOPs; bytes are each input read once and each output written once,
 per unfused operation. The product of a weight gradient adds to the sum over microbatches in place.
@@ -35,6 +37,11 @@ EMBEDDING_BACKWARD_TOUCHES = 3  # the gradient's row read, the sum's row read an
 # Forward: scores, result. Backward: scores again, gradients of queries and keys; of values and probabilities.
 QUERY_PRODUCTS, VALUE_PRODUCTS = 1, 1
 QUERY_BACKWARD_PRODUCTS, VALUE_BACKWARD_PRODUCTS = 3, 2
+# Of one score, unfused, in 16 bits (Korthikanti et al. 2022, arXiv 2205.05198, section 4.1): the fused softmax with
+# its scale and mask reads and writes it, dropout reads it, writes it and its mask of one byte; backward dropout
+# reads gradient and mask and writes, softmax reads its result and the gradient and writes.
+SOFTMAX_BYTES, SOFTMAX_BACKWARD_BYTES = 9, 11
+SOFTMAX_FLOPS = 8  # scale, mask, exponential as 4, sum, quotient
 # Of logits under a cap c * tanh(x / c), as three operations: each reads and writes; backward tanh reads one more.
 CAP_TOUCHES, CAP_BACKWARD_TOUCHES = 6, 7
 CAP_FLOPS, CAP_BACKWARD_FLOPS = 8, 5  # tanh as 6 operations
@@ -47,7 +54,10 @@ class MicrobatchShape(NamedTuple):
     """What one instruction works on: `num_sequences` rows of `sequence_length` tokens in format `dtype`.
 
     `tp` devices share every block's matrices, `ep` devices its experts: each has num_experts / ep of them and,
-    as all of them route their own tokens, as many rows as without.
+    as all of them route their own tokens, as many rows as without. Where `ep` devices include those of a
+    tensor-parallel group, `expert_tp` is 1 (0: as `tp`). `cp` devices share every sequence, each with as many
+    early as late pieces, so that causal attention is balanced. `sequence_parallel`: norms and residuals are
+    divided along tp. `has_fused_attention`: no score matrix is stored.
     """
 
     num_sequences: int
@@ -55,11 +65,30 @@ class MicrobatchShape(NamedTuple):
     dtype: str = "float32"
     tp: int = 1
     ep: int = 1
+    cp: int = 1
+    sequence_parallel: bool = False
+    expert_tp: int = 0
+    has_fused_attention: bool = True
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the microbatch."""
-        return self.num_sequences * self.sequence_length
+        """Tokens of the microbatch on one device of a context-parallel group."""
+        return self.num_sequences * self.local_length
+
+    @property
+    def local_length(self) -> int:
+        """Tokens of one sequence on one device, rounded up."""
+        return -(-self.sequence_length // self.cp)
+
+    @property
+    def num_rows(self) -> int:
+        """Tokens that norms and residuals of one device work on."""
+        return -(-self.num_tokens // self.tp) if self.sequence_parallel else self.num_tokens
+
+    @property
+    def num_routed_tokens(self) -> int:
+        """Tokens whose experts this device looks for: those of its own where tp devices do not share experts."""
+        return -(-self.num_tokens // self.tp) if self.expert_tp == 1 else self.num_tokens
 
     @property
     def element_bytes(self) -> int:
@@ -106,10 +135,10 @@ def _matmul(
 
 
 def residual_add(label: str, shape: MicrobatchShape, columns: int) -> Operator:
-    """Sum of two [T, columns] arrays into a third."""
-    work = shape.num_tokens * columns
+    """Sum of two [T, columns] arrays into a third; with sequence parallelism of T / tp rows."""
+    work = shape.num_rows * columns
     size_bytes = ADD_TOUCHES * work * shape.element_bytes
-    return Operator("elementwise", work, size_bytes, (shape.num_tokens, columns), label=label)
+    return Operator("elementwise", work, size_bytes, (shape.num_rows, columns), label=label)
 
 
 def norm_forward(label: str, rows: int, columns: int, shape: MicrobatchShape) -> Operator:
@@ -149,8 +178,8 @@ class LocalSizes(NamedTuple):
     vocabulary: int
 
 
-def local_sizes(model: ModelSpec, tp: int) -> LocalSizes:
-    """Sizes on one of `tp` devices. Raises SpecError where tp does not divide them."""
+def local_sizes(model: ModelSpec, tp: int, expert_tp: int = 0) -> LocalSizes:
+    """Sizes on one of `tp` devices, of experts on one of `expert_tp` (0: as many). Raises SpecError."""
     divided = {
         "num_heads": model.num_heads,
         "intermediate_size": model.intermediate_size,
@@ -158,8 +187,10 @@ def local_sizes(model: ModelSpec, tp: int) -> LocalSizes:
         "shared_intermediate_size": model.shared_intermediate_size,
         "vocabulary_size": model.vocabulary_size,
     }
+    experts_tp = expert_tp or tp
     for field, value in divided.items():
-        if tp < 1 or value % tp:
+        degree = experts_tp if field == "expert_intermediate_size" else tp
+        if tp < 1 or value % degree:
             raise SpecError(
                 f"{model.name}: tensor-parallel degree {tp} does not divide {field} {value}",
                 allowed="a degree from 1 that divides heads, intermediate size and vocabulary",
@@ -174,7 +205,7 @@ def local_sizes(model: ModelSpec, tp: int) -> LocalSizes:
         value=kv_heads * value_dim,
         result=heads * value_dim,
         intermediate=model.intermediate_size // tp,
-        expert_intermediate=model.expert_intermediate_size // tp,
+        expert_intermediate=model.expert_intermediate_size // experts_tp,
         shared_intermediate=model.shared_intermediate_size // tp,
         vocabulary=model.vocabulary_size // tp,
     )
@@ -240,7 +271,7 @@ def _attention_flops(
     model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, window: int, products: tuple[int, int]
 ) -> float:
     """`products` over the widths of a query and of a value: 2 FLOPs a number for each pair of query and key."""
-    pairs = shape.num_sequences * local.heads * attended_pairs(shape.sequence_length, window)
+    pairs = shape.num_sequences * local.heads * attended_pairs(shape.local_length, window)
     value_dim = model.value_head_dim or model.head_dim
     return pairs * 2 * (products[0] * model.head_dim + products[1] * value_dim)
 
@@ -249,31 +280,68 @@ def _attention_dims(
     model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, window: int
 ) -> tuple[int, ...]:
     width = (model.head_dim + (model.value_head_dim or model.head_dim) + 1) // 2
-    causal = window if 0 < window < shape.sequence_length else 1
-    return (shape.num_sequences, local.heads, local.kv_heads, shape.sequence_length, width, causal)
+    causal = window if 0 < window < shape.local_length else 1
+    return (shape.num_sequences, local.heads, local.kv_heads, shape.local_length, width, causal)
 
 
 def attention_forward(
     model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, window: int = 0
-) -> Operator:
-    """Scores are not stored: reads q, k, v and writes the result. `window`: 0, or the keys a query sees."""
+) -> tuple[Operator, ...]:
+    """Causal attention of this device's queries. `window`: 0, or the keys a query sees.
+
+    Fused, scores are not stored: reads q, k, v and writes the result. Among cp devices a device's S / cp queries
+    see half of all S keys on average: as much as cp causal products of S / cp tokens each.
+    """
+    if not shape.has_fused_attention:
+        return _unfused(model, local, shape, SOFTMAX_BYTES, is_backward=False)
     flops = _attention_flops(model, local, shape, window, (QUERY_PRODUCTS, VALUE_PRODUCTS))
     columns = local.query + local.key + local.value + local.result
     size_bytes = columns * shape.num_tokens * shape.element_bytes
     dims = _attention_dims(model, local, shape, window)
-    return Operator("attention", flops, size_bytes, dims, label="attention")
+    return (Operator("attention", flops, size_bytes, dims, shape.cp, label="attention"),)
 
 
 def attention_backward(
     model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, window: int = 0
-) -> Operator:
+) -> tuple[Operator, ...]:
     """Reads q, k, v, the result and its gradient; writes three gradients."""
+    if not shape.has_fused_attention:
+        return _unfused(model, local, shape, SOFTMAX_BACKWARD_BYTES, is_backward=True)
     products = (QUERY_BACKWARD_PRODUCTS, VALUE_BACKWARD_PRODUCTS)
     flops = _attention_flops(model, local, shape, window, products)
     columns = 2 * (local.query + local.key + local.value + local.result)
     size_bytes = columns * shape.num_tokens * shape.element_bytes
     dims = _attention_dims(model, local, shape, window)
-    return Operator("attention", flops, size_bytes, dims, phase="backward", label="attention backward")
+    return (
+        Operator("attention", flops, size_bytes, dims, shape.cp, phase="backward", label="attention backward"),
+    )
+
+
+def _unfused(
+    model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, bytes_each: int, *, is_backward: bool
+) -> tuple[Operator, ...]:
+    """Products of whole score matrices, one for each head of each sequence, and what softmax and dropout touch."""
+    heads, width = shape.num_sequences * local.heads, model.head_dim
+    queries, keys = shape.local_length, shape.sequence_length
+    scores = _heads_product("scores", heads, (queries, keys, width), shape)
+    result = _heads_product("result", heads, (queries, width, keys), shape)
+    pairs = heads * queries * keys
+    softmax = Operator(
+        "elementwise", SOFTMAX_FLOPS * pairs, bytes_each * pairs, (heads * queries, keys), label="softmax"
+    )
+    if not is_backward:
+        return (scores, softmax, result)
+    of_keys = _heads_product("key gradient", heads, (keys, width, queries), shape)
+    return (scores, of_keys, softmax, result, of_keys)
+
+
+def _heads_product(
+    label: str, heads: int, dims: tuple[int, int, int], shape: MicrobatchShape
+) -> Operator:
+    """As many products [m, k] @ [k, n] as there are heads, in one kernel."""
+    m, n, k = dims
+    num_bytes = heads * (m * k + k * n + m * n) * shape.element_bytes
+    return Operator("grouped_matmul", 2.0 * heads * m * n * k, num_bytes, (heads, *dims), label=label)
 
 
 def activation_forward(model: ModelSpec, rows: int, columns: int, shape: MicrobatchShape) -> Operator:

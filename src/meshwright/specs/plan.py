@@ -14,10 +14,21 @@ from meshwright.specs.layers import StageLayers, split_layers, stage_layers
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 
-Recompute = Literal["none", "full"]
-Sharding = Literal["none"]
-RECOMPUTES: tuple[Recompute, ...] = ("none", "full")
-SHARDINGS: tuple[Sharding, ...] = ("none",)
+Recompute = Literal["none", "selective", "selective_op", "full"]
+Sharding = Literal["none", "zero1", "zero2", "zero3"]
+Vocabulary = Literal["ends", "one_barrier", "two_barriers", "interlaced"]
+Attention = Literal["flash", "unfused"]
+# selective: the attention core (Korthikanti et al., arXiv 2205.05198); selective_op: everything but every second
+# matrix product (torchtitan's per-operation policy); full: all but the input of each block.
+RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "selective_op", "full")
+# Optimizer state, then gradients too, then parameters too (Rajbhandari et al., arXiv 1910.02054).
+SHARDINGS: tuple[Sharding, ...] = ("none", "zero1", "zero2", "zero3")
+# Where the vocabulary's two layers are: on the first and last stage, or split over all of them with one or two
+# barriers, or as one tensor-parallel layer between the passes (Yeung et al., arXiv 2411.05288).
+VOCABULARIES: tuple[Vocabulary, ...] = ("ends", "one_barrier", "two_barriers", "interlaced")
+ATTENTIONS: tuple[Attention, ...] = ("flash", "unfused")  # unfused: the score matrix is written and read
+FLOAT8_RECIPES = ("", "tensorwise", "rowwise", "blockwise", "mxfp8")
+OVERLAPS = ("reduce", "gather", "tp")  # what may run beside computes
 AXES = ("pp", "dp", "cp", "tp")  # default order of the mesh, outermost first: tp is next to itself
 NUM_CHUNKS = {"interleaved_1f1b": 2}  # of schedules that need more than one chunk a device, when not said
 
@@ -35,9 +46,17 @@ class Plan:
     """One decision.
 
     `pp`, `dp`, `cp`, `tp` are degrees of the mesh, laid out over the devices in `mesh_order` (outermost
-    first); `ep` experts' degree lies inside dp x cp. `layers_per_stage` has pp * num_chunks counts of blocks,
-    stage s on pipeline rank s modulo pp unless the schedule places it otherwise. `microbatch_size` counts
-    sequences. `device_order` lists the cluster's device numbers in mesh order (empty: as they are numbered).
+    first). `ep`, the experts' degree, lies inside tp x cp x dp, from the inside out; the experts' own
+    tensor-parallel degree is tp where ep divides dp x cp, else 1. `sequence_parallel` divides norms and
+    residuals along tp. `sharding_degree` devices of dp x cp share one copy of what is sharded (0: all of them).
+    `layers_per_stage` has pp * num_chunks counts of blocks, stage s on pipeline rank s modulo pp unless the
+    schedule places it otherwise. `microbatch_size` counts sequences. `dtype` is the format of parameters and
+    activations, `float8` the recipe of linear layers that compute in float8 (empty: none), `reduction_dtype` the
+    format in which gradients are summed and reduced, `master_dtype` that of the optimizer's own copy of the
+    parameters and of its moments (empty: `dtype`, and no copy). `overlap` names the communication that runs
+    beside computes: "reduce" (gradients), "gather" (parameters), "tp" (tensor parallelism). `software` names an
+    efficiency class (`costs.software`; empty: the default). `device_order` lists the cluster's device numbers in
+    mesh order (empty: as they are numbered).
 
     Raises PlanError when the parts contradict each other.
     """
@@ -60,6 +79,15 @@ class Plan:
     split_backward: bool = False
     sharding: Sharding = "none"
     dtype: str = "float32"
+    sequence_parallel: bool = False
+    sharding_degree: int = 0
+    float8: str = ""
+    reduction_dtype: str = ""
+    master_dtype: str = ""
+    overlap: tuple[str, ...] = ("reduce",)
+    vocabulary: Vocabulary = "ends"
+    attention: Attention = "flash"
+    software: str = ""
     device_order: tuple[int, ...] = ()
     passes: tuple[PassOption, ...] = ()
 
@@ -124,6 +152,21 @@ class Plan:
         return self.microbatch_size * self.workload.sequence_length
 
     @property
+    def sharing_degree(self) -> int:
+        """Devices that share one copy of what is sharded: 1 without sharding."""
+        return 1 if self.sharding == "none" else self.sharding_degree or self.dp * self.cp
+
+    @property
+    def expert_tp(self) -> int:
+        """Devices that share one expert's matrices."""
+        return self.tp if self.dp * self.cp % self.ep == 0 else 1
+
+    @property
+    def gradient_dtype(self) -> str:
+        """Format in which gradients are summed and reduced."""
+        return self.reduction_dtype or self.dtype
+
+    @property
     def mesh(self) -> tuple[tuple[str, int], ...]:
         """Axes with their degrees, outermost first."""
         degrees = {"pp": self.pp, "dp": self.dp, "cp": self.cp, "tp": self.tp}
@@ -146,6 +189,27 @@ class Plan:
     def changed(self, **choices: Any) -> Plan:
         """The same plan with some fields replaced, and checked again."""
         return replace(self, **choices)
+
+    def check_executable(self) -> None:
+        """Raise PlanError where the plan asks for what `executor` has no handlers for; it is simulated only."""
+        missing = [f"{name}={value}" for name, value in (("tp", self.tp), ("cp", self.cp), ("ep", self.ep)) if value > 1]
+        defaults = {
+            "sharding": "none", "float8": "", "vocabulary": "ends", "attention": "flash",
+            "reduction_dtype": self.dtype, "master_dtype": self.dtype,
+        }  # fmt: skip
+        missing += [
+            f"{name}={getattr(self, name)}"
+            for name, value in defaults.items()
+            if getattr(self, name) not in ("", value)
+        ]
+        if self.recompute not in ("none", "full"):
+            missing.append(f"recompute={self.recompute}")
+        if missing:
+            raise PlanError(
+                f"the executor does not run {', '.join(missing)}",
+                allowed="pp and dp, recompute none or full, one number format, nothing sharded",
+                next="simulate it, or change the plan",
+            )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as TOML. Raises PlanError where the file cannot be written."""
@@ -178,10 +242,11 @@ class Plan:
                 f"{self.product_text()}, but the cluster {self.cluster} has {self.num_devices} devices",
                 allowed=f"degrees whose product is {self.num_devices}",
             )
-        if self.dp * self.cp % self.ep:
+        attended = self.dp * self.cp * self.tp
+        if attended % self.ep:
             raise PlanError(
-                f"ep({self.ep}) does not divide dp({self.dp}) x cp({self.cp}) = {self.dp * self.cp}",
-                allowed="an expert degree that divides dp x cp",
+                f"ep({self.ep}) does not divide dp({self.dp}) x cp({self.cp}) x tp({self.tp}) = {attended}",
+                allowed="an expert degree that divides dp x cp x tp",
             )
 
     def _check_layers(self) -> None:
@@ -208,10 +273,33 @@ class Plan:
             )
 
     def _check_choices(self) -> None:
-        known = {"recompute": RECOMPUTES, "sharding": SHARDINGS, "dtype": tuple(DTYPE_BYTES)}
+        formats = tuple(DTYPE_BYTES)
+        known: dict[str, tuple[str, ...]] = {
+            "recompute": RECOMPUTES, "sharding": SHARDINGS, "dtype": formats, "float8": FLOAT8_RECIPES,
+            "reduction_dtype": ("", *formats), "master_dtype": ("", *formats), "vocabulary": VOCABULARIES,
+            "attention": ATTENTIONS,
+        }  # fmt: skip
         for name, values in known.items():
             if getattr(self, name) not in values:
-                raise PlanError(f"{name} is {getattr(self, name)!r}", allowed=" or ".join(values))
+                allowed = " or ".join(repr(value) if not value else value for value in values)
+                raise PlanError(f"{name} is {getattr(self, name)!r}", allowed=allowed)
+        if not set(self.overlap) <= set(OVERLAPS) or len(set(self.overlap)) < len(self.overlap):
+            raise PlanError(f"overlap is {self.overlap}", allowed=f"each of {', '.join(OVERLAPS)} at most once")
+        self._check_sharding()
+
+    def _check_sharding(self) -> None:
+        shared = self.sharding_degree
+        if not isinstance(shared, int) or shared < 0 or (shared and self.dp * self.cp % shared):
+            raise PlanError(
+                f"sharding_degree is {shared!r}, dp x cp is {self.dp * self.cp}",
+                allowed="0 (all devices of dp x cp), or a number that divides them",
+            )
+        if self.sequence_parallel and self.tp == 1:
+            raise PlanError(
+                "sequence_parallel is on with tp=1",
+                allowed="a tensor-parallel degree above 1",
+                next="turn it off; cp divides sequences without tensor parallelism",
+            )
 
     def _check_device_order(self) -> None:
         if self.device_order and sorted(self.device_order) != list(range(self.num_devices)):

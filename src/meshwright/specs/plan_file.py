@@ -1,18 +1,19 @@
 """Plans as TOML files: what is written, what is read, and what is refused.
 
-schema = 2
+schema = 3
 cluster = "2xcpu"
 num_devices = 2
 
 [model]                  # name, digest and every dimension: the file needs no other to be understood
 [workload]               # global_batch, sequence_length, lengths, num_tokens
-[parallel]               # pp, dp, tp, cp, ep, mesh_order, device_order
+[parallel]               # pp, dp, tp, cp, ep, sequence_parallel, vocabulary, overlap, mesh_order, device_order
 [pipeline]               # schedule, num_chunks, layers_per_stage, microbatch_size, split_backward
-[memory]                 # recompute, sharding, dtype
+[memory]                 # recompute, sharding, sharding_degree, dtype, float8, reduction_dtype, master_dtype
+[software]               # attention, software
 [[passes]]               # name, and a table of options
 
-Schema 1 knew dense models only: its [model] lacks `model.ADDED_FIELDS`, which are then as in a dense model, and
-its digest stays valid.
+Schema 2 had fewer keys; what a file leaves out is as in `Plan`. Schema 1 knew dense models only: its [model] lacks
+`model.ADDED_FIELDS`, which are then as in a dense model, and its digest stays valid.
 """
 
 from __future__ import annotations
@@ -30,12 +31,17 @@ from meshwright.specs.plan import PassOption, Plan
 from meshwright.specs.toml_table import TomlTable
 from meshwright.specs.workload import Workload
 
-PLAN_SCHEMA = 2
+PLAN_SCHEMA = 3
 _SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "parallel": ("pp", "dp", "tp", "cp", "ep", "mesh_order", "device_order"),
+    "parallel": (
+        "pp", "dp", "tp", "cp", "ep", "sequence_parallel", "vocabulary", "overlap", "mesh_order", "device_order",
+    ),
     "pipeline": ("schedule", "num_chunks", "layers_per_stage", "microbatch_size", "split_backward"),
-    "memory": ("recompute", "sharding", "dtype"),
-}
+    "memory": (
+        "recompute", "sharding", "sharding_degree", "dtype", "float8", "reduction_dtype", "master_dtype",
+    ),
+    "software": ("attention", "software"),
+}  # fmt: skip
 _TOP = ("schema", "cluster", "num_devices", "model", "workload", *_SECTIONS, "passes")
 _WORKLOAD_KEYS = ("global_batch", "sequence_length", "lengths", "num_tokens")
 
@@ -102,6 +108,8 @@ def _plain(value: object) -> object:
 def _from_table(table: TomlTable) -> Plan:
     choices: dict[str, Any] = {}
     for section, names in _SECTIONS.items():
+        if section not in table.values:
+            continue
         inner = table.table(section)
         inner.check_keys(names)
         choices.update({name: _field(inner, name) for name in names if name in inner.values})
@@ -121,8 +129,8 @@ def _field(table: TomlTable, name: str) -> Any:
     """A field of Plan with the type its default has."""
     if name in ("layers_per_stage", "device_order"):
         return table.integers(name)
-    if name == "mesh_order":
-        return tuple(str(axis) for axis in table.items(name))
+    if name in ("mesh_order", "overlap"):
+        return tuple(str(entry) for entry in table.items(name))
     default = Plan.__dataclass_fields__[name].default
     if isinstance(default, bool):
         return table.flag(name)

@@ -79,6 +79,40 @@ def head_operators(model: ModelSpec, name: str, shape: MicrobatchShape) -> tuple
     return _pass(name, _head_forward, _head_input, _head_weight, model, shape)
 
 
+def recomputed_operators(
+    model: ModelSpec, layers: StageLayers, recompute: str, shape: MicrobatchShape
+) -> tuple[Operator, ...]:
+    """What the backward of a stage runs again when less than everything is recomputed.
+
+    selective: the attention core. selective_op: of every block all but attention and every second product, whose
+    results are kept (torchtitan's policy "op"). Nothing for other choices.
+    """
+    found: list[Operator] = []
+    for block, count in model.block_kinds(layers.first_block, layers.num_blocks):
+        if recompute == "selective":
+            local = local_sizes(model, shape.tp, shape.expert_tp)
+            again = attention_forward(model, local, shape, model.block_kind(block).window)
+        elif recompute == "selective_op":
+            again = _not_kept(block_operators(model, "F", shape, block))
+        else:
+            again = ()
+        found += repeated(again, count)
+    return tuple(found)
+
+
+def _not_kept(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
+    """The forward less attention and every second product."""
+    again, num_products = [], 0
+    for operator in operators:
+        if operator.kind in ("matmul", "grouped_matmul"):
+            num_products += 1
+            if num_products % 2:
+                continue
+        if operator.kind != "attention":
+            again.append(operator)
+    return tuple(again)
+
+
 _Operators = Callable[[ModelSpec, MicrobatchShape], tuple[Operator, ...]]
 
 
@@ -107,16 +141,16 @@ def _nothing(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
 
 
 def _block_forward(kind: BlockKind, model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
-    rows, hidden, local = shape.num_tokens, model.hidden_size, local_sizes(model, shape.tp)
+    hidden, local = model.hidden_size, local_sizes(model, shape.tp, shape.expert_tp)
     *projections, output = attention_linears(model, local)
-    norm = norm_forward("norm", rows, hidden, shape)
+    norm = norm_forward("norm", shape.num_rows, hidden, shape)
     after = (norm,) if model.has_post_norms else ()
     return (
         norm,
         *(projection.forward(shape) for projection in projections),
-        *(norm_forward(*inner, shape) for inner in attention_norms(model, local, rows)),
+        *(norm_forward(*inner, shape) for inner in attention_norms(model, local, shape.num_tokens)),
         head_layout(model, local, shape),
-        attention_forward(model, local, shape, kind.window),
+        *attention_forward(model, local, shape, kind.window),
         output.forward(shape),
         *after,
         residual_add("residual", shape, hidden),
@@ -132,9 +166,9 @@ def _block_input(kind: BlockKind, model: ModelSpec, shape: MicrobatchShape) -> t
 
     Latent attention's two projections of the hidden state have their gradients added once.
     """
-    rows, hidden, local = shape.num_tokens, model.hidden_size, local_sizes(model, shape.tp)
+    hidden, local = model.hidden_size, local_sizes(model, shape.tp, shape.expert_tp)
     *projections, output = attention_linears(model, local)
-    norm = norm_backward("norm", rows, hidden, shape)
+    norm = norm_backward("norm", shape.num_rows, hidden, shape)
     after = (norm,) if model.has_post_norms else ()
     add = residual_add("residual gradient", shape, hidden)
     return (
@@ -144,9 +178,9 @@ def _block_input(kind: BlockKind, model: ModelSpec, shape: MicrobatchShape) -> t
         add,
         *after,
         output.input_gradient(shape),
-        attention_backward(model, local, shape, kind.window),
+        *attention_backward(model, local, shape, kind.window),
         head_layout(model, local, shape),
-        *(norm_backward(*inner, shape) for inner in attention_norms(model, local, rows)),
+        *(norm_backward(*inner, shape) for inner in attention_norms(model, local, shape.num_tokens)),
         *(projection.input_gradient(shape) for projection in projections),
         *((add,) if model.has_latent_attention else ()),
         norm,
@@ -155,12 +189,12 @@ def _block_input(kind: BlockKind, model: ModelSpec, shape: MicrobatchShape) -> t
 
 
 def _block_weight(kind: BlockKind, model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
-    rows, local = shape.num_tokens, local_sizes(model, shape.tp)
-    norm = norm_weight("norm", rows, model.hidden_size, shape)
+    local = local_sizes(model, shape.tp, shape.expert_tp)
+    norm = norm_weight("norm", shape.num_rows, model.hidden_size, shape)
     linears = attention_linears(model, local)
     return (
         *((norm, norm, norm, norm) if model.has_post_norms else (norm, norm)),
-        *(norm_weight(*inner, shape) for inner in attention_norms(model, local, rows)),
+        *(norm_weight(*inner, shape) for inner in attention_norms(model, local, shape.num_tokens)),
         *(operator for linear in linears for operator in linear.weight_gradient(shape)),
         *mlp_weight(model, kind.has_experts, local, shape),
     )
@@ -218,7 +252,7 @@ def _head_forward(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, .
     work, dims = shape.num_tokens * linear.num_out, (shape.num_tokens, linear.num_out)
     loss = Operator("loss", LOSS_FLOPS * work, LOSS_TOUCHES * work * shape.element_bytes, dims, label="loss")
     return (
-        norm_forward("final norm", shape.num_tokens, model.hidden_size, shape),
+        norm_forward("final norm", shape.num_rows, model.hidden_size, shape),
         linear.forward(shape),
         *_capped(model, shape, CAP_TOUCHES, CAP_FLOPS),
         loss,
@@ -231,11 +265,11 @@ def _head_input(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...
     size_bytes = LOSS_BACKWARD_TOUCHES * work * shape.element_bytes
     flops = LOSS_BACKWARD_FLOPS * work
     loss = Operator("loss", flops, size_bytes, dims, phase="backward", label="loss backward")
-    norm = norm_backward("final norm", shape.num_tokens, model.hidden_size, shape)
+    norm = norm_backward("final norm", shape.num_rows, model.hidden_size, shape)
     cap = _capped(model, shape, CAP_BACKWARD_TOUCHES, CAP_BACKWARD_FLOPS)
     return (loss, *cap, linear.input_gradient(shape), norm)
 
 
 def _head_weight(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
-    norm = norm_weight("final norm", shape.num_tokens, model.hidden_size, shape)
+    norm = norm_weight("final norm", shape.num_rows, model.hidden_size, shape)
     return (norm, *_head_linear(model, shape).weight_gradient(shape))

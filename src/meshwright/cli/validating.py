@@ -1,0 +1,226 @@
+"""`meshwright validate`: predictions beside tables of published measurements, and how good they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from meshwright.cli.command import command
+from meshwright.cli.output import Output, Result, table_of
+from meshwright.cli.progress import live_line
+
+if TYPE_CHECKING:
+    from meshwright.evidence.training_score import Line, Score, Summary
+    from meshwright.evidence.validate_training import Predictor, Validation
+    from meshwright.reports.report import Report
+
+PANEL = "Evidence"
+KINDS = ("training",)
+NUM_WORST = 10  # rows shown in a terminal
+PERCENT = 100.0
+LINE_NAMES = {
+    "core": "all core rows",
+    "dense": "dense",
+    "moe": "MoE",
+    "moe_newest_release": "MoE, newest release",
+    "float8": "FP8",
+    "long_sequences": "sequences above 8,192",
+    "not_core": "not core (informative)",
+}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    command(app, "validate", PANEL)(validate)
+
+
+def validate(
+    out: Output,
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="What was measured: training.")],
+    tables: Annotated[
+        list[Path], typer.Argument(metavar="TABLE...", help="CSV files of the calibration schema.")
+    ],
+) -> Result:
+    """Predict every row of tables of measured runs and say how far off the predictions are."""
+    from meshwright.specs.error import UnknownNameError
+
+    if kind not in KINDS:
+        raise UnknownNameError("kind of table", kind, KINDS)
+    return validated_training(out, tables)
+
+
+def validated_training(out: Output, tables: Sequence[Path], predictor: Predictor | None = None) -> Result:
+    """The result of `validate training`; `predictor` stands in for the simulator."""
+    from meshwright import api
+
+    with live_line(out) as line:
+
+        def progress(row_id: str, share: float) -> None:
+            line.say(f"{PERCENT * share:3.0f} %  {row_id}")
+
+        found = api.validate_training(*tables, progress=progress, predictor=predictor)
+    for path in found.left_out:
+        out.note(f"{path} is left out: it has no row_id, so it is no table of measured runs")
+    rows = found.to_rows()
+    data = {"rows": rows, "summary": found.summary.to_dict(), "left_out": list(found.left_out)}
+    return Result(
+        data, _view(found.summary, rows), report=lambda: _page(found, rows), explanation=_explained(found)
+    )
+
+
+def _view(summary: Summary, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Tables and lines for a terminal; texts carry no markup."""
+    from rich.text import Text
+
+    worst = [
+        row for row in sorted(rows, key=lambda row: -abs(row["error"])) if row["predicted_s"] is not None
+    ]
+    skipped = [
+        {"skipped row": row["row_id"], "why": row["skipped"]} for row in rows if row["predicted_s"] is None
+    ]
+    shown: list[Any] = [
+        table_of(source_table(summary), "By source: core rows, one per configuration; errors in %"),
+        table_of(line_table(summary), "Selections: averages over sources, then pooled; errors in %"),
+        Text("\n".join(f"{name}: {text}" for name, text, _ in headlines(summary))),
+        Text(""),
+        table_of([_worst_row(row) for row in worst[:NUM_WORST]], "Worst rows, core or not"),
+    ]
+    return [*shown, table_of(skipped)] if skipped else shown
+
+
+def source_table(summary: Summary) -> list[dict[str, Any]]:
+    """One row a source, numbers in per cent."""
+    return [{"source": name, **_columns(score)} for name, score in summary.sources.items()]
+
+
+def line_table(summary: Summary) -> list[dict[str, Any]]:
+    """One row a selection, numbers in per cent; selections without rows are left out."""
+    return [
+        _line_row(LINE_NAMES.get(name, name), line)
+        for name, line in summary.lines.items()
+        if line.pooled.num_rows
+    ]
+
+
+def _line_row(name: str, line: Line) -> dict[str, Any]:
+    worst = line.worst_source
+    return {
+        "selection": name,
+        "rows": line.pooled.num_rows,
+        "sources": len(line.by_source),
+        "average": _percent(line.average_median_error),
+        "|bias|": _percent(line.average_bias),
+        "median": _percent(line.pooled.median_error),
+        "mean": _percent(line.pooled.mean_error),
+        "<= 10": _percent(line.pooled.within_10),
+        "<= 20": _percent(line.pooled.within_20),
+        "worst": "-" if worst is None else f"{_percent(line.by_source[worst].median_error)} {worst}",
+    }
+
+
+def _columns(score: Score) -> dict[str, Any]:
+    return {
+        "rows": score.num_rows,
+        "skipped": score.num_skipped,
+        "median": _percent(score.median_error),
+        "mean": _percent(score.mean_error),
+        "<= 10": _percent(score.within_10),
+        "<= 20": _percent(score.within_20),
+        "bias": _percent(score.bias),
+        "covered": _percent(score.coverage),
+        "+-": _percent(score.half_width),
+        "memory": _percent(score.memory_error),
+    }
+
+
+def headlines(summary: Summary) -> list[tuple[str, str, str]]:
+    """Name, text and small print of the numbers that are not in the tables."""
+    core = summary.lines["core"]
+    memory = core.pooled
+    found = [
+        (
+            "median error, average over sources",
+            _share(core.average_median_error),
+            f"pooled {_share(core.pooled.median_error)}",
+        ),
+        (
+            "skipped",
+            f"{summary.num_core_skipped} of {summary.num_core_rows} core rows ({_share(summary.skipped_share)})",
+            "a skipped row counts as an error of 100 %",
+        ),
+        (
+            "measured inside the interval",
+            f"{_share(core.pooled.coverage)} of rows, half width {_share(core.pooled.half_width)}",
+            "median half width, relative to the prediction",
+        ),
+        (
+            "layouts of one job in the right order",
+            f"{_share(summary.pairs_ordered)} of {summary.num_pairs} pairs",
+            "whose measured steps differ by more than 6 %",
+        ),
+    ]
+    if memory.memory_error is not None:
+        text = f"{_share(core.average_memory_error)}, above the bound {_share(memory.above_upper)}"
+        found.append(
+            ("peak memory, average over sources", text, f"{memory.num_memory_rows} rows with a measured peak")
+        )
+    return found
+
+
+def _worst_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    from meshwright.reports.quantity import quantity
+
+    return {
+        "row": row["row_id"],
+        "predicted": quantity(row["predicted_s"], "s"),
+        "measured": quantity(row["measured_s"], "s"),
+        "error": _percent(row["error"]),
+        "basis": row["basis"],
+        "core": "yes" if row["is_core"] else "no",
+    }
+
+
+def _page(found: Validation, rows: Sequence[Mapping[str, Any]]) -> Report:
+    from meshwright.reports.report import DataTable, Figure
+    from meshwright.reports.validation import validation_report
+
+    summary = found.summary
+    tables = [
+        DataTable(
+            "By source", source_table(summary), "Core rows, one per configuration. Errors in per cent."
+        ),
+        DataTable(
+            "Selections",
+            line_table(summary),
+            "Average: mean over sources of their medians. Errors in per cent.",
+        ),
+    ]
+    return validation_report(
+        rows,
+        [Figure(*one) for one in headlines(summary)],
+        tables,
+        title="Training steps: predicted and measured",
+        subtitle=f"{summary.num_rows} rows, {summary.num_core_rows} of them core",
+        assumptions=found.assumptions(),
+    )
+
+
+def _explained(found: Validation) -> list[str]:
+    rules = [
+        "error is predicted / measured - 1; a skipped row counts as 100 %",
+        "scored are core rows, one per configuration: that of the newest release",
+        "memory is compared as reserved where the source reports reserved, else as allocated",
+    ]
+    return [*rules, *found.assumptions()]
+
+
+def _percent(share: float | None) -> float | str:
+    """A share in per cent with one digit, or a dash."""
+    return "-" if share is None else round(PERCENT * share, 1)
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{_percent(share)} %"

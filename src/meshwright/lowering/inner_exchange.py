@@ -1,0 +1,105 @@
+"""Exchanges inside a stage: what tensor, sequence, context and expert parallelism send in F, B, I, W and R of one microbatch.
+
+Bytes are those of the whole tensor (after a gather, before a scatter; of one member's buffer for an all-to-all).
+
+    tensor       two all-reduces of [T, h] a block and pass (Shoeybi et al. 2019, arXiv 1909.08053)
+    sequence     each becomes a gather and a scatter; the input of a column-parallel layer is gathered once more in the
+                 backward, beside the product that needs no gathering (Korthikanti et al. 2022, arXiv 2205.05198)
+    context      keys and values of all pieces, beside attention; backward their gradients, too (Liu et al. 2023,
+                 arXiv 2310.01889)
+    expert       all-to-all to the experts and back, [T k, h] each way
+    vocabulary   split over the pipeline: the hidden state to all stages, its gradient back (arXiv 2411.05288)
+"""
+
+from __future__ import annotations
+
+from meshwright.ir.table import Exchange, Inner
+from meshwright.lowering.mesh import expert_axes
+from meshwright.lowering.order import FIRST_AXIS
+from meshwright.specs.layer_operator import MicrobatchShape
+from meshwright.specs.layers import StageLayers
+from meshwright.specs.plan import Plan
+
+LOSS_EXCHANGES = 3  # maximum, sum and the target's logit of every token (vocabulary-parallel cross entropy)
+LOSS_ELEMENT_BYTES = 4  # in float32
+
+
+def inner_exchanges(plan: Plan, layers: StageLayers, name: str, shape: MicrobatchShape) -> tuple[Inner, ...]:
+    """Everything that pass `name` of a stage sends inside; none for W, whose operands are local."""
+    if name == "W":
+        return ()
+    is_backward = name in ("B", "I")
+    found: list[Inner] = []
+    if plan.tp > 1:
+        found += _tensor(plan, layers, shape, is_backward)
+    if plan.cp > 1:
+        found += _context(plan, layers, shape, is_backward)
+    if plan.ep > 1:
+        found += _expert(plan, layers, shape)
+    if plan.vocabulary != "ends" and plan.pp > 1:
+        found += _vocabulary(plan, shape)
+    return tuple(each for each in found if each.count)
+
+
+def _tensor(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward: bool) -> list[Inner]:
+    """Of all blocks, of the embedding's rows and of the head with its loss."""
+    num_bytes = float(shape.num_tokens * plan.model.hidden_size * shape.element_bytes)
+    beside = "matmul" if "tp" in plan.overlap else ""
+    has_ends = plan.vocabulary == "ends"
+    sums = _num_sums(plan, layers)
+    sums += has_ends and (layers.has_head if is_backward else layers.has_embedding)
+
+    def along_tp(algorithm: str, count: int, beside: str, size: float = num_bytes) -> Inner:
+        return Inner(Exchange(("tp",), algorithm=algorithm), size, count, beside, "tensor parallel")
+
+    if not plan.sequence_parallel:
+        found = [along_tp("all_reduce", sums, beside)]
+    else:
+        gathers = _num_sums(plan, layers) + (has_ends and (layers.has_embedding if is_backward else layers.has_head))
+        found = [along_tp("reduce_scatter", sums, beside), along_tp("all_gather", gathers, beside)]
+        if is_backward:
+            again = _num_sums(plan, layers) + (has_ends and layers.has_head)
+            found.append(along_tp("all_gather", again, "matmul"))
+    if layers.has_head and has_ends and not is_backward:
+        size = float(shape.num_tokens * LOSS_ELEMENT_BYTES)
+        found.append(along_tp("all_reduce", LOSS_EXCHANGES, "", size))
+    return found
+
+
+def _num_sums(plan: Plan, layers: StageLayers) -> int:
+    """Partial results that a stage's blocks add over tp in one pass: of attention and of the MLP, unless its experts
+    are whole on a device."""
+    kinds = plan.model.block_kinds(layers.first_block, layers.num_blocks)
+    total = 0
+    for block, count in kinds:
+        is_whole = plan.model.block_kind(block).has_experts and plan.expert_tp == 1
+        total += count * (1 if is_whole else 2)
+    return total
+
+
+def _context(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward: bool) -> list[Inner]:
+    heads = max(1, plan.model.num_kv_heads // plan.tp)
+    width = heads * (plan.model.head_dim + (plan.model.value_head_dim or plan.model.head_dim))
+    num_bytes = float(shape.num_tokens * plan.cp * width * shape.element_bytes)
+    kinds = ("all_gather", "reduce_scatter") if is_backward else ("all_gather",)
+    return [
+        Inner(Exchange(("cp",), algorithm=kind), num_bytes, layers.num_blocks, "attention", "context parallel")
+        for kind in kinds
+    ]
+
+
+def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inner]:
+    model = plan.model
+    blocks = model.block_kinds(layers.first_block, layers.num_blocks)
+    count = sum(number for block, number in blocks if model.block_kind(block).has_experts)
+    rows = shape.num_routed_tokens * model.num_experts_per_token
+    num_bytes = float(rows * model.hidden_size * shape.element_bytes)
+    exchange = Exchange(expert_axes(plan), algorithm="all_to_all")
+    return [Inner(exchange, num_bytes, 2 * count, "", "expert parallel")]
+
+
+def _vocabulary(plan: Plan, shape: MicrobatchShape) -> list[Inner]:
+    """With barriers the sums run on a stream of their own; interlaced, every stage waits."""
+    num_bytes = float(shape.num_tokens * plan.model.hidden_size * shape.element_bytes)
+    beside = "" if plan.vocabulary == "interlaced" else "matmul"
+    return [Inner(Exchange((FIRST_AXIS,), algorithm="all_reduce"), num_bytes, 1, beside, "vocabulary parallel")]

@@ -1,0 +1,145 @@
+"""Parameter groups of a plan: what one device holds of each stage, along which axes it is copied, and what is sharded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshwright.ir.table import Exchange, ParameterGroup, Size, ValueBytes
+from meshwright.lowering.mesh import (
+    collapsed_axes,
+    data_axes,
+    expert_data_axes,
+    num_members,
+    shard_axes,
+)
+from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.layers import StageLayers
+from meshwright.specs.plan import Plan
+from meshwright.specs.saved import num_stage_expert_parameters, num_stage_parameters
+
+TIED = "tied"  # name of the group of a table that the first and the last stage share
+NUM_MOMENTS = 2  # of AdamW, each as large as the parameters
+
+
+@dataclass(frozen=True)
+class HeldGroup:
+    """A parameter group as one device holds it.
+
+    Attributes:
+        group: for the program's table; its bytes are those of the parameters, whole.
+        num_parameters: of the group on one device of a tensor-parallel group, before sharding.
+        shards: axes of the devices that share one copy of its sharded state.
+        num_shards: their number.
+    """
+
+    group: ParameterGroup
+    num_parameters: int
+    shards: tuple[str, ...]
+    num_shards: int
+
+
+def held_groups(plan: Plan, stages: Sequence[StageLayers]) -> tuple[HeldGroup, ...]:
+    """Groups of a plan whose program has these stages: one a stage, its experts apart where they are divided, and a
+    table that two stages tie."""
+    tied = is_split_tie(plan)
+    held = []
+    for number, layers in enumerate(stages):
+        dense, experts = num_local_parameters(plan, layers)
+        if tied and (layers.has_embedding or layers.has_head):
+            dense -= plan.model.num_embedding_parameters // plan.tp
+        if experts and plan.ep > 1:
+            held.append(_held(plan, f"stage{number}", (number,), dense, data_axes(plan)))
+            held.append(_held(plan, f"stage{number}.experts", (number,), experts, expert_data_axes(plan)))
+        else:
+            held.append(_held(plan, f"stage{number}", (number,), dense + experts, data_axes(plan)))
+    if tied:
+        table = plan.model.num_embedding_parameters // plan.tp
+        held.append(_held(plan, TIED, (0, len(stages) - 1), table, data_axes(plan)))
+    return tuple(held)
+
+
+def _held(
+    plan: Plan, name: str, stages: tuple[int, ...], num_parameters: int, copied: tuple[str, ...]
+) -> HeldGroup:
+    sizes = {axis.name: axis.size for axis in collapsed_axes(plan)}
+    shards = tuple(axis for axis in shard_axes(plan) if axis in copied and sizes[axis] > 1)
+    group = ParameterGroup(name, stages, num_parameters * dtype_bytes(plan.dtype), copied)
+    return HeldGroup(group, num_parameters, shards, num_members(plan, shards))
+
+
+def num_local_parameters(plan: Plan, layers: StageLayers) -> tuple[int, int]:
+    """(dense, of experts) on one device, before sharding: dense ones divided by tp (norms, which are whole, are too few to
+    count apart), experts by ep and their own tensor-parallel degree; both vocabulary layers by pp where they are split."""
+    model = plan.model
+    own, ends = layers, 0
+    if plan.vocabulary != "ends" and plan.pp > 1:
+        own = layers._replace(has_embedding=False, has_head=False)
+        is_first_chunk = layers.first_block < max(1, model.num_layers // plan.num_chunks)
+        pieces = max(1, model.num_layers // plan.num_stages)
+        share = max(1, layers.num_blocks) / pieces if is_first_chunk else 0.0
+        both = model.num_embedding_parameters + model.num_head_parameters
+        ends = int(share * both / plan.pp)
+    experts = num_stage_expert_parameters(model, own)
+    dense = num_stage_parameters(model, own) - experts + ends
+    return -(-dense // plan.tp), -(-experts // (plan.ep * plan.expert_tp))
+
+
+def num_stepped_parameters(plan: Plan, layers: StageLayers) -> int:
+    """Parameters that one device's optimizer updates of a stage."""
+    dense, experts = num_local_parameters(plan, layers)
+    if plan.sharding == "none":
+        return dense + experts
+    own = tuple(axis for axis in shard_axes(plan) if axis in expert_data_axes(plan))
+    return -(-dense // num_members(plan, shard_axes(plan))) + -(-experts // num_members(plan, own))
+
+
+def is_split_tie(plan: Plan) -> bool:
+    """Do two stages hold the same table?"""
+    return plan.model.has_tied_embeddings and plan.num_stages > 1 and plan.vocabulary == "ends"
+
+
+def group_bytes(plan: Plan, held: Sequence[HeldGroup]) -> tuple[ValueBytes, ...]:
+    """Bytes of parameters, gathered parameters, gradients and optimizer state of every group, on one device."""
+    size, gradient = dtype_bytes(plan.dtype), dtype_bytes(plan.gradient_dtype)
+    state = NUM_MOMENTS * dtype_bytes(plan.master_dtype or plan.dtype)
+    state += dtype_bytes(plan.master_dtype) if plan.master_dtype else 0
+
+    def each(bytes_each: int, is_shared: bool) -> tuple[float, ...]:
+        return tuple(
+            float(bytes_each * g.num_parameters) / (g.num_shards if is_shared else 1) for g in held
+        )
+
+    level = plan.sharding
+    return (
+        ValueBytes("parameter", each(size, level == "zero3")),
+        ValueBytes("gathered_parameter", each(size, False)),
+        ValueBytes("weight_gradient", each(gradient, level in ("zero2", "zero3"))),
+        ValueBytes("optimizer_state", each(state, level != "none")),
+    )
+
+
+def gradient_sizes(plan: Plan, held: Sequence[HeldGroup]) -> dict[int, Size]:
+    """Bytes of the whole gradient of every group, where a device keeps a part of it only."""
+    if plan.sharding not in ("zero2", "zero3"):
+        return {}
+    size = dtype_bytes(plan.gradient_dtype)
+    numbers = sorted({g.num_parameters for g in held})
+    named = {number: Size(f"gradient{place}", float(size * number), float(size * number)) for place, number in enumerate(numbers)}
+    return {g: named[each.num_parameters] for g, each in enumerate(held)}
+
+
+def gather_exchanges(held: Sequence[HeldGroup]) -> dict[int, Exchange]:
+    """How every group whose state is shared by several devices is gathered."""
+    return {
+        g: Exchange(each.shards, algorithm="all_gather") for g, each in enumerate(held) if each.num_shards > 1
+    }
+
+
+def reduction_algorithms(held: Sequence[HeldGroup], plan: Plan) -> dict[int, str]:
+    """reduce_scatter where all copies of a group share its state, else all_reduce (two levels are one collective here)."""
+    sizes = {axis.name: axis.size for axis in collapsed_axes(plan)}
+    return {
+        g: "reduce_scatter" if each.shards and set(each.shards) == {a for a in each.group.replicated if sizes[a] > 1} else "ring"
+        for g, each in enumerate(held)
+    }

@@ -1,0 +1,59 @@
+"""Refine: a stage of the pipeline becomes several stages of the program on the same device, so that parameters are
+gathered and gradients reduced piece by piece, beside computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshwright.schedules.order import Compute, Orders
+from meshwright.specs.layers import StageLayers, split_layers
+from meshwright.specs.plan import Plan
+
+# Computes of a refined program: finer pieces than these allow change a step by less than its interval, and cost time.
+MAX_COMPUTES = 8192
+
+
+def num_pieces(plan: Plan) -> tuple[int, ...]:
+    """Pieces of every stage of the pipeline. Where parameters are sharded a block is a piece, as the software gathers
+    them; where gradients are reduced beside computes, or parameters gathered, as many pieces as stay within
+    MAX_COMPUTES; otherwise one."""
+    blocks = [max(1, layers.num_blocks) for layers in plan.stages()]
+    if plan.sharding == "zero3":
+        return tuple(blocks)
+    is_split = plan.dp * plan.cp > 1 and bool({"reduce", "gather"} & set(plan.overlap))
+    if not is_split:
+        return (1,) * len(blocks)
+    passes = 3 if plan.recompute == "full" else 2
+    most = max(1, MAX_COMPUTES // (passes * plan.num_microbatches * len(blocks)))
+    return tuple(min(count, most) for count in blocks)
+
+
+def piece_layers(stages: Sequence[StageLayers], pieces: Sequence[int]) -> tuple[StageLayers, ...]:
+    """Layers of every piece, in the order of the model: blocks as even as can be, embedding first, head last."""
+    found = []
+    for layers, count in zip(stages, pieces, strict=True):
+        sizes = split_layers(layers.num_blocks, count) if layers.num_blocks else (0,)
+        block = layers.first_block
+        for place, size in enumerate(sizes):
+            is_first, is_last = place == 0, place == len(sizes) - 1
+            found.append(
+                StageLayers(block, size, layers.has_embedding and is_first, layers.has_head and is_last)
+            )
+            block += size
+    return tuple(found)
+
+
+def refined(orders: Orders, pieces: Sequence[int]) -> Orders:
+    """The orders with every compute of a stage as computes of its pieces: forward rising, backward falling."""
+    if all(count == 1 for count in pieces):
+        return orders
+    first = [sum(pieces[:stage]) for stage in range(len(pieces))]
+    result: Orders = []
+    for row in orders:
+        new = []
+        for name, stage, microbatch in row:
+            places = range(first[stage], first[stage] + pieces[stage])
+            ordered = places if name == "F" else reversed(places)
+            new += [Compute(name, place, microbatch) for place in ordered]
+        result.append(new)
+    return result

@@ -1,0 +1,163 @@
+"""Sharded parameters: gathered before the computes that read them (ZeRO-3), or after the step that wrote them (ZeRO-1, 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.ir.program import Columns, Program
+from meshwright.ir.table import Effect, Exchange, Kind, Pattern, ValueKind
+from meshwright.ir.vocabulary import VALUE_KINDS, register_name, register_value_kind
+from meshwright.lowering.order import with_effects
+
+# Groups of a stage that are gathered while another one computes: FSDP's limit of gathers in flight
+# (torch.distributed.fsdp, limit_all_gathers).
+PREFETCH = 2
+COMPUTES = ("F", "R", "B", "I")
+STREAM = "reduce"  # gathers and reductions of the same devices are one communicator, hence one order
+
+_PARAMETER, _GATHERED = Pattern("parameter", index="group"), Pattern("gathered_parameter", index="group")
+register_value_kind(ValueKind("gathered_parameter", index="group", microbatch=False))
+UNSHARD = Effect(Kind.COLLECTIVE, "UNSHARD", (_PARAMETER,), (_GATHERED,), moves=_GATHERED)
+GATHER_PARAM = Effect(Kind.COLLECTIVE, "GATHER_PARAM", (_PARAMETER,), (_PARAMETER,))
+register_name(UNSHARD)
+register_name(GATHER_PARAM)
+
+
+@dataclass(frozen=True)
+class Unshard:
+    """Gather what a stage's computes read, once for computes of one stage that follow each other, `prefetch` stages
+    ahead; what was gathered for the stage before that is given back.
+
+    `exchanges`: parameter group (its number) -> how it is gathered; groups that are whole are not in it.
+    """
+
+    exchanges: Mapping[int, Exchange]
+    prefetch: int = PREFETCH
+    name = "unshard"
+
+    def __call__(self, program: Program) -> Program:
+        """The program with its UNSHARDs."""
+        if not self.exchanges:
+            return program
+        program = self._reading_gathered(program)
+        t, c = program.tables, program.columns
+        most = max(sum(g in self.exchanges for g in groups) for groups in t.groups_of_stage)
+        ring = VALUE_KINDS["gathered_parameter"]._replace(ring=most * (self.prefetch + 1))
+        kinds = tuple(ring if kind.name == ring.name else kind for kind in t.value_kinds)
+        program, (effect,) = with_effects(program.with_tables(value_kinds=kinds), UNSHARD)
+        program, numbers, stream = _with_exchanges(program, self.exchanges, STREAM)
+        names = np.array([e.name for e in program.tables.effects])[c.effect]
+        before, lists, rows = [], [], []
+        for device in range(program.num_lists):
+            runs = _runs(program, names, device)
+            for place, (first, stage) in enumerate(runs):
+                # its slot is free when the run `prefetch + 1` runs before it has ended: it stands behind that one
+                ahead = place - self.prefetch
+                at = runs[ahead][0] if ahead > 0 else int(program.offsets[device])
+                for part, g in enumerate(t.groups_of_stage[stage]):
+                    if g in self.exchanges:
+                        before.append(min(at, first))
+                        lists.append(device)
+                        rows.append((stage, int(c.hop[first]), part, numbers[g]))
+        table = np.array(rows)
+        new = Columns.of(
+            len(rows), effect=effect, stage=table[:, 0], hop=table[:, 1], part=table[:, 2], exchange=table[:, 3],
+            stream=stream,
+        )  # fmt: skip
+        return program.inserted(np.array(before), np.array(lists), new)
+
+    def _reading_gathered(self, program: Program) -> Program:
+        """Computes read gathered parameters instead of the shards, stage by stage, where these are gathered."""
+        t, c = program.tables, program.columns
+        chosen = c.effect.copy()
+        table = list(t.effects)
+        for stage, groups in enumerate(t.groups_of_stage):
+            places = tuple(place for place, g in enumerate(groups) if g in self.exchanges)
+            if not places:
+                continue
+            for e, effect in enumerate(t.effects):
+                if effect.name in COMPUTES:
+                    other = _gathering(effect, len(groups), places)
+                    if other not in table:
+                        table.append(other)
+                    chosen[(c.effect == e) & (c.stage == stage)] = table.index(other)
+        program, _ = with_effects(program, *table)
+        return program.with_columns(effect=chosen)
+
+
+def _gathering(effect: Effect, num_groups: int, places: tuple[int, ...]) -> Effect:
+    """The effect with gathered parameters at these places of its stage's groups."""
+    reads: list[Pattern] = []
+    for pattern in effect.reads:
+        if pattern.kind != "parameter":
+            reads.append(pattern)
+        elif len(places) == num_groups:
+            reads.append(pattern._replace(kind="gathered_parameter"))
+        else:
+            for place in range(num_groups):
+                kind = "gathered_parameter" if place in places else "parameter"
+                reads.append(Pattern(kind, index="place", offset=place))
+    return effect._replace(reads=tuple(reads))
+
+
+def _runs(program: Program, names: np.ndarray, device: int) -> list[tuple[int, int]]:
+    """(first row, stage) of computes on one device that follow each other on the same stage."""
+    c = program.columns
+    span = np.arange(program.offsets[device], program.offsets[device + 1])
+    rows = span[np.isin(names[span], COMPUTES)]
+    stages = c.stage[rows]
+    first = np.flatnonzero(np.concatenate([[True], stages[1:] != stages[:-1]])) if len(rows) else rows
+    return [(int(rows[i]), int(stages[i])) for i in first]
+
+
+@dataclass(frozen=True)
+class GatherParameters:
+    """Behind the steps of a device, gather every group whose update was sharded; the next iteration reads it whole.
+
+    `is_beside`: on the stream of reductions, so that later groups travel while the next iteration runs.
+    """
+
+    exchanges: Mapping[int, Exchange]
+    is_beside: bool = False
+    name = "gather_parameters"
+
+    def __call__(self, program: Program) -> Program:
+        """The program with its GATHER_PARAMs, in the order in which the forward reads."""
+        t, c = program.tables, program.columns
+        if not self.exchanges:
+            return program
+        program, (effect,) = with_effects(program, GATHER_PARAM)
+        program, numbers, stream = _with_exchanges(program, self.exchanges, STREAM if self.is_beside else "compute")
+        is_step = np.array([e.name == "STEP" for e in program.tables.effects])[c.effect]
+        before, lists, rows = [], [], []
+        for row in np.flatnonzero(is_step).tolist():
+            device, stage = int(program.list_of_row[row]), int(c.stage[row])
+            for part, g in enumerate(t.groups_of_stage[stage]):
+                if g in self.exchanges and stage == max(t.groups[g].stages):
+                    before.append(int(program.offsets[device + 1]))
+                    lists.append(device)
+                    rows.append((stage, int(c.hop[row]), part, numbers[g]))
+        table = np.array(rows)
+        new = Columns.of(
+            len(rows), effect=effect, stage=table[:, 0], hop=table[:, 1], part=table[:, 2], exchange=table[:, 3],
+            stream=stream,
+        )  # fmt: skip
+        return program.inserted(np.array(before), np.array(lists), new)
+
+
+def _with_exchanges(
+    program: Program, exchanges: Mapping[int, Exchange], name: str
+) -> tuple[Program, dict[int, int], int]:
+    """The program with these classes and a stream of this name in its tables; the class of every group, the stream."""
+    table, streams = list(program.tables.exchanges), list(program.tables.streams)
+    for exchange in exchanges.values():
+        if exchange not in table:
+            table.append(exchange)
+    if name not in streams:
+        streams.append(name)
+    numbers = {g: table.index(exchange) for g, exchange in exchanges.items()}
+    program = program.with_tables(exchanges=tuple(table), streams=tuple(streams))
+    return program, numbers, streams.index(name)

@@ -1,0 +1,161 @@
+"""Rows to predictions: equal layouts once, reasons kept, reserved where reserved was measured; tables and mistakes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.evidence.training_score import RowPrediction
+from meshwright.evidence.validate_training import (
+    LayoutPrediction,
+    predict_rows,
+    read_rows,
+    validate_training,
+)
+from meshwright.specs.error import PlanError, SpecError
+from meshwright.specs.prediction import Prediction
+from tests.evidence.training_sample import SampleRow, table_row, write_table
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a row becomes; here plan and cluster are names."""
+
+    row: Any
+    plan: str
+    cluster: str = "8xH100"
+    stack: str = "megatron"
+    assumptions: tuple[str, ...] = ()
+
+
+def layout(value: float = 2.0) -> LayoutPrediction:
+    step = Prediction.within(value, 0.1, "interpolated")
+    return LayoutPrediction(step, allocated_bytes=50.0, reserved_bytes=60.0, upper_bytes=70.0)
+
+
+def rows_of(*names: str) -> Any:
+    return [SampleRow(name) for name in names]
+
+
+def test_equal_layouts_are_predicted_once_and_rows_keep_their_order() -> None:
+    asked: list[tuple[str, str]] = []
+
+    def predict(plan: Any, cluster: Any) -> LayoutPrediction:
+        asked.append((plan, cluster))
+        return layout(float(len(asked)))
+
+    plans = {"a-1": "one", "a-2": "two", "a-3": "one"}
+
+    def plan_row(row: Any) -> Any:
+        return Job(row, plans[row.row_id])
+
+    told: list[tuple[str, float]] = []
+    found = predict_rows(
+        rows_of(*plans), progress=lambda *news: told.append(news), plan_row=plan_row, predict=predict
+    )
+    assert asked == [("one", "8xH100"), ("two", "8xH100")]
+    assert [(one.row_id, one.predicted_s) for one in found] == [("a-1", 1.0), ("a-2", 2.0), ("a-3", 1.0)]
+    assert [share for _, share in told] == pytest.approx([0, 1 / 3, 2 / 3])
+
+
+def test_the_same_plan_on_another_cluster_is_another_layout() -> None:
+    clusters = iter(("8xH100", "8xA100"))
+    asked = []
+
+    def predict(plan: Any, cluster: Any) -> LayoutPrediction:
+        asked.append(cluster)
+        return layout()
+
+    def plan_row(row: Any) -> Any:
+        return Job(row, "one", next(clusters))
+
+    predict_rows(rows_of("a-1", "a-2"), plan_row=plan_row, predict=predict)
+    assert asked == ["8xH100", "8xA100"]
+
+
+def test_rows_that_cannot_be_planned_or_predicted_keep_the_reason() -> None:
+    tried = []
+
+    def plan_row(row: Any) -> Any:
+        if row.row_id == "a-1":
+            raise SpecError("a chip\nof no name")
+        return Job(row, "one")
+
+    def predict(plan: Any, cluster: Any) -> LayoutPrediction:
+        tried.append(plan)
+        raise PlanError("does not divide")
+
+    found = predict_rows(rows_of("a-1", "a-2", "a-3"), plan_row=plan_row, predict=predict)
+    assert [one.skipped for one in found] == ["a chip of no name", "does not divide", "does not divide"]
+    assert all(one.predicted_s is None and one.error == -1.0 for one in found)
+    assert tried == ["one"], "what could not be predicted is not tried again"
+
+
+def test_our_own_mistakes_are_not_skipped_rows() -> None:
+    def plan_row(row: Any) -> Any:
+        return Job(row, "one")
+
+    def predict(plan: Any, cluster: Any) -> LayoutPrediction:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        predict_rows(rows_of("a-1"), plan_row=plan_row, predict=predict)
+
+
+@pytest.mark.parametrize(("stack", "num_bytes"), [("torchtitan", 60.0), ("megatron", 50.0)])
+def test_reserved_memory_is_predicted_where_reserved_was_measured(stack: str, num_bytes: float) -> None:
+    def plan_row(row: Any) -> Any:
+        return Job(row, "one", stack=stack, assumptions=("vpp 1",))
+
+    (found,) = predict_rows(rows_of("a-1"), plan_row=plan_row, predict=lambda plan, cluster: layout())
+    assert found.predicted_peak_bytes == num_bytes and found.upper_peak_bytes == 70.0
+    assert (found.low_s, found.high_s, found.basis) == pytest.approx((1.8, 2.2, "interpolated"))
+    assert found.assumptions == ("vpp 1",)
+
+
+def exact(rows: Any, *, progress: Any = None) -> list[RowPrediction]:
+    return [
+        RowPrediction(row.row_id, row.measured_s, predicted_s=row.measured_s, assumptions=("vpp 1",))
+        for row in rows
+    ]
+
+
+def test_several_tables_are_scored_together(tmp_path: Path) -> None:
+    first = write_table(
+        tmp_path / "a.csv", [table_row("a-1", 1.0), table_row("a-2", 2.0, unheard_of="x")][:1]
+    )
+    second = write_table(tmp_path / "b.csv", [table_row("b-1", 3.0, unheard_of="x", peak_mem_gib=2.0)])
+    found = validate_training([first, second], predictor=exact)
+    assert [row["row_id"] for row in found.to_rows()] == ["a-1", "b-1"]
+    assert [row["measured_s"] for row in found.to_rows()] == [1.0, 3.0]
+    assert found.to_rows()[1]["measured_peak_bytes"] == pytest.approx(2.0 * 2**30)
+    assert set(found.summary.sources) == {"a", "b"}
+    assert found.assumptions() == ["vpp 1 (2 rows)"]
+
+
+def test_a_table_of_something_else_is_left_out_beside_others(tmp_path: Path) -> None:
+    runs = write_table(tmp_path / "a.csv", [table_row("a-1", 1.0)])
+    stages = write_table(tmp_path / "stages.csv", [{"run": "r", "fwd_us_per_stage": "1 2"}])
+    rows, left_out = read_rows([runs, stages])
+    assert [row.row_id for row in rows] == ["a-1"] and left_out == (str(stages),)
+    with pytest.raises(SpecError, match="row_id"):
+        read_rows([stages])
+
+
+def test_a_row_that_stands_there_twice_is_refused(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "a.csv", [table_row("a-1", 1.0)])
+    with pytest.raises(SpecError, match="a-1 stands in the tables more than once"):
+        read_rows([table, table])
+
+
+def test_no_file_and_no_text_are_told(tmp_path: Path) -> None:
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x81")
+    with pytest.raises(SpecError, match="No such file"):
+        read_rows([tmp_path / "nothing.csv"])
+    with pytest.raises(SpecError, match="UTF-8"):
+        read_rows([tmp_path / "binary.csv"])
+    with pytest.raises(SpecError, match="no table"):
+        read_rows([])
