@@ -63,11 +63,13 @@ def test_the_terminal_shows_sources_selections_worst_and_skipped(result: Result)
     shown = text_of(result.view)
     assert shown.index("By source") < shown.index("Selections") < shown.index("Worst rows")
     worst = [
-        line.split()[0] for line in shown.split("Worst rows")[1].splitlines() if line[:2] in ("a-", "b-")
+        line.split()[0]
+        for line in shown.split("Worst rows")[1].splitlines()
+        if line.strip()[:2] in ("a-", "b-")
     ]
     assert worst == ["b-1", "a-2", "a-1", "a-3"], "the last is the skipped one"
     assert "no [bold]such chip" in shown
-    assert "1 of 3 core rows (33.3 %)" in shown
+    assert "skipped: 33.3 % (1 of 3 core rows; each counts as 100 %)" in shown
 
 
 def test_the_page_has_scatter_rows_and_scores(result: Result, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from meshwright.costs.kernel_profile import load_kernel_profile
 from meshwright.specs import (
     DeviceSpec,
     Link,
@@ -26,6 +27,7 @@ def test_presets_are_there_with_their_source():
         ("H200", 141, 4.8e12, 989.4e12, 8),
         ("H100-96GB-HBM2e", 96, 2.4e12, 989.4e12, 8),
         ("B200", 180, 8e12, 2.25e15, 8),
+        ("B300", 270, 7.75e12, 2.25e15, 8),
         ("GB200", 186, 8e12, 2.5e15, 72),
         ("GB300", 279, 8e12, 2.5e15, 72),
         ("MI300X", 192, 5.3e12, 1307.4e12, 8),
@@ -38,6 +40,47 @@ def test_devices_by_their_data_sheets(name, memory_gb, bandwidth, bfloat16, per_
     device = load_device(name)
     assert device.memory_bytes == memory_gb * 10**9 and device.memory_bandwidth_bytes_per_s == bandwidth
     assert device.peak_flops_per_s("bfloat16") == bfloat16 and usual_node(name).num_devices == per_node
+
+
+@pytest.mark.parametrize("name", device_presets())
+def test_float8_is_twice_the_dense_16_bit_rate(name):
+    rates = load_device(name).flops_per_s
+    if "float8" not in rates:
+        assert name in {"A100-40", "A100-80", "MI250X", "V100", "cpu"}  # no float8 units at all
+        return
+    assert rates["bfloat16"] == rates["float16"]
+    assert rates["float8"] / rates["bfloat16"] == pytest.approx(2, rel=0.02)  # L40S: 733 against 362.05
+
+
+@pytest.mark.parametrize(
+    ("names", "bandwidth", "nic"),  # one direction of one device: GB/s inside the node, Gb/s to the network
+    [
+        (("A100-40", "A100-80"), 300, 200),  # NVLink 3
+        (("H100", "H200", "H100-96GB-HBM2e"), 450, 400),  # NVLink 4
+        (("B200", "GB200"), 900, 400),  # NVLink 5, ConnectX-7
+        (("B300", "GB300"), 900, 800),  # NVLink 5, ConnectX-8
+        (("V100",), 150, 50),
+        (("MI300X",), 448, 400),
+    ],
+)
+def test_usual_nodes_by_the_generation_of_their_links(names, bandwidth, nic):
+    for name in names:
+        node = usual_node(name)
+        assert node.bandwidth_bytes_per_s == bandwidth * 1e9 and node.nic_bytes_per_s == nic * 1e9 / 8
+
+
+def test_the_power_limited_h100_says_so():
+    device = load_device("H100-96GB-HBM2e")
+    assert device.power_w == 500 and "835 TFLOP/s" in device.note
+    assert load_device("H100").power_w == 700 and not load_device("H100").note
+
+
+@pytest.mark.parametrize(("name", "family"), [("A100-80", "a100"), ("H100", "h100"), ("B200", "b200")])
+def test_presets_agree_with_the_chips_of_the_fitted_profiles(name, family):
+    device, chip = load_device(name), load_kernel_profile(family).chip
+    assert device.memory_bandwidth_bytes_per_s == pytest.approx(chip.memory_bytes_per_s, rel=0.02)
+    for dtype, rate in chip.flops_per_s.items():
+        assert device.peak_flops_per_s(dtype) == pytest.approx(rate, rel=0.02)
 
 
 def test_v100_has_no_bfloat16():

@@ -67,6 +67,17 @@ def test_world_size_message_prints_the_whole_product():
         ({"mesh_order": ("pp", "dp")}, "each of pp, dp, cp, tp once"),
         ({"device_order": (0, 0, 1, 2, 3, 4, 5, 6)}, "permutation"),
         ({"stages": 4}, "no field 'stages'"),
+        ({"sharding": "zero3", "sharding_degree": 3}, "dp x cp is 2"),
+        ({"sharding_degree": -1}, "sharding_degree is -1"),
+        ({"sharding": "zero3", "sharding_degree": 2.0}, "sharding_degree is 2.0"),
+        ({"sequence_parallel": True}, "turn it off"),
+        ({"float8": "e4m3"}, "tensorwise or rowwise or blockwise or mxfp8"),
+        ({"vocabulary": "start"}, "one_barrier or two_barriers or interlaced"),
+        ({"attention": "fast"}, "flash or unfused"),
+        ({"reduction_dtype": "fp32"}, "reduction_dtype is 'fp32'"),
+        ({"master_dtype": "fp32"}, "master_dtype is 'fp32'"),
+        ({"overlap": ("everything",)}, "each of reduce, gather, tp at most once"),
+        ({"overlap": ("reduce", "reduce")}, "at most once"),
     ],
 )
 def test_contradictions_are_refused(choices, said):
@@ -90,3 +101,51 @@ def test_the_innermost_axis_is_next_to_itself_and_an_order_moves_devices():
     assert found.changed(device_order=tuple(range(7, -1, -1))).device_at(pp=1) == 3
     with pytest.raises(PlanError, match="pp=2 is not on the mesh"):
         found.device_at(pp=2)
+
+
+@pytest.mark.parametrize(
+    ("choices", "missing"),
+    [
+        ({"dp": 2}, ()),
+        ({"dp": 2, "recompute": "full", "reduction_dtype": "float32", "master_dtype": "float32"}, ()),
+        ({"dp": 1, "tp": 2}, ("tp=2",)),
+        ({"dp": 1, "cp": 2}, ("cp=2",)),
+        ({"ep": 2}, ("ep=2",)),
+        ({"dtype": "bfloat16", "master_dtype": "float32"}, ("master_dtype=float32",)),
+        ({"dtype": "bfloat16", "reduction_dtype": "float32"}, ("reduction_dtype=float32",)),
+        ({"sharding": "zero1"}, ("sharding=zero1",)),
+        ({"float8": "rowwise"}, ("float8=rowwise",)),
+        ({"vocabulary": "interlaced"}, ("vocabulary=interlaced",)),
+        ({"attention": "unfused"}, ("attention=unfused",)),
+        ({"recompute": "selective"}, ("recompute=selective",)),
+        ({"sharding": "zero3", "recompute": "selective_op"}, ("sharding=zero3", "recompute=selective_op")),
+    ],
+    ids=str,
+)
+def test_what_the_executor_does_not_run_is_listed(choices, missing):
+    found = plan(**choices)
+    if not missing:
+        found.check_executable()
+        return
+    with pytest.raises(PlanError, match="the executor does not run") as caught:
+        found.check_executable()
+    assert caught.value.given == "the executor does not run " + ", ".join(missing)
+
+
+@pytest.mark.parametrize(
+    ("choices", "shared", "expert_tp"),
+    [
+        ({}, 1, 1),
+        ({"sharding": "zero1"}, 2, 1),
+        ({"sharding": "zero1", "sharding_degree": 1}, 1, 1),
+        ({"pp": 1, "dp": 2, "cp": 2, "tp": 2, "sharding": "zero3"}, 4, 2),
+        ({"pp": 1, "dp": 2, "cp": 2, "tp": 2, "ep": 4}, 1, 2),
+        ({"pp": 1, "dp": 2, "cp": 2, "tp": 2, "ep": 8}, 1, 1),
+    ],
+    ids=str,
+)
+def test_degrees_that_follow_from_others(choices, shared, expert_tp):
+    found = plan(**choices)
+    assert (found.sharing_degree, found.expert_tp) == (shared, expert_tp)
+    assert plan(reduction_dtype="float32", dtype="bfloat16").gradient_dtype == "float32"
+    assert plan(dtype="bfloat16").gradient_dtype == "bfloat16"

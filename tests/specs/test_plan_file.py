@@ -1,5 +1,6 @@
 """Plan files: whole round trips, and one clear message for every broken file."""
 
+import dataclasses
 import re
 import tempfile
 from pathlib import Path
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from meshwright.specs import Cluster, ModelSpec, PassOption, Plan, PlanError, Workload, load_model
 from meshwright.specs.model import ADDED_FIELDS
+from meshwright.specs.software import CLASSES
 
 CLUSTER = Cluster("4xcpu")
 
@@ -45,6 +47,41 @@ def test_what_is_saved_is_loaded(lengths, num_tokens, order, **choices):
         assert [path.name for path in Path(folder).iterdir()] == ["plan.toml"]
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    degrees=st.sampled_from([(2, 1, 2), (1, 2, 2), (1, 4, 1), (1, 1, 4)]),
+    sharding=st.sampled_from(["none", "zero1", "zero2", "zero3"]),
+    is_partial=st.booleans(),
+    sequence_parallel=st.booleans(),
+    recompute=st.sampled_from(["none", "selective", "selective_op", "full"]),
+    float8=st.sampled_from(["", "tensorwise", "rowwise", "blockwise", "mxfp8"]),
+    reduction_dtype=st.sampled_from(["", "float32", "bfloat16"]),
+    master_dtype=st.sampled_from(["", "float32"]),
+    overlap=st.lists(st.sampled_from(["reduce", "gather", "tp"]), unique=True).map(tuple),
+    vocabulary=st.sampled_from(["ends", "one_barrier", "two_barriers", "interlaced"]),
+    attention=st.sampled_from(["flash", "unfused"]),
+    software=st.sampled_from(["", *CLASSES]),
+    mesh_order=st.permutations(["pp", "dp", "cp", "tp"]).map(tuple),
+)
+def test_every_choice_of_schema_3_is_loaded_as_saved(degrees, is_partial, sequence_parallel, **choices):
+    dp, cp, tp = degrees
+    plan = small(
+        pp=1, dp=dp, cp=cp, tp=tp, ep=dp * cp, sharding_degree=cp if is_partial else 0,
+        sequence_parallel=sequence_parallel and tp > 1, **choices,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        plan.save(Path(folder) / "plan.toml")
+        assert Plan.load(Path(folder) / "plan.toml") == plan
+
+
+def test_a_file_of_schema_3_names_every_field_of_a_plan(tmp_path):
+    """What a file would leave out could not come back."""
+    small().save(tmp_path / "plan.toml")
+    keys = set(re.findall(r"^(\w+) =", (tmp_path / "plan.toml").read_text(), re.MULTILINE))
+    tables = {"model", "workload"}
+    assert {field.name for field in dataclasses.fields(Plan)} - tables <= keys
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -61,6 +98,12 @@ def test_what_is_saved_is_loaded(lengths, num_tokens, order, **choices):
         ("num_layers = 6", 'num_layers = "6"', "a whole number"),
         ("sequence_length = 128", "sequence_length = -1", "whole number from 1"),
         ("global_batch = 16", "", "'global_batch' is missing"),
+        ("sequence_parallel = false", "sequence_parallel = 1", "true or false"),
+        ("sequence_parallel = false", "sequence_parallel = true", "sequence_parallel is on with tp=1"),
+        ("sharding_degree = 0", 'sharding_degree = "4"', "'sharding_degree' is '4'"),
+        ('attention = "flash"', 'attention = "flesh"', "flash or unfused"),
+        ('software = ""', 'software = "fuzed"', "did you mean fused"),
+        ("[software]", "[softwear]", "did you mean software"),
     ],
 )
 def test_a_broken_file_gives_one_clear_message(tmp_path, old, new, said):
@@ -89,6 +132,18 @@ def test_a_plan_of_schema_1_is_loaded_with_the_digest_it_had(tmp_path):
     assert loaded == small() and loaded.model_digest == "cee9f1715337f113"
     loaded.save(tmp_path / "plan.toml")
     assert (tmp_path / "plan.toml").read_text().startswith("schema = 3\n")
+
+
+def test_a_plan_of_schema_2_is_loaded_with_the_defaults_of_what_it_did_not_know(tmp_path):
+    """`plan_schema_2.toml` was written by the version that had schema 2."""
+    path = Path(__file__).parent / "plan_schema_2.toml"
+    text = path.read_text()
+    assert text.startswith("schema = 2\n") and "[software]" not in text and "overlap" not in text
+    expected = small(recompute="full", split_backward=True, dtype="bfloat16", device_order=(1, 0, 3, 2))
+    loaded = Plan.load(path)
+    assert loaded == expected and loaded.overlap == ("reduce",) and loaded.vocabulary == "ends"
+    loaded.save(tmp_path / "plan.toml")
+    assert Plan.load(tmp_path / "plan.toml") == loaded
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe", b"schema = 1\n", b"model = 3\nschema = 1\n"])

@@ -1,6 +1,7 @@
 """The verbs, for Python and for the command line: simulate, check, plan, train, compare, validate, calibrate, load, find."""
 
 from meshwright.api.checking import Check, check
+from meshwright.api.importing import calibrate_log, compare_log, import_plan
 from meshwright.api.loading import find, load
 from meshwright.api.simulating import lower, simulate
 from meshwright.api.subject import Subject, subject
@@ -12,9 +13,12 @@ __all__ = [
     "Subject",
     "Training",
     "calibrate",
+    "calibrate_log",
     "check",
     "compare",
+    "compare_log",
     "find",
+    "import_plan",
     "load",
     "lower",
     "plan",

@@ -166,23 +166,64 @@ def trace_files(trace: Trace) -> dict[str, Any]:
 
 def compare(
     out: Output,
-    predicted: Annotated[Path, typer.Argument(metavar="PREDICTED", help="A trace that `simulate -o` wrote.")],
-    measured: Annotated[Path, typer.Argument(metavar="MEASURED", help="A trace that `train -o` wrote.")],
+    predicted: Annotated[
+        Path, typer.Argument(metavar="PREDICTED", help="A trace that `simulate -o` wrote, or a plan (.toml).")
+    ],
+    measured: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MEASURED",
+            help="A trace that `train -o` wrote; beside a plan the log of a run (Megatron-LM, torchtitan).",
+        ),
+    ],
     different: Annotated[
         bool, typer.Option("--different", help="Compare traces of different programs all the same.")
     ] = False,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="Where the plan runs: a file or a name.")
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option("--profile", help="A profile of `calibrate --from-log`, for a plan.")
+    ] = None,
+    extrapolate: Annotated[
+        bool, typer.Option("--extrapolate", help="Predict for a chip or precision that was never seen, too.")
+    ] = False,
 ) -> Result:
-    """Say where a prediction was wrong: step, bubble, peak memory and every instruction name.
+    """Say where a prediction was wrong: a plan beside the log of its run, or two traces name by name.
 
-    -o writes .perfetto.json and .svg with both timelines.
+    -o writes .perfetto.json and .svg with both timelines, of two traces.
     """
+    from meshwright import api
+
+    there(predicted), there(measured)
+    if predicted.suffix == ".toml":
+        from meshwright.cli.plan_log import compared_log
+
+        return compared_log(
+            api.compare_log(predicted, measured, cluster=cluster, profile=profile), extrapolate
+        )
+    _no_plan_options(cluster, profile)
+    return _compared_traces(predicted, measured, different)
+
+
+def _no_plan_options(cluster: str | None, profile: Path | None) -> None:
+    """Options of a plan beside a log mean nothing for two traces."""
+    from meshwright.specs.error import SpecError
+
+    if cluster is not None or profile is not None:
+        raise SpecError(
+            "--cluster and --profile are given with two traces", allowed="a plan (.toml) as PREDICTED"
+        )
+
+
+def _compared_traces(predicted: Path, measured: Path, different: bool) -> Result:
     from meshwright import api
     from meshwright.ir.trace import Trace
     from meshwright.reports.perfetto import write_perfetto
     from meshwright.reports.report import Report
     from meshwright.reports.svg import write_timeline_svg
 
-    traces = {"predicted": Trace.load(_there(predicted)), "measured": Trace.load(_there(measured))}
+    traces = {"predicted": Trace.load(predicted), "measured": Trace.load(measured)}
     found = api.compare(traces["predicted"], traces["measured"], allow_different=different)
     forms = {
         ".perfetto.json": lambda path: write_perfetto(traces, path),
@@ -201,16 +242,28 @@ def calibrate(
     out: Output,
     processes: Annotated[int, typer.Option("--processes", help="How many are busy at once.")] = 2,
     effort: Annotated[str, typer.Option("--effort", help="full (about 20 s) or quick.")] = "full",
+    from_log: Annotated[
+        Path | None, typer.Option("--from-log", help="Do not measure: take the log of a run of --plan.")
+    ] = None,
+    from_trace: Annotated[
+        Path | None, typer.Option("--from-trace", help="The same from a saved trace (.npz).")
+    ] = None,
+    plan: Annotated[Path | None, typer.Option("--plan", help="The plan (.toml) of that run.")] = None,
+    cluster: Annotated[str | None, typer.Option("--cluster", help="Where the plan ran.")] = None,
 ) -> Result:
     """Measure this machine with all processes busy, and keep the profile for later predictions.
 
-    -o writes .profile.json, a copy of the profile.
+    With --from-log or --from-trace a profile of one factor, measured over predicted step. -o writes .profile.json.
     """
     from meshwright import api
     from meshwright.cli.progress import live_line
     from meshwright.specs.error import UnknownNameError
     from meshwright.specs.profile import cache_path
 
+    if from_log is not None or from_trace is not None or plan is not None:
+        from meshwright.cli.plan_log import calibrated_from_run
+
+        return calibrated_from_run(from_log, from_trace, plan, cluster)
     if effort not in ("full", "quick"):
         raise UnknownNameError("effort", effort, ("full", "quick"))
     with live_line(out) as line:
@@ -279,14 +332,13 @@ def _plan_row(done: Training) -> dict[str, Any]:
     }
 
 
-def _there(path: Path) -> Path:
+def there(path: Path) -> Path:
     """A file that is there; a missing one is a name that was mistyped, not a broken trace."""
     from meshwright.specs.error import SpecError
 
     if not path.is_file():
         raise SpecError(
             f"there is no file {path}",
-            allowed="a trace (.npz)",
-            next="`simulate -o` and `train -o` write them",
+            allowed="a trace (.npz) that `simulate -o` or `train -o` wrote; or a plan (.toml) and the log of its run",
         )
     return path

@@ -22,13 +22,13 @@ KINDS = ("training",)
 NUM_WORST = 10  # rows shown in a terminal
 PERCENT = 100.0
 LINE_NAMES = {
-    "core": "all core rows",
+    "core": "core",
     "dense": "dense",
     "moe": "MoE",
-    "moe_newest_release": "MoE, newest release",
+    "moe_newest_release": "MoE, newest",
     "float8": "FP8",
-    "long_sequences": "sequences above 8,192",
-    "not_core": "not core (informative)",
+    "long_sequences": "seq > 8,192",
+    "not_core": "not core",
 }
 
 
@@ -72,7 +72,7 @@ def validated_training(out: Output, tables: Sequence[Path], predictor: Predictor
 
 
 def _view(summary: Summary, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Tables and lines for a terminal; texts carry no markup."""
+    """Tables and lines for a terminal."""
     from rich.text import Text
 
     worst = [
@@ -82,13 +82,27 @@ def _view(summary: Summary, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
         {"skipped row": row["row_id"], "why": row["skipped"]} for row in rows if row["predicted_s"] is None
     ]
     shown: list[Any] = [
-        table_of(source_table(summary), "By source: core rows, one per configuration; errors in %"),
-        table_of(line_table(summary), "Selections: averages over sources, then pooled; errors in %"),
-        Text("\n".join(f"{name}: {text}" for name, text, _ in headlines(summary))),
+        table_of(
+            _unmarked(source_table(summary)), "By source: core rows, one per configuration; errors in %"
+        ),
+        table_of(
+            _unmarked(line_table(summary)), "Selections: averages over sources, then pooled; errors in %"
+        ),
+        Text("\n".join(f"{name}: {text} ({note})" for name, text, note in headlines(summary))),
         Text(""),
-        table_of([_worst_row(row) for row in worst[:NUM_WORST]], "Worst rows, core or not"),
+        table_of(_unmarked([_worst_row(row) for row in worst[:NUM_WORST]]), "Worst rows, core or not"),
     ]
-    return [*shown, table_of(skipped)] if skipped else shown
+    return [*shown, table_of(_unmarked(skipped))] if skipped else shown
+
+
+def _unmarked(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with brackets as they stand in the tables: ids and reasons are text, not markup."""
+    from rich.markup import escape
+
+    return [
+        {key: escape(value) if isinstance(value, str) else value for key, value in row.items()}
+        for row in rows
+    ]
 
 
 def source_table(summary: Summary) -> list[dict[str, Any]]:
@@ -98,11 +112,8 @@ def source_table(summary: Summary) -> list[dict[str, Any]]:
 
 def line_table(summary: Summary) -> list[dict[str, Any]]:
     """One row a selection, numbers in per cent; selections without rows are left out."""
-    return [
-        _line_row(LINE_NAMES.get(name, name), line)
-        for name, line in summary.lines.items()
-        if line.pooled.num_rows
-    ]
+    lines = {name: summary.lines[key] for key, name in LINE_NAMES.items()}
+    return [_line_row(name, line) for name, line in lines.items() if line.pooled.num_rows]
 
 
 def _line_row(name: str, line: Line) -> dict[str, Any]:
@@ -114,17 +125,17 @@ def _line_row(name: str, line: Line) -> dict[str, Any]:
         "average": _percent(line.average_median_error),
         "|bias|": _percent(line.average_bias),
         "median": _percent(line.pooled.median_error),
-        "mean": _percent(line.pooled.mean_error),
         "<= 10": _percent(line.pooled.within_10),
         "<= 20": _percent(line.pooled.within_20),
-        "worst": "-" if worst is None else f"{_percent(line.by_source[worst].median_error)} {worst}",
+        "worst": "-" if worst is None else _percent(line.by_source[worst].median_error),
+        "source": worst or "-",
     }
 
 
 def _columns(score: Score) -> dict[str, Any]:
     return {
         "rows": score.num_rows,
-        "skipped": score.num_skipped,
+        "skip": score.num_skipped,
         "median": _percent(score.median_error),
         "mean": _percent(score.mean_error),
         "<= 10": _percent(score.within_10),
@@ -137,36 +148,34 @@ def _columns(score: Score) -> dict[str, Any]:
 
 
 def headlines(summary: Summary) -> list[tuple[str, str, str]]:
-    """Name, text and small print of the numbers that are not in the tables."""
+    """Name, number and small print of what is not in the tables."""
     core = summary.lines["core"]
-    memory = core.pooled
+    pooled = core.pooled
     found = [
         (
             "median error, average over sources",
             _share(core.average_median_error),
-            f"pooled {_share(core.pooled.median_error)}",
+            f"pooled {_share(pooled.median_error)}",
         ),
         (
             "skipped",
-            f"{summary.num_core_skipped} of {summary.num_core_rows} core rows ({_share(summary.skipped_share)})",
-            "a skipped row counts as an error of 100 %",
+            _share(summary.skipped_share),
+            f"{summary.num_core_skipped} of {summary.num_core_rows} core rows; each counts as 100 %",
         ),
         (
             "measured inside the interval",
-            f"{_share(core.pooled.coverage)} of rows, half width {_share(core.pooled.half_width)}",
-            "median half width, relative to the prediction",
+            _share(pooled.coverage),
+            f"median half width {_share(pooled.half_width)} of the prediction",
         ),
         (
-            "layouts of one job in the right order",
-            f"{_share(summary.pairs_ordered)} of {summary.num_pairs} pairs",
-            "whose measured steps differ by more than 6 %",
+            "layouts in the right order",
+            _share(summary.pairs_ordered),
+            f"{summary.num_pairs} pairs of one job that differ by more than 6 %",
         ),
     ]
-    if memory.memory_error is not None:
-        text = f"{_share(core.average_memory_error)}, above the bound {_share(memory.above_upper)}"
-        found.append(
-            ("peak memory, average over sources", text, f"{memory.num_memory_rows} rows with a measured peak")
-        )
+    if pooled.memory_error is not None:
+        note = f"{pooled.num_memory_rows} rows; {_share(pooled.above_upper)} measured above the upper bound"
+        found.append(("peak memory, average over sources", _share(core.average_memory_error), note))
     return found
 
 

@@ -20,6 +20,7 @@ class Cost:
         memory_share: part of a device's memory bandwidth.
         link_share: part of the bandwidth of each link on its path.
         joules: energy; 0 when unknown.
+        slack_s: part of `seconds` in which the device waits for its host; exchanges inside a work may run then.
         uncertainty: relative half width of the interval around `seconds`.
         basis: how well the number is known.
     """
@@ -30,6 +31,7 @@ class Cost:
     memory_share: float = 0.0
     link_share: float = 0.0
     joules: float = 0.0
+    slack_s: float = 0.0
     uncertainty: float = 0.0
     basis: Basis = "measured here"
 
@@ -39,7 +41,9 @@ class Cost:
 
     def scaled(self, factor: float) -> Cost:
         """The same with `factor` times the seconds and joules."""
-        return replace(self, seconds=self.seconds * factor, joules=self.joules * factor)
+        return replace(
+            self, seconds=self.seconds * factor, joules=self.joules * factor, slack_s=self.slack_s * factor
+        )
 
 
 class Flow(NamedTuple):

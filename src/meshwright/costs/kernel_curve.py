@@ -84,11 +84,13 @@ class GpuKernels:
         links: prices exchanges.
         float8_recipe: which of the profile's float8 curves prices products: "fp8" (cast per tensor inside),
             "fp8_static" (no cast) or "fp8_block" (blockwise scales).
+        has_casts: the tables' casts of the left matrix are part of a float8 product; False: somebody counts them apart.
     """
 
     device: DeviceSpec
     links: CommunicationModel
     float8_recipe: str = "fp8"
+    has_casts: bool = True
     _estimates: dict[tuple[Operator, str], KernelEstimate] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -214,6 +216,8 @@ class GpuKernels:
     ) -> KernelEstimate:
         """One shape on one of a profile's curves, at the peak rate of the format that was asked for."""
         curve, is_own = self._curve(formula, dtype, profile, suffix)
+        if not self.has_casts and "cast_bytes" in curve.constants:
+            curve = replace(curve, constants={**curve.constants, "cast_bytes": 0.0})
         columns: Columns = {
             **{name: np.array([float(value)]) for name, value in sizes.items()},
             "element_bytes": np.array([float(dtype_bytes(dtype))]),

@@ -8,13 +8,16 @@ from typing import Any
 
 from meshwright.costs.collective_nccl import NcclCollectives
 from meshwright.costs.cost import Cost, Flow
-from meshwright.costs.kernel_curve import GpuKernels
-from meshwright.costs.software import SoftwareClass
+from meshwright.costs.kernel_curve import STREAM_EFFICIENCY, GpuKernels
 from meshwright.ir.table import Exchange, Work
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.operator import Operator
 from meshwright.specs.prediction import weakest
+from meshwright.specs.software import SoftwareClass
 
+# A cast to float8 reads 16 bits, writes the matrix and its transpose for the weight gradient, and reads 16 bits once
+# more for the largest element (Transformer Engine, current scaling).
+CAST_BYTES = 6
 LINEAR_KINDS = ("matmul", "grouped_matmul")
 
 
@@ -25,17 +28,18 @@ class StepConstants:
     Factors multiply seconds; 1 is "as measured alone".
     """
 
-    matmul: float = 1.1
+    matmul: float = 1.2
     attention: float = 1.1
     attention_backward: float = 1.0
+    attention_portable: float = 1.5
     stream: float = 1.1
-    float8: float = 1.1
-    node_exchange: float = 1.1
-    network_exchange: float = 1.1
-    network_decay: float = 0.05
-    host_s: float = 8e-6
+    float8: float = 1.0
+    node_exchange: float = 1.2
+    network_exchange: float = 1.2
+    crowding: float = 0.002
+    gap_s: float = 10e-6
     step_s: float = 10e-3
-    expert_s: float = 100e-6
+    expert_s: float = 5e-3
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -69,30 +73,27 @@ class StepCosts:
     def _priced(self, work: Work) -> Cost:
         if not work.operators:
             return self.kernels.cost(work)
-        parts = self.parts(work)
-        seconds = sum(parts.values())
+        device_s = sum(self.parts(work).values())
         basis = weakest(*(self._estimate(op, work.dtype)[1] for op in work.operators))
         host_s = self.host_s(work)
-        return Cost(max(seconds, host_s) + self._experts_s(work), basis=basis)
+        return Cost(max(device_s, host_s), slack_s=max(0.0, host_s - device_s), basis=basis)
 
     def parts(self, work: Work) -> dict[str, float]:
-        """Device seconds of a work by kind of kernel."""
+        """Device seconds of a work by kind of kernel; "gap" is what lies between them."""
         found: dict[str, float] = {}
         for operator in work.operators:
             seconds, _ = self._estimate(operator, work.dtype)
             kind = component(operator)
             found[kind] = found.get(kind, 0.0) + seconds * operator.count
-        return found
+        launches = sum(op.count for op in work.operators if op.kind != "optimizer")
+        return {**found, "gap": launches * self.constants.gap_s * self.software.gap_share}
 
     def host_s(self, work: Work) -> float:
-        """What the host needs to launch a work's kernels."""
-        launches = sum(op.count for op in work.operators)
-        return launches * self.constants.host_s * self.software.host_share
-
-    def _experts_s(self, work: Work) -> float:
-        """The host waits for the counts of routed tokens in every layer of experts, forward."""
-        layers = sum(op.count for op in work.operators if op.kind == "routing" and op.phase == "forward")
-        return layers * self.constants.expert_s
+        """What the host needs for a work with experts: it waits for the counts of routed tokens and launches kernels for
+        each of them; a third forward, two thirds backward, as with arithmetic."""
+        forward = sum(op.count for op in work.operators if op.kind == "routing" and op.phase == "forward")
+        backward = sum(op.count for op in work.operators if op.kind == "routing" and op.phase == "backward")
+        return (forward + 2 * backward) / 3 * self.constants.expert_s
 
     def _estimate(self, operator: Operator, dtype: str) -> tuple[float, Any]:
         """Seconds and basis of one occurrence."""
@@ -103,21 +104,32 @@ class StepCosts:
         seconds = estimate.seconds
         kind = component(operator)
         if kind == "matmul":
-            seconds *= c.matmul * self.software.slowdown * (c.float8 if given == "float8" else 1.0)
+            seconds *= c.matmul * (c.float8 if given == "float8" else 1.0)
+            seconds += self._cast_s(operator) if given == "float8" else 0.0
         elif kind == "attention":
             seconds *= c.attention * (c.attention_backward if operator.phase == "backward" else 1.0)
+            seconds *= 1.0 if self.software.has_native_attention else c.attention_portable
         else:
             seconds *= c.stream * self.software.share(operator)
         return seconds, estimate.basis
 
+    def _cast_s(self, operator: Operator) -> float:
+        """Casting what a float8 product of activations or of their gradient reads; its weight gradient uses the same."""
+        if operator.phase == "weight_gradient":
+            return 0.0
+        m, _, k = operator.shape[-3:]
+        groups = operator.shape[0] if operator.kind == "grouped_matmul" else 1
+        num_bytes = CAST_BYTES * groups * m * k * self.software.cast_share
+        rate = self.kernels.device.memory_bandwidth_bytes_per_s * STREAM_EFFICIENCY
+        return num_bytes / rate * self.constants.stream
+
     def exchange_cost(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> Cost:
-        """As `links` prices it, times what a step makes of it, over N nodes less the decay of their rate."""
+        """As `links` prices it, times what a step makes of it; over nodes the slower the more members there are."""
         cost = self.links.exchange_cost(exchange, num_bytes, devices)
         per_node = self.links.cluster.levels[0].num_devices
-        nodes = len({device // per_node for device in devices})
-        if nodes == 1:
+        if len({device // per_node for device in devices}) == 1:
             return cost.scaled(self.constants.node_exchange)
-        return cost.scaled(self.constants.network_exchange * (nodes / 2) ** self.constants.network_decay)
+        return cost.scaled(self.constants.network_exchange * (1 + self.constants.crowding * len(devices)))
 
     def flows(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> tuple[Flow, ...]:
         """As `links` says."""

@@ -10,7 +10,7 @@ import csv
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -149,9 +149,9 @@ def predict_rows(
         except MeshwrightError as error:
             found.append(_skipped(row, error))
             continue
-        key = (job.plan, job.cluster)
+        key = (_nameless(job.plan), job.cluster)
         if key not in known:
-            known[key] = _predicted(predict_plan, *key)
+            known[key] = _predicted(predict_plan, job.plan, job.cluster)
         found.append(_of_row(job, known[key]))
     log.debug("%d rows, %d distinct layouts", len(rows), len(known))
     return found
@@ -163,13 +163,14 @@ def predict_layout(plan: Plan, cluster: ClusterSpec) -> LayoutPrediction:
     from meshwright.planner.memory_estimate import estimate_memory
     from meshwright.planner.step_prediction import predict_step
 
+    schedule = catalog.find_schedule(plan.schedule)  # an unknown name is refused before anything is lowered
     step = predict_step(plan, cluster).step
-    memory = estimate_memory(plan, cluster, catalog.find_schedule(plan.schedule))
+    memory = estimate_memory(plan, cluster, schedule)
     return LayoutPrediction(
         step,
-        allocated_bytes=float(max(memory.allocated_bytes)),
-        reserved_bytes=float(max(memory.reserved_bytes)),
-        upper_bytes=float(max(memory.upper_bytes)),
+        allocated_bytes=memory.allocated_bytes,
+        reserved_bytes=memory.reserved_bytes,
+        upper_bytes=memory.upper_bytes,
     )
 
 
@@ -177,6 +178,11 @@ def _job_of(row: TrainingRow) -> TrainingJob:
     from meshwright.evidence.training_job import job_of
 
     return job_of(row)
+
+
+def _nameless(plan: Plan) -> Plan:
+    """The plan without where its model comes from: rows of one configuration differ in nothing else."""
+    return replace(plan, model=replace(plan.model, name="", source=""))
 
 
 def _predicted(

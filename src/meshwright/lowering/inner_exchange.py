@@ -16,6 +16,7 @@ from __future__ import annotations
 from meshwright.ir.table import Exchange, Inner
 from meshwright.lowering.mesh import expert_axes
 from meshwright.lowering.order import FIRST_AXIS
+from meshwright.lowering.refine import has_vocabulary_share, is_vocabulary_split
 from meshwright.specs.layer_operator import MicrobatchShape
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.plan import Plan
@@ -36,7 +37,7 @@ def inner_exchanges(plan: Plan, layers: StageLayers, name: str, shape: Microbatc
         found += _context(plan, layers, shape, is_backward)
     if plan.ep > 1:
         found += _expert(plan, layers, shape)
-    if plan.vocabulary != "ends" and plan.pp > 1:
+    if has_vocabulary_share(plan, layers):
         found += _vocabulary(plan, shape)
     return tuple(each for each in found if each.count)
 
@@ -45,7 +46,7 @@ def _tensor(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward
     """Of all blocks, of the embedding's rows and of the head with its loss."""
     num_bytes = float(shape.num_tokens * plan.model.hidden_size * shape.element_bytes)
     beside = "matmul" if "tp" in plan.overlap else ""
-    has_ends = plan.vocabulary == "ends"
+    has_ends = not is_vocabulary_split(plan)
     sums = _num_sums(plan, layers)
     sums += has_ends and (layers.has_head if is_backward else layers.has_embedding)
 

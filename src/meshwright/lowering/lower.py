@@ -14,6 +14,7 @@ from meshwright.lowering.parameter_group import (
     gradient_sizes,
     group_bytes,
     held_groups,
+    num_stepped_parameters,
     reduction_algorithms,
 )
 from meshwright.lowering.recompute import Recompute
@@ -73,7 +74,7 @@ def lower(
         program = GatherParameters(gather_exchanges(held), "gather" in plan.overlap)(program)
     if plan.sharding == "zero3":
         program = Unshard(gather_exchanges(held))(program)
-    return with_works(program, works(plan, stages))
+    return with_works(program, works(plan, stages, num_stepped_parameters(program, held)))
 
 
 def _computes(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshwright.ir.program import Program
 from meshwright.ir.table import Exchange, ParameterGroup, Size, ValueBytes
 from meshwright.lowering.mesh import (
     collapsed_axes,
@@ -13,6 +14,8 @@ from meshwright.lowering.mesh import (
     num_members,
     shard_axes,
 )
+from meshwright.lowering.reduction import owns
+from meshwright.lowering.refine import has_vocabulary_share, is_vocabulary_split
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.plan import Plan
@@ -42,19 +45,19 @@ class HeldGroup:
 def held_groups(plan: Plan, stages: Sequence[StageLayers]) -> tuple[HeldGroup, ...]:
     """Groups of a plan whose program has these stages: one a stage, its experts apart where they are divided, and a
     table that two stages tie."""
-    tied = is_split_tie(plan)
+    tied = is_split_tie(plan, stages)
     held = []
     for number, layers in enumerate(stages):
         dense, experts = num_local_parameters(plan, layers)
         if tied and (layers.has_embedding or layers.has_head):
-            dense -= plan.model.num_embedding_parameters // plan.tp
+            dense -= plan.model.num_head_parameters // plan.tp
         if experts and plan.ep > 1:
             held.append(_held(plan, f"stage{number}", (number,), dense, data_axes(plan)))
             held.append(_held(plan, f"stage{number}.experts", (number,), experts, expert_data_axes(plan)))
         else:
             held.append(_held(plan, f"stage{number}", (number,), dense + experts, data_axes(plan)))
     if tied:
-        table = plan.model.num_embedding_parameters // plan.tp
+        table = plan.model.num_head_parameters // plan.tp
         held.append(_held(plan, TIED, (0, len(stages) - 1), table, data_axes(plan)))
     return tuple(held)
 
@@ -73,30 +76,28 @@ def num_local_parameters(plan: Plan, layers: StageLayers) -> tuple[int, int]:
     count apart), experts by ep and their own tensor-parallel degree; both vocabulary layers by pp where they are split."""
     model = plan.model
     own, ends = layers, 0
-    if plan.vocabulary != "ends" and plan.pp > 1:
+    if is_vocabulary_split(plan):
         own = layers._replace(has_embedding=False, has_head=False)
-        is_first_chunk = layers.first_block < max(1, model.num_layers // plan.num_chunks)
-        pieces = max(1, model.num_layers // plan.num_stages)
-        share = max(1, layers.num_blocks) / pieces if is_first_chunk else 0.0
-        both = model.num_embedding_parameters + model.num_head_parameters
-        ends = int(share * both / plan.pp)
+        both = model.num_embedding_parameters
+        both += 0 if model.has_tied_embeddings else model.num_head_parameters
+        ends = both // plan.pp if has_vocabulary_share(plan, layers) else 0
+        ends += model.num_norm_parameters if layers.has_head else 0
     experts = num_stage_expert_parameters(model, own)
     dense = num_stage_parameters(model, own) - experts + ends
     return -(-dense // plan.tp), -(-experts // (plan.ep * plan.expert_tp))
 
 
-def num_stepped_parameters(plan: Plan, layers: StageLayers) -> int:
-    """Parameters that one device's optimizer updates of a stage."""
-    dense, experts = num_local_parameters(plan, layers)
-    if plan.sharding == "none":
-        return dense + experts
-    own = tuple(axis for axis in shard_axes(plan) if axis in expert_data_axes(plan))
-    return -(-dense // num_members(plan, shard_axes(plan))) + -(-experts // num_members(plan, own))
+def num_stepped_parameters(program: Program, held: Sequence[HeldGroup]) -> tuple[int, ...]:
+    """Parameters that the STEP of each stage updates on one device: those of its own groups, or its part of them."""
+    return tuple(
+        sum(-(-held[g].num_parameters // held[g].num_shards) for g in groups if owns(program, stage, g))
+        for stage, groups in enumerate(program.tables.groups_of_stage)
+    )
 
 
-def is_split_tie(plan: Plan) -> bool:
-    """Do two stages hold the same table?"""
-    return plan.model.has_tied_embeddings and plan.num_stages > 1 and plan.vocabulary == "ends"
+def is_split_tie(plan: Plan, stages: Sequence[StageLayers]) -> bool:
+    """Do two stages of the program use the same table?"""
+    return plan.model.has_tied_embeddings and len(stages) > 1 and not is_vocabulary_split(plan)
 
 
 def group_bytes(plan: Plan, held: Sequence[HeldGroup]) -> tuple[ValueBytes, ...]:

@@ -45,8 +45,10 @@ class ReduceGradients:
                 if exchange not in exchanges:
                     exchanges.append(exchange)
                 last = _last_contribution(program, stage, g)
-                before.append(last + 1)
-                lists.append(int(program.list_of_row[last]))
+                device = int(program.list_of_row[last])
+                # what nothing runs beside comes when all is computed: earlier it would only hold up others
+                before.append(last + 1 if self.is_beside else int(program.offsets[device + 1]))
+                lists.append(device)
                 rows.append((stage, part, exchanges.index(exchange)))
         if not rows:
             return program

@@ -28,6 +28,19 @@ def num_pieces(plan: Plan) -> tuple[int, ...]:
     return tuple(min(count, most) for count in blocks)
 
 
+def is_vocabulary_split(plan: Plan) -> bool:
+    """Are both vocabulary layers divided among the stages of the pipeline?"""
+    return plan.vocabulary != "ends" and plan.pp > 1
+
+
+def has_vocabulary_share(plan: Plan, layers: StageLayers) -> bool:
+    """Where they are: is this the piece that computes its device's share, the first of the device's first stage?"""
+    if not is_vocabulary_split(plan):
+        return False
+    first = {(stage.first_block, stage.num_blocks > 0) for stage in plan.stages()[: plan.pp]}
+    return (layers.first_block, layers.num_blocks > 0) in first
+
+
 def piece_layers(stages: Sequence[StageLayers], pieces: Sequence[int]) -> tuple[StageLayers, ...]:
     """Layers of every piece, in the order of the model: blocks as even as can be, embedding first, head last."""
     found = []

@@ -11,6 +11,7 @@ from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Effect, Exchange, Kind, Pattern, ValueKind
 from meshwright.ir.vocabulary import VALUE_KINDS, register_name, register_value_kind
 from meshwright.lowering.order import with_effects
+from meshwright.lowering.reduction import owns
 
 # Groups of a stage that are gathered while another one computes: FSDP's limit of gathers in flight
 # (torch.distributed.fsdp, limit_all_gathers).
@@ -136,7 +137,7 @@ class GatherParameters:
         for row in np.flatnonzero(is_step).tolist():
             device, stage = int(program.list_of_row[row]), int(c.stage[row])
             for part, g in enumerate(t.groups_of_stage[stage]):
-                if g in self.exchanges and stage == max(t.groups[g].stages):
+                if g in self.exchanges and owns(program, stage, g):
                     before.append(int(program.offsets[device + 1]))
                     lists.append(device)
                     rows.append((stage, int(c.hop[row]), part, numbers[g]))

@@ -25,7 +25,8 @@ WHOLE = (
 )
 # A tensor of experts' biases added after the row-parallel product: whole along tp, divided along ep.
 WHOLE_OF_EXPERTS = ("down_proj_bias",)
-KEYS_AND_VALUES = ("k_proj.", "v_proj.")  # of grouped heads: a device has one head where there are fewer than tp
+# Of grouped heads: a device has one head where there are fewer than tp.
+KEYS_AND_VALUES = ("k_proj.", "v_proj.")
 
 
 class LocalParameters(NamedTuple):

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from meshwright.ir.table import Work
 from meshwright.lowering.inner_exchange import inner_exchanges
-from meshwright.lowering.parameter_group import num_stepped_parameters
+from meshwright.lowering.refine import has_vocabulary_share, is_vocabulary_split
 from meshwright.specs.layer_operator import MicrobatchShape, step_operators
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.operator import Operator, merged, total_bytes, total_flops
 from meshwright.specs.plan import Plan
+from meshwright.specs.software import software_class
 from meshwright.specs.stage_work import (
     PASSES,
     embedding_operators,
@@ -25,12 +26,17 @@ def microbatch_shape(plan: Plan) -> MicrobatchShape:
     """What one instruction of the plan works on, on one device."""
     return MicrobatchShape(
         plan.microbatch_size, plan.workload.sequence_length, plan.dtype, plan.tp, plan.ep, plan.cp,
-        plan.sequence_parallel, plan.expert_tp, plan.attention == "flash",
+        plan.sequence_parallel, plan.expert_tp, plan.attention == "flash", plan.gradient_dtype,
     )  # fmt: skip
 
 
-def works(plan: Plan, stages: Sequence[StageLayers]) -> dict[tuple[str, int], Work]:
-    """The work of every instruction name on every stage of the program; a stage's share is that of its blocks."""
+def works(
+    plan: Plan, stages: Sequence[StageLayers], num_stepped: Sequence[int]
+) -> dict[tuple[str, int], Work]:
+    """The work of every instruction name on every stage of the program; a stage's share is that of its blocks.
+
+    `num_stepped`: parameters that the STEP of each stage updates on one device.
+    """
     shape = microbatch_shape(plan)
     dims = (plan.microbatch_size, plan.workload.sequence_length)
     blocks_each = max(1.0, plan.model.num_layers / plan.pp)
@@ -42,7 +48,8 @@ def works(plan: Plan, stages: Sequence[StageLayers]) -> dict[tuple[str, int], Wo
     for number, (layers, share) in enumerate(zip(stages, shares, strict=True)):
         kinds = plan.model.block_kinds(layers.first_block, layers.num_blocks)
         for name in PASSES:
-            key = (name, tuple(kinds), layers.has_embedding, layers.has_head, share)
+            ends = (layers.has_embedding, layers.has_head, has_vocabulary_share(plan, layers))
+            key = (name, tuple(kinds), ends, share)
             if key not in known:
                 operators = pass_operators(plan, layers, name, shape)
                 inner = inner_exchanges(plan, layers, name, shape)
@@ -51,7 +58,7 @@ def works(plan: Plan, stages: Sequence[StageLayers]) -> dict[tuple[str, int], Wo
                     operators, inner,
                 )  # fmt: skip
             result[name, number] = known[key]
-        parameters = num_stepped_parameters(plan, layers)
+        parameters = num_stepped[number]
         operators = step_operators(parameters, plan.master_dtype or plan.dtype)
         result["STEP", number] = Work(
             "STEP", 0, (parameters,), plan.dtype, total_flops(operators), total_bytes(operators), share, operators
@@ -63,22 +70,22 @@ def pass_operators(
     plan: Plan, layers: StageLayers, name: str, shape: MicrobatchShape
 ) -> tuple[Operator, ...]:
     """What a pass runs: with selective recompute the backward (its input half) also runs again what was not kept."""
-    is_split = plan.vocabulary != "ends" and plan.pp > 1
+    is_split = is_vocabulary_split(plan)
     own = layers._replace(has_embedding=False, has_head=False) if is_split else layers
-    found = stage_operators(plan.model, own, name, shape)
+    if name == "R" and software_class(plan.software).stops_early:
+        found = recomputed_operators(plan.model, own, "full", shape)
+    else:
+        found = stage_operators(plan.model, own, name, shape)
     if name in ("B", "I") and plan.recompute in ("selective", "selective_op"):
         found = (*found, *recomputed_operators(plan.model, own, plan.recompute, shape))
-    if is_split:
-        found = (*found, *_vocabulary_share(plan, layers, name, shape))
+    if has_vocabulary_share(plan, layers):
+        found = (*found, *_vocabulary_share(plan, name, shape))
     return merged(found)
 
 
-def _vocabulary_share(
-    plan: Plan, layers: StageLayers, name: str, shape: MicrobatchShape
-) -> tuple[Operator, ...]:
-    """The part of both vocabulary layers that every device has where they are split over the pipeline: its first chunk
-    computes it. Rows of the table are padded to a whole number for each device."""
-    if layers.first_block >= plan.model.num_layers // plan.num_chunks and plan.num_chunks > 1:
-        return ()
-    local = replace(plan.model, vocabulary_size=-(-plan.model.vocabulary_size // plan.pp))
+def _vocabulary_share(plan: Plan, name: str, shape: MicrobatchShape) -> tuple[Operator, ...]:
+    """The part of both vocabulary layers that every device has where they are split over the pipeline. Rows of the table
+    are padded to a whole number for each device."""
+    rows = -(-plan.model.vocabulary_size // (plan.pp * plan.tp)) * plan.tp
+    local = replace(plan.model, vocabulary_size=rows)
     return (*embedding_operators(local, name, shape), *head_operators(local, name, shape))

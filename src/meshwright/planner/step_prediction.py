@@ -7,7 +7,7 @@ from typing import Any
 
 from meshwright.costs.collective_nccl import NcclCollectives
 from meshwright.costs.kernel_curve import GpuKernels
-from meshwright.costs.software import software_class
+from meshwright.specs.software import software_class
 from meshwright.costs.step_costs import StepConstants, StepCosts
 from meshwright.ir.program import Program
 from meshwright.ir.replay import Wiring, wire

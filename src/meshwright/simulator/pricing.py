@@ -66,19 +66,23 @@ def _device_classes(program: Program, placement: Placement | None) -> tuple[Ints
     """Class of every list's device and the spec of every class.
 
     Lists are of one class where their devices are alike and, if works exchange inside, stand at the same place in their
-    nodes: then their groups lie alike, too.
+    nodes, and so do the members of their groups.
     """
     if placement is None:
         return np.zeros(program.num_lists, dtype=np.int64), [None]
-    has_inner = any(work.inner for work in program.tables.works)
+    exchanges = tuple(dict.fromkeys(inner.exchange for work in program.tables.works for inner in work.inner))
+    node_sizes = tuple(level.num_devices for level in placement.cluster.levels[:-1])
     known: dict[tuple[Any, ...], int] = {}
     classes = np.zeros(program.num_lists, dtype=np.int64)
     specs: list[Any] = []
     for device in range(program.num_lists):
         number = placement.of_list(program, device)
         spec = placement.cluster.devices[number]
-        place = tuple(number % level.num_devices for level in placement.cluster.levels[:-1])
-        key = (spec.name, *place) if has_inner else (spec.name,)
+        key: tuple[Any, ...] = (spec.name,)
+        for exchange in exchanges:
+            ends = np.array(placement.ends(program, device, Kind.COLLECTIVE, exchange))
+            for size in node_sizes:
+                key += (number % size, *(ends // size - number // size).tolist())
         if key not in known or specs[known[key]] != spec:
             known[key] = len(specs)
             specs.append(spec)
@@ -182,7 +186,8 @@ def with_inner(
         own = tuple(operator for operator in work.operators if operator.kind == kind)
         covered = computes.cost(work._replace(operators=own, inner=()), spec).seconds if own else 0.0
         added += max(0.0, seconds - covered)
-    return replace(cost, seconds=cost.seconds + added, basis=weakest(*bases))
+    added = max(0.0, added - cost.slack_s)
+    return replace(cost, seconds=cost.seconds + added, slack_s=0.0, basis=weakest(*bases))
 
 
 def _demands(

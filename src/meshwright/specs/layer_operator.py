@@ -56,7 +56,8 @@ class MicrobatchShape(NamedTuple):
     `tp` devices share every block's matrices, `ep` devices its experts: each has num_experts / ep of them and,
     as all of them route their own tokens, as many rows as without. Where `ep` devices include those of a
     tensor-parallel group, `expert_tp` is 1 (0: as `tp`). `cp` devices share every sequence, each with as many
-    early as late pieces, so that causal attention is balanced. `sequence_parallel`: norms and residuals are
+    early as late pieces, so that causal attention is balanced. Gradients are summed in `gradient_dtype` (empty: as
+    `dtype`). `sequence_parallel`: norms and residuals are
     divided along tp. `has_fused_attention`: no score matrix is stored.
     """
 
@@ -69,6 +70,7 @@ class MicrobatchShape(NamedTuple):
     sequence_parallel: bool = False
     expert_tp: int = 0
     has_fused_attention: bool = True
+    gradient_dtype: str = ""
 
     @property
     def num_tokens(self) -> int:
@@ -129,8 +131,10 @@ def _matmul(
 ) -> Operator:
     """[m, k] @ [k, n], each matrix touched once; a sum in place is read as well as written."""
     m, n, k = dims
-    num_results = 2 if phase == "weight_gradient" else 1
-    size_bytes = (m * k + k * n + num_results * m * n) * shape.element_bytes
+    result_bytes = shape.element_bytes
+    if phase == "weight_gradient":
+        result_bytes = 2 * dtype_bytes(shape.gradient_dtype or shape.dtype)
+    size_bytes = (m * k + k * n) * shape.element_bytes + m * n * result_bytes
     return Operator("matmul", 2.0 * m * n * k, size_bytes, dims, phase=phase, label=label)
 
 
@@ -270,10 +274,18 @@ def head_layout(model: ModelSpec, local: LocalSizes, shape: MicrobatchShape) -> 
 def _attention_flops(
     model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, window: int, products: tuple[int, int]
 ) -> float:
-    """`products` over the widths of a query and of a value: 2 FLOPs a number for each pair of query and key."""
-    pairs = shape.num_sequences * local.heads * attended_pairs(shape.local_length, window)
+    """`products` over the widths of a query and of a value: 2 FLOPs a number for each pair of query and key, of one
+    of the `_num_attentions`."""
+    pairs = shape.num_sequences * local.heads * attended_pairs(shape.sequence_length, window)
+    pairs /= shape.cp * _num_attentions(shape, window)
     value_dim = model.value_head_dim or model.head_dim
     return pairs * 2 * (products[0] * model.head_dim + products[1] * value_dim)
+
+
+def _num_attentions(shape: MicrobatchShape, window: int) -> int:
+    """Causal products of S / cp tokens that a device's queries make: one with each of cp pieces of the keys, or with its
+    own alone where the window is shorter than a piece."""
+    return 1 if 0 < window < shape.local_length else shape.cp
 
 
 def _attention_dims(
@@ -298,7 +310,8 @@ def attention_forward(
     columns = local.query + local.key + local.value + local.result
     size_bytes = columns * shape.num_tokens * shape.element_bytes
     dims = _attention_dims(model, local, shape, window)
-    return (Operator("attention", flops, size_bytes, dims, shape.cp, label="attention"),)
+    count = _num_attentions(shape, window)
+    return (Operator("attention", flops, size_bytes, dims, count, label="attention"),)
 
 
 def attention_backward(
@@ -312,8 +325,9 @@ def attention_backward(
     columns = 2 * (local.query + local.key + local.value + local.result)
     size_bytes = columns * shape.num_tokens * shape.element_bytes
     dims = _attention_dims(model, local, shape, window)
+    count = _num_attentions(shape, window)
     return (
-        Operator("attention", flops, size_bytes, dims, shape.cp, phase="backward", label="attention backward"),
+        Operator("attention", flops, size_bytes, dims, count, phase="backward", label="attention backward"),
     )
 
 

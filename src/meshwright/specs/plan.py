@@ -12,6 +12,7 @@ from meshwright.specs.dtype import DTYPE_BYTES
 from meshwright.specs.error import PlanError
 from meshwright.specs.layers import StageLayers, split_layers, stage_layers
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.software import software_class
 from meshwright.specs.workload import Workload
 
 Recompute = Literal["none", "selective", "selective_op", "full"]
@@ -55,7 +56,7 @@ class Plan:
     format in which gradients are summed and reduced, `master_dtype` that of the optimizer's own copy of the
     parameters and of its moments (empty: `dtype`, and no copy). `overlap` names the communication that runs
     beside computes: "reduce" (gradients), "gather" (parameters), "tp" (tensor parallelism). `software` names an
-    efficiency class (`costs.software`; empty: the default). `device_order` lists the cluster's device numbers in
+    efficiency class (`specs.software`; empty: the default). `device_order` lists the cluster's device numbers in
     mesh order (empty: as they are numbered).
 
     Raises PlanError when the parts contradict each other.
@@ -285,6 +286,7 @@ class Plan:
                 raise PlanError(f"{name} is {getattr(self, name)!r}", allowed=allowed)
         if not set(self.overlap) <= set(OVERLAPS) or len(set(self.overlap)) < len(self.overlap):
             raise PlanError(f"overlap is {self.overlap}", allowed=f"each of {', '.join(OVERLAPS)} at most once")
+        software_class(self.software)
         self._check_sharding()
 
     def _check_sharding(self) -> None:

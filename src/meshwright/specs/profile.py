@@ -49,6 +49,7 @@ CONSTANTS: Mapping[str, str] = {
     "exchange_host_s": "seconds the host is held by posting one point-to-point exchange",
     "compute_slowdown": "seconds of a compute while a transfer runs / seconds alone",
     "transfer_slowdown": "seconds of a transfer while computes run / seconds alone",
+    "step_factor": "seconds of a training step as a log shows it / seconds predicted",
 }
 
 

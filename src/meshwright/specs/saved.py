@@ -1,135 +1,47 @@
 """Bytes a stage keeps per token: for the backward (with and without recompute), for W, and on its boundary.
 
-Counted per tensor for the decoder that `executor` runs, as automatic differentiation keeps them; parameters
-and what lives only inside one operation are not counted. A tensor that two operations keep counts once.
-Experts keep what balanced routing gives them; a token has `num_experts_per_token` rows there.
+What one block keeps, tensor by tensor, stands in `saved_block`; here tensors become stages. `saved_bytes_per_token` is
+what the decoder that `executor` runs keeps on one device; `stage_saved_bytes` is for any software on one device of a
+tensor-parallel group. Parameters and what lives only inside one operation are not counted.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from meshwright.specs.dtype import dtype_bytes
-from meshwright.specs.expert_operator import INDEX_BYTES
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.parameter import block_parameters
+from meshwright.specs.saved_block import (
+    TOKEN_BYTES,
+    SavedTensor,
+    SavingContext,
+    block_saved,
+    context_saved,
+    embedding_saved,
+    head_saved,
+    tensor_bytes,
+)
 
-TOKEN_BYTES = 8  # token numbers are int64
+__all__ = [
+    "TOKEN_BYTES",
+    "SavedTensor",
+    "SavingContext",
+    "block_saved",
+    "boundary_bytes_per_token",
+    "context_saved",
+    "embedding_saved",
+    "head_saved",
+    "num_stage_expert_parameters",
+    "num_stage_parameters",
+    "pending_bytes_per_token",
+    "pending_gradient_bytes_per_token",
+    "saved_bytes_per_token",
+    "stage_saved_bytes",
+    "tensor_bytes",
+]
 
-
-class SavedTensor(NamedTuple):
-    """One tensor kept from forward to backward: numbers per token, bytes of one, and who reads it."""
-
-    name: str
-    elements_per_token: int
-    element_bytes: int
-    reader: str
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes per token."""
-        return self.elements_per_token * self.element_bytes
-
-
-def block_saved(model: ModelSpec, dtype: str = "float32", block: int = 0) -> tuple[SavedTensor, ...]:
-    """What block number `block` keeps for its backward, nothing recomputed.
-
-    The block's input belongs to this block; its output is the next layer's input. Attention keeps q, k and v
-    by heads, turned and scaled, so the projection's own output goes, except where a norm of q and k needs it.
-    Attention's probabilities are computed again in the backward.
-    """
-    b, hidden = dtype_bytes(dtype), model.hidden_size
-    num_statistics = (2 if model.is_gpt2 else 1) * (4 if model.has_post_norms else 2)
-    kept = [
-        SavedTensor("input", hidden, b, "first norm"),
-        SavedTensor("norm statistics", num_statistics, b, "the block's norms"),
-        SavedTensor("first norm's output", hidden, b, "qkv weight gradient"),
-        SavedTensor("q, k, v by heads", model.qkv_size, b, "attention"),
-        SavedTensor("attention output", model.result_size, b, "output weight gradient"),
-        SavedTensor("middle residual", hidden, b, "second norm"),
-        SavedTensor("second norm's output", hidden, b, "up weight gradient"),
-    ]
-    if model.has_query_key_norm:
-        kept.append(SavedTensor("qkv", model.qkv_size, b, "norm of q and k"))
-        kept.append(SavedTensor("q and k statistics", model.num_heads + model.num_kv_heads, b, "same"))
-    if model.has_latent_attention:
-        kept += _latent_saved(model, b)
-    if model.has_post_norms:
-        kept.append(SavedTensor("output projection's output", hidden, b, "norm after attention"))
-        kept.append(SavedTensor("MLP's output", hidden, b, "norm after the MLP"))
-    if model.block_kind(block).has_experts:
-        return (*kept, *_expert_saved(model, b))
-    return (*kept, *_mlp_saved(model, model.intermediate_size, b))
-
-
-def _mlp_saved(model: ModelSpec, inner: int, b: int, prefix: str = "") -> list[SavedTensor]:
-    """Of an MLP `inner` wide; its input is the second norm's output."""
-    kept = [SavedTensor(f"{prefix}activation output", inner, b, "down weight gradient")]
-    if model.has_gated_mlp:
-        kept.append(SavedTensor(f"{prefix}gate and up", 2 * inner, b, "activation"))
-        activated = "GELU" if model.is_gemma else "SiLU"
-        kept.append(SavedTensor(f"{prefix}{activated} of gate", inner, b, "activation's product"))
-    else:
-        kept.append(SavedTensor(f"{prefix}up", inner, b, "GELU"))
-    return kept
-
-
-def _latent_saved(model: ModelSpec, b: int) -> list[SavedTensor]:
-    """Latents before and after their norms, and the statistics of these."""
-    rank, query_rank = model.key_value_rank, model.query_rank
-    kept = [
-        SavedTensor("key-value latent", rank + model.rotary_head_dim, b, "its norm"),
-        SavedTensor("key-value latent norm's output", rank, b, "weight gradient of what it is widened by"),
-        SavedTensor("latent statistics", 2 if query_rank else 1, b, "norms of latents"),
-    ]
-    if query_rank:
-        kept.append(SavedTensor("query latent", query_rank, b, "its norm"))
-        kept.append(SavedTensor("query latent norm's output", query_rank, b, "same as of keys and values"))
-    return kept
-
-
-def _expert_saved(model: ModelSpec, b: int) -> list[SavedTensor]:
-    """Of routing, of the experts a token goes to, and of the shared ones."""
-    hidden, chosen = model.hidden_size, model.num_experts_per_token
-    kept = [
-        SavedTensor("router probabilities", model.num_experts, b, "routing"),
-        SavedTensor("expert weights", chosen, b, "combine"),
-        SavedTensor("expert numbers", chosen, INDEX_BYTES, "dispatch and combine"),
-        SavedTensor("dispatched rows", chosen * hidden, b, "gate_up weight gradient of experts"),
-        SavedTensor("experts' output", chosen * hidden, b, "gradient of expert weights"),
-        *_mlp_saved(model, chosen * model.expert_intermediate_size, b, "experts' "),
-    ]
-    if model.shared_intermediate_size:
-        kept += _mlp_saved(model, model.shared_intermediate_size, b, "shared ")
-    if model.has_shared_gate:
-        kept.append(SavedTensor("shared output and its gate", hidden + 1, b, "gating"))
-    return kept
-
-
-def head_saved(model: ModelSpec, dtype: str = "float32") -> tuple[SavedTensor, ...]:
-    """What final norm, vocabulary head and loss keep: the logits' log-probabilities are the large one."""
-    b = dtype_bytes(dtype)
-    capped = (
-        (SavedTensor("tanh of logits", model.vocabulary_size, b, "cap"),) if model.final_logit_cap else ()
-    )
-    return (
-        *capped,
-        SavedTensor("input", model.hidden_size, b, "final norm"),
-        SavedTensor("norm statistics", 2 if model.is_gpt2 else 1, b, "final norm"),
-        SavedTensor("norm's output", model.hidden_size, b, "vocabulary weight gradient"),
-        SavedTensor("log-probabilities", model.vocabulary_size, b, "loss"),
-        SavedTensor("targets", 1, TOKEN_BYTES, "loss"),
-    )
-
-
-def embedding_saved(model: ModelSpec) -> tuple[SavedTensor, ...]:
-    """What the embedding keeps: the token numbers, and with learned positions theirs (once for a microbatch,
-    counted as if for each of its sequences). Its output is the first block's input.
-    """
-    tokens = SavedTensor("tokens", 1, TOKEN_BYTES, "scatter into the table")
-    positions = SavedTensor("positions", 1, TOKEN_BYTES, "scatter into the table of positions")
-    return (tokens, positions) if model.has_learned_positions else (tokens,)
+# What the head keeps, without what is as wide as the vocabulary.
+HEAD_ROWS = ("input", "norm statistics", "norm's output", "targets")
 
 
 def saved_bytes_per_token(
@@ -150,6 +62,27 @@ def saved_bytes_per_token(
     if layers.has_head:
         kept += head_saved(model, dtype)
     return sum(tensor.bytes_per_token for tensor in kept)
+
+
+def stage_saved_bytes(
+    model: ModelSpec, layers: StageLayers, context: SavingContext, sequence_length: int = 0
+) -> float:
+    """Bytes per token that one device keeps of a stage from F to its backward, in the software that `context` describes.
+
+    Recompute works by blocks: "full" keeps every block's input. The loss is left out: logits and what is made of them
+    live from the end of F to the begin of the backward behind it, and are counted as the moment of the loss.
+    `sequence_length` counts the keys of one query, where scores are kept.
+    """
+    total = 0.0
+    for block, count in model.block_kinds(layers.first_block, layers.num_blocks):
+        kept = context_saved(model, context, block, sequence_length)
+        total += count * sum(tensor_bytes(model, tensor, context) for tensor in kept)
+    if layers.has_embedding:
+        total += sum(tensor.bytes_per_token for tensor in embedding_saved(model))
+    if layers.has_head:
+        rows = [tensor for tensor in head_saved(model, context.dtype) if tensor.name in HEAD_ROWS]
+        total += sum(tensor_bytes(model, tensor, context) for tensor in rows)
+    return total
 
 
 def pending_bytes_per_token(model: ModelSpec, layers: StageLayers, dtype: str = "float32") -> int:

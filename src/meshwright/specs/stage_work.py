@@ -85,7 +85,8 @@ def recomputed_operators(
     """What the backward of a stage runs again when less than everything is recomputed.
 
     selective: the attention core. selective_op: of every block all but attention and every second product, whose
-    results are kept (torchtitan's policy "op"). Nothing for other choices.
+    results are kept (torchtitan's policy "op"). full, of software that stops early: all but the last product of
+    every block, whose result the backward does not need (torch.utils.checkpoint without reentry).
     """
     found: list[Operator] = []
     for block, count in model.block_kinds(layers.first_block, layers.num_blocks):
@@ -95,7 +96,9 @@ def recomputed_operators(
         elif recompute == "selective_op":
             again = _not_kept(block_operators(model, "F", shape, block))
         else:
-            again = ()
+            forward = block_operators(model, "F", shape, block)
+            last = max(i for i, each in enumerate(forward) if each.kind in ("matmul", "grouped_matmul"))
+            again = forward[:last]
         found += repeated(again, count)
     return tuple(found)
 

@@ -1,0 +1,79 @@
+"""Software classes: what a training stack's kernels touch, keep and launch; a handful, by name, with what is known of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from meshwright.specs.error import UnknownNameError
+from meshwright.specs.operator import Operator
+
+
+@dataclass(frozen=True)
+class SoftwareClass:
+    """One kind of training software.
+
+    Attributes:
+        name: what a plan's `software` says.
+        meaning: for people.
+        traffic: operator variant or kind -> share of its unfused 16-bit traffic that the kernels of this class move.
+        gap_share: of the gaps between kernels of a framework that launches each operation by itself, the part that is left.
+        cast_share: of the traffic of casts to float8, the part that no other kernel does on the way.
+        has_native_attention: attention kernels written for the chip's generation; else portable ones, which use what
+            all generations have.
+        stops_early: recompute ends with the last tensor that the backward needs; the product behind it is not run.
+    """
+
+    name: str
+    meaning: str
+    traffic: Mapping[str, float] = field(default_factory=dict, hash=False)
+    gap_share: float = 1.0
+    cast_share: float = 1.0
+    has_native_attention: bool = True
+    stops_early: bool = False
+
+    def share(self, operator: Operator) -> float:
+        """Of the unfused bytes of an operator, the part that is moved."""
+        return self.traffic.get(operator.variant, self.traffic.get(operator.kind, 1.0))
+
+
+# Shares of unfused traffic. Fused activation: a gated one reads gate and up and writes the product (3 of 5 touches),
+# backward reads three and writes two (5 of 9). A residual added by the norm behind it is read once less (2 of 3).
+_FUSED = {"activation": 0.6, "activation_backward": 0.56, "elementwise": 0.67}
+# The loss, in bytes for one logit, of 4 forward and 8 backward that are counted unfused in 16 bits.
+# One kernel that reads 16-bit logits, and writes their gradient in their place: 2 and 4 (flash-attn's cross entropy).
+_FUSED_LOSS = {"loss": 0.5, "loss_backward": 0.5}
+# Logits copied to float32, log-probabilities written and read, and the same back: 14 and 14 (torch cross_entropy).
+_FLOAT_LOSS = {"loss": 3.5, "loss_backward": 1.75}
+# The same, with the copies and sums joined by a compiler: 6 and 8.
+_COMPILED_LOSS = {"loss": 1.5, "loss_backward": 1.0}
+
+CLASSES: Mapping[str, SoftwareClass] = {
+    each.name: each
+    for each in (
+        SoftwareClass(
+            "fused", "hand-fused kernels for norms, activations and casts (Megatron-LM with Transformer Engine)",
+            {**_FUSED, **_COMPILED_LOSS}, cast_share=0.5,
+        ),
+        SoftwareClass(
+            "eager", "every operation by itself, as PyTorch launches it; the loss in float32",
+            _FLOAT_LOSS, has_native_attention=False, stops_early=True,
+        ),
+        SoftwareClass(
+            "eager, fused loss", "every operation by itself, but the loss in one kernel (llm-foundry)",
+            _FUSED_LOSS, has_native_attention=False, stops_early=True,
+        ),
+        SoftwareClass(
+            "compiled", "the compiler fuses what lies between products (torch.compile)",
+            {**_FUSED, **_COMPILED_LOSS}, cast_share=0.5, has_native_attention=False, stops_early=True,
+        ),
+    )
+}  # fmt: skip
+DEFAULT_CLASS = "fused"
+
+
+def software_class(name: str) -> SoftwareClass:
+    """The class of this name; the default for an empty one. Raises UnknownNameError."""
+    if name and name not in CLASSES:
+        raise UnknownNameError("software class", name, sorted(CLASSES))
+    return CLASSES[name or DEFAULT_CLASS]

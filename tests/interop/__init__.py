@@ -1,0 +1,1 @@
+"""Tests of configurations and logs of other programs."""

@@ -1,0 +1,139 @@
+"""Exchanges inside a stage: how often and how many bytes, by the formulas of the papers that invented them."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright.lowering.inner_exchange import LOSS_ELEMENT_BYTES, LOSS_EXCHANGES
+from meshwright.specs import ModelSpec, model_from_config
+from tests.lowering.plans import DENSE, EXPERTS, SEQUENCE, inner_of, lowered, plan, work_of
+from tests.specs.configs import DEEPSEEK_V2
+
+B = 3  # sequences of a microbatch
+TENSOR, CONTEXT, EXPERT, VOCABULARY = (
+    f"{kind} parallel" for kind in ("tensor", "context", "expert", "vocabulary")
+)
+HIDDEN_BYTES = B * SEQUENCE * DENSE.hidden_size * 2.0  # [tokens, hidden] in bfloat16
+
+
+def program_of(model: ModelSpec = DENSE, **choices):
+    """Unrefined, one block a stage where pp is 4."""
+    return lowered(plan(model, microbatch_size=B, **choices), None)
+
+
+def test_nothing_is_sent_inside_without_a_degree():
+    program = program_of(pp=2, dp=2, sharding="zero3")
+    assert not any(work.inner for work in program.tables.works)
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_tensor_parallel_adds_two_sums_a_block_and_pass(tp):
+    """Shoeybi et al. 2019, section 3: two all-reduces of [tokens, hidden] forward, two backward."""
+    program = program_of(pp=4, tp=tp)
+    for stage in (1, 2):
+        for name in ("F", "B"):
+            assert inner_of(work_of(program, name, stage), TENSOR) == {("all_reduce", HIDDEN_BYTES): 2}
+    embedding, head = work_of(program, "F", 0), work_of(program, "F", 3)
+    assert inner_of(embedding, TENSOR) == {("all_reduce", HIDDEN_BYTES): 3}
+    loss = ("all_reduce", float(B * SEQUENCE * LOSS_ELEMENT_BYTES))
+    assert inner_of(head, TENSOR) == {("all_reduce", HIDDEN_BYTES): 2, loss: LOSS_EXCHANGES}
+    assert inner_of(work_of(program, "B", 0), TENSOR) == {("all_reduce", HIDDEN_BYTES): 2}
+    assert inner_of(work_of(program, "B", 3), TENSOR) == {("all_reduce", HIDDEN_BYTES): 3}
+
+
+def test_sequence_parallel_gathers_and_scatters_the_same_and_gathers_again_backward():
+    """Korthikanti et al. 2022, section 4.2.2: as many bytes as tensor parallelism alone, and the gather again."""
+    program = program_of(pp=4, tp=2, sequence_parallel=True)
+    forward, backward = (inner_of(work_of(program, name, 1), TENSOR) for name in ("F", "B"))
+    assert forward == {("reduce_scatter", HIDDEN_BYTES): 2, ("all_gather", HIDDEN_BYTES): 2}
+    assert backward == {("reduce_scatter", HIDDEN_BYTES): 2, ("all_gather", HIDDEN_BYTES): 4}
+    hidden = [inner for inner in work_of(program, "B", 1).inner if inner.beside]
+    assert [(inner.exchange.algorithm, inner.count, inner.beside) for inner in hidden] == [
+        ("all_gather", 2, "matmul")
+    ]
+    first, last = work_of(program, "F", 0), work_of(program, "B", 3)
+    assert inner_of(first, TENSOR)["reduce_scatter", HIDDEN_BYTES] == 3
+    assert inner_of(last, TENSOR) == {("reduce_scatter", HIDDEN_BYTES): 3, ("all_gather", HIDDEN_BYTES): 5}
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_tensor_exchanges_run_beside_products_only_where_the_plan_says(sequence_parallel):
+    choices = {"pp": 4, "tp": 2, "sequence_parallel": sequence_parallel}
+    waiting = work_of(program_of(**choices), "F", 1).inner
+    hidden = work_of(program_of(overlap=("tp",), **choices), "F", 1).inner
+    assert {inner.beside for inner in waiting} == {""} and {inner.beside for inner in hidden} == {"matmul"}
+    assert [inner._replace(beside="") for inner in hidden] == list(waiting)
+
+
+@pytest.mark.parametrize(("tp", "kv_heads"), [(1, 4), (2, 2), (8, 1)])
+def test_context_parallel_moves_keys_and_values_of_the_whole_sequence(tp, kv_heads):
+    """Liu et al. 2023: every device sees all keys and values of its heads; backward their gradients return."""
+    program = program_of(pp=4, cp=2, tp=tp)
+    num_bytes = B * SEQUENCE * 2 * kv_heads * DENSE.head_dim * 2.0
+    assert inner_of(work_of(program, "F", 1), CONTEXT) == {("all_gather", num_bytes): 1}
+    both = {("all_gather", num_bytes): 1, ("reduce_scatter", num_bytes): 1}
+    assert inner_of(work_of(program, "B", 1), CONTEXT) == both
+    assert {inner.beside for inner in work_of(program, "B", 1).inner if inner.label == CONTEXT} == {
+        "attention"
+    }
+
+
+@pytest.mark.parametrize(
+    ("degrees", "share"),
+    [
+        ({"dp": 2, "ep": 2}, 1),
+        ({"dp": 4, "ep": 2}, 1),
+        ({"dp": 2, "cp": 2, "ep": 4}, 2),  # half of the tokens are here
+        ({"dp": 2, "tp": 2, "ep": 2}, 1),  # every device of a tensor-parallel group has all tokens
+        ({"dp": 2, "tp": 2, "ep": 4}, 2),  # each of them sends its own
+    ],
+)
+def test_tokens_go_to_their_experts_and_back(degrees, share):
+    program = program_of(EXPERTS, pp=2, recompute="full", **degrees)
+    num_bytes = B * SEQUENCE * EXPERTS.num_experts_per_token * EXPERTS.hidden_size * 2.0 / share
+    for name in ("F", "B", "R"):
+        assert inner_of(work_of(program, name, 0), EXPERT) == {("all_to_all", num_bytes): 4}  # two blocks
+
+
+def test_blocks_without_experts_send_no_tokens():
+    model = model_from_config(DEEPSEEK_V2)  # the first of four blocks is dense
+    program = program_of(model, dp=2, ep=2)
+    assert sum(inner_of(work_of(program, "F", 0), EXPERT).values()) == 2 * 3
+
+
+def test_whole_experts_leave_one_sum_a_block():
+    divided, whole = (program_of(EXPERTS, pp=4, dp=2, tp=2, ep=ep) for ep in (2, 4))
+    assert sum(inner_of(work_of(divided, "B", 1), TENSOR).values()) == 2
+    assert sum(inner_of(work_of(whole, "B", 1), TENSOR).values()) == 1
+
+
+def test_the_weight_half_of_a_split_backward_sends_nothing():
+    program = program_of(EXPERTS, pp=2, dp=2, cp=2, tp=2, ep=4, schedule="zb_h1")
+    assert work_of(program, "I", 0).inner and not work_of(program, "W", 0).inner
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "beside"), [("one_barrier", "matmul"), ("two_barriers", "matmul"), ("interlaced", "")]
+)
+@pytest.mark.parametrize("refine", [False, True])
+def test_a_split_vocabulary_sends_hidden_states_once_a_device_and_pass(vocabulary, beside, refine):
+    chosen = plan(
+        pp=2, dp=2, schedule="interleaved_1f1b", vocabulary=vocabulary, sharding="zero3", microbatch_size=B,
+        layers_per_stage=(1, 1, 1, 1),
+    )  # fmt: skip
+    chosen = (
+        chosen
+        if not refine
+        else chosen.changed(schedule="1f1b", num_chunks=1, layers_per_stage=(2, 2))
+    )
+    program = lowered(chosen)
+    for device in range(2):
+        for name in ("F", "B"):
+            stages = {
+                view.stage
+                for view in program.instructions(device)
+                if view.name == name and inner_of(view.work, VOCABULARY)
+            }
+            assert len(stages) == 1
+            inner = work_of(program, name, stages.pop()).inner
+            assert [(each.bytes, each.count, each.beside) for each in inner] == [(HIDDEN_BYTES, 1, beside)]
