@@ -89,6 +89,9 @@ def test_offload_and_new_keys_are_listed() -> None:
         ({"bf16": {"enabled": True}}, {}, ("--micro-batch",)),
         ({**CONFIG, "train_batch_size": 63}, {}, ("63", "--gpus")),
         ({**CONFIG, "zero_optimization": {"stage": 4}}, {}, ("stage",)),
+        ({**CONFIG, "zero_optimization": True}, {}, ("zero_optimization",)),
+        ({**CONFIG, "bf16": True}, {}, ("bf16",)),
+        ({**CONFIG, "tensor_parallel": {"autotp_size": "x"}}, {}, ("autotp_size",)),
     ],
 )
 def test_what_is_missing_is_told_with_its_flag(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 
+import hypothesis
+import hypothesis.strategies as st
 import pytest
 
 from meshwright.interop.shell_script import ShellScript
@@ -61,3 +63,10 @@ def test_a_branch_that_is_not_taken_runs_nothing_inside() -> None:
         "if [ a = b ]; then\n if [ a = a ]; then run inner; else run other; fi\nfi\nrun end"
     )
     assert script.commands == [["run", "end"]]
+
+
+@hypothesis.given(st.text(alphabet="aA1_=$(){}[]@\"'\\` \n;&|#-+:*/if ", max_size=60))
+def test_no_text_breaks_the_reader(text: str) -> None:
+    script = ShellScript.read(text)
+    assert all(isinstance(word, str) for words in script.commands for word in words)
+    assert all(script.commands)

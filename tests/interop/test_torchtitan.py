@@ -123,6 +123,7 @@ def test_every_key_is_in_exactly_one_list() -> None:
         (MODEL, {"cluster": "H100"}, ("--gpus",)),
         (MODEL + "[parallelism]\ntensor_parallel_degree = 5", {}, ("16 devices",)),
         (MODEL + "[parallelism]\ntensor_parallel_degree = 'x'", {}, ("tensor_parallel_degree",)),
+        (MODEL + "converters = 5", {}, ("converters",)),
     ],
 )
 def test_what_is_missing_is_told(text: str, given: dict[str, Any], words: tuple[str, ...]) -> None:

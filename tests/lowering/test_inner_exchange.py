@@ -30,15 +30,33 @@ def test_nothing_is_sent_inside_without_a_degree():
 def test_tensor_parallel_adds_two_sums_a_block_and_pass(tp):
     """Shoeybi et al. 2019, section 3: two all-reduces of [tokens, hidden] forward, two backward."""
     program = program_of(pp=4, tp=tp)
+    received = ("all_gather", HIDDEN_BYTES)  # from the next stage, a share from every device of its group
     for stage in (1, 2):
         for name in ("F", "B"):
-            assert inner_of(work_of(program, name, stage), TENSOR) == {("all_reduce", HIDDEN_BYTES): 2}
+            assert inner_of(work_of(program, name, stage), TENSOR) == {
+                ("all_reduce", HIDDEN_BYTES): 2,
+                received: 1,
+            }
     embedding, head = work_of(program, "F", 0), work_of(program, "F", 3)
     assert inner_of(embedding, TENSOR) == {("all_reduce", HIDDEN_BYTES): 3}
     loss = ("all_reduce", float(B * SEQUENCE * LOSS_ELEMENT_BYTES))
-    assert inner_of(head, TENSOR) == {("all_reduce", HIDDEN_BYTES): 2, loss: LOSS_EXCHANGES}
-    assert inner_of(work_of(program, "B", 0), TENSOR) == {("all_reduce", HIDDEN_BYTES): 2}
+    assert inner_of(head, TENSOR) == {("all_reduce", HIDDEN_BYTES): 2, loss: LOSS_EXCHANGES, received: 1}
+    assert inner_of(work_of(program, "B", 0), TENSOR) == {("all_reduce", HIDDEN_BYTES): 2, received: 1}
     assert inner_of(work_of(program, "B", 3), TENSOR) == {("all_reduce", HIDDEN_BYTES): 3}
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved_1f1b"])
+def test_what_another_stage_sends_is_gathered_once_however_many_pieces(schedule):
+    """Narayanan et al. 2021, section 4.1; with sequence parallelism a share is all that is wanted."""
+    chosen = plan(ModelSpec.decoder(8, 64, 8), pp=2, tp=2, schedule=schedule)
+    for pieces in (1, 2):
+        program = lowered(chosen, (pieces,) * chosen.num_stages)
+        for name in ("F", "B"):
+            total = sum(
+                inner_of(work_of(program, name, stage), TENSOR).get(("all_gather", HIDDEN_BYTES / B), 0)
+                for stage in range(program.tables.num_stages)
+            )
+            assert total == chosen.num_stages - 1
 
 
 def test_sequence_parallel_gathers_and_scatters_the_same_and_gathers_again_backward():
@@ -52,7 +70,9 @@ def test_sequence_parallel_gathers_and_scatters_the_same_and_gathers_again_backw
         ("all_gather", 2, "matmul")
     ]
     first, last = work_of(program, "F", 0), work_of(program, "B", 3)
-    assert inner_of(first, TENSOR)["reduce_scatter", HIDDEN_BYTES] == 3
+    assert inner_of(first, TENSOR) == {("reduce_scatter", HIDDEN_BYTES): 3, ("all_gather", HIDDEN_BYTES): 2}
+    assert inner_of(work_of(program, "F", 3), TENSOR)["all_gather", HIDDEN_BYTES] == 3
+    assert inner_of(work_of(program, "B", 0), TENSOR)["all_gather", HIDDEN_BYTES] == 5
     assert inner_of(last, TENSOR) == {("reduce_scatter", HIDDEN_BYTES): 3, ("all_gather", HIDDEN_BYTES): 5}
 
 
@@ -61,8 +81,10 @@ def test_tensor_exchanges_run_beside_products_only_where_the_plan_says(sequence_
     choices = {"pp": 4, "tp": 2, "sequence_parallel": sequence_parallel}
     waiting = work_of(program_of(**choices), "F", 1).inner
     hidden = work_of(program_of(overlap=("tp",), **choices), "F", 1).inner
-    assert {inner.beside for inner in waiting} == {""} and {inner.beside for inner in hidden} == {"matmul"}
+    assert {inner.beside for inner in waiting} == {""}
     assert [inner._replace(beside="") for inner in hidden] == list(waiting)
+    sums = [inner for inner in hidden if sequence_parallel or inner.exchange.algorithm == "all_reduce"]
+    assert sums and {inner.beside for inner in sums} == {"matmul"}
 
 
 @pytest.mark.parametrize(("tp", "kv_heads"), [(1, 4), (2, 2), (8, 1)])
@@ -92,7 +114,8 @@ def test_tokens_go_to_their_experts_and_back(degrees, share):
     program = program_of(EXPERTS, pp=2, recompute="full", **degrees)
     num_bytes = B * SEQUENCE * EXPERTS.num_experts_per_token * EXPERTS.hidden_size * 2.0 / share
     for name in ("F", "B", "R"):
-        assert inner_of(work_of(program, name, 0), EXPERT) == {("all_to_all", num_bytes): 4}  # two blocks
+        sent = inner_of(work_of(program, name, 0), EXPERT)
+        assert sent == {("all_to_all.top2", num_bytes): 4}  # there and back, two blocks
 
 
 def test_blocks_without_experts_send_no_tokens():
@@ -103,8 +126,8 @@ def test_blocks_without_experts_send_no_tokens():
 
 def test_whole_experts_leave_one_sum_a_block():
     divided, whole = (program_of(EXPERTS, pp=4, dp=2, tp=2, ep=ep) for ep in (2, 4))
-    assert sum(inner_of(work_of(divided, "B", 1), TENSOR).values()) == 2
-    assert sum(inner_of(work_of(whole, "B", 1), TENSOR).values()) == 1
+    assert inner_of(work_of(divided, "B", 1), TENSOR)["all_reduce", HIDDEN_BYTES] == 2
+    assert inner_of(work_of(whole, "B", 1), TENSOR)["all_reduce", HIDDEN_BYTES] == 1
 
 
 def test_the_weight_half_of_a_split_backward_sends_nothing():
@@ -121,11 +144,7 @@ def test_a_split_vocabulary_sends_hidden_states_once_a_device_and_pass(vocabular
         pp=2, dp=2, schedule="interleaved_1f1b", vocabulary=vocabulary, sharding="zero3", microbatch_size=B,
         layers_per_stage=(1, 1, 1, 1),
     )  # fmt: skip
-    chosen = (
-        chosen
-        if not refine
-        else chosen.changed(schedule="1f1b", num_chunks=1, layers_per_stage=(2, 2))
-    )
+    chosen = chosen if not refine else chosen.changed(schedule="1f1b", num_chunks=1, layers_per_stage=(2, 2))
     program = lowered(chosen)
     for device in range(2):
         for name in ("F", "B"):

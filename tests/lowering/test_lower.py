@@ -9,16 +9,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from meshwright.costs.collective_nccl import NcclCollectives
-from meshwright.ir import period_s, verify
+from meshwright.ir import period_s, verify, wire
 from meshwright.lowering.lower import lower
 from meshwright.lowering.mesh import device_order
 from meshwright.lowering.place import place
 from meshwright.schedules import registered
-from meshwright.simulator import simulate_program
+from meshwright.simulator import price, simulate_program
 from meshwright.specs import Cluster, PassOption, Plan, PlanError, Workload
 from tests.lowering.plans import (
     DENSE,
     EXPERTS,
+    SEQUENCE,
     TIED,
     AskedLinks,
     NamedWork,
@@ -72,7 +73,9 @@ def test_one_list_stands_for_all_devices_of_an_axis(chosen: Plan) -> None:
 
 @pytest.mark.parametrize("sharding", ["zero1", "zero3"])
 def test_all_axes_expanded_at_once_take_as_long(sharding: str) -> None:
-    chosen = plan(EXPERTS, pp=2, dp=4, tp=2, ep=4, sharding=sharding, sharding_degree=2, overlap=("reduce", "gather"))
+    chosen = plan(
+        EXPERTS, pp=2, dp=4, tp=2, ep=4, sharding=sharding, sharding_degree=2, overlap=("reduce", "gather")
+    )
     whole = program = lowered(chosen)
     for axis in program.axes[1:]:
         whole = whole.expand(axis.name)
@@ -136,6 +139,19 @@ def test_overlap_shortens_a_step() -> None:
         trace = simulate_program(program, NamedWork(), AskedLinks(), placement=placement, iterations=3)
         periods[overlap] = period_s(trace)
     assert periods["reduce",] < periods[()]
+
+
+@pytest.mark.parametrize(
+    "degrees", [{}, {"tp": 2}, {"cp": 2}, {"cp": 2, "tp": 2, "sequence_parallel": True}], ids=str
+)
+def test_every_device_sends_its_share_of_a_boundary(degrees: dict[str, Any]) -> None:
+    """Narayanan et al. 2021, section 4.1: [tokens, hidden] / tp, and of a sequence's pieces each its own."""
+    chosen = plan(pp=2, microbatch_size=3, **degrees)
+    program, links = lowered(chosen), AskedLinks()
+    price(wire(program), NamedWork(), links, place(program, Cluster(f"{chosen.num_devices}xcpu")))
+    shared = degrees.get("cp", 1) * degrees.get("tp", 1)
+    sent = {num_bytes for exchange, num_bytes, _ in links.asked if exchange.axes[0] == "pp"}
+    assert sent == {3 * SEQUENCE * DENSE.hidden_size * 2 / shared}
 
 
 def test_a_step_is_left_out_where_it_is_not_asked_for() -> None:

@@ -37,9 +37,9 @@ def test_state_shared_by_some_cuts_the_axis():
     chosen = plan(dp=8, sharding="zero3", sharding_degree=4)
     assert sizes(chosen) == {"dp": 2, "dp4": 4}
     assert data_axes(chosen) == ("dp", "dp4") and shard_axes(chosen) == ("dp4",)
-    assert sizes(plan(dp=8, sharding="zero3")) == {"dp": 8} and shard_axes(
-        plan(dp=8, sharding="zero3")
-    ) == ("dp",)
+    assert sizes(plan(dp=8, sharding="zero3")) == {"dp": 8} and shard_axes(plan(dp=8, sharding="zero3")) == (
+        "dp",
+    )
 
 
 def test_a_degree_of_one_shares_nothing():

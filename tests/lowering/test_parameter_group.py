@@ -9,6 +9,8 @@ import pytest
 from meshwright.ir.table import Exchange
 from meshwright.lowering.parameter_group import (
     TIED as TIED_GROUP,
+)
+from meshwright.lowering.parameter_group import (
     group_bytes,
     held_groups,
     reduction_algorithms,
@@ -138,7 +140,7 @@ def test_experts_share_state_among_those_that_have_the_same():
         ({"sharding": "none"}, "ring"),
         ({"sharding": "zero1"}, "reduce_scatter"),
         ({"sharding": "zero3"}, "reduce_scatter"),
-        ({"sharding": "zero3", "sharding_degree": 2}, "ring"),  # in groups, then among them
+        ({"sharding": "zero3", "sharding_degree": 2}, "all_reduce.two_level"),
         ({"sharding": "zero3", "sharding_degree": 1}, "ring"),
     ],
     ids=str,

@@ -24,7 +24,9 @@ def test_pieces_hold_every_layer_once_in_order(given_stages):
     counts = [min(count, max(1, blocks)) for blocks, count in given_stages]
     found = piece_layers(stages, counts)
     assert len(found) == sum(counts)
-    blocks = [block for piece in found for block in range(piece.first_block, piece.first_block + piece.num_blocks)]
+    blocks = [
+        block for piece in found for block in range(piece.first_block, piece.first_block + piece.num_blocks)
+    ]
     assert blocks == list(range(sum(blocks for blocks, _ in given_stages)))
     assert [piece.has_embedding for piece in found] == [True] + [False] * (len(found) - 1)
     assert [piece.has_head for piece in found] == [False] * (len(found) - 1) + [True]
@@ -68,7 +70,10 @@ def test_pieces_stay_within_the_limit_of_computes(recompute):
 
 
 def test_forward_rises_and_everything_else_falls():
-    orders = [[Compute("F", 0, 0), Compute("B", 0, 0)], [Compute("F", 1, 0), Compute("I", 1, 0), Compute("W", 1, 0)]]
+    orders = [
+        [Compute("F", 0, 0), Compute("B", 0, 0)],
+        [Compute("F", 1, 0), Compute("I", 1, 0), Compute("W", 1, 0)],
+    ]
     ours = refined(orders, (2, 3))
     assert [(c.name, c.stage) for c in ours[0]] == [("F", 0), ("F", 1), ("B", 1), ("B", 0)]
     assert [(c.name, c.stage) for c in ours[1]] == [

@@ -9,9 +9,9 @@ import pytest
 
 from meshwright.ir import verify, wire
 from meshwright.ir.table import Exchange
-from meshwright.lowering.sharding import PREFETCH, Unshard
 from meshwright.lowering.mesh import device_order
 from meshwright.lowering.place import place
+from meshwright.lowering.sharding import Unshard
 from meshwright.simulator import price
 from meshwright.specs import Cluster, ModelSpec
 from tests.lowering.plans import (
@@ -72,9 +72,7 @@ def test_every_stage_of_a_pipeline_gathers_for_every_microbatch():
     assert counts[3] == 1 and counts[0] == 1
     two = lowered(zero3(pp=2, dp=2))
     for device in range(2):
-        order = [
-            view.stage for view in two.instructions(device) if view.name in ("F", "B")
-        ]
+        order = [view.stage for view in two.instructions(device) if view.name in ("F", "B")]
         changes = 1 + sum(a != b for a, b in zip(order, order[1:], strict=False))
         assert len(rows_named(two, "UNSHARD", device)) == changes > 2 * MICROBATCHES
 
@@ -152,11 +150,11 @@ def test_updated_parameters_are_gathered_once_a_group_behind_the_step(
     groups = program.tables.groups
     for device in range(2):
         views = list(program.instructions(device))
-        last_step = max(place for place, view in enumerate(views) if view.name == "STEP")
+        last_step = max(position for position, view in enumerate(views) if view.name == "STEP")
         gathered: Counter = Counter()
-        for place, view in enumerate(views):
+        for position, view in enumerate(views):
             if view.name == "GATHER_PARAM":
-                assert place > last_step and view.stream == gather_stream
+                assert position > last_step and view.stream == gather_stream
                 gathered[groups[program.tables.groups_of_stage[view.stage][view.part]].name] += 1
             if view.name == "REDUCE_GRAD":
                 assert view.stream == reduce_stream

@@ -10,7 +10,17 @@ from meshwright.lowering.work import microbatch_shape, pass_operators
 from meshwright.specs import total_flops
 from meshwright.specs.layer_operator import ADAMW_FLOPS
 from meshwright.specs.stage_work import stage_operators
-from tests.lowering.plans import DENSE, EXPERTS, SEQUENCE, TIED, lowered, plan, product_flops, rows_named, work_of
+from tests.lowering.plans import (
+    DENSE,
+    EXPERTS,
+    SEQUENCE,
+    TIED,
+    lowered,
+    plan,
+    product_flops,
+    rows_named,
+    work_of,
+)
 
 BATCH = 8
 PRODUCTS = ("matmul", "grouped_matmul")
@@ -54,9 +64,13 @@ def test_products_of_a_step_are_six_flops_a_parameter_and_token(model, choices):
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
-@pytest.mark.parametrize("choices", [{}, {"pp": 2, "vocabulary": "one_barrier"}, {"dp": 2, "sharding": "zero3"}])
+@pytest.mark.parametrize(
+    "choices", [{}, {"pp": 2, "vocabulary": "one_barrier"}, {"dp": 2, "sharding": "zero3"}]
+)
 def test_tensor_parallel_divides_every_product(sequence_parallel, choices):
-    one, four = (plan(batch=BATCH, tp=tp, sequence_parallel=tp > 1 and sequence_parallel, **choices) for tp in (1, 4))
+    one, four = (
+        plan(batch=BATCH, tp=tp, sequence_parallel=tp > 1 and sequence_parallel, **choices) for tp in (1, 4)
+    )
     assert flops(four) == flops(one)
 
 
@@ -73,7 +87,9 @@ def test_experts_are_divided_and_routers_are_not(degrees, routers):
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "selective_op", "full"])
 @pytest.mark.parametrize(
-    "choices", [{"tp": 2, "sequence_parallel": True}, {"pp": 2}, {"pp": 2, "vocabulary": "one_barrier"}], ids=str
+    "choices",
+    [{"tp": 2, "sequence_parallel": True}, {"pp": 2}, {"pp": 2, "vocabulary": "one_barrier"}],
+    ids=str,
 )
 def test_pieces_do_the_work_of_their_stages(recompute, choices):
     """Every operator of every pass, not only products."""
@@ -143,7 +159,9 @@ def test_software_that_stops_early_recomputes_less_and_no_loss():
     assert skipped > 0 and of_kind(early, *PRODUCTS) == of_kind(whole, *PRODUCTS) - skipped
 
 
-@pytest.mark.parametrize("choices", [{}, {"schedule": "interleaved_1f1b"}, {"dp": 2, "sharding": "zero3"}], ids=str)
+@pytest.mark.parametrize(
+    "choices", [{}, {"schedule": "interleaved_1f1b"}, {"dp": 2, "sharding": "zero3"}], ids=str
+)
 def test_shares_of_a_device_sum_to_one(choices):
     program = lowered(plan(pp=2, **choices))
     for device in range(2):
@@ -153,7 +171,12 @@ def test_shares_of_a_device_sum_to_one(choices):
 
 @pytest.mark.parametrize(
     ("choices", "shards"),
-    [({}, 1), ({"sharding": "zero1"}, 4), ({"sharding": "zero2", "sharding_degree": 2}, 2), ({"sharding": "zero3"}, 4)],
+    [
+        ({}, 1),
+        ({"sharding": "zero1"}, 4),
+        ({"sharding": "zero2", "sharding_degree": 2}, 2),
+        ({"sharding": "zero3"}, 4),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("model", [DENSE, TIED], ids=["dense", "tied"])

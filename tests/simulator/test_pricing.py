@@ -97,7 +97,9 @@ def forward_seconds(chosen: Plan, nodes: str, links: NodeLinks) -> list[float]:
     program = lowered(chosen)
     cluster = Cluster(nodes)
     prices = price(wire(program), NamedWork(), links, place(program, cluster, device_order(chosen)))
-    first = [next(view for view in program.instructions(d) if view.name == "F") for d in range(program.num_lists)]
+    first = [
+        next(view for view in program.instructions(d) if view.name == "F") for d in range(program.num_lists)
+    ]
     return [prices.costs[prices.cost_of_row[view.row]].seconds for view in first]
 
 
@@ -141,7 +143,8 @@ def test_members_are_those_of_the_group() -> None:
     chosen = plan(EXPERTS, pp=2, dp=2, tp=2, ep=4)
     forward_seconds(chosen, "2x4xH100", links)
     asked = {(algorithm, frozenset(devices)) for algorithm, devices in links.asked}
-    assert ("all_to_all", frozenset(range(4))) in asked and ("all_to_all", frozenset(range(4, 8))) in asked
+    tokens = {devices for algorithm, devices in asked if algorithm.startswith("all_to_all")}
+    assert tokens == {frozenset(range(4)), frozenset(range(4, 8))}
     assert ("all_reduce", frozenset({0, 1})) in asked
 
 

@@ -6,8 +6,6 @@ import pytest
 
 from meshwright.specs import MicrobatchShape, SpecError, load_model, stage_layers, total_bytes, total_flops
 from meshwright.specs.layer_operator import (
-    SOFTMAX_BACKWARD_BYTES,
-    SOFTMAX_BYTES,
     attention_backward,
     attention_forward,
     local_sizes,
@@ -80,21 +78,23 @@ def test_attention_is_divided_among_the_pieces_of_a_sequence(window, attention, 
 
 
 @pytest.mark.parametrize("cp", [1, 2])
-def test_unfused_attention_makes_whole_score_matrices(cp):
+@pytest.mark.parametrize(
+    ("attention", "forward", "backward"), [("unfused", 4, 6), ("unfused_dropout", 9, 11)]
+)
+def test_unfused_attention_makes_whole_score_matrices(cp, attention, forward, backward):
     """Two products of all pairs forward and four backward, twice the causal ones; scores are written and read."""
-    shape = SHAPE._replace(cp=cp, has_fused_attention=False)
+    shape = SHAPE._replace(cp=cp, attention=attention)
     local = local_sizes(DENSE, 1)
     pairs = 2 * DENSE.num_heads * 64 * 64 // cp
     for found, products, touched in (
-        (attention_forward(DENSE, local, shape), 2, SOFTMAX_BYTES),
-        (attention_backward(DENSE, local, shape), 4, SOFTMAX_BACKWARD_BYTES),
+        (attention_forward(DENSE, local, shape), 2, forward),
+        (attention_backward(DENSE, local, shape), 4, backward),
     ):
         assert not of_kind(found, "attention")
         assert total_flops(of_kind(found, *PRODUCTS)) == products * pairs * 2 * DENSE.head_dim
         (softmax,) = of_kind(found, "elementwise")
         assert softmax.bytes == touched * pairs
-    fused = attention_forward(DENSE, local, SHAPE)
-    whole = attention_forward(DENSE, local, SHAPE._replace(has_fused_attention=False))
+    fused, whole = (attention_forward(DENSE, local, each) for each in (SHAPE._replace(cp=cp), shape))
     assert total_bytes(whole) > total_bytes(fused)
 
 
@@ -126,7 +126,7 @@ def test_recompute_of_attention_is_one_forward_of_it_a_block():
     again = recomputed_operators(DENSE, layers, "selective", SHAPE)
     forward = stage_operators(DENSE, layers, "F", SHAPE)
     assert total_flops(again) == total_flops(of_kind(forward, "attention"))
-    unfused = recomputed_operators(DENSE, layers, "selective", SHAPE._replace(has_fused_attention=False))
+    unfused = recomputed_operators(DENSE, layers, "selective", SHAPE._replace(attention="unfused"))
     assert [operator.label for operator in unfused] == ["scores", "softmax", "result"]
 
 
@@ -134,7 +134,9 @@ def test_recompute_by_operations_keeps_every_second_product():
     layers = stage_layers((4,))[0]
     again = recomputed_operators(DENSE, layers, "selective_op", SHAPE)
     assert [operator.label for operator in of_kind(again, *PRODUCTS)] == ["output", "down"]
-    assert all(operator.count == 4 for operator in of_kind(again, *PRODUCTS)) and not of_kind(again, "attention")
+    assert all(operator.count == 4 for operator in of_kind(again, *PRODUCTS)) and not of_kind(
+        again, "attention"
+    )
 
 
 def test_recompute_that_stops_early_leaves_out_what_comes_behind_the_last_product():
@@ -149,6 +151,9 @@ def test_windows_stay_windows_when_recomputed(recompute):
     model = load_model("gpt-oss-20b")
     layers = stage_layers((model.num_layers,))[0]
     shape = MicrobatchShape(1, 1024, "bfloat16")
-    kinds = {operator.shape[-1] for operator in of_kind(recomputed_operators(model, layers, recompute, shape), "attention")}
+    kinds = {
+        operator.shape[-1]
+        for operator in of_kind(recomputed_operators(model, layers, recompute, shape), "attention")
+    }
     expected = set() if recompute == "selective_op" else {1, model.sliding_window}
     assert kinds == expected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -10,7 +9,6 @@ from meshwright.costs.collective_nccl import NcclCollectives
 from meshwright.costs.cost import Cost, Flow
 from meshwright.costs.kernel_curve import STREAM_EFFICIENCY, GpuKernels
 from meshwright.ir.table import Exchange, Work
-from meshwright.specs.device import DeviceSpec
 from meshwright.specs.operator import Operator
 from meshwright.specs.prediction import weakest
 from meshwright.specs.software import SoftwareClass
@@ -18,6 +16,7 @@ from meshwright.specs.software import SoftwareClass
 # A cast to float8 reads 16 bits, writes the matrix and its transpose for the weight gradient, and reads 16 bits once
 # more for the largest element (Transformer Engine, current scaling).
 CAST_BYTES = 6
+ROUTED = "all_to_all.top"  # beginning of the algorithm of expert parallelism; behind it the experts of a token
 LINEAR_KINDS = ("matmul", "grouped_matmul")
 
 
@@ -124,12 +123,36 @@ class StepCosts:
         return num_bytes / rate * self.constants.stream
 
     def exchange_cost(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> Cost:
-        """As `links` prices it, times what a step makes of it; over nodes the slower the more members there are."""
+        """As `links` prices it, times what a step makes of it; over nodes the slower the more members a ring has."""
+        c, per_node = self.constants, self.links.cluster.levels[0].num_devices
         cost = self.links.exchange_cost(exchange, num_bytes, devices)
+        num_nodes = len({device // per_node for device in devices})
+        if num_nodes == 1:
+            return cost.scaled(c.node_exchange)
+        if exchange.algorithm.startswith(ROUTED):
+            return self._routed(cost, exchange, num_bytes, devices, num_nodes)
+        is_one_ring = not exchange.algorithm.endswith("two_level")
+        members = len(devices) if is_one_ring else num_nodes
+        return cost.scaled(c.network_exchange * (1 + c.crowding * members))
+
+    def _routed(
+        self, cost: Cost, exchange: Exchange, num_bytes: float, devices: tuple[int, ...], num_nodes: int
+    ) -> Cost:
+        """An all-to-all of tokens: each crosses once to every other node that has experts for it, and goes on within it.
+
+        `num_bytes` count a token as often as it has experts, k; N nodes: of these (N - 1) / N k would cross, and
+        (N - 1) (1 - (1 - 1 / N)^k) do.
+        """
+        chosen = int(exchange.algorithm.removeprefix(ROUTED))
+        crossing = (num_nodes - 1) * (1 - (1 - 1 / num_nodes) ** chosen)
+        share = crossing / (chosen * (num_nodes - 1) / num_nodes)
         per_node = self.links.cluster.levels[0].num_devices
-        if len({device // per_node for device in devices}) == 1:
-            return cost.scaled(self.constants.node_exchange)
-        return cost.scaled(self.constants.network_exchange * (1 + self.constants.crowding * len(devices)))
+        first = devices[0] // per_node
+        near = self.links.exchange_cost(exchange, num_bytes, tuple(d for d in devices if d // per_node == first))
+        seconds = max(
+            cost.seconds * share * self.constants.network_exchange, near.seconds * self.constants.node_exchange
+        )
+        return cost.scaled(seconds / cost.seconds)
 
     def flows(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> tuple[Flow, ...]:
         """As `links` says."""

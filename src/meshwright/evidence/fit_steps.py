@@ -52,7 +52,7 @@ class Linearised:
         """Seconds [R] at the logarithms of each family's constants: linear in the constants themselves."""
         theta = np.stack([logs[family] for family in self.families])
         change = (np.exp(theta - self.centres) - 1.0) * self.slopes
-        return np.maximum(self.base_s + change.sum(axis=1), 0.05 * self.base_s)
+        return np.asarray(np.maximum(self.base_s + change.sum(axis=1), 0.05 * self.base_s))
 
     def take(self, rows: Sequence[int]) -> Linearised:
         """Some of the rows."""
@@ -90,7 +90,7 @@ def fitted(
     data: Linearised, weights: Floats, priors: Mapping[str, Prior], all_families: Sequence[str]
 ) -> dict[str, StepConstants]:
     """Constants of every family that make the weighted log errors small, without leaving their priors far."""
-    names = [name for name in NAMES]
+    names = list(NAMES)
     size, num = len(names), len(all_families)
     centre = np.log([priors[name].centre for name in names])
     spread = np.array([priors[name].spread for name in names])

@@ -69,8 +69,7 @@ def _plan(
     sharding = words.SHARDED[_zero(row, facts, assumptions)]
     dtype = words.dtype_of(row, assumptions)
     copies = degrees.dp * degrees.cp
-    if facts.attention != "flash":
-        assumptions.append("attention writes its scores: the source came before FlashAttention")
+    attention = words.attention_of(model, facts, assumptions)
     return Plan(
         model=model,
         cluster=cluster.name,
@@ -95,7 +94,8 @@ def _plan(
         master_dtype="float32",
         overlap=words.overlap_of(row, facts, degrees.tp, sharding),
         vocabulary=words.vocabulary_of(row),
-        attention=facts.attention,
+        attention=attention,
+        software=words.software_of(row),
     )
 
 

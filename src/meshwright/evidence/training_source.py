@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from meshwright.specs.plan import Recompute
+from meshwright.specs.plan import Attention, Recompute
 
 BILLION = 1e9
 
@@ -24,7 +23,7 @@ class Facts:
         repository: part of `source_repo` by which the source is known, too.
         overlap: communication that runs beside computes; None: gradients, and with sharded parameters these, too.
         is_tp_overlapped: tensor parallelism's communication runs beside computes where tp > 1.
-        attention: "unfused" before FlashAttention.
+        attention: "unfused_dropout" before FlashAttention.
         reduction_dtype: of gradients, where the row does not say.
         zero: what is sharded where the row does not say.
         microbatch_size, num_chunks: where the row does not say: from parameters, and from parameters and the
@@ -37,7 +36,7 @@ class Facts:
     repository: str = ""
     overlap: tuple[str, ...] | None = None
     is_tp_overlapped: bool = False
-    attention: Literal["flash", "unfused"] = "flash"
+    attention: Attention = "flash"
     reduction_dtype: str = "float32"
     zero: int = 0
     microbatch_size: Callable[[float], int] | None = None
@@ -97,7 +96,7 @@ SOURCES: Mapping[str, Facts] = {
     "megatron_sc21": Facts(
         stack="megatron 2021",
         overlap=(),
-        attention="unfused",
+        attention="unfused_dropout",
         microbatch_size=sc21_microbatch,
         num_chunks=sc21_chunks,
         reference="arXiv 2104.04473, table 1 and run_table_1.sh; nothing overlapped, before FlashAttention",
@@ -105,7 +104,7 @@ SOURCES: Mapping[str, Facts] = {
     "megatron_selective": Facts(
         stack="megatron 2021",
         overlap=(),
-        attention="unfused",
+        attention="unfused_dropout",
         reference="arXiv 2205.05198; nothing overlapped, before FlashAttention",
     ),
     "megatron_h100": Facts(

@@ -9,7 +9,8 @@ from typing import Literal
 from meshwright.evidence.training_source import Facts
 from meshwright.evidence.training_table import FLOAT8_WORD, TrainingRow
 from meshwright.specs.error import SpecError
-from meshwright.specs.plan import Recompute, Sharding, Vocabulary
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.plan import Attention, Recompute, Sharding, Vocabulary
 
 SHARDED: tuple[Sharding, ...] = ("none", "zero1", "zero2", "zero3")  # by the number in column zero
 # First match counts. Words of the recipes: blocks of 128 (DeepSeek's, "SC": sub-channel), one scale a row, one a
@@ -102,6 +103,27 @@ def stack_of(row: TrainingRow, facts: Facts) -> str:
     if facts.stack != "torchtitan":
         return facts.stack
     return "torchtitan compiled" if "compile" in row.text("extras").lower() else "torchtitan eager"
+
+
+def software_of(row: TrainingRow) -> str:
+    """Efficiency class by what the row says of its software, whoever wrote it: FSDP as PyTorch has it runs eager or
+    compiled; a first FSDP ("fsdp") without more words is eager, with the usual fused loss; who names no FSDP fuses."""
+    schedule, extras = row.text("schedule").lower(), row.text("extras").lower()
+    if "fsdp" not in schedule:
+        return "fused"
+    if "eager" in extras:
+        return "eager"
+    return "compiled" if "compile" in extras or "fsdp2" in schedule else "eager, fused loss"
+
+
+def attention_of(model: ModelSpec, facts: Facts, assumptions: list[str]) -> Attention:
+    """How attention is computed: as the source's time had it; with sinks (a learned term of every softmax), unfused."""
+    if facts.attention != "flash":
+        assumptions.append("attention writes its scores: the source came before FlashAttention")
+    elif model.architecture == "gpt_oss":
+        assumptions.append("attention with sinks writes its scores: fused kernels did not have them")
+        return "unfused"
+    return facts.attention
 
 
 def overlap_of(row: TrainingRow, facts: Facts, tp: int, sharding: Sharding) -> tuple[str, ...]:

@@ -109,6 +109,20 @@ class _Reader:
         """Note a key that decided something."""
         self.draft.understood.append(Option(name, _shown(value), meaning))
 
+    def _table(self, name: str) -> dict[str, Any]:
+        """A table of the file, taken out of it; empty where it is not there. Raises PlanError for anything else."""
+        value = self.config.pop(name, None)
+        if value is not None and not isinstance(value, dict):
+            raise PlanError(f"{self.draft.where}: {name} is {value!r}", allowed="an object with its keys")
+        return dict(value or {})
+
+    def _degree(self, table: dict[str, Any], name: str) -> int:
+        """A degree of parallelism out of a table; 0 and nothing are 1."""
+        value = table.pop(name, 1)
+        if type(value) is not int or value < 0:
+            raise PlanError(f"{self.draft.where}: {name} is {value!r}", allowed="a whole number from 1")
+        return max(1, value)
+
     def read_batch(self) -> None:
         """Batch sizes; "auto" is filled in by another program and counts as not said."""
         for name in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"):
@@ -156,7 +170,7 @@ class _Reader:
         bf16, fp16 = (self._is_enabled(names) for names in (("bf16", "bfloat16"), ("fp16",)))
         choices["dtype"] = "bfloat16" if bf16 else "float16" if fp16 else "float32"
         choices["master_dtype"] = "float32" if bf16 or fp16 else ""
-        kinds = self.config.pop("data_types", None) or {}
+        kinds = self._table("data_types")
         accumulated = kinds.get("grad_accum_dtype") or self.config.get("communication_data_type")
         if kinds:
             self.understood("data_types", kinds, "reduction_dtype")
@@ -166,8 +180,8 @@ class _Reader:
 
     def _is_enabled(self, names: tuple[str, ...]) -> bool:
         for name in names:
-            block = self.config.pop(name, None)
-            if isinstance(block, dict):
+            block = self._table(name)
+            if block:
                 self.understood(name, block, f"dtype, enabled: {block.get('enabled', False)}")
                 if block.get("enabled") == "auto":
                     self.draft.assumptions.append(f"{name}.enabled is auto: counted as {name == 'bf16'}")
@@ -177,9 +191,9 @@ class _Reader:
 
     def read_sharding(self) -> None:
         """zero_optimization and tensor_parallel."""
-        block = self.config.pop("zero_optimization", None) or {}
+        block = self._table("zero_optimization")
         stage = block.pop("stage", 0)
-        if stage not in range(len(SHARDINGS)):
+        if type(stage) is not int or stage not in range(len(SHARDINGS)):
             raise PlanError(
                 f"{self.draft.where}: zero_optimization.stage is {stage!r}", allowed="0, 1, 2 or 3"
             )
@@ -192,29 +206,30 @@ class _Reader:
         )
         self.understood("zero_optimization.overlap_comm", overlaps, "overlap")
         self._sort("zero_optimization", block)
-        tensor = self.config.pop("tensor_parallel", None) or {}
-        size = tensor.pop("autotp_size", 1)
-        self.draft.degrees["tp"] = max(1, int(size))
+        tensor = self._table("tensor_parallel")
+        size = self._degree(tensor, "autotp_size")
+        self.draft.degrees["tp"] = size
         if size > 1:
             self.understood("tensor_parallel.autotp_size", size, f"tp = {size}")
         self._sort("tensor_parallel", tensor)
-        experts = self.config.pop("expert_parallel", None) or {}
-        self.draft.degrees["ep"] = int(experts.pop("autoep_size", 1)) if experts.pop("enabled", True) else 1
+        experts = self._table("expert_parallel")
+        ep, is_on = self._degree(experts, "autoep_size"), experts.pop("enabled", True)
+        self.draft.degrees["ep"] = ep if is_on else 1
         if self.draft.degrees["ep"] > 1:
             self.understood("expert_parallel.autoep_size", self.draft.degrees["ep"], "ep")
         self._sort("expert_parallel", experts)
 
     def read_rest(self) -> None:
         """Activation checkpointing, then everything that is left."""
-        block = self.config.pop("activation_checkpointing", None)
-        if block is not None:
+        is_there, block = "activation_checkpointing" in self.config, self._table("activation_checkpointing")
+        if is_there:
             self.draft.choices["recompute"] = "full"
             self.understood("activation_checkpointing", block, "recompute = full")
             self.draft.assumptions.append(
                 "activation_checkpointing says how to recompute, the model's code whether: counted as every block"
             )
-            self._sort("activation_checkpointing", dict(block))
-        pipeline = self.config.pop("pipeline", None) or {}
+            self._sort("activation_checkpointing", block)
+        pipeline = self._table("pipeline")
         if pipeline:
             self.draft.unknown.append(
                 Option("pipeline", _shown(pipeline), "the model's code says how many stages; pp = 1")

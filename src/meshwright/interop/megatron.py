@@ -195,7 +195,9 @@ def _read_stages(options: OptionSet) -> None:
     first = options.integer(
         "decoder-first-pipeline-num-layers", "blocks of the first pipeline rank = {value}"
     )
-    last = options.integer("decoder-last-pipeline-num-layers", "blocks of the last pipeline rank = {value}")
+    last = options.integer(
+        "decoder-last-pipeline-num-layers", "blocks of the last pipeline rank = {value}", least=0
+    )
     per_chunk = options.integer("num-layers-per-virtual-pipeline-stage", "blocks of a chunk = {value}")
     chunks = options.count("num-virtual-stages-per-pipeline-rank", "num_chunks = {value}", 1)
     if per_chunk:

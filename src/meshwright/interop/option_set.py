@@ -72,25 +72,25 @@ class OptionSet:
         self.note(name, meaning.replace("{value}", value))
         return value
 
-    def integer(self, name: str, meaning: str, default: int | None = None) -> int | None:
-        """Its value as a whole number from 0. Raises PlanError naming the option and, where it has one, its variable."""
+    def integer(self, name: str, meaning: str, default: int | None = None, least: int = 1) -> int | None:
+        """Its value as a whole number from `least`. Raises PlanError naming the option, and its variable if it has one."""
         if name not in self.values:
             return default
         value = self.text(name, meaning)
-        if value.isascii() and value.isdigit():
+        if value.isascii() and value.isdigit() and int(value) >= least:
             return int(value)
         unset = value.partition("$")[2].strip("{}").split(":")[0]
         raise PlanError(
             f"{self.draft.where}: --{name} is {value!r}",
-            allowed="a whole number",
+            allowed=f"a whole number from {least}",
             next=f"the script does not set {unset}: add --set {unset}=NUMBER"
             if unset
             else "correct the option",
         )
 
     def count(self, name: str, meaning: str, default: int) -> int:
-        """`integer` where there is always a value."""
-        found = self.integer(name, meaning, default)
+        """`integer` where there is always a value; 0 is one where it is the default."""
+        found = self.integer(name, meaning, default, least=min(default, 1))
         return default if found is None else found
 
     def sort_rest(self, irrelevant: Mapping[str, str], unsupported: Mapping[str, str]) -> None:

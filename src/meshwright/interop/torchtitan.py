@@ -38,7 +38,7 @@ def import_torchtitan(text: str, where: str, given: Given) -> Imported:
             f"{where} is no torchtitan configuration", allowed="tables [model], [training], [parallelism]"
         )
     draft.model = _model(keys, given.model)
-    draft.sequence_length = keys.read("training.seq_len", "sequence_length = {value}", SEQUENCE_LENGTH)
+    draft.sequence_length = keys.count("training.seq_len", "sequence_length = {value}", SEQUENCE_LENGTH)
     draft.fill()
     _read_degrees(keys)
     cluster = draft.cluster()
@@ -80,8 +80,8 @@ def _read_degrees(keys: TomlKeys) -> None:
         "ep": "expert_parallel_degree",
     }  # fmt: skip
     for axis, name in names.items():
-        keys.draft.degrees[axis] = keys.read(f"parallelism.{name}", f"{axis} = {{value}}", 1)
-    experts_tp = keys.read(
+        keys.draft.degrees[axis] = keys.count(f"parallelism.{name}", f"{axis} = {{value}}", 1)
+    experts_tp = keys.count(
         "parallelism.expert_tensor_parallel_degree", "tensor parallelism inside an expert = {value}", 1
     )
     if experts_tp not in (1, keys.draft.degree("tp")):
@@ -92,10 +92,10 @@ def _read_degrees(keys: TomlKeys) -> None:
 def _read_mesh(keys: TomlKeys, num_devices: int) -> None:
     """dp = replicas x shards; -1 takes what is left."""
     draft, choices = keys.draft, keys.draft.choices
-    replicas = keys.read(
+    replicas = keys.count(
         "parallelism.data_parallel_replicate_degree", "{value} copies of the sharded model", 1
     )
-    shards = keys.read(
+    shards = keys.count(
         "parallelism.data_parallel_shard_degree", "sharded over {value} (-1: what is left)", -1
     )
     others = draft.degree("tp") * draft.degree("pp") * draft.degree("cp")
@@ -137,15 +137,17 @@ def _read_mesh(keys: TomlKeys, num_devices: int) -> None:
 
 def _read_batch(keys: TomlKeys) -> None:
     draft = keys.draft
-    local = keys.read("training.local_batch_size", "{value} sequences of a rank", LOCAL_BATCH)
-    whole = keys.read("training.global_batch_size", "global_batch = {value} (-1: one local batch a rank)", -1)
+    local = keys.count("training.local_batch_size", "{value} sequences of a rank", LOCAL_BATCH)
+    whole = keys.count(
+        "training.global_batch_size", "global_batch = {value} (-1: one local batch a rank)", -1
+    )
     if draft.global_batch is None and whole > 0:
         draft.global_batch = whole
     draft.local_batch = local
-    size = keys.read(
+    size = keys.count(
         "parallelism.pipeline_parallel_microbatch_size", "microbatch_size = {value} in a pipeline", 1
     )
-    count = keys.read(
+    count = keys.count(
         "parallelism.pipeline_parallel_microbatches", "{value} microbatches of a local batch", 0
     )
     if draft.degree("pp") > 1:
@@ -175,6 +177,10 @@ def _float8(keys: TomlKeys) -> str:
     """The recipe of linear layers, where a converter or the oldest releases' switch asks for one."""
     converters = keys.read("model.converters", "products of linear layers: {value}")
     names = [converters] if isinstance(converters, str) else converters or []
+    if not isinstance(names, list):
+        raise PlanError(
+            f"{keys.draft.where}: model.converters is {converters!r}", allowed='a list such as ["float8"]'
+        )
     recipe = keys.read("quantize.linear.float8.recipe_name", "float8 recipe {value}", "tensorwise")
     is_old = keys.read("quantize.linear.float8.enable_float8_linear", "float8: {value}", False)
     for name in FLOAT8_DETAILS:
@@ -228,7 +234,7 @@ def _read_stages(keys: TomlKeys) -> None:
     last = keys.read(
         "parallelism.pipeline_parallel_last_stage_less_layers", "the last stage has {value} less", 1
     )
-    each = keys.read("parallelism.pipeline_parallel_layers_per_stage", "{value} layers a stage", 0)
+    each = keys.count("parallelism.pipeline_parallel_layers_per_stage", "{value} layers a stage", 0)
     if pp == 1:
         return
     if name not in SCHEDULES:

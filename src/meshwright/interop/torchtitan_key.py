@@ -41,6 +41,16 @@ class TomlKeys:
         )
         return value
 
+    def count(self, name: str, meaning: str, default: int) -> int:
+        """`read` for a whole number from 1, or the default."""
+        value: int = self.read(name, meaning, default)
+        if value < 1 and value != default:
+            raise PlanError(
+                f"{self.draft.where}: {self.names[name]} is {value}",
+                allowed=f"a whole number from 1, or {default}",
+            )
+        return value
+
     def reject(self, name: str, reason: str) -> None:
         """A key that asks for what a plan cannot say."""
         self._is_read.add(name)

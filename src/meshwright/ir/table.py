@@ -101,7 +101,7 @@ class Inner(NamedTuple):
 
     exchange: Exchange
     bytes: float
-    count: int = 1
+    count: int = 1  # type: ignore[assignment]  # a field here, not tuple.count
     beside: str = ""
     label: str = ""
 

@@ -8,6 +8,8 @@ Bytes are those of the whole tensor (after a gather, before a scatter; of one me
     context      keys and values of all pieces, beside attention; backward their gradients, too (Liu et al. 2023,
                  arXiv 2310.01889)
     expert       all-to-all to the experts and back, [T k, h] each way
+    pipeline     without sequence parallelism every device of a tensor-parallel group sends its share of [T, h] to the
+                 next stage, which gathers it (Narayanan et al. 2021, arXiv 2104.04473, section 4.1)
     vocabulary   split over the pipeline: the hidden state to all stages, its gradient back (arXiv 2411.05288)
 """
 
@@ -16,7 +18,7 @@ from __future__ import annotations
 from meshwright.ir.table import Exchange, Inner
 from meshwright.lowering.mesh import expert_axes
 from meshwright.lowering.order import FIRST_AXIS
-from meshwright.lowering.refine import has_vocabulary_share, is_vocabulary_split
+from meshwright.lowering.refine import has_vocabulary_share, is_from_other_stage, is_vocabulary_split
 from meshwright.specs.layer_operator import MicrobatchShape
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.plan import Plan
@@ -54,7 +56,8 @@ def _tensor(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward
         return Inner(Exchange(("tp",), algorithm=algorithm), size, count, beside, "tensor parallel")
 
     if not plan.sequence_parallel:
-        found = [along_tp("all_reduce", sums, beside)]
+        is_sent = int(is_from_other_stage(plan, layers, is_backward))
+        found = [along_tp("all_reduce", sums, beside), along_tp("all_gather", is_sent, "")]
     else:
         gathers = _num_sums(plan, layers) + (has_ends and (layers.has_embedding if is_backward else layers.has_head))
         found = [along_tp("reduce_scatter", sums, beside), along_tp("all_gather", gathers, beside)]
@@ -95,7 +98,8 @@ def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inn
     count = sum(number for block, number in blocks if model.block_kind(block).has_experts)
     rows = shape.num_routed_tokens * model.num_experts_per_token
     num_bytes = float(rows * model.hidden_size * shape.element_bytes)
-    exchange = Exchange(expert_axes(plan), algorithm="all_to_all")
+    # a token goes once to every node that has experts for it: how many it has is part of the algorithm's name
+    exchange = Exchange(expert_axes(plan), algorithm=f"all_to_all.top{model.num_experts_per_token}")
     return [Inner(exchange, num_bytes, 2 * count, "", "expert parallel")]
 
 

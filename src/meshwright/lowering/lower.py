@@ -100,7 +100,8 @@ def value_bytes(
     """Bytes of every kind of value on one device: per token of the whole microbatch for what it has, else per group."""
     model = plan.model
     divided = plan.cp * (plan.tp if plan.sequence_parallel else 1)
-    boundary = (float(boundary_bytes_per_token(model, plan.dtype)) / divided,)
+    # every device of a tensor-parallel group sends its share, whether it holds more or not
+    boundary = (float(boundary_bytes_per_token(model, plan.dtype)) / (plan.cp * plan.tp),)
     saved = tuple(float(saved_bytes_per_token(model, layers, plan.dtype)) / divided for layers in stages)
     # what W reads of F is in `saved` already
     pending = tuple(

@@ -126,7 +126,10 @@ def gradient_sizes(plan: Plan, held: Sequence[HeldGroup]) -> dict[int, Size]:
         return {}
     size = dtype_bytes(plan.gradient_dtype)
     numbers = sorted({g.num_parameters for g in held})
-    named = {number: Size(f"gradient{place}", float(size * number), float(size * number)) for place, number in enumerate(numbers)}
+    named = {}
+    for place, number in enumerate(numbers):
+        num_bytes = float(size * number)
+        named[number] = Size(f"gradient{place}", num_bytes, num_bytes)
     return {g: named[each.num_parameters] for g, each in enumerate(held)}
 
 
@@ -138,9 +141,14 @@ def gather_exchanges(held: Sequence[HeldGroup]) -> dict[int, Exchange]:
 
 
 def reduction_algorithms(held: Sequence[HeldGroup], plan: Plan) -> dict[int, str]:
-    """reduce_scatter where all copies of a group share its state, else all_reduce (two levels are one collective here)."""
+    """How every group is reduced: scattered where all of its copies share its state; in two levels where some of them do;
+    else whole."""
     sizes = {axis.name: axis.size for axis in collapsed_axes(plan)}
-    return {
-        g: "reduce_scatter" if each.shards and set(each.shards) == {a for a in each.group.replicated if sizes[a] > 1} else "ring"
-        for g, each in enumerate(held)
-    }
+    found = {}
+    for g, each in enumerate(held):
+        copies = {axis for axis in each.group.replicated if sizes[axis] > 1}
+        if not each.shards:
+            found[g] = "ring"
+        else:
+            found[g] = "reduce_scatter" if set(each.shards) == copies else "all_reduce.two_level"
+    return found

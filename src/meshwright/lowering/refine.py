@@ -41,6 +41,18 @@ def has_vocabulary_share(plan: Plan, layers: StageLayers) -> bool:
     return (layers.first_block, layers.num_blocks > 0) in first
 
 
+def is_from_other_stage(plan: Plan, layers: StageLayers, is_backward: bool) -> bool:
+    """Does another stage of the pipeline send what this piece works on? Of a stage's pieces the first gets it forward,
+    the last backward."""
+    if plan.pp == 1 or (layers.has_head if is_backward else layers.has_embedding):
+        return False
+
+    def edge(each: StageLayers) -> tuple[int, bool]:
+        return each.first_block + (each.num_blocks if is_backward else 0), each.num_blocks > 0
+
+    return edge(layers) in map(edge, plan.stages())
+
+
 def piece_layers(stages: Sequence[StageLayers], pieces: Sequence[int]) -> tuple[StageLayers, ...]:
     """Layers of every piece, in the order of the model: blocks as even as can be, embedding first, head last."""
     found = []

@@ -11,7 +11,6 @@ from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Effect, Exchange, Kind, Pattern, ValueKind
 from meshwright.ir.vocabulary import VALUE_KINDS, register_name, register_value_kind
 from meshwright.lowering.order import with_effects
-from meshwright.lowering.reduction import owns
 
 # Groups of a stage that are gathered while another one computes: FSDP's limit of gathers in flight
 # (torch.distributed.fsdp, limit_all_gathers).
@@ -134,10 +133,13 @@ class GatherParameters:
         program, numbers, stream = _with_exchanges(program, self.exchanges, STREAM if self.is_beside else "compute")
         is_step = np.array([e.name == "STEP" for e in program.tables.effects])[c.effect]
         before, lists, rows = [], [], []
+        device_of = {hop.stage: hop.device for path in t.paths for hop in path}
         for row in np.flatnonzero(is_step).tolist():
             device, stage = int(program.list_of_row[row]), int(c.stage[row])
             for part, g in enumerate(t.groups_of_stage[stage]):
-                if g in self.exchanges and owns(program, stage, g):
+                # a group that several stages here use is gathered in the turn of the first, which reads it soonest
+                first = min(s for s in t.groups[g].stages if device_of[s] == device_of[stage])
+                if g in self.exchanges and stage == first:
                     before.append(int(program.offsets[device + 1]))
                     lists.append(device)
                     rows.append((stage, int(c.hop[row]), part, numbers[g]))

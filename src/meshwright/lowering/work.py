@@ -12,7 +12,6 @@ from meshwright.specs.layer_operator import MicrobatchShape, step_operators
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.operator import Operator, merged, total_bytes, total_flops
 from meshwright.specs.plan import Plan
-from meshwright.specs.software import software_class
 from meshwright.specs.stage_work import (
     PASSES,
     embedding_operators,
@@ -26,7 +25,7 @@ def microbatch_shape(plan: Plan) -> MicrobatchShape:
     """What one instruction of the plan works on, on one device."""
     return MicrobatchShape(
         plan.microbatch_size, plan.workload.sequence_length, plan.dtype, plan.tp, plan.ep, plan.cp,
-        plan.sequence_parallel, plan.expert_tp, plan.attention == "flash", plan.gradient_dtype,
+        plan.sequence_parallel, plan.expert_tp, plan.attention, plan.gradient_dtype,
     )  # fmt: skip
 
 
@@ -54,8 +53,8 @@ def works(
                 operators = pass_operators(plan, layers, name, shape)
                 inner = inner_exchanges(plan, layers, name, shape)
                 known[key] = Work(
-                    name, shape.num_tokens, dims, "float8" if plan.float8 else plan.dtype, total_flops(operators), total_bytes(operators), share,
-                    operators, inner,
+                    name, shape.num_tokens, dims, "float8" if plan.float8 else plan.dtype,
+                    total_flops(operators), total_bytes(operators), share, operators, inner,
                 )  # fmt: skip
             result[name, number] = known[key]
         parameters = num_stepped[number]
@@ -72,7 +71,7 @@ def pass_operators(
     """What a pass runs: with selective recompute the backward (its input half) also runs again what was not kept."""
     is_split = is_vocabulary_split(plan)
     own = layers._replace(has_embedding=False, has_head=False) if is_split else layers
-    if name == "R" and software_class(plan.software).stops_early:
+    if name == "R" and plan.software_class.stops_early:
         found = recomputed_operators(plan.model, own, "full", shape)
     else:
         found = stage_operators(plan.model, own, name, shape)

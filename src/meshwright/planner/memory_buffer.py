@@ -23,8 +23,6 @@ MIB = 1 << 20
 # entropy, whose input is widened before). Fused by hand: the logits, widened, and their exponentials.
 NUM_UNFUSED_LOGITS = 3
 NUM_FUSED_LOGITS = 2
-UNFUSED_CLASS = "eager"  # of `plan.software`: fuses nothing; "compiled" fuses blocks, not the loss
-FUSED_CLASS = "fused"  # by hand, the loss as well
 NUM_GATHERED_BLOCKS = 2  # FSDP gathers the next block while one computes
 NUM_MESSAGES = 2  # of a stage's boundary: a received gradient, and a result on its way
 # Outside PyTorch's allocator: the driver's context with the kernels of its libraries, half a GiB as a rule of thumb; and
@@ -33,19 +31,12 @@ CUDA_CONTEXT_BYTES = 512 * MIB
 COMMUNICATOR_BYTES = 32 * 2 * 4 * MIB
 
 
-def has_fused_loss(plan: Plan) -> bool:
-    """Is the loss one kernel by hand? A plan that names no software is taken for Megatron-LM's kind, which has it, unless
-    parameters are sharded: that is PyTorch's FSDP or DeepSpeed, where the loss is PyTorch's.
-    """
-    return plan.software == FUSED_CLASS or (not plan.software and plan.sharding != "zero3")
-
-
 def saving_context(plan: Plan) -> SavingContext:
     """Which tensors the plan's software keeps."""
     return SavingContext(
         dtype=plan.dtype, recompute=plan.recompute, tp=plan.tp, expert_tp=plan.expert_tp,
-        sequence_parallel=plan.sequence_parallel, attention=plan.attention,
-        is_fused=plan.software != UNFUSED_CLASS, keeps_float8=bool(plan.float8) and has_fused_loss(plan),
+        sequence_parallel=plan.sequence_parallel, attention="flash" if plan.attention == "flash" else "unfused",
+        is_fused=plan.software_class.fuses_blocks, keeps_float8=bool(plan.float8) and plan.software_class.fuses_loss,
     )  # fmt: skip
 
 
@@ -58,7 +49,7 @@ def loss_bytes(plan: Plan) -> float:
     """Logits and what is made of them at once, on one device that has the head or its part of it."""
     split = plan.tp * (plan.pp if plan.vocabulary != "ends" else 1)
     logits = local_tokens(plan) * plan.model.vocabulary_size / split
-    if has_fused_loss(plan):
+    if plan.software_class.fuses_loss:
         return logits * (dtype_bytes(plan.dtype) + NUM_FUSED_LOGITS * FLOAT32_BYTES)
     return logits * NUM_UNFUSED_LOGITS * FLOAT32_BYTES
 
@@ -67,7 +58,7 @@ def freed_logits_bytes(plan: Plan) -> float:
     """Of an unfused loss: the logits before they were widened. Nobody needs them in the backward, and their block is too
     small for what the loss asks for there, so the allocator keeps it beside.
     """
-    if has_fused_loss(plan):
+    if plan.software_class.fuses_loss:
         return 0.0
     return loss_bytes(plan) / (NUM_UNFUSED_LOGITS * FLOAT32_BYTES) * dtype_bytes(plan.dtype)
 
@@ -95,7 +86,7 @@ def inner_gradient_bytes(plan: Plan, layers: StageLayers) -> float:
     model, context = plan.model, saving_context(plan)._replace(is_fused=True, keeps_float8=False)
     b = dtype_bytes(plan.dtype)
     rows = 2 * model.hidden_size * b / (plan.tp if plan.sequence_parallel else 1)
-    pairs = 2 * model.num_heads * plan.workload.sequence_length if plan.attention == "unfused" else 0
+    pairs = 2 * model.num_heads * plan.workload.sequence_length if plan.attention != "flash" else 0
     attention = (model.qkv_size + model.result_size + pairs) * b / plan.tp
     sizes = [0.0]
     for block, _ in model.block_kinds(layers.first_block, layers.num_blocks):

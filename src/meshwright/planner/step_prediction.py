@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from meshwright.costs.collective_nccl import NcclCollectives
-from meshwright.costs.kernel_curve import GpuKernels
-from meshwright.specs.software import software_class
-from meshwright.costs.step_costs import StepConstants, StepCosts
-from meshwright.ir.program import Program
 from meshwright.ir.replay import Wiring, wire
 from meshwright.lowering.lower import lower
 from meshwright.lowering.mesh import device_order

@@ -148,8 +148,8 @@ def _price_row(
         cost = computes.cost(work, spec)
         if placement is None or not work.inner:
             return cost, ()
-        ends = [placement.ends(program, view.device, Kind.COLLECTIVE, inner.exchange) for inner in work.inner]
-        return with_inner(cost, work, computes, messages, ends, spec), ()
+        groups = [placement.ends(program, view.device, Kind.COLLECTIVE, inner.exchange) for inner in work.inner]
+        return with_inner(cost, work, computes, messages, groups, spec), ()
     ends = placement.ends(program, view.device, view.kind, view.exchange) if placement else (0, 1)
     cost = messages.exchange_cost(view.exchange, float(sizes[row]), ends)
     if placement is None or cost.seconds <= 0:

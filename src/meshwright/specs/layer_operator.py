@@ -11,6 +11,7 @@ per unfused operation. The product of a weight gradient adds to the sum over mic
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from meshwright.specs.block_kind import attended_pairs
@@ -38,9 +39,10 @@ EMBEDDING_BACKWARD_TOUCHES = 3  # the gradient's row read, the sum's row read an
 QUERY_PRODUCTS, VALUE_PRODUCTS = 1, 1
 QUERY_BACKWARD_PRODUCTS, VALUE_BACKWARD_PRODUCTS = 3, 2
 # Of one score, unfused, in 16 bits (Korthikanti et al. 2022, arXiv 2205.05198, section 4.1): the fused softmax with
-# its scale and mask reads and writes it, dropout reads it, writes it and its mask of one byte; backward dropout
-# reads gradient and mask and writes, softmax reads its result and the gradient and writes.
-SOFTMAX_BYTES, SOFTMAX_BACKWARD_BYTES = 9, 11
+# its scale and mask reads and writes it; backward it reads its result and the gradient and writes. Dropout reads it,
+# writes it and its mask of one byte; backward it reads gradient and mask and writes.
+SOFTMAX_BYTES: Mapping[str, int] = {"unfused": 4, "unfused_dropout": 9}
+SOFTMAX_BACKWARD_BYTES: Mapping[str, int] = {"unfused": 6, "unfused_dropout": 11}
 SOFTMAX_FLOPS = 8  # scale, mask, exponential as 4, sum, quotient
 # Of logits under a cap c * tanh(x / c), as three operations: each reads and writes; backward tanh reads one more.
 CAP_TOUCHES, CAP_BACKWARD_TOUCHES = 6, 7
@@ -58,7 +60,7 @@ class MicrobatchShape(NamedTuple):
     tensor-parallel group, `expert_tp` is 1 (0: as `tp`). `cp` devices share every sequence, each with as many
     early as late pieces, so that causal attention is balanced. Gradients are summed in `gradient_dtype` (empty: as
     `dtype`). `sequence_parallel`: norms and residuals are
-    divided along tp. `has_fused_attention`: no score matrix is stored.
+    divided along tp. `attention`: as of a plan; "flash" stores no score matrix.
     """
 
     num_sequences: int
@@ -69,7 +71,7 @@ class MicrobatchShape(NamedTuple):
     cp: int = 1
     sequence_parallel: bool = False
     expert_tp: int = 0
-    has_fused_attention: bool = True
+    attention: str = "flash"
     gradient_dtype: str = ""
 
     @property
@@ -304,8 +306,8 @@ def attention_forward(
     Fused, scores are not stored: reads q, k, v and writes the result. Among cp devices a device's S / cp queries
     see half of all S keys on average: as much as cp causal products of S / cp tokens each.
     """
-    if not shape.has_fused_attention:
-        return _unfused(model, local, shape, SOFTMAX_BYTES, is_backward=False)
+    if shape.attention != "flash":
+        return _unfused(model, local, shape, SOFTMAX_BYTES[shape.attention], is_backward=False)
     flops = _attention_flops(model, local, shape, window, (QUERY_PRODUCTS, VALUE_PRODUCTS))
     columns = local.query + local.key + local.value + local.result
     size_bytes = columns * shape.num_tokens * shape.element_bytes
@@ -318,8 +320,8 @@ def attention_backward(
     model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, window: int = 0
 ) -> tuple[Operator, ...]:
     """Reads q, k, v, the result and its gradient; writes three gradients."""
-    if not shape.has_fused_attention:
-        return _unfused(model, local, shape, SOFTMAX_BACKWARD_BYTES, is_backward=True)
+    if shape.attention != "flash":
+        return _unfused(model, local, shape, SOFTMAX_BACKWARD_BYTES[shape.attention], is_backward=True)
     products = (QUERY_BACKWARD_PRODUCTS, VALUE_BACKWARD_PRODUCTS)
     flops = _attention_flops(model, local, shape, window, products)
     columns = 2 * (local.query + local.key + local.value + local.result)

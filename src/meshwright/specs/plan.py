@@ -12,13 +12,13 @@ from meshwright.specs.dtype import DTYPE_BYTES
 from meshwright.specs.error import PlanError
 from meshwright.specs.layers import StageLayers, split_layers, stage_layers
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.software import software_class
+from meshwright.specs.software import SoftwareClass, software_class
 from meshwright.specs.workload import Workload
 
 Recompute = Literal["none", "selective", "selective_op", "full"]
 Sharding = Literal["none", "zero1", "zero2", "zero3"]
 Vocabulary = Literal["ends", "one_barrier", "two_barriers", "interlaced"]
-Attention = Literal["flash", "unfused"]
+Attention = Literal["flash", "unfused", "unfused_dropout"]
 # selective: the attention core (Korthikanti et al., arXiv 2205.05198); selective_op: everything but every second
 # matrix product (torchtitan's per-operation policy); full: all but the input of each block.
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "selective_op", "full")
@@ -27,7 +27,8 @@ SHARDINGS: tuple[Sharding, ...] = ("none", "zero1", "zero2", "zero3")
 # Where the vocabulary's two layers are: on the first and last stage, or split over all of them with one or two
 # barriers, or as one tensor-parallel layer between the passes (Yeung et al., arXiv 2411.05288).
 VOCABULARIES: tuple[Vocabulary, ...] = ("ends", "one_barrier", "two_barriers", "interlaced")
-ATTENTIONS: tuple[Attention, ...] = ("flash", "unfused")  # unfused: the score matrix is written and read
+# unfused: the score matrix is written and read, before FlashAttention also by a dropout of its own
+ATTENTIONS: tuple[Attention, ...] = ("flash", "unfused", "unfused_dropout")
 FLOAT8_RECIPES = ("", "tensorwise", "rowwise", "blockwise", "mxfp8")
 OVERLAPS = ("reduce", "gather", "tp")  # what may run beside computes
 AXES = ("pp", "dp", "cp", "tp")  # default order of the mesh, outermost first: tp is next to itself
@@ -163,6 +164,11 @@ class Plan:
         return self.tp if self.dp * self.cp % self.ep == 0 else 1
 
     @property
+    def software_class(self) -> SoftwareClass:
+        """What is known of the software that runs the plan."""
+        return software_class(self.software, self.sharding)
+
+    @property
     def gradient_dtype(self) -> str:
         """Format in which gradients are summed and reduced."""
         return self.reduction_dtype or self.dtype
@@ -286,7 +292,7 @@ class Plan:
                 raise PlanError(f"{name} is {getattr(self, name)!r}", allowed=allowed)
         if not set(self.overlap) <= set(OVERLAPS) or len(set(self.overlap)) < len(self.overlap):
             raise PlanError(f"overlap is {self.overlap}", allowed=f"each of {', '.join(OVERLAPS)} at most once")
-        software_class(self.software)
+        software_class(self.software)  # raises where nobody knows it
         self._check_sharding()
 
     def _check_sharding(self) -> None:

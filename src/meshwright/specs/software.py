@@ -1,4 +1,4 @@
-"""Software classes: what a training stack's kernels touch, keep and launch; a handful, by name, with what is known of each."""
+"""Software classes: what a training stack's kernels touch, keep and launch; a handful, by name."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ class SoftwareClass:
         traffic: operator variant or kind -> share of its unfused 16-bit traffic that the kernels of this class move.
         gap_share: of the gaps between kernels of a framework that launches each operation by itself, the part that is left.
         cast_share: of the traffic of casts to float8, the part that no other kernel does on the way.
+        fuses_blocks: elementwise kernels of a block keep their inputs only.
+        fuses_loss: the loss is one kernel, which works on 16-bit logits.
         has_native_attention: attention kernels written for the chip's generation; else portable ones, which use what
             all generations have.
         stops_early: recompute ends with the last tensor that the backward needs; the product behind it is not run.
@@ -29,6 +31,8 @@ class SoftwareClass:
     traffic: Mapping[str, float] = field(default_factory=dict, hash=False)
     gap_share: float = 1.0
     cast_share: float = 1.0
+    fuses_blocks: bool = False
+    fuses_loss: bool = False
     has_native_attention: bool = True
     stops_early: bool = False
 
@@ -53,7 +57,7 @@ CLASSES: Mapping[str, SoftwareClass] = {
     for each in (
         SoftwareClass(
             "fused", "hand-fused kernels for norms, activations and casts (Megatron-LM with Transformer Engine)",
-            {**_FUSED, **_COMPILED_LOSS}, cast_share=0.5,
+            {**_FUSED, **_COMPILED_LOSS}, cast_share=0.5, fuses_blocks=True, fuses_loss=True,
         ),
         SoftwareClass(
             "eager", "every operation by itself, as PyTorch launches it; the loss in float32",
@@ -61,19 +65,20 @@ CLASSES: Mapping[str, SoftwareClass] = {
         ),
         SoftwareClass(
             "eager, fused loss", "every operation by itself, but the loss in one kernel (llm-foundry)",
-            _FUSED_LOSS, has_native_attention=False, stops_early=True,
+            _FUSED_LOSS, fuses_loss=True, has_native_attention=False, stops_early=True,
         ),
         SoftwareClass(
             "compiled", "the compiler fuses what lies between products (torch.compile)",
-            {**_FUSED, **_COMPILED_LOSS}, cast_share=0.5, has_native_attention=False, stops_early=True,
+            {**_FUSED, **_COMPILED_LOSS}, cast_share=0.5, fuses_blocks=True, has_native_attention=False, stops_early=True,
         ),
     )
 }  # fmt: skip
-DEFAULT_CLASS = "fused"
+# A plan that names no class: who shards parameters uses PyTorch's FSDP, and compiles; the rest is Megatron-LM's kind.
+DEFAULT_CLASS, SHARDED_DEFAULT_CLASS = "fused", "compiled"
 
 
-def software_class(name: str) -> SoftwareClass:
-    """The class of this name; the default for an empty one. Raises UnknownNameError."""
+def software_class(name: str, sharding: str = "none") -> SoftwareClass:
+    """The class of this name; for an empty one the default of plans that shard like this. Raises UnknownNameError."""
     if name and name not in CLASSES:
         raise UnknownNameError("software class", name, sorted(CLASSES))
-    return CLASSES[name or DEFAULT_CLASS]
+    return CLASSES[name or (SHARDED_DEFAULT_CLASS if sharding == "zero3" else DEFAULT_CLASS)]
