@@ -15,6 +15,7 @@ from meshwright.costs.collective_nccl import NcclCollectives
 from meshwright.costs.cost import CommunicationModel, Cost, Flow
 from meshwright.costs.kernel_attention import MOST_SHARING, UNSHARED
 from meshwright.costs.kernel_chip import Chip, Columns
+from meshwright.costs.kernel_gemm import RESULT_BYTES
 from meshwright.costs.kernel_moe import Loads
 from meshwright.costs.kernel_profile import KernelCurve, KernelProfile, load_kernel_profile
 from meshwright.costs.roofline import MATMUL_EFFICIENCY, UNCERTAINTY, Roofline
@@ -163,11 +164,12 @@ class GpuKernels:
         )
 
     def _grouped(self, operator: Operator, dtype: str) -> KernelEstimate:
-        """Experts of (groups, m, n, k): as one product of all rows, and never faster than all weights are read."""
+        """Experts, or heads, of (groups, m, n, k): as one product of all rows that moves the operator's own bytes: every
+        group's matrices, and not what stays in the cache between two kernels."""
         groups, m, n, k = operator.shape
-        size = dtype_bytes(dtype)
-        weights = (groups - 1) * k * n * size  # one expert's are among the product's own traffic
-        sizes = {"m": groups * m, "n": n, "k": k, "extra_bytes": weights}
+        rows, size = groups * m, dtype_bytes(dtype)
+        counted = (rows * k + k * n) * size + rows * n * RESULT_BYTES
+        sizes = {"m": rows, "n": n, "k": k, "extra_bytes": max(operator.bytes, 1.0) - counted}
         priced = self._curve_estimate("gemm", dtype, sizes, self._profile)
         return KernelEstimate(priced.seconds, max(priced.error, GROUPED_ERROR), "extrapolated")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.error import SpecError
 from meshwright.specs.layer_operator import (
     Linear,
@@ -70,11 +71,11 @@ class GroupedLinear(NamedTuple):
     ) -> Operator:
         """Rows in and out once, every expert's matrix once; a sum in place is read as well as written."""
         weights = self.num_groups * self.num_in * self.num_out
-        touched = (
-            self.rows * (self.num_in + self.num_out) + (2 if phase == "weight_gradient" else 1) * weights
-        )
+        weight_bytes = shape.element_bytes
+        if phase == "weight_gradient":
+            weight_bytes = 2 * dtype_bytes(shape.gradient_dtype or shape.dtype)
         flops = 2.0 * self.rows * self.num_in * self.num_out
-        num_bytes = touched * shape.element_bytes
+        num_bytes = self.rows * (self.num_in + self.num_out) * shape.element_bytes + weights * weight_bytes
         return Operator(
             "grouped_matmul", flops, num_bytes, (self.num_groups, *dims), phase=phase, label=label
         )
