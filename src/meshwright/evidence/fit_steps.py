@@ -7,9 +7,9 @@ where it arrived. Families of chips share a mean that each may leave a little: a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from meshwright.costs.step_costs import StepConstants
 
 Floats = NDArray[np.float64]
 NAMES = tuple(each.name for each in fields(StepConstants))
+FAMILIES = ("a100", "h100", "b200")
 STEP = 0.02  # relative change of a constant for its derivative
 HALF_SCALE = 0.10  # log error from which the robust loss grows linearly
 
@@ -34,8 +35,26 @@ class Prior:
     own_spread: float
     low: float
     high: float
-    meaning: str
     of_family: Mapping[str, float] = field(default_factory=dict)
+
+
+# Centres: round figures within the range, where nothing better is known. `of_family`: products of A100 (PCIe) and B200
+# and attention of B200 as in SimuMax's system files, whose shapes were timed in a training loop, over our curves of
+# single kernels (medians 1.15, 1.37 and 0.8). Portable attention on Hopper: FlashAttention-3 is 1.5 to 2 times as
+# fast as its predecessor (arXiv 2407.08608); on A100 both are of one generation.
+PRIORS: Mapping[str, Prior] = {
+    "matmul": Prior(1.2, 0.15, 0.08, 0.9, 1.8, {"a100": 1.15, "b200": 1.37}),
+    "attention": Prior(1.0, 0.2, 0.1, 0.6, 2.5, {"b200": 0.8}),
+    "attention_portable": Prior(1.5, 0.25, 0.3, 0.9, 3.5, {"a100": 1.15}),
+    "stream": Prior(1.1, 0.3, 0.15, 0.6, 3.0),
+    "float8": Prior(1.0, 0.2, 0.1, 0.5, 1.6),
+    "node_exchange": Prior(1.2, 0.2, 0.15, 0.8, 3.0),
+    "network_exchange": Prior(1.2, 0.3, 0.15, 0.7, 4.0),
+    "crowding": Prior(0.003, 0.7, 0.2, 1e-5, 0.5),
+    "gap_s": Prior(15e-6, 1.0, 0.2, 1e-7, 1e-4),
+    "step_s": Prior(30e-3, 1.0, 0.3, 1e-4, 0.2),
+    "expert_s": Prior(8e-3, 0.5, 0.2, 1e-5, 2e-2),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +82,19 @@ class Linearised:
         )  # fmt: skip
 
 
+def start() -> dict[str, StepConstants]:
+    """Every family at the centre of what is expected."""
+    return {
+        family: StepConstants(**{name: prior.of_family.get(family, prior.centre) for name, prior in PRIORS.items()})
+        for family in FAMILIES
+    }
+
+
+def logarithms(constants: Mapping[str, StepConstants]) -> dict[str, Floats]:
+    """Logarithms [K] of each family's constants."""
+    return {family: np.log([getattr(each, name) for name in NAMES]) for family, each in constants.items()}
+
+
 def linearised(
     predictors: Sequence[Callable[[StepConstants], float]],
     measured_s: Sequence[float],
@@ -87,7 +119,10 @@ def linearised(
 
 
 def fitted(
-    data: Linearised, weights: Floats, priors: Mapping[str, Prior], all_families: Sequence[str]
+    data: Linearised,
+    weights: Floats,
+    priors: Mapping[str, Prior] = PRIORS,
+    all_families: Sequence[str] = FAMILIES,
 ) -> dict[str, StepConstants]:
     """Constants of every family that make the weighted log errors small, without leaving their priors far."""
     names = list(NAMES)
@@ -123,14 +158,7 @@ def fitted(
     }
 
 
-def source_weights(sources: Sequence[str], counts: Sequence[str] = ()) -> Floats:
+def source_weights(sources: Sequence[str]) -> Floats:
     """Every source weighs as the root of its number of rows: many rows of one stack are not as many opinions."""
-    number: dict[str, int] = {}
-    for source in sources:
-        number[source] = number.get(source, 0) + 1
+    number = Counter(sources)
     return np.array([1.0 / np.sqrt(number[source]) for source in sources])
-
-
-def as_table(constants: Mapping[str, StepConstants]) -> dict[str, dict[str, Any]]:
-    """Constants by family, for a file."""
-    return {family: asdict(each) for family, each in constants.items()}

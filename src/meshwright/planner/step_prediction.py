@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
-from meshwright.ir.replay import Wiring, wire
+import numpy as np
+
+from meshwright.costs.collective_nccl import NcclCollectives
+from meshwright.costs.kernel_curve import GpuKernels, family_of
+from meshwright.costs.step_costs import StepConstants, StepCosts
+from meshwright.costs.step_profile import StepFit, packaged_step_profile
+from meshwright.ir.replay import Wiring, replay, wire
+from meshwright.ir.table import Kind
 from meshwright.lowering.lower import lower
 from meshwright.lowering.mesh import device_order
 from meshwright.lowering.place import Placement, place
 from meshwright.lowering.refine import num_pieces
+from meshwright.planner.step_trait import step_basis, step_traits
 from meshwright.schedules.order import Schedule, registered
+from meshwright.simulator.pricing import Prices, price
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.device import DeviceSpec
+from meshwright.specs.error import PlanError
 from meshwright.specs.plan import Plan
+from meshwright.specs.prediction import Prediction
+
+ITERATIONS = 3  # the first fills the pipeline; the period is measured from the second on
+# Which of the kernel tables' float8 curves prices a recipe; casts are counted apart.
+FLOAT8_CURVES: Mapping[str, str] = {
+    "": "fp8", "tensorwise": "fp8", "rowwise": "fp8", "mxfp8": "fp8", "blockwise": "fp8_block",
+}  # fmt: skip
+EXTRAPOLATED_WIDER = 1.5  # intervals of what was extrapolated, against what was fitted
+INSIDE = "exchanges inside, host"
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,9 +47,137 @@ class StepProgram:
     placement: Placement
 
 
+@dataclass(frozen=True, eq=False)
+class StepEstimate:
+    """What a step is predicted to take.
+
+    Attributes:
+        step: seconds of one step in the long run, with its 80 % interval and basis.
+        parts: seconds of the busiest device by kind of work: what its computes are made of, what its exchanges take
+            (beside computes or not), the step's fixed overhead, and "waiting", in which its compute stream idles.
+        num_rows: instructions that were simulated.
+    """
+
+    step: Prediction
+    parts: Mapping[str, float]
+    num_rows: int
+
+
 def step_program(plan: Plan, cluster: ClusterSpec, schedule: Schedule | None = None) -> StepProgram:
-    """Lower a plan to the finest pieces that matter, and place it."""
-    chosen = schedule or registered()[plan.schedule]
+    """Lower a plan to the finest pieces that matter, and place it.
+
+    Raises PlanError and ScheduleError as `lowering.lower`; PlanError where nobody knows the schedule.
+    """
+    chosen = schedule or registered().get(plan.schedule)
+    if chosen is None:
+        raise PlanError(
+            f"the plan's schedule {plan.schedule!r} is not registered",
+            allowed=", ".join(registered()),
+            next="pass the schedule itself",
+        )
     program = lower(plan, chosen, pieces=num_pieces(plan))
-    placement = place(program, cluster, device_order(plan))
-    return StepProgram(plan, cluster, wire(program), placement)
+    return StepProgram(plan, cluster, wire(program), place(program, cluster, device_order(plan)))
+
+
+def step_costs(plan: Plan, cluster: ClusterSpec, constants: StepConstants) -> StepCosts:
+    """The cost model of a plan's steps. Raises SpecError for devices without a measured relative."""
+    links = NcclCollectives(cluster)
+    kernels = _kernels(cluster.devices[0], FLOAT8_CURVES[plan.float8])
+    return StepCosts(kernels, links, constants, plan.software_class)
+
+
+@cache
+def _kernels(device: DeviceSpec, recipe: str) -> GpuKernels:
+    """Kernel curves of a device; kept, because they remember every shape they were asked for."""
+    from meshwright.specs.cluster_source import Cluster
+
+    return GpuKernels(device, NcclCollectives(Cluster("H100")), recipe, has_casts=False)
+
+
+def simulated_s(made: StepProgram, constants: StepConstants) -> float:
+    """Seconds of one step at these constants."""
+    costs = step_costs(made.plan, made.cluster, constants)
+    prices = price(made.wiring, costs, costs, made.placement)
+    return period_s(made.wiring, prices) + constants.step_s
+
+
+def period_s(wiring: Wiring, prices: Prices) -> float:
+    """Seconds between the ends of successive iterations, without contention: exchanges that could meet on a link have
+    one stream, or their contention is in the fitted factors."""
+    _, _, end = replay(
+        wiring, prices.seconds, prices.latency_s, prices.cost_of_row, iterations=ITERATIONS, host="asynchronous"
+    )
+    ends = end.max(axis=1)
+    return float(ends[-1] - ends[ITERATIONS - 2])
+
+
+def predict_step(
+    plan: Plan,
+    cluster: ClusterSpec,
+    *,
+    left_out: str = "",
+    fit: StepFit | None = None,
+    schedule: Schedule | None = None,
+    extrapolate: bool = False,
+) -> StepEstimate:
+    """Predict the seconds of a training step.
+
+    Args:
+        left_out: a source of measured runs that the constants must not have been fitted on.
+        fit: constants and widths instead of the package's.
+        schedule: instead of the registered one of the plan's name.
+        extrapolate: accept devices of a family that was never measured, by their data sheet alone.
+
+    Raises:
+        PlanError: the plan cannot be lowered; the device or its format was never seen, and `extrapolate` is off.
+    """
+    profile = packaged_step_profile()
+    chosen = fit or profile.without(left_out)
+    family = family_of(cluster.devices[0])
+    if family is None:
+        raise PlanError(
+            f"no training step was measured on a relative of {cluster.devices[0].name}",
+            allowed=", ".join(sorted(profile.seen)),
+            next="simulate the plan with --extrapolate: by the data sheet alone, plus or minus a third",
+        )
+    constants = chosen.of(family)
+    made = step_program(plan, cluster, schedule)
+    costs = step_costs(plan, cluster, constants)
+    prices = price(made.wiring, costs, costs, made.placement)
+    period = period_s(made.wiring, prices)
+    parts = _parts(made, prices, costs, period)
+    basis = step_basis(plan, cluster, profile)
+    width = chosen.width.at(step_traits(plan, cluster, parts))
+    if basis != "interpolated":
+        width *= EXTRAPOLATED_WIDER
+    step = Prediction.within(period + constants.step_s, min(width, 1.0), basis)
+    return StepEstimate(step, parts, made.wiring.program.num_rows)
+
+
+def _parts(made: StepProgram, prices: Prices, costs: StepCosts, period: float) -> dict[str, float]:
+    """Seconds by kind on the list whose computes take longest."""
+    program = made.wiring.program
+    is_compute = program.kinds == Kind.COMPUTE
+    seconds = prices.seconds[prices.cost_of_row]
+    busy = np.bincount(
+        program.list_of_row[is_compute], weights=seconds[is_compute], minlength=program.num_lists
+    )
+    device = int(np.argmax(busy))
+    rows = np.arange(program.offsets[device], program.offsets[device + 1])
+    found: defaultdict[str, float] = defaultdict(float)
+    names = [effect.name for effect in program.tables.effects]
+    keys = np.stack([program.columns.effect[rows], program.columns.work[rows], prices.cost_of_row[rows]])
+    kinds, counts = np.unique(keys, axis=1, return_counts=True)
+    for (effect, work, cost), count in zip(kinds.T.tolist(), counts.tolist(), strict=True):
+        total = prices.costs[cost].seconds * count
+        if work < 0:
+            found[names[effect]] += total
+            continue
+        inside = costs.parts(program.tables.works[work])
+        for kind, each in inside.items():
+            found[kind] += each * count
+        found[INSIDE] += total - sum(inside.values()) * count
+    found["step overhead"] = costs.constants.step_s
+    found["waiting"] = max(0.0, period - float(busy[device]))
+    ordered = sorted(found.items(), key=lambda pair: -pair[1])
+    return {name: value for name, value in ordered if value > 0}
