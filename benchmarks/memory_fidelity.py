@@ -1,9 +1,10 @@
 """Memory: the predicted peak of every row of the training tables that has one, beside what was measured.
 
 A row is a plan (`meshwright.evidence.training_job`), and the plan's peak comes from `planner.memory_estimate`: allocated
-bytes, or reserved ones where the source reports these (RESERVED). No constant of the estimate is fitted to these rows,
-though they were in view when its terms were chosen (the block of freed logits was added after torchtitan's). The column
-"left out" shows, for what it is worth, one common factor fitted on the other sources and applied to the one left out.
+bytes, or reserved ones where the source reports these (`training_source.Facts`). No constant of the estimate is fitted to
+these rows, though they were in view when its terms were chosen (the block of freed logits was added after torchtitan's).
+The column "left out" shows, for what it is worth, one common factor fitted on the other sources and applied to the one
+left out.
 Per source: rows, median and largest |predicted / measured - 1|, median signed error, share of rows above the upper bound,
 slowest estimate. The numbers a change must not make worse: the median, averaged over sources (at most 8 %), and the share
 above the bound (at most 5 %).
@@ -27,6 +28,7 @@ from pathlib import Path
 import meshwright
 from meshwright.catalog import find_schedule
 from meshwright.evidence.training_job import job_of
+from meshwright.evidence.training_source import facts_of
 from meshwright.evidence.training_table import TrainingRow, read_training_table
 from meshwright.planner.memory_estimate import estimate_memory
 from meshwright.specs.units import format_bytes
@@ -34,7 +36,6 @@ from meshwright.specs.units import format_bytes
 SCHEMA = 1
 LIMIT = 0.08  # median error, averaged over sources
 ABOVE_LIMIT = 0.05  # share of rows above the upper bound
-RESERVED = ("torchtitan",)  # sources that report what the allocator holds, not what tensors take
 NUM_HOLDERS = 4  # of a row among the worst
 
 
@@ -101,7 +102,8 @@ def point(row: TrainingRow) -> Point:
     began = time.perf_counter()
     memory = estimate_memory(job.plan, job.cluster, schedule)
     took = time.perf_counter() - began
-    predicted = memory.reserved_bytes if row.source in RESERVED else memory.allocated_bytes
+    is_reserved = facts_of(row.source, row.text("source_repo")).reports_reserved
+    predicted = memory.reserved_bytes if is_reserved else memory.allocated_bytes
     holders = ", ".join(f"{what} {format_bytes(size)}" for what, size in memory.holders[:NUM_HOLDERS])
     return Point(
         row.row_id, row.source, predicted, float(row.peak_bytes or 0), memory.upper_bytes, took, holders

@@ -230,7 +230,7 @@ def test_the_2021_papers_open_columns(layers, hidden, heads, tp, pp, gpus, batch
         global_batch_seqs=batch, micro_batch_seqs="", num_microbatches="", vpp="", zero=0,
     )  # fmt: skip
     assert (job.plan.microbatch_size, job.plan.num_chunks) == (microbatch, chunks)
-    assert (job.plan.attention, job.plan.overlap, job.stack) == ("unfused", (), "megatron 2021")
+    assert (job.plan.attention, job.plan.overlap, job.stack) == ("unfused_dropout", (), "megatron 2021")
 
 
 def test_as_many_chunks_as_divide() -> None:

@@ -112,12 +112,18 @@ def test_our_own_mistakes_are_not_skipped_rows() -> None:
         predict_rows(rows_of("a-1"), plan_row=plan_row, predict=predict)
 
 
-@pytest.mark.parametrize(("stack", "num_bytes"), [("torchtitan", 60.0), ("megatron", 50.0)])
-def test_reserved_memory_is_predicted_where_reserved_was_measured(stack: str, num_bytes: float) -> None:
+@pytest.mark.parametrize(
+    ("row_id", "repository", "num_bytes"),
+    [("torchtitan-1", "", 60.0), ("a-1", "https://github.com/pytorch/torchtitan", 60.0), ("a-1", "", 50.0)],
+)
+def test_reserved_memory_is_predicted_where_reserved_was_measured(
+    row_id: str, repository: str, num_bytes: float
+) -> None:
     def plan_row(row: Any) -> Any:
-        return Job(row, plan_of(row.row_id), stack=stack, assumptions=("vpp 1",))
+        return Job(row, plan_of(row.row_id), stack="torchtitan compiled", assumptions=("vpp 1",))
 
-    (found,) = predict_rows(rows_of("a-1"), plan_row=plan_row, predict=lambda plan, cluster: layout())
+    rows: Any = [SampleRow(row_id, values={"source_repo": repository})]
+    (found,) = predict_rows(rows, plan_row=plan_row, predict=lambda plan, cluster: layout())
     assert found.predicted_peak_bytes == num_bytes and found.upper_peak_bytes == 70.0
     assert (found.low_s, found.high_s, found.basis) == pytest.approx((1.8, 2.2, "interpolated"))
     assert found.assumptions == ("vpp 1",)

@@ -4,8 +4,8 @@ Facts are cited, no file is copied. None of the numbers is a row of the calibrat
 
 - dgxc: NVIDIA/dgxc-benchmarking, tag v24.11.1: README_8b.md, README_70b.md (llama3.1), README_175b.md
   (nemo_megatron), README_314b.md (grok1): "Training step time (seconds per step)" on DGX H100, BF16, of the last step;
-  degrees from the tables' headings, no recompute, distributed optimizer, gradients reduced in BF16, from the same
-  folders' descriptions of the configuration.
+  degrees from the tables' headings; no recompute, distributed optimizer, gradients reduced in BF16, overlaps from the
+  same folders' YAML with the overrides of their configure.sh.
 - trainy: pytorch/torchtitan, benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md: tokens per second of one GPU.
 - issue 1789: pytorch/torchtitan, issue "DeepSeek-V3-16B OOMs on 8 x H100 80GB HBM3", the log in its text. Its clock
   and its tokens per second give 4 sequences of 4,096 tokens a rank.
@@ -95,7 +95,7 @@ TRAINING_ARGS=( --micro-batch-size 1 --global-batch-size 1024 --bf16 --grad-redu
 PARALLEL_ARGS=(
     --tensor-model-parallel-size $TP --pipeline-model-parallel-size $PP
     --context-parallel-size ${CP} --expert-model-parallel-size "$EP"
-    --num-virtual-stages-per-pipeline-rank $(($PP * 1)) --sequence-parallel
+    --num-virtual-stages-per-pipeline-rank $(($PP * 1)) --sequence-parallel --tp-comm-overlap
     --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather
     --overlap-param-gather-with-optimizer-step
 )

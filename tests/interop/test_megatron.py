@@ -76,8 +76,13 @@ def plan(options: str = "", **given: Any) -> Plan:
         ("--fp8-format e4m3 --fp8-recipe mxfp8", {"float8": "mxfp8"}),
         ("", {"reduction_dtype": "float32", "master_dtype": "float32"}),
         ("--grad-reduce-in-bf16", {"reduction_dtype": "bfloat16"}),
-        ("--attention-backend unfused", {"attention": "unfused"}),
-        ("--transformer-impl local", {"attention": "unfused"}),
+        ("--attention-backend unfused --attention-dropout 0.0", {"attention": "unfused"}),
+        ("--transformer-impl local", {"attention": "unfused_dropout"}),
+        ("--transformer-impl local --attention-dropout 0.05", {"attention": "unfused_dropout"}),
+        ("--attention-dropout 0.1", {"attention": "flash", "software": "fused"}),
+        ("--enable-cuda-graph --cuda-graph-scope full_iteration", {"software": "captured"}),
+        ("--cuda-graph-impl local --cuda-graph-scope full_iteration", {"software": "captured"}),
+        ("--cuda-graph-impl none --cuda-graph-scope full_iteration", {"software": "fused"}),
         ("--transformer-impl local --use-flash-attn", {"attention": "flash"}),
     ],
 )
@@ -131,6 +136,12 @@ def test_every_option_is_in_exactly_one_list() -> None:
     assert set(unknown) == {"--rampup-batch-size", "--my-own-option"}
     assert unknown["--rampup-batch-size"].value == "16 16 1000" and unknown["--my-own-option"].value == "5"
     assert "ramp" in unknown["--rampup-batch-size"].meaning
+
+
+def test_graphs_of_parts_of_a_layer_are_not_understood() -> None:
+    found = read(BASE + "--cuda-graph-impl transformer_engine --cuda-graph-scope attn moe_router")
+    assert {option.name for option in found.unknown} == {"--cuda-graph-impl", "--cuda-graph-scope"}
+    assert found.plan.software == "fused"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from meshwright.ir.program import Axis, Program
 from meshwright.ir.replay import replay, wire
-from meshwright.ir.table import ParameterGroup, Work
+from meshwright.ir.table import Exchange, Inner, ParameterGroup, Work
 from meshwright.ir.text import canonical, from_text, from_torch_csv, to_text, to_torch_csv
 from meshwright.ir.verify import verify
 from meshwright.lowering.order import program_of_orders, with_works
@@ -21,6 +21,7 @@ from meshwright.lowering.split_backward import SplitBackward
 from meshwright.lowering.transfer import Transfers
 from meshwright.schedules import Compute, Schedule, registered
 from meshwright.specs.error import ProgramError
+from meshwright.specs.operator import Operator
 from tests.golden.text import check_golden
 from tests.ir.random_program import random_costs, random_program
 
@@ -107,6 +108,31 @@ def test_works_round_trip() -> None:
     back = from_text(to_text(program))
     assert [view.work for view in back.instructions(0)] == [view.work for view in program.instructions(0)]
     assert [view.work for view in back.instructions(1)] == [view.work for view in program.instructions(1)]
+
+
+def test_works_with_operators_and_exchanges_inside_round_trip() -> None:
+    operators = (
+        Operator("matmul", 2.0, 3.0, (4, 5, 6), 7, "forward", "qkv"),
+        Operator("norm", 1.0, 2.0, (4, 5)),
+    )
+    inner = (
+        Inner(Exchange(("pp",), algorithm="all_gather"), 1024.0, 3, "matmul", "tensor parallel"),
+        Inner(Exchange(("pp",), (0, 1), algorithm="all_to_all.top2"), 0.5),
+    )
+    works = {
+        ("F", 0): Work("F", 7, operators=operators, inner=inner),
+        ("F", 1): Work("F", 7, inner=inner[:1]),
+    }
+    program = with_works(lowered("1f1b", 2, 2), works)
+    text = to_text(program)
+    back = from_text(text)
+    assert [view.work for view in back.instructions(0)] == [view.work for view in program.instructions(0)]
+    assert [view.work for view in back.instructions(1)] == [view.work for view in program.instructions(1)]
+    assert back.digest() == program.digest()
+    plain = to_text(with_works(lowered("1f1b", 2, 2), {("F", 0): Work("F", 7, operators=operators)}))
+    assert "],[]]" in plain, "the text changed"
+    without = from_text(plain.replace("],[]]", "]]"))  # as it was written before works had exchanges inside
+    assert without.tables.works[0].operators == operators and not without.tables.works[0].inner
 
 
 @pytest.mark.parametrize(

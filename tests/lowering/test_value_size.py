@@ -121,6 +121,13 @@ def test_a_split_vocabulary_is_on_all_stages_alike(vocabulary):
     assert sum(counts) == DENSE.num_parameters
 
 
+def test_a_split_vocabulary_is_on_the_first_stage_of_every_device():
+    plan = plan_of(num_devices=2, pp=2, num_chunks=2, schedule="interleaved_1f1b", vocabulary="one_barrier")
+    counts = [num_local_parameters(plan, layers).dense for layers in plan.stages()]
+    block, table = DENSE.num_block_parameters(), 512 * 64 // 2
+    assert counts == [block + 2 * table] * 2 + [block, block + 64]
+
+
 def test_a_tied_table_is_on_both_ends_and_once_where_they_meet():
     tied = ModelSpec.decoder(4, 64, 8, vocabulary_size=512, has_tied_embeddings=True)
     apart = plan_of(tied, 2, pp=2)

@@ -4,6 +4,7 @@ import pytest
 
 from meshwright.catalog import find_schedule
 from meshwright.planner import memory_estimate
+from meshwright.planner.memory_buffer import freed_logits_bytes, loss_bytes
 from meshwright.planner.memory_estimate import FRAGMENTATION, MAX_FRAGMENTATION, estimate_memory, in_flight
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload, load_model
 
@@ -90,6 +91,19 @@ def test_an_unfused_loss_keeps_three_and_leaves_one_behind():
     assert "gradients" not in held(device)  # one microbatch: none is there before its backward
     _, more = estimated(software="compiled", **{**choices, "batch": 16})
     assert held(more.fullest)["gradients"] == 4 * LLAMA.num_parameters / 8
+
+
+def test_a_loss_in_place_has_its_logits_only():
+    sizes = {}
+    for software in ("fused", "eager, fused loss", "eager"):
+        plan, _ = estimated(software=software, sequence_length=8192)
+        sizes[software] = (loss_bytes(plan), freed_logits_bytes(plan))
+    logits = 8192 * 128256
+    assert sizes == {
+        "fused": (10 * logits, 0),
+        "eager, fused loss": (2 * logits, 0),
+        "eager": (12 * logits, 2 * logits),
+    }
 
 
 def test_every_stage_of_a_pipeline_has_its_own_microbatches():

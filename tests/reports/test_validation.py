@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from meshwright.reports import DataTable, Figure, report_html, validation_report
-from meshwright.reports.validation import row_table, scatter_svg
+from meshwright.reports.validation import MOST_IDS, MOST_REASONS, row_table, scatter_svg, skipped_table
 
 EVIL = "<script>alert(1)</script>"
 
@@ -78,3 +78,24 @@ def test_the_page_is_whole_and_escaped() -> None:
 def test_without_predictions_there_is_no_picture() -> None:
     page = report_html(validation_report([row("a-1", None)], [], []))
     assert "Predicted against measured" not in page and "Skipped rows" in page
+
+
+def test_skipped_rows_stand_by_reason_without_file_and_row() -> None:
+    def skipped(name: str, why: str) -> dict[str, Any]:
+        said = f"/some/where/table.csv, line 7: {name} {why}; allowed: other rows; leave this row out"
+        return row(name, None, skipped=said)
+
+    rows = [skipped(f"a-{number}", "trains adapters") for number in range(4)]
+    rows = [row("b-1", None, skipped="no such chip"), row("c-1", 1.0), *rows]
+    assert skipped_table(rows) == [
+        {"rows": 4, "why": "trains adapters", "which": "a-0, a-1, a-2 and 1 more"},
+        {"rows": 1, "why": "no such chip", "which": "b-1"},
+    ]
+    assert skipped_table([row("c-1", 1.0)]) == []
+
+
+def test_many_reasons_share_a_last_line() -> None:
+    rows = [row(f"a-{number}", None, skipped=f"why {number}") for number in range(MOST_REASONS + 2)]
+    found = skipped_table(rows)
+    assert len(found) == MOST_REASONS and sum(line["rows"] for line in found) == len(rows)
+    assert found[-1]["why"].startswith("3 other reasons") and found[-1]["which"].count("a-") == MOST_IDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.api.subject import Subject, subject
 from meshwright.specs.error import (
@@ -15,12 +15,17 @@ from meshwright.specs.error import (
     ScheduleError,
 )
 
+if TYPE_CHECKING:
+    from meshwright.planner.memory_estimate import MemoryEstimate
+    from meshwright.specs.plan import Plan
+
 
 @dataclass(frozen=True, eq=False)
 class Check:
     """What was proven of a program. A verdict is None where the proof did not come that far, or has nothing to say.
 
-    ``peak_bytes``: for every list the bound of its device memory in any legal order, where sizes are known.
+    ``peak_bytes``: for every list the bound of its device memory in any legal order, where sizes are known; of a plan on
+    GPUs what is expected of every device of the pipeline, context included, by ``memory``.
     """
 
     label: str
@@ -32,11 +37,19 @@ class Check:
     peak_bytes: tuple[float, ...] = ()
     capacity_bytes: int | None = None
     error: MeshwrightError | None = None
+    memory: MemoryEstimate | None = None
 
     @property
     def is_accepted(self) -> bool:
         """Was nothing refused?"""
         return self.error is None
+
+    @property
+    def fits_at_worst(self) -> bool:
+        """Does it fit even where the allocator wastes the most and the software keeps all it may?"""
+        if self.memory is None or self.capacity_bytes is None:
+            return self.fits is True
+        return self.memory.upper_bytes + self.memory.context_bytes <= self.capacity_bytes
 
     def __bool__(self) -> bool:
         return self.is_accepted
@@ -58,7 +71,10 @@ def check(
     from meshwright.ir.verify import verify
 
     try:
-        made = what if isinstance(what, Subject) else subject(what, with_step=True, **choices)
+        # nothing is priced here, so devices that were never measured need no permission
+        made = (
+            what if isinstance(what, Subject) else subject(what, with_step=True, extrapolate=True, **choices)
+        )
     except ProgramError as error:  # the order itself is refused, before there is a program
         return Check(
             str(what if choices.get("schedule") is None else choices["schedule"]), 0, legal=False, error=error
@@ -73,6 +89,8 @@ def check(
     except ProgramError as error:
         return _refused(result, error)
     result = replace(result, deadlock_free=True, gradients_whole=True)
+    if made.plan is not None and made.memory is not None:
+        return _fitting_estimate(result, made.plan, made.memory)
     return _fitting(result, made, proofs[0].peak_bytes, proofs[0].tiers)
 
 
@@ -102,5 +120,24 @@ def _fitting(result: Check, made: Subject, peaks: Any, tiers: Sequence[str]) -> 
         f"device {worst} of {made.label} needs up to {max(bounds) / 1e9:.2f} GB, it has {result.capacity_bytes / 1e9:.2f} GB",
         holders=largest_holders(made.program, worst, max(bounds)),
         next="recompute, use more stages, or a smaller microbatch",
+    )
+    return replace(result, fits=False, error=error)
+
+
+def _fitting_estimate(result: Check, plan: Plan, memory: MemoryEstimate) -> Check:
+    """The verdict on memory of a plan on GPUs: tensors and context against what the devices have."""
+    from meshwright.planner.memory_limit import estimated_rejection
+
+    peaks = tuple(device.allocated_bytes + device.context_bytes for device in memory.devices)
+    result = replace(result, peak_bytes=peaks, memory=memory)
+    if result.capacity_bytes is None:
+        return result
+    missing = estimated_rejection(plan, memory, result.capacity_bytes)
+    if missing is None:
+        return replace(result, fits=True)
+    error = OutOfMemoryError(
+        f"{result.label}: {missing.reason}",
+        holders=missing.holders,
+        next="recompute, shard, use more stages, or a smaller microbatch",
     )
     return replace(result, fits=False, error=error)

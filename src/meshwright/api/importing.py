@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from meshwright import catalog
 from meshwright.api.loading import cluster_named
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
@@ -69,6 +70,7 @@ def compare_log(
     *,
     cluster: str | ClusterSpec | None = None,
     profile: Profile | PathLike | None = None,
+    extrapolate: bool = False,
 ) -> LogComparison:
     """A plan's predicted step beside the steps of a log (Megatron-LM, torchtitan, our JSON or trace).
 
@@ -77,8 +79,9 @@ def compare_log(
         log: the log's file; its format is found by its content.
         cluster: where the plan runs; None: the cluster that the plan names.
         profile: of `calibrate --from-log`, whose factor scales the prediction.
+        extrapolate: predict for devices that were never measured, too, by their data sheet.
 
-    Raises SpecError for a log in which nothing is recognised.
+    Raises PlanError for such devices otherwise, and SpecError for a log in which nothing is recognised.
     """
     from meshwright.evidence.log_comparison import compare_log as compare
     from meshwright.evidence.log_comparison import profile_factor
@@ -89,10 +92,16 @@ def compare_log(
     kept = profile if isinstance(profile, Profile) or profile is None else Profile.load(Path(profile))
     factor = profile_factor(kept, where.devices[0].name)
     run = read_run(Path(log), tokens_per_device=chosen.workload.tokens_per_step / chosen.num_devices)
+    from meshwright.planner.memory_estimate import estimate_memory
     from meshwright.planner.step_prediction import predict_step
 
-    estimate = predict_step(chosen, where)
-    return compare(estimate.step, estimate.parts, run, factor=factor, software=chosen.software)
+    schedule = catalog.find_schedule(chosen.schedule)
+    estimate = predict_step(chosen, where, schedule=schedule, extrapolate=extrapolate)
+    peak = None
+    if run.peak_bytes is not None:
+        memory = estimate_memory(chosen, where, schedule)
+        peak = memory.reserved_bytes if run.memory_kind == "reserved" else memory.allocated_bytes
+    return compare(estimate.step, estimate.parts, run, chosen, factor=factor, predicted_peak_bytes=peak)
 
 
 def calibrate_log(
@@ -102,9 +111,10 @@ def calibrate_log(
     from meshwright.evidence.log_comparison import step_profile
 
     chosen = plan if isinstance(plan, Plan) else Plan.load(plan)
-    found = compare_log(chosen, log, cluster=cluster)
+    # a run is measured here, so that the prediction it scales may rest on a data sheet
+    found = compare_log(chosen, log, cluster=cluster, extrapolate=True)
     device = _cluster(chosen, cluster).devices[0].name
-    return step_profile(found, chosen, device, f"{found.run.source} {Path(log).name}"), found
+    return step_profile(found, device, f"{found.run.source} {Path(log).name}"), found
 
 
 def _cluster(plan: Plan, given: str | ClusterSpec | None) -> ClusterSpec:

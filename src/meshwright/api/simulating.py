@@ -24,9 +24,10 @@ def simulate(what: Any = None, *, iterations: int | None = None, **choices: Any)
         iterations: of the program; plans run three, so that the last is past the cold start, schedules one.
         choices: the other arguments of `subject`, such as ``stages=4, microbatches=8``.
 
-    Returns a trace (shown as a timeline in notebooks). Raises as `subject` does, and ProgramError.
+    Returns a trace (shown as a timeline in notebooks); of a plan its metadata carry `step` (value, low, high, basis), and
+    on GPUs `parts` of it. Raises as `subject` does, and ProgramError.
     """
-    from meshwright.planner.candidate import predict
+    from meshwright.planner.candidate import predict, predict_on_gpus
     from meshwright.simulator.pricing import price
     from meshwright.simulator.simulate import simulate_priced
 
@@ -34,9 +35,13 @@ def simulate(what: Any = None, *, iterations: int | None = None, **choices: Any)
     if made.computes is None or made.messages is None:
         raise SpecError(f"{made.label} has no costs", allowed="times=(F, I, W)")
     num_iterations = iterations or (PLAN_ITERATIONS if made.plan is not None else 1)
+    said = {"label": made.label, "assumptions": list(made.assumptions)}
+    if made.step is not None and made.pricing is not None:
+        trace, _ = predict_on_gpus(made.step, made.pricing, num_iterations, said)
+        show_in_notebooks()
+        return trace
     wiring = wire(made.program)
     prices = price(wiring, made.computes, made.messages, made.placement)
-    said = {"label": made.label, "assumptions": list(made.assumptions)}
     if made.plan is not None:
         trace, _ = predict(wiring, prices, num_iterations, made.host, said)
     else:

@@ -21,6 +21,9 @@ from meshwright.specs.profile import Profile
 if TYPE_CHECKING:
     from meshwright.costs.cost import CommunicationModel, CostModel
     from meshwright.lowering.place import Placement
+    from meshwright.planner.memory_estimate import MemoryEstimate
+    from meshwright.planner.step_prediction import StepProgram
+    from meshwright.planner.step_pricing import StepPricing
 
 DEFAULT_STAGES, DEFAULT_MICROBATCHES = 4, 8  # of a schedule that is looked at without counts
 REPLICAS = (
@@ -32,7 +35,8 @@ REPLICAS = (
 class Subject:
     """What a verb works on: a program and, where they are known, what it costs, where it runs and whence it came.
 
-    ``counts`` (stages, microbatches, chunks) are those of a bare schedule. ``basis`` says what the times rest on.
+    ``counts`` (stages, microbatches, chunks) are those of a bare schedule. ``assumptions`` say what the times rest on.
+    Of a plan on a cluster of GPUs ``step`` and ``pricing`` are what `predict_step` works on, ``memory`` is what it holds.
     """
 
     label: str
@@ -45,6 +49,9 @@ class Subject:
     cluster: ClusterSpec | None = None
     counts: Mapping[str, int] | None = None
     assumptions: tuple[str, ...] = ()
+    step: StepProgram | None = None
+    pricing: StepPricing | None = None
+    memory: MemoryEstimate | None = None
 
     @property
     def capacity_bytes(self) -> int | None:
@@ -66,6 +73,7 @@ def subject(
     cluster: str | ClusterSpec | None = None,
     profile: Profile | None = None,
     with_step: bool = False,
+    extrapolate: bool = False,
 ) -> Subject:
     """Turn what people have into a program with its costs.
 
@@ -79,6 +87,7 @@ def subject(
         cluster: where a plan runs, if not the cluster that it names.
         profile: what this machine was measured to take; None: the one in the user's cache, if there is one.
         with_step: of a bare schedule, also the gradient reduction over two replicas and the optimizer step.
+        extrapolate: price plans on devices that were never measured by their data sheet.
 
     Raises:
         UnknownNameError, SpecError, PlanError: what was given is not there or cannot be.
@@ -95,7 +104,7 @@ def subject(
         _refuse("a plan says its own", **counts, times=times, comm=comm)
         changes = {"recompute": "full"} if recompute else {}
         changed = given.changed(**changes, **({"split_backward": True} if split else {}))
-        return plan_subject(changed, cluster, profile)
+        return plan_subject(changed, cluster, profile, extrapolate)
     _refuse("without a plan there is no model to place on a", cluster=cluster)
     if isinstance(given, Trace):
         given = given.program
@@ -128,16 +137,27 @@ def subject(
 
 
 def plan_subject(
-    plan: Plan, cluster: str | ClusterSpec | None = None, profile: Profile | None = None
+    plan: Plan,
+    cluster: str | ClusterSpec | None = None,
+    profile: Profile | None = None,
+    extrapolate: bool = False,
 ) -> Subject:
-    """A plan's program, placed on its cluster and priced by a profile of this machine or by the data sheet."""
+    """A plan's program, placed on its cluster and priced: on GPUs as `predict_step` does it, on processes of this machine
+    by its profile or by the data sheet.
+
+    Raises PlanError where no step was measured on a relative of the devices, and `extrapolate` is off.
+    """
     from meshwright.lowering import lower, place
     from meshwright.lowering.mesh import device_order
     from meshwright.planner.candidate import materialised
     from meshwright.planner.memory_limit import describe
+    from meshwright.planner.step_pricing import is_gpu_cluster
 
-    spec = _cluster_of(plan, cluster)
-    program = materialised(lower(plan, catalog.find_schedule(plan.schedule)), plan.num_devices)
+    spec = cluster_of(plan, cluster)
+    schedule = catalog.find_schedule(plan.schedule)
+    if is_gpu_cluster(spec):
+        return _gpu_subject(plan, spec, schedule, extrapolate)
+    program = materialised(lower(plan, schedule), plan.num_devices)
     costs, assumptions = costs_of(spec, profile)
     return Subject(
         describe(plan), program, costs, costs, place(program, spec, device_order(plan)), spec.devices[0].host,
@@ -145,8 +165,24 @@ def plan_subject(
     )  # fmt: skip
 
 
+def _gpu_subject(plan: Plan, cluster: ClusterSpec, schedule: Schedule, extrapolate: bool) -> Subject:
+    """The quotient program that `predict_step` simulates, with its prices."""
+    from meshwright.planner.memory_estimate import estimate_memory
+    from meshwright.planner.memory_limit import describe
+    from meshwright.planner.step_prediction import step_program
+    from meshwright.planner.step_pricing import pricing_of
+
+    pricing = pricing_of(plan, cluster, extrapolate=extrapolate)
+    made = step_program(plan, cluster, schedule)
+    return Subject(
+        describe(plan), made.wiring.program, pricing.costs, pricing.costs, made.placement, cluster.devices[0].host,
+        plan, cluster, assumptions=pricing.assumptions, step=made, pricing=pricing,
+        memory=estimate_memory(plan, cluster, schedule),
+    )  # fmt: skip
+
+
 def costs_of(cluster: ClusterSpec, profile: Profile | None = None) -> tuple[Any, tuple[str, ...]]:
-    """The cost model of a cluster, and what it assumes: measured where it is this machine and was profiled."""
+    """The cost model of processes of this machine, and what it assumes: measured where it was profiled."""
     from meshwright.specs.profile import kept
 
     profile = (profile or kept()) if cluster.devices[0].name == "cpu" else None
@@ -167,7 +203,7 @@ def _refuse(why: str, **given: Any) -> None:
         raise SpecError(f"{why} {' and '.join(names)}", next=f"leave {' and '.join(names)} out")
 
 
-def _cluster_of(plan: Plan, cluster: str | ClusterSpec | None) -> ClusterSpec:
+def cluster_of(plan: Plan, cluster: str | ClusterSpec | None) -> ClusterSpec:
     """The cluster that was given, or the one that the plan names."""
     if cluster is not None:
         return cluster if isinstance(cluster, ClusterSpec) else cluster_named(cluster)

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright import catalog
+from meshwright.api.loading import is_data_file, load
 from meshwright.api.simulating import simulate
-from meshwright.api.subject import Subject, costs_of, subject
+from meshwright.api.subject import Subject, cluster_of, costs_of, plan_subject, subject
 from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.cluster_source import Cluster
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.model_source import load_model
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from meshwright.planner.enumerate import Ranking
 
 logger = logging.getLogger(__name__)
+HALF_FORMATS = ("bfloat16", "float16")  # of mixed-precision training, the first that a device has
 BUSY_LOAD = 0.7  # processes running before we begin; half a core taken is already seen in every number
 LEARNING_RATE = 1e-3  # of AdamW, for decoders of a few million parameters
 TIMEOUT_STEPS, LEAST_TIMEOUT_S = (
@@ -76,6 +79,7 @@ def plan(
     seq: int,
     fix: Mapping[str, Any] | None = None,
     profile: Profile | None = None,
+    extrapolate: bool = False,
     **options: Any,
 ) -> Ranking:
     """Every plan that the cluster allows, simulated and ranked, the fastest first.
@@ -83,24 +87,44 @@ def plan(
     Args:
         model, cluster: as `Model` and `Cluster` take them.
         global_batch, seq: sequences of a step, and tokens of one.
-        fix: fields of a plan that are decided already, such as {"pp": 4, "schedule": "1f1b"}.
+        fix: fields of a plan that are decided already, such as {"pp": 4, "schedule": "1f1b"}. On GPUs a `dtype` that
+            nobody chose is bfloat16, with master parameters and gradients in float32.
         profile: of this machine; None: the one in the user's cache.
+        extrapolate: plan for GPUs that were never measured, too, by their data sheet.
         options: of `planner.plans_for`: microbatch_sizes, dtype, iterations, progress.
 
-    Raises PlanError where there is no plan, OutOfMemoryError where none fits.
+    Raises PlanError where there is no plan or the devices were never measured, OutOfMemoryError where none fits.
     """
     from meshwright.api.loading import cluster_named
     from meshwright.planner.enumerate import plans_for
+    from meshwright.planner.step_pricing import is_gpu_cluster
 
     spec = cluster if isinstance(cluster, ClusterSpec) else cluster_named(cluster)
-    costs, _ = costs_of(spec, profile)
+    is_gpu = is_gpu_cluster(spec)
+    costs, _ = (None, ()) if is_gpu else costs_of(spec, profile)
+    chosen, assumptions = _with_formats(spec, fix or {}, options) if is_gpu else (fix, ())
     schedules = {name: catalog.find_schedule(name) for name in catalog.names("schedules")}
     wanted = (fix or {}).get("schedule")
     if wanted is not None and wanted not in schedules:
         schedules[wanted] = catalog.find_schedule(wanted)
     return plans_for(
-        load_model(model), spec, Workload(global_batch, seq), costs, costs, schedules, fix=fix, **options
-    )
+        load_model(model), spec, Workload(global_batch, seq), costs, costs, schedules, fix=chosen,
+        extrapolate=extrapolate, assumptions=assumptions, **options,
+    )  # fmt: skip
+
+
+def _with_formats(
+    cluster: ClusterSpec, fix: Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """What is fixed, with the usual number formats of GPUs where nobody chose one, and the sentence that says so."""
+    if "dtype" in fix or "dtype" in options:
+        return fix, ()
+    device = cluster.devices[0]
+    half = next((dtype for dtype in HALF_FORMATS if dtype in device.flops_per_s), None)
+    if half is None:
+        return fix, ()
+    line = f"{half} computes, float32 master parameters and gradients: nobody chose a dtype"
+    return {"dtype": half, "master_dtype": "float32", "reduction_dtype": "float32", **fix}, (line,)
 
 
 def train(
@@ -124,7 +148,7 @@ def train(
         iterations, seconds: how long: a number of steps (20), or by the clock.
         seed: keys parameters, data and everything drawn.
         learning_rate: of AdamW.
-        cluster, profile: what the prediction rests on, as in `subject`.
+        cluster, profile: what the prediction rests on, as in `subject`; a plan for GPUs is predicted for this machine.
         progress: called after every iteration.
         pool: processes to run on; None: as many as the plan has devices, ended afterwards.
 
@@ -158,7 +182,7 @@ def run_training(
     measures_memory: bool = True,
 ) -> Training:
     """`train` with everything that it gives: prediction, parameters, losses. `first_step` keys the data."""
-    made = what if isinstance(what, Subject) else subject(what, cluster=cluster, profile=profile)
+    made = _on_processes(what, cluster, profile)
     if made.plan is None:
         raise SpecError(f"{made.label} is no plan", allowed="a plan: it says model, batch and degrees")
     made.plan.check_executable()
@@ -180,6 +204,17 @@ def run_training(
     with _pool(pool, job.num_ranks) as workers:
         result = workers.run(job, timeout_s=timeout_s, progress=progress, duration_s=seconds)
     return Training(made.plan, predicted, result)
+
+
+def _on_processes(what: Any, cluster: str | ClusterSpec | None, profile: Profile | None) -> Subject:
+    """What is trained. A plan for GPUs runs on processes of this machine, and is predicted and proven for these."""
+    from meshwright.planner.step_pricing import is_gpu_cluster
+
+    made = load(what) if isinstance(what, str | os.PathLike) and is_data_file(what) else what
+    plan = getattr(made, "plan", made)
+    if isinstance(plan, Plan) and is_gpu_cluster(cluster_of(plan, cluster)):
+        return plan_subject(plan, Cluster.detect(plan.num_devices), profile)
+    return made if isinstance(made, Subject) else subject(made, cluster=cluster, profile=profile)
 
 
 def compare(predicted: Any, measured: Any, *, allow_different: bool = False) -> Comparison:

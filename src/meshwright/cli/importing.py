@@ -53,7 +53,7 @@ def import_file(
 ) -> Result:
     """Read a Megatron-LM script, a torchtitan TOML or a DeepSpeed JSON as a plan; no option is dropped silently.
 
-    -o writes .toml (the plan).
+    -o writes .toml (the plan), which `compare PLAN LOG` sets beside the log of its run.
     """
     from meshwright import api
     from meshwright.specs.plan_file import plan_text

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from meshwright.cli.output import REFUSED, Result, interval_text, table_of
+from meshwright.cli.output import Result, interval_text, table_of
+from meshwright.specs.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from meshwright.evidence.log_comparison import LogComparison
 
-NEVER_SEEN = "never seen"
+FAR = 5.0  # nothing takes so many times as long as predicted
 
 
 def calibrated_from_run(
@@ -35,50 +36,83 @@ def calibrated_from_run(
     }
     lines = [
         table_of(log_rows(found)),
-        f"{profile.device}: a step takes {found.ratio:.3f} times what is predicted; give it to compare with --profile",
+        f"{profile.device}: a step takes {found.ratio:.3f} x the prediction; `compare --profile FILE` uses that",
     ]
     return Result(
         data, lines, {".profile.json": profile.save}, explanation=[profile.source, *found.run.notes]
     )
 
 
-def compared_log(found: LogComparison, extrapolates: bool) -> Result:
-    """The result of `compare PLAN LOG`. Refused where the prediction rests on nothing and was not asked for."""
+def compared_log(found: LogComparison) -> Result:
+    """The result of `compare PLAN LOG`."""
     from rich.text import Text
 
-    if found.predicted.basis == NEVER_SEEN and not extrapolates:
-        text = "this chip or precision was never seen: no prediction; --extrapolate gives one all the same"
-        return Result({"refused": text, "basis": NEVER_SEEN}, [Text(text)], exit_code=REFUSED)
-    verdict = "inside" if found.is_inside else "outside"
-    lines = [f"measured / predicted {found.ratio:.3f}, {verdict} the interval of the prediction"]
-    lines += ["", "the difference may be:"] if not found.is_inside else ["", "parts of the prediction:"]
-    lines += [f"  {line}" for line in found.differences()]
-    lines += ["", "a calibration would move:", *(f"  {line}" for line in found.movable)]
-    notes = [f"{found.run.num_warm_up} values of the log were left out as warm-up", *found.run.notes]
-    return Result(
-        found.to_dict(),
-        [table_of(log_rows(found)), *(Text(line, overflow="fold") for line in lines)],
-        explanation=notes,
-    )
+    from meshwright.evidence.log_comparison import STEP_FACTOR
+
+    view: list[Any] = [table_of(log_rows(found))]
+    view += [Text(line, overflow="fold") for line in _verdict(found)]
+    view += [table_of(part_rows(found))]
+    beside = ", ".join(f"{meaning} {format_seconds(seconds)}" for meaning, seconds in found.beside.items())
+    lines = [f"beside computes: {beside}"] if beside else []
+    lines += [f"a calibration would move the constants {', '.join(found.movable)}"]
+    lines += [
+        f"`calibrate --from-log` writes one, {STEP_FACTOR} = {found.factor * found.ratio:.3f}, for the whole step"
+    ]
+    view += [Text(line, overflow="fold") for line in lines]
+    notes = [
+        "ranges are the 80 % interval of the prediction, and the quartiles of the log around its median",
+        f"{found.run.num_warm_up} values of the log were left out as warm-up",
+        *found.run.notes,
+    ]
+    return Result(found.to_dict(), view, explanation=notes)
+
+
+def _verdict(found: LogComparison) -> list[str]:
+    """The ratio, what binds the step, and what makes the log doubtful."""
+    where = "inside the interval" if found.is_inside else "OUTSIDE the interval of the prediction"
+    lines = [f"measured / predicted = {found.ratio:.3f}, {where}"]
+    if found.binding:
+        first = found.binding[0]
+        share = first.seconds / found.predicted.value
+        lines += [f"what binds the step: {first.kind.meaning}, {share:.0%} of it"]
+    return [*lines, *(f"CAUTION: {doubt}" for doubt in found.doubts)]
+
+
+def part_rows(found: LogComparison) -> list[dict[str, str]]:
+    """What the predicted step is made of; outside its interval also what each part alone would have to be."""
+    from meshwright.evidence.log_comparison import NUM_PARTS_TOLD
+
+    rows = []
+    for part in found.binding[:NUM_PARTS_TOLD]:
+        row = {
+            "part of the prediction": part.kind.meaning,
+            "seconds": format_seconds(part.seconds),
+            "share": f"{part.seconds / found.predicted.value:.1%}",
+        }
+        if not found.is_inside:
+            is_far = part.needed is None or part.needed > FAR
+            row["alone explains it"] = "no" if is_far else f"at {part.needed:.2f} x"
+        rows.append(row)
+    return rows
 
 
 def log_rows(found: LogComparison) -> list[dict[str, str]]:
-    """Predicted, and measured with its spread."""
-    from meshwright.specs.units import format_bytes, format_seconds
-
-    low, high = found.run.quartiles_s
-    peak = found.run.peak_bytes
-    memory = "" if peak is None else f", peak {format_bytes(peak)} {found.run.memory_kind}"
+    """Predicted, and measured with its spread; the peak where the log prints one."""
+    run, predicted, peak = found.run, found.predicted, found.predicted_peak_bytes
+    low, high = run.quartiles_s
     rows = [
         {
-            "": "predicted", "step": format_seconds(found.predicted.value),
-            "range": interval_text(format_seconds(found.predicted.low), format_seconds(found.predicted.high)),
-            "of": f"{found.predicted.basis}" + (f", profile x {found.factor:.3f}" if found.factor != 1.0 else ""),
+            "": "predicted", "step": format_seconds(predicted.value),
+            "range": interval_text(format_seconds(predicted.low), format_seconds(predicted.high)),
+            "of": predicted.basis + (f", profile x {found.factor:.3f}" if found.factor != 1.0 else ""),
         },
         {
-            "": "measured", "step": format_seconds(found.run.median_s),
+            "": "measured", "step": format_seconds(run.median_s),
             "range": interval_text(format_seconds(low), format_seconds(high)),
-            "of": f"{len(found.run.step_s)} values of a {found.run.source} log{memory}",
+            "of": f"{len(run.step_s)} values of a {run.source} log",
         },
     ]  # fmt: skip
+    if run.peak_bytes is not None and peak is not None:
+        for row, num_bytes in zip(rows, (peak, run.peak_bytes), strict=True):
+            row[f"peak {run.memory_kind}"] = format_bytes(num_bytes)
     return rows

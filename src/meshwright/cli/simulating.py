@@ -34,6 +34,9 @@ Chunks = Annotated[
 ]
 Split = Annotated[bool, typer.Option("--split", help="Split every backward into I and W.")]
 Recompute = Annotated[bool, typer.Option("--recompute", help="Recompute every stage before its backward.")]
+Extrapolate = Annotated[
+    bool, typer.Option("--extrapolate", help="Predict for a chip that was never measured, too.")
+]
 ClusterName = Annotated[str | None, typer.Option("--cluster", help="Where a plan runs: 8xH100, or a file.")]
 
 
@@ -64,6 +67,7 @@ def simulate(
     recompute: Recompute = False,
     cluster: ClusterName = None,
     iterations: Annotated[int | None, typer.Option("--iterations", help="Iterations of the program.")] = None,
+    extrapolate: Extrapolate = False,
 ) -> Result:
     """Run a plan, a program or a schedule on virtual time, and draw it.
 
@@ -79,7 +83,7 @@ def simulate(
     given = _one_of(what, schedule)
     if given == ALL_SCHEDULES:
         return _all_schedules({**counts, **choices}, iterations)
-    subject = api.subject(given, **counts, **choices, cluster=cluster)
+    subject = api.subject(given, **counts, **choices, cluster=cluster, extrapolate=extrapolate)
     trace = api.simulate(subject, iterations=iterations)
     return trace_result(trace, subject)
 
@@ -88,13 +92,15 @@ def trace_result(trace: Trace, subject: Subject) -> Result:
     """Figures, picture, files and page of a simulated trace."""
     from rich.text import Text
 
+    from meshwright.cli.step_view import step_view
     from meshwright.reports.terminal import timeline_view
 
-    facts = {} if trace.memory else {"peak activations": _activations(_peak_activations(trace))}
+    has_bytes = bool(trace.memory) or subject.memory is not None
+    facts = {} if has_bytes else {"peak activations": _activations(_peak_activations(trace))}
     title = subject.label if subject.counts is None else f"{subject.label}  {_counts_text(subject.counts)}"
     return Result(
         trace_figures(trace, subject),
-        (Text(title, style="bold"), timeline_view(trace, facts=facts)),
+        (Text(title, style="bold"), timeline_view(trace, facts=facts), *step_view(trace, subject)),
         trace_forms(trace),
         lambda: _trace_page(trace, subject),
         _trace_explanation(trace, subject),
@@ -103,6 +109,7 @@ def trace_result(trace: Trace, subject: Subject) -> Result:
 
 def trace_figures(trace: Trace, subject: Subject) -> dict[str, Any]:
     """The figures of a trace under the names that scripts rely on."""
+    from meshwright.cli.step_view import memory_figures, step_figures
     from meshwright.ir import metrics
 
     figures: dict[str, Any] = {
@@ -117,7 +124,12 @@ def trace_figures(trace: Trace, subject: Subject) -> dict[str, Any]:
         "engine": trace.engine,
         "num_instructions": trace.program.num_rows,
         "digest": trace.digest,
+        **step_figures(trace),
     }
+    if subject.memory is not None:
+        figures["memory"] = memory_figures(subject.memory)
+        figures["peak_bytes"] = [device.allocated_bytes for device in subject.memory.devices]
+        figures["assumptions"] = list(subject.assumptions)
     if trace.memory and subject.plan is not None:
         figures["peak_bytes"] = [metrics.peak_bytes(trace, d) for d in range(trace.program.num_lists)]
     return figures
@@ -154,6 +166,7 @@ def check(
     Exit 3 where something is refused, with the grid around the instruction.
     """
     from meshwright import api
+    from meshwright.cli.step_view import memory_figures
     from meshwright.specs.units import parse_bytes
 
     proof = api.check(
@@ -170,13 +183,17 @@ def check(
         "num_instructions": proof.num_instructions,
         "peak_bytes": proof.peak_bytes,
         "capacity_bytes": proof.capacity_bytes,
+        **({} if proof.memory is None else {"memory": memory_figures(proof.memory)}),
         "error": None
         if proof.error is None
         else {"kind": type(proof.error).__name__, "message": str(proof.error)},
     }
+    peaks = "peaks bound every legal order of the instructions, so a measured peak lies below them"
+    if proof.memory is not None:
+        peaks = "memory is an estimate of what PyTorch allocates; it fits where that and the context do, fragmentation aside"
     explained = [
         "one iteration is replayed at zero cost; a program whose first iteration has no cycle never has one",
-        "peaks bound every legal order of the instructions, so a measured peak lies below them",
+        peaks,
     ]
     code = DONE if proof.is_accepted else REFUSED
     return Result(data, _verdict_view(proof), explanation=explained, exit_code=code)
@@ -185,10 +202,11 @@ def check(
 def _verdict_view(proof: Check) -> list[Any]:
     from rich.text import Text
 
+    from meshwright.cli.step_view import memory_line, memory_rows
     from meshwright.specs.units import format_bytes
 
     about = f"{proof.label}: {proof.num_instructions} instructions" if proof.num_instructions else proof.label
-    lines = [Text(about, style="bold")]
+    lines: list[Any] = [Text(about, style="bold")]
     colours = {True: "green", False: "bold red", None: "dim"}
     for name, verdict in (
         ("legal", proof.legal),
@@ -197,7 +215,13 @@ def _verdict_view(proof: Check) -> list[Any]:
         ("fits", proof.fits),
     ):
         lines.append(Text(f"  {name:<18}").append(VERDICTS[verdict], style=colours[verdict]))
-    if proof.peak_bytes:
+    if proof.fits and not proof.fits_at_worst:
+        lines[-1].append(", but not in the worst case", style="yellow")
+    if proof.memory is not None:
+        lines.append(Text("  " + memory_line(proof.memory, proof.capacity_bytes)))
+        if proof.fits is not False:  # a refusal names the holders itself
+            lines.append(table_of(memory_rows(proof.memory)))
+    elif proof.peak_bytes:
         room = "" if proof.capacity_bytes is None else f" of {format_bytes(proof.capacity_bytes)}"
         lines.append(Text(f"  {'memory at most':<18}{format_bytes(max(proof.peak_bytes))}{room}"))
     if proof.error is not None:
@@ -243,11 +267,15 @@ def _all_schedules(choices: Mapping[str, Any], iterations: int | None) -> Result
 
 
 def _trace_page(trace: Trace, subject: Subject) -> Any:
+    from meshwright.cli.step_view import part_rows
     from meshwright.ir import metrics
     from meshwright.reports.quantity import quantity
-    from meshwright.reports.report import Figure, Report
+    from meshwright.reports.report import DataTable, Figure, Report
 
+    step = trace.metadata.get("step") or {}
+    ends = f"{quantity(step.get('low'), 's')} to {quantity(step.get('high'), 's')}, {step.get('basis')}"
     figures = [
+        *([Figure("step", quantity(step["value"], "s"), ends)] if step else []),
         Figure("span", quantity(metrics.span_s(trace), "s")),
         Figure("device time", quantity(metrics.device_time_s(trace), "s")),
         Figure("bubble", quantity(metrics.bubble(trace), "share")),
@@ -255,8 +283,10 @@ def _trace_page(trace: Trace, subject: Subject) -> Any:
     facts = {
         key: value for key, value in trace_figures(trace, subject).items() if isinstance(value, str | int)
     }
+    parts = trace.metadata.get("parts")
     return Report(
         subject.label, "simulated", figures, [facts], predicted=trace, capacity_bytes=subject.capacity_bytes,
+        tables=[DataTable("where the step goes", part_rows(parts, step["value"]))] if parts else [],
         assumptions=_trace_explanation(trace, subject),
     )  # fmt: skip
 
@@ -272,6 +302,8 @@ def _trace_explanation(trace: Trace, subject: Subject) -> list[str]:
             "a message between devices takes its latency and occupies nothing; the host issues everything at once"
         ]
     why = {"max-plus": "nothing was over-subscribed, so a worklist sufficed", "event": "links were contended"}
+    if subject.pricing is not None:
+        why["max-plus"] = "what exchanges lose to each other is in their fitted times"
     return [*lines, f"engine {trace.engine}: {why.get(trace.engine, 'as recorded')}"]
 
 

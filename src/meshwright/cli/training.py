@@ -200,19 +200,20 @@ def compare(
         from meshwright.cli.plan_log import compared_log
 
         return compared_log(
-            api.compare_log(predicted, measured, cluster=cluster, profile=profile), extrapolate
+            api.compare_log(predicted, measured, cluster=cluster, profile=profile, extrapolate=extrapolate)
         )
-    _no_plan_options(cluster, profile)
+    _no_plan_options(cluster, profile, extrapolate)
     return _compared_traces(predicted, measured, different)
 
 
-def _no_plan_options(cluster: str | None, profile: Path | None) -> None:
+def _no_plan_options(cluster: str | None, profile: Path | None, extrapolate: bool) -> None:
     """Options of a plan beside a log mean nothing for two traces."""
     from meshwright.specs.error import SpecError
 
-    if cluster is not None or profile is not None:
+    if cluster is not None or profile is not None or extrapolate:
         raise SpecError(
-            "--cluster and --profile are given with two traces", allowed="a plan (.toml) as PREDICTED"
+            "--cluster, --profile or --extrapolate is given with two traces",
+            allowed="a plan (.toml) as PREDICTED",
         )
 
 

@@ -75,12 +75,12 @@ def _view(summary: Summary, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Tables and lines for a terminal."""
     from rich.text import Text
 
+    from meshwright.reports.validation import skipped_table
+
     worst = [
         row for row in sorted(rows, key=lambda row: -abs(row["error"])) if row["predicted_s"] is not None
     ]
-    skipped = [
-        {"skipped row": row["row_id"], "why": row["skipped"]} for row in rows if row["predicted_s"] is None
-    ]
+    skipped = skipped_table(rows)
     shown: list[Any] = [
         table_of(
             _unmarked(source_table(summary)), "By source: core rows, one per configuration; errors in %"
@@ -92,7 +92,7 @@ def _view(summary: Summary, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
         Text(""),
         table_of(_unmarked([_worst_row(row) for row in worst[:NUM_WORST]]), "Worst rows, core or not"),
     ]
-    return [*shown, table_of(_unmarked(skipped))] if skipped else shown
+    return [*shown, table_of(_unmarked(skipped), "Skipped rows, by reason")] if skipped else shown
 
 
 def _unmarked(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

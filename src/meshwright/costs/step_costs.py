@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.costs.collective_nccl import NcclCollectives
 from meshwright.costs.cost import Cost, Flow
-from meshwright.costs.kernel_curve import STREAM_EFFICIENCY, GpuKernels
+from meshwright.costs.kernel_curve import STREAM_EFFICIENCY, GpuKernels, family_of
 from meshwright.ir.table import Exchange, Work
 from meshwright.specs.error import SpecError
 from meshwright.specs.operator import Operator
@@ -21,6 +22,8 @@ CAST_BYTES = 6
 # rows of an expert (medians of the published system file of SimuMax for B200, forward and input gradient).
 GROUPED = 1.15
 ROUTED = "all_to_all.top"  # beginning of the algorithm of expert parallelism; behind it the experts of a token
+# Of the device that most steps of a family were measured on: A100 SXM, H100 SXM, HGX B200 (NVIDIA data sheets).
+USUAL_POWER_W: Mapping[str, float] = {"a100": 400.0, "h100": 700.0, "b200": 1000.0}
 LINEAR_KINDS = ("matmul", "grouped_matmul")
 
 
@@ -91,6 +94,14 @@ class StepCosts:
         host_s = self.host_s(work)
         return Cost(max(device_s, host_s), slack_s=max(0.0, host_s - device_s), basis=basis)
 
+    @property
+    def power_factor(self) -> float:
+        """What the products of a device with another power limit than its family's take, against that family: near the
+        limit a clock grows with the third root of the power (power ~ clock x voltage^2, voltage ~ clock)."""
+        device = self.kernels.device
+        usual = USUAL_POWER_W.get(family_of(device) or "")
+        return (usual / device.power_w) ** (1 / 3) if usual and device.power_w else 1.0
+
     def parts(self, work: Work) -> dict[str, float]:
         """Device seconds of a work by kind of kernel; "gap" is what lies between them."""
         found: dict[str, float] = {}
@@ -104,6 +115,8 @@ class StepCosts:
     def host_s(self, work: Work) -> float:
         """What the host needs for a work with experts: it waits for the counts of routed tokens and launches kernels for
         each of them; a third forward, two thirds backward, as with arithmetic."""
+        if not self.software.waits_for_routing:
+            return 0.0
         forward = sum(op.count for op in work.operators if op.kind == "routing" and op.phase == "forward")
         backward = sum(op.count for op in work.operators if op.kind == "routing" and op.phase == "backward")
         return (forward + 2 * backward) / 3 * self.constants.expert_s
@@ -117,11 +130,11 @@ class StepCosts:
         seconds = estimate.seconds
         kind = component(operator)
         if kind == "matmul":
-            seconds *= c.matmul * (c.float8 if given == "float8" else 1.0)
-            seconds *= GROUPED if operator.kind == "grouped_matmul" else 1.0
+            seconds *= c.matmul * self.power_factor * (c.float8 if given == "float8" else 1.0)
+            seconds *= GROUPED if operator.kind == "grouped_matmul" and operator.shape[0] > 1 else 1.0
             seconds += self._cast_s(operator) if given == "float8" else 0.0
         elif kind == "attention":
-            seconds *= c.attention
+            seconds *= c.attention * self.power_factor
             seconds *= 1.0 if self.software.has_native_attention else c.attention_portable
         else:
             seconds *= c.stream * self.software.share(operator)

@@ -6,6 +6,7 @@ that are fitted, so a left-out source says nothing about its own interval either
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -18,9 +19,11 @@ from meshwright.evidence.step_data import MeasuredStep, Progress, measured_steps
 from meshwright.evidence.training_table import TrainingRow
 from meshwright.planner.step_prediction import StepEstimate, predict_step
 from meshwright.planner.step_trait import TRAITS, step_traits
+from meshwright.specs.error import SpecError
 
 By = Literal["source", "model"]
-SHARE = 0.80  # of left-out rows that an interval is to contain
+SHARE = 0.80  # of the errors of sources left out in turn among those that are fitted, what a width contains
+NOT_SPELT = re.compile(r"[^a-z0-9]")
 ROUNDS = 2  # linearised at what is expected, then at what was fitted
 
 
@@ -33,10 +36,17 @@ class Folds:
     traits: tuple[Mapping[str, float], ...]
 
     def fit(self, without: Sequence[str] = (), by: By = "source") -> StepFit:
-        """Constants and widths from the rows of all groups but these."""
+        """Constants and widths from the rows of all groups but these. Raises SpecError where too few are left."""
         rows = [
             i for i, step in enumerate(self.steps) if group_of(step.row, by) not in without and step.is_fitted
         ]
+        sources = {self.steps[i].row.source for i in rows}
+        if len(sources) < 2:
+            raise SpecError(
+                f"measured steps of {len(sources)} source(s) are left to fit on",
+                allowed="steps of two sources or more: intervals are of sources that are left out in turn",
+                next="add a table of another source",
+            )
         constants = fitted(self.data.take(rows), self._weights(rows))
         return StepFit(constants, self._width(rows, without, by))
 
@@ -49,8 +59,6 @@ class Folds:
         sources = sorted({self.steps[i].row.source for i in rows})
         for source in sources:
             inside = [i for i in rows if self.steps[i].row.source != source]
-            if not inside:
-                continue
             constants = fitted(self.data.take(inside), self._weights(inside))
             tested = [
                 i
@@ -65,8 +73,8 @@ class Folds:
 
 
 def group_of(row: TrainingRow, by: By) -> str:
-    """What is left out together with a row."""
-    return row.source if by == "source" else row.text("model")
+    """What is left out together with a row; sources spell one model differently (gpt3-175B, gpt3_175b)."""
+    return row.source if by == "source" else NOT_SPELT.sub("", row.text("model").lower())
 
 
 def folds_of(steps: Sequence[MeasuredStep], progress: Progress | None = None) -> Folds:
@@ -81,9 +89,7 @@ def folds_of(steps: Sequence[MeasuredStep], progress: Progress | None = None) ->
         )  # fmt: skip
         constants = fitted(data, source_weights([step.row.source for step in steps]))
     fit = StepFit(constants, Width(0.0))
-    traits = [
-        step_traits(s.job.plan, s.job.cluster, predict_step(s.job.plan, s.job.cluster, fit=fit).parts) for s in steps
-    ]
+    traits = [step_traits(s.job.plan, predict_step(s.job.plan, s.job.cluster, fit=fit).parts) for s in steps]
     return Folds(tuple(steps), data, tuple(traits))
 
 

@@ -1,10 +1,10 @@
-"""A predicted step beside the steps of a log: ratio, interval, what a difference may be, what calibration would move."""
+"""A predicted step beside the steps of a log: ratio, what binds, what a difference may be, what calibration would move."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshwright.interop.training_log import MeasuredRun
 from meshwright.specs.error import SpecError
@@ -14,27 +14,52 @@ from meshwright.specs.profile import Profile
 
 STEP_FACTOR = "step_factor"  # of a profile: seconds of a measured step / seconds of the predicted one
 NUM_PARTS_TOLD = 5
-# What a constant of `costs.step_costs.StepConstants` is about, by words in the name of a part of the step.
-CONSTANTS: Mapping[str, str] = {
-    "matmul": "matmul: seconds of a matrix product in a step / alone",
-    "attention": "attention: seconds of attention in a step / alone",
-    "stream": "stream: seconds of norms, activations and sums in a step / alone",
-    "node": "node_exchange: seconds of an exchange inside a node, in a step / alone",
-    "network": "network_exchange: seconds of an exchange between nodes, in a step / alone",
-    "host": "host_s: seconds the host takes to launch a kernel",
-    "expert": "expert_s: seconds the host waits for the counts of a layer of experts",
-    "step": "step_s: seconds of a step that no kernel and no message takes",
+
+
+class PartKind(NamedTuple):
+    """A part of a step in words, and the fields of `costs.step_costs.StepConstants` that scale it.
+
+    `is_beside`: it runs on a stream of its own; what computes wait for it is another part, "waiting".
+    """
+
+    meaning: str
+    constants: tuple[str, ...] = ()
+    is_beside: bool = False
+
+
+EXCHANGES = ("node_exchange", "network_exchange", "crowding")
+# By the names of `planner.step_prediction.StepEstimate.parts`.
+KINDS: Mapping[str, PartKind] = {
+    "matmul": PartKind("matrix products", ("matmul",)),
+    "attention": PartKind("attention", ("attention",)),
+    "stream": PartKind("norms, activations, loss, optimizer", ("stream",)),
+    "gap": PartKind("gaps between kernels", ("gap_s",)),
+    "exchanges inside, host": PartKind("exchanges inside a layer, host", EXCHANGES),
+    "step overhead": PartKind("data, clipping, synchronisation", ("step_s",)),
+    "waiting": PartKind("waiting for other stages and messages", EXCHANGES),
+    "REDUCE_GRAD": PartKind("reducing gradients", EXCHANGES, is_beside=True),
+    "GATHER_PARAM": PartKind("gathering stepped parameters", EXCHANGES, is_beside=True),
+    "UNSHARD": PartKind("gathering sharded parameters", EXCHANGES, is_beside=True),
+    "SEND_F": PartKind("messages between stages", EXCHANGES, is_beside=True),
+    "RECV_F": PartKind("messages between stages", EXCHANGES, is_beside=True),
+    "SEND_B": PartKind("messages between stages", EXCHANGES, is_beside=True),
+    "RECV_B": PartKind("messages between stages", EXCHANGES, is_beside=True),
 }
 
 
 @dataclass(frozen=True)
 class Part:
     """One part of a predicted step: `needed` is how many times as long it would have to take to explain the
-    whole difference by itself; None where no time of its own would do."""
+    whole difference by itself; None where no time of its own would do, or it runs beside computes."""
 
     name: str
     seconds: float
     needed: float | None
+
+    @property
+    def kind(self) -> PartKind:
+        """What it is; a name that nobody explains stands for itself and runs beside."""
+        return KINDS.get(self.name, PartKind(self.name, is_beside=True))
 
 
 @dataclass(frozen=True)
@@ -44,16 +69,18 @@ class LogComparison:
     Attributes:
         predicted: seconds of a step with interval and basis; `factor` of a profile is in it.
         run: what the log says.
+        plan: what was predicted.
         parts: parts of the prediction, the largest first.
         factor: by which a profile scaled the prediction (1: none).
-        software: the efficiency class of the plan.
+        predicted_peak_bytes: estimated peak of what the log prints (allocated or reserved), if it prints one.
     """
 
     predicted: Prediction
     run: MeasuredRun
+    plan: Plan
     parts: tuple[Part, ...]
     factor: float = 1.0
-    software: str = ""
+    predicted_peak_bytes: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -66,23 +93,52 @@ class LogComparison:
         return self.predicted.contains(self.run.median_s)
 
     @property
+    def binding(self) -> tuple[Part, ...]:
+        """Parts that add up to the step, the largest first: the first one binds it."""
+        return tuple(part for part in self.parts if not part.kind.is_beside)
+
+    @property
+    def beside(self) -> dict[str, float]:
+        """Seconds of what runs beside computes, by what it is."""
+        found: dict[str, float] = {}
+        for part in self.parts:
+            if part.kind.is_beside:
+                found[part.kind.meaning] = found.get(part.kind.meaning, 0.0) + part.seconds
+        return found
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why the log may not be of this plan."""
+        said, planned = self.run.global_batch, self.plan.workload.global_batch
+        if said is None or said == planned:
+            return ()
+        return (f"the log's global batch is {said}, the plan's {planned}: this is not the run of this plan",)
+
+    @property
     def movable(self) -> tuple[str, ...]:
-        """The constants that a calibration would move, those of the largest parts first; the factor it writes last."""
-        found = [text for part in self.parts for word, text in CONSTANTS.items() if word in part.name.lower()]
-        whole = f"{STEP_FACTOR}: `calibrate --from-log` writes this one, {self.factor * self.ratio:.3f}, for all of a step"
-        return (*dict.fromkeys(found), whole)
+        """The fitted constants of the largest parts, those of the largest first; the factor that is written last."""
+        told = self.binding[:NUM_PARTS_TOLD]
+        return (*dict.fromkeys(name for part in told for name in self._constants(part)), STEP_FACTOR)
+
+    def _constants(self, part: Part) -> Iterable[str]:
+        yield from part.kind.constants
+        if part.name == "matmul" and self.plan.float8:
+            yield "float8"
+        if part.name == "attention" and not self.plan.software_class.has_native_attention:
+            yield "attention_portable"
+        if part.name == "exchanges inside, host" and self.plan.model.num_experts:
+            yield "expert_s"
 
     def differences(self) -> tuple[str, ...]:
-        """What the difference may be, the likeliest first: a large part that need not be far off comes before others."""
+        """What the difference may be: of every large part, what it alone would have to be."""
         lines = []
-        for part in self.parts[:NUM_PARTS_TOLD]:
-            share = part.seconds / self.predicted.value
+        for part in self.binding[:NUM_PARTS_TOLD]:
             told = (
-                "cannot explain it alone"
+                "cannot be it alone"
                 if part.needed is None
-                else f"explains it if it takes {part.needed:.2f}x as long"
+                else f"it alone, if it took {part.needed:.2f} x as long"
             )
-            lines.append(f"{part.name}: {share:.0%} of the predicted step; {told}")
+            lines.append(f"{part.kind.meaning}: {told}")
         return tuple(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,12 +151,23 @@ class LogComparison:
             "measured": self.run.to_dict(),
             "ratio": self.ratio,
             "is_inside": self.is_inside,
+            "predicted_peak_bytes": self.predicted_peak_bytes,
             "profile_factor": self.factor,
+            "binding": self.binding[0].name if self.binding else None,
             "parts": [
-                {"name": part.name, "seconds": part.seconds, "needed": part.needed} for part in self.parts
+                {
+                    "name": part.name,
+                    "meaning": part.kind.meaning,
+                    "seconds": part.seconds,
+                    "is_beside": part.kind.is_beside,
+                    "needed": part.needed,
+                }
+                for part in self.parts
             ],
+            "doubts": list(self.doubts),
             "differences": list(self.differences()),
             "movable_constants": list(self.movable),
+            STEP_FACTOR: self.factor * self.ratio,
         }
 
 
@@ -108,9 +175,10 @@ def compare_log(
     predicted: Prediction,
     parts: Mapping[str, float],
     run: MeasuredRun,
+    plan: Plan,
     *,
     factor: float = 1.0,
-    software: str = "",
+    predicted_peak_bytes: float | None = None,
 ) -> LogComparison:
     """The comparison.
 
@@ -118,21 +186,25 @@ def compare_log(
         predicted: a step as `predict_step` gives it.
         parts: its seconds by kind.
         run: what was measured.
+        plan: of the prediction.
         factor: of a profile (`step_factor`); it scales the prediction and its parts.
-        software: the plan's efficiency class.
+        predicted_peak_bytes: of the kind of peak that the log prints.
     """
     scaled = predicted.scaled(factor)
     difference = run.median_s - scaled.value
     found = []
     for name, seconds in sorted(parts.items(), key=lambda part: -part[1]):
-        own = seconds * factor
-        if own > 0:
-            found.append(Part(name, own, (own + difference) / own if own + difference > 0 else None))
-    return LogComparison(scaled, run, tuple(found), factor, software)
+        part = Part(name, seconds * factor, None)
+        wanted = part.seconds + difference
+        if part.seconds > 0:
+            needed = wanted / part.seconds if wanted > 0 and not part.kind.is_beside else None
+            found.append(Part(name, part.seconds, needed))
+    return LogComparison(scaled, run, plan, tuple(found), factor, predicted_peak_bytes)
 
 
-def step_profile(comparison: LogComparison, plan: Plan, device: str, source: str) -> Profile:
+def step_profile(comparison: LogComparison, device: str, source: str) -> Profile:
     """A user's profile of one number: measured over predicted, of this plan's software on this device."""
+    plan = comparison.plan
     low, high = comparison.run.quartiles_s
     return Profile(
         device=device,
@@ -142,7 +214,7 @@ def step_profile(comparison: LogComparison, plan: Plan, device: str, source: str
         source=(
             f"{source}: median step {comparison.run.median_s:.6g} s (quartiles {low:.6g} to {high:.6g}), predicted "
             f"{comparison.predicted.value / comparison.factor:.6g} s for {plan.model.name} on {plan.num_devices} devices, "
-            f"software class {plan.software or 'default'}"
+            f"software class {plan.software_class.name}"
         ),
     )
 

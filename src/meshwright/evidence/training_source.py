@@ -28,6 +28,7 @@ class Facts:
         zero: what is sharded where the row does not say.
         microbatch_size, num_chunks: where the row does not say: from parameters, and from parameters and the
             layers of a pipeline rank. None: 1.
+        reports_reserved: its memory column is what the allocator holds, not what tensors take.
         recomputes: tried where the row does not say, until one fits; the last one is taken as it is.
         reference: where all of that stands.
     """
@@ -42,6 +43,7 @@ class Facts:
     microbatch_size: Callable[[float], int] | None = None
     num_chunks: Callable[[float, float], int] | None = None
     recomputes: tuple[Recompute, ...] = ("none", "selective", "full")
+    reports_reserved: bool = False
     reference: str = "general rule for a source that is not known"
 
 
@@ -91,7 +93,9 @@ SOURCES: Mapping[str, Facts] = {
         stack="torchtitan",
         repository="torchtitan",
         overlap=SHARDED_OVERLAP,
-        reference="FSDP2 prefetches parameters and reduces gradients in float32 beside the backward",
+        reports_reserved=True,
+        reference="FSDP2 prefetches parameters and reduces gradients in float32 beside the backward; its memory column "
+        "is max_reserved (components/metrics.py)",
     ),
     "megatron_sc21": Facts(
         stack="megatron 2021",

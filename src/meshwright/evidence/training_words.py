@@ -37,6 +37,9 @@ VOCABULARY_METHODS: dict[str, Vocabulary] = {
     "vocab-2": "one_barrier",
     "interlaced": "interlaced",
 }
+# Megatron-Bridge 0.5.1 (container 26.06): recipes with experts on Blackwell capture the whole iteration, and fuse
+# grouped products (its release notes).
+CAPTURED_SINCE, GRAPHED = "26.06", re.compile(r"B[23]00")
 METHOD = re.compile(r"method=([\w-]+)")
 GROUP = re.compile(r"(?:zero\d?|shard\w*) group size (\d+)")
 # The redistribution moves no layer that gains less than this share of the slowest stage: so it gives the counts that
@@ -110,7 +113,8 @@ def software_of(row: TrainingRow) -> str:
     compiled; a first FSDP ("fsdp") without more words is eager, with the usual fused loss; who names no FSDP fuses."""
     schedule, extras = row.text("schedule").lower(), row.text("extras").lower()
     if "fsdp" not in schedule:
-        return "fused"
+        is_captured = row.is_moe and row.release >= CAPTURED_SINCE and GRAPHED.search(row.text("gpu"))
+        return "captured" if is_captured else "fused"
     if "eager" in extras:
         return "eager"
     return "compiled" if "compile" in extras or "fsdp2" in schedule else "eager, fused loss"

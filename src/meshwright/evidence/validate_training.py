@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.evidence.training_score import RowPrediction, Summary, memory_error, score_table
+from meshwright.evidence.training_source import facts_of
 from meshwright.specs.error import MeshwrightError, SpecError
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 ID_COLUMN = "row_id"  # a table without it is none of measured runs, such as times of single stages
-# Stacks whose memory column is what the allocator has reserved; the others print what is allocated
-# (README of the calibration tables, "Traps").
-RESERVING_STACKS = frozenset({"torchtitan"})
 
 Progress = Callable[[str, float], None]
 
@@ -199,7 +197,7 @@ def _of_row(job: TrainingJob, layout: LayoutPrediction | MeshwrightError) -> Row
     row = job.row
     if isinstance(layout, MeshwrightError):
         return _skipped(row, layout)
-    is_reserved = job.stack in RESERVING_STACKS
+    is_reserved = facts_of(row.source, row.values.get("source_repo", "")).reports_reserved
     return RowPrediction(
         row_id=row.row_id,
         measured_s=row.measured_s,

@@ -10,6 +10,9 @@ from meshwright.interop.shell_script import ShellScript
 from meshwright.specs.error import PlanError
 
 SOFTWARE = "fused"  # the efficiency class of Megatron-LM with Transformer Engine
+CAPTURED = "captured"  # the same as one graph for the whole step
+ATTENTION_DROPOUT = "0.1"  # where --attention-dropout is left out
+GRAPH_SCOPE, WHOLE_STEP = "cuda-graph-scope", "full_iteration"
 _FLOAT8 = {"delayed": "tensorwise", "tensorwise": "tensorwise", "blockwise": "blockwise", "mxfp8": "mxfp8"}
 _FSDP_STRATEGIES = {
     "no_shard": "none", "optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "zero3",
@@ -142,7 +145,17 @@ def _read_sharding(options: OptionSet, num_copies: int) -> None:
     instances = options.count("num-distributed-optimizer-instances", "{value} copies of the sharded state", 1)
     if instances > 1 and sharding != "none":
         choices["sharding_degree"] = num_copies // instances
-    choices["software"] = SOFTWARE
+    choices["software"] = _software(options)
+
+
+def _software(options: OptionSet) -> str:
+    """Graphs count only where one holds the whole step; of parts of a layer they are listed as not understood."""
+    is_on = "enable-cuda-graph" in options or options.values.get("cuda-graph-impl") == ["local"]
+    if not is_on or options.values.get(GRAPH_SCOPE) != [WHOLE_STEP]:
+        return SOFTWARE
+    for name in ("enable-cuda-graph", "cuda-graph-impl", GRAPH_SCOPE):
+        options.flag(name, f"software = {CAPTURED}")
+    return CAPTURED
 
 
 def _read_recompute(options: OptionSet) -> None:
@@ -166,7 +179,13 @@ def _read_recompute(options: OptionSet) -> None:
     impl = options.text("transformer-impl", "layers of {value}", "transformer_engine")
     is_flash = options.flag("use-flash-attn", "attention = flash")
     is_unfused = backend in ("unfused", "local") or (impl == "local" and not is_flash)
-    choices["attention"] = "unfused" if is_unfused else "flash"
+    choices["attention"] = _unfused(options) if is_unfused else "flash"
+
+
+def _unfused(options: OptionSet) -> str:
+    """Attention that writes its scores, with a dropout of its own unless its rate is 0."""
+    rate = options.text("attention-dropout", "dropout of attention's scores = {value}", ATTENTION_DROPOUT)
+    return "unfused" if not rate.strip("0.") else "unfused_dropout"
 
 
 def _read_overlap(options: OptionSet) -> None:

@@ -13,7 +13,8 @@ _TOPICS: Mapping[str, str] = {
         max-restarts standalone role distributed-backend distributed-timeout-minutes distributed-timeout-seconds-after-init
         lazy-mpu-init nccl-communicator-config-path disable-gloo-process-groups use-gloo-process-groups config-logger-dir
         use-mcore-models use-legacy-models spec no-initialization use-cpu-initialization init-model-with-meta-device
-        enable-experimental te-rng-tracker inference-rng-tracker transformer-pipeline-model-parallel-size""",
+        enable-experimental te-rng-tracker inference-rng-tracker transformer-pipeline-model-parallel-size
+        cuda-graph-warmup-steps""",
     "optimizer and learning rate": """
         lr lr-decay-style lr-wsd-decay-style lr-decay-iters lr-decay-samples lr-wsd-decay-samples lr-wsd-decay-iters
         lr-warmup-fraction lr-warmup-iters lr-warmup-samples lr-warmup-init min-lr warmup decoupled-lr decoupled-min-lr
@@ -100,6 +101,8 @@ NOT_IN_A_PLAN: Mapping[str, str] = {
     "enable-cuda-graph": "launches are counted",
     "cuda-graph-impl": "launches are counted",
     "external-cuda-graph": "launches are counted",
+    "cuda-graph-scope": "launches are counted, unless one graph holds the whole step (full_iteration)",
+    "cuda-graph-modules": "launches are counted",
     "first-last-layers-bf16": "all blocks have one precision",
     "num-layers-at-start-in-bf16": "all blocks have one precision",
     "num-layers-at-end-in-bf16": "all blocks have one precision",

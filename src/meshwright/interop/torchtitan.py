@@ -93,10 +93,10 @@ def _read_mesh(keys: TomlKeys, num_devices: int) -> None:
     """dp = replicas x shards; -1 takes what is left."""
     draft, choices = keys.draft, keys.draft.choices
     replicas = keys.count(
-        "parallelism.data_parallel_replicate_degree", "{value} copies of the sharded model", 1
+        "parallelism.data_parallel_replicate_degree", "copies of the sharded model = {value}", 1
     )
     shards = keys.count(
-        "parallelism.data_parallel_shard_degree", "sharded over {value} (-1: what is left)", -1
+        "parallelism.data_parallel_shard_degree", "sharded over {value} devices (-1: what is left)", -1
     )
     others = draft.degree("tp") * draft.degree("pp") * draft.degree("cp")
     if shards == -1:

@@ -1,7 +1,8 @@
-"""One kernel, two ways to run it: plain Python for small programs, compiled for large ones. No import of numba here."""
+"""One kernel, two ways to run it: plain Python for small programs, compiled for large or many. No import of numba here."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -11,8 +12,12 @@ import numpy as np
 # Importing numba and loading a kernel from its cache takes about a second, compiling one takes several; plain Python
 # handles about a million kernel steps in that time. Measured, 2 cores; any value of this order gives the same results.
 SMALL_ROWS = 40_000
+# A process that runs many small programs (validation, a search) has soon spent that second, too, at about 1 us a row and
+# kernel: from then on everything runs compiled, six times as fast. In multiples of SMALL_ROWS.
+MANY_PROGRAMS = 25
 
 Kernel = Callable[..., int]
+_plain_rows: Counter[Kernel] = Counter()  # that plain Python has run in this process, by kernel
 
 
 @cache
@@ -35,8 +40,9 @@ def call(
     A kernel is a function of numbers and flat arrays that uses nothing but indexing and arithmetic, so that the small
     path can run it on lists, which plain Python indexes several times faster than arrays.
     """
-    if num_rows > SMALL_ROWS:
+    if num_rows > SMALL_ROWS or _plain_rows.total() > MANY_PROGRAMS * SMALL_ROWS:
         return int(compiled(kernel)(*inputs, *outputs))
+    _plain_rows[kernel] += num_rows
     lists = [x.tolist() if isinstance(x, np.ndarray) else x for x in inputs]
     filled = [out.tolist() for out in outputs]
     status = int(kernel(*lists, *filled))

@@ -19,6 +19,7 @@ from meshwright.ir.table import (
     Effect,
     Exchange,
     Hop,
+    Inner,
     Kind,
     Microbatch,
     ParameterGroup,
@@ -44,7 +45,8 @@ _FIELDS = {
     "group": "groups", "bytes": "value_bytes", "duty": "duties",
 }  # fmt: skip
 _DECLARED = {
-    table: get_type_hints(table) for table in (*_TABLES.values(), Microbatch, Pattern, Effect, Operator)
+    table: get_type_hints(table)
+    for table in (*_TABLES.values(), Microbatch, Pattern, Effect, Operator, Inner)
 }
 # What braces behind a row may say, and how.
 _SAYS = {
@@ -339,9 +341,11 @@ def _tuples(value: Any) -> Any:
 
 
 def _work(row: Any) -> Work:
-    *fields, operators = row
+    # texts from before works had exchanges inside end with the operators
+    *fields, operators, inner = row if len(row) == len(Work._fields) else [*row, []]
     made = tuple(_typed(Operator(**{k: _tuples(v) for k, v in each.items()})) for each in operators)
-    return _row_of(Work, [*fields, made])  # type: ignore[no-any-return]
+    exchanges = tuple(_row_of(Inner, [_row_of(Exchange, exchange), *rest]) for exchange, *rest in inner)
+    return _row_of(Work, [*fields, made, exchanges])  # type: ignore[no-any-return]
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {

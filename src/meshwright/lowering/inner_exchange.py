@@ -7,7 +7,7 @@ Bytes are those of the whole tensor (after a gather, before a scatter; of one me
                  backward, beside the product that needs no gathering (Korthikanti et al. 2022, arXiv 2205.05198)
     context      keys and values of all pieces, beside attention; backward their gradients, too (Liu et al. 2023,
                  arXiv 2310.01889)
-    expert       all-to-all to the experts and back, [T k, h] each way
+    expert       all-to-all to the experts and back, [T k, h] each way (Lepikhin et al. 2020, arXiv 2006.16668)
     pipeline     without sequence parallelism every device of a tensor-parallel group sends its share of [T, h] to the
                  next stage, which gathers it (Narayanan et al. 2021, arXiv 2104.04473, section 4.1)
     vocabulary   split over the pipeline: the hidden state to all stages, its gradient back (arXiv 2411.05288)
@@ -72,12 +72,12 @@ def _tensor(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward
 
 def _num_sums(plan: Plan, layers: StageLayers) -> int:
     """Partial results that a stage's blocks add over tp in one pass: of attention and of the MLP, unless its experts
-    are whole on a device."""
+    are whole on a device, or get their tokens by an all-to-all of sequence-parallel devices."""
     kinds = plan.model.block_kinds(layers.first_block, layers.num_blocks)
+    is_routed = plan.expert_tp == 1 or (plan.ep > 1 and plan.sequence_parallel)
     total = 0
     for block, count in kinds:
-        is_whole = plan.model.block_kind(block).has_experts and plan.expert_tp == 1
-        total += count * (1 if is_whole else 2)
+        total += count * (1 if plan.model.block_kind(block).has_experts and is_routed else 2)
     return total
 
 
@@ -93,6 +93,8 @@ def _context(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backwar
 
 
 def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inner]:
+    """To the experts and back. Where tp devices share every expert and each has its own part of the sequence, each sends
+    the tokens of its part; those that share an expert then gather what came, and scatter the sum of their results."""
     model = plan.model
     blocks = model.block_kinds(layers.first_block, layers.num_blocks)
     count = sum(number for block, number in blocks if model.block_kind(block).has_experts)
@@ -100,7 +102,13 @@ def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inn
     num_bytes = float(rows * model.hidden_size * shape.element_bytes)
     # a token goes once to every node that has experts for it: how many it has is part of the algorithm's name
     exchange = Exchange(expert_axes(plan), algorithm=f"all_to_all.top{model.num_experts_per_token}")
-    return [Inner(exchange, num_bytes, 2 * count, "", "expert parallel")]
+    if not plan.sequence_parallel or plan.expert_tp == 1:
+        return [Inner(exchange, num_bytes, 2 * count, "", "expert parallel")]
+    shared = [
+        Inner(Exchange(("tp",), algorithm=kind), num_bytes, count, "", "tensor parallel")
+        for kind in ("all_gather", "reduce_scatter")
+    ]
+    return [Inner(exchange, num_bytes / plan.tp, 2 * count, "", "expert parallel"), *shared]
 
 
 def _vocabulary(plan: Plan, shape: MicrobatchShape) -> list[Inner]:

@@ -20,6 +20,7 @@ from meshwright.lowering.parameter_group import (
 from meshwright.lowering.recompute import Recompute
 from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
 from meshwright.lowering.refine import piece_layers, refined
+from meshwright.lowering.saved_size import kept_bytes_per_token, pending_bytes_per_token
 from meshwright.lowering.sharding import GatherParameters, Unshard
 from meshwright.lowering.split_backward import SplitBackward
 from meshwright.lowering.transfer import Transfers
@@ -28,11 +29,7 @@ from meshwright.schedules.order import Schedule
 from meshwright.specs.error import PlanError
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.plan import Plan
-from meshwright.specs.saved import (
-    boundary_bytes_per_token,
-    pending_gradient_bytes_per_token,
-    saved_bytes_per_token,
-)
+from meshwright.specs.saved import boundary_bytes_per_token
 
 
 def lower(
@@ -99,14 +96,10 @@ def value_bytes(
 ) -> tuple[ValueBytes, ...]:
     """Bytes of every kind of value on one device: per token of the whole microbatch for what it has, else per group."""
     model = plan.model
-    divided = plan.cp * (plan.tp if plan.sequence_parallel else 1)
     # every device of a tensor-parallel group sends its share, whether it holds more or not
     boundary = (float(boundary_bytes_per_token(model, plan.dtype)) / (plan.cp * plan.tp),)
-    saved = tuple(float(saved_bytes_per_token(model, layers, plan.dtype)) / divided for layers in stages)
-    # what W reads of F is in `saved` already
-    pending = tuple(
-        float(pending_gradient_bytes_per_token(model, layers, plan.dtype)) / divided for layers in stages
-    )
+    saved = tuple(kept_bytes_per_token(plan, layers) for layers in stages)
+    pending = tuple(pending_bytes_per_token(plan, layers) for layers in stages)
     return (
         ValueBytes("activation", boundary, per_token=True),
         ValueBytes("gradient", boundary, per_token=True),

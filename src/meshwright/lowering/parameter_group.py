@@ -15,14 +15,20 @@ from meshwright.lowering.mesh import (
     shard_axes,
 )
 from meshwright.lowering.reduction import owns
-from meshwright.lowering.refine import has_vocabulary_share, is_vocabulary_split
+from meshwright.lowering.refine import is_vocabulary_split
+from meshwright.lowering.value_size import (
+    StateSize,
+    gradient_size,
+    num_local_parameters,
+    num_table_parameters,
+    optimizer_size,
+    parameter_size,
+)
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.plan import Plan
-from meshwright.specs.saved import num_stage_expert_parameters, num_stage_parameters
 
 TIED = "tied"  # name of the group of a table that the first and the last stage share
-NUM_MOMENTS = 2  # of AdamW, each as large as the parameters
 
 
 @dataclass(frozen=True)
@@ -50,15 +56,14 @@ def held_groups(plan: Plan, stages: Sequence[StageLayers]) -> tuple[HeldGroup, .
     for number, layers in enumerate(stages):
         dense, experts = num_local_parameters(plan, layers)
         if tied and (layers.has_embedding or layers.has_head):
-            dense -= plan.model.num_head_parameters // plan.tp
+            dense -= num_table_parameters(plan)
         if experts and plan.ep > 1:
             held.append(_held(plan, f"stage{number}", (number,), dense, data_axes(plan)))
             held.append(_held(plan, f"stage{number}.experts", (number,), experts, expert_data_axes(plan)))
         else:
             held.append(_held(plan, f"stage{number}", (number,), dense + experts, data_axes(plan)))
     if tied:
-        table = plan.model.num_head_parameters // plan.tp
-        held.append(_held(plan, TIED, (0, len(stages) - 1), table, data_axes(plan)))
+        held.append(_held(plan, TIED, (0, len(stages) - 1), num_table_parameters(plan), data_axes(plan)))
     return tuple(held)
 
 
@@ -69,22 +74,6 @@ def _held(
     shards = tuple(axis for axis in shard_axes(plan) if axis in copied and sizes[axis] > 1)
     group = ParameterGroup(name, stages, num_parameters * dtype_bytes(plan.dtype), copied)
     return HeldGroup(group, num_parameters, shards, num_members(plan, shards))
-
-
-def num_local_parameters(plan: Plan, layers: StageLayers) -> tuple[int, int]:
-    """(dense, of experts) on one device, before sharding: dense ones divided by tp (norms, which are whole, are too few to
-    count apart), experts by ep and their own tensor-parallel degree; both vocabulary layers by pp where they are split."""
-    model = plan.model
-    own, ends = layers, 0
-    if is_vocabulary_split(plan):
-        own = layers._replace(has_embedding=False, has_head=False)
-        both = model.num_embedding_parameters
-        both += 0 if model.has_tied_embeddings else model.num_head_parameters
-        ends = both // plan.pp if has_vocabulary_share(plan, layers) else 0
-        ends += model.num_norm_parameters if layers.has_head else 0
-    experts = num_stage_expert_parameters(model, own)
-    dense = num_stage_parameters(model, own) - experts + ends
-    return -(-dense // plan.tp), -(-experts // (plan.ep * plan.expert_tp))
 
 
 def num_stepped_parameters(program: Program, held: Sequence[HeldGroup]) -> tuple[int, ...]:
@@ -102,21 +91,16 @@ def is_split_tie(plan: Plan, stages: Sequence[StageLayers]) -> bool:
 
 def group_bytes(plan: Plan, held: Sequence[HeldGroup]) -> tuple[ValueBytes, ...]:
     """Bytes of parameters, gathered parameters, gradients and optimizer state of every group, on one device."""
-    size, gradient = dtype_bytes(plan.dtype), dtype_bytes(plan.gradient_dtype)
-    state = NUM_MOMENTS * dtype_bytes(plan.master_dtype or plan.dtype)
-    state += dtype_bytes(plan.master_dtype) if plan.master_dtype else 0
+    whole = StateSize(dtype_bytes(plan.dtype), is_shared=False)
 
-    def each(bytes_each: int, is_shared: bool) -> tuple[float, ...]:
-        return tuple(
-            float(bytes_each * g.num_parameters) / (g.num_shards if is_shared else 1) for g in held
-        )
+    def each(size: StateSize) -> tuple[float, ...]:
+        return tuple(size.of(group.num_parameters, group.num_shards) for group in held)
 
-    level = plan.sharding
     return (
-        ValueBytes("parameter", each(size, level == "zero3")),
-        ValueBytes("gathered_parameter", each(size, False)),
-        ValueBytes("weight_gradient", each(gradient, level in ("zero2", "zero3"))),
-        ValueBytes("optimizer_state", each(state, level != "none")),
+        ValueBytes("parameter", each(parameter_size(plan))),
+        ValueBytes("gathered_parameter", each(whole)),
+        ValueBytes("weight_gradient", each(gradient_size(plan))),
+        ValueBytes("optimizer_state", each(optimizer_size(plan))),
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from meshwright.lowering.refine import has_vocabulary_share, is_vocabulary_split
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.model import ModelSpec
@@ -37,15 +38,20 @@ class LocalParameters(NamedTuple):
 
 
 def num_local_parameters(plan: Plan, layers: StageLayers) -> LocalParameters:
-    """Parameters of a stage on one device; a table tied within the stage counts once, tied to another stage on both.
-
-    Where the vocabulary is split over the pipeline, every stage has its part of both tables.
+    """Parameters of a stage (or of a piece of one) on one device; a table tied within it counts once, tied to another
+    stage on both. Where the vocabulary is split over the pipeline, a device's first stage has its part of both tables.
     """
+    dense, expert = num_local_block_parameters(plan, layers)
+    return LocalParameters(dense + num_local_end_parameters(plan, layers), expert)
+
+
+def num_local_block_parameters(plan: Plan, layers: StageLayers) -> LocalParameters:
+    """The part of `num_local_parameters` that blocks hold."""
     dense = expert = 0
     for block, count in plan.model.block_kinds(layers.first_block, layers.num_blocks):
         found = _block_parameters(plan.model, block, plan.tp, plan.ep, plan.expert_tp)
         dense, expert = dense + count * found.dense, expert + count * found.expert
-    return LocalParameters(dense + _end_parameters(plan, layers), expert)
+    return LocalParameters(dense, expert)
 
 
 @lru_cache(maxsize=1024)
@@ -70,24 +76,23 @@ def _divisor(model: ModelSpec, parameter: Parameter, tp: int) -> int:
     return tp
 
 
-def _end_parameters(plan: Plan, layers: StageLayers) -> int:
-    """Of embedding, final norm and head."""
+def num_local_end_parameters(plan: Plan, layers: StageLayers) -> int:
+    """The part of `num_local_parameters` that embedding, final norm and head hold."""
     model = plan.model
-    table = -(-model.vocabulary_size // _vocabulary_divisor(plan)) * model.hidden_size
-    is_everywhere = plan.vocabulary != "ends" and plan.pp > 1
-    has_embedding, has_head = layers.has_embedding or is_everywhere, layers.has_head or is_everywhere
-    num_tables = has_embedding + has_head
-    if num_tables == 2 and model.has_tied_embeddings:
-        num_tables = 1
-    total = num_tables * table
+    is_split, has_share = is_vocabulary_split(plan), has_vocabulary_share(plan, layers)
+    num_tables = 2 * has_share if is_split else layers.has_embedding + layers.has_head
+    if model.has_tied_embeddings:
+        num_tables = min(num_tables, 1)
+    total = num_tables * num_table_parameters(plan)
     if layers.has_embedding:  # learned positions
         total += sum(p.num_elements for p in embedding_parameters(model)[1:])
     return total + (model.num_norm_parameters if layers.has_head else 0)
 
 
-def _vocabulary_divisor(plan: Plan) -> int:
-    """Devices (stages, where a device has several) among which a table is divided, one row or several each."""
-    return plan.tp * (plan.num_stages if plan.vocabulary != "ends" and plan.pp > 1 else 1)
+def num_table_parameters(plan: Plan) -> int:
+    """A vocabulary table on one device that has it, or its part of it: as many rows on every one, the last padded."""
+    num_parts = plan.tp * (plan.pp if is_vocabulary_split(plan) else 1)
+    return -(-plan.model.vocabulary_size // num_parts) * plan.model.hidden_size
 
 
 def expert_sharing_degree(plan: Plan) -> int:
@@ -96,41 +101,58 @@ def expert_sharing_degree(plan: Plan) -> int:
     return max(1, plan.sharing_degree // max(1, own))
 
 
-def parameter_bytes(plan: Plan, layers: StageLayers) -> float:
-    """Bytes of parameters that one device keeps all the time.
+class StateSize(NamedTuple):
+    """Bytes of state for one parameter, and whether the devices that share state have a part of it each."""
 
-    Under ZeRO-3 they are its part only, and in the optimizer's format where that has one: the part is the master copy,
-    and what is gathered of it is rounded (PyTorch's FSDP2 under mixed precision).
+    num_bytes: int
+    is_shared: bool
+
+    def of(self, num_parameters: int, num_shards: int) -> float:
+        """Bytes on one device, for so many parameters whose state so many devices may share."""
+        return self.num_bytes * num_parameters / (num_shards if self.is_shared else 1)
+
+
+def parameter_size(plan: Plan) -> StateSize:
+    """Of parameters.
+
+    Under ZeRO-3 a device keeps its part only, and in the optimizer's format where that has one: the part is the master
+    copy, and what is gathered of it is rounded (PyTorch's FSDP2 under mixed precision).
     """
-    if plan.sharding != "zero3":
-        return float(sum(num_local_parameters(plan, layers)) * dtype_bytes(plan.dtype))
-    return _shared(plan, layers) * dtype_bytes(plan.master_dtype or plan.dtype)
+    if plan.sharding == "zero3":
+        return StateSize(dtype_bytes(plan.master_dtype or plan.dtype), is_shared=True)
+    return StateSize(dtype_bytes(plan.dtype), is_shared=False)
+
+
+def gradient_size(plan: Plan) -> StateSize:
+    """Of gradients as they are accumulated: whole below ZeRO-2, and below ZeRO-3 in the format of the reduction; under
+    ZeRO-3 in that of the part of the parameters they belong to."""
+    if plan.sharding == "zero3":
+        return parameter_size(plan)
+    return StateSize(dtype_bytes(plan.gradient_dtype), is_shared=plan.sharding == "zero2")
+
+
+def optimizer_size(plan: Plan) -> StateSize:
+    """Of AdamW's state: two moments, and a master copy where the plan has one that is not the parameters themselves."""
+    has_copy = bool(plan.master_dtype) and plan.sharding != "zero3"
+    size = (NUM_MOMENTS + has_copy) * dtype_bytes(plan.master_dtype or plan.dtype)
+    return StateSize(size, is_shared=plan.sharding != "none")
+
+
+def parameter_bytes(plan: Plan, layers: StageLayers) -> float:
+    """Bytes of parameters that one device keeps all the time."""
+    return _state_bytes(plan, layers, parameter_size(plan))
 
 
 def gradient_bytes(plan: Plan, layers: StageLayers) -> float:
-    """Bytes of the gradients that one device accumulates: whole below ZeRO-2, else its part.
-
-    Below ZeRO-3 in the format of the reduction; under ZeRO-3 in that of the part of the parameters they belong to.
-    """
-    if plan.sharding == "zero3":
-        return _shared(plan, layers) * dtype_bytes(plan.master_dtype or plan.dtype)
-    size = dtype_bytes(plan.reduction_dtype or plan.dtype)
-    if plan.sharding == "zero2":
-        return _shared(plan, layers) * size
-    return float(sum(num_local_parameters(plan, layers)) * size)
+    """Bytes of the gradients that one device accumulates."""
+    return _state_bytes(plan, layers, gradient_size(plan))
 
 
 def optimizer_bytes(plan: Plan, layers: StageLayers) -> float:
-    """Bytes of AdamW's state on one device: two moments, and a master copy where the plan has one (under ZeRO-3 that
-    is counted by `parameter_bytes`)."""
-    has_copy = bool(plan.master_dtype) and plan.sharding != "zero3"
-    size = (NUM_MOMENTS + has_copy) * dtype_bytes(plan.master_dtype or plan.dtype)
-    return _shared(plan, layers) * size
+    """Bytes of the optimizer's state on one device."""
+    return _state_bytes(plan, layers, optimizer_size(plan))
 
 
-def _shared(plan: Plan, layers: StageLayers) -> float:
-    """Parameters whose shared state is on one device; all of the device's own without sharding."""
+def _state_bytes(plan: Plan, layers: StageLayers, size: StateSize) -> float:
     dense, expert = num_local_parameters(plan, layers)
-    if plan.sharding == "none":
-        return float(dense + expert)
-    return dense / plan.sharing_degree + expert / expert_sharing_degree(plan)
+    return size.of(dense, plan.sharing_degree) + size.of(expert, expert_sharing_degree(plan))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from meshwright.ir.table import Work
 from meshwright.lowering.inner_exchange import inner_exchanges
-from meshwright.lowering.refine import has_vocabulary_share, is_vocabulary_split
+from meshwright.lowering.refine import has_vocabulary_share, is_from_other_stage, is_vocabulary_split
 from meshwright.specs.layer_operator import MicrobatchShape, step_operators
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.operator import Operator, merged, total_bytes, total_flops
@@ -45,24 +45,31 @@ def works(
     result = {}
     known: dict[tuple[object, ...], Work] = {}
     for number, (layers, share) in enumerate(zip(stages, shares, strict=True)):
-        kinds = plan.model.block_kinds(layers.first_block, layers.num_blocks)
+        alike = (_alike(plan, layers), share)
         for name in PASSES:
-            ends = (layers.has_embedding, layers.has_head, has_vocabulary_share(plan, layers))
-            key = (name, tuple(kinds), ends, share)
-            if key not in known:
+            if (name, alike) not in known:
                 operators = pass_operators(plan, layers, name, shape)
                 inner = inner_exchanges(plan, layers, name, shape)
-                known[key] = Work(
+                known[name, alike] = Work(
                     name, shape.num_tokens, dims, "float8" if plan.float8 else plan.dtype,
                     total_flops(operators), total_bytes(operators), share, operators, inner,
                 )  # fmt: skip
-            result[name, number] = known[key]
+            result[name, number] = known[name, alike]
         parameters = num_stepped[number]
         operators = step_operators(parameters, plan.master_dtype or plan.dtype)
         result["STEP", number] = Work(
             "STEP", 0, (parameters,), plan.dtype, total_flops(operators), total_bytes(operators), share, operators
-        )
+        )  # fmt: skip
     return result
+
+
+def _alike(plan: Plan, layers: StageLayers) -> tuple[object, ...]:
+    """All that the works of a stage depend on, its place in the model aside: equal for stages of equal works."""
+    model = plan.model
+    kinds = model.block_kinds(layers.first_block, layers.num_blocks)
+    received = tuple(is_from_other_stage(plan, layers, is_backward) for is_backward in (False, True))
+    ends = (layers.has_embedding, layers.has_head, has_vocabulary_share(plan, layers))
+    return (tuple((model.block_kind(block), count) for block, count in kinds), ends, received)
 
 
 def pass_operators(

@@ -32,6 +32,7 @@ class Ranking(Sequence[Candidate]):
 
     candidates: tuple[Candidate, ...]
     rejected: tuple[Rejection, ...] = ()
+    assumptions: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.candidates)
@@ -49,6 +50,7 @@ class Ranking(Sequence[Candidate]):
             lines.append(f"     and {len(self) - NUM_SHOWN} more")
         if self.rejected:
             lines.append(f"     {len(self.rejected)} plans do not fit")
+        lines += [f"     assumed: {line}" for line in self.assumptions]
         return "\n".join(lines)
 
 
@@ -56,8 +58,8 @@ def plans_for(
     model: ModelSpec,
     cluster: ClusterSpec,
     workload: Workload,
-    computes: CostModel,
-    messages: CommunicationModel,
+    computes: CostModel | None,
+    messages: CommunicationModel | None,
     schedules: Mapping[str, Schedule],
     *,
     fix: Mapping[str, Any] | None = None,
@@ -65,18 +67,22 @@ def plans_for(
     dtype: str = "float32",
     iterations: int = ITERATIONS,
     progress: Progress | None = None,
+    extrapolate: bool = False,
+    assumptions: Sequence[str] = (),
 ) -> Ranking:
     """All plans that the cluster's devices allow, simulated and ranked. Deterministic.
 
     Args:
-        computes, messages: what works and exchanges cost.
+        computes, messages: what works and exchanges cost; None: on GPUs, as `predict_step` prices them.
         schedules: the orders to try, by name.
         fix: fields of `Plan` that are decided already, such as {"pp": 2}.
         microbatch_sizes: sequences of a microbatch to try, where they divide a pipeline's batch.
         progress: called with a plan in words and the share that is done, 0 to 1.
+        extrapolate: without cost models, accept devices on whose relatives no step was measured.
+        assumptions: what was chosen for the user; the ranking hands it on.
 
     Raises:
-        PlanError: no plan exists for these devices, this batch and what is fixed.
+        PlanError: no plan exists for these devices, this batch and what is fixed; or nobody measured such devices.
         OutOfMemoryError: no plan fits; names the nearest misses and who holds the most.
     """
     fixed = dict(fix or {})
@@ -92,7 +98,10 @@ def plans_for(
     for number, plan in enumerate(plans):
         if progress is not None:
             progress(describe(plan), number / len(plans))
-        result = evaluate(plan, cluster, computes, messages, schedules[plan.schedule], iterations=iterations)
+        result = evaluate(
+            plan, cluster, computes, messages, schedules[plan.schedule], iterations=iterations,
+            extrapolate=extrapolate,
+        )  # fmt: skip
         if isinstance(result, Rejection):
             rejected.append(result)
         elif (digest := result.program.digest()) not in seen:
@@ -101,7 +110,7 @@ def plans_for(
     if not candidates:
         raise out_of_memory(rejected)
     order = sorted(candidates, key=lambda c: (_rounded(c.step.value), c.peak_bytes, c.description))
-    return Ranking(tuple(order), tuple(rejected))
+    return Ranking(tuple(order), tuple(rejected), tuple(assumptions))
 
 
 def _rounded(seconds: float) -> float:

@@ -5,12 +5,16 @@ Each is a sum of tensors with a name; nothing here is fitted. Formats and degree
 
 from __future__ import annotations
 
-from meshwright.lowering.value_size import num_local_parameters
+from meshwright.lowering.saved_size import saving_context
+from meshwright.lowering.value_size import (
+    num_local_block_parameters,
+    num_local_end_parameters,
+    num_local_parameters,
+)
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.plan import Plan
 from meshwright.specs.saved import (
-    SavingContext,
     block_saved,
     boundary_bytes_per_token,
     context_saved,
@@ -31,15 +35,6 @@ CUDA_CONTEXT_BYTES = 512 * MIB
 COMMUNICATOR_BYTES = 32 * 2 * 4 * MIB
 
 
-def saving_context(plan: Plan) -> SavingContext:
-    """Which tensors the plan's software keeps."""
-    return SavingContext(
-        dtype=plan.dtype, recompute=plan.recompute, tp=plan.tp, expert_tp=plan.expert_tp,
-        sequence_parallel=plan.sequence_parallel, attention="flash" if plan.attention == "flash" else "unfused",
-        is_fused=plan.software_class.fuses_blocks, keeps_float8=bool(plan.float8) and plan.software_class.fuses_loss,
-    )  # fmt: skip
-
-
 def local_tokens(plan: Plan) -> int:
     """Tokens of a microbatch on one device of a context-parallel group."""
     return plan.microbatch_size * -(-plan.workload.sequence_length // plan.cp)
@@ -49,6 +44,8 @@ def loss_bytes(plan: Plan) -> float:
     """Logits and what is made of them at once, on one device that has the head or its part of it."""
     split = plan.tp * (plan.pp if plan.vocabulary != "ends" else 1)
     logits = local_tokens(plan) * plan.model.vocabulary_size / split
+    if plan.software_class.has_loss_in_place:
+        return logits * dtype_bytes(plan.dtype)
     if plan.software_class.fuses_loss:
         return logits * (dtype_bytes(plan.dtype) + NUM_FUSED_LOGITS * FLOAT32_BYTES)
     return logits * NUM_UNFUSED_LOGITS * FLOAT32_BYTES
@@ -117,13 +114,14 @@ def weight_gradient_bytes(plan: Plan, layers: StageLayers) -> float:
 def block_parameters_largest(plan: Plan, layers: StageLayers) -> int:
     """Parameters of the largest block of a stage on one device, before sharding."""
     kinds = plan.model.block_kinds(layers.first_block, layers.num_blocks)
-    counts = [sum(num_local_parameters(plan, StageLayers(block, 1, False, False))) for block, _ in kinds]
+    single = (StageLayers(block, 1, has_embedding=False, has_head=False) for block, _ in kinds)
+    counts = [sum(num_local_block_parameters(plan, layers)) for layers in single]
     return max(counts, default=0)
 
 
 def end_parameters(plan: Plan, layers: StageLayers) -> int:
     """Parameters of embedding, final norm and head of a stage on one device, before sharding."""
-    return num_local_parameters(plan, layers._replace(num_blocks=0)).dense
+    return num_local_end_parameters(plan, layers)
 
 
 def gathered_bytes(plan: Plan, layers: StageLayers) -> float:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from operator import mul
 from typing import NamedTuple
 
+from meshwright.lowering.saved_size import saving_context
 from meshwright.lowering.value_size import gradient_bytes, optimizer_bytes, parameter_bytes
 from meshwright.planner import memory_buffer as buffer
 from meshwright.schedules.order import Compute, Schedule
@@ -149,18 +150,19 @@ def _sizes_of_stages(plan: Plan) -> list[StageSizes]:
     """Of every stage; those that differ in the number of their first block only are counted once."""
     model, found = plan.model, []
     is_uniform = not model.sliding_layers and not (model.num_experts and model.dense_layers)
-    known: dict[StageLayers, StageSizes] = {}
-    for layers in plan.stages():
+    known: dict[tuple[StageLayers, bool], StageSizes] = {}
+    for number, layers in enumerate(plan.stages()):
         alike = layers._replace(first_block=0) if is_uniform else layers
-        if alike not in known:
-            known[alike] = _stage_sizes(plan, alike)
-        found.append(known[alike])
+        key = (alike, number < plan.pp)  # of a split vocabulary only a device's first stage has a part
+        if key not in known:
+            known[key] = _stage_sizes(plan, layers)
+        found.append(known[key])
     return found
 
 
 def _stage_sizes(plan: Plan, layers: StageLayers) -> StageSizes:
     tokens, length = buffer.local_tokens(plan), plan.workload.sequence_length
-    context = buffer.saving_context(plan)
+    context = saving_context(plan)
     most = context._replace(is_fused=False, has_dropout=True, keeps_float8=False)
     saved, most_saved = (stage_saved_bytes(plan.model, layers, each, length) for each in (context, most))
     return StageSizes(

@@ -1,4 +1,4 @@
-"""Does a program fit: verify's bound of every device's memory against what the device has, and who holds the most."""
+"""Does a plan fit: its program's bound, or on GPUs the memory estimate, against what devices have; who holds the most."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from meshwright.ir.program import Program
 from meshwright.ir.verify import Verification
 from meshwright.lowering.place import Placement
+from meshwright.planner.memory_estimate import MemoryEstimate
 from meshwright.specs.error import OutOfMemoryError
 from meshwright.specs.plan import Plan
 from meshwright.specs.units import format_bytes
@@ -20,17 +21,22 @@ HELD: dict[str, str] = {
     "optimizer_state": "optimizer state",
 }
 IN_FLIGHT = "activations and gradients of microbatches in flight"
+CONTEXT = "driver, kernels and communicators"
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """A plan that does not fit: the fullest device (of the program's lists), its bound and what is there, in bytes."""
+    """A plan that does not fit: the fullest device (of the program's lists), what it needs and what is there, in bytes.
+
+    `needed_bytes` is the bound of all legal orders; of a plan on GPUs the expected peak, and `upper_bytes` its worst case.
+    """
 
     plan: Plan
     device: int
     needed_bytes: float
     available_bytes: int
     holders: tuple[tuple[str, int], ...]
+    upper_bytes: float | None = None
 
     @property
     def excess_bytes(self) -> float:
@@ -40,10 +46,10 @@ class Rejection:
     @property
     def reason(self) -> str:
         """One sentence for people."""
-        return (
-            f"device {self.device} may need {format_bytes(self.needed_bytes)}, "
-            f"it has {format_bytes(self.available_bytes)}"
-        )
+        needed, available = format_bytes(self.needed_bytes), format_bytes(self.available_bytes)
+        if self.upper_bytes is None:
+            return f"device {self.device} may need {needed}, it has {available}"
+        return f"device {self.device} needs {needed}, at worst {format_bytes(self.upper_bytes)}, it has {available}"
 
 
 def rejection(plan: Plan, verified: Verification, placement: Placement) -> Rejection | None:
@@ -62,6 +68,19 @@ def rejection(plan: Plan, verified: Verification, placement: Placement) -> Rejec
         return None
     bound = float(needed[worst])
     return Rejection(plan, worst, bound, available[worst], largest_holders(program, worst, bound))
+
+
+def estimated_rejection(plan: Plan, memory: MemoryEstimate, available_bytes: int) -> Rejection | None:
+    """Why a plan on GPUs does not fit: tensors and what lies outside the allocator, of the fullest device of the pipeline."""
+    worst = max(memory.devices, key=lambda device: device.allocated_bytes + device.context_bytes)
+    needed = worst.allocated_bytes + worst.context_bytes
+    if needed <= available_bytes:
+        return None
+    held = [(what, int(size)) for what, size in worst.holders]
+    rest = int(needed) - sum(size for _, size in held)  # what rounding took goes with the context
+    holders = tuple(sorted([*held, (CONTEXT, rest)], key=lambda pair: -pair[1]))
+    upper = worst.upper_bytes + worst.context_bytes
+    return Rejection(plan, worst.device, needed, available_bytes, holders, upper)
 
 
 def largest_holders(program: Program, device: int, bound_bytes: float) -> tuple[tuple[str, int], ...]:
@@ -94,11 +113,15 @@ def out_of_memory(rejected: Sequence[Rejection]) -> OutOfMemoryError:
 
 def describe(plan: Plan) -> str:
     """A plan in a few words: degrees, schedule, microbatch, what is recomputed and split."""
+    degrees = {"tp": plan.tp, "cp": plan.cp, "ep": plan.ep}
     words = [
         f"pp={plan.pp} dp={plan.dp}",
+        *(f"{axis}={degree}" for axis, degree in degrees.items() if degree > 1),
+        plan.sharding if plan.sharding != "none" else "",
         plan.schedule if plan.pp > 1 else "",
         f"microbatch {plan.microbatch_size}",
     ]
-    words += ["recompute"] if plan.recompute != "none" else []
+    recomputes = {"none": [], "full": ["recompute"]}
+    words += recomputes.get(plan.recompute, [f"recompute {plan.recompute}"])
     words += ["split backward"] if plan.split_backward else []
     return " ".join(word for word in words if word)

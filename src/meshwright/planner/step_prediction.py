@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
-from meshwright.costs.collective_nccl import NcclCollectives
-from meshwright.costs.kernel_curve import GpuKernels, family_of
-from meshwright.costs.step_costs import StepConstants, StepCosts
+from meshwright.costs.step_costs import StepConstants
 from meshwright.costs.step_profile import StepFit, packaged_step_profile
 from meshwright.ir.replay import Wiring, replay, wire
 from meshwright.ir.table import Kind
@@ -19,22 +16,19 @@ from meshwright.lowering.lower import lower
 from meshwright.lowering.mesh import device_order
 from meshwright.lowering.place import Placement, place
 from meshwright.lowering.refine import num_pieces
+from meshwright.planner.step_pricing import StepPricing, pricing_of, step_costs
 from meshwright.planner.step_trait import step_basis, step_traits
 from meshwright.schedules.order import Schedule, registered
 from meshwright.simulator.pricing import Prices, price
 from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.device import DeviceSpec
 from meshwright.specs.error import PlanError
 from meshwright.specs.plan import Plan
-from meshwright.specs.prediction import Prediction
+from meshwright.specs.prediction import Basis, Prediction
 
 ITERATIONS = 3  # the first fills the pipeline; the period is measured from the second on
-# Which of the kernel tables' float8 curves prices a recipe; casts are counted apart.
-FLOAT8_CURVES: Mapping[str, str] = {
-    "": "fp8", "tensorwise": "fp8", "rowwise": "fp8", "mxfp8": "fp8", "blockwise": "fp8_block",
-}  # fmt: skip
 EXTRAPOLATED_WIDER = 1.5  # intervals of what was extrapolated, against what was fitted
-INSIDE = "exchanges inside, host"
+MEASURED_DTYPES = ("bfloat16", "float16")  # in which measured steps ran; float8 recipes cast from the first
+INSIDE, OVERHEAD, WAITING = "exchanges inside, host", "step overhead", "waiting"
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,21 +73,6 @@ def step_program(plan: Plan, cluster: ClusterSpec, schedule: Schedule | None = N
     return StepProgram(plan, cluster, wire(program), place(program, cluster, device_order(plan)))
 
 
-def step_costs(plan: Plan, cluster: ClusterSpec, constants: StepConstants) -> StepCosts:
-    """The cost model of a plan's steps. Raises SpecError for devices without a measured relative."""
-    links = NcclCollectives(cluster)
-    kernels = _kernels(cluster.devices[0], FLOAT8_CURVES[plan.float8])
-    return StepCosts(kernels, links, constants, plan.software_class)
-
-
-@cache
-def _kernels(device: DeviceSpec, recipe: str) -> GpuKernels:
-    """Kernel curves of a device; kept, because they remember every shape they were asked for."""
-    from meshwright.specs.cluster_source import Cluster
-
-    return GpuKernels(device, NcclCollectives(Cluster("H100")), recipe, has_casts=False)
-
-
 def simulated_s(made: StepProgram, constants: StepConstants) -> float:
     """Seconds of one step at these constants."""
     costs = step_costs(made.plan, made.cluster, constants)
@@ -105,7 +84,12 @@ def period_s(wiring: Wiring, prices: Prices) -> float:
     """Seconds between the ends of successive iterations, without contention: exchanges that could meet on a link have
     one stream, or their contention is in the fitted factors."""
     _, _, end = replay(
-        wiring, prices.seconds, prices.latency_s, prices.cost_of_row, iterations=ITERATIONS, host="asynchronous"
+        wiring,
+        prices.seconds,
+        prices.latency_s,
+        prices.cost_of_row,
+        iterations=ITERATIONS,
+        host="asynchronous",
     )
     ends = end.max(axis=1)
     return float(ends[-1] - ends[ITERATIONS - 2])
@@ -131,30 +115,33 @@ def predict_step(
     Raises:
         PlanError: the plan cannot be lowered; the device or its format was never seen, and `extrapolate` is off.
     """
-    profile = packaged_step_profile()
-    chosen = fit or profile.without(left_out)
-    family = family_of(cluster.devices[0])
-    if family is None:
-        raise PlanError(
-            f"no training step was measured on a relative of {cluster.devices[0].name}",
-            allowed=", ".join(sorted(profile.seen)),
-            next="simulate the plan with --extrapolate: by the data sheet alone, plus or minus a third",
-        )
-    constants = chosen.of(family)
+    pricing = pricing_of(plan, cluster, left_out=left_out, fit=fit, extrapolate=extrapolate)
     made = step_program(plan, cluster, schedule)
-    costs = step_costs(plan, cluster, constants)
-    prices = price(made.wiring, costs, costs, made.placement)
-    period = period_s(made.wiring, prices)
-    parts = _parts(made, prices, costs, period)
-    basis = step_basis(plan, cluster, profile)
-    width = chosen.width.at(step_traits(plan, cluster, parts))
+    prices = price(made.wiring, pricing.costs, pricing.costs, made.placement)
+    return estimate_of(made, prices, pricing, period_s(made.wiring, prices))
+
+
+def estimate_of(made: StepProgram, prices: Prices, pricing: StepPricing, period: float) -> StepEstimate:
+    """The step of a program that was priced and run already; `period` is the seconds between its iterations' ends."""
+    parts = _parts(made, prices, pricing, period)
+    basis = _basis(made.plan, made.cluster, pricing)
+    width = pricing.width.at(step_traits(made.plan, parts))
     if basis != "interpolated":
-        width *= EXTRAPOLATED_WIDER
-    step = Prediction.within(period + constants.step_s, min(width, 1.0), basis)
+        width = max(width * EXTRAPOLATED_WIDER, pricing.least_width)
+    step = Prediction.within(period + pricing.step_s, min(width, 1.0), basis)
     return StepEstimate(step, parts, made.wiring.program.num_rows)
 
 
-def _parts(made: StepProgram, prices: Prices, costs: StepCosts, period: float) -> dict[str, float]:
+def _basis(plan: Plan, cluster: ClusterSpec, pricing: StepPricing) -> Basis:
+    """What the prediction rests on: a format in which no step ran is no better than extrapolated."""
+    if not pricing.is_measured:
+        return "never seen"
+    if plan.dtype not in MEASURED_DTYPES:
+        return "extrapolated"
+    return step_basis(plan, cluster, packaged_step_profile())
+
+
+def _parts(made: StepProgram, prices: Prices, pricing: StepPricing, period: float) -> dict[str, float]:
     """Seconds by kind on the list whose computes take longest."""
     program = made.wiring.program
     is_compute = program.kinds == Kind.COMPUTE
@@ -173,11 +160,11 @@ def _parts(made: StepProgram, prices: Prices, costs: StepCosts, period: float) -
         if work < 0:
             found[names[effect]] += total
             continue
-        inside = costs.parts(program.tables.works[work])
+        inside = pricing.parts(program.tables.works[work])
         for kind, each in inside.items():
             found[kind] += each * count
         found[INSIDE] += total - sum(inside.values()) * count
-    found["step overhead"] = costs.constants.step_s
-    found["waiting"] = max(0.0, period - float(busy[device]))
+    found[OVERHEAD] = pricing.step_s
+    found[WAITING] = max(0.0, period - float(busy[device]))
     ordered = sorted(found.items(), key=lambda pair: -pair[1])
     return {name: value for name, value in ordered if value > 0}

@@ -10,30 +10,23 @@ from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.plan import Plan
 from meshwright.specs.prediction import Basis
 
-# Each is a share of the step, or 1 where the plan has it: see `step_traits`.
-TRAITS = ("attention", "attention_portable", "experts", "float8", "full_recompute", "exchanges", "waiting", "small")
-LARGE_STEP_S = 0.5  # of a microbatch on one device; shorter ones are bound by what is not counted
+# Others were tried (attention, experts, exchanges inside a stage, gaps): left-out errors do not grow with them.
+TRAITS = ("float8", "full_recompute", "waiting")
+# Parts that run on other streams; what the step waits for of them is in "waiting".
+BESIDE = ("UNSHARD", "REDUCE_GRAD", "GATHER_PARAM", "SEND_F", "SEND_B", "RECV_F", "RECV_B")
 MORE_DEVICES = 4  # times as many devices as were ever measured is another network
 
 
-def step_traits(plan: Plan, cluster: ClusterSpec, parts: Mapping[str, float]) -> dict[str, float]:
-    """Shares of the busiest device's time that are known less well than products, and choices that differ by software."""
-    total = sum(value for name, value in parts.items() if name not in _BESIDE) or 1.0
-    attention = parts.get("attention", 0.0) / total
-    is_portable = not plan.software_class.has_native_attention
+def step_traits(plan: Plan, parts: Mapping[str, float]) -> dict[str, float]:
+    """Choices that software makes differently (1 where the plan has them), and the share of the step in which the busiest
+    device waits: bubbles, and communication that nothing runs beside."""
+    beside = sum(parts.get(name, 0.0) for name in BESIDE)
+    total = sum(parts.values()) - beside
     return {
-        "attention": attention,
-        "attention_portable": attention if is_portable and cluster.devices[0].name[0] not in "AV" else 0.0,
-        "experts": 1.0 if plan.model.num_experts else 0.0,
         "float8": 1.0 if plan.float8 else 0.0,
         "full_recompute": 1.0 if plan.recompute == "full" else 0.0,
-        "exchanges": parts.get("exchanges inside, host", 0.0) / total,
-        "waiting": parts.get("waiting", 0.0) / total,
-        "small": (parts.get("gap", 0.0) + parts.get("step overhead", 0.0)) / total,
+        "waiting": parts.get("waiting", 0.0) / total if total > 0 else 0.0,
     }
-
-
-_BESIDE = ("UNSHARD", "REDUCE_GRAD", "GATHER_PARAM", "SEND_F", "SEND_B", "RECV_F", "RECV_B")
 
 
 def step_basis(plan: Plan, cluster: ClusterSpec, profile: StepProfile) -> Basis:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -16,6 +17,9 @@ LEFT, TOP, BOTTOM = 64, 12, 44
 MARGIN = 1.15  # room around the outermost points, as a factor
 ERROR_BAND = 0.10  # the dashed lines beside the diagonal
 TICK_FACTORS = (1, 2, 5)
+MOST_REASONS, MOST_IDS = 5, 3  # lines of skipped rows by reason, and rows named in each
+_PLACE = re.compile(r"^.*?, line \d+: ")  # in front of what is wrong with a row: its file and line
+_ALLOWED = "; allowed: "  # what follows says what would be accepted
 MARKS = ("circle", "square", "triangle")  # sources beyond the colours get the next mark
 
 Row = Mapping[str, Any]
@@ -41,12 +45,13 @@ def validation_report(
     note = "Seconds of a step, both axes logarithmic; dashed: 10 % off. Point at a mark to see its row."
     picture = Picture("Predicted against measured", scatter_svg(rows, PAGE, standalone=False), note)
     shown = DataTable("Rows, worst first", row_table(rows), "Error is predicted over measured, less one.")
+    skipped = DataTable("Skipped rows", skipped_table(rows), "By reason. Each counts as an error of 100 %.")
     return Report(
         title,
         subtitle,
         figures=figures,
         pictures=[picture] if any(row["predicted_s"] for row in rows) else [],
-        tables=[*tables, shown, *_skipped_table(rows)],
+        tables=[*tables, shown, *([skipped] if skipped.rows else [])],
         assumptions=assumptions,
         provenance=provenance or {},
     )
@@ -95,13 +100,29 @@ def scatter_svg(rows: Sequence[Row], theme: Theme = PAGE, standalone: bool = Tru
     )
 
 
-def _skipped_table(rows: Sequence[Row]) -> list[DataTable]:
-    skipped = [
-        {"row": row["row_id"], "source": row["source"], "why": row["skipped"]}
-        for row in rows
-        if row["predicted_s"] is None
-    ]
-    return [DataTable("Skipped rows", skipped, "Each counts as an error of 100 %.")] if skipped else []
+def skipped_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Skipped rows by reason, most frequent first: how many, why, and which; the rarest reasons share the last line."""
+    groups: dict[str, list[str]] = {}
+    for row in rows:
+        if row["predicted_s"] is None:
+            groups.setdefault(_reason(str(row["skipped"]), str(row["row_id"])), []).append(row["row_id"])
+    ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+    if len(ordered) > MOST_REASONS:
+        rest = ordered[MOST_REASONS - 1 :]
+        ids = [row_id for _, own in rest for row_id in own]
+        ordered = [*ordered[: MOST_REASONS - 1], (f"{len(rest)} other reasons; --json has each", ids)]
+    return [{"rows": len(ids), "why": reason, "which": _first(ids)} for reason, ids in ordered]
+
+
+def _reason(skipped: str, row_id: str) -> str:
+    """Why, without the file, the line and the row that it was said of, and without what would be allowed."""
+    said = _PLACE.sub("", skipped).partition(_ALLOWED)[0]
+    return said.replace(row_id, "").strip() or skipped
+
+
+def _first(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - MOST_IDS} more" if len(ids) > MOST_IDS else ""
+    return ", ".join(ids[:MOST_IDS]) + more
 
 
 def _spoken(row: Row) -> str:

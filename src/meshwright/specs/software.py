@@ -20,9 +20,12 @@ class SoftwareClass:
         gap_share: of the gaps between kernels of a framework that launches each operation by itself, the part that is left.
         cast_share: of the traffic of casts to float8, the part that no other kernel does on the way.
         fuses_blocks: elementwise kernels of a block keep their inputs only.
-        fuses_loss: the loss is one kernel, which works on 16-bit logits.
+        fuses_loss: the loss is one kernel, which reads 16-bit logits.
+        has_loss_in_place: that kernel widens no logits in memory, and writes their gradient in their place.
         has_native_attention: attention kernels written for the chip's generation; else portable ones, which use what
             all generations have.
+        waits_for_routing: the host waits in every layer of experts until it knows how many tokens each gets; False where
+            the whole step is one captured graph.
         stops_early: recompute ends with the last tensor that the backward needs; the product behind it is not run.
     """
 
@@ -33,7 +36,9 @@ class SoftwareClass:
     cast_share: float = 1.0
     fuses_blocks: bool = False
     fuses_loss: bool = False
+    has_loss_in_place: bool = False
     has_native_attention: bool = True
+    waits_for_routing: bool = True
     stops_early: bool = False
 
     def share(self, operator: Operator) -> float:
@@ -52,6 +57,9 @@ _FLOAT_LOSS = {"loss": 3.5, "loss_backward": 1.75}
 # The same, with the copies and sums joined by a compiler: 6 and 8.
 _COMPILED_LOSS = {"loss": 1.5, "loss_backward": 1.0}
 
+# Of the gap between two kernels, what a captured graph leaves: 1 to 2 us of 10 (CUDA programming guide, graphs).
+CAPTURED_GAPS = 0.2
+
 CLASSES: Mapping[str, SoftwareClass] = {
     each.name: each
     for each in (
@@ -60,12 +68,17 @@ CLASSES: Mapping[str, SoftwareClass] = {
             {**_FUSED, **_COMPILED_LOSS}, cast_share=0.5, fuses_blocks=True, fuses_loss=True,
         ),
         SoftwareClass(
+            "captured", "as fused, and the whole step is one CUDA graph: nothing waits for the host",
+            {**_FUSED, **_COMPILED_LOSS}, gap_share=CAPTURED_GAPS, cast_share=0.5, fuses_blocks=True, fuses_loss=True,
+            waits_for_routing=False,
+        ),
+        SoftwareClass(
             "eager", "every operation by itself, as PyTorch launches it; the loss in float32",
             _FLOAT_LOSS, has_native_attention=False, stops_early=True,
         ),
         SoftwareClass(
             "eager, fused loss", "every operation by itself, but the loss in one kernel (llm-foundry)",
-            _FUSED_LOSS, fuses_loss=True, has_native_attention=False, stops_early=True,
+            _FUSED_LOSS, fuses_loss=True, has_loss_in_place=True, has_native_attention=False, stops_early=True,
         ),
         SoftwareClass(
             "compiled", "the compiler fuses what lies between products (torch.compile)",

@@ -104,10 +104,10 @@ def recomputed_operators(
 
 
 def _not_kept(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
-    """The forward less attention and every second product."""
+    """The forward less attention and every second plain product; grouped ones are not on that policy's list."""
     again, num_products = [], 0
     for operator in operators:
-        if operator.kind in ("matmul", "grouped_matmul"):
+        if operator.kind == "matmul":
             num_products += 1
             if num_products % 2:
                 continue

@@ -1,0 +1,65 @@
+"""Bytes that a stage of a program keeps from F to its backward, and from I to W, per token of the whole microbatch.
+
+Two kinds of software: the executor's own decoder, tensor by tensor as it keeps them, and training stacks on GPUs, by
+what their kernels keep (`specs.saved_block`). Which one a plan means it says by its degrees and formats: tensor
+parallelism, a master copy and a class of software are the stacks'.
+"""
+
+from __future__ import annotations
+
+from meshwright.lowering.refine import has_vocabulary_share, is_vocabulary_split
+from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.layers import StageLayers
+from meshwright.specs.plan import Plan
+from meshwright.specs.saved import (
+    SavingContext,
+    pending_gradient_bytes_per_token,
+    saved_bytes_per_token,
+    stage_saved_bytes,
+)
+
+WIDENED_BYTES = 4  # log-probabilities or exponentials of logits, in float32
+
+
+def saving_context(plan: Plan) -> SavingContext:
+    """Which tensors the plan's software keeps."""
+    return SavingContext(
+        dtype=plan.dtype, recompute=plan.recompute, tp=plan.tp, expert_tp=plan.expert_tp,
+        sequence_parallel=plan.sequence_parallel, attention="flash" if plan.attention == "flash" else "unfused",
+        is_fused=plan.software_class.fuses_blocks, has_dropout=plan.attention == "unfused_dropout",
+        keeps_float8=bool(plan.float8) and plan.software_class.fuses_loss,
+    )  # fmt: skip
+
+
+def is_own_decoder(plan: Plan) -> bool:
+    """Is it the executor's decoder that the plan's sizes are of?"""
+    return plan.tp == plan.cp == 1 and not plan.master_dtype and not plan.software
+
+
+def kept_bytes_per_token(plan: Plan, layers: StageLayers) -> float:
+    """What a stage keeps from F to its backward on one device, per token of the whole microbatch.
+
+    With recompute "full" it is what R makes again; F keeps the stage's input only, which is a value of its own.
+    """
+    if is_own_decoder(plan):
+        return float(saved_bytes_per_token(plan.model, layers, plan.dtype))
+    context = saving_context(plan)
+    if plan.recompute == "full":
+        context = context._replace(recompute="none")
+    kept = stage_saved_bytes(plan.model, layers, context, plan.workload.sequence_length)
+    return (kept + _logits_bytes(plan, layers)) / plan.cp
+
+
+def _logits_bytes(plan: Plan, layers: StageLayers) -> float:
+    """What the backward of the loss reads: logits as they are, or widened."""
+    is_split = is_vocabulary_split(plan)
+    if not (has_vocabulary_share(plan, layers) if is_split else layers.has_head):
+        return 0.0
+    each = dtype_bytes(plan.dtype) if plan.software_class.has_loss_in_place else WIDENED_BYTES
+    return each * plan.model.vocabulary_size / (plan.tp * (plan.pp if is_split else 1))
+
+
+def pending_bytes_per_token(plan: Plan, layers: StageLayers) -> float:
+    """Output gradients that I leaves to W on one device; what W reads of F is among what F keeps."""
+    whole = pending_gradient_bytes_per_token(plan.model, layers, plan.dtype)
+    return whole / (plan.cp * plan.tp)

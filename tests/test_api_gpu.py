@@ -1,0 +1,68 @@
+"""Plans for GPUs from Python: formats that nobody chose, chips that nobody measured, training them on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import meshwright as mw
+from meshwright import api
+from meshwright.api.training import run_training
+
+MODEL = mw.ModelSpec.decoder(4, 32, 2, max_sequence_length=16)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No profile of the person who runs the tests."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_formats_that_nobody_chose_are_those_of_mixed_precision() -> None:
+    ranking = mw.plan(MODEL, "2xH100", global_batch=4, seq=16, microbatch_sizes=(1,))
+    formats = {(c.plan.dtype, c.plan.master_dtype, c.plan.reduction_dtype) for c in ranking}
+    assert formats == {("bfloat16", "float32", "float32")}
+    assert any("bfloat16" in line for line in ranking.assumptions) and "assumed: bfloat16" in repr(ranking)
+    assert all(candidate.memory is not None for candidate in ranking)
+
+
+@pytest.mark.parametrize("choice", [{"fix": {"dtype": "float32"}}, {"dtype": "float32"}])
+def test_formats_that_somebody_chose_stay(choice: dict[str, Any]) -> None:
+    ranking = mw.plan(MODEL, "2xH100", global_batch=4, seq=16, microbatch_sizes=(1,), **choice)
+    assert {(c.plan.dtype, c.plan.master_dtype) for c in ranking} == {("float32", "")}
+    assert not ranking.assumptions
+
+
+def test_processes_of_this_machine_stay_with_float32() -> None:
+    ranking = mw.plan(MODEL, "2xcpu", global_batch=4, seq=16, microbatch_sizes=(1,))
+    assert {c.plan.dtype for c in ranking} == {"float32"} and not ranking.assumptions
+    assert all(candidate.memory is None for candidate in ranking)
+
+
+def test_a_chip_without_bfloat16_computes_in_float16() -> None:
+    ranking = mw.plan(MODEL, "2xV100", global_batch=4, seq=16, microbatch_sizes=(1,), extrapolate=True)
+    assert {c.plan.dtype for c in ranking} == {"float16"}
+    assert {c.step.basis for c in ranking} == {"never seen"}
+
+
+def test_planning_for_a_chip_that_nobody_measured_has_to_be_asked_for() -> None:
+    with pytest.raises(mw.PlanError, match="--extrapolate"):
+        mw.plan(MODEL, "2xMI300X", global_batch=4, seq=16, microbatch_sizes=(1,))
+
+
+def test_a_plan_for_gpus_trains_on_processes_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    plan = mw.Plan.of(MODEL, mw.Cluster("2xMI300X"), mw.Workload(8, 16), pp=2, dp=1)
+    seen: list[api.Subject] = []
+
+    def stop(made: api.Subject) -> None:
+        seen.append(made)
+        raise mw.PlanError("far enough", allowed="nothing")
+
+    monkeypatch.setattr("meshwright.api.training._require_proof", stop)
+    with pytest.raises(mw.PlanError, match="far enough"):
+        run_training(plan, iterations=1)
+    assert seen[0].cluster is not None and seen[0].cluster.devices[0].name == "cpu"
+    assert seen[0].pricing is None and seen[0].program.num_lists == 2
