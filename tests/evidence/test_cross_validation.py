@@ -72,7 +72,7 @@ def test_steps_of_the_model_itself_are_predicted_from_other_sources() -> None:
 
 def test_groups_are_sources_or_models() -> None:
     row = step_row("some-name-7", model=" Llama ")
-    assert (group_of(row, "source"), group_of(row, "model")) == ("some-name", "Llama")
+    assert (group_of(row, "source"), group_of(row, "model")) == ("some-name", "llama")
 
 
 def test_folds_have_what_is_fitted_and_what_widths_are_made_of() -> None:

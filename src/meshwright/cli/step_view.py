@@ -71,9 +71,7 @@ def _named(parts: Mapping[str, float], are_beside: bool) -> dict[str, float]:
 
     kinds = {name: KINDS.get(name, PartKind(name, is_beside=True)) for name in parts}
     return {
-        kinds[name].meaning: seconds
-        for name, seconds in parts.items()
-        if kinds[name].is_beside == are_beside
+        kinds[name].meaning: seconds for name, seconds in parts.items() if kinds[name].is_beside == are_beside
     }
 
 

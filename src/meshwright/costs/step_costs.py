@@ -21,7 +21,9 @@ CAST_BYTES = 6
 # Products of all experts in one launch against one product of as many rows, both measured in training: 1.1 to 1.3 by
 # rows of an expert (medians of the published system file of SimuMax for B200, forward and input gradient).
 GROUPED = 1.15
-ROUTED = "all_to_all.top"  # beginning of the algorithm of expert parallelism; behind it the experts of a token
+ROUTED = (
+    "all_to_all.top"  # beginning of the algorithm of expert parallelism; behind it the experts of a token
+)
 # Of the device that most steps of a family were measured on: A100 SXM, H100 SXM, HGX B200 (NVIDIA data sheets).
 USUAL_POWER_W: Mapping[str, float] = {"a100": 400.0, "h100": 700.0, "b200": 1000.0}
 LINEAR_KINDS = ("matmul", "grouped_matmul")
@@ -124,7 +126,9 @@ class StepCosts:
     def _estimate(self, operator: Operator, dtype: str) -> tuple[float, Any]:
         """Seconds and basis of one occurrence."""
         c, given = self.constants, dtype
-        if dtype == "float8" and (operator.kind not in LINEAR_KINDS or operator.label.startswith("vocabulary")):
+        if dtype == "float8" and (
+            operator.kind not in LINEAR_KINDS or operator.label.startswith("vocabulary")
+        ):
             given = "bfloat16"
         estimate = self.kernels.operator(operator, given)
         seconds = estimate.seconds
@@ -176,9 +180,12 @@ class StepCosts:
         share = crossing / (chosen * (num_nodes - 1) / num_nodes)
         per_node = self.links.cluster.levels[0].num_devices
         first = devices[0] // per_node
-        near = self.links.exchange_cost(exchange, num_bytes, tuple(d for d in devices if d // per_node == first))
+        near = self.links.exchange_cost(
+            exchange, num_bytes, tuple(d for d in devices if d // per_node == first)
+        )
         seconds = max(
-            cost.seconds * share * self.constants.network_exchange, near.seconds * self.constants.node_exchange
+            cost.seconds * share * self.constants.network_exchange,
+            near.seconds * self.constants.node_exchange,
         )
         return cost.scaled(seconds / cost.seconds)
 

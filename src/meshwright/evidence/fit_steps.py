@@ -86,7 +86,9 @@ class Linearised:
 def start() -> dict[str, StepConstants]:
     """Every family at the centre of what is expected."""
     return {
-        family: StepConstants(**{name: prior.of_family.get(family, prior.centre) for name, prior in PRIORS.items()})
+        family: StepConstants(
+            **{name: prior.of_family.get(family, prior.centre) for name, prior in PRIORS.items()}
+        )
         for family in FAMILIES
     }
 

@@ -162,7 +162,7 @@ def predict_layout(plan: Plan, cluster: ClusterSpec) -> LayoutPrediction:
     from meshwright.planner.step_prediction import predict_step
 
     schedule = catalog.find_schedule(plan.schedule)  # an unknown name is refused before anything is lowered
-    step = predict_step(plan, cluster).step
+    step = predict_step(plan, cluster, schedule=schedule, extrapolate=True).step
     memory = estimate_memory(plan, cluster, schedule)
     return LayoutPrediction(
         step,

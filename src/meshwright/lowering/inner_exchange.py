@@ -59,7 +59,9 @@ def _tensor(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward
         is_sent = int(is_from_other_stage(plan, layers, is_backward))
         found = [along_tp("all_reduce", sums, beside), along_tp("all_gather", is_sent, "")]
     else:
-        gathers = _num_sums(plan, layers) + (has_ends and (layers.has_embedding if is_backward else layers.has_head))
+        gathers = _num_sums(plan, layers) + (
+            has_ends and (layers.has_embedding if is_backward else layers.has_head)
+        )
         found = [along_tp("reduce_scatter", sums, beside), along_tp("all_gather", gathers, beside)]
         if is_backward:
             again = _num_sums(plan, layers) + (has_ends and layers.has_head)
@@ -87,7 +89,9 @@ def _context(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backwar
     num_bytes = float(shape.num_tokens * plan.cp * width * shape.element_bytes)
     kinds = ("all_gather", "reduce_scatter") if is_backward else ("all_gather",)
     return [
-        Inner(Exchange(("cp",), algorithm=kind), num_bytes, layers.num_blocks, "attention", "context parallel")
+        Inner(
+            Exchange(("cp",), algorithm=kind), num_bytes, layers.num_blocks, "attention", "context parallel"
+        )
         for kind in kinds
     ]
 
@@ -115,4 +119,6 @@ def _vocabulary(plan: Plan, shape: MicrobatchShape) -> list[Inner]:
     """With barriers the sums run on a stream of their own; interlaced, every stage waits."""
     num_bytes = float(shape.num_tokens * plan.model.hidden_size * shape.element_bytes)
     beside = "" if plan.vocabulary == "interlaced" else "matmul"
-    return [Inner(Exchange((FIRST_AXIS,), algorithm="all_reduce"), num_bytes, 1, beside, "vocabulary parallel")]
+    return [
+        Inner(Exchange((FIRST_AXIS,), algorithm="all_reduce"), num_bytes, 1, beside, "vocabulary parallel")
+    ]

@@ -130,7 +130,9 @@ class GatherParameters:
         if not self.exchanges:
             return program
         program, (effect,) = with_effects(program, GATHER_PARAM)
-        program, numbers, stream = _with_exchanges(program, self.exchanges, STREAM if self.is_beside else "compute")
+        program, numbers, stream = _with_exchanges(
+            program, self.exchanges, STREAM if self.is_beside else "compute"
+        )
         is_step = np.array([e.name == "STEP" for e in program.tables.effects])[c.effect]
         before, lists, rows = [], [], []
         device_of = {hop.stage: hop.device for path in t.paths for hop in path}

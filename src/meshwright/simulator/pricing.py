@@ -148,7 +148,9 @@ def _price_row(
         cost = computes.cost(work, spec)
         if placement is None or not work.inner:
             return cost, ()
-        groups = [placement.ends(program, view.device, Kind.COLLECTIVE, inner.exchange) for inner in work.inner]
+        groups = [
+            placement.ends(program, view.device, Kind.COLLECTIVE, inner.exchange) for inner in work.inner
+        ]
         return with_inner(cost, work, computes, messages, groups, spec), ()
     ends = placement.ends(program, view.device, view.kind, view.exchange) if placement else (0, 1)
     cost = messages.exchange_cost(view.exchange, float(sizes[row]), ends)

@@ -351,9 +351,7 @@ def _unfused(
     return (scores, of_keys, softmax, result, of_keys)
 
 
-def _heads_product(
-    label: str, heads: int, dims: tuple[int, int, int], shape: MicrobatchShape
-) -> Operator:
+def _heads_product(label: str, heads: int, dims: tuple[int, int, int], shape: MicrobatchShape) -> Operator:
     """As many products [m, k] @ [k, n] as there are heads, in one kernel.
 
     A score matrix stays in the level-2 cache between the kernels that write and read it (33 MB of one head at 4,096

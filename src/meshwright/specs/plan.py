@@ -199,7 +199,11 @@ class Plan:
 
     def check_executable(self) -> None:
         """Raise PlanError where the plan asks for what `executor` has no handlers for; it is simulated only."""
-        missing = [f"{name}={value}" for name, value in (("tp", self.tp), ("cp", self.cp), ("ep", self.ep)) if value > 1]
+        missing = [
+            f"{name}={value}"
+            for name, value in (("tp", self.tp), ("cp", self.cp), ("ep", self.ep))
+            if value > 1
+        ]
         defaults = {
             "sharding": "none", "float8": "", "vocabulary": "ends", "attention": "flash",
             "reduction_dtype": self.dtype, "master_dtype": self.dtype,
@@ -291,7 +295,9 @@ class Plan:
                 allowed = " or ".join(repr(value) if not value else value for value in values)
                 raise PlanError(f"{name} is {getattr(self, name)!r}", allowed=allowed)
         if not set(self.overlap) <= set(OVERLAPS) or len(set(self.overlap)) < len(self.overlap):
-            raise PlanError(f"overlap is {self.overlap}", allowed=f"each of {', '.join(OVERLAPS)} at most once")
+            raise PlanError(
+                f"overlap is {self.overlap}", allowed=f"each of {', '.join(OVERLAPS)} at most once"
+            )
         software_class(self.software)  # raises where nobody knows it
         self._check_sharding()
 
