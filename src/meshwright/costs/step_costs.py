@@ -99,7 +99,8 @@ class StepCosts:
     @property
     def power_factor(self) -> float:
         """What the products of a device with another power limit than its family's take, against that family: near the
-        limit a clock grows with the third root of the power (power ~ clock x voltage^2, voltage ~ clock)."""
+        limit a clock grows with the third root of the power (power ~ clock x voltage^2, voltage ~ clock). Attention
+        keeps fewer units busy and stays below the limit."""
         device = self.kernels.device
         usual = USUAL_POWER_W.get(family_of(device) or "")
         return (usual / device.power_w) ** (1 / 3) if usual and device.power_w else 1.0
@@ -138,7 +139,7 @@ class StepCosts:
             seconds *= GROUPED if operator.kind == "grouped_matmul" and operator.shape[0] > 1 else 1.0
             seconds += self._cast_s(operator) if given == "float8" else 0.0
         elif kind == "attention":
-            seconds *= c.attention * self.power_factor
+            seconds *= c.attention
             seconds *= 1.0 if self.software.has_native_attention else c.attention_portable
         else:
             seconds *= c.stream * self.software.share(operator)

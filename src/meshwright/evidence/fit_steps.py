@@ -41,12 +41,12 @@ class Prior:
 # Centres: round figures within the range, where nothing better is known. `of_family`: products of A100 (PCIe) and B200
 # and attention of B200 as in SimuMax's system files, whose shapes were timed in a training loop, over our curves of
 # single kernels (medians 1.15, 1.37 and 0.8); memory-bound kernels of B200 reach 0.666 of the bandwidth there, our
-# curve has 0.85. Portable attention on Hopper: FlashAttention-3 is 1.5 to 2 times as fast as its predecessor (arXiv
-# 2407.08608); on A100 both are of one generation.
+# curve has 0.85. Portable attention: FlashAttention-3 is 1.5 to 2
+# times as fast as its predecessor on Hopper (arXiv 2407.08608); on A100 both are of one generation.
 PRIORS: Mapping[str, Prior] = {
     "matmul": Prior(1.2, 0.15, 0.08, 0.9, 1.8, {"a100": 1.15, "b200": 1.37}),
     "attention": Prior(1.0, 0.2, 0.1, 0.6, 2.5, {"b200": 0.8}),
-    "attention_portable": Prior(1.5, 0.25, 0.3, 0.9, 3.5, {"a100": 1.15, "h100": 1.75}),
+    "attention_portable": Prior(1.5, 0.25, 0.3, 0.9, 3.5, {"a100": 1.15}),
     "stream": Prior(1.1, 0.3, 0.15, 0.6, 3.0, {"b200": 1.28}),
     "float8": Prior(1.0, 0.2, 0.1, 0.5, 1.6),
     "node_exchange": Prior(1.2, 0.2, 0.15, 0.8, 3.0),
