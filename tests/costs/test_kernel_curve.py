@@ -246,8 +246,15 @@ def test_a_cluster_without_measured_relatives_gets_the_roofline() -> None:
 def test_experts_cost_at_least_their_weights_and_their_products() -> None:
     cluster = Cluster("8xH100")
     costs, _ = gpu_costs(cluster)
-    few = Operator("grouped_matmul", 2.0 * 8 * 16 * 4096 * 14336, 0.0, (8, 16, 4096, 14336))
-    many = Operator("grouped_matmul", 2.0 * 8 * 2048 * 4096 * 14336, 0.0, (8, 2048, 4096, 14336))
+    few, many = (
+        Operator(
+            "grouped_matmul",
+            2.0 * 8 * rows * 4096 * 14336,
+            2.0 * 8 * (rows * (4096 + 14336) + 4096 * 14336),
+            (8, rows, 4096, 14336),
+        )
+        for rows in (16, 2048)
+    )
     seconds = [costs.cost(Work("F", operators=(op,), dtype="bfloat16")).seconds for op in (few, many)]
     weights_s = 8 * 4096 * 14336 * 2 / cluster.devices[0].memory_bandwidth_bytes_per_s
     products_s = many.flops / cluster.devices[0].peak_flops_per_s("bfloat16")

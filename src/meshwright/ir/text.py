@@ -118,6 +118,8 @@ def _table_lines(p: Program, base: dict[str, Any]) -> Iterable[str]:
                 continue
             if word == "duty" and tuple(sorted(t.duties)) == tuple(sorted(base["duties"])):
                 continue
+            if word == "work" and not row.inner:
+                row = row[:-1]  # exchanges inside stand last, and in few texts
             yield f"{word} {_json(row)}"
 
 
