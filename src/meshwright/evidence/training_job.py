@@ -69,7 +69,7 @@ def _plan(
     sharding = words.SHARDED[_zero(row, facts, assumptions)]
     dtype = words.dtype_of(row, assumptions)
     copies = degrees.dp * degrees.cp
-    attention = words.attention_of(model, facts, assumptions)
+    attention = words.attention_of(row, model, facts, assumptions)
     return Plan(
         model=model,
         cluster=cluster.name,

@@ -120,11 +120,11 @@ def software_of(row: TrainingRow) -> str:
     return "compiled" if "compile" in extras or "fsdp2" in schedule else "eager, fused loss"
 
 
-def attention_of(model: ModelSpec, facts: Facts, assumptions: list[str]) -> Attention:
+def attention_of(row: TrainingRow, model: ModelSpec, facts: Facts, assumptions: list[str]) -> Attention:
     """How attention is computed: as the source's time had it; with sinks (a learned term of every softmax), unfused."""
     if facts.attention != "flash":
         assumptions.append("attention writes its scores: the source came before FlashAttention")
-    elif model.architecture == "gpt_oss":
+    elif model.architecture == "gpt_oss" and row.release < CAPTURED_SINCE:
         assumptions.append("attention with sinks writes its scores: fused kernels did not have them")
         return "unfused"
     return facts.attention
