@@ -82,12 +82,22 @@ def main() -> int:
         if ours is not None:
             print(*behind(scores), "", sep="\n")
             claims += claims_of(scores[OURS], left_out)
+    if ours is not None:
+        print(*chosen_class(rows), "", sep="\n")
     print("Constants of the closed form, of all rows:", *constants(rows), "", sep="\n")
     if ours is None:
         print(f"{OURS}: no column, this installation has no meshwright.evidence.cross_validation")
         return 3
     print(*(claim.text() for claim in claims), sep="\n")
     return 0 if all(claim.holds for claim in claims) else 3
+
+
+def chosen_class(rows: Sequence[MeasuredStep]) -> Iterator[str]:
+    """Our second figure: three rows of a left-out source choose its software class, the others are scored."""
+    found = import_module("meshwright.evidence.cross_validation").chosen_class_predictions(rows)
+    rest = [row for row in rows if row.row_id in found]
+    yield "## Left out: one source at a time, three of its rows choose its software class\n"
+    yield from table({OURS: scored(rest, found)})
 
 
 def our_model() -> Callable[..., Predicted] | None:

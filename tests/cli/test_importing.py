@@ -282,3 +282,27 @@ def test_a_mistake_beside_a_log_is_told(
     files = {"plan": imported_plan, "log": log, "trace": trace_file}
     ran = run(*(word.format(**files) for word in arguments))
     assert ran.code == 2 and ran.stderr and "Traceback" not in ran.stderr
+
+
+def test_a_single_step_is_a_doubtful_log(
+    run: Runner, imported_plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predicting(monkeypatch, 1.4)
+    (tmp_path / "one.json").write_text('{"step_s": [1.5]}')
+    assert "CAUTION: one value" in run("compare", imported_plan, tmp_path / "one.json").stdout
+
+
+def test_the_page_beside_a_log_has_the_verdict_and_no_raw_data(
+    run: Runner, imported_plan: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predicting(monkeypatch, 1.4)
+    assert run("compare", imported_plan, log, "--report", tmp_path / "page.html").code == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "inside the interval" in page and "matrix products" in page
+    assert "quartiles_s" not in page and "ModelSpec(" not in page
+
+
+def test_a_log_and_its_plan_the_wrong_way_round(run: Runner, imported_plan: Path, log: Path) -> None:
+    ran = run("compare", log, imported_plan)
+    assert ran.code == 2 and "compare PLAN LOG" in ran.stderr.replace("\n", " ")
+    assert "pickle" not in run("compare", log, log).stderr

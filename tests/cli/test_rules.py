@@ -16,7 +16,7 @@ from meshwright.cli.command import SHARED
 from tests.cli.running import Runner, start
 
 COMMANDS = (
-    "calibrate check compare import list quickstart reproduce show simulate systems train validate".split()
+    "calibrate check compare import list plan quickstart reproduce show simulate systems train validate".split()
 )
 SIMULATE = ("simulate", "--schedule", "1f1b", "-p", 2, "-m", 2)
 # What every rule is tried on; {plan} and {trace} are files. The rest trains or measures, see test_training.

@@ -108,3 +108,15 @@ def test_check_needs_no_permission_for_a_chip_that_was_never_seen(run: Runner, t
 def test_two_traces_cannot_be_extrapolated(run: Runner, trace_file: Path) -> None:
     ran = run("compare", trace_file, trace_file, "--extrapolate")
     assert ran.code == 2 and "--extrapolate" in ran.stderr
+
+
+def test_parts_of_one_word_add_up() -> None:
+    from meshwright.cli.step_view import _parts_view
+
+    seconds = {"matmul": 2.0, "SEND_F": 0.25, "RECV_F": 0.5}
+    assert "messages between stages 750 ms" in str(_parts_view(seconds, 2.0)[-1])
+
+
+def test_explain_says_nothing_twice(run: Runner, tmp_path: Path) -> None:
+    shown = run("simulate", saved(tmp_path), "--explain").stdout
+    assert shown.count("software 'fused'") == 1 and "engine" in shown

@@ -117,3 +117,9 @@ def test_the_simulator_predicts_a_row_from_end_to_end(run: Runner, tables: list[
     assert rows["a-1"]["low_s"] <= rows["a-1"]["predicted_s"] <= rows["a-1"]["high_s"]
     assert rows["a-1"]["predicted_s"] == rows["a-3"]["predicted_s"], "one layout, measured twice"
     assert rows["a-1"]["predicted_peak_bytes"] > 1e9
+
+
+def test_a_page_shows_whole_per_cents_with_their_digit(result: Result, tmp_path: Path) -> None:
+    Output(is_quiet=True, report_path=tmp_path / "page.html", is_json=True).deliver(result)
+    page = (tmp_path / "page.html").read_text()
+    assert ">30.0<" in page and ">30<" not in page

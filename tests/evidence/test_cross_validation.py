@@ -14,6 +14,7 @@ from meshwright.evidence.cross_validation import (
     SHARE,
     By,
     Folds,
+    chosen_class_predictions,
     cross_validate,
     folds_of,
     group_of,
@@ -22,9 +23,19 @@ from meshwright.evidence.cross_validation import (
 from meshwright.evidence.fit_steps import logarithms
 from meshwright.evidence.step_data import measured_steps
 from meshwright.evidence.training_table import TrainingRow, read_training_table
+from meshwright.planner.step_prediction import simulated_s, step_program
 from meshwright.planner.step_trait import TRAITS
 from meshwright.specs.error import SpecError
-from tests.evidence.step_sample import JOBS, SOURCES, made_steps, noise, step_row, three_sources, timed
+from tests.evidence.step_sample import (
+    JOBS,
+    SOURCES,
+    TRUE,
+    made_steps,
+    noise,
+    step_row,
+    three_sources,
+    timed,
+)
 
 
 @cache
@@ -137,3 +148,19 @@ def test_published_rows_of_three_sources_are_predicted_from_each_other(shared_da
     found = cross_validate(rows, "source")
     assert set(found) == {row.row_id for row in rows}
     assert all(0.4 < found[row.row_id] / row.measured_s < 2.5 for row in rows)
+
+
+def test_three_rows_of_a_source_choose_its_class_for_the_others() -> None:
+    """Source d has a fourth job, and software that its table does not name."""
+    rows = [*three_sources(), *(step_row(f"d-{i}", **job) for i, job in enumerate((*JOBS, {"seq": 8192})))]
+    steps, _ = measured_steps(rows)
+    made = {
+        step.row.row_id: simulated_s(
+            step_program(step.job.plan.changed(software="eager"), step.job.cluster), TRUE
+        )
+        for step in steps
+    }
+    rows = [replace(row, measured_s=made[row.row_id]) for row in rows]
+    chosen, default = chosen_class_predictions(rows), cross_validate(rows, "source")
+    assert set(chosen) == {"d-3"}, "sources of three rows have none left"
+    assert abs(chosen["d-3"] / made["d-3"] - 1) < abs(default["d-3"] / made["d-3"] - 1)

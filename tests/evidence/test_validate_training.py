@@ -189,3 +189,10 @@ def test_the_published_tables_are_read_and_counted_whole(shared_data: Path) -> N
     }
     assert found.summary.lines["core"].average_median_error == 0.0
     assert found.summary.num_pairs > 0 and found.summary.pairs_ordered == 1.0
+
+
+def test_tables_without_a_row_are_refused(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "head.csv", [table_row("a-1", 1.0)])
+    path.write_text(path.read_text().splitlines()[0] + "\n")
+    with pytest.raises(SpecError, match="no row stands in"):
+        read_rows([path])

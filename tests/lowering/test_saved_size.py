@@ -3,7 +3,7 @@
 import pytest
 
 from meshwright.lowering.refine import num_pieces, piece_layers
-from meshwright.lowering.saved_size import is_own_decoder, kept_bytes_per_token, pending_bytes_per_token
+from meshwright.lowering.saved_size import is_own_decoder, kept_bytes_per_token, local_pending_bytes_per_token
 from meshwright.planner.memory_estimate import ACTIVATIONS, estimate_memory
 from meshwright.schedules import registered
 from meshwright.specs import Cluster, saved_bytes_per_token
@@ -27,7 +27,7 @@ def test_plans_of_the_executor_keep_what_its_decoder_keeps(model, recompute):
     for layers in chosen.stages():
         assert kept_bytes_per_token(chosen, layers) == saved_bytes_per_token(model, layers)
         pending = pending_gradient_bytes_per_token(model, layers)
-        assert pending_bytes_per_token(chosen, layers) == pending
+        assert local_pending_bytes_per_token(chosen, layers) == pending
 
 
 @pytest.mark.parametrize(

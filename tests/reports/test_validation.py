@@ -15,6 +15,7 @@ def row(name: str, predicted_s: float | None, measured_s: float = 1.0, **fields:
     return {
         "row_id": name,
         "source": name.rpartition("-")[0],
+        "is_core": True,
         "predicted_s": predicted_s,
         "low_s": None if predicted_s is None else 0.9 * predicted_s,
         "high_s": None if predicted_s is None else 1.1 * predicted_s,

@@ -3,9 +3,10 @@
 from meshwright.api.checking import Check, check
 from meshwright.api.importing import calibrate_log, compare_log, import_plan
 from meshwright.api.loading import find, load
+from meshwright.api.planning import plan
 from meshwright.api.simulating import lower, simulate
 from meshwright.api.subject import Subject, subject
-from meshwright.api.training import Training, calibrate, compare, plan, run_training, train
+from meshwright.api.training import Training, calibrate, compare, run_training, train
 from meshwright.api.validating import validate_training
 
 __all__ = [

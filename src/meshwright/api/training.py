@@ -1,4 +1,4 @@
-"""`plan`, `train`, `compare` and `calibrate`: choosing a plan, running it, and where the prediction was wrong."""
+"""`train`, `compare` and `calibrate`: running a plan, and where the prediction was wrong."""
 
 from __future__ import annotations
 
@@ -10,29 +10,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwright import catalog
 from meshwright.api.loading import is_data_file, load
 from meshwright.api.simulating import simulate
-from meshwright.api.subject import Subject, cluster_of, costs_of, plan_subject, subject
+from meshwright.api.subject import Subject, cluster_of, plan_subject, subject
 from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.cluster_source import Cluster
 from meshwright.specs.error import ExecutionError, SpecError
-from meshwright.specs.model import ModelSpec
-from meshwright.specs.model_source import load_model
 from meshwright.specs.plan import Plan
 from meshwright.specs.profile import Profile, keep
-from meshwright.specs.workload import Workload
 
 if TYPE_CHECKING:
     from meshwright.evidence.compare import Comparison
     from meshwright.executor.gather import Iteration, JobResult
     from meshwright.executor.pool import Pool
-    from meshwright.planner.enumerate import Ranking
 
 logger = logging.getLogger(__name__)
-HALF_FORMATS = ("bfloat16", "float16")  # of mixed-precision training, the first that a device has
 BUSY_LOAD = 0.7  # processes running before we begin; half a core taken is already seen in every number
 LEARNING_RATE = 1e-3  # of AdamW, for decoders of a few million parameters
 TIMEOUT_STEPS, LEAST_TIMEOUT_S = (
@@ -69,62 +63,6 @@ class Training:
         counted = self.iterations[1:] or self.iterations
         seconds = sum(iteration.seconds for iteration in counted)
         return sum(iteration.tokens for iteration in counted) / seconds if seconds > 0 else 0.0
-
-
-def plan(
-    model: str | ModelSpec | Mapping[str, Any] | os.PathLike[str],
-    cluster: str | ClusterSpec,
-    *,
-    global_batch: int,
-    seq: int,
-    fix: Mapping[str, Any] | None = None,
-    profile: Profile | None = None,
-    extrapolate: bool = False,
-    **options: Any,
-) -> Ranking:
-    """Every plan that the cluster allows, simulated and ranked, the fastest first.
-
-    Args:
-        model, cluster: as `Model` and `Cluster` take them.
-        global_batch, seq: sequences of a step, and tokens of one.
-        fix: fields of a plan that are decided already, such as {"pp": 4, "schedule": "1f1b"}. On GPUs a `dtype` that
-            nobody chose is bfloat16, with master parameters and gradients in float32.
-        profile: of this machine; None: the one in the user's cache.
-        extrapolate: plan for GPUs that were never measured, too, by their data sheet.
-        options: of `planner.plans_for`: microbatch_sizes, dtype, iterations, progress.
-
-    Raises PlanError where there is no plan or the devices were never measured, OutOfMemoryError where none fits.
-    """
-    from meshwright.api.loading import cluster_named
-    from meshwright.planner.enumerate import plans_for
-    from meshwright.planner.step_pricing import is_gpu_cluster
-
-    spec = cluster if isinstance(cluster, ClusterSpec) else cluster_named(cluster)
-    is_gpu = is_gpu_cluster(spec)
-    costs, _ = (None, ()) if is_gpu else costs_of(spec, profile)
-    chosen, assumptions = _with_formats(spec, fix or {}, options) if is_gpu else (fix, ())
-    schedules = {name: catalog.find_schedule(name) for name in catalog.names("schedules")}
-    wanted = (fix or {}).get("schedule")
-    if wanted is not None and wanted not in schedules:
-        schedules[wanted] = catalog.find_schedule(wanted)
-    return plans_for(
-        load_model(model), spec, Workload(global_batch, seq), costs, costs, schedules, fix=chosen,
-        extrapolate=extrapolate, assumptions=assumptions, **options,
-    )  # fmt: skip
-
-
-def _with_formats(
-    cluster: ClusterSpec, fix: Mapping[str, Any], options: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """What is fixed, with the usual number formats of GPUs where nobody chose one, and the sentence that says so."""
-    if "dtype" in fix or "dtype" in options:
-        return fix, ()
-    device = cluster.devices[0]
-    half = next((dtype for dtype in HALF_FORMATS if dtype in device.flops_per_s), None)
-    if half is None:
-        return fix, ()
-    line = f"{half} computes, float32 master parameters and gradients: nobody chose a dtype"
-    return {"dtype": half, "master_dtype": "float32", "reduction_dtype": "float32", **fix}, (line,)
 
 
 def train(

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from meshwright import __version__
-from meshwright.cli import evidence, importing, listing, looking, quickstart, simulating, training, validating
+from meshwright.cli import evidence, importing, listing, looking, planning, quickstart, simulating, training, validating
 from meshwright.cli.output import INTERRUPTED
 
 app = typer.Typer(
@@ -41,6 +41,7 @@ def _root(
 
 quickstart.add_to(app)
 simulating.add_to(app)
+planning.add_to(app)
 training.add_to(app)
 importing.add_to(app)
 looking.add_to(app)

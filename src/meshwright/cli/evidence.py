@@ -10,6 +10,7 @@ from meshwright.cli.command import command
 from meshwright.cli.output import DONE, REFUSED, Output, Result, table_of
 
 PANEL = "Evidence"
+EXACT = 1e-6  # a tolerance below it is there for rounding only
 
 
 def add_to(app: typer.Typer) -> None:
@@ -50,7 +51,10 @@ def reproduce(
     claims = [{"system": result["name"], **claim} for result in results for claim in result["claims"]]
     explained = [f"{claim['claim']}: {claim['kind']}; {claim['how']}" for claim in claims]
     code = DONE if all(claim["passed"] for claim in claims) else REFUSED
-    return Result(data, [table_of([_row(claim) for claim in claims])], explanation=explained, exit_code=code)
+    rows = [_row(claim) for claim in claims]
+    if name is not None:  # one system: its name in every row only takes room from the claims
+        rows = [{key: value for key, value in row.items() if key != "system"} for row in rows]
+    return Result(data, [table_of(rows)], explanation=explained, exit_code=code)
 
 
 def _row(claim: dict[str, Any]) -> dict[str, Any]:
@@ -63,6 +67,6 @@ def _row(claim: dict[str, Any]) -> dict[str, Any]:
         "ours": "-" if ours is None else f"{ours:.5g}",
         "ratio": "-" if ratio is None else f"{ratio:.3f}",
         "unit": claim["unit"],
-        "tolerance": f"{100 * claim['tolerance']:g} %",
+        "tolerance": "exact" if claim["tolerance"] < EXACT else f"{100 * claim['tolerance']:g} %",
         "holds": "yes" if claim["passed"] else "no",
     }

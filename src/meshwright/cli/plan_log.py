@@ -10,6 +10,7 @@ from meshwright.specs.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from meshwright.evidence.log_comparison import LogComparison
+    from meshwright.reports.report import Report
 
 FAR = 5.0  # nothing takes so many times as long as predicted
 
@@ -54,17 +55,51 @@ def compared_log(found: LogComparison) -> Result:
     view += [table_of(part_rows(found))]
     beside = ", ".join(f"{meaning} {format_seconds(seconds)}" for meaning, seconds in found.beside.items())
     lines = [f"beside computes: {beside}"] if beside else []
-    lines += [f"a calibration would move the constants {', '.join(found.movable)}"]
+    moved = ", ".join(name for name in found.movable if name != STEP_FACTOR)
+    lines += [f"a calibration would move the constants {moved}"]
     lines += [
-        f"`calibrate --from-log` writes one, {STEP_FACTOR} = {found.factor * found.ratio:.3f}, for the whole step"
+        f"`calibrate --from-log` writes one factor for the whole step, {STEP_FACTOR} = {found.factor * found.ratio:.3f}"
     ]
     view += [Text(line, overflow="fold") for line in lines]
     notes = [
         "ranges are the 80 % interval of the prediction, and the quartiles of the log around its median",
-        f"{found.run.num_warm_up} values of the log were left out as warm-up",
+        f"left out as warm-up: {_values(found.run.num_warm_up)} of the log",
         *found.run.notes,
     ]
-    return Result(found.to_dict(), view, explanation=notes)
+    return Result(found.to_dict(), view, explanation=notes, report=lambda: _page(found, notes))
+
+
+def _values(number: int) -> str:
+    return "1 value" if number == 1 else f"{number} values"
+
+
+def _page(found: LogComparison, notes: list[str]) -> Report:
+    """The page of `compare PLAN LOG`: the step beside the measured one, and what it is made of."""
+    from meshwright.planner.memory_limit import describe
+    from meshwright.reports.report import DataTable, Figure, Report
+
+    run, predicted, plan = found.run, found.predicted, found.plan
+    subtitle = f"{plan.model.name} on {plan.cluster}: {describe(plan)}"
+    ends = f"{format_seconds(predicted.low)} to {format_seconds(predicted.high)}, {predicted.basis}"
+    verdict, *binding = _verdict(found)
+    figures = [
+        Figure("predicted step", format_seconds(predicted.value), ends),
+        Figure(
+            "measured step", format_seconds(run.median_s), f"{_values(len(run.step_s))} of a {run.source} log"
+        ),
+        Figure("measured / predicted", f"{found.ratio:.3f}", verdict.partition(", ")[2]),
+    ]
+    tables = [DataTable("Where the predicted step goes", part_rows(found), "; ".join(binding))]
+    if found.beside:
+        rows = [
+            {"beside computes": what, "seconds": format_seconds(time)} for what, time in found.beside.items()
+        ]
+        tables.append(
+            DataTable("Beside computes", rows, "What computes wait for of these is in the table above.")
+        )
+    return Report(
+        "A plan beside the log of its run", subtitle, figures=figures, tables=tables, assumptions=notes
+    )
 
 
 def _verdict(found: LogComparison) -> list[str]:
@@ -74,7 +109,9 @@ def _verdict(found: LogComparison) -> list[str]:
     if found.binding:
         first = found.binding[0]
         share = first.seconds / found.predicted.value
-        lines += [f"what binds the step: {first.kind.meaning}, {share:.0%} of it"]
+        lines += [f"what binds the step: {first.kind.meaning}, {100 * share:.0f} % of it"]
+    if len(found.run.step_s) == 1:
+        lines += ["CAUTION: one value is no median, and a first step is slow: give the log of several steps"]
     return [*lines, *(f"CAUTION: {doubt}" for doubt in found.doubts)]
 
 
@@ -87,7 +124,7 @@ def part_rows(found: LogComparison) -> list[dict[str, str]]:
         row = {
             "part of the prediction": part.kind.meaning,
             "seconds": format_seconds(part.seconds),
-            "share": f"{part.seconds / found.predicted.value:.1%}",
+            "share": f"{100 * part.seconds / found.predicted.value:.1f} %",
         }
         if not found.is_inside:
             is_far = part.needed is None or part.needed > FAR
@@ -109,7 +146,7 @@ def log_rows(found: LogComparison) -> list[dict[str, str]]:
         {
             "": "measured", "step": format_seconds(run.median_s),
             "range": interval_text(format_seconds(low), format_seconds(high)),
-            "of": f"{len(run.step_s)} values of a {run.source} log",
+            "of": f"{_values(len(run.step_s))} of a {run.source} log",
         },
     ]  # fmt: skip
     if run.peak_bytes is not None and peak is not None:

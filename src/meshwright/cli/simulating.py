@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -103,7 +104,8 @@ def trace_result(trace: Trace, subject: Subject) -> Result:
         (Text(title, style="bold"), timeline_view(trace, facts=facts), *step_view(trace, subject)),
         trace_forms(trace),
         lambda: _trace_page(trace, subject),
-        _trace_explanation(trace, subject),
+        # what stands under a step with its parts is not said twice
+        _trace_explanation(trace, replace(subject, assumptions=()) if "parts" in trace.metadata else subject),
     )
 
 
@@ -286,7 +288,7 @@ def _trace_page(trace: Trace, subject: Subject) -> Any:
     parts = trace.metadata.get("parts")
     return Report(
         subject.label, "simulated", figures, [facts], predicted=trace, capacity_bytes=subject.capacity_bytes,
-        tables=[DataTable("where the step goes", part_rows(parts, step["value"]))] if parts else [],
+        tables=[DataTable("Where the step goes", part_rows(parts, step["value"]))] if parts else [],
         assumptions=_trace_explanation(trace, subject),
     )  # fmt: skip
 

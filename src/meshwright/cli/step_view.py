@@ -69,10 +69,12 @@ def _named(parts: Mapping[str, float], are_beside: bool) -> dict[str, float]:
     """Parts by the words for people: those of other streams, or what the busiest device does itself."""
     from meshwright.evidence.log_comparison import KINDS, PartKind
 
-    kinds = {name: KINDS.get(name, PartKind(name, is_beside=True)) for name in parts}
-    return {
-        kinds[name].meaning: seconds for name, seconds in parts.items() if kinds[name].is_beside == are_beside
-    }
+    found: dict[str, float] = {}
+    for name, seconds in parts.items():
+        kind = KINDS.get(name, PartKind(name, is_beside=True))
+        if kind.is_beside == are_beside:  # sends and receives share one word, and their seconds add up
+            found[kind.meaning] = found.get(kind.meaning, 0.0) + seconds
+    return found
 
 
 def memory_line(memory: MemoryEstimate, capacity_bytes: int | None) -> str:

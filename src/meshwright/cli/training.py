@@ -202,6 +202,13 @@ def compare(
         return compared_log(
             api.compare_log(predicted, measured, cluster=cluster, profile=profile, extrapolate=extrapolate)
         )
+    if measured.suffix == ".toml":
+        from meshwright.specs.error import SpecError
+
+        raise SpecError(
+            f"{measured} is a plan and stands behind {predicted}",
+            allowed="compare PLAN LOG, or compare PREDICTED MEASURED with two traces (.npz)",
+        )
     _no_plan_options(cluster, profile, extrapolate)
     return _compared_traces(predicted, measured, different)
 

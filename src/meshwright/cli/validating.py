@@ -21,6 +21,8 @@ PANEL = "Evidence"
 KINDS = ("training",)
 NUM_WORST = 10  # rows shown in a terminal
 PERCENT = 100.0
+COLUMNS = "Errors in per cent; covered: measured inside the 80 % interval; +-: its median half width."
+WORST = "Worst: the source of five rows or more with the largest median error"
 LINE_NAMES = {
     "core": "core",
     "dense": "dense",
@@ -199,12 +201,12 @@ def _page(found: Validation, rows: Sequence[Mapping[str, Any]]) -> Report:
     summary = found.summary
     tables = [
         DataTable(
-            "By source", source_table(summary), "Core rows, one per configuration. Errors in per cent."
+            "By source", _digits(source_table(summary)), f"Core rows, one per configuration. {COLUMNS}"
         ),
         DataTable(
             "Selections",
-            line_table(summary),
-            "Average: mean over sources of their medians. Errors in per cent.",
+            _digits(line_table(summary)),
+            f"Average: mean over sources of their medians. {WORST}. Errors in per cent.",
         ),
     ]
     return validation_report(
@@ -217,11 +219,21 @@ def _page(found: Validation, rows: Sequence[Mapping[str, Any]]) -> Report:
     )
 
 
+def _digits(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Per cents with one digit each, also 4.0, so that a column of a page reads as in a terminal."""
+    return [
+        {key: f"{value:.1f}" if isinstance(value, float) else value for key, value in row.items()}
+        for row in rows
+    ]
+
+
 def _explained(found: Validation) -> list[str]:
     rules = [
         "error is predicted / measured - 1; a skipped row counts as 100 %",
         "scored are core rows, one per configuration: that of the newest release",
         "memory is compared as reserved where the source reports reserved, else as allocated",
+        "the columns covered and +- are of the 80 % interval: how often it held, and its half width",
+        WORST[0].lower() + WORST[1:],
     ]
     return [*rules, *found.assumptions()]
 

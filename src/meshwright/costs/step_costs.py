@@ -12,18 +12,18 @@ from meshwright.costs.kernel_curve import STREAM_EFFICIENCY, GpuKernels, family_
 from meshwright.ir.table import Exchange, Work
 from meshwright.specs.error import SpecError
 from meshwright.specs.operator import Operator
-from meshwright.specs.prediction import weakest
+from meshwright.specs.prediction import Basis, weakest
 from meshwright.specs.software import SoftwareClass
 
 # A cast to float8 reads 16 bits, writes the matrix and its transpose for the weight gradient, and reads 16 bits once
 # more for the largest element (Transformer Engine, current scaling).
 CAST_BYTES = 6
 # Products of all experts in one launch against one product of as many rows, both measured in training: 1.1 to 1.3 by
-# rows of an expert (medians of the published system file of SimuMax for B200, forward and input gradient).
+# rows of an expert (medians of the published system file of SimuMax for B200, forward and input gradient). Products of
+# all heads in one launch (unfused attention) are taken alike.
 GROUPED = 1.15
-ROUTED = (
-    "all_to_all.top"  # beginning of the algorithm of expert parallelism; behind it the experts of a token
-)
+# Beginning of the algorithm's name of expert parallelism; behind it stands to how many experts a token goes.
+ROUTED = "all_to_all.top"
 # Of the device that most steps of a family were measured on: A100 SXM, H100 SXM, HGX B200 (NVIDIA data sheets).
 USUAL_POWER_W: Mapping[str, float] = {"a100": 400.0, "h100": 700.0, "b200": 1000.0}
 LINEAR_KINDS = ("matmul", "grouped_matmul")
@@ -124,7 +124,7 @@ class StepCosts:
         backward = sum(op.count for op in work.operators if op.kind == "routing" and op.phase == "backward")
         return (forward + 2 * backward) / 3 * self.constants.expert_s
 
-    def _estimate(self, operator: Operator, dtype: str) -> tuple[float, Any]:
+    def _estimate(self, operator: Operator, dtype: str) -> tuple[float, Basis]:
         """Seconds and basis of one occurrence."""
         c, given = self.constants, dtype
         if dtype == "float8" and (

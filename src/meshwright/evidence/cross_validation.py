@@ -20,10 +20,12 @@ from meshwright.evidence.training_table import TrainingRow
 from meshwright.planner.step_prediction import StepEstimate, predict_step
 from meshwright.planner.step_trait import TRAITS, step_traits
 from meshwright.specs.error import SpecError
+from meshwright.specs.software import CLASSES
 
 By = Literal["source", "model"]
 SHARE = 0.80  # of the errors of sources left out in turn among those that are fitted, what a width contains
 NOT_SPELT = re.compile(r"[^a-z0-9]")
+NUM_CHOOSING = 3  # rows of a left-out source that may choose its software class
 ROUNDS = 2  # linearised at what is expected, then at what was fitted
 
 
@@ -109,3 +111,28 @@ def cross_validate(rows: Sequence[TrainingRow], by: By) -> dict[str, float]:
     steps, _ = measured_steps(rows)
     folds = folds_of(steps)
     return {row_id: estimate.step.value for row_id, estimate in left_out_predictions(folds, by).items()}
+
+
+def chosen_class_predictions(rows: Sequence[TrainingRow]) -> dict[str, float]:
+    """row_id -> predicted seconds where a left-out source may say something of itself: its first NUM_CHOOSING rows choose
+    its software class, the one with the least error in the median; the others are predicted with it. Sources with no more
+    rows than that are not in the result."""
+    steps, _ = measured_steps(rows)
+    folds = folds_of(steps)
+    found: dict[str, float] = {}
+    for source in sorted({step.row.source for step in steps}):
+        own = [step for step in steps if step.row.source == source]
+        choosing, rest = own[:NUM_CHOOSING], own[NUM_CHOOSING:]
+        if rest:
+            fit = folds.fit((source,))
+            chosen = min(CLASSES, key=lambda name: _median_error(choosing, name, fit))
+            found |= {step.row.row_id: _with_class(step, chosen, fit) for step in rest}
+    return found
+
+
+def _median_error(steps: Sequence[MeasuredStep], name: str, fit: StepFit) -> float:
+    return float(np.median([abs(np.log(_with_class(s, name, fit) / s.row.measured_s)) for s in steps]))
+
+
+def _with_class(step: MeasuredStep, name: str, fit: StepFit) -> float:
+    return predict_step(step.job.plan.changed(software=name), step.job.cluster, fit=fit).step.value

@@ -82,7 +82,7 @@ def validate_training(
         progress: told the row's id and the share that is done.
         predictor: called as ``predictor(rows, progress=progress)`` in place of `predict_rows`.
 
-    Raises SpecError: no file, a column is missing, or a row stands there twice.
+    Raises SpecError: no file, no row, a column is missing, or a row stands there twice.
     """
     rows, left_out = read_rows(paths)
     predictions = (predictor or predict_rows)(rows, progress=progress)
@@ -100,6 +100,10 @@ def read_rows(paths: Sequence[str | Path]) -> tuple[tuple[TrainingRow, ...], tup
     if len(others) == len(files):  # nothing would be left: let the reader say what is missing
         others = []
     rows = tuple(row for path in files if path not in others for row in read_training_table(path))
+    if not rows:
+        raise SpecError(
+            f"no row stands in {', '.join(map(str, files))}", allowed="tables with one measured run a row"
+        )
     counts = Counter(row.row_id for row in rows)
     twice = next((row_id for row_id, number in counts.items() if number > 1), None)
     if twice is not None:

@@ -166,7 +166,7 @@ class Draft:
 
     def missing(self, what: str, flag: str, option: str = "") -> PlanError:
         """The error for a fact that neither the file nor the user gave."""
-        allowed = f"{option} in the file, or {flag}" if option else flag
+        allowed = f"{option} in the file" if option else ""
         return PlanError(f"{self.where} does not say {what}", allowed=allowed, next=f"add {flag}")
 
     def required_model(self) -> ModelSpec:

@@ -88,7 +88,8 @@ def _vocabulary(options: OptionSet, tp: int) -> int:
     if size is None:
         raise options.draft.missing("how many tokens the vocabulary has", "--vocab", "--vocab-size")
     rows = math.ceil(size / (step * tp)) * step * tp
-    options.draft.assumptions.append(f"the vocabulary of {size} tokens is padded to {rows}")
+    if rows != size:
+        options.draft.assumptions.append(f"the vocabulary of {size} tokens is padded to {rows}")
     return rows
 
 

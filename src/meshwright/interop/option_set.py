@@ -79,13 +79,10 @@ class OptionSet:
         value = self.text(name, meaning)
         if value.isascii() and value.isdigit() and int(value) >= least:
             return int(value)
-        unset = value.partition("$")[2].strip("{}").split(":")[0]
         raise PlanError(
             f"{self.draft.where}: --{name} is {value!r}",
             allowed=f"a whole number from {least}",
-            next=f"the script does not set {unset}: add --set {unset}=NUMBER"
-            if unset
-            else "correct the option",
+            next=_next_step(value),
         )
 
     def count(self, name: str, meaning: str, default: int) -> int:
@@ -103,6 +100,14 @@ class OptionSet:
                 self.draft.irrelevant.append(Option(*option, irrelevant[name]))
             else:
                 self.draft.unknown.append(Option(*option, unsupported.get(name, "not known")))
+
+
+def _next_step(value: str) -> str:
+    """What to do about a value that is no number: name its variable, or write out what no shell has computed."""
+    unset = _VARIABLE.search(value)
+    if unset is not None:
+        return f"the script does not set {unset[1]}: add --set {unset[1]}=NUMBER"
+    return "write its result into the script: no command is run" if "$" in value else "correct the option"
 
 
 def launch_words(commands: Iterable[Sequence[str]]) -> list[str]:

@@ -109,8 +109,10 @@ class Trace:
                 data = {name: file[name] for name in file.files}
             return _trace_of(data, str(path))
         except _BROKEN as error:
+            # numpy's own words about a file of another kind advise to load it unsafely
+            why = "it is no .npz file" if "pickle" in str(error) else error
             raise ProgramError(
-                f"{path} is no trace of meshwright ({error}); give a file that simulate or train wrote"
+                f"{path} is no trace of meshwright ({why}); give a file that simulate or train wrote"
             ) from error
 
 

@@ -20,7 +20,7 @@ from meshwright.lowering.parameter_group import (
 from meshwright.lowering.recompute import Recompute
 from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
 from meshwright.lowering.refine import piece_layers, refined
-from meshwright.lowering.saved_size import kept_bytes_per_token, pending_bytes_per_token
+from meshwright.lowering.saved_size import kept_bytes_per_token, local_pending_bytes_per_token
 from meshwright.lowering.sharding import GatherParameters, Unshard
 from meshwright.lowering.split_backward import SplitBackward
 from meshwright.lowering.transfer import Transfers
@@ -99,7 +99,7 @@ def value_bytes(
     # every device of a tensor-parallel group sends its share, whether it holds more or not
     boundary = (float(boundary_bytes_per_token(model, plan.dtype)) / (plan.cp * plan.tp),)
     saved = tuple(kept_bytes_per_token(plan, layers) for layers in stages)
-    pending = tuple(pending_bytes_per_token(plan, layers) for layers in stages)
+    pending = tuple(local_pending_bytes_per_token(plan, layers) for layers in stages)
     return (
         ValueBytes("activation", boundary, per_token=True),
         ValueBytes("gradient", boundary, per_token=True),

@@ -11,9 +11,8 @@ import itertools
 from math import prod
 
 from meshwright.ir.program import Axis
-from meshwright.lowering.order import FIRST_AXIS
 from meshwright.specs.error import PlanError
-from meshwright.specs.plan import Plan
+from meshwright.specs.plan import AXES, Plan
 
 
 def collapsed_axes(plan: Plan) -> tuple[Axis, ...]:
@@ -97,12 +96,11 @@ def _data_parallel(plan: Plan) -> tuple[Axis, ...]:
 
 def device_order(plan: Plan) -> tuple[int, ...]:
     """Device numbers row-major over the program's axes (pp, then dp, cp, tp), as the plan's mesh order has them."""
-    if plan.mesh_order[0] == FIRST_AXIS and plan.mesh_order[1:] == ("dp", "cp", "tp"):
+    if plan.mesh_order == AXES:
         return plan.device_order
-    sizes = [("pp", plan.pp), ("dp", plan.dp), ("cp", plan.cp), ("tp", plan.tp)]
-    names = [name for name, _ in sizes]
-    places = itertools.product(*(range(size) for _, size in sizes))
-    return tuple(plan.device_at(**dict(zip(names, place, strict=True))) for place in places)
+    degrees = dict(plan.mesh)
+    places = itertools.product(*(range(degrees[axis]) for axis in AXES))
+    return tuple(plan.device_at(**dict(zip(AXES, place, strict=True))) for place in places)
 
 
 def num_members(plan: Plan, names: tuple[str, ...]) -> int:

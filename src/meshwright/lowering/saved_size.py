@@ -59,7 +59,7 @@ def _logits_bytes(plan: Plan, layers: StageLayers) -> float:
     return each * plan.model.vocabulary_size / (plan.tp * (plan.pp if is_split else 1))
 
 
-def pending_bytes_per_token(plan: Plan, layers: StageLayers) -> float:
+def local_pending_bytes_per_token(plan: Plan, layers: StageLayers) -> float:
     """Output gradients that I leaves to W on one device; what W reads of F is among what F keeps."""
     whole = pending_gradient_bytes_per_token(plan.model, layers, plan.dtype)
     return whole / (plan.cp * plan.tp)

@@ -32,8 +32,9 @@ def microbatch_shape(plan: Plan) -> MicrobatchShape:
 def works(
     plan: Plan, stages: Sequence[StageLayers], num_stepped: Sequence[int]
 ) -> dict[tuple[str, int], Work]:
-    """The work of every instruction name on every stage of the program; a stage's share is that of its blocks.
+    """The work of every instruction name on every stage of the program.
 
+    A piece's share of a full stage is that of its blocks; a whole stage's is 1 / num_chunks, whether stages are even or not.
     `num_stepped`: parameters that the STEP of each stage updates on one device.
     """
     shape = microbatch_shape(plan)

@@ -20,8 +20,8 @@ from meshwright.lowering.mesh import device_order
 from meshwright.lowering.place import place
 from meshwright.planner.memory_estimate import MemoryEstimate, estimate_memory
 from meshwright.planner.memory_limit import Rejection, describe, estimated_rejection, rejection
-from meshwright.planner.step_prediction import ITERATIONS as STEP_ITERATIONS
 from meshwright.planner.step_prediction import (
+    ITERATIONS,
     StepEstimate,
     StepProgram,
     estimate_of,
@@ -37,7 +37,6 @@ from meshwright.specs.plan import Plan
 from meshwright.specs.prediction import Prediction, weakest
 from meshwright.specs.units import format_bytes, format_seconds
 
-ITERATIONS = 3  # the first fills the pipeline; the period is measured from the second on
 # Up to here every device has lists of its own, as in the trace of an execution; above it the data-parallel axis stays
 # collapsed: its devices do the same, and nobody reads a timeline of more.
 MATERIALISED_DEVICES = 16
@@ -167,7 +166,7 @@ def predict_on_gpus(
         made.wiring, prices.seconds, prices.latency_s, prices.cost_of_row, iterations=iterations, host="asynchronous"
     )  # fmt: skip
     trace = Trace(made.wiring.program, *times, engine="max-plus")
-    period = metrics.period_s(trace) if iterations == STEP_ITERATIONS else period_s(made.wiring, prices)
+    period = metrics.period_s(trace) if iterations == ITERATIONS else period_s(made.wiring, prices)
     found = estimate_of(made, prices, pricing, period)
     posted, start, end = (time + pricing.step_s * np.arange(iterations)[:, None] for time in times)
     step = {**_said(found.step), "overhead": pricing.step_s}

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 from meshwright.costs.cost import CommunicationModel, CostModel
-from meshwright.planner.candidate import ITERATIONS, Candidate, evaluate
+from meshwright.planner.candidate import Candidate, evaluate
 from meshwright.planner.memory_limit import Rejection, describe, out_of_memory
+from meshwright.planner.step_prediction import ITERATIONS
 from meshwright.schedules.order import Schedule
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.error import PlanError

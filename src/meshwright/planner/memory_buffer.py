@@ -5,12 +5,14 @@ Each is a sum of tensors with a name; nothing here is fitted. Formats and degree
 
 from __future__ import annotations
 
+from meshwright.lowering.refine import is_vocabulary_split
 from meshwright.lowering.saved_size import saving_context
 from meshwright.lowering.value_size import (
     num_local_block_parameters,
     num_local_end_parameters,
     num_local_parameters,
 )
+from meshwright.lowering.work import microbatch_shape
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.plan import Plan
@@ -37,12 +39,12 @@ COMMUNICATOR_BYTES = 32 * 2 * 4 * MIB
 
 def local_tokens(plan: Plan) -> int:
     """Tokens of a microbatch on one device of a context-parallel group."""
-    return plan.microbatch_size * -(-plan.workload.sequence_length // plan.cp)
+    return microbatch_shape(plan).num_tokens
 
 
 def loss_bytes(plan: Plan) -> float:
     """Logits and what is made of them at once, on one device that has the head or its part of it."""
-    split = plan.tp * (plan.pp if plan.vocabulary != "ends" else 1)
+    split = plan.tp * (plan.pp if is_vocabulary_split(plan) else 1)
     logits = local_tokens(plan) * plan.model.vocabulary_size / split
     if plan.software_class.has_loss_in_place:
         return logits * dtype_bytes(plan.dtype)
@@ -90,12 +92,11 @@ def inner_gradient_bytes(plan: Plan, layers: StageLayers) -> float:
         inner = sum(
             tensor_bytes(model, t, context)
             for t in block_saved(model, plan.dtype, block)
-            if t.name.endswith(("activation output", "gate and up")) or t.name.endswith("up")
+            if t.name.endswith(("activation output", "up"))  # "up", "gate and up", and those of experts
         )
         sizes.append(rows + max(attention, inner))
-    gathered = (
-        model.hidden_size * b if plan.sequence_parallel else 0
-    )  # the rows of all tp devices, for one product
+    # for one product at a time the rows of all tp devices are there
+    gathered = model.hidden_size * b if plan.sequence_parallel else 0
     return local_tokens(plan) * (max(sizes) + gathered)
 
 
@@ -111,7 +112,7 @@ def weight_gradient_bytes(plan: Plan, layers: StageLayers) -> float:
     return max(width * inner, model.qkv_size / plan.tp) * model.hidden_size * dtype_bytes(plan.dtype)
 
 
-def block_parameters_largest(plan: Plan, layers: StageLayers) -> int:
+def largest_block_parameters(plan: Plan, layers: StageLayers) -> int:
     """Parameters of the largest block of a stage on one device, before sharding."""
     kinds = plan.model.block_kinds(layers.first_block, layers.num_blocks)
     single = (StageLayers(block, 1, has_embedding=False, has_head=False) for block, _ in kinds)
@@ -119,16 +120,12 @@ def block_parameters_largest(plan: Plan, layers: StageLayers) -> int:
     return max(counts, default=0)
 
 
-def end_parameters(plan: Plan, layers: StageLayers) -> int:
-    """Parameters of embedding, final norm and head of a stage on one device, before sharding."""
-    return num_local_end_parameters(plan, layers)
-
-
 def gathered_bytes(plan: Plan, layers: StageLayers) -> float:
     """Whole parameters beside a device's part under ZeRO-3: two blocks, and the ends, which stay for the whole step."""
     if plan.sharding != "zero3":
         return 0.0
-    gathered = NUM_GATHERED_BLOCKS * block_parameters_largest(plan, layers) + end_parameters(plan, layers)
+    ends = num_local_end_parameters(plan, layers)
+    gathered = NUM_GATHERED_BLOCKS * largest_block_parameters(plan, layers) + ends
     return float(gathered * dtype_bytes(plan.dtype))
 
 
@@ -146,15 +143,16 @@ def reduction_bytes(plan: Plan, layers: StageLayers) -> float:
     """Whole gradients under ZeRO-3: a block's, the same again as the reduction's input, and those of the ends."""
     if plan.sharding != "zero3":
         return 0.0
-    block, size = block_parameters_largest(plan, layers), dtype_bytes(plan.dtype)
-    return float(block * (size + dtype_bytes(plan.gradient_dtype)) + end_parameters(plan, layers) * size)
+    block, ends = largest_block_parameters(plan, layers), num_local_end_parameters(plan, layers)
+    size = dtype_bytes(plan.dtype)
+    return float(block * (size + dtype_bytes(plan.gradient_dtype)) + ends * size)
 
 
 def table_gradient_bytes(plan: Plan, layers: StageLayers) -> float:
     """The gradient of the embedding's table, dense, before it is added to the one that is kept."""
     if not layers.has_embedding or plan.sharding == "zero3":
         return 0.0
-    split = plan.tp * (plan.pp if plan.vocabulary != "ends" else 1)
+    split = plan.tp * (plan.pp if is_vocabulary_split(plan) else 1)
     return plan.model.vocabulary_size / split * plan.model.hidden_size * dtype_bytes(plan.dtype)
 
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from operator import mul
 from typing import NamedTuple
 
+from meshwright.lowering.refine import is_vocabulary_split
 from meshwright.lowering.saved_size import saving_context
 from meshwright.lowering.value_size import gradient_bytes, optimizer_bytes, parameter_bytes
 from meshwright.planner import memory_buffer as buffer
@@ -130,9 +131,8 @@ def estimate_memory(plan: Plan, cluster: ClusterSpec, schedule: Schedule) -> Mem
 
 
 class StageSizes(NamedTuple):
-    """Bytes of one stage: there all the time, of one microbatch in flight (`most_saved`: software that keeps all it may),
-    and
-    at the moments of a step by the name under which they are held; `kept_whole`: at most, beside all others."""
+    """Bytes of one stage: there all the time, of one microbatch in flight, and at the moments of a step by the name under
+    which they are held. `most_saved`: in software that keeps all it may. `kept_whole`: at most, beside all others."""
 
     has_loss: bool
     always: dict[str, float]
@@ -166,7 +166,7 @@ def _stage_sizes(plan: Plan, layers: StageLayers) -> StageSizes:
     most = context._replace(is_fused=False, has_dropout=True, keeps_float8=False)
     saved, most_saved = (stage_saved_bytes(plan.model, layers, each, length) for each in (context, most))
     return StageSizes(
-        has_loss=layers.has_head or (plan.vocabulary != "ends" and plan.pp > 1),
+        has_loss=layers.has_head or is_vocabulary_split(plan),
         always={
             "parameters": parameter_bytes(plan, layers),
             "optimizer state": optimizer_bytes(plan, layers),
@@ -280,7 +280,7 @@ def _activation_bytes(
 
 def _with_vocabulary(plan: Plan, counts: Sequence[int]) -> Sequence[float]:
     """Microbatches in flight, with those that wait for the barriers of a split vocabulary; never more than there are."""
-    if plan.pp == 1 or plan.vocabulary == "ends":
+    if not is_vocabulary_split(plan):
         return counts
     if plan.vocabulary == "interlaced":
         return [min(INTERLACED_FACTOR * count, plan.num_microbatches) for count in counts]

@@ -10,8 +10,10 @@ import numpy as np
 
 from meshwright.costs.step_costs import StepConstants
 from meshwright.costs.step_profile import StepFit, packaged_step_profile
+from meshwright.ir import metrics
 from meshwright.ir.replay import Wiring, replay, wire
 from meshwright.ir.table import Kind
+from meshwright.ir.trace import Trace
 from meshwright.lowering.lower import lower
 from meshwright.lowering.mesh import device_order
 from meshwright.lowering.place import Placement, place
@@ -83,16 +85,10 @@ def simulated_s(made: StepProgram, constants: StepConstants) -> float:
 def period_s(wiring: Wiring, prices: Prices) -> float:
     """Seconds between the ends of successive iterations, without contention: exchanges that could meet on a link have
     one stream, or their contention is in the fitted factors."""
-    _, _, end = replay(
-        wiring,
-        prices.seconds,
-        prices.latency_s,
-        prices.cost_of_row,
-        iterations=ITERATIONS,
-        host="asynchronous",
-    )
-    ends = end.max(axis=1)
-    return float(ends[-1] - ends[ITERATIONS - 2])
+    times = replay(
+        wiring, prices.seconds, prices.latency_s, prices.cost_of_row, iterations=ITERATIONS, host="asynchronous"
+    )  # fmt: skip
+    return metrics.period_s(Trace(wiring.program, *times, engine="max-plus"))
 
 
 def predict_step(

@@ -38,7 +38,7 @@ def validation_report(
     """The page.
 
     Args:
-        rows: as --json has them: row_id, source, predicted_s, low_s, high_s, measured_s, error, basis, skipped,
+        rows: as --json has them: row_id, source, is_core, predicted_s, low_s, high_s, measured_s, error, basis, skipped,
             predicted_peak_bytes, measured_peak_bytes. Times in seconds.
         figures, tables: the headline numbers and the tables of scores, already as text or plain numbers.
     """
@@ -64,7 +64,7 @@ def row_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [
         {
             "row": row["row_id"],
-            "source": row["source"],
+            "core": "yes" if row["is_core"] else "no",
             "predicted": quantity(row["predicted_s"], "s"),
             "from": quantity(row["low_s"], "s"),
             "to": quantity(row["high_s"], "s"),

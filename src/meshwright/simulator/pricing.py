@@ -45,7 +45,8 @@ def price(
 ) -> Prices:
     """Ask the models once for every class of row.
 
-    Rows without work and exchange cost nothing. Without a placement devices are numbered as the lists are, and all alike.
+    Rows without work and exchange cost nothing. Without a placement devices are numbered as the lists are, and all alike;
+    exchanges inside works then cost nothing, as nobody knows between which devices they are.
     """
     program = wiring.program
     device_class, specs = _device_classes(program, placement)

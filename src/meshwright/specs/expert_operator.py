@@ -2,7 +2,7 @@
 
 Letters: T tokens of the microbatch, k experts a token goes to, R = T k rows, E experts of which E / ep are here.
 Routing is taken as balanced: every expert gets R / (E / ep) rows. The all-to-all between the devices of an
-expert-parallel group is priced elsewhere. A dense MLP comes from here as well, so that a block asks one place.
+expert-parallel group is in `lowering.inner_exchange`. A dense MLP comes from here as well, so that a block asks one place.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ class MicrobatchShape(NamedTuple):
     as all of them route their own tokens, as many rows as without. Where `ep` devices include those of a
     tensor-parallel group, `expert_tp` is 1 (0: as `tp`). `cp` devices share every sequence, each with as many
     early as late pieces, so that causal attention is balanced. Gradients are summed in `gradient_dtype` (empty: as
-    `dtype`). `sequence_parallel`: norms and residuals are
-    divided along tp. `attention`: as of a plan; "flash" stores no score matrix.
+    `dtype`). `sequence_parallel`: norms and residuals are divided along tp. `attention`: as of a plan; "flash" stores
+    no score matrix.
     """
 
     num_sequences: int
@@ -193,13 +193,14 @@ def local_sizes(model: ModelSpec, tp: int, expert_tp: int = 0) -> LocalSizes:
         "shared_intermediate_size": model.shared_intermediate_size,
         "vocabulary_size": model.vocabulary_size,
     }
-    experts_tp = expert_tp or tp
+    degree_of_expert = expert_tp or tp
     for field, value in divided.items():
-        degree = experts_tp if field == "expert_intermediate_size" else tp
+        degree = degree_of_expert if field == "expert_intermediate_size" else tp
         if tp < 1 or value % degree:
             raise SpecError(
-                f"{model.name}: tensor-parallel degree {tp} does not divide {field} {value}",
+                f"{model.name}: tensor-parallel degree {degree} does not divide {field} {value}",
                 allowed="a degree from 1 that divides heads, intermediate size and vocabulary",
+                next="choose another degree; software pads a vocabulary that does not divide: give the model the padded one",
             )
     heads, kv_heads = model.num_heads // tp, max(1, model.num_kv_heads // tp)
     value_dim = model.value_head_dim or model.head_dim
@@ -211,7 +212,7 @@ def local_sizes(model: ModelSpec, tp: int, expert_tp: int = 0) -> LocalSizes:
         value=kv_heads * value_dim,
         result=heads * value_dim,
         intermediate=model.intermediate_size // tp,
-        expert_intermediate=model.expert_intermediate_size // experts_tp,
+        expert_intermediate=model.expert_intermediate_size // degree_of_expert,
         shared_intermediate=model.shared_intermediate_size // tp,
         vocabulary=model.vocabulary_size // tp,
     )

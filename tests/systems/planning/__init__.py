@@ -1,1 +1,1 @@
-"""Tests of systems of the family pipeline."""
+"""Tests of systems of the family planning."""

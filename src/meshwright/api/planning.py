@@ -1,0 +1,111 @@
+"""`plan`: the fastest plans of a model on a cluster that fit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from meshwright import catalog
+from meshwright.api.subject import costs_of
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.error import PlanError
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.model_source import load_model
+from meshwright.specs.profile import Profile
+from meshwright.specs.workload import Workload
+
+if TYPE_CHECKING:
+    from meshwright.planner.enumerate import Ranking
+    from meshwright.planner.search import SearchResult
+
+HALF_FORMATS = ("bfloat16", "float16")  # of mixed-precision training, the first that a device has
+
+
+def plan(
+    model: str | ModelSpec | Mapping[str, Any] | os.PathLike[str],
+    cluster: str | ClusterSpec,
+    *,
+    global_batch: int,
+    seq: int,
+    fix: Mapping[str, Any] | None = None,
+    profile: Profile | None = None,
+    extrapolate: bool = False,
+    microbatch_sizes: Sequence[int] | None = None,
+    dtype: str | None = None,
+    progress: Callable[[str, float], None] | None = None,
+    **options: Any,
+) -> Ranking | SearchResult:
+    """The fastest plans that fit. On GPUs the best of the closed form, simulated; on processes every plan, simulated.
+
+    Args:
+        model, cluster: as `Model` and `Cluster` take them.
+        global_batch, seq: sequences of a step, and tokens of one.
+        fix: fields of a plan that are decided already, such as {"pp": 4, "schedule": "1f1b"}. On GPUs a `dtype` that
+            nobody chose is bfloat16, with master parameters and gradients in float32.
+        profile: of this machine; None: the one in the user's cache.
+        extrapolate: plan for GPUs that were never measured, too, by their data sheet.
+        microbatch_sizes: sequences of a microbatch to try.
+        dtype: the same as fixing it.
+        progress: called with a plan in words and the share that is done, 0 to 1.
+        options: on GPUs those of `planner.search.search`: forbid, max_memory_bytes, num_simulated, time_limit_s; on
+            processes `iterations` of `planner.plans_for`.
+
+    Raises PlanError where there is no plan or the devices were never measured, OutOfMemoryError where none fits.
+    """
+    from meshwright.api.loading import cluster_named
+    from meshwright.planner.step_pricing import is_gpu_cluster
+
+    spec = cluster if isinstance(cluster, ClusterSpec) else cluster_named(cluster)
+    fixed = {**({} if dtype is None else {"dtype": dtype}), **(fix or {})}
+    if microbatch_sizes is not None:
+        options["microbatch_sizes"] = microbatch_sizes
+    chosen, work = load_model(model), Workload(global_batch, seq)
+    if is_gpu_cluster(spec):
+        return _searched(chosen, spec, work, fixed, extrapolate=extrapolate, progress=progress, **options)
+    return _enumerated(chosen, spec, work, fixed, profile, progress=progress, **options)
+
+
+def _searched(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any], **options: Any
+) -> SearchResult:
+    from meshwright.planner.search import search
+
+    fixed, assumptions = _with_formats(cluster, fix)
+    return search(model, cluster, workload, fix=fixed, assumptions=assumptions, **options)
+
+
+def _enumerated(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any], profile: Profile | None,
+    **options: Any,
+) -> Ranking:  # fmt: skip
+    """Processes on CPUs: few enough to simulate every plan."""
+    from meshwright.planner.enumerate import plans_for
+
+    unknown = sorted(set(options) - {"microbatch_sizes", "iterations", "progress"})
+    if unknown:
+        raise PlanError(
+            f"{', '.join(unknown)} given for processes on CPUs, where every plan is simulated",
+            allowed="fix, microbatch_sizes, iterations",
+            next="leave it out, or plan for GPUs",
+        )
+    costs, _ = costs_of(cluster, profile)
+    schedules = {name: catalog.find_schedule(name) for name in catalog.names("schedules")}
+    wanted = fix.get("schedule")
+    if wanted is not None and wanted not in schedules:
+        schedules[wanted] = catalog.find_schedule(wanted)
+    return plans_for(model, cluster, workload, costs, costs, schedules, fix=fix, **options)
+
+
+def _with_formats(
+    cluster: ClusterSpec, fix: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """What is fixed, with the usual number formats of GPUs where nobody chose one, and the sentence that says so."""
+    if "dtype" in fix:
+        return fix, ()
+    device = cluster.devices[0]
+    half = next((dtype for dtype in HALF_FORMATS if dtype in device.flops_per_s), None)
+    if half is None:
+        return fix, ()
+    line = f"{half} computes, float32 master parameters and gradients: nobody chose a dtype"
+    return {"dtype": half, "master_dtype": "float32", "reduction_dtype": "float32", **fix}, (line,)

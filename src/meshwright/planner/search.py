@@ -1,0 +1,279 @@
+"""Search: all candidates by the closed form, then the best few dozen as programs on virtual time, ranked by their steps."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+
+from meshwright.ir.table import Kind
+from meshwright.planner.closed_form import closed_form
+from meshwright.planner.cost_table import tables_of
+from meshwright.planner.memory_estimate import MemoryEstimate, estimate_memory
+from meshwright.planner.memory_limit import NUM_NEAREST, Rejection, describe, estimated_rejection
+from meshwright.planner.space import MICROBATCH_SIZES, Space, space_of
+from meshwright.planner.step_prediction import StepProgram, estimate_of, period_s, step_program
+from meshwright.planner.step_pricing import StepPricing, pricing_of
+from meshwright.schedules.order import registered
+from meshwright.simulator.pricing import Prices, price
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.error import OutOfMemoryError, PlanError
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.plan import Plan
+from meshwright.specs.prediction import Prediction
+from meshwright.specs.units import format_bytes, format_seconds
+from meshwright.specs.workload import Workload
+
+NUM_SIMULATED = 32  # candidates that are simulated: the closed form is within a few percent, so the best is among them
+MEMORY_SLACK = 1e-4  # of the closed form's bytes above the estimate's: sums of parameters are rounded up per piece
+NUM_SHOWN = 10  # plans that a result prints
+NUM_REASONS = 3  # parts that are named where two plans are compared
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedStep:
+    """A plan that fits, with what its step is predicted to do.
+
+    Attributes:
+        plan: the decision.
+        step: seconds of one step.
+        parts: seconds of the busiest device by kind of work, as of `StepEstimate`.
+        memory: the estimate of every device of the pipeline.
+        bubble: share of the step in which compute streams idle, over all devices of the pipeline.
+        mfu: model FLOPs a second over the devices' peak in the format of the plan; 0 where that is not known.
+        closed_form_s: what the closed form said of the step.
+        assumptions: what the prediction rests on.
+    """
+
+    plan: Plan
+    step: Prediction
+    parts: Mapping[str, float]
+    memory: MemoryEstimate
+    bubble: float
+    mfu: float
+    closed_form_s: float
+    assumptions: tuple[str, ...]
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of the whole cluster."""
+        return self.plan.workload.tokens_per_step / self.step.value
+
+    @property
+    def peak_bytes(self) -> float:
+        """What tensors take on the fullest device."""
+        return self.memory.allocated_bytes
+
+    @property
+    def bound_bytes(self) -> float:
+        """The worst case of the fullest device, with what lies outside the allocator."""
+        return self.memory.upper_bytes + self.memory.context_bytes
+
+    @property
+    def description(self) -> str:
+        """The plan in a few words."""
+        return describe(self.plan)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as TOML. Raises PlanError where the file cannot be written."""
+        self.plan.save(path)
+
+    def __str__(self) -> str:
+        low, high = format_seconds(self.step.low), format_seconds(self.step.high)
+        return (
+            f"{self.description}: step {format_seconds(self.step.value)} ({low} to {high}, {self.step.basis}), "
+            f"{self.tokens_per_s:,.0f} tokens/s, bubble {self.bubble:.1%}, peak {format_bytes(self.peak_bytes)}"
+        )
+
+    def __repr__(self) -> str:
+        return f"<PlannedStep {self}>"
+
+
+@dataclass(frozen=True, eq=False)
+class SearchResult(Sequence[PlannedStep]):
+    """Simulated plans, the fastest first (equally fast ones: the smaller peak first), and how they were found.
+
+    Attributes:
+        num_evaluated: candidates that fit by the closed form and were ranked by it.
+        num_excluded_by_bound: candidates whose memory estimate exceeds the devices'.
+        search_s: wall seconds of the closed form, its tables and the space; `simulation_s` of what came behind.
+        is_complete: False where a time limit or Ctrl-C ended the simulations early.
+    """
+
+    plans: tuple[PlannedStep, ...]
+    assumptions: tuple[str, ...]
+    num_evaluated: int
+    num_excluded_by_bound: int
+    search_s: float
+    simulation_s: float
+    is_complete: bool = True
+
+    @property
+    def num_candidates(self) -> int:
+        """Of the whole space."""
+        return self.num_evaluated + self.num_excluded_by_bound
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    @overload
+    def __getitem__(self, index: int) -> PlannedStep: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[PlannedStep, ...]: ...
+    def __getitem__(self, index: int | slice) -> PlannedStep | tuple[PlannedStep, ...]:
+        return self.plans[index]
+
+    def __repr__(self) -> str:
+        lines = [f"{place:>3}  {found}" for place, found in enumerate(self.plans[:NUM_SHOWN], 1)]
+        lines += [f"     and {len(self) - NUM_SHOWN} more"] if len(self) > NUM_SHOWN else []
+        lines.append(f"     {self.num_candidates} candidates, {self.num_excluded_by_bound} do not fit")
+        lines += [f"     assumed: {line}" for line in self.assumptions]
+        return "\n".join(lines)
+
+
+def search(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    *,
+    fix: Mapping[str, Any] | None = None,
+    forbid: Sequence[str] = (),
+    microbatch_sizes: Sequence[int] = MICROBATCH_SIZES,
+    max_memory_bytes: int | None = None,
+    num_simulated: int = NUM_SIMULATED,
+    time_limit_s: float | None = None,
+    progress: Progress | None = None,
+    extrapolate: bool = False,
+    assumptions: Sequence[str] = (),
+) -> SearchResult:
+    """The fastest plans that fit on GPUs. Deterministic, unless a time limit ends it.
+
+    Args:
+        fix, forbid, microbatch_sizes: as of `space.space_of`.
+        max_memory_bytes: of a device, where less is to be used than it has.
+        num_simulated: how many of the closed form's best are simulated.
+        time_limit_s: no further simulation begins after so many seconds; one plan is always simulated.
+        progress: called with a plan in words and the share that is done, 0 to 1.
+        extrapolate: accept devices on whose relatives no step was measured.
+        assumptions: what was chosen for the user; the result hands it on.
+
+    Raises:
+        PlanError: as `space_of` and `pricing_of`; a limit that is none.
+        OutOfMemoryError: nothing fits; names the nearest misses and what holds the most.
+    """
+    begun = time.perf_counter()
+    _check(cluster, max_memory_bytes, num_simulated, time_limit_s)
+    capacity = min(cluster.memory_bytes, max_memory_bytes or cluster.memory_bytes)
+    space = space_of(model, cluster, workload, fix=fix, forbid=forbid, microbatch_sizes=microbatch_sizes)
+    found = closed_form(space, tables_of(space, extrapolate=extrapolate))
+    fits = np.flatnonzero(found.needed_bytes <= capacity * (1 + MEMORY_SLACK))
+    if not len(fits):
+        raise _nothing_fits(space, np.argsort(found.needed_bytes, kind="stable")[: 2 * NUM_NEAREST], capacity)
+    order = fits[np.lexsort((fits, _rounded(found.step_s[fits])))]
+    searched = time.perf_counter()
+    ends_s = float("inf") if time_limit_s is None else begun + time_limit_s
+    plans, is_complete = _simulated(space, order, found.step_s, capacity, num_simulated, ends_s, progress, extrapolate)
+    if not plans:
+        raise _nothing_fits(space, order[np.argsort(found.needed_bytes[order], kind="stable")][: 2 * NUM_NEAREST], capacity)
+    ranked = sorted(plans, key=lambda each: (float(f"{each.step.value:.9g}"), each.peak_bytes, each.description))
+    told = tuple(dict.fromkeys((*assumptions, *ranked[0].assumptions))) if assumptions else ()
+    return SearchResult(
+        tuple(ranked), told or tuple(assumptions), len(fits), len(space) - len(fits), searched - begun,
+        time.perf_counter() - searched, is_complete,
+    )  # fmt: skip
+
+
+def _check(cluster: ClusterSpec, limit: int | None, num_simulated: int, time_limit_s: float | None) -> None:
+    if limit is not None and not 0 < limit <= cluster.memory_bytes:
+        raise PlanError(
+            f"a limit of {format_bytes(limit)} for devices that have {format_bytes(cluster.memory_bytes)}",
+            allowed=f"up to {format_bytes(cluster.memory_bytes)}",
+        )
+    if num_simulated < 1 or (time_limit_s is not None and not time_limit_s > 0):
+        raise PlanError(
+            f"{num_simulated} plans to simulate in {time_limit_s} s", allowed="1 or more, in a time above 0"
+        )
+
+
+def _rounded(seconds: Any) -> Any:
+    """What differs only by the rounding of sums is equally fast."""
+    return np.round(seconds / seconds.min(), 9)
+
+
+def _simulated(
+    space: Space, order: Any, closed_form_s: Any, capacity: int, wanted: int, ends_s: float, progress: Progress | None,
+    extrapolate: bool,
+) -> tuple[list[PlannedStep], bool]:  # fmt: skip
+    """The first `wanted` that fit, simulated; and whether nothing ended it early."""
+    plans: list[PlannedStep] = []
+    try:
+        for number in order.tolist():
+            if len(plans) >= wanted:
+                break
+            if plans and time.perf_counter() >= ends_s:
+                return plans, False
+            plan = space.plan(number)
+            if progress is not None:
+                progress(describe(plan), len(plans) / min(wanted, len(order)))
+            memory = estimate_memory(plan, space.cluster, registered()[plan.schedule])
+            if estimated_rejection(plan, memory, capacity) is None:
+                plans.append(simulated(plan, space.cluster, memory, float(closed_form_s[number]), extrapolate))
+    except KeyboardInterrupt:
+        if not plans:
+            raise
+        return plans, False
+    return plans, True
+
+
+def simulated(
+    plan: Plan, cluster: ClusterSpec, memory: MemoryEstimate, closed_form_s: float, extrapolate: bool = False
+) -> PlannedStep:
+    """The plan's step on virtual time, the very one of `predict_step`."""
+    pricing: StepPricing = pricing_of(plan, cluster, extrapolate=extrapolate)
+    made = step_program(plan, cluster)
+    prices = price(made.wiring, pricing.costs, pricing.costs, made.placement)
+    estimate = estimate_of(made, prices, pricing, period_s(made.wiring, prices))
+    seconds, flops = estimate.step.value, plan.model.train_flops_per_token(plan.workload.sequence_length)
+    peak = cluster.devices[0].flops_per_s.get(plan.dtype, 0.0) * plan.num_devices
+    mfu = flops * plan.workload.tokens_per_step / (seconds * peak) if peak else 0.0
+    bubble = max(0.0, 1.0 - _busy_s(made, prices) / seconds)
+    return PlannedStep(
+        plan, estimate.step, estimate.parts, memory, bubble, mfu, closed_form_s, pricing.assumptions
+    )
+
+
+def _busy_s(made: StepProgram, prices: Prices) -> float:
+    """Seconds that a device computes in a step, in the mean over the devices of the pipeline."""
+    program = made.wiring.program
+    seconds = prices.seconds[prices.cost_of_row]
+    return float(seconds[program.kinds == Kind.COMPUTE].sum()) / program.num_lists
+
+
+def _nothing_fits(space: Space, nearest: Any, capacity: int) -> OutOfMemoryError:
+    """The error with the nearest misses, what overflows and by how much."""
+    misses: list[Rejection] = []
+    for number in nearest.tolist():
+        plan = space.plan(number)
+        memory = estimate_memory(plan, space.cluster, registered()[plan.schedule])
+        missed = estimated_rejection(plan, memory, capacity)
+        misses += [missed] if missed is not None else []
+    misses.sort(key=lambda miss: miss.excess_bytes)
+    lines = [f"  {describe(miss.plan)}: {miss.reason}" for miss in misses[:NUM_NEAREST]]
+    return OutOfMemoryError(
+        "\n".join([f"none of {len(space)} plans fits; the nearest misses are", *lines]),
+        holders=misses[0].holders,
+        allowed=f"plans within {format_bytes(capacity)} on every device",
+        next="take more devices, a smaller model, or a shorter sequence; fix and forbid less",
+    )
+
+
+def reasons(better: PlannedStep, worse: PlannedStep) -> list[tuple[str, float]]:
+    """(kind, seconds) that the better plan saves where positive, the largest differences of the busiest devices first."""
+    kinds = dict.fromkeys((*better.parts, *worse.parts))
+    saved = [(kind, worse.parts.get(kind, 0.0) - better.parts.get(kind, 0.0)) for kind in kinds]
+    return sorted((pair for pair in saved if pair[1]), key=lambda pair: -abs(pair[1]))[:NUM_REASONS]

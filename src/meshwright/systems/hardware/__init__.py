@@ -1,0 +1,1 @@
+"""Systems about a platform: what its chips, links and nodes ask of a model and a plan."""
