@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         check,
         compare,
         compare_log,
+        export_plan,
         find,
         import_plan,
         load,
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
 # Public name -> module, and the name there where it is another.
 _PLACES: dict[str, str] = {
     **dict.fromkeys(("Check", "calibrate", "check", "compare", "find", "load", "lower"), "meshwright.api"),
-    **dict.fromkeys(("compare_log", "import_plan"), "meshwright.api"),
+    **dict.fromkeys(("compare_log", "export_plan", "import_plan"), "meshwright.api"),
     **dict.fromkeys(("plan", "run_training", "simulate", "train"), "meshwright.api"),
     "names": "meshwright.catalog",
     **dict.fromkeys(("Comparison", "reproduce"), "meshwright.evidence"),
@@ -125,6 +126,7 @@ __all__ = [
     "compare_log",
     "device_time_s",
     "display",
+    "export_plan",
     "find",
     "idle_s",
     "import_plan",

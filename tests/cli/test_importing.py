@@ -290,6 +290,7 @@ def test_a_single_step_is_a_doubtful_log(
     predicting(monkeypatch, 1.4)
     (tmp_path / "one.json").write_text('{"step_s": [1.5]}')
     assert "CAUTION: one value" in run("compare", imported_plan, tmp_path / "one.json").stdout
+    assert len(run("compare", imported_plan, tmp_path / "one.json", "--json").data["doubts"]) == 1
 
 
 def test_the_page_beside_a_log_has_the_verdict_and_no_raw_data(
@@ -306,3 +307,12 @@ def test_a_log_and_its_plan_the_wrong_way_round(run: Runner, imported_plan: Path
     ran = run("compare", log, imported_plan)
     assert ran.code == 2 and "compare PLAN LOG" in ran.stderr.replace("\n", " ")
     assert "pickle" not in run("compare", log, log).stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [("${LAYERS:?}", "--set LAYERS=NUMBER"), ("$(cat layers)", "no command is run")]
+)
+def test_what_only_a_shell_knows_is_asked_for(run: Runner, tmp_path: Path, value: str, words: str) -> None:
+    (tmp_path / "job.sh").write_text(f"pretrain_gpt.py --num-layers {value} --hidden-size 64 --seq-length 16")
+    ran = run("import", tmp_path / "job.sh", "--from", "megatron", "--cluster", "8xH100")
+    assert ran.code == 2 and words in " ".join(ran.stderr.split())

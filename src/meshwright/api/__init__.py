@@ -1,6 +1,7 @@
 """The verbs, for Python and for the command line: simulate, check, plan, train, compare, validate, calibrate, load, find."""
 
 from meshwright.api.checking import Check, check
+from meshwright.api.exporting import export_plan
 from meshwright.api.importing import calibrate_log, compare_log, import_plan
 from meshwright.api.loading import find, load
 from meshwright.api.planning import plan
@@ -18,6 +19,7 @@ __all__ = [
     "check",
     "compare",
     "compare_log",
+    "export_plan",
     "find",
     "import_plan",
     "load",

@@ -97,9 +97,7 @@ def _enumerated(
     return plans_for(model, cluster, workload, costs, costs, schedules, fix=fix, **options)
 
 
-def _with_formats(
-    cluster: ClusterSpec, fix: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+def _with_formats(cluster: ClusterSpec, fix: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """What is fixed, with the usual number formats of GPUs where nobody chose one, and the sentence that says so."""
     if "dtype" in fix:
         return fix, ()

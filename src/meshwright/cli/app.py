@@ -10,7 +10,18 @@ from typing import Annotated
 import typer
 
 from meshwright import __version__
-from meshwright.cli import evidence, importing, listing, looking, planning, quickstart, simulating, training, validating
+from meshwright.cli import (
+    evidence,
+    exporting,
+    importing,
+    listing,
+    looking,
+    planning,
+    quickstart,
+    simulating,
+    training,
+    validating,
+)
 from meshwright.cli.output import INTERRUPTED
 
 app = typer.Typer(
@@ -44,6 +55,7 @@ simulating.add_to(app)
 planning.add_to(app)
 training.add_to(app)
 importing.add_to(app)
+exporting.add_to(app)
 looking.add_to(app)
 listing.add_to(app)
 evidence.add_to(app)

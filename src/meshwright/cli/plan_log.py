@@ -110,8 +110,6 @@ def _verdict(found: LogComparison) -> list[str]:
         first = found.binding[0]
         share = first.seconds / found.predicted.value
         lines += [f"what binds the step: {first.kind.meaning}, {100 * share:.0f} % of it"]
-    if len(found.run.step_s) == 1:
-        lines += ["CAUTION: one value is no median, and a first step is slow: give the log of several steps"]
     return [*lines, *(f"CAUTION: {doubt}" for doubt in found.doubts)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from meshwright.planner.candidate import Candidate
     from meshwright.planner.enumerate import Ranking
     from meshwright.planner.search import PlannedStep, SearchResult
+    from meshwright.specs.plan import Plan
 
 PANEL = "The loop"
 TRUE, FALSE = ("true", "yes", "on"), ("false", "no", "off")
@@ -56,7 +56,7 @@ def plan(
     from meshwright import api
     from meshwright.cli.progress import live_line
 
-    limits = {
+    limits: dict[str, Any] = {
         **({"forbid": _words(forbid)} if forbid else {}),
         **({"max_memory_bytes": parse_bytes(max_memory)} if max_memory else {}),
         **({"time_limit_s": parse_seconds(time_limit)} if time_limit else {}),
@@ -87,7 +87,9 @@ def _fixed(given: Sequence[str]) -> Mapping[str, Any]:
         if not equals or not name or not value:
             raise SpecError(f"--fix {pair!r}", allowed="NAME=VALUE, such as tp=8,pp=4")
         if found.get(name, value) != value and str(found[name]) != value:
-            raise SpecError(f"--fix says {name}={found[name]} and {name}={value}", allowed="one value for each name")
+            raise SpecError(
+                f"--fix says {name}={found[name]} and {name}={value}", allowed="one value for each name"
+            )
         found[name] = _value(name, value)
     return found
 
@@ -154,8 +156,13 @@ def _view(found: Ranking | SearchResult, top: int) -> list[Any]:
     from meshwright.planner.search import SearchResult
 
     best = found[0]
-    head = f"{best.plan.model.name} on {best.plan.cluster}, {best.plan.workload.global_batch} sequences a step"
-    view: list[Any] = [Text(head, style="bold"), table_of([_row(n, each) for n, each in enumerate(found[:top], 1)])]
+    head = (
+        f"{best.plan.model.name} on {best.plan.cluster}, {best.plan.workload.global_batch} sequences a step"
+    )
+    view: list[Any] = [
+        Text(head, style="bold"),
+        table_of([_row(place + 1, found[place]) for place in range(min(top, len(found)))]),
+    ]
     if isinstance(found, SearchResult):
         view += [Text(line, overflow="fold") for line in _sentences(found)]
     assumed = dict.fromkeys((*found.assumptions, *_assumed(found)))
@@ -163,36 +170,54 @@ def _view(found: Ranking | SearchResult, top: int) -> list[Any]:
 
 
 def _row(number: int, each: Candidate | PlannedStep) -> dict[str, Any]:
-    plan = each.plan
-    degrees = [(name, getattr(plan, name)) for name in ("tp", "cp", "ep", "pp", "dp")]
-    order = f"{plan.schedule} x{plan.num_chunks}" if plan.num_chunks > 1 else plan.schedule
     mfu = getattr(each, "mfu", 0.0)
     return {
         "": number,
-        "degrees": " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "1 device",
-        "schedule": order if plan.pp > 1 else "-",
-        "micro": plan.microbatch_size,
-        "recompute": plan.recompute,
-        "sharding": plan.sharding + (" sp" if plan.sequence_parallel else ""),
+        "plan": _told(each.plan),
         "step": format_seconds(each.step.value),
         "interval": interval_text(format_seconds(each.step.low), format_seconds(each.step.high)),
-        "basis": each.step.basis,
-        "tokens/s/GPU": f"{each.tokens_per_s / plan.num_devices:,.0f}",
+        "tokens/s/GPU": f"{each.tokens_per_s / each.plan.num_devices:,.0f}",
         "MFU": f"{100 * mfu:.1f} %" if mfu else "-",
         "bubble": f"{100 * each.bubble:.1f} %",
         "memory": format_bytes(each.peak_bytes),
     }
 
 
+def _told(plan: Plan) -> str:
+    """Degrees, schedule, microbatch, recompute, sharding: what differs between the rows."""
+    degrees = [(name, getattr(plan, name)) for name in ("tp", "cp", "ep", "pp", "dp")]
+    chunks = f" x{plan.num_chunks}" if plan.num_chunks > 1 else ""
+    words = [
+        " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "1 device",
+        plan.schedule.removesuffix("_1f1b") + chunks if plan.pp > 1 else "",
+        f"micro {plan.microbatch_size}",
+        f"recompute {plan.recompute}" if plan.recompute != "none" else "",
+        plan.sharding if plan.sharding != "none" else "",
+        "sp" if plan.sequence_parallel else "",
+    ]
+    return ", ".join(word for word in words if word)
+
+
 def _sentences(found: SearchResult) -> list[str]:
     """Why, what binds, and how the search went."""
+    from meshwright.planner.step_trait import BESIDE
+
     best = found[0]
-    kind, seconds = next(iter(best.parts.items()))
-    lines = [f"most of the step: {_named(kind)}, {100 * seconds / best.step.value:.0f} % of it"]
+    kind, seconds = next(pair for pair in best.parts.items() if pair[0] not in BESIDE)
+    lines = [
+        f"basis: {', '.join(dict.fromkeys(each.step.basis for each in found))}",
+        f"most of the step: {_named(kind)}, {100 * seconds / best.step.value:.0f} % of it",
+    ]
     if len(found) > 1:
         gain = found[1].step.value / best.step.value - 1
-        said = [f"{format_seconds(abs(s))} {'less' if s > 0 else 'more'} {_named(kind)}" for kind, s in _why(found)]
-        lines.insert(0, f"1 before 2: {100 * gain:.1f} % faster; on the busiest device {', '.join(said) or 'nothing differs'}")
+        said = [
+            f"{format_seconds(abs(s))} {'less' if s > 0 else 'more'} {_named(kind)}"
+            for kind, s in _why(found)
+        ]
+        lines.insert(
+            0,
+            f"1 before 2: {100 * gain:.1f} % faster; on the busiest device {', '.join(said) or 'nothing differs'}",
+        )
     lines.append(
         f"{found.num_candidates:,} candidates, {found.num_excluded_by_bound:,} do not fit; {len(found)} simulated; "
         f"{format_seconds(found.search_s)} search, {format_seconds(found.simulation_s)} simulation"

@@ -108,11 +108,16 @@ class LogComparison:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why the log may not be of this plan."""
+        """Why the log may not be of this plan, or says little."""
         said, planned = self.run.global_batch, self.plan.workload.global_batch
-        if said is None or said == planned:
-            return ()
-        return (f"the log's global batch is {said}, the plan's {planned}: this is not the run of this plan",)
+        found = []
+        if len(self.run.step_s) == 1:
+            found += ["one value is no median, and a first step is slow: give the log of several steps"]
+        if said is not None and said != planned:
+            found += [
+                f"the log's global batch is {said}, the plan's {planned}: this is not the run of this plan"
+            ]
+        return tuple(found)
 
     @property
     def movable(self) -> tuple[str, ...]:

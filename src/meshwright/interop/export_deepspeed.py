@@ -17,7 +17,7 @@ from meshwright.specs.plan import Plan
 SHORT_DTYPES = {long: short for short, long in DTYPES.items()}
 LEFT_OPEN = (
     "the model, the cluster and the sequence length: the program that calls DeepSpeed says them",
-    "optimizer, learning rate and data",
+    "optimizer, learning rate, data and how long to train",
 )
 
 

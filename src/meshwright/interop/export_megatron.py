@@ -19,7 +19,9 @@ PRECISIONS = {"bfloat16": "--bf16", "float16": "--fp16", "float32": ""}
 # E4M3 alone where scales are fine, E5M2 for gradients where one scale serves a whole tensor (Transformer Engine).
 FLOAT8_FORMATS = {"tensorwise": "hybrid", "blockwise": "e4m3", "mxfp8": "e4m3"}
 FSDP_STRATEGIES = {"zero2": "optim_grads", "zero3": "optim_grads_params"}
-SINGLE_QUEUE = "export CUDA_DEVICE_MAX_CONNECTIONS=1  # keeps the order of exchanges and products; not with FSDP"
+SINGLE_QUEUE = (
+    "export CUDA_DEVICE_MAX_CONNECTIONS=1  # keeps the order of exchanges and products; not with FSDP"
+)
 LAUNCH = """torchrun --nnodes "$NUM_NODES" --nproc-per-node "$GPUS_PER_NODE" --node-rank "${NODE_RANK:-0}" \\
     --master-addr "${MASTER_ADDR:-localhost}" --master-port "${MASTER_PORT:-6000}" pretrain_gpt.py \\
     "${MODEL_ARGS[@]}" "${PARALLEL_ARGS[@]}" "${TRAINING_ARGS[@]}" "${OWN_ARGS[@]}"
@@ -109,11 +111,15 @@ def _overlap(export: Export) -> Options:
     shown = f"overlap = {', '.join(plan.overlap) or 'nothing'}"
     is_whole = {"reduce", "gather"} <= set(plan.overlap)
     export.need(
-        is_whole or "gather" not in plan.overlap, shown, "parameters are gathered beside computes only with gradients"
+        is_whole or "gather" not in plan.overlap,
+        shown,
+        "parameters are gathered beside computes only with gradients",
     )
     export.need(is_whole or plan.sharding != "zero3", shown, "its FSDP overlaps both directions")
     export.need(
-        plan.sequence_parallel or "tp" not in plan.overlap, shown, "tensor parallelism overlaps with sequence parallelism"
+        plan.sequence_parallel or "tp" not in plan.overlap,
+        shown,
+        "tensor parallelism overlaps with sequence parallelism",
     )
     names = {"reduce": "--overlap-grad-reduce", "gather": "--overlap-param-gather", "tp": "--tp-comm-overlap"}
     return _flags(*(option for name, option in names.items() if name in plan.overlap))
@@ -164,7 +170,9 @@ def _float8(export: Export) -> Options:
 def _recompute(export: Export) -> Options:
     """Recompute, attention, and dropout, which decides what attention keeps."""
     plan = export.plan
-    export.one_of("recompute", ("none", "selective", "full"), "it has no choice by operation that a plan knows")
+    export.one_of(
+        "recompute", ("none", "selective", "full"), "it has no choice by operation that a plan knows"
+    )
     found: Options = []
     if plan.recompute in ("selective", "full"):
         found.append(("--recompute-granularity", plan.recompute))

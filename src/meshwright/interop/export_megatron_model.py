@@ -38,7 +38,8 @@ def _check(export: Export) -> None:
         "attention sinks and biases of experts": model.has_attention_sinks,
         f"{model.architecture}'s norms and scaled embedding": model.is_gemma,
         "a gate of the shared expert": model.has_shared_gate,
-        "biases of some linear layers only": not model.is_gpt2 and (model.has_output_bias or model.has_mlp_bias),
+        "biases of some linear layers only": not model.is_gpt2
+        and (model.has_output_bias or model.has_mlp_bias),
     }
     for what, is_there in missing.items():
         export.need(not is_there, f"model {model.name}", f"no option that is read back says {what}")
@@ -96,7 +97,11 @@ def _blocks(model: ModelSpec) -> Options:
         found += [("--normalization", "LayerNorm"), ("--position-embedding-type", "learned_absolute")]
     else:
         found += [("--normalization", "RMSNorm"), ("--position-embedding-type", "rope")]
-        found += [("--rotary-base", f"{model.rope_theta:.0f}"), ("--swiglu", ""), ("--disable-bias-linear", "")]
+        found += [
+            ("--rotary-base", f"{model.rope_theta:.0f}"),
+            ("--swiglu", ""),
+            ("--disable-bias-linear", ""),
+        ]
     flags = {
         "--add-qkv-bias": model.has_qkv_bias and not model.is_gpt2,
         "--qk-layernorm": model.has_query_key_norm,

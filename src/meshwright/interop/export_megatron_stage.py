@@ -18,7 +18,9 @@ def stage_options(export: Export) -> list[tuple[str, str]]:
     options = _layer_options(plan)
     if options is None:
         shown = ", ".join(map(str, plan.layers_per_stage))
-        reason = "stages are even but for the first and the last rank, or but for embedding and loss as layers"
+        reason = (
+            "stages are even but for the first and the last rank, or but for embedding and loss as layers"
+        )
         export.refuse(f"layers_per_stage = {shown}", reason)
     found = [("--num-virtual-stages-per-pipeline-rank", str(plan.num_chunks))] if plan.num_chunks > 1 else []
     return [*found, *(options or [])]
@@ -33,7 +35,9 @@ def _check_schedule(export: Export) -> None:
         f'schedule = "{plan.schedule}" with num_chunks = {plan.num_chunks}',
         "the interleaved schedule is that of several chunks a rank",
     )
-    export.need(not is_interleaved or plan.pp > 1, f"num_chunks = {plan.num_chunks}", "chunks need a pipeline")
+    export.need(
+        not is_interleaved or plan.pp > 1, f"num_chunks = {plan.num_chunks}", "chunks need a pipeline"
+    )
     export.need(
         not is_interleaved or plan.num_microbatches % plan.pp == 0,
         f"{plan.num_microbatches} microbatches",

@@ -96,7 +96,9 @@ def _degrees(export: Export) -> dict[str, Any]:
     export.need(plan.sequence_parallel == (plan.tp > 1), shown, "tensor parallelism always divides sequences")
     step = 2 * plan.cp * plan.tp
     length = plan.workload.sequence_length
-    export.need(length % step == 0, f"sequence_length = {length}", f"it takes multiples of 2 x cp x tp = {step}")
+    export.need(
+        length % step == 0, f"sequence_length = {length}", f"it takes multiples of 2 x cp x tp = {step}"
+    )
     always = ({"reduce", "gather"} if plan.sharding != "none" else {"reduce"}) & set(_happening(plan))
     export.need(
         set(plan.overlap) - {"tp"} == always,
@@ -141,7 +143,9 @@ def _training(export: Export) -> dict[str, Any]:
         export.need(value in DTYPES, f'{name} = "{value}"', f"it has {' and '.join(DTYPES)}")
     export.one_of("reduction_dtype", ("float32",), "gradients are reduced in float32")
     if plan.sharding == "none":
-        export.need(whole == "float32", f'master_dtype = "{whole}"', "without FSDP it trains float32 parameters")
+        export.need(
+            whole == "float32", f'master_dtype = "{whole}"', "without FSDP it trains float32 parameters"
+        )
         export.need(
             plan.dtype == whole or plan.tp == plan.pp == 1,
             f'dtype = "{plan.dtype}"',
@@ -177,7 +181,9 @@ def _compile(export: Export) -> dict[str, Any]:
     export.one_of("software", ("compiled", "eager"), "it runs eagerly or compiled")
     is_compiled = plan.software == "compiled"
     export.need(
-        is_compiled or "tp" not in plan.overlap, "overlap of tp", "asynchronous tensor parallelism is compiled"
+        is_compiled or "tp" not in plan.overlap,
+        "overlap of tp",
+        "asynchronous tensor parallelism is compiled",
     )
     return {"enable": is_compiled, "components": ["model", "loss"]}
 

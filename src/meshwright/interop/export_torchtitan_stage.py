@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from meshwright.interop.exported import Export
@@ -24,18 +25,18 @@ def stage_keys(export: Export) -> dict[str, Any]:
         return {}
     if not _has_schedule(export):
         return {}
-    ends = _ends(plan)
-    each = None if ends is None else _layers_per_stage(plan, sum(ends))
-    if ends is None or each is None:
+    dealt = next(_deals(plan), None)
+    if dealt is None:
         shown = ", ".join(map(str, plan.layers_per_stage))
         reason = "it deals blocks out evenly, the remainder to the first stages, with fewer on the first and the last"
         export.refuse(f"layers_per_stage = {shown}", reason)
         return {}
+    first, last, each = dealt
     found = {
         "pipeline_parallel_schedule": NAMES[plan.schedule],
         "pipeline_parallel_microbatch_size": plan.microbatch_size,
-        "pipeline_parallel_first_stage_less_layers": ends[0],
-        "pipeline_parallel_last_stage_less_layers": ends[1],
+        "pipeline_parallel_first_stage_less_layers": first,
+        "pipeline_parallel_last_stage_less_layers": last,
     }
     return {**found, "pipeline_parallel_layers_per_stage": each} if each else found
 
@@ -60,19 +61,19 @@ def _has_schedule(export: Export) -> bool:
     return len(export.refusals) == num_refused
 
 
-def _ends(plan: Plan) -> tuple[int, int] | None:
-    """How many blocks the first and the last stage have less than their share; None where no such numbers exist."""
+def _deals(plan: Plan) -> Iterator[tuple[int, int, int]]:
+    """Ways to say the plan's stages: how many blocks first and last stage have less, and layers of a stage (0: unsaid)."""
     counts, most = plan.layers_per_stage, max(plan.layers_per_stage)
     for total in range(2 * most + 1):
+        each = _layers_per_stage(plan, total)
         share, rest = divmod(plan.model.num_layers + total, len(counts))
         for first in range(total + 1):
             last = total - first
             dealt = [share + (stage < rest) for stage in range(len(counts))]
             dealt[0] -= first
             dealt[-1] -= last
-            if max(first, last) <= share and tuple(dealt) == counts:
-                return first, last
-    return None
+            if each is not None and max(first, last) <= share and tuple(dealt) == counts:
+                yield first, last, each
 
 
 def _layers_per_stage(plan: Plan, less: int) -> int | None:

@@ -129,7 +129,9 @@ class Export:
     def _refuse_what_nobody_has(self) -> None:
         plan = self.plan
         self.need(
-            not plan.split_backward, "split_backward = true", "its schedules run the backward pass in one piece"
+            not plan.split_backward,
+            "split_backward = true",
+            "its schedules run the backward pass in one piece",
         )
         self.one_of("vocabulary", ("ends",), "embedding and head are on the first and the last stage")
         self.need(not plan.device_order, "device_order", "ranks follow the order of the launcher's hosts")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from meshwright.interop.imported import Draft, Option
 from meshwright.specs.error import PlanError
+
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")  # of a shell, also inside an expression
 
 
 class OptionSet:

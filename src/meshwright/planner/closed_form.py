@@ -1,7 +1,8 @@
 """The closed form: step seconds and peak bytes of every candidate of a space at once, from the tables of its parts.
 
-    step   = sum_s t_s + (m - 1) max_s t_s        1F1B on stages of unequal t_s = F_s + B_s, m microbatches; divided by
-             (v interleaved chunks: the fill sum_s t_s - max_s t_s is divided by v; Narayanan et al., arXiv 2104.04473)
+    step   = m t_d + what lies before and behind d + its waits, for the device d that takes longest: 1F1B, m microbatches,
+             t_d = F_d + B_d; (m + p - 1) t on p equal stages (with v interleaved chunks the fill is divided by v;
+             Narayanan et al., arXiv 2104.04473)
            + messages, which the steady state hides where t is longest but not where all are equal
            + what gradients' reductions and parameters' gathers take beyond the computes beside them
            + the optimizer's step of the first device, which ends last and begins the next iteration, and the overhead
@@ -12,6 +13,7 @@ It ranks; what it ranks first is simulated. Nothing here is fitted.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.lowering.refine import MAX_COMPUTES
-from meshwright.lowering.value_size import gradient_size, optimizer_size, parameter_size
+from meshwright.lowering.value_size import StateSize, gradient_size, optimizer_size, parameter_size
 from meshwright.planner import memory_buffer as buffer
 from meshwright.planner.cost_table import EMBEDDING, GRID, HEAD, CostTables
 from meshwright.planner.space import RECOMPUTES, SHARDINGS, Space
@@ -47,19 +49,42 @@ class ClosedForm:
 
 
 def closed_form(space: Space, tables: CostTables) -> ClosedForm:
-    """Evaluate every candidate; those of one pipeline (pp, num_chunks) together."""
-    step, allocated = np.zeros(len(space)), np.zeros(len(space))
+    """Evaluate every candidate; those of one pipeline (pp, num_chunks) together. Tables without prices give no steps."""
+    step, allocated, sizes = np.zeros(len(space)), np.zeros(len(space)), _Sizes.of(space)
     shape = space.pp * (int(space.num_chunks.max()) + 1) + space.num_chunks
     order = np.argsort(shape, kind="stable")
+    is_priced = bool(tables.forward.any())
     for own in np.split(order, np.flatnonzero(np.diff(shape[order])) + 1):
         for begin in range(0, len(own), ROWS_AT_ONCE):
             rows = own[begin : begin + ROWS_AT_ONCE]
-            part = _Pipeline.of(space, tables, rows)
-            step[rows], allocated[rows] = _step_s(part), _allocated(part)
+            part = _Pipeline.of(space, tables, sizes, rows)
+            allocated[rows] = _allocated(part)
+            if is_priced:
+                step[rows] = _step_s(part)
     axes = (space.pp, space.dp, space.cp, space.tp, space.ep)
-    num_communicators = sum((degree > 1).astype(np.int64) for degree in axes)
+    num_communicators = (np.stack(axes) > 1).sum(axis=0)
     context = buffer.CUDA_CONTEXT_BYTES + num_communicators * float(buffer.COMMUNICATOR_BYTES)
-    return ClosedForm(step, allocated, context)
+    return ClosedForm(step, allocated, np.asarray(context, dtype=np.float64))
+
+
+class _Sizes(NamedTuple):
+    """Bytes of one parameter, of its gradient's sum, and by sharding of (parameter, optimizer's state, gradient)."""
+
+    parameter_bytes: int
+    gradient_bytes: int
+    state: Mapping[int, tuple[StateSize, StateSize, StateSize]]
+
+    @classmethod
+    def of(cls, space: Space) -> _Sizes:
+        first = {
+            number: int(np.argmax(space.sharding == number)) for number in np.unique(space.sharding).tolist()
+        }
+        plans = {number: space.plan(row) for number, row in first.items()}
+        state = {
+            n: (parameter_size(plan), optimizer_size(plan), gradient_size(plan)) for n, plan in plans.items()
+        }
+        plan = next(iter(plans.values()))
+        return cls(dtype_bytes(plan.dtype), dtype_bytes(plan.gradient_dtype), state)
 
 
 class _Pipeline(NamedTuple):
@@ -67,6 +92,7 @@ class _Pipeline(NamedTuple):
 
     space: Space
     tables: CostTables
+    sizes: _Sizes
     rows: Ints
     p: int
     v: int
@@ -76,45 +102,49 @@ class _Pipeline(NamedTuple):
     counts: Ints
     forward: Floats
     backward: Floats
+    again: Floats
     dense: Floats
     expert: Floats
 
     @classmethod
-    def of(cls, space: Space, tables: CostTables, rows: Ints) -> _Pipeline:
+    def of(cls, space: Space, tables: CostTables, sizes: _Sizes, rows: Ints) -> _Pipeline:
         p, v = int(space.pp[rows[0]]), int(space.num_chunks[rows[0]])
         layers = split_layers(space.model.num_layers, p * v)
         edges = np.concatenate([[0], np.cumsum(layers)])
-        total = np.concatenate([np.zeros((1, tables.counts.shape[1]), np.int64), np.cumsum(tables.counts, axis=0)])
+        total = np.concatenate(
+            [np.zeros((1, tables.counts.shape[1]), np.int64), np.cumsum(tables.counts, axis=0)]
+        )
         counts = (total[edges[1:]] - total[edges[:-1]]).T
         way = tables.way[rows]
 
         def stages(table: Floats) -> Floats:
-            found = table[way, :EMBEDDING] @ counts
+            found = np.asarray(table[way, :EMBEDDING] @ counts)
             found[:, 0] += table[way, EMBEDDING]
             found[:, -1] += table[way, HEAD]
             return found
 
-        forward, backward = stages(tables.forward), stages(tables.backward)
+        forward, again = stages(tables.forward), stages(tables.again)
+        backward = stages(tables.backward) + again
         received = tables.received[way][:, None]
-        again = received * (space.recompute[rows] == FULL)[:, None]
         forward[:, 1:] += received
+        again[:, 1:] += received * (space.recompute[rows] == FULL)[:, None]
+        backward[:, 1:] += received * (space.recompute[rows] == FULL)[:, None]
         backward[:, :-1] += received
-        backward[:, 1:] += again
         dense = stages(tables.dense)
         if space.model.has_tied_embeddings and p * v == 1:
             dense[:, 0] -= space.model.vocabulary_size * space.model.hidden_size / space.tp[rows]
         return cls(
-            space, tables, rows, p, v, space.num_microbatches[rows], way, tables.group[rows], counts, forward, backward,
-            dense, stages(tables.expert),
+            space, tables, sizes, rows, p, v, space.num_microbatches[rows], way, tables.group[rows], counts,
+            forward, backward, again, dense, stages(tables.expert),
         )  # fmt: skip
 
     def devices(self, of_stage: Floats) -> Floats:
         """Sums over the chunks of a device."""
-        return of_stage.reshape(len(self.rows), self.v, self.p).sum(axis=1)
+        return np.asarray(of_stage.reshape(len(self.rows), self.v, self.p).sum(axis=1))
 
     @property
     def sharding(self) -> Ints:
-        return self.space.sharding[self.rows]
+        return np.asarray(self.space.sharding[self.rows])
 
     def has_beside(self, name: str) -> NDArray[np.bool_]:
         """Does this communication run beside computes?"""
@@ -145,21 +175,52 @@ def _step_s(part: _Pipeline) -> Floats:
         back = np.where(is_sharded, np.maximum(b[:, 0], gather - last_gather), b[:, 0])
         running = m * (front + back)
     else:
-        running = _pipeline_s(part, f + b)
-    return running + _exposed_s(part, gather, last_gather) + part.tables.step_s
+        running = _pipeline_s(part, f, b)
+    return np.asarray(running + _exposed_s(part, gather, last_gather) + part.tables.step_s)
 
 
-def _pipeline_s(part: _Pipeline, t: Floats) -> Floats:
-    """From the first device's first forward to its last backward."""
+def _pipeline_s(part: _Pipeline, f: Floats, b: Floats) -> Floats:
+    """From the first device's first forward to its last backward; `b` with what runs again."""
     send = part.tables.send[part.tables.send_row[part.rows]]
-    longest, total, m, p, v = t.max(axis=1), t.sum(axis=1), part.m, part.p, part.v
-    if v == 1:
-        # a round trip between neighbours holds two messages and one microbatch more than it has hops
-        each = np.maximum(longest, total / p + 2 * send * (p - 1) / p)
-        return np.asarray(total + (m - 1) * each + 2 * (p - 1) * send)
-    rounds, rest = m // p, m % p
-    last = np.where(rest > 0, (v - 1) / v * total + rest * longest / v, 0.0)  # its empty places stay empty
-    return np.asarray(rounds * _round_s(part, longest) + last + (total - longest) / v + 2 * (p - 1) * send)
+    m, p, v = part.m, part.p, part.v
+    again = (
+        part.devices(part.again) / _pieces(part)[:, None]
+    )  # of a stage in pieces only the first runs again early
+    t = f + b
+    longest = t.max(axis=1)
+    once = (
+        t - again
+    )  # what a microbatch passes through: who waits for its gradient has run its forward again meanwhile
+    once[:, -1] += again[:, -1]
+    messages = 2 * (p - 1) * send
+    if v > 1:
+        rounds, rest = m // p, m % p
+        total = once.sum(axis=1)
+        last = np.where(
+            rest > 0, (v - 1) / v * total + rest * longest / v, 0.0
+        )  # its empty places stay empty
+        fill = (total - once.max(axis=1)) / v
+        return np.asarray(rounds * _round_s(part, longest) + last + fill + messages)
+    # a round trip between neighbours holds two messages and one microbatch more than it has hops
+    slower = np.maximum(0.0, t.mean(axis=1) + messages / p - longest)
+    return np.asarray(_busy_and_waiting_s(f, b, once, again, m) + (m - 1) * slower + messages)
+
+
+def _busy_and_waiting_s(f: Floats, b: Floats, once: Floats, again: Floats, m: Ints) -> Floats:
+    """1F1B on unequal stages: the longest over devices of what lies before and behind, m microbatches, and two waits.
+
+    Device d sends p - 1 - d microbatches ahead and then waits until the first has been through all devices behind;
+    at the end the last one takes as long while the device works off those it had sent ahead.
+    """
+    p, found = f.shape[1], np.zeros(len(f))
+    before = np.cumsum(once, axis=1) - once
+    behind = once.sum(axis=1, keepdims=True) - before - once
+    for d in range(p):
+        ahead = np.minimum(p - 1 - d, m - 1)
+        first = np.maximum(0.0, behind[:, d] - ahead * f[:, d] - again[:, d])
+        last = np.where(m > p - d, np.maximum(0.0, behind[:, d] - ahead * b[:, d] - again[:, d]), 0.0)
+        found = np.maximum(found, before[:, d] + m * (f[:, d] + b[:, d]) + first + last)
+    return found
 
 
 def _round_s(part: _Pipeline, longest: Floats) -> Floats:
@@ -169,7 +230,9 @@ def _round_s(part: _Pipeline, longest: Floats) -> Floats:
     most, least = each.max(axis=(1, 2)), each.min(axis=(1, 2))
     is_long = each > ((most + least) / 2)[:, None, None]
     delayed = (np.maximum(is_long.sum(axis=2) - 1, 0)).sum(axis=1) * (most - least)
-    return np.asarray(np.minimum(part.p * longest + delayed, np.maximum(part.p * part.v * most, part.p * longest)))
+    return np.asarray(
+        np.minimum(part.p * longest + delayed, np.maximum(part.p * part.v * most, part.p * longest))
+    )
 
 
 def _bytes(part: _Pipeline, dense: Floats, expert: Floats, each: int, kind: str) -> Floats:
@@ -183,13 +246,7 @@ def _bytes(part: _Pipeline, dense: Floats, expert: Floats, each: int, kind: str)
 
 def _gathered_s(part: _Pipeline) -> tuple[Floats, Floats]:
     """Seconds to gather the first device's parameters piece by piece, and those of one piece."""
-    return _pieces_s(part, dtype_bytes(_formats(part)[0]), "gather")
-
-
-def _formats(part: _Pipeline) -> tuple[str, str]:
-    """Formats of parameters, and of the sums of gradients."""
-    plan = part.space.plan(int(part.rows[0]))
-    return plan.dtype, plan.gradient_dtype
+    return _pieces_s(part, part.sizes.parameter_bytes, "gather")
 
 
 def _pieces(part: _Pipeline) -> Ints:
@@ -204,7 +261,9 @@ def _pieces(part: _Pipeline) -> Ints:
 def _pieces_s(part: _Pipeline, each: int, kind: str) -> tuple[Floats, Floats]:
     """(all pieces of the first device, the piece that holds the embedding)."""
     n, own = _pieces(part), slice(0, None, part.p)
-    ends = part.tables.dense[part.way, EMBEDDING] + (part.tables.dense[part.way, HEAD] if part.p == 1 else 0.0)
+    ends = part.tables.dense[part.way, EMBEDDING] + (
+        part.tables.dense[part.way, HEAD] if part.p == 1 else 0.0
+    )
     blocks = part.dense[:, own].sum(axis=1) - ends
     number = n * part.v
     dense, expert = np.maximum(blocks, 0.0) / number, part.expert[:, own].sum(axis=1) / number
@@ -217,8 +276,7 @@ def _pieces_s(part: _Pipeline, each: int, kind: str) -> tuple[Floats, Floats]:
 def _exposed_s(part: _Pipeline, gather: Floats, first_gather: Floats) -> Floats:
     """What the first device waits for around its step: reductions, the optimizer, gathers."""
     n, own = _pieces(part), part.space
-    grad = dtype_bytes(_formats(part)[1])
-    reduce, last = _pieces_s(part, grad, "reduce")
+    reduce, last = _pieces_s(part, part.sizes.gradient_bytes, "reduce")
     f, b = part.forward[:, 0], part.backward[:, 0]
     earlier = b * (n - 1) / n
     is_zero3 = part.sharding == ZERO3
@@ -231,7 +289,9 @@ def _exposed_s(part: _Pipeline, gather: Floats, first_gather: Floats) -> Floats:
     shared = np.where(part.sharding > 0, own.dp[part.rows] * own.cp[part.rows], 1)
     shards = np.where(part.sharding > 0, part.tables.expert_shards[part.group], 1)
     dense, expert = part.dense[:, :: part.p].sum(axis=1), part.expert[:, :: part.p].sum(axis=1)
-    step = _on_grid(part.tables.step[None, :], np.zeros(len(part.rows), np.int64), dense / shared + expert / shards)
+    step = _on_grid(
+        part.tables.step[None, :], np.zeros(len(part.rows), np.int64), dense / shared + expert / shards
+    )
     return np.asarray(found + np.where(part.sharding > 0, gathers, 0.0) + step)
 
 
@@ -266,7 +326,7 @@ def _in_flight(part: _Pipeline) -> Floats:
     whole, rest = most // (part.p * part.v), most % (part.p * part.v)
     chunk = np.arange(part.v)[None, :, None]
     found = whole[:, None, :] * part.p + np.clip(rest[:, None, :] - chunk * part.p, 0, part.p)
-    return np.minimum(found, m[:, :, None]).reshape(len(part.rows), -1).astype(float)
+    return np.asarray(np.minimum(found, m[:, :, None]).reshape(len(part.rows), -1), dtype=np.float64)
 
 
 def _state(part: _Pipeline) -> tuple[Floats, Floats]:
@@ -275,12 +335,11 @@ def _state(part: _Pipeline) -> tuple[Floats, Floats]:
     shared = (part.space.dp[part.rows] * part.space.cp[part.rows])[:, None]
     shards = part.tables.expert_shards[part.group][:, None]
     state, gradients = np.zeros_like(dense), np.zeros_like(dense)
-    for number in np.unique(part.sharding).tolist():
+    for number, sizes in part.sizes.state.items():
         own = part.sharding == number
-        plan = part.space.plan(int(part.rows[np.flatnonzero(own)[0]]))
-        sizes = (parameter_size(plan), optimizer_size(plan), gradient_size(plan))
         found = [
-            size.num_bytes * (dense / (shared if size.is_shared else 1) + expert / (shards if size.is_shared else 1))
+            size.num_bytes
+            * (dense / (shared if size.is_shared else 1) + expert / (shards if size.is_shared else 1))
             for size in sizes
         ]
         state[own], gradients[own] = (found[0] + found[1])[own], found[2][own]

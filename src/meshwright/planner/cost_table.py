@@ -6,8 +6,9 @@ candidate (pipeline, chunks, data parallelism) is arithmetic on these rows: `clo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,6 @@ from meshwright.planner import memory_buffer as buffer
 from meshwright.planner.space import SHARDINGS, Space
 from meshwright.planner.step_pricing import StepPricing, pricing_of
 from meshwright.simulator.pricing import with_inner
-from meshwright.specs.device import DeviceSpec
 from meshwright.specs.layer_operator import step_operators
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.plan import Plan
@@ -34,7 +34,14 @@ from meshwright.specs.saved import boundary_bytes_per_token, stage_saved_bytes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-WAY = ("tp", "cp", "ep", "sequence_parallel", "microbatch_size", "recompute")  # and expert_tp, and zero3 or not
+WAY = (
+    "tp",
+    "cp",
+    "ep",
+    "sequence_parallel",
+    "microbatch_size",
+    "recompute",
+)  # and expert_tp, and zero3 or not
 GROUP = ("tp", "cp", "ep", "dp")
 # Bytes (or parameters) at which exchanges (or optimizer steps) are priced; between them a line in logarithms.
 GRID = np.logspace(2, 13, 12)
@@ -46,7 +53,7 @@ class CostTables:
     """Rows by way (`way` is every candidate's), columns by part: kinds of blocks, then embedding, then head.
 
     Attributes:
-        forward, backward: seconds of one microbatch, exchanges inside and recomputation included.
+        forward, backward, again: seconds of one microbatch in F, B and R, exchanges inside included.
         received: seconds until a boundary that tensor-parallel devices received in shares is whole.
         saved: bytes that one microbatch in flight keeps.
         dense, expert: parameters on one device before sharding.
@@ -63,6 +70,7 @@ class CostTables:
     way: Ints
     forward: Floats
     backward: Floats
+    again: Floats
     received: Floats
     saved: Floats
     dense: Floats
@@ -70,7 +78,6 @@ class CostTables:
     transient: Floats
     gathered: Floats
     loss: Floats
-    freed: Floats
     table_gradient: Floats
     messages: Floats
     sent: Floats
@@ -87,37 +94,56 @@ class CostTables:
     send_row: Ints
 
 
-def tables_of(space: Space, *, extrapolate: bool = False) -> CostTables:
-    """Price every distinct way, group and boundary of a space once. Raises PlanError as `pricing_of`."""
+def tables_of(space: Space, *, extrapolate: bool = False, is_priced: bool = True) -> CostTables:
+    """The tables of a space, every distinct way, group and boundary asked for once.
+
+    Args:
+        extrapolate: as of `pricing_of`.
+        is_priced: False leaves all seconds at zero: memory needs none, and a space is smaller once it is known.
+
+    Raises PlanError as `pricing_of`.
+    """
     is_sharded = (space.sharding == SHARDINGS.index("zero3")).astype(np.int64)
     way, first = _distinct([*(getattr(space, name) for name in WAY), space.expert_tp, is_sharded])
-    known: dict[str, StepPricing] = {}
-
-    def priced(plan: Plan) -> StepPricing:
-        name = plan.software_class.name
-        if name not in known:
-            known[name] = pricing_of(plan, space.cluster, extrapolate=extrapolate)
-        return known[name]
-
+    group, of_group = _distinct([*(getattr(space, n) for n in GROUP), (space.sharding > 0).astype(np.int64)])
     counts, parts = _parts(space)
-    rows = [_way(plan, priced(plan), parts, space.cluster.devices[0]) for plan in (_alone(space.plan(int(n))) for n in first)]
-    columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-    group, first_of_group = _distinct([*(getattr(space, n) for n in GROUP), (space.sharding > 0).astype(np.int64)])
-    plans = [space.plan(int(n)) for n in first_of_group]
-    exchanges = [_exchanged(_alone(plan), priced(plan)) for plan in plans]
-    any_pricing = priced(plans[0])
+    plans = [_alone(space.plan(int(n))) for n in first]
+    groups = [_alone(space.plan(int(n))) for n in of_group]
+    kept = _columns([_kept(plan, parts) for plan in plans])
+    prices = _Prices(space, extrapolate) if is_priced else None
+    known: dict[tuple[object, ...], float] = {}
+    taken = _columns([_taken_s(plan, prices.of(plan) if prices else None, parts, known) for plan in plans])
+    exchanged = _columns([_exchanged(plan, prices.of(plan) if prices else None) for plan in groups])
     stride = space.dp * space.cp * space.tp
-    send_row, first_send = _distinct([columns["sent"][way].astype(np.int64), stride])
-    send = [
-        _sent_s(space, any_pricing, float(columns["sent"][way[n]]), int(stride[n])) if space.pp.max() > 1 else 0.0
-        for n in first_send.tolist()
-    ]
+    send_row, of_send = _distinct([kept["sent"][way].astype(np.int64), stride])
+    pairs = [(float(kept["sent"][way[n]]), int(stride[n])) for n in of_send.tolist()]
+    pricing = prices.of(groups[0]) if prices else None
     return CostTables(
-        way=way, counts=counts, group=group, step=_stepped(plans[0], any_pricing, space.cluster.devices[0]), step_s=any_pricing.step_s,
-        expert_shards=np.array([expert_sharing_degree(plan) for plan in plans]),
-        **{name: np.array([found[name] for found in exchanges]) for name in exchanges[0]},
-        send=np.array(send), send_row=send_row, **columns,
+        way=way, counts=counts, group=group, step=_stepped(groups[0], pricing),
+        step_s=pricing.step_s if pricing else 0.0, send_row=send_row,
+        send=np.array([_sent_s(space, pricing, size, each) for size, each in pairs]),
+        expert_shards=np.array([expert_sharing_degree(plan) for plan in groups]), **kept, **taken, **exchanged,
     )  # fmt: skip
+
+
+class _Prices:
+    """The pricing of the plans of a space, asked for once for each class of software."""
+
+    def __init__(self, space: Space, extrapolate: bool) -> None:
+        self._cluster, self._extrapolate = space.cluster, extrapolate
+        self._known: dict[str, StepPricing] = {}
+
+    def of(self, plan: Plan) -> StepPricing:
+        """Raises PlanError as `pricing_of`."""
+        name = plan.software_class.name
+        if name not in self._known:
+            self._known[name] = pricing_of(plan, self._cluster, extrapolate=self._extrapolate)
+        return self._known[name]
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Rows with the same names as one array each."""
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
 def _distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
@@ -151,42 +177,63 @@ def _alone(plan: Plan) -> Plan:
     )
 
 
-def _way(plan: Plan, pricing: StepPricing, parts: Sequence[StageLayers], device: DeviceSpec) -> dict[str, Floats | float]:
-    """The rows of one way."""
-    passes = ("B", "R") if plan.recompute == "full" else ("B",)
+def _kept(plan: Plan, parts: Sequence[StageLayers]) -> dict[str, Floats | float]:
+    """Bytes and parameters of one way."""
     tokens, length, context = buffer.local_tokens(plan), plan.workload.sequence_length, saving_context(plan)
     local = [num_local_block_parameters(plan, part) for part in parts]
     ends = [num_local_end_parameters(plan, part) for part in parts]
     whole = StageLayers(0, plan.model.num_layers, True, True)
     boundary = tokens * float(boundary_bytes_per_token(plan.model, plan.dtype))
-    divided = plan.tp if plan.sequence_parallel else 1
-    received = 0.0
-    if plan.tp > 1 and not plan.sequence_parallel:
-        exchange = Exchange(("tp",), algorithm="all_gather")
-        received = pricing.costs.exchange_cost(exchange, boundary, tuple(range(plan.tp))).seconds
     transient = (
         buffer.recomputed_bytes(plan, whole) + buffer.inner_gradient_bytes(plan, whole)
         + buffer.weight_gradient_bytes(plan, whole) + buffer.exchange_bytes(plan, whole)
         + buffer.reduction_bytes(plan, whole)
     )  # fmt: skip
     return {
-        "forward": np.array([_seconds(plan, part, "F", pricing, device) for part in parts]),
-        "backward": np.array([sum(_seconds(plan, part, name, pricing, device) for name in passes) for part in parts]),
-        "received": received,
         "saved": np.array([tokens * stage_saved_bytes(plan.model, part, context, length) for part in parts]),
         "dense": np.array([each.dense + end for each, end in zip(local, ends, strict=True)], dtype=float),
         "expert": np.array([each.expert for each in local], dtype=float),
         "transient": transient,
         "gathered": buffer.gathered_bytes(plan, whole),
         "loss": buffer.loss_bytes(plan),
-        "freed": buffer.freed_logits_bytes(plan),
         "table_gradient": buffer.table_gradient_bytes(plan, whole),
-        "messages": buffer.NUM_MESSAGES * boundary / divided,
+        "messages": buffer.NUM_MESSAGES * boundary / (plan.tp if plan.sequence_parallel else 1),
         "sent": boundary / plan.tp,
     }
 
 
-def _seconds(plan: Plan, part: StageLayers, name: str, pricing: StepPricing, device: DeviceSpec) -> float:
+def _taken_s(
+    plan: Plan,
+    pricing: StepPricing | None,
+    parts: Sequence[StageLayers],
+    known: dict[tuple[object, ...], float],
+) -> dict[str, Floats | float]:
+    """Seconds of one way, nothing where nobody prices; `known` are seconds that ways have in common."""
+    received = 0.0
+    if pricing and plan.tp > 1 and not plan.sequence_parallel:
+        boundary = buffer.local_tokens(plan) * float(boundary_bytes_per_token(plan.model, plan.dtype))
+        exchange = Exchange(("tp",), algorithm="all_gather")
+        received = pricing.costs.exchange_cost(exchange, boundary, tuple(range(plan.tp))).seconds
+
+    def seconds(part: StageLayers, name: str) -> float:
+        # of the choices for recompute only the attention core's changes what B runs
+        special = plan.recompute if name == "B" and plan.recompute == "selective" else ""
+        key = (plan.tp, plan.cp, plan.ep, plan.expert_tp, plan.sequence_parallel, plan.microbatch_size,
+               plan.software_class.name, special, name, part)  # fmt: skip
+        if pricing and key not in known:
+            known[key] = _seconds(plan, part, name, pricing)
+        return known.get(key, 0.0)
+
+    is_again = plan.recompute == "full"
+    return {
+        "forward": np.array([seconds(part, "F") for part in parts]),
+        "backward": np.array([seconds(part, "B") for part in parts]),
+        "again": np.array([seconds(part, "R") if is_again else 0.0 for part in parts]),
+        "received": received,
+    }
+
+
+def _seconds(plan: Plan, part: StageLayers, name: str, pricing: StepPricing) -> float:
     """One pass of one part, as `simulator.price` prices a row of it."""
     shape = microbatch_shape(plan)
     operators = pass_operators(plan, part, name, shape)
@@ -196,14 +243,14 @@ def _seconds(plan: Plan, part: StageLayers, name: str, pricing: StepPricing, dev
     dims = (plan.microbatch_size, plan.workload.sequence_length)
     dtype = "float8" if plan.float8 else plan.dtype
     work = Work(name, shape.num_tokens, dims, dtype, 0.0, 0.0, 1.0, operators, inner)
-    cost = pricing.costs.cost(work, device) if operators else None
+    cost = pricing.costs.cost(work, None) if operators else None
     if cost is None:
         return sum(
             each.count * pricing.costs.exchange_cost(each.exchange, each.bytes, members(plan, each.exchange.axes)).seconds
             for each in inner
         )  # fmt: skip
     ends = [members(plan, each.exchange.axes) for each in inner]
-    return with_inner(cost, work, pricing.costs, pricing.costs, ends, device).seconds
+    return with_inner(cost, work, pricing.costs, pricing.costs, ends, None).seconds
 
 
 def members(plan: Plan, axes: Sequence[str]) -> tuple[int, ...]:
@@ -217,7 +264,7 @@ def members(plan: Plan, axes: Sequence[str]) -> tuple[int, ...]:
     return tuple(found.tolist())
 
 
-def _exchanged(plan: Plan, pricing: StepPricing) -> dict[str, Floats]:
+def _exchanged(plan: Plan, pricing: StepPricing | None) -> dict[str, Floats]:
     """Seconds of reductions and gathers of a group, by `GRID` bytes; of one device 0."""
     algorithm = "reduce_scatter" if plan.sharding != "none" else "ring"
     whole = members(plan, data_axes(plan))
@@ -225,31 +272,34 @@ def _exchanged(plan: Plan, pricing: StepPricing) -> dict[str, Floats]:
     found: dict[str, Floats] = {}
     for suffix, axes, ends in (("", data_axes(plan), whole), ("_expert", expert_data_axes(plan), few)):
         for name, kind in (("reduce", algorithm), ("gather", "all_gather")):
-            needed = len(ends) > 1 and (name == "reduce" or plan.sharding != "none")
+            is_needed = len(ends) > 1 and (name == "reduce" or plan.sharding != "none")
             exchange = Exchange(tuple(axes) or ("dp",), algorithm=kind)
-            found[name + suffix] = np.array(
-                [pricing.costs.exchange_cost(exchange, size, ends).seconds if needed else 0.0 for size in GRID]
-            )
+            found[name + suffix] = np.zeros(len(GRID))
+            if pricing and is_needed:
+                found[name + suffix] = np.array(
+                    [pricing.costs.exchange_cost(exchange, size, ends).seconds for size in GRID]
+                )
     return found
 
 
-def _stepped(plan: Plan, pricing: StepPricing, device: DeviceSpec) -> Floats:
+def _stepped(plan: Plan, pricing: StepPricing | None) -> Floats:
     """Seconds of an optimizer's step by `GRID` parameters."""
-    found = []
+    found: list[float] = []
+    if pricing is None:
+        return np.zeros(len(GRID))
     for size in GRID:
         operators = step_operators(int(size), plan.master_dtype or plan.dtype)
         work = Work("STEP", 0, (int(size),), plan.dtype, 0.0, 0.0, 1.0, operators)
-        found.append(pricing.costs.cost(work, device).seconds)
+        found.append(pricing.costs.cost(work, None).seconds)
     return np.array(found)
 
 
-def _sent_s(space: Space, pricing: StepPricing, num_bytes: float, stride: int) -> float:
+def _sent_s(space: Space, pricing: StepPricing | None, num_bytes: float, stride: int) -> float:
     """Seconds of one message to the next stage: the slowest of the first node's boundaries."""
-    if stride >= space.cluster.num_devices:
+    if pricing is None or stride >= space.cluster.num_devices:
         return 0.0
     node = space.cluster.levels[0].num_devices
     last = max(0, (node // stride) * stride - stride) if stride < node < space.cluster.num_devices else 0
     ends = {(0, stride), (last, last + stride)}
     exchange = Exchange(("pp",), (0, 1))
     return max(pricing.costs.exchange_cost(exchange, num_bytes, pair).seconds for pair in sorted(ends))
-

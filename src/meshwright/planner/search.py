@@ -18,6 +18,7 @@ from meshwright.planner.memory_limit import NUM_NEAREST, Rejection, describe, es
 from meshwright.planner.space import MICROBATCH_SIZES, Space, space_of
 from meshwright.planner.step_prediction import StepProgram, estimate_of, period_s, step_program
 from meshwright.planner.step_pricing import StepPricing, pricing_of
+from meshwright.planner.step_trait import BESIDE
 from meshwright.schedules.order import registered
 from meshwright.simulator.pricing import Prices, price
 from meshwright.specs.cluster import ClusterSpec
@@ -28,10 +29,15 @@ from meshwright.specs.prediction import Prediction
 from meshwright.specs.units import format_bytes, format_seconds
 from meshwright.specs.workload import Workload
 
-NUM_SIMULATED = 32  # candidates that are simulated: the closed form is within a few percent, so the best is among them
-MEMORY_SLACK = 1e-4  # of the closed form's bytes above the estimate's: sums of parameters are rounded up per piece
+NUM_SIMULATED = (
+    32  # candidates that are simulated: the closed form is within a few percent, so the best is among them
+)
+MEMORY_SLACK = (
+    1e-4  # of the closed form's bytes above the estimate's: sums of parameters are rounded up per piece
+)
 NUM_SHOWN = 10  # plans that a result prints
-NUM_REASONS = 3  # parts that are named where two plans are compared
+NUM_REASONS = 3  # parts that are named where two plans are compared,
+LEAST_REASON = 1e-3  # if they differ by this share of the step
 Progress = Callable[[str, float], None]
 
 
@@ -169,21 +175,27 @@ def search(
     begun = time.perf_counter()
     _check(cluster, max_memory_bytes, num_simulated, time_limit_s)
     capacity = min(cluster.memory_bytes, max_memory_bytes or cluster.memory_bytes)
-    space = space_of(model, cluster, workload, fix=fix, forbid=forbid, microbatch_sizes=microbatch_sizes)
-    found = closed_form(space, tables_of(space, extrapolate=extrapolate))
-    fits = np.flatnonzero(found.needed_bytes <= capacity * (1 + MEMORY_SLACK))
+    whole = space_of(model, cluster, workload, fix=fix, forbid=forbid, microbatch_sizes=microbatch_sizes)
+    # memory first: what does not fit is most of a large space, and needs no price
+    needed = closed_form(whole, tables_of(whole, is_priced=False)).needed_bytes
+    fits = np.flatnonzero(needed <= capacity * (1 + MEMORY_SLACK))
     if not len(fits):
-        raise _nothing_fits(space, np.argsort(found.needed_bytes, kind="stable")[: 2 * NUM_NEAREST], capacity)
-    order = fits[np.lexsort((fits, _rounded(found.step_s[fits])))]
+        raise _nothing_fits(whole, np.argsort(needed, kind="stable")[: 2 * NUM_NEAREST], capacity)
+    space = whole.taken(fits)
+    steps = closed_form(space, tables_of(space, extrapolate=extrapolate)).step_s
+    order = np.lexsort((np.arange(len(space)), _rounded(steps)))
     searched = time.perf_counter()
     ends_s = float("inf") if time_limit_s is None else begun + time_limit_s
-    plans, is_complete = _simulated(space, order, found.step_s, capacity, num_simulated, ends_s, progress, extrapolate)
+    plans, is_complete = _simulated(
+        space, order, steps, capacity, num_simulated, ends_s, progress, extrapolate
+    )
     if not plans:
-        raise _nothing_fits(space, order[np.argsort(found.needed_bytes[order], kind="stable")][: 2 * NUM_NEAREST], capacity)
-    ranked = sorted(plans, key=lambda each: (float(f"{each.step.value:.9g}"), each.peak_bytes, each.description))
-    told = tuple(dict.fromkeys((*assumptions, *ranked[0].assumptions))) if assumptions else ()
+        raise _nothing_fits(space, np.argsort(needed[fits], kind="stable")[: 2 * NUM_NEAREST], capacity)
+    ranked = sorted(
+        plans, key=lambda each: (float(f"{each.step.value:.9g}"), each.peak_bytes, each.description)
+    )
     return SearchResult(
-        tuple(ranked), told or tuple(assumptions), len(fits), len(space) - len(fits), searched - begun,
+        tuple(ranked), (*assumptions, *_left_out(whole)), len(fits), len(whole) - len(fits), searched - begun,
         time.perf_counter() - searched, is_complete,
     )  # fmt: skip
 
@@ -198,6 +210,16 @@ def _check(cluster: ClusterSpec, limit: int | None, num_simulated: int, time_lim
         raise PlanError(
             f"{num_simulated} plans to simulate in {time_limit_s} s", allowed="1 or more, in a time above 0"
         )
+
+
+def _left_out(space: Space) -> tuple[str, ...]:
+    """What the space lacks because of the model, for people."""
+    model = space.model
+    if space.tp.max() > 1 or model.vocabulary_size % 2 == 0:
+        return ()
+    return (
+        f"no tensor parallelism: a vocabulary of {model.vocabulary_size} does not divide; give the padded one",
+    )
 
 
 def _rounded(seconds: Any) -> Any:
@@ -222,7 +244,9 @@ def _simulated(
                 progress(describe(plan), len(plans) / min(wanted, len(order)))
             memory = estimate_memory(plan, space.cluster, registered()[plan.schedule])
             if estimated_rejection(plan, memory, capacity) is None:
-                plans.append(simulated(plan, space.cluster, memory, float(closed_form_s[number]), extrapolate))
+                plans.append(
+                    simulated(plan, space.cluster, memory, float(closed_form_s[number]), extrapolate)
+                )
     except KeyboardInterrupt:
         if not plans:
             raise
@@ -273,7 +297,13 @@ def _nothing_fits(space: Space, nearest: Any, capacity: int) -> OutOfMemoryError
 
 
 def reasons(better: PlannedStep, worse: PlannedStep) -> list[tuple[str, float]]:
-    """(kind, seconds) that the better plan saves where positive, the largest differences of the busiest devices first."""
-    kinds = dict.fromkeys((*better.parts, *worse.parts))
+    """(kind, seconds) that the better plan saves where positive, the largest differences of the busiest devices first.
+
+    Only what adds up to the step: communication beside computes counts as the waiting that it causes.
+    """
+    kinds = [kind for kind in dict.fromkeys((*better.parts, *worse.parts)) if kind not in BESIDE]
     saved = [(kind, worse.parts.get(kind, 0.0) - better.parts.get(kind, 0.0)) for kind in kinds]
-    return sorted((pair for pair in saved if pair[1]), key=lambda pair: -abs(pair[1]))[:NUM_REASONS]
+    least = LEAST_REASON * better.step.value
+    return sorted((pair for pair in saved if abs(pair[1]) > least), key=lambda pair: -abs(pair[1]))[
+        :NUM_REASONS
+    ]

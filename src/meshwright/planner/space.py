@@ -90,7 +90,9 @@ class Space:
         for name, values in NAMED.items():
             chosen[name] = values[chosen[name]]
         overlap = self.overlap(int(self.sharding[number]))
-        return Plan.of(self.model, self.cluster, self.workload, **{**chosen, **self.formats, "overlap": overlap})
+        return Plan.of(
+            self.model, self.cluster, self.workload, **{**chosen, **self.formats, "overlap": overlap}
+        )
 
     def taken(self, chosen: Ints | NDArray[np.bool_]) -> Space:
         """The candidates with these numbers, in this order."""
@@ -121,7 +123,9 @@ def space_of(
     wanted, banned = dict(fix or {}), tuple(forbid)
     _check_names(wanted, banned)
     _check_fixed(model, cluster, workload, wanted)
-    sizes = (wanted["microbatch_size"],) if "microbatch_size" in wanted else tuple(sorted(set(microbatch_sizes)))
+    sizes = (
+        (wanted["microbatch_size"],) if "microbatch_size" in wanted else tuple(sorted(set(microbatch_sizes)))
+    )
     rows = [row for row in _rows(model, cluster, workload, sizes, wanted) if _is_wanted(row, wanted, banned)]
     if not rows:
         raise PlanError(
@@ -150,7 +154,11 @@ def _check_names(wanted: Mapping[str, Any], banned: Sequence[str]) -> None:
         if name in NAMED and value not in NAMED[name]:
             allowed = ", ".join(str(each) for each in NAMED[name])
             raise PlanError(f"{name} is fixed to {value!r}, which the search does not try", allowed=allowed)
-        if name in AXES and name not in NAMED and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        if (
+            name in AXES
+            and name not in NAMED
+            and (isinstance(value, bool) or not isinstance(value, int) or value < 1)
+        ):
             raise PlanError(f"{name} is {value!r}", allowed="a whole number from 1")
     known = (*_numbers(), *(value for name in WORDS_THAT_FORBID for value in NAMED[name] if value != "none"))
     for word in banned:
@@ -170,7 +178,9 @@ def _numbers() -> tuple[str, ...]:
     return ("tp", "cp", "ep", "pp", "dp", "sequence_parallel")
 
 
-def _check_fixed(model: ModelSpec, cluster: ClusterSpec, workload: Workload, wanted: Mapping[str, Any]) -> None:
+def _check_fixed(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, wanted: Mapping[str, Any]
+) -> None:
     """What can be said about fixed degrees before anything is enumerated, in words of its own."""
     taken = [(name, int(wanted[name])) for name in ("pp", "dp", "cp", "tp") if name in wanted]
     product = int(np.prod([degree for _, degree in taken])) if taken else 1
@@ -192,12 +202,17 @@ def _check_fixed(model: ModelSpec, cluster: ClusterSpec, workload: Workload, wan
     stages = int(wanted.get("pp", 1)) * int(wanted.get("num_chunks", 1))
     if stages > model.num_layers:
         raise PlanError(
-            f"{stages} stages for the {model.num_layers} layers of {model.name}", allowed="at most as many as layers"
+            f"{stages} stages for the {model.num_layers} layers of {model.name}",
+            allowed="at most as many as layers",
         )
 
 
 def _rows(
-    model: ModelSpec, cluster: ClusterSpec, workload: Workload, sizes: Sequence[int], wanted: Mapping[str, Any]
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    sizes: Sequence[int],
+    wanted: Mapping[str, Any],
 ) -> Iterator[tuple[int, ...]]:
     """Rows in the order of `AXES`."""
     devices, node = cluster.num_devices, cluster.levels[0].num_devices
@@ -207,7 +222,7 @@ def _rows(
                 dp = devices // (tp * cp * pp)
                 if pp > model.num_layers or workload.global_batch % dp:
                     continue
-                for ep in (wanted["ep"],) if "ep" in wanted else _expert_degrees(model, dp * cp, tp):
+                for ep in _expert_degrees(model, dp, cp, tp, wanted.get("ep")):
                     yield from _choices(model, workload, (tp, cp, ep, pp, dp), sizes)
 
 
@@ -256,16 +271,23 @@ def _tensor_degrees(model: ModelSpec, most: int) -> list[int]:
 def _context_degrees(sequence_length: int) -> list[int]:
     """Powers of two that leave every device enough tokens."""
     degrees = [1]
-    while sequence_length % (2 * degrees[-1]) == 0 and sequence_length // (2 * degrees[-1]) >= LEAST_TOKENS_OF_CP:
+    while (
+        sequence_length % (2 * degrees[-1]) == 0
+        and sequence_length // (2 * degrees[-1]) >= LEAST_TOKENS_OF_CP
+    ):
         degrees.append(2 * degrees[-1])
     return degrees
 
 
-def _expert_degrees(model: ModelSpec, num_ranks: int, tp: int) -> list[int]:
-    """Degrees of whole experts on devices of dp x cp; what tensor parallelism shares of them stays its own."""
+def _expert_degrees(model: ModelSpec, dp: int, cp: int, tp: int, wanted: int | None) -> list[int]:
+    """Degrees along devices of dp x cp, from the inside out; one that is asked for may also go along tp."""
     if not model.num_experts:
-        return [1]
-    return [d for d in _divisors(model.num_experts) if num_ranks % d == 0]
+        return [1] if wanted in (None, 1) else []
+    if wanted is None:
+        return [d for d in _divisors(model.num_experts) if dp * cp % d == 0 and (d == 1 or d % cp == 0)]
+    inside = cp if dp * cp % wanted == 0 else cp * tp
+    is_whole = model.num_experts % wanted == 0 and dp * cp * tp % wanted == 0
+    return [wanted] if is_whole and (wanted == 1 or wanted % inside == 0) else []
 
 
 def _is_wanted(row: tuple[int, ...], wanted: Mapping[str, Any], banned: Sequence[str]) -> bool:

@@ -1,8 +1,10 @@
 """Sizing a model and its plan for nodes of eight MI300X: waves of tiles, multiples, messages, links in use.
 
 Paper:      Training Foundation Models on a Full-Stack AMD Platform: Compute, Networking, and System Design,
-            Quentin Anthony, Yury Tokpanov, Skyler Szot, Srivatsan Rajagopal, Praneeth Medepalli, Anna Golubeva and others,
-            2025, arXiv 2511.17127
+            Quentin Anthony, Yury Tokpanov, Skyler Szot, Srivatsan Rajagopal, Praneeth Medepalli, Anna Golubeva,
+            Vasu Shyam, Robert Washbourne, Rishi Iyer, Ansh Chaurasia, Tomas Figliolia, Xiao Yang, Abhinav Sarje,
+            Drew Thorstensen, Amartey Pearson, Zack Grossbart, Jason van Patten, Emad Barsoum, Zhenyu Gu, Yao Fu,
+            Beren Millidge, 2025, arXiv 2511.17127
 Problem:    Dimensions and degrees that suit other GPUs leave compute units and links of this platform idle.
 Idea:       A product [m, k] @ [k, n] in tiles of tm x tn runs in waves over C compute units: with T = ceil(m/tm) ceil(n/tn)
             tiles a share T / (C ceil(T/C)) of them works. Dimensions are multiples of what a tile is made of. Every
@@ -14,7 +16,8 @@ Simulated:  all-reduces by the links of a cluster; no step
 Executed:   no, because the rules need no execution; they are arithmetic on a plan
 Differs:    1. The paper's measured curves (products, collectives over Pollara NICs) are figures that we do not have: rules
             are its, every number to compare with is from elsewhere and says from where.
-            2. A line through all-reduce times is tested on a sweep of Galvatron's, whose GPUs are not these.
+            2. A line through all-reduce times is tested on a sweep of Galvatron's, whose GPUs are not these. It is too fast
+            where small messages go over to large ones: of fifteen sizes, three of 8 and 32 MB miss by 12 to 17 %.
             3. The package's preset of a node is a switch with seven links' rate for each GPU; in groups of two and four it
             would be 7 and 7/3 times too fast. `platform` has one link for each pair, as the paper says.
             4. Tiles are the larger sizes with which the package prices matrix products; a library has more.
@@ -38,7 +41,7 @@ from meshwright.specs.cluster_source import Cluster
 from meshwright.specs.device import DeviceSpec, Link
 from meshwright.specs.error import SpecError
 from meshwright.specs.layers import StageLayers
-from meshwright.specs.operator import Operator
+from meshwright.specs.operator import Operator, total_flops
 from meshwright.specs.plan import Plan
 from meshwright.specs.stage_work import block_operators, head_operators
 
@@ -123,6 +126,7 @@ LEAST_MESSAGE_BYTES = 32e6
 # Smaller tiles always fill waves, but load too much for each FLOP to reach the peak.
 LARGE_TILES = tuple((tm, tn) for tm, tn in TILES if tm * tn >= 128 * 128)
 GOOD_WAVES = 0.80  # below it, a fifth of the compute units idles: more than most other choices cost
+LEAST_SHARE = 0.01  # of the forward pass's FLOPs; what is below, such as a router, may be of any size
 LARGE_MESSAGE_BYTES = 1e9  # in which latency is lost
 # Milliseconds by megabytes (of 2^20 bytes) on 8, 4 and 2 GPUs on which the line is fitted (source as in the claims).
 SWEEP_MS: Mapping[int, Mapping[int, float]] = {
@@ -208,7 +212,7 @@ def wave_efficiency(num_tiles: int, num_units: int = NUM_COMPUTE_UNITS) -> float
 def best_waves(m: int, n: int) -> float:
     """Wave efficiency of a product with m x n results, by the large tile that suits it best."""
     return max(
-        wave_efficiency(-(-m // tm) * -(-n // tn)) * _filled(m, tm) * _filled(n, tn) for tm, tn in TILES
+        wave_efficiency(-(-m // tm) * -(-n // tn)) * _filled(m, tm) * _filled(n, tn) for tm, tn in LARGE_TILES
     )
 
 
@@ -235,12 +239,14 @@ def advice(plan: Plan, cluster: ClusterSpec) -> tuple[str, ...]:
 
 
 def _products(plan: Plan) -> Iterable[Operator]:
-    """Matrix products of the forward pass on one device, equal ones once."""
+    """Matrix products of the forward pass on one device that matter, equal ones once."""
     model, shape = plan.model, microbatch_shape(plan)
     blocks = [block for block, _ in model.block_kinds(0, model.num_layers)]
     operators = [each for block in blocks for each in block_operators(model, "F", shape, block)]
     operators += head_operators(model, "F", shape)
-    return (each for each in dict.fromkeys(operators) if each.kind in ("matmul", "grouped_matmul"))
+    products = [each for each in dict.fromkeys(operators) if each.kind in ("matmul", "grouped_matmul")]
+    least_flops = LEAST_SHARE * total_flops(products)
+    return (each for each in products if each.total_flops >= least_flops)
 
 
 def _multiples(products: Iterable[Operator]) -> Iterable[str]:

@@ -13,8 +13,8 @@ Idea:       Tensor parallelism of degree t inside a node, p pipeline stages betw
 Kind:       recipe (its schedule is schedules/interleaved_1f1b.py)
 Simulated:  the step of rows of Table 1 by the plan's program and fitted kernels and collectives; bubbles by equal costs
 Executed:   no, because the rows need 32 A100 or more; the schedule runs on gloo for plans that fit (`train`)
-Differs:    1. Messages between stages are sent whole by each tensor-parallel rank. The paper's scatter and gather, which
-            sends 1/t of them and gathers in the node, is communication that this file does not have yet.
+Differs:    1. Every tensor-parallel rank sends 1/t of a message between stages, and the receivers gather it in the node, as
+            the paper's scatter and gather does; without it there is nothing here to compare with yet.
             2. F counts attention to all tokens, as the kernels of 2021 and these plans compute it; FLOPs that other
             commands print count the earlier tokens only.
             3. Parameters are counted from the tensors, with the final norm that P leaves out.

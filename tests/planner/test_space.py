@@ -1,0 +1,103 @@
+"""The search space: whole, without what cannot be, and one message for what contradicts itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwright.planner.space import AXES, Space, space_of
+from meshwright.specs import Cluster, ModelSpec, Workload, load_model
+from meshwright.specs.error import MeshwrightError, PlanError
+
+MODEL = ModelSpec.decoder(8, 1024, 16, num_kv_heads=4, intermediate_size=4096, vocabulary_size=1024)
+
+
+def space(cluster: str = "2x8xH100", batch: int = 32, sequence: int = 4096, **choices: Any) -> Space:
+    return space_of(choices.pop("model", MODEL), Cluster(cluster), Workload(batch, sequence), **choices)
+
+
+def test_every_candidate_is_a_plan_and_none_comes_twice() -> None:
+    found = space(sequence=16384, microbatch_sizes=(1, 2))
+    rows = np.stack([getattr(found, name) for name in AXES], axis=1)
+    assert len(np.unique(rows, axis=0)) == len(found) > 500
+    for number in range(0, len(found), 7):
+        plan = found.plan(number)
+        assert plan.num_devices == plan.world_size == 16
+        assert plan.num_microbatches == found.num_microbatches[number]
+        assert plan.expert_tp == found.expert_tp[number]
+        assert plan.sharding != "zero3" or plan.pp == 1
+        assert all(plan.layers_per_stage)
+
+
+def test_degrees_divide_what_they_must() -> None:
+    found = space(sequence=16384)
+    assert set(found.tp) == {1, 2, 4, 8} and set(found.cp) == {1, 2, 4}
+    assert set(found.pp) == {1, 2, 4, 8} and set(found.dp) == {1, 2, 4, 8, 16}
+    assert not (found.sequence_parallel & (found.tp == 1)).any()
+    assert ((found.num_chunks > 1) == (found.schedule == 1)).all()
+    assert set(space(sequence=4096).cp) == {1}
+
+
+def test_experts_are_divided_along_data_parallel_devices() -> None:
+    found = space(model=load_model("mixtral-8x7b"), microbatch_sizes=(1,))
+    assert set(found.ep) == {1, 2, 4, 8} and (found.dp * found.cp % found.ep == 0).all()
+    for number in range(0, len(found), 11):
+        found.plan(number)
+
+
+def test_experts_fill_the_context_parallel_devices_inside_them() -> None:
+    found = space("4x8xH100", sequence=16384, model=load_model("mixtral-8x7b"), microbatch_sizes=(1,))
+    inside = found.ep[(found.cp > 1) & (found.ep > 1)] % found.cp[(found.cp > 1) & (found.ep > 1)]
+    assert len(inside) and not inside.any()
+    along_tp = space(model=load_model("mixtral-8x7b"), fix={"ep": 8, "tp": 8, "pp": 2, "microbatch_size": 1})
+    assert set(along_tp.expert_tp) == {1}
+    with pytest.raises(PlanError, match="ep=3"):
+        space(model=load_model("mixtral-8x7b"), fix={"ep": 3})
+
+
+def test_what_is_fixed_stays_and_what_is_forbidden_goes() -> None:
+    fixed = space(fix={"tp": 4, "pp": 2, "recompute": "full", "dtype": "bfloat16"})
+    assert set(fixed.tp) == {4} and set(fixed.pp) == {2} and fixed.plan(0).dtype == "bfloat16"
+    assert {fixed.plan(n).recompute for n in range(len(fixed))} == {"full"}
+    free = space(forbid=("pp", "zero3", "full"))
+    chosen = [free.plan(n) for n in range(len(free))]
+    assert {plan.pp for plan in chosen} == {1} and {plan.sharding for plan in chosen} == {"none", "zero1"}
+    assert {plan.recompute for plan in chosen} == {"none", "selective"}
+    assert set(space(forbid=("sequence_parallel", "tp")).tp) == {1}
+
+
+def test_a_tensor_degree_beyond_a_node_has_to_be_asked_for() -> None:
+    assert space(fix={"tp": 16}).tp.min() == 16 and space().tp.max() == 8
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ({"fix": {"tp": 3}}, "tensor-parallel degree 3|does not divide"),
+        ({"fix": {"tp": 8, "pp": 4}}, "does not divide the 16 devices"),
+        ({"fix": {"tp": 1, "pp": 1, "dp": 4, "cp": 1}}, "does not divide the 16 devices"),
+        ({"fix": {"dp": 16, "microbatch_size": 4}}, "not a multiple of dp x microbatch_size = 64"),
+        ({"batch": 7, "fix": {"dp": 16}}, "not a multiple"),
+        ({"batch": 7, "fix": {"pp": 1, "tp": 2}}, "no plan puts a batch of 7"),
+        ({"fix": {"pp": 16}}, "16 stages for the 8 layers"),
+        ({"fix": {"cp": 2}, "forbid": ("cp",)}, "both fixed and forbidden"),
+        ({"fix": {"sharding": "zero3"}, "forbid": ("zero3",)}, "both fixed and forbidden"),
+        ({"fix": {"sharding": "zero3", "pp": 2}}, "no plan puts"),
+        ({"fix": {"schedule": "gpipe"}}, "does not try"),
+        ({"fix": {"wings": 2}}, "no 'wings' to fix"),
+        ({"fix": {"tp": "many"}}, "whole number"),
+        ({"forbid": ("wings",)}, "no 'wings' to forbid"),
+        ({"forbid": ("none",)}, "no 'none' to forbid"),
+    ],
+)
+def test_contradictions_get_one_message(choices: dict[str, Any], words: str) -> None:
+    with pytest.raises(MeshwrightError, match=words) as caught:
+        space(**choices)
+    assert caught.value.exit_code == 2
+
+
+def test_the_message_says_what_was_fixed_and_forbidden() -> None:
+    with pytest.raises(PlanError, match="tp=8 fixed and dp forbidden"):
+        space(fix={"tp": 8}, forbid=("dp",), batch=32, model=MODEL, cluster="64x8xH100")
