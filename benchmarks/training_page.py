@@ -242,7 +242,9 @@ def fidelity_blocks(text: str) -> dict[str, str]:
         behind = [line for line in part.split("\n## ", 1)[0].splitlines() if line.startswith("behind ")]
         found[f"left out {left_out}"] = "\n".join([table, "", *[f"- {line}" for line in behind]])
     part = text.split("three of its rows choose its software class\n", 1)[1].split("\n## ", 1)[0]
-    found["chosen class"] = "\n".join(joined_cells([line for line in part.splitlines() if line.startswith("|")]))
+    found["chosen class"] = "\n".join(
+        joined_cells([line for line in part.splitlines() if line.startswith("|")])
+    )
     claims = [line for line in text.splitlines() if line.startswith(("pass: ", "FAIL: "))]
     found["claims"] = "\n".join(f"- {line}" for line in claims)
     return found

@@ -15,9 +15,7 @@ from meshwright.cli.app import app
 from meshwright.cli.command import SHARED
 from tests.cli.running import Runner, start
 
-COMMANDS = (
-    "calibrate check compare export import list plan quickstart reproduce show simulate systems train validate".split()
-)
+COMMANDS = "calibrate check compare export import list plan quickstart reproduce show simulate systems train validate".split()
 SIMULATE = ("simulate", "--schedule", "1f1b", "-p", 2, "-m", 2)
 # What every rule is tried on; {plan} and {trace} are files. The rest trains or measures, see test_training.
 QUICK: dict[str, tuple[object, ...]] = {
@@ -26,7 +24,19 @@ QUICK: dict[str, tuple[object, ...]] = {
     "simulate plan": ("simulate", "{plan}"),
     "check": ("check", "--schedule", "zb_h1"),
     "check plan": ("check", "{plan}"),
-    "plan": ("plan", "gpt2", "2xH100", "--global-batch", 8, "--seq", 1024, "--fix", "recompute=none", "--top", 2),
+    "plan": (
+        "plan",
+        "gpt2",
+        "2xH100",
+        "--global-batch",
+        8,
+        "--seq",
+        1024,
+        "--fix",
+        "recompute=none",
+        "--top",
+        2,
+    ),
     "show model": ("show", "gpt2"),
     "show plan": ("show", "{plan}"),
     "show trace": ("show", "{trace}"),

@@ -130,7 +130,9 @@ def test_works_with_operators_and_exchanges_inside_round_trip() -> None:
     assert [view.work for view in back.instructions(1)] == [view.work for view in program.instructions(1)]
     assert back.digest() == program.digest()
     plain = to_text(with_works(lowered("1f1b", 2, 2), {("F", 0): Work("F", 7, operators=operators)}))
-    assert "],[]]" not in plain, "what is not there is not written: texts from before such exchanges stay as they were"
+    assert "],[]]" not in plain, (
+        "what is not there is not written: texts from before such exchanges stay as they were"
+    )
     without = from_text(plain)
     assert without.tables.works[0].operators == operators and not without.tables.works[0].inner
 

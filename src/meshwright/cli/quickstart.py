@@ -58,6 +58,7 @@ def quickstart(
     Ctrl-C ends it with what was reached.
     """
     from meshwright import api
+    from meshwright.planner.enumerate import Ranking
     from meshwright.specs import Cluster, ModelSpec
     from meshwright.specs.error import SpecError
 
@@ -75,6 +76,7 @@ def quickstart(
     ranking = api.plan(
         model, cluster, global_batch=BATCH, seq=SEQUENCE, profile=profile, fix={"split_backward": False}
     )
+    assert isinstance(ranking, Ranking), "processes of this machine are ranked, not searched"
     if compares:
         return run_every_plan(out, ranking, cluster, profile, rounds)
     show_now(out, plan_table(ranking))
