@@ -18,6 +18,7 @@ from pathlib import Path
 
 from training_baselines import Predictor, closed_form, fit_closed_form, median_utilisation
 
+from meshwright.evidence.cross_validation import group_of
 from meshwright.evidence.training_error import MeasuredStep, RowPrediction, Score
 from meshwright.evidence.training_score import Line, Summary, newest_releases, score_table
 from meshwright.evidence.validate_training import read_rows
@@ -116,7 +117,7 @@ def cross_validated(
     rows: Sequence[MeasuredStep], fit: Callable[[Sequence[MeasuredStep]], Predictor], left_out: str
 ) -> Predicted:
     """Seconds of every row by a model that learned from the rows of other sources, or other models."""
-    keys = [key(row, left_out) for row in rows]
+    keys = [group_of(row, left_out) for row in rows]
     predicted: dict[str, float] = {}
     for tested in sorted(set(keys)):
         inside = [row for row, one in zip(rows, keys, strict=True) if one == tested]
@@ -124,11 +125,6 @@ def cross_validated(
         seconds = fit(rest)(inside)
         predicted |= {row.row_id: second for row, second in zip(inside, seconds, strict=True)}
     return predicted
-
-
-def key(row: MeasuredStep, left_out: str) -> str:
-    """What is left out together: a source, or a model in all sources, however they spell it."""
-    return row.source if left_out == "source" else row.values["model"].lower().replace("_", "-")
 
 
 def scored(rows: Sequence[MeasuredStep], predicted: Predicted) -> Summary:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright.costs.step_profile import width_of
 from meshwright.evidence.cross_validation import (
     SHARE,
     By,
@@ -23,6 +22,7 @@ from meshwright.evidence.cross_validation import (
 from meshwright.evidence.fit_steps import logarithms
 from meshwright.evidence.step_data import measured_steps
 from meshwright.evidence.training_table import TrainingRow, read_training_table
+from meshwright.evidence.width_fit import width_of
 from meshwright.planner.step_prediction import simulated_s, step_program
 from meshwright.planner.step_trait import TRAITS
 from meshwright.specs.error import SpecError

@@ -150,7 +150,7 @@ def plan_subject(
     from meshwright.lowering import lower, place
     from meshwright.lowering.mesh import device_order
     from meshwright.planner.candidate import materialised
-    from meshwright.planner.memory_limit import describe
+    from meshwright.planner.description import describe
     from meshwright.planner.step_pricing import is_gpu_cluster
 
     spec = cluster_of(plan, cluster)
@@ -167,8 +167,8 @@ def plan_subject(
 
 def _gpu_subject(plan: Plan, cluster: ClusterSpec, schedule: Schedule, extrapolate: bool) -> Subject:
     """The quotient program that `predict_step` simulates, with its prices."""
+    from meshwright.planner.description import describe
     from meshwright.planner.memory_estimate import estimate_memory
-    from meshwright.planner.memory_limit import describe
     from meshwright.planner.step_prediction import step_program
     from meshwright.planner.step_pricing import pricing_of
 

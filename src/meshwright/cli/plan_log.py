@@ -75,7 +75,7 @@ def _values(number: int) -> str:
 
 def _page(found: LogComparison, notes: list[str]) -> Report:
     """The page of `compare PLAN LOG`: the step beside the measured one, and what it is made of."""
-    from meshwright.planner.memory_limit import describe
+    from meshwright.planner.description import describe
     from meshwright.reports.report import DataTable, Figure, Report
 
     run, predicted, plan = found.run, found.predicted, found.plan

@@ -65,7 +65,7 @@ def training_result(done: Training) -> Result:
     from rich.text import Text
 
     from meshwright import api
-    from meshwright.planner.memory_limit import describe
+    from meshwright.planner.description import describe
 
     data = training_figures(done)
     view: list[Any] = [Text(describe(done.plan), style="bold"), training_sentence(done)]
@@ -121,7 +121,7 @@ def training_page(
 ) -> Any:
     """The page: both timelines, memory, loss, the comparison; `parts` are further fields of a Report."""
     from meshwright.ir import metrics
-    from meshwright.planner.memory_limit import describe
+    from meshwright.planner.description import describe
     from meshwright.reports.quantity import quantity
     from meshwright.reports.report import Figure, Report
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
-
-import numpy as np
 
 from meshwright.costs.step_costs import StepConstants
 from meshwright.specs.error import SpecError, UnknownNameError
@@ -114,20 +112,3 @@ def packaged_step_profile() -> StepProfile:
     """The profile that comes with the package (see `evidence.fit_steps`)."""
     text = (resources.files("meshwright.costs") / "profiles" / "steps.json").read_text(encoding="utf-8")
     return StepProfile.from_dict(json.loads(text))
-
-
-def width_of(
-    errors: Sequence[float], traits: Sequence[Mapping[str, float]], names: Sequence[str], share: float
-) -> Width:
-    """The linear half width that contains `share` of the absolute errors and is narrow elsewhere: quantile regression,
-    as a linear program over base and slopes, which are not negative."""
-    from scipy.optimize import linprog
-
-    size = len(errors)
-    columns = np.array([[1.0, *(each.get(name, 0.0) for name in names)] for each in traits])
-    above, below = np.full(size, share / size), np.full(size, (1.0 - share) / size)
-    cost = np.concatenate([np.full(columns.shape[1], 1e-6), above, below])
-    equal = np.hstack([columns, np.eye(size), -np.eye(size)])
-    found = linprog(cost, A_eq=equal, b_eq=np.abs(errors), bounds=(0, None), method="highs")
-    base, *slopes = map(float, found.x[: columns.shape[1]])
-    return Width(base, dict(zip(names, slopes, strict=True)))

@@ -13,10 +13,11 @@ from typing import Literal
 
 import numpy as np
 
-from meshwright.costs.step_profile import StepFit, Width, width_of
+from meshwright.costs.step_profile import StepFit, Width
 from meshwright.evidence.fit_steps import Linearised, fitted, linearised, logarithms, source_weights, start
 from meshwright.evidence.step_data import MeasuredStep, Progress, measured_steps
 from meshwright.evidence.training_table import TrainingRow
+from meshwright.evidence.width_fit import width_of
 from meshwright.planner.step_prediction import StepEstimate, predict_step
 from meshwright.planner.step_trait import TRAITS, step_traits
 from meshwright.specs.error import SpecError

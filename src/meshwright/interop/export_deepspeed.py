@@ -94,18 +94,7 @@ def _check_precision(export: Export) -> None:
     plan = export.plan
     export.one_of("dtype", DTYPES.values(), f"it trains in {', '.join(DTYPES.values())}")
     export.one_of("float8", ("",), "it has no float8 products")
-    kept = plan.dtype if plan.sharding == "zero3" else ""
-    expected = "float32" if plan.dtype != "float32" else kept
-    export.need(
-        plan.master_dtype == expected,
-        f'master_dtype = "{plan.master_dtype}"',
-        "the optimizer's copy is float32, and there is none in float32",
-    )
-    export.need(
-        plan.reduction_dtype in (plan.dtype, "float32"),
-        f'reduction_dtype = "{plan.reduction_dtype}"',
-        f"gradients are summed in {plan.dtype} or in float32",
-    )
+    export.check_float32_copies()
     export.need(
         plan.dtype != "float16" or plan.reduction_dtype != "float32" or plan.sharding != "none",
         'reduction_dtype = "float32"',

@@ -140,17 +140,7 @@ def _batch(export: Export) -> Options:
 def _precision(export: Export) -> Options:
     plan = export.plan
     export.one_of("dtype", PRECISIONS, f"it trains in {', '.join(PRECISIONS)}")
-    kept = plan.dtype if plan.sharding == "zero3" else ""
-    export.need(
-        plan.master_dtype == ("float32" if plan.dtype != "float32" else kept),
-        f'master_dtype = "{plan.master_dtype}"',
-        "the optimizer's copy is float32, and there is none in float32",
-    )
-    export.need(
-        plan.reduction_dtype in (plan.dtype, "float32"),
-        f'reduction_dtype = "{plan.reduction_dtype}"',
-        f"gradients are summed in {plan.dtype} or in float32",
-    )
+    export.check_float32_copies()
     found = _flags(*filter(None, [PRECISIONS.get(plan.dtype, "")]))
     if plan.dtype == "bfloat16" == plan.reduction_dtype:
         found += _flags("--grad-reduce-in-bf16")

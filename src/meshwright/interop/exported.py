@@ -103,6 +103,21 @@ class Export:
         value = getattr(self.plan, name)
         self.need(value in allowed, f'{name} = "{value}"', reason)
 
+    def check_float32_copies(self) -> None:
+        """The optimizer's copy is float32 and gradients are summed in the plan's format or in float32."""
+        plan = self.plan
+        kept = plan.dtype if plan.sharding == "zero3" else ""
+        self.need(
+            plan.master_dtype == ("float32" if plan.dtype != "float32" else kept),
+            f'master_dtype = "{plan.master_dtype}"',
+            "the optimizer's copy is float32, and there is none in float32",
+        )
+        self.need(
+            plan.reduction_dtype in (plan.dtype, "float32"),
+            f'reduction_dtype = "{plan.reduction_dtype}"',
+            f"gradients are summed in {plan.dtype} or in float32",
+        )
+
     def check_experts(self) -> None:
         """An expert degree needs experts that divide by it."""
         plan, num_experts = self.plan, self.plan.model.num_experts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,12 +62,7 @@ class Unshard:
                         before.append(min(at, first))
                         lists.append(device)
                         rows.append((stage, int(c.hop[first]), part, numbers[g]))
-        table = np.array(rows)
-        new = Columns.of(
-            len(rows), effect=effect, stage=table[:, 0], hop=table[:, 1], part=table[:, 2], exchange=table[:, 3],
-            stream=stream,
-        )  # fmt: skip
-        return program.inserted(np.array(before), np.array(lists), new)
+        return _with_gathers(program, effect, stream, before, lists, rows)
 
     def _reading_gathered(self, program: Program) -> Program:
         """Computes read gathered parameters instead of the shards, stage by stage, where these are gathered."""
@@ -145,12 +140,23 @@ class GatherParameters:
                     before.append(int(program.offsets[device + 1]))
                     lists.append(device)
                     rows.append((stage, int(c.hop[row]), part, numbers[g]))
-        table = np.array(rows)
-        new = Columns.of(
-            len(rows), effect=effect, stage=table[:, 0], hop=table[:, 1], part=table[:, 2], exchange=table[:, 3],
-            stream=stream,
-        )  # fmt: skip
-        return program.inserted(np.array(before), np.array(lists), new)
+        return _with_gathers(program, effect, stream, before, lists, rows)
+
+
+def _with_gathers(
+    program: Program,
+    effect: int,
+    stream: int,
+    before: Sequence[int],
+    lists: Sequence[int],
+    rows: Sequence[tuple[int, int, int, int]],
+) -> Program:
+    """The program with a gather before each of these rows of its lists; of each its stage, hop, part and exchange."""
+    stage, hop, part, exchange = np.array(rows).T
+    new = Columns.of(
+        len(rows), effect=effect, stage=stage, hop=hop, part=part, exchange=exchange, stream=stream
+    )
+    return program.inserted(np.array(before), np.array(lists), new)
 
 
 def _with_exchanges(

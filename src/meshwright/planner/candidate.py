@@ -18,8 +18,9 @@ from meshwright.ir.verify import verify
 from meshwright.lowering.lower import lower
 from meshwright.lowering.mesh import device_order
 from meshwright.lowering.place import place
+from meshwright.planner.description import describe, sentence
 from meshwright.planner.memory_estimate import MemoryEstimate, estimate_memory
-from meshwright.planner.memory_limit import Rejection, describe, estimated_rejection, rejection
+from meshwright.planner.memory_limit import Rejection, estimated_rejection, rejection
 from meshwright.planner.step_prediction import (
     ITERATIONS,
     StepEstimate,
@@ -35,7 +36,6 @@ from meshwright.simulator.simulate import run, simulate_priced
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.plan import Plan
 from meshwright.specs.prediction import Prediction, weakest
-from meshwright.specs.units import format_bytes, format_seconds
 
 # Up to here every device has lists of its own, as in the trace of an execution; above it the data-parallel axis stays
 # collapsed: its devices do the same, and nobody reads a timeline of more.
@@ -78,11 +78,7 @@ class Candidate:
         self.plan.save(path)
 
     def __str__(self) -> str:
-        low, high = format_seconds(self.step.low), format_seconds(self.step.high)
-        return (
-            f"{self.description}: step {format_seconds(self.step.value)} ({low} to {high}, {self.step.basis}), "
-            f"{self.tokens_per_s:,.0f} tokens/s, bubble {self.bubble:.1%}, peak {format_bytes(self.peak_bytes)}"
-        )
+        return sentence(self)
 
     def __repr__(self) -> str:
         return f"<Candidate {self}>"
@@ -161,7 +157,7 @@ def predict_on_gpus(
     The step's overhead lies between the iterations, so that they follow each other at the step's distance; no row shows
     it. The trace has no memory curves: what GPUs hold is `estimate_memory`'s to say. Its metadata carry step and parts.
     """
-    prices = price(made.wiring, pricing.costs, pricing.costs, made.placement)
+    prices = made.priced(pricing.costs)
     times = replay(
         made.wiring, prices.seconds, prices.latency_s, prices.cost_of_row, iterations=iterations, host="asynchronous"
     )  # fmt: skip

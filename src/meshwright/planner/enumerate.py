@@ -8,7 +8,8 @@ from typing import Any, overload
 
 from meshwright.costs.cost import CommunicationModel, CostModel
 from meshwright.planner.candidate import Candidate, evaluate
-from meshwright.planner.memory_limit import Rejection, describe, out_of_memory
+from meshwright.planner.description import describe
+from meshwright.planner.memory_limit import Rejection, out_of_memory
 from meshwright.planner.step_prediction import ITERATIONS
 from meshwright.schedules.order import Schedule
 from meshwright.specs.cluster import ClusterSpec

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from meshwright.ir.program import Program
 from meshwright.ir.verify import Verification
 from meshwright.lowering.place import Placement
+from meshwright.planner.description import describe
 from meshwright.planner.memory_estimate import MemoryEstimate
 from meshwright.specs.error import OutOfMemoryError
 from meshwright.specs.plan import Plan
@@ -98,30 +99,19 @@ def largest_holders(program: Program, device: int, bound_bytes: float) -> tuple[
     return tuple(sorted([*held, (IN_FLIGHT, max(0, rest))], key=lambda pair: -pair[1]))
 
 
-def out_of_memory(rejected: Sequence[Rejection]) -> OutOfMemoryError:
-    """The error for a search in which nothing fits: the nearest misses and the holders of the nearest one."""
+def out_of_memory(
+    rejected: Sequence[Rejection], num_plans: int | None = None, fewer: str = ""
+) -> OutOfMemoryError:
+    """The error for a search in which nothing fits: the nearest misses and the holders of the nearest one.
+
+    `num_plans`: of the search, where not all of its rejections are given. `fewer`: advice besides the usual.
+    """
     nearest = sorted(rejected, key=lambda miss: miss.excess_bytes)[:NUM_NEAREST]
     lines = [f"  {describe(miss.plan)}: {miss.reason}" for miss in nearest]
-    given = "\n".join([f"none of {len(rejected)} plans fits; the nearest misses are", *lines])
+    given = "\n".join([f"none of {num_plans or len(rejected)} plans fits; the nearest misses are", *lines])
     return OutOfMemoryError(
         given,
         holders=nearest[0].holders,
         allowed=f"plans within {format_bytes(nearest[0].available_bytes)} on every device",
-        next="take more devices, a smaller model, or a shorter sequence",
+        next="take more devices, a smaller model, or a shorter sequence" + fewer,
     )
-
-
-def describe(plan: Plan) -> str:
-    """A plan in a few words: degrees, schedule, microbatch, what is recomputed and split."""
-    degrees = {"tp": plan.tp, "cp": plan.cp, "ep": plan.ep}
-    words = [
-        f"pp={plan.pp} dp={plan.dp}",
-        *(f"{axis}={degree}" for axis, degree in degrees.items() if degree > 1),
-        plan.sharding if plan.sharding != "none" else "",
-        plan.schedule if plan.pp > 1 else "",
-        f"microbatch {plan.microbatch_size}",
-    ]
-    recomputes = {"none": [], "full": ["recompute"]}
-    words += recomputes.get(plan.recompute, [f"recompute {plan.recompute}"])
-    words += ["split backward"] if plan.split_backward else []
-    return " ".join(word for word in words if word)

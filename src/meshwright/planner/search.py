@@ -13,20 +13,21 @@ import numpy as np
 from meshwright.ir.table import Kind
 from meshwright.planner.closed_form import closed_form
 from meshwright.planner.cost_table import tables_of
+from meshwright.planner.description import describe, sentence
 from meshwright.planner.memory_estimate import MemoryEstimate, estimate_memory
-from meshwright.planner.memory_limit import NUM_NEAREST, Rejection, describe, estimated_rejection
+from meshwright.planner.memory_limit import NUM_NEAREST, Rejection, estimated_rejection, out_of_memory
 from meshwright.planner.space import MICROBATCH_SIZES, Space, space_of
 from meshwright.planner.step_prediction import StepProgram, estimate_of, period_s, step_program
 from meshwright.planner.step_pricing import StepPricing, pricing_of
 from meshwright.planner.step_trait import BESIDE
 from meshwright.schedules.order import registered
-from meshwright.simulator.pricing import Prices, price
+from meshwright.simulator.pricing import Prices
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.error import OutOfMemoryError, PlanError
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import Plan
 from meshwright.specs.prediction import Prediction
-from meshwright.specs.units import format_bytes, format_seconds
+from meshwright.specs.units import format_bytes
 from meshwright.specs.workload import Workload
 
 NUM_SIMULATED = (
@@ -90,11 +91,7 @@ class PlannedStep:
         self.plan.save(path)
 
     def __str__(self) -> str:
-        low, high = format_seconds(self.step.low), format_seconds(self.step.high)
-        return (
-            f"{self.description}: step {format_seconds(self.step.value)} ({low} to {high}, {self.step.basis}), "
-            f"{self.tokens_per_s:,.0f} tokens/s, bubble {self.bubble:.1%}, peak {format_bytes(self.peak_bytes)}"
-        )
+        return sentence(self)
 
     def __repr__(self) -> str:
         return f"<PlannedStep {self}>"
@@ -260,7 +257,7 @@ def simulated(
     """The plan's step on virtual time, the very one of `predict_step`."""
     pricing: StepPricing = pricing_of(plan, cluster, extrapolate=extrapolate)
     made = step_program(plan, cluster)
-    prices = price(made.wiring, pricing.costs, pricing.costs, made.placement)
+    prices = made.priced(pricing.costs)
     estimate = estimate_of(made, prices, pricing, period_s(made.wiring, prices))
     seconds, flops = estimate.step.value, plan.model.train_flops_per_token(plan.workload.sequence_length)
     peak = cluster.devices[0].flops_per_s.get(plan.dtype, 0.0) * plan.num_devices
@@ -286,14 +283,7 @@ def _nothing_fits(space: Space, nearest: Any, capacity: int) -> OutOfMemoryError
         memory = estimate_memory(plan, space.cluster, registered()[plan.schedule])
         missed = estimated_rejection(plan, memory, capacity)
         misses += [missed] if missed is not None else []
-    misses.sort(key=lambda miss: miss.excess_bytes)
-    lines = [f"  {describe(miss.plan)}: {miss.reason}" for miss in misses[:NUM_NEAREST]]
-    return OutOfMemoryError(
-        "\n".join([f"none of {len(space)} plans fits; the nearest misses are", *lines]),
-        holders=misses[0].holders,
-        allowed=f"plans within {format_bytes(capacity)} on every device",
-        next="take more devices, a smaller model, or a shorter sequence; fix and forbid less",
-    )
+    return out_of_memory(misses, len(space), "; fix and forbid less")
 
 
 def reasons(better: PlannedStep, worse: PlannedStep) -> list[tuple[str, float]]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.costs.step_costs import StepConstants
+from meshwright.costs.roofline import Roofline
+from meshwright.costs.step_costs import StepConstants, StepCosts
 from meshwright.costs.step_profile import StepFit, packaged_step_profile
 from meshwright.ir import metrics
 from meshwright.ir.replay import Wiring, replay, wire
@@ -41,6 +42,10 @@ class StepProgram:
     cluster: ClusterSpec
     wiring: Wiring
     placement: Placement
+
+    def priced(self, costs: StepCosts | Roofline) -> Prices:
+        """What its rows cost; not which links they occupy, as steps are predicted without contention."""
+        return price(self.wiring, costs, costs, self.placement, has_demands=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +83,7 @@ def step_program(plan: Plan, cluster: ClusterSpec, schedule: Schedule | None = N
 def simulated_s(made: StepProgram, constants: StepConstants) -> float:
     """Seconds of one step at these constants."""
     costs = step_costs(made.plan, made.cluster, constants)
-    prices = price(made.wiring, costs, costs, made.placement)
-    return period_s(made.wiring, prices) + constants.step_s
+    return period_s(made.wiring, made.priced(costs)) + constants.step_s
 
 
 def period_s(wiring: Wiring, prices: Prices) -> float:
@@ -113,7 +117,7 @@ def predict_step(
     """
     pricing = pricing_of(plan, cluster, left_out=left_out, fit=fit, extrapolate=extrapolate)
     made = step_program(plan, cluster, schedule)
-    prices = price(made.wiring, pricing.costs, pricing.costs, made.placement)
+    prices = made.priced(pricing.costs)
     return estimate_of(made, prices, pricing, period_s(made.wiring, prices))
 
 

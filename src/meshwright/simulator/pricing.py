@@ -41,12 +41,18 @@ class Prices:
 
 
 def price(
-    wiring: Wiring, computes: CostModel, messages: CommunicationModel, placement: Placement | None
+    wiring: Wiring,
+    computes: CostModel,
+    messages: CommunicationModel,
+    placement: Placement | None,
+    *,
+    has_demands: bool = True,
 ) -> Prices:
     """Ask the models once for every class of row.
 
     Rows without work and exchange cost nothing. Without a placement devices are numbered as the lists are, and all alike;
-    exchanges inside works then cost nothing, as nobody knows between which devices they are.
+    exchanges inside works then cost nothing, as nobody knows between which devices they are. `has_demands`: False for who
+    runs the program without contention, and does not ask which links are occupied.
     """
     program = wiring.program
     device_class, specs = _device_classes(program, placement)
@@ -55,9 +61,8 @@ def price(
     classes, first, of_row = _distinct(key)
     costs, demands = [], []
     for row in first.tolist():
-        cost, demand = _price_row(
-            program, row, computes, messages, placement, specs[device_class[program.list_of_row[row]]], sizes
-        )
+        spec = specs[device_class[program.list_of_row[row]]]
+        cost, demand = _price_row(program, row, computes, messages, placement, spec, sizes, has_demands)
         costs.append(cost)
         demands.append(demand)
     return Prices(tuple(costs), tuple(demands), of_row)
@@ -137,7 +142,7 @@ def _distinct(key: Ints) -> tuple[Ints, Ints, Ints]:
 
 def _price_row(
     program: Program, row: int, computes: CostModel, messages: CommunicationModel, placement: Placement | None, spec: Any,
-    sizes: NDArray[np.float64],
+    sizes: NDArray[np.float64], has_demands: bool,
 ) -> tuple[Cost, tuple[Demand, ...]]:  # fmt: skip
     """The cost of one row, and what it occupies of links."""
     view = program.row(row)
@@ -155,7 +160,7 @@ def _price_row(
         return with_inner(cost, work, computes, messages, groups, spec), ()
     ends = placement.ends(program, view.device, view.kind, view.exchange) if placement else (0, 1)
     cost = messages.exchange_cost(view.exchange, float(sizes[row]), ends)
-    if placement is None or cost.seconds <= 0:
+    if placement is None or cost.seconds <= 0 or not has_demands:
         return cost, ()
     demands = _demands(placement, messages, view.exchange, float(sizes[row]), ends, cost)
     if any(_is_shared(placement, link) for link in demands):

@@ -147,6 +147,38 @@ class ModelSpec:
             source="given by dimensions",
         )
 
+    @classmethod
+    def gpt(
+        cls,
+        num_layers: int,
+        hidden_size: int,
+        num_heads: int,
+        *,
+        vocabulary_size: int,
+        max_sequence_length: int,
+        name: str,
+        source: str,
+    ) -> ModelSpec:
+        """A GPT as the tables of papers give it: biases everywhere, learned positions, an MLP four times as wide, one
+        table for words and head."""
+        return cls(
+            name=name,
+            architecture="gpt2",
+            num_layers=num_layers,
+            hidden_size=hidden_size,
+            num_heads=num_heads,
+            num_kv_heads=num_heads,
+            head_dim=hidden_size // num_heads,
+            intermediate_size=4 * hidden_size,
+            vocabulary_size=vocabulary_size,
+            max_sequence_length=max_sequence_length,
+            has_tied_embeddings=True,
+            has_qkv_bias=True,
+            has_output_bias=True,
+            has_mlp_bias=True,
+            source=source,
+        )
+
     @property
     def is_gpt2(self) -> bool:
         """LayerNorm, GELU, biases everywhere, learned positions; the others are Llama's kind."""

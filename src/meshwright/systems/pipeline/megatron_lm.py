@@ -164,23 +164,10 @@ def row(size: str) -> Row:
 def model(size: str) -> ModelSpec:
     """The GPT-2-like model of a row: biases everywhere, learned positions, one table for words and head."""
     this = row(size)
-    return ModelSpec(
-        name=f"gpt-{size}",
-        architecture="gpt2",
-        num_layers=this.num_layers,
-        hidden_size=this.hidden_size,
-        num_heads=this.num_heads,
-        num_kv_heads=this.num_heads,
-        head_dim=this.hidden_size // this.num_heads,
-        intermediate_size=4 * this.hidden_size,
-        vocabulary_size=VOCABULARY_SIZE,
-        max_sequence_length=SEQUENCE_LENGTH,
-        has_tied_embeddings=True,
-        has_qkv_bias=True,
-        has_output_bias=True,
-        has_mlp_bias=True,
-        source=f"arXiv 2104.04473, Table 1, {size}",
-    )
+    return ModelSpec.gpt(
+        this.num_layers, this.hidden_size, this.num_heads, vocabulary_size=VOCABULARY_SIZE,
+        max_sequence_length=SEQUENCE_LENGTH, name=f"gpt-{size}", source=f"arXiv 2104.04473, Table 1, {size}",
+    )  # fmt: skip
 
 
 def plan(size: str) -> tuple[Plan, ClusterSpec]:

@@ -98,7 +98,7 @@ def devices_of(plan: Plan, cluster: ClusterSpec, nodes: Sequence[int]) -> tuple[
 def microbatch_s(plan: Plan, cluster: ClusterSpec) -> float:
     """f + w of the slowest stage: predicted seconds of its passes, exchanges inside included."""
     costs, made = pricing_of(plan, cluster).costs, step_program(plan, cluster)
-    prices, program = price(made.wiring, costs, costs, made.placement), made.wiring.program
+    prices, program = made.priced(costs), made.wiring.program
     names = np.array([effect.name for effect in program.tables.effects])[program.columns.effect]
     chosen = (program.kinds == Kind.COMPUTE) & np.isin(names, PASSES)
     seconds = prices.seconds[prices.cost_of_row][chosen]
