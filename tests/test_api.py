@@ -173,7 +173,7 @@ def test_training_refuses_a_program_that_is_not_whole(tmp_path: Path) -> None:
 
 def test_check_bounds_memory() -> None:
     proof = mw.check(plan_for_two())
-    assert proof.fits and proof.capacity_bytes == 80 * 10**9 and len(proof.peak_bytes) == 2
+    assert proof.fits and proof.capacity_bytes == 81_559 * 2**20 and len(proof.peak_bytes) == 2
     tight = mw.check(plan_for_two(), memory_bytes=1000)
     assert tight.fits is False and isinstance(tight.error, mw.OutOfMemoryError)
     assert mw.check("1f1b").fits is None

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
         import_plan,
         load,
         lower,
+        pareto,
         plan,
         run_training,
         simulate,
+        solve,
         train,
     )
     from meshwright.catalog import names
@@ -65,7 +67,7 @@ if TYPE_CHECKING:
 _PLACES: dict[str, str] = {
     **dict.fromkeys(("Check", "calibrate", "check", "compare", "find", "load", "lower"), "meshwright.api"),
     **dict.fromkeys(("compare_log", "export_plan", "import_plan"), "meshwright.api"),
-    **dict.fromkeys(("plan", "run_training", "simulate", "train"), "meshwright.api"),
+    **dict.fromkeys(("pareto", "plan", "run_training", "simulate", "solve", "train"), "meshwright.api"),
     "names": "meshwright.catalog",
     **dict.fromkeys(("Comparison", "reproduce"), "meshwright.evidence"),
     **dict.fromkeys(
@@ -133,6 +135,7 @@ __all__ = [
     "load",
     "lower",
     "names",
+    "pareto",
     "peak_bytes",
     "period_s",
     "plan",
@@ -140,6 +143,7 @@ __all__ = [
     "run_training",
     "schedule",
     "simulate",
+    "solve",
     "span_s",
     "train",
     "verify",

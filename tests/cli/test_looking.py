@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import Runner, rough_profile
+from tests.cli.running import Runner, rough_profile, small_plan
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,14 @@ def test_files_are_shown_by_what_is_in_them(
     ):
         assert run("show", path, "--json").data["kind"] == kind
         assert run("show", path).stdout.strip()
+
+
+def test_a_plan_is_shown_with_the_blocks_that_it_recomputes(run: Runner, tmp_path: Path) -> None:
+    choices = {"recompute": "full", "recompute_blocks": (2, 1)}
+    small_plan(layers_per_stage=(3, 1), **choices).save(tmp_path / "plan.toml")
+    assert run("show", tmp_path / "plan.toml", "--json").data["recompute_blocks"] == [2, 1]
+    shown = run("show", tmp_path / "plan.toml").stdout
+    assert "2, 1" in shown
 
 
 @pytest.mark.parametrize("kind", ["models", "devices", "clusters", "schedules", "passes"])

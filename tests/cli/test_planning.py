@@ -42,7 +42,7 @@ def test_json_has_the_promised_fields_best_first(run: Runner) -> None:
         assert each["tokens_per_s_per_device"] == pytest.approx(16 * 1024 / each["step_time_s"] / 4)
     counts = ran.data["num_evaluated"] + ran.data["num_excluded_by_bound"]
     assert ran.data["num_candidates"] == counts > ran.data["num_simulated"] > 0
-    assert ran.data["search_s"] > 0 and ran.data["optimality_gap"] is None and ran.data["is_complete"]
+    assert ran.data["search_s"] > 0 and 0 <= ran.data["optimality_gap"] < 1 and ran.data["is_complete"]
     assert ran.data["assumptions"]
 
 
@@ -108,7 +108,7 @@ def test_processes_on_cpus_are_planned_as_before(run: Runner) -> None:
         (("gpt2", "4xH100", "--global-batch", 16, "--seq", 1024, "--fix", "tp=2,tp=4"), "one value"),
         (("gpt2", "4xH100", "--global-batch", 16, "--seq", 1024, "--fix", "tp"), "NAME=VALUE"),
         (("gpt2", "4xH100", "--global-batch", 16, "--seq", 1024, "--fix", "wings=2"), "wings"),
-        (("gpt2", "4xH100", "--global-batch", 16, "--seq", 1024, "--max-memory", "1TB"), "up to 80 GB"),
+        (("gpt2", "4xH100", "--global-batch", 16, "--seq", 1024, "--max-memory", "1TB"), "up to 85.5 GB"),
         (("gpt2", "4xMI300X", "--global-batch", 16, "--seq", 1024), "--extrapolate"),
         (("gpt2", "4xH100", "--seq", 1024), "--global-batch"),
     ],

@@ -99,7 +99,8 @@ def test_compare_refuses_different_programs_unless_asked(run: Runner, tmp_path: 
 def test_calibrate_keeps_and_writes_the_profile(
     run: Runner, monkeypatch: pytest.MonkeyPatch, cache: Path, tmp_path: Path
 ) -> None:
-    def measured(num_processes: int, *, effort: str, progress: Any) -> Any:
+    def measured(num_processes: int, *, effort: str, progress: Any, slowing: Any) -> Any:
+        assert slowing is None
         progress("matmul", 0.5)
         return rough_profile(num_processes=num_processes)
 

@@ -94,6 +94,20 @@ def layers(draw: st.DrawFn, num_layers: int, num_stages: int) -> tuple[int, ...]
 
 
 @st.composite
+def recompute_blocks(
+    draw: st.DrawFn, per_stage: tuple[int, ...], recompute: str, has_words: bool, is_usual: bool
+) -> tuple[int, ...]:
+    """Blocks of stages that are recomputed: all, as many of each, or some of each."""
+    if recompute == "none" or (is_usual and not (has_words and recompute == "full")) or draw(st.booleans()):
+        return ()
+    most = draw(st.integers(1, max(per_stage) + 1))
+    counts = tuple(min(most, each) for each in per_stage)
+    if not is_usual and draw(st.booleans()):
+        counts = tuple(draw(st.integers(0, each)) for each in per_stage)
+    return counts if any(counts) else ()
+
+
+@st.composite
 def model_specs(draw: st.DrawFn, form: str) -> ModelSpec:
     """A preset, or a small decoder where the format can say its sizes."""
     if form == "torchtitan" or draw(st.booleans()):
@@ -129,7 +143,8 @@ def plans(draw: st.DrawFn, form: str, is_usual: bool) -> Plan:
         "schedule": "1f1b" if chunks == 1 else "interleaved_1f1b", "dp": left,
         "ep": draw(st.sampled_from((1, 1, 2, 4, 8))) if model.num_experts or "ep" in odd else 1,
         "microbatch_size": draw(st.integers(1, 3)), "software": draw(st.sampled_from(SOFTWARE[form])),
-        "layers_per_stage": draw(layers(model.num_layers, degrees["pp"] * chunks)),
+        "layers_per_stage": (per_stage := draw(layers(model.num_layers, degrees["pp"] * chunks))),
+        "recompute_blocks": draw(recompute_blocks(per_stage, drawn["recompute"], form == "megatron", is_usual)),
         "sharding_degree": draw(st.sampled_from((0, 0, 0, left, 2))),
     }  # fmt: skip
     if is_usual and drawn["sharding"] == "zero3" and "gather" not in drawn["overlap"]:

@@ -41,6 +41,7 @@ def config(**choices: Any) -> dict[str, Any]:
         ({"sharding_degree": 4}, "all data-parallel ranks"),
         ({"float8": "tensorwise"}, "float8"),
         ({"recompute": "selective"}, "whole blocks"),
+        ({"recompute": "full", "recompute_blocks": (8,)}, "recompute_blocks = 8"),
         ({"attention": "unfused"}, "model's code"),
         ({"master_dtype": ""}, "float32"),
         ({"dtype": "float16", "sharding": "none"}, "sums gradients in float16"),

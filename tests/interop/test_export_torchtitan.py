@@ -54,6 +54,7 @@ def test_every_flavor_is_found_again(name: str, flavor: str) -> None:
         ({"dtype": "float16"}, 'dtype = "float16"'),
         ({"sharding": "zero2", "dtype": "float32", "master_dtype": ""}, "sharded copy"),
         ({"recompute": "selective"}, "attention alone"),
+        ({"recompute": "full", "recompute_blocks": (8,)}, "recompute_blocks = 8"),
         ({"attention": "unfused"}, "fused attention"),
         ({"float8": "blockwise"}, "no such recipe"),
         ({"software": "eager", "tp": 2, "overlap": ("reduce", "gather", "tp")}, "is compiled"),

@@ -69,8 +69,27 @@ def plan(options: str = "", **given: Any) -> Plan:
         ("--recompute-activations", {"recompute": "selective"}),
         (
             "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
-            {"recompute": "full"},
+            {"recompute": "full", "recompute_blocks": ()},
         ),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 5",
+            {"recompute": "full", "recompute_blocks": (5,)},
+        ),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 2 "
+            "--pipeline-model-parallel-size 4 --decoder-last-pipeline-num-layers 0",
+            {"layers_per_stage": (4, 4, 4, 0), "recompute_blocks": (2, 2, 2, 0)},
+        ),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 1 "
+            "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2",
+            {"num_chunks": 3, "recompute_blocks": (1, 1, 1, 1, 1, 1)},
+        ),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 12",
+            {"recompute": "full", "recompute_blocks": ()},
+        ),
+        ("--recompute-method block --recompute-num-layers 4", {"recompute": "none", "recompute_blocks": ()}),
         ("--fp8-format hybrid", {"float8": "tensorwise"}),
         ("--fp8-format e4m3 --fp8-recipe blockwise", {"float8": "blockwise"}),
         ("--fp8-format e4m3 --fp8-recipe mxfp8", {"float8": "mxfp8"}),
@@ -136,6 +155,18 @@ def test_every_option_is_in_exactly_one_list() -> None:
     assert set(unknown) == {"--rampup-batch-size", "--my-own-option"}
     assert unknown["--rampup-batch-size"].value == "16 16 1000" and unknown["--my-own-option"].value == "5"
     assert "ramp" in unknown["--rampup-batch-size"].meaning
+
+
+def test_how_blocks_are_recomputed_is_read_once_and_told_where_it_is_not_as_said() -> None:
+    options = "--recompute-granularity full --recompute-method block --recompute-num-layers 3"
+    names = [option.name for option in read(BASE + options).understood]
+    assert all(names.count(word) == 1 for word in options.split() if word.startswith("--"))
+    uniform = read(BASE + options.replace("block", "uniform"))
+    assert uniform.plan.recompute_blocks == ()
+    assert "--recompute-method uniform of 3 blocks is counted as every block" in uniform.assumptions
+    short = read(BASE + options.removesuffix("--recompute-num-layers 3"))
+    assert short.plan.recompute_blocks == (1,)
+    assert "no --recompute-num-layers: one block of every stage" in short.assumptions
 
 
 def test_graphs_of_parts_of_a_layer_are_not_understood() -> None:

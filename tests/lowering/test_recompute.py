@@ -6,9 +6,10 @@ import pytest
 
 from meshwright.ir.metrics import peak_alive, span_s
 from meshwright.ir.program import Program
+from meshwright.ir.text import from_text, to_text
 from meshwright.ir.verify import verify
 from meshwright.lowering.order import program_of_orders
-from meshwright.lowering.recompute import Recompute
+from meshwright.lowering.recompute import REMADE, Recompute
 from meshwright.lowering.split_backward import SplitBackward
 from meshwright.lowering.transfer import Transfers
 from meshwright.schedules import registered
@@ -48,6 +49,18 @@ def test_some_stages_only() -> None:
     program = lowered("1f1b", 3, 2, Recompute(stages=(1,)))
     verify(program)
     assert [sum(view.name == "R" for view in program.instructions(d)) for d in range(3)] == [0, 2, 0]
+
+
+def test_stages_that_are_recomputed_in_part_keep_and_make_again() -> None:
+    """Stage 0 is recomputed wholly, stage 1 in part, stage 2 not; W reads what R made as long as it needs it."""
+    for passes in ((), (SplitBackward(),)):
+        program = lowered("1f1b", 3, 4, *passes, Recompute(stages=(0,), partly=(1,)))
+        verify(program)
+        assert from_text(to_text(program)).digest() == program.digest()
+        assert [sum(view.name == "R" for view in program.instructions(d)) for d in range(3)] == [4, 4, 0]
+        trace = trace_of(program, TIMES)
+        assert peak_alive(trace) == [1, 2, 1]
+        assert peak_alive(trace, REMADE.name) == [0, 1, 0]
 
 
 def test_split_after_recompute_and_recompute_after_split_share_one_r() -> None:

@@ -17,8 +17,8 @@ from meshwright.schedules.order import registered
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload, load_model
 
 MIXED = {"dtype": "bfloat16", "master_dtype": "float32", "reduction_dtype": "float32"}
-NUM_DRAWN = 24
-MEDIAN_BOUND, NEAR_BOUND = 0.05, 0.15  # of |error|: its median, and its 90th percentile
+NUM_DRAWN = 40
+MEDIAN_BOUND, NEAR_BOUND = 0.03, 0.15  # of |error|: its median, and its 90th percentile
 
 
 def decoder(num_layers: int = 8, **fields: Any) -> ModelSpec:
@@ -58,7 +58,8 @@ def test_steps_are_near_the_simulated_ones(name: str) -> None:
     numbers = drawn(found)
     steps = np.array([predict_step(found.plan(n), found.cluster).step.value for n in numbers])
     errors = np.abs(form.step_s[numbers] / steps - 1)
-    print(f"{name}: median |error| {np.median(errors):.2%}, worst of {len(errors)}: {errors.max():.2%}")
+
+    assert (form.least_s[numbers] <= steps * (1 + 1e-9)).all()
     assert np.median(errors) < MEDIAN_BOUND
     assert np.quantile(errors, 0.9) < NEAR_BOUND
 
@@ -72,7 +73,7 @@ def test_memory_is_the_estimate_and_never_above_it(name: str) -> None:
         devices = estimate_memory(plan, found.cluster, registered()[plan.schedule]).devices
         needed = max(device.allocated_bytes + device.context_bytes for device in devices)
         assert form.needed_bytes[number] <= needed * (1 + MEMORY_SLACK)
-        if plan.num_chunks == 1 and not plan.model.num_experts:
+        if plan.schedule in ("1f1b", "gpipe") and not plan.model.num_experts:
             assert form.needed_bytes[number] == pytest.approx(needed, rel=1e-3)
 
 
@@ -113,16 +114,22 @@ def test_more_microbatches_cost_what_they_cost_simulated() -> None:
     assert long - short == pytest.approx(simulated[1] - simulated[0], rel=1e-2)
 
 
-@pytest.mark.parametrize("choices", [{"tp": 2, "cp": 2}, {"dp": 8}, {"tp": 2, "dp": 4}])
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"tp": 2, "cp": 2}, {"dp": 8}, {"tp": 2, "dp": 4}, {"pp": 2, "cp": 2, "mesh_order": ("dp", "cp", "pp", "tp")},
+        {"dp": 4, "pp": 2, "sharding": "zero1", "sharding_degree": 2, "mesh_order": ("dp", "pp", "cp", "tp")},
+    ],
+)  # fmt: skip
 def test_members_are_those_of_the_placement(choices: dict[str, Any]) -> None:
     cluster = Cluster("8xH100")
     plan = Plan.of(decoder(), cluster, Workload(32, 4096), **MIXED, **choices)
     made = step_program(plan, cluster)
     exchanges = {inner.exchange for work in made.wiring.program.tables.works for inner in work.inner}
-    exchanges |= set(made.wiring.program.tables.exchanges)
+    exchanges |= {each for each in made.wiring.program.tables.exchanges if each.axes != ("pp",)}
     from meshwright.ir.table import Kind
 
     assert exchanges
     for exchange in exchanges:
         expected = made.placement.ends(made.wiring.program, 0, Kind.COLLECTIVE, exchange)
-        assert sorted(members(plan, exchange.axes)) == sorted(expected)
+        assert members(plan, exchange.axes).tolist() == list(expected)

@@ -146,6 +146,27 @@ def test_full_recompute_adds_one_block_while_it_runs():
     assert held(device)["activations of microbatches in flight"] < 8192 * (9 * 2 * 256 + 3 * 2 * 256)
 
 
+def test_some_blocks_keep_their_input_and_the_others_all():
+    """Stages differ in nothing but in the number of blocks that are recomputed: each is counted by itself."""
+    activations = "activations of microbatches in flight"
+    sizes = {}
+    for counts in ((), (1, 1, 1, 1), (4, 0, 2, 1), (4, 4, 4, 4)):
+        choices = {"recompute": "full", "recompute_blocks": counts} if counts else {}
+        model = ModelSpec.decoder(16, 256, 8, vocabulary_size=1024)
+        _, memory = estimated(model, "4xH100", pp=4, dp=1, **choices)
+        sizes[counts] = [held(device) for device in memory.devices]
+    none, one, some, most = sizes.values()
+    all_but_its_input = 2 * (8 * 256 + 3 * SMALL.intermediate_size) + 4 * 8 + 2 * 2 - 2 * 256
+    block = 4096 * all_but_its_input
+    for device, count in enumerate((4, 0, 2, 1)):
+        in_flight = 4 - device
+        for found, recomputed in ((one, 1), (some, count), (most, 4)):
+            saving = none[device][activations] - found[device][activations]
+            assert saving == pytest.approx(in_flight * recomputed * block)
+    assert "recomputed activations" not in some[1]
+    assert some[2]["recomputed activations"] == most[2]["recomputed activations"] == block
+
+
 def test_parallelism_divides():
     sizes = [
         estimated(devices="8xH100", tp=tp, sequence_parallel=tp > 1, sharding="zero1", batch=8)[

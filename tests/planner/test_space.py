@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwright.planner.space import AXES, Space, space_of
+from meshwright.planner.axis import AXES
+from meshwright.planner.space import Space, space_of
+from meshwright.schedules.order import registered
 from meshwright.specs import Cluster, ModelSpec, Workload, load_model
 from meshwright.specs.error import MeshwrightError, PlanError
 
@@ -22,22 +24,23 @@ def test_every_candidate_is_a_plan_and_none_comes_twice() -> None:
     found = space(sequence=16384, microbatch_sizes=(1, 2))
     rows = np.stack([getattr(found, name) for name in AXES], axis=1)
     assert len(np.unique(rows, axis=0)) == len(found) > 500
-    for number in range(0, len(found), 7):
+    for number in range(0, len(found), len(found) // 300):
         plan = found.plan(number)
         assert plan.num_devices == plan.world_size == 16
         assert plan.num_microbatches == found.num_microbatches[number]
         assert plan.expert_tp == found.expert_tp[number]
-        assert plan.sharding != "zero3" or plan.pp == 1
-        assert all(plan.layers_per_stage)
+        assert plan.sharding != "zero2" or plan.num_microbatches == plan.pp == 1
+        assert all(plan.layers_per_stage[1:-1]) and sum(plan.layers_per_stage) == 8
 
 
 def test_degrees_divide_what_they_must() -> None:
     found = space(sequence=16384)
-    assert set(found.tp) == {1, 2, 4, 8} and set(found.cp) == {1, 2, 4}
+    assert set(found.tp) == {1, 2, 4, 8} and set(found.cp) == {1, 2, 4, 8, 16}
     assert set(found.pp) == {1, 2, 4, 8} and set(found.dp) == {1, 2, 4, 8, 16}
     assert not (found.sequence_parallel & (found.tp == 1)).any()
     assert ((found.num_chunks > 1) == (found.schedule == 1)).all()
-    assert set(space(sequence=4096).cp) == {1}
+    assert set(found.names["schedule"]) == set(registered())
+    assert set(space(sequence=1024).cp) == {1}
 
 
 def test_experts_are_divided_along_data_parallel_devices() -> None:
@@ -63,7 +66,8 @@ def test_what_is_fixed_stays_and_what_is_forbidden_goes() -> None:
     assert {fixed.plan(n).recompute for n in range(len(fixed))} == {"full"}
     free = space(forbid=("pp", "zero3", "full"))
     chosen = [free.plan(n) for n in range(len(free))]
-    assert {plan.pp for plan in chosen} == {1} and {plan.sharding for plan in chosen} == {"none", "zero1"}
+    assert {plan.pp for plan in chosen} == {1}
+    assert {plan.sharding for plan in chosen} == {"none", "zero1", "zero2"}
     assert {plan.recompute for plan in chosen} == {"none", "selective"}
     assert set(space(forbid=("sequence_parallel", "tp")).tp) == {1}
 
@@ -82,10 +86,11 @@ def test_a_tensor_degree_beyond_a_node_has_to_be_asked_for() -> None:
         ({"batch": 7, "fix": {"dp": 16}}, "not a multiple"),
         ({"batch": 7, "fix": {"pp": 1, "tp": 2}}, "no plan puts a batch of 7"),
         ({"fix": {"pp": 16}}, "16 stages for the 8 layers"),
+        ({"fix": {"sharding": ("zero3", "zero9")}}, "does not try"),
         ({"fix": {"cp": 2}, "forbid": ("cp",)}, "both fixed and forbidden"),
         ({"fix": {"sharding": "zero3"}, "forbid": ("zero3",)}, "both fixed and forbidden"),
-        ({"fix": {"sharding": "zero3", "pp": 2}}, "no plan puts"),
-        ({"fix": {"schedule": "gpipe"}}, "does not try"),
+        ({"fix": {"sharding": "zero2", "pp": 2}}, "no plan puts"),
+        ({"fix": {"schedule": "wave"}}, "does not try"),
         ({"fix": {"wings": 2}}, "no 'wings' to fix"),
         ({"fix": {"tp": "many"}}, "whole number"),
         ({"forbid": ("wings",)}, "no 'wings' to forbid"),
@@ -101,3 +106,46 @@ def test_contradictions_get_one_message(choices: dict[str, Any], words: str) -> 
 def test_the_message_says_what_was_fixed_and_forbidden() -> None:
     with pytest.raises(PlanError, match="tp=8 fixed and dp forbidden"):
         space(fix={"tp": 8}, forbid=("dp",), batch=32, model=MODEL, cluster="64x8xH100")
+
+
+def test_several_values_may_be_allowed_of_an_axis() -> None:
+    found = space(fix={"tp": (2, 4), "schedule": ("1f1b", "zb_h1"), "float8": ("", "tensorwise"), "pp": 2})
+    assert set(found.tp) == {2, 4} and set(found.float8) == {0, 1}
+    assert {found.names["schedule"][number] for number in set(found.schedule)} == {"1f1b", "zb_h1"}
+    assert set(space(fix={"pp": 2}).float8) == {0}
+
+
+def test_orders_of_the_mesh_put_devices_elsewhere_and_matter_on_several_nodes_only() -> None:
+    found = space(
+        fix={"tp": 2, "pp": 2, "cp": 2, "microbatch_size": 1, "recompute": "none", "sharding": "none"},
+        sequence=16384,
+    )
+    placed = {found.plan(n).mesh_order: tuple(found.plan(n).device_at(pp=p, dp=d, cp=c, tp=t)
+              for p in (0, 1) for d in (0, 1) for c in (0, 1) for t in (0, 1)) for n in range(len(found))}  # fmt: skip
+    assert len(placed) == 6 == len(set(placed.values()))
+    for number in range(len(found)):
+        plan = found.plan(number)
+        for axis in ("pp", "dp", "cp", "tp"):
+            assert found.strides[axis][number] == plan.device_at(**{axis: 1}) - plan.device_at()
+    assert set(space("8xH100").mesh_order) == {0}
+
+
+def test_some_blocks_of_a_stage_may_be_run_again() -> None:
+    found = space(
+        fix={
+            "pp": 2,
+            "tp": 8,
+            "recompute": "full",
+            "microbatch_size": 1,
+            "sharding": "none",
+            "schedule": "1f1b",
+        }
+    )
+    counts = {found.plan(n).recompute_blocks for n in range(len(found))}
+    assert counts == {(), (1, 1), (2, 2), (3, 3)}
+
+
+def test_the_ends_may_count_as_layers() -> None:
+    model = ModelSpec.decoder(14, 1024, 16, num_kv_heads=4, intermediate_size=4096, vocabulary_size=1024)
+    found = space(model=model, fix={"pp": 4, "tp": 4, "num_chunks": 4, "microbatch_size": 1})
+    assert {found.plan(n).layers_per_stage for n in range(len(found))} == {(0, *([1] * 14), 0)}

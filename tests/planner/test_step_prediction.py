@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -158,6 +159,21 @@ def test_more_microbatches_more_layers_and_recompute_take_longer() -> None:
     selective = predicted("8xH100", recompute="selective").step.value
     full = predicted("8xH100", recompute="full").step.value
     assert base < selective < full < 1.45 * base
+
+
+@pytest.mark.parametrize("choices", [{}, SHARDED, {"pp": 2, "tp": 2, "sequence_parallel": True}], ids=str)
+def test_recompute_of_some_blocks_is_between_none_and_all(choices: dict[str, Any]) -> None:
+    plan, cluster = planned("8xH100", **choices)
+    steps = [predict_step(plan, cluster).step.value]
+    for count in range(1, max(plan.layers_per_stage) + 1):
+        counts = (count,) * plan.num_stages
+        some = plan.changed(recompute="full", recompute_blocks=counts)
+        steps.append(predict_step(some, cluster).step.value)
+    assert steps == sorted(steps) and steps[0] < steps[1] < steps[-1]
+    assert steps[-1] == predict_step(plan.changed(recompute="full"), cluster).step.value
+    # with the last block its stage is recomputed wholly, ends and all
+    growth = [after - before for before, after in pairwise(steps[:-1])]
+    assert growth == pytest.approx([growth[0]] * len(growth), rel=0.05)
 
 
 # ------------------------------------------------------------------------------------------ pipelines

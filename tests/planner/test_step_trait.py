@@ -30,6 +30,8 @@ def test_waiting_is_a_share_of_the_stream_of_computes_and_choices_are_one() -> N
     assert plain == pytest.approx({"float8": 0.0, "full_recompute": 0.0, "waiting": 0.075})
     assert step_traits(plan(float8="mxfp8"), PARTS) == {**plain, "float8": 1.0}
     assert step_traits(plan(recompute="full"), PARTS) == {**plain, "full_recompute": 1.0}
+    half = step_traits(plan(recompute="full", recompute_blocks=(2,)), PARTS)
+    assert half == {**plain, "full_recompute": 0.5}
     for recompute in ("selective", "selective_op"):
         assert step_traits(plan(recompute=recompute), PARTS) == plain
 

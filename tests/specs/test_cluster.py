@@ -83,6 +83,6 @@ def test_nonsense_is_refused(devices, levels, links):
 
 
 def test_devices_are_numbered_from_zero():
-    assert CLUSTER.device(15) is H100 and CLUSTER.is_homogeneous and CLUSTER.memory_bytes == 80 * 10**9
+    assert CLUSTER.device(15) is H100 and CLUSTER.is_homogeneous and CLUSTER.memory_bytes == 81_559 * 2**20
     with pytest.raises(SpecError, match="no device 16"):
         CLUSTER.device(16)

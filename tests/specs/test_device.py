@@ -1,5 +1,7 @@
 """Devices: presets with sources, checks, directed links."""
 
+from importlib import resources
+
 import pytest
 
 from meshwright.costs.kernel_profile import load_kernel_profile
@@ -12,6 +14,7 @@ from meshwright.specs import (
     load_device,
     usual_node,
 )
+from meshwright.specs import device as device_room
 
 
 def test_presets_are_there_with_their_source():
@@ -24,9 +27,9 @@ def test_presets_are_there_with_their_source():
     ("name", "memory_gb", "bandwidth", "bfloat16", "per_node"),
     [
         ("A100-40", 40, 1.555e12, 312e12, 8),
-        ("H200", 141, 4.8e12, 989.4e12, 8),
+        ("H200", 150.75482, 4.8e12, 989.4e12, 8),
         ("H100-96GB-HBM2e", 96, 2.4e12, 989.4e12, 8),
-        ("B200", 180, 8e12, 2.25e15, 8),
+        ("B200", 191.501854, 8e12, 2.25e15, 8),
         ("B300", 270, 7.75e12, 2.25e15, 8),
         ("GB200", 186, 8e12, 2.5e15, 72),
         ("GB300", 279, 8e12, 2.5e15, 72),
@@ -38,7 +41,8 @@ def test_presets_are_there_with_their_source():
 )
 def test_devices_by_their_data_sheets(name, memory_gb, bandwidth, bfloat16, per_node):
     device = load_device(name)
-    assert device.memory_bytes == memory_gb * 10**9 and device.memory_bandwidth_bytes_per_s == bandwidth
+    assert device.memory_bytes == pytest.approx(memory_gb * 1e9, rel=1e-6)
+    assert device.memory_bandwidth_bytes_per_s == bandwidth
     assert device.peak_flops_per_s("bfloat16") == bfloat16 and usual_node(name).num_devices == per_node
 
 
@@ -81,6 +85,27 @@ def test_presets_agree_with_the_chips_of_the_fitted_profiles(name, family):
     assert device.memory_bandwidth_bytes_per_s == pytest.approx(chip.memory_bytes_per_s, rel=0.02)
     for dtype, rate in chip.flops_per_s.items():
         assert device.peak_flops_per_s(dtype) == pytest.approx(rate, rel=0.02)
+    assert device.num_units == chip.num_sms
+
+
+def test_what_advice_needs_to_know_of_a_device():
+    assert usual_node("MI300X").wiring == "pairs" and usual_node("MI300X").least_message_bytes == 32e6
+    assert usual_node("H100").wiring == "switch" and usual_node("H100").least_message_bytes is None
+    assert usual_node("L40S").wiring == "other" and load_device("L40S").num_units is None
+
+
+def test_wiring_that_is_none_is_refused(tmp_path, monkeypatch):
+    text = (resources.files("meshwright.specs") / "presets" / "devices" / "h100.toml").read_text()
+    folder = tmp_path / "presets" / "devices"
+    folder.mkdir(parents=True)
+    (folder / "h100.toml").write_text(text.replace('wiring = "switch"', 'wiring = "string"'))
+    monkeypatch.setattr(device_room.resources, "files", lambda package: tmp_path)
+    device_room._presets.cache_clear()
+    try:
+        with pytest.raises(SpecError, match="'wiring' is 'string'"):
+            device_presets()
+    finally:
+        device_room._presets.cache_clear()
 
 
 def test_v100_has_no_bfloat16():
@@ -91,7 +116,8 @@ def test_v100_has_no_bfloat16():
 
 def test_h100_by_its_data_sheet():
     device = load_device("h100")
-    assert device.memory_bytes == 80 * 10**9 and device.memory_bandwidth_bytes_per_s == 3.35e12
+    assert device.memory_bytes == 81_559 * 2**20  # what its driver reports
+    assert device.memory_bandwidth_bytes_per_s == 3.35e12
     assert device.peak_flops_per_s("bfloat16") == 989.4e12 and device.host == "asynchronous"
     assert usual_node("H100").nic_bytes_per_s == 50e9 and load_device("cpu").host == "in_order"
 
@@ -112,6 +138,8 @@ def test_unknown_device_and_number_format():
         {"flops_per_s": {"float99": 1.0}},
         {"flops_per_s": {"float32": 0.0}},
         {"host": "sometimes"},
+        {"num_units": 0},
+        {"multiple": -64},
     ],
 )
 def test_numbers_that_cannot_be_are_refused(change):

@@ -62,6 +62,12 @@ def test_world_size_message_prints_the_whole_product():
         ({"ep": 3}, "expert degree"),
         ({"pp": 0}, "whole number from 1"),
         ({"recompute": "some"}, "none or selective or selective_op or full"),
+        ({"recompute": "full", "recompute_blocks": (1, 1, 1)}, "4 counts from 0"),
+        ({"recompute": "full", "recompute_blocks": (1, 1, 2, 1)}, "to the blocks of each stage"),
+        ({"recompute": "full", "recompute_blocks": (-1, 1, 1, 1)}, "from 0 to the blocks"),
+        ({"recompute": "full", "recompute_blocks": (1.0, 1, 1, 1)}, "from 0 to the blocks"),
+        ({"recompute": "full", "recompute_blocks": (0, 0, 0, 0)}, "leave recompute_blocks out"),
+        ({"recompute_blocks": (1, 1, 1, 1)}, 'with recompute = "none"'),
         ({"sharding": "zero9"}, "none"),
         ({"dtype": "float12"}, "float32"),
         ({"mesh_order": ("pp", "dp")}, "each of pp, dp, cp, tp once"),
@@ -86,6 +92,12 @@ def test_contradictions_are_refused(choices, said):
     assert said in str(caught.value)
 
 
+def test_blocks_that_are_recomputed_are_those_said_or_all():
+    assert plan().num_recomputed_blocks == (0, 0, 0, 0)
+    assert plan(recompute="selective").num_recomputed_blocks == (2, 2, 1, 1)
+    assert plan(recompute="full", recompute_blocks=(1, 2, 0, 1)).num_recomputed_blocks == (1, 2, 0, 1)
+
+
 @given(st.permutations(["pp", "dp", "cp", "tp"]), st.sampled_from([(2, 2, 2), (4, 2, 1), (1, 2, 4)]))
 def test_the_mesh_covers_every_device_once(order, degrees):
     pp, dp, tp = degrees
@@ -108,6 +120,7 @@ def test_the_innermost_axis_is_next_to_itself_and_an_order_moves_devices():
     [
         ({"dp": 2}, ()),
         ({"dp": 2, "recompute": "full", "reduction_dtype": "float32", "master_dtype": "float32"}, ()),
+        ({"dp": 2, "recompute": "full", "recompute_blocks": (2, 2, 1, 1)}, ()),
         ({"dp": 1, "tp": 2}, ("tp=2",)),
         ({"dp": 1, "cp": 2}, ("cp=2",)),
         ({"ep": 2}, ("ep=2",)),
@@ -118,6 +131,7 @@ def test_the_innermost_axis_is_next_to_itself_and_an_order_moves_devices():
         ({"vocabulary": "interlaced"}, ("vocabulary=interlaced",)),
         ({"attention": "unfused"}, ("attention=unfused",)),
         ({"recompute": "selective"}, ("recompute=selective",)),
+        ({"recompute": "full", "recompute_blocks": (1, 0, 0, 0)}, ("recompute_blocks=(1, 0, 0, 0)",)),
         ({"sharding": "zero3", "recompute": "selective_op"}, ("sharding=zero3", "recompute=selective_op")),
     ],
     ids=str,

@@ -30,7 +30,7 @@ OPTIONS = st.dictionaries(
 @given(
     pp=st.sampled_from([1, 2, 4]),
     microbatch_size=st.sampled_from([1, 2]),
-    recompute=st.sampled_from(["none", "full"]),
+    recompute=st.sampled_from([("none", 0), ("full", 0), ("full", 3), ("selective", 2)]),
     split_backward=st.booleans(),
     schedule=st.sampled_from(["gpipe", "interleaved_1f1b", "./mine.py:wave", 'quo"te']),
     order=st.permutations(range(4)),
@@ -38,9 +38,11 @@ OPTIONS = st.dictionaries(
     num_tokens=st.sampled_from([None, 10**12]),
     passes=st.lists(st.builds(PassOption, st.text(max_size=8), OPTIONS), max_size=2).map(tuple),
 )
-def test_what_is_saved_is_loaded(lengths, num_tokens, order, **choices):
+def test_what_is_saved_is_loaded(lengths, num_tokens, order, recompute, **choices):
     workload = Workload(16, 128, lengths, num_tokens)
     plan = Plan.of(load_model("qwen3-8b"), CLUSTER, workload, device_order=tuple(order), **choices)
+    kind, count = recompute
+    plan = plan.changed(recompute=kind, recompute_blocks=(count,) * plan.num_stages if count else ())
     with tempfile.TemporaryDirectory() as folder:
         plan.save(Path(folder) / "plan.toml")
         assert Plan.load(Path(folder) / "plan.toml") == plan
@@ -63,7 +65,7 @@ def test_what_is_saved_is_loaded(lengths, num_tokens, order, **choices):
     software=st.sampled_from(["", *CLASSES]),
     mesh_order=st.permutations(["pp", "dp", "cp", "tp"]).map(tuple),
 )
-def test_every_choice_of_schema_3_is_loaded_as_saved(degrees, is_partial, sequence_parallel, **choices):
+def test_every_choice_is_loaded_as_saved(degrees, is_partial, sequence_parallel, **choices):
     dp, cp, tp = degrees
     plan = small(
         pp=1, dp=dp, cp=cp, tp=tp, ep=dp * cp, sharding_degree=cp if is_partial else 0,
@@ -74,7 +76,7 @@ def test_every_choice_of_schema_3_is_loaded_as_saved(degrees, is_partial, sequen
         assert Plan.load(Path(folder) / "plan.toml") == plan
 
 
-def test_a_file_of_schema_3_names_every_field_of_a_plan(tmp_path):
+def test_a_file_names_every_field_of_a_plan(tmp_path):
     """What a file would leave out could not come back."""
     small().save(tmp_path / "plan.toml")
     keys = set(re.findall(r"^(\w+) =", (tmp_path / "plan.toml").read_text(), re.MULTILINE))
@@ -85,14 +87,16 @@ def test_a_file_of_schema_3_names_every_field_of_a_plan(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("schema = 3", "schema = 4", "install a meshwright that reads schema 4"),
-        ("schema = 3", "", "'schema' is missing"),
+        ("schema = 4", "schema = 5", "install a meshwright that reads schema 5"),
+        ("schema = 4", "", "'schema' is missing"),
         ("recompute =", "recompte =", "did you mean recompute"),
         ("cluster =", "clutser =", "did you mean cluster"),
         ("[pipeline]", "[pipeline", "is not a TOML file"),
         ("pp = 2", 'pp = "2"', "'pp' is '2'"),
         ("pp = 2", "pp = 3", "pp(3) x dp(2)"),
         ("split_backward = false", "split_backward = 0", "true or false"),
+        ("recompute_blocks = []", "recompute_blocks = 1", "'recompute_blocks' is 1"),
+        ("recompute_blocks = []", "recompute_blocks = [1, 1]", 'with recompute = "none"'),
         ("num_layers = 6", "num_layers = 7", "hash to"),
         ("num_layers = 6", "", "'num_layers' is missing"),
         ("num_layers = 6", 'num_layers = "6"', "a whole number"),
@@ -131,7 +135,7 @@ def test_a_plan_of_schema_1_is_loaded_with_the_digest_it_had(tmp_path):
     loaded = Plan.load(path)
     assert loaded == small() and loaded.model_digest == "cee9f1715337f113"
     loaded.save(tmp_path / "plan.toml")
-    assert (tmp_path / "plan.toml").read_text().startswith("schema = 3\n")
+    assert (tmp_path / "plan.toml").read_text().startswith("schema = 4\n")
 
 
 def test_a_plan_of_schema_2_is_loaded_with_the_defaults_of_what_it_did_not_know(tmp_path):
@@ -142,6 +146,21 @@ def test_a_plan_of_schema_2_is_loaded_with_the_defaults_of_what_it_did_not_know(
     expected = small(recompute="full", split_backward=True, dtype="bfloat16", device_order=(1, 0, 3, 2))
     loaded = Plan.load(path)
     assert loaded == expected and loaded.overlap == ("reduce",) and loaded.vocabulary == "ends"
+    loaded.save(tmp_path / "plan.toml")
+    assert Plan.load(tmp_path / "plan.toml") == loaded
+
+
+def test_a_plan_of_schema_3_recomputes_all_blocks(tmp_path):
+    """`plan_schema_3.toml` was written by the version that had schema 3."""
+    path = Path(__file__).parent / "plan_schema_3.toml"
+    text = path.read_text()
+    assert text.startswith("schema = 3\n") and "recompute_blocks" not in text
+    loaded = Plan.load(path)
+    assert loaded == small(
+        recompute="full", sharding="zero1", dtype="bfloat16", master_dtype="float32", software="fused",
+        overlap=("reduce", "gather"),
+    )  # fmt: skip
+    assert loaded.num_recomputed_blocks == loaded.layers_per_stage
     loaded.save(tmp_path / "plan.toml")
     assert Plan.load(tmp_path / "plan.toml") == loaded
 

@@ -37,8 +37,25 @@ def test_parse_flops(text, value):
 
 
 @pytest.mark.parametrize(
+    ("text", "value"),
+    [("2T", 2 * 10**12), ("500B", 500 * 10**9), ("1.5e9", 1_500_000_000), ("40M", 40_000_000), (7.0, 7)],
+)
+def test_parse_count_reads_billions_as_tokens_are_counted(text, value):
+    assert units.parse_count(text) == value
+
+
+@pytest.mark.parametrize(("text", "value"), [("700W", 700.0), ("0.7kW", 700.0), ("350", 350.0), (1, 1.0)])
+def test_parse_watts(text, value):
+    assert units.parse_watts(text) == value
+
+
+@pytest.mark.parametrize(
     ("parse", "text"),
     [
+        (units.parse_count, "2TB"),
+        (units.parse_count, "-1B"),
+        (units.parse_watts, "700V"),
+        (units.parse_watts, "-1"),
         (units.parse_bytes, "80Gb"),
         (units.parse_bytes, "many"),
         (units.parse_bytes, "-1GB"),

@@ -4,6 +4,7 @@ from meshwright.api.checking import Check, check
 from meshwright.api.exporting import export_plan
 from meshwright.api.importing import calibrate_log, compare_log, import_plan
 from meshwright.api.loading import find, load
+from meshwright.api.plan_solving import pareto, solve
 from meshwright.api.planning import plan
 from meshwright.api.simulating import lower, simulate
 from meshwright.api.subject import Subject, subject
@@ -24,9 +25,11 @@ __all__ = [
     "import_plan",
     "load",
     "lower",
+    "pareto",
     "plan",
     "run_training",
     "simulate",
+    "solve",
     "subject",
     "train",
     "validate_training",

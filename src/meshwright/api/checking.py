@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from meshwright.api.subject import Subject, subject
@@ -13,9 +14,12 @@ from meshwright.specs.error import (
     OutOfMemoryError,
     ProgramError,
     ScheduleError,
+    SpecError,
 )
 
 if TYPE_CHECKING:
+    from meshwright.planner.device_advice import Advice
+    from meshwright.planner.hardware_change import HardwareChange
     from meshwright.planner.memory_estimate import MemoryEstimate
     from meshwright.specs.plan import Plan
 
@@ -25,7 +29,7 @@ class Check:
     """What was proven of a program. A verdict is None where the proof did not come that far, or has nothing to say.
 
     ``peak_bytes``: for every list the bound of its device memory in any legal order, where sizes are known; of a plan on
-    GPUs what is expected of every device of the pipeline, context included, by ``memory``.
+    GPUs what is expected of every device of the pipeline, context included, by ``memory``. ``made`` is what was proven.
     """
 
     label: str
@@ -38,6 +42,45 @@ class Check:
     capacity_bytes: int | None = None
     error: MeshwrightError | None = None
     memory: MemoryEstimate | None = None
+    made: Subject | None = None
+
+    @cached_property
+    def advice(self) -> tuple[Advice, ...]:
+        """Of a plan on GPUs: how much is free, how much larger it may be, what it wastes. Empty for anything else."""
+        if self.memory is None or self.made is None or self.made.plan is None or self.made.cluster is None:
+            return ()
+        from meshwright import catalog
+        from meshwright.planner.advice import advice_of
+
+        plan, schedule = self.made.plan, catalog.find_schedule(self.made.plan.schedule)
+        return advice_of(plan, self.made.cluster, schedule, self.capacity_bytes)
+
+    @property
+    def hardware(self) -> tuple[HardwareChange, ...]:
+        """Of a plan that fits on GPUs: what its step gains by each change of hardware, the most helpful first."""
+        return self._priced[0]
+
+    @property
+    def unpriced(self) -> str:
+        """Why the step of a plan on GPUs cannot be predicted, so that `hardware` is empty; empty where it can be."""
+        return self._priced[1]
+
+    @cached_property
+    def _priced(self) -> tuple[tuple[HardwareChange, ...], str]:
+        """Changes of hardware, or why there are none: the proof stands without any price."""
+        if not self.advice or not self.fits or self.made is None:
+            return (), ""
+        from meshwright import catalog
+        from meshwright.planner.hardware_change import hardware_changes
+
+        plan, cluster = self.made.plan, self.made.cluster
+        if plan is None or cluster is None:
+            return (), ""
+        schedule = catalog.find_schedule(plan.schedule)
+        try:
+            return hardware_changes(plan, cluster, schedule=schedule, capacity_bytes=self.capacity_bytes), ""
+        except SpecError as error:  # a number format that the device or its kernel tables do not have
+            return (), str(error)
 
     @property
     def is_accepted(self) -> bool:
@@ -56,12 +99,20 @@ class Check:
 
 
 def check(
-    what: Any = None, *, memory_bytes: int | None = None, host: str | None = None, **choices: Any
+    what: Any = None,
+    *,
+    memory_bytes: int | None = None,
+    host: str | None = None,
+    global_batch: int | None = None,
+    seq: int | None = None,
+    fix: Mapping[str, Any] | None = None,
+    **choices: Any,
 ) -> Check:
     """Prove that a plan, program or schedule is legal, free of deadlock, whole in its gradients, and fits.
 
     Args:
         what, choices: as in `subject`; a bare schedule is proven with gradient reduction and optimizer step.
+        global_batch, seq, fix: as of `plan`, with a model as `what` and a `cluster`: its fastest plan is checked.
         memory_bytes: of a device; None: of the plan's cluster, or unknown.
         host: "asynchronous" or "in_order"; None: that of the plan's devices, otherwise both.
 
@@ -70,6 +121,11 @@ def check(
     from meshwright.ir.replay import wire
     from meshwright.ir.verify import verify
 
+    if global_batch is not None or seq is not None or fix:
+        try:
+            what = _planned(what, choices, global_batch, seq, fix, memory_bytes)
+        except OutOfMemoryError as error:
+            return Check(str(what), 0, fits=False, error=error)
     try:
         # nothing is priced here, so devices that were never measured need no permission
         made = (
@@ -80,7 +136,7 @@ def check(
             str(what if choices.get("schedule") is None else choices["schedule"]), 0, legal=False, error=error
         )
     capacity = made.capacity_bytes if memory_bytes is None else memory_bytes
-    result = Check(made.label, made.program.num_rows, capacity_bytes=capacity)
+    result = Check(made.label, made.program.num_rows, capacity_bytes=capacity, made=made)
     try:
         wire(made.program)
         result = replace(result, legal=True)
@@ -92,6 +148,37 @@ def check(
     if made.plan is not None and made.memory is not None:
         return _fitting_estimate(result, made.plan, made.memory)
     return _fitting(result, made, proofs[0].peak_bytes, proofs[0].tiers)
+
+
+def _planned(
+    model: Any, choices: dict[str, Any], global_batch: int | None, seq: int | None, fix: Mapping[str, Any] | None,
+    memory_bytes: int | None,
+) -> Plan:  # fmt: skip
+    """The fastest plan of a model on a cluster, found as `plan` does. Raises SpecError where something is missing."""
+    from meshwright.api.loading import cluster_named
+    from meshwright.api.planning import plan
+    from meshwright.planner.step_pricing import is_gpu_cluster
+    from meshwright.specs.cluster import ClusterSpec
+
+    given = choices.get("cluster")
+    needed = {"a model": model, "a cluster": given, "--global-batch": global_batch, "--seq": seq}
+    missing = [name for name, value in needed.items() if value is None]
+    others = [name for name, value in choices.items() if value and name not in ("cluster", "extrapolate")]
+    if missing or others or global_batch is None or seq is None or given is None:
+        raise SpecError(
+            f"a model is checked without {' and '.join(missing)}"
+            if missing
+            else f"a model with {' and '.join(others)}",
+            allowed="MODEL CLUSTER --global-batch N --seq N, and --fix for what is decided",
+            next="or give a plan's file alone",
+        )
+    cluster = given if isinstance(given, ClusterSpec) else cluster_named(given)
+    limit: dict[str, Any] = {}
+    if memory_bytes is not None and is_gpu_cluster(cluster):
+        limit["max_memory_bytes"] = min(memory_bytes, cluster.memory_bytes)
+    found = plan(model, cluster, global_batch=global_batch, seq=seq, fix=fix, extrapolate=True, **limit)
+    fastest: Plan = found[0].plan
+    return fastest
 
 
 def _refused(result: Check, error: ProgramError) -> Check:

@@ -11,6 +11,7 @@ from meshwright import catalog
 from meshwright.api.loading import cluster_named, is_data_file, load
 from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
+from meshwright.lowering.order import with_shares
 from meshwright.schedules.order import Orders, Schedule, read_orders
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.cluster_source import Cluster
@@ -153,7 +154,7 @@ def plan_subject(
     from meshwright.planner.description import describe
     from meshwright.planner.step_pricing import is_gpu_cluster
 
-    spec = cluster_of(plan, cluster)
+    spec = calibrated_cluster(cluster_of(plan, cluster), profile)
     schedule = catalog.find_schedule(plan.schedule)
     if is_gpu_cluster(spec):
         return _gpu_subject(plan, spec, schedule, extrapolate)
@@ -183,17 +184,31 @@ def _gpu_subject(plan: Plan, cluster: ClusterSpec, schedule: Schedule, extrapola
 
 def costs_of(cluster: ClusterSpec, profile: Profile | None = None) -> tuple[Any, tuple[str, ...]]:
     """The cost model of processes of this machine, and what it assumes: measured where it was profiled."""
-    from meshwright.specs.profile import kept
-
-    profile = (profile or kept()) if cluster.devices[0].name == "cpu" else None
+    profile = _profile_of(cluster, profile)
     if profile is not None:
+        from meshwright.costs.calibrated_cluster import device_factors
         from meshwright.costs.measured_costs import MeasuredCosts
 
         basis = f"times rest on the profile of {profile.device} measured {profile.measured or 'earlier'}"
-        return MeasuredCosts(profile), (basis,)
+        return MeasuredCosts(profile, device_factors(cluster, profile)), (basis,)
     from meshwright.costs.kernel_curve import gpu_costs
 
     return gpu_costs(cluster)
+
+
+def calibrated_cluster(cluster: ClusterSpec, profile: Profile | None = None) -> ClusterSpec:
+    """The cluster as this machine was measured: processes that are slower than others are slower devices."""
+    from meshwright.costs.calibrated_cluster import calibrated
+
+    found = _profile_of(cluster, profile)
+    return cluster if found is None else calibrated(cluster, found)
+
+
+def _profile_of(cluster: ClusterSpec, profile: Profile | None) -> Profile | None:
+    """The profile given, or else this user's own; none of clusters that are no processes."""
+    from meshwright.specs.profile import kept
+
+    return (profile or kept()) if cluster.devices[0].name == "cpu" else None
 
 
 def _refuse(why: str, **given: Any) -> None:
@@ -240,7 +255,7 @@ def _orders_subject(
     passes += ["reduce_gradients", "transfers", "optimizer_step"] if with_step else ["transfers"]
     for name in passes:
         program = catalog.find_pass(name)(program)
-    return _priced(label, _with_shares(program, chunks), **costs)
+    return _priced(label, with_shares(program, chunks), **costs)
 
 
 def _program_subject(program: Program, split: bool, recompute: bool, **costs: Any) -> Subject:
@@ -250,18 +265,8 @@ def _program_subject(program: Program, split: bool, recompute: bool, **costs: An
         )
     if not program.tables.works:
         longest = max((len(path) for path in program.tables.paths), default=1)
-        program = _with_shares(program, max(1, longest // max(1, program.axes[0].size)))
+        program = with_shares(program, max(1, longest // max(1, program.axes[0].size)))
     return _priced(repr(program), program, **costs)
-
-
-def _with_shares(program: Program, chunks: int) -> Program:
-    """A work on every compute that costs its share of a full stage."""
-    from meshwright.ir.table import Kind, Work
-    from meshwright.lowering.order import with_works
-
-    names = {effect.name for effect in program.tables.effects if effect.kind == Kind.COMPUTE}
-    stages = range(program.tables.num_stages)
-    return with_works(program, {(n, s): Work(n, share=1 / chunks) for n in names for s in stages})
 
 
 def _priced(label: str, program: Program, times: Sequence[float] | None, comm: float | None) -> Subject:

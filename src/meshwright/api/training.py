@@ -15,11 +15,13 @@ from meshwright.api.simulating import simulate
 from meshwright.api.subject import Subject, cluster_of, plan_subject, subject
 from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
+from meshwright.lowering.mesh import device_order
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.cluster_source import Cluster
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.plan import Plan
 from meshwright.specs.profile import Profile, keep
+from meshwright.specs.slowing import Slowing
 
 if TYPE_CHECKING:
     from meshwright.evidence.compare import Comparison
@@ -77,6 +79,7 @@ def train(
     profile: Profile | None = None,
     progress: Callable[[Iteration], None] | None = None,
     pool: Pool | None = None,
+    slowing: Slowing | None = None,
 ) -> Trace:
     """Train by a plan on processes of this machine; the very program that `simulate` runs.
 
@@ -89,6 +92,7 @@ def train(
         cluster, profile: what the prediction rests on, as in `subject`; a plan for GPUs is predicted for this machine.
         progress: called after every iteration.
         pool: processes to run on; None: as many as the plan has devices, ended afterwards.
+        slowing: links and processes slowed on purpose; `profile` is then one that was measured under it.
 
     Returns the measured trace; its metadata hold `losses` and `tokens_per_s`. Ctrl-C ends it with what was reached.
 
@@ -97,6 +101,7 @@ def train(
     done = run_training(
         what, data=data, iterations=iterations, seconds=seconds, seed=seed, learning_rate=learning_rate,
         cluster=cluster, profile=profile, progress=progress, pool=pool,
+        slowing=slowing,
     )  # fmt: skip
     if done.trace is None:
         raise ExecutionError("the training was interrupted twice and left no trace")
@@ -118,6 +123,7 @@ def run_training(
     pool: Pool | None = None,
     first_step: int = 0,
     measures_memory: bool = True,
+    slowing: Slowing | None = None,
 ) -> Training:
     """`train` with everything that it gives: prediction, parameters, losses. `first_step` keys the data."""
     made = _on_processes(what, cluster, profile)
@@ -140,7 +146,10 @@ def run_training(
     )
     timeout_s = max(LEAST_TIMEOUT_S, TIMEOUT_STEPS * step_s)
     with _pool(pool, job.num_ranks) as workers:
-        result = workers.run(job, timeout_s=timeout_s, progress=progress, duration_s=seconds)
+        result = workers.run(
+            job, timeout_s=timeout_s, progress=progress, duration_s=seconds, places=device_order(made.plan),
+            slowing=slowing,
+        )  # fmt: skip
     return Training(made.plan, predicted, result)
 
 
@@ -172,6 +181,7 @@ def calibrate(
     effort: Any = "full",
     keeps: bool = True,
     progress: Callable[[str, float], None] | None = None,
+    slowing: Slowing | None = None,
 ) -> Profile:
     """Measure this machine with all processes busy, and keep the profile in the user's cache.
 
@@ -179,6 +189,8 @@ def calibrate(
         num_processes: as many as will train side by side.
         effort: "full" (about 20 s) or "quick".
         keeps: write it to the cache; where that cannot be written, one warning.
+        slowing: links and processes slowed on purpose while it is measured. Such a profile is not of this machine: it is
+            never kept.
         progress: called with what is being measured and the share that is done.
 
     Raises ExecutionError.
@@ -189,8 +201,8 @@ def calibrate(
     if num_processes < 1:
         raise SpecError(f"{num_processes} processes", allowed="1 or more")
     _warn_if_busy()
-    profile = measure(num_processes, effort=effort, progress=progress)
-    if keeps:
+    profile = measure(num_processes, effort=effort, progress=progress, slowing=slowing)
+    if keeps and slowing is None:
         keep(profile)
     return profile
 

@@ -60,7 +60,7 @@ def import_file(
 
     found = api.import_plan(
         file, form, model=model, cluster=cluster, gpus=gpus, seq=seq, global_batch=global_batch,
-        micro_batch=micro_batch, vocab=vocab, variables=_variables(variables or ()),
+        micro_batch=micro_batch, vocab=vocab, variables=variables_of(variables or ()),
     )  # fmt: skip
     forms = {".toml": lambda path: path.write_text(plan_text(found.plan), encoding="utf-8")}
     return Result(
@@ -68,7 +68,8 @@ def import_file(
     )
 
 
-def _variables(pairs: Sequence[str]) -> Mapping[str, str]:
+def variables_of(pairs: Sequence[str]) -> Mapping[str, str]:
+    """--set NAME=VALUE, each a variable. Raises SpecError for anything else."""
     from meshwright.specs.error import SpecError
 
     for pair in pairs:
@@ -93,6 +94,7 @@ def _plan_facts(found: Imported) -> dict[str, Any]:
         "sequence_length": plan.workload.sequence_length,
         "microbatch_size": plan.microbatch_size,
         "recompute": plan.recompute,
+        "recompute_blocks": list(plan.num_recomputed_blocks),
         "sharding": plan.sharding,
         "dtype": plan.dtype,
         "float8": plan.float8,

@@ -98,6 +98,7 @@ def _plan(plan: Any) -> Result:
         "microbatch_size": plan.microbatch_size,
         "num_microbatches": plan.num_microbatches,
         "recompute": plan.recompute,
+        "recompute_blocks": list(plan.num_recomputed_blocks),
         "split_backward": plan.split_backward or catalog.find_schedule(plan.schedule).splits_backward,
         "dtype": plan.dtype,
         "num_instructions": program.num_rows,

@@ -153,7 +153,15 @@ def trace_forms(trace: Trace) -> dict[str, Any]:
 
 def check(
     out: Output,
-    what: What = None,
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PLAN | MODEL]", help="What `simulate` takes, or a model, before its cluster."
+        ),
+    ] = None,
+    where: Annotated[
+        str | None, typer.Argument(metavar="[CLUSTER]", help="Where a model or plan runs: 8x8xH100.")
+    ] = None,
     schedule: ScheduleName = None,
     stages: Stages = None,
     microbatches: Microbatches = None,
@@ -162,18 +170,35 @@ def check(
     recompute: Recompute = False,
     cluster: ClusterName = None,
     memory: Annotated[str | None, typer.Option("--memory", help="Memory of a device, such as 80GB.")] = None,
+    global_batch: Annotated[
+        int | None, typer.Option("--global-batch", help="Of a model: sequences of a step.")
+    ] = None,
+    seq: Annotated[int | None, typer.Option("--seq", help="Of a model: tokens of a sequence.")] = None,
+    fix: Annotated[
+        list[str] | None, typer.Option("--fix", help="Of a model: what is decided already: tp=8,pp=4.")
+    ] = None,
 ) -> Result:
-    """Prove a plan, program or schedule: legal, free of deadlock, gradients whole, and that it fits.
+    """Prove a plan, program or schedule: legal, free of deadlock, gradients whole, and that it fits; with advice for GPUs.
 
-    Exit 3 where something is refused, with the grid around the instruction.
+    MODEL CLUSTER checks the fastest plan. Exit 3 where something is refused, with the grid around the instruction.
     """
     from meshwright import api
+    from meshwright.cli.advice_view import EXPLAINED, advice_figures, advice_view
+    from meshwright.cli.planning import _fixed
     from meshwright.cli.step_view import memory_figures
+    from meshwright.specs.error import SpecError
     from meshwright.specs.units import parse_bytes
 
+    if where is not None and cluster is not None:
+        raise SpecError(f"both {where} and --cluster {cluster} were given", allowed="one cluster")
+    if where is not None and not api.loading.is_data_file(str(what)) and global_batch is None:
+        raise SpecError(
+            f"{what} on {where} without a batch", next="add --global-batch N --seq N, or give a plan's file"
+        )
     proof = api.check(
         _one_of(what, schedule), stages=stages, microbatches=microbatches, chunks=chunks, split=split,
-        recompute=recompute, cluster=cluster, memory_bytes=None if memory is None else parse_bytes(memory),
+        recompute=recompute, cluster=where or cluster, memory_bytes=None if memory is None else parse_bytes(memory),
+        global_batch=global_batch, seq=seq, fix=_fixed(fix or ()),
     )  # fmt: skip
     data = {
         "label": proof.label,
@@ -186,6 +211,7 @@ def check(
         "peak_bytes": proof.peak_bytes,
         "capacity_bytes": proof.capacity_bytes,
         **({} if proof.memory is None else {"memory": memory_figures(proof.memory)}),
+        **advice_figures(proof),
         "error": None
         if proof.error is None
         else {"kind": type(proof.error).__name__, "message": str(proof.error)},
@@ -196,9 +222,10 @@ def check(
     explained = [
         "one iteration is replayed at zero cost; a program whose first iteration has no cycle never has one",
         peaks,
+        *(EXPLAINED if proof.advice else ()),
     ]
     code = DONE if proof.is_accepted else REFUSED
-    return Result(data, _verdict_view(proof), explanation=explained, exit_code=code)
+    return Result(data, [*_verdict_view(proof), *advice_view(proof)], explanation=explained, exit_code=code)
 
 
 def _verdict_view(proof: Check) -> list[Any]:

@@ -15,9 +15,18 @@ if TYPE_CHECKING:
     from meshwright.api import Training
     from meshwright.evidence.compare import Comparison
     from meshwright.ir.trace import Trace
+    from meshwright.specs.profile import Profile
+    from meshwright.specs.slowing import Slowing
 
 LOOP = "The loop"
 DEFAULT_ITERATIONS = 20
+SlowLink = Annotated[
+    list[str] | None, typer.Option("--slow-link", help="Slow a link by a token bucket: 0-1=50MB/s.")
+]
+SlowProcess = Annotated[
+    list[str] | None,
+    typer.Option("--slow-process", help="Make computes of a process take longer: 1=2 (twice)."),
+]
 ADD_TOUCHES = 3  # arrays that a sum of two into a third touches
 
 
@@ -41,6 +50,11 @@ def train(
     cluster: Annotated[
         str | None, typer.Option("--cluster", help="Where the plan runs: a file or a name.")
     ] = None,
+    profile: Annotated[
+        Path | None, typer.Option("--profile", help="What `calibrate -o` wrote, for the prediction.")
+    ] = None,
+    slow_link: SlowLink = None,
+    slow_process: SlowProcess = None,
 ) -> Result:
     """Train by a plan on processes of this machine: the very program that `simulate` runs.
 
@@ -55,9 +69,24 @@ def train(
         done = api.run_training(
             plan, data=data, iterations=steps, seconds=seconds, seed=out.seed, cluster=cluster,
             learning_rate=LEARNING_RATE if learning_rate is None else learning_rate,
-            progress=TrainingLine(line, steps, seconds),
+            progress=TrainingLine(line, steps, seconds), profile=read_profile(profile),
+            slowing=_slowing(slow_link, slow_process),
         )  # fmt: skip
     return training_result(done)
+
+
+def read_profile(path: Path | None) -> Profile | None:
+    """A profile's file, where one is named; None: the user's own."""
+    from meshwright.specs.profile import Profile
+
+    return None if path is None else Profile.load(path)
+
+
+def _slowing(links: Sequence[str] | None, processes: Sequence[str] | None) -> Slowing | None:
+    """What the two options say, None where they say nothing."""
+    from meshwright.specs.slowing import Slowing
+
+    return Slowing.parse(links or (), processes or ()) if links or processes else None
 
 
 def training_result(done: Training) -> Result:
@@ -258,9 +287,12 @@ def calibrate(
     ] = None,
     plan: Annotated[Path | None, typer.Option("--plan", help="The plan (.toml) of that run.")] = None,
     cluster: Annotated[str | None, typer.Option("--cluster", help="Where the plan ran.")] = None,
+    slow_link: SlowLink = None,
+    slow_process: SlowProcess = None,
 ) -> Result:
     """Measure this machine with all processes busy, and keep the profile for later predictions.
 
+    With --slow-link or --slow-process it is a profile of the machine so slowed, which is not kept: write it with -o.
     With --from-log or --from-trace a profile of one factor, measured over predicted step. -o writes .profile.json.
     """
     from meshwright import api
@@ -271,21 +303,36 @@ def calibrate(
     if from_log is not None or from_trace is not None or plan is not None:
         from meshwright.cli.plan_log import calibrated_from_run
 
+        _not_slowed(slow_link, slow_process)
         return calibrated_from_run(from_log, from_trace, plan, cluster)
     if effort not in ("full", "quick"):
         raise UnknownNameError("effort", effort, ("full", "quick"))
+    slowing = _slowing(slow_link, slow_process)
     with live_line(out) as line:
         profile = api.calibrate(
-            processes, effort=effort, progress=lambda what, share: line.say(f"{100 * share:3.0f} %  {what}")
-        )
+            processes, effort=effort, progress=lambda what, share: line.say(f"{100 * share:3.0f} %  {what}"),
+            slowing=slowing,
+        )  # fmt: skip
     data = {
         "device": profile.device,
         "num_processes": profile.num_processes,
         "measured": profile.measured,
-        "path": str(cache_path()),
+        "path": None if slowing is not None else str(cache_path()),
+        "process_factors": list(profile.process_factors),
         **profile_figures(profile),
     }
     return Result(data, profile_view(profile), {".profile.json": profile.save}, explanation=[profile.source])
+
+
+def _not_slowed(links: Sequence[str] | None, processes: Sequence[str] | None) -> None:
+    """A run that is over cannot be slowed."""
+    from meshwright.specs.error import SpecError
+
+    if links or processes:
+        raise SpecError(
+            "--slow-link or --slow-process is given with --from-log or --from-trace",
+            allowed="slowing while this machine is measured",
+        )
 
 
 def profile_figures(profile: Any) -> dict[str, Any]:
@@ -323,6 +370,8 @@ def profile_view(profile: Any) -> Sequence[Any]:
     ]
     slowdown = profile.constants.get("compute_slowdown")
     rows += [("compute beside a transfer", f"{slowdown:.2f}x as long")] if slowdown else []
+    factors = ", ".join(f"{factor:.2f}" for factor in profile.process_factors)
+    rows += [("computes by process", f"{factors} times the mean")] if factors else []
     head = f"{profile.device}, {profile.num_processes} processes, {figures['num_samples']} samples"
     return [Text(head, style="bold"), *(Text(f"  {name:<26}{value}") for name, value in rows)]
 

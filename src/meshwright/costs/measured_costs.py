@@ -13,6 +13,7 @@ from meshwright.costs.collective import collective_table, flows_between, rescale
 from meshwright.costs.cost import Cost, Flow
 from meshwright.costs.interpolation import Estimate, by_shape, by_size
 from meshwright.ir.table import Exchange, Work
+from meshwright.specs.device import DeviceSpec
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.error import SpecError
 from meshwright.specs.operator import Operator
@@ -32,11 +33,14 @@ NEVER_SEEN_ERROR = 0.5
 class MeasuredCosts:
     """A cost model and communication model from one profile; every device is of the kind that was measured.
 
+    `factors`: devices of that kind whose computes take so many times what the tables say (`device_factors`).
+
     A pass (F, B, ...) costs the sum of its operators, corrected by the profile's calibration of that pass;
     work without operators (a host call) costs one instruction's overhead.
     """
 
     profile: Profile
+    factors: Mapping[DeviceSpec, float] = field(default_factory=dict, repr=False, compare=False)
     _estimates: dict[Operator, Estimate] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
@@ -52,7 +56,9 @@ class MeasuredCosts:
         total = sum(estimate.seconds * count for estimate, count in estimates)
         num_operators = sum(operator.count for operator in work.operators)
         calibration = self.calibrations.get(work.name) or Calibration(spread=UNCALIBRATED_ERROR)
-        seconds = calibration.seconds(total, num_operators) + self.profile.constant("instruction_overhead_s")
+        factor = 1.0 if device is None else self.factors.get(device, 1.0)
+        seconds = factor * calibration.seconds(total, num_operators)
+        seconds += self.profile.constant("instruction_overhead_s")
         basis = weakest(*(estimate.basis for estimate, _ in estimates))
         return Cost(seconds, uncertainty=max(LEAST_ERROR, calibration.spread), basis=basis)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run_program", "run_training"]
 
-_POOL_OPTIONS = ("timeout_s", "progress", "duration_s", "places")
+_POOL_OPTIONS = ("timeout_s", "progress", "duration_s", "places", "slowing")
 
 
 def run_training(
@@ -29,7 +29,7 @@ def run_training(
         training: model, layers of each stage, data, optimizer.
         pool: workers to run on; None: as many as there are ranks, for this job only.
         options: fields of `Job` (dtype, device, measures_memory, ...) and arguments of `Pool.run` (timeout_s, progress,
-            duration_s, places).
+            duration_s, places, slowing).
 
     Returns losses, gradient norms, the trace and, where asked for, gradients, parameters and memory curves.
 

@@ -10,11 +10,15 @@ from typing import Any
 import torch
 
 from meshwright.executor.process_group import ProcessGroups
+from meshwright.executor.slowed_link import SlowedLinks
 
 
 @dataclass(eq=False)
 class Context:
-    """One rank of a job. ``options`` come from the caller; ``state`` is for handlers to keep things in."""
+    """One rank of a job. ``options`` come from the caller; ``state`` is for handlers to keep things in.
+
+    ``links`` are those that are slowed on purpose; by default none.
+    """
 
     rank: int
     num_ranks: int
@@ -26,6 +30,7 @@ class Context:
     state: dict[str, Any] = field(default_factory=dict)
     iteration: int = 0
     training: Any = None  # TrainingState, in training jobs
+    links: SlowedLinks = field(default_factory=SlowedLinks)
 
     def __post_init__(self) -> None:
         self._is_cuda = self.device.type == "cuda"

@@ -40,14 +40,19 @@ def send(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
     group, peer = context.groups.pair(row)
-    works = []
-    if row.shape is None:
-        works.append(group.send([_header(row, tensor)], peer, 2 * row.tag + 1))
-    if tensor.numel():
-        works.append(group.send([tensor], peer, 2 * row.tag))
+
+    def post() -> list[Any]:
+        header = [(_header(row, tensor), 2 * row.tag + 1)] if row.shape is None else []
+        parts = [*header, *([(tensor, 2 * row.tag)] if tensor.numel() else [])]
+        return [group.send([part], peer, tag) for part, tag in parts]
+
+    # On a slowed link a message leaves later; to wait for that here would hold back what is posted with it.
+    release_s = context.links.message(row.peer, tensor.nbytes)
+    works = [] if release_s else post()
 
     def wait() -> Sequence[Any]:
-        for work in works:
+        context.links.wait_until(release_s)
+        for work in works or post():
             work.wait()
         return NO_OUTPUTS
 
@@ -116,6 +121,7 @@ def copy(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
 def all_reduce(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     """Sum over the members, in place; the same value is the output."""
     tensor = first_tensor(row, inputs)
+    context.links.pass_ring(row.members, tensor.nbytes, passes=2)
     work = context.groups.collective(row).allreduce([tensor])
 
     def wait() -> Sequence[Any]:
@@ -129,6 +135,7 @@ def all_gather(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     """The members' equal shards one behind the other along the first dimension."""
     shard = first_tensor(row, inputs).contiguous()
     whole = shard.new_empty((len(row.members) * shard.shape[0], *shard.shape[1:]))
+    context.links.pass_ring(row.members, whole.nbytes, passes=1)
     work = torch.distributed.all_gather_into_tensor(
         whole, shard, context.groups.collective(row), async_op=True
     )
@@ -144,6 +151,7 @@ def reduce_scatter(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     """The sum's own shard along the first dimension."""
     whole = first_tensor(row, inputs).contiguous()
     shard = whole.new_empty((whole.shape[0] // len(row.members), *whole.shape[1:]))
+    context.links.pass_ring(row.members, whole.nbytes, passes=1)
     work = torch.distributed.reduce_scatter_tensor(
         shard, whole, group=context.groups.collective(row), async_op=True
     )
@@ -159,6 +167,7 @@ def exchange_counts(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     """Row n of an integer tensor goes to member n; out comes what the members sent here, in their order."""
     counts = first_tensor(row, inputs).contiguous()
     received = torch.empty_like(counts)
+    context.links.pass_to_each(row.members, [counts.nbytes / len(row.members)] * len(row.members))
     work = torch.distributed.all_to_all_single(
         received, counts, group=context.groups.collective(row), async_op=True
     )
@@ -175,11 +184,14 @@ def all_to_all(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     tensor, sent, received = (value for value in inputs if isinstance(value, Tensor))
     arriving = received.flatten().tolist()
     buffer = tensor.new_empty((sum(arriving), *tensor.shape[1:]))
+    leaving = sent.flatten().tolist()
+    row_bytes = tensor.nbytes / max(1, tensor.shape[0])
+    context.links.pass_to_each(row.members, [row_bytes * count for count in leaving])
     work = torch.distributed.all_to_all_single(
         buffer,
         tensor.contiguous(),
         arriving,
-        sent.flatten().tolist(),
+        leaving,
         group=context.groups.collective(row),
         async_op=True,
     )

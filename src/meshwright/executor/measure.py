@@ -17,10 +17,12 @@ from typing import IO, Any, Literal
 
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.profile import PassSample, Profile, Sample
+from meshwright.specs.slowing import Slowing
 
 Progress = Callable[[str, float], None]
 Effort = Literal["full", "quick"]
 WORKER_MODULE = "meshwright.executor.measure_worker"
+SLOWING_FILE = "slowing.json"  # in the folder of the measurement, read by its workers
 MEASURE_TIMEOUT_S = 180.0  # about seven times what a measurement takes on two idle cores
 GUARD_PAUSE_S = 0.2  # how often the workers are looked at
 STOP_S = 5.0  # a process that does not end on request within this is killed
@@ -34,6 +36,7 @@ def measure(
     effort: Effort = "full",
     progress: Progress | None = None,
     timeout_s: float = MEASURE_TIMEOUT_S,
+    slowing: Slowing | None = None,
 ) -> Profile:
     """Measure this machine with `num_processes` processes of one thread each, all busy at once.
 
@@ -43,14 +46,18 @@ def measure(
             to predict with).
         progress: called with what is being measured and the share that is done, 0 to 1.
         timeout_s: after this the measurement is given up.
+        slowing: links and processes that are slowed on purpose while it is measured.
 
     Returns the profile; the caller keeps it (`specs.profile.keep`). Raises ExecutionError when a process
     dies or the time is over; no process survives this call.
     """
+    slowed = slowing or Slowing()
+    slowed.check(num_processes)
     with tempfile.TemporaryDirectory(prefix="meshwright-measure-") as folder:
+        (Path(folder) / SLOWING_FILE).write_text(json.dumps(slowed.to_dict()))
         with _workers(num_processes, Path(folder), effort) as processes:
             result = _collect(processes, Path(folder), progress or _ignore, timeout_s)
-    return _profile(result, num_processes)
+    return _profile(result, num_processes, slowed)
 
 
 def device_name() -> str:
@@ -162,12 +169,13 @@ def _last_words(folder: Path, failed: list[int], timeout_s: float) -> str:
     return f"measuring this machine failed on rank {failed[0]}:\n{text[-STDERR_SHOWN:]}"
 
 
-def _profile(result: Mapping[str, Any], num_processes: int) -> Profile:
+def _profile(result: Mapping[str, Any], num_processes: int, slowing: Slowing) -> Profile:
     """The profile of what the workers sent."""
     tables = {
         name: tuple(Sample(tuple(shape), seconds, spread) for shape, seconds, spread in rows)
         for name, rows in result["tables"].items()
     }
+    told = f"; {slowing}" if slowing != Slowing() else ""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Profile(
         device=device_name(),
@@ -176,5 +184,6 @@ def _profile(result: Mapping[str, Any], num_processes: int) -> Profile:
         constants=result["constants"],
         passes=tuple(PassSample(**row) for row in result["passes"]),
         measured=now,
-        source=f"meshwright.executor.measure, {num_processes} processes of one thread",
+        source=f"meshwright.executor.measure, {num_processes} processes of one thread{told}",
+        process_factors=tuple(result["process_factors"]),
     )

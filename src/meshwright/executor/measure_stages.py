@@ -19,6 +19,7 @@ from meshwright.executor.models.decoder import Stage, build_stage
 from meshwright.executor.ops.optimizer_step import OptimizerConfig, OptimizerStep
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
 from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, deferring, registering
+from meshwright.executor.slowed_compute import stretch
 from meshwright.specs.model import ModelSpec
 
 NUM_MICROBATCHES = 3  # alive at once between forward and backward, as in a pipeline
@@ -59,6 +60,7 @@ class StageTimer:
     """A stage that runs the passes of a step by hand and keeps the seconds of each."""
 
     case: StageCase
+    compute_factor: float = 1.0  # how many times as long computes are made to take
     times: dict[str, list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -89,6 +91,7 @@ class StageTimer:
     def _timed(self, name: str, run: Callable[[], Any]) -> Any:
         start = compute_seconds()
         result = run()
+        stretch(self.compute_factor, start)
         self.times.setdefault(name, []).append(compute_seconds() - start)
         return result
 
@@ -114,9 +117,9 @@ class StageTimer:
             self._backward(output)
 
 
-def warm(case: StageCase) -> StageTimer:
+def warm(case: StageCase, compute_factor: float = 1.0) -> StageTimer:
     """A timer of `case` whose first, unsteady steps are over and forgotten."""
-    timer = StageTimer(case)
+    timer = StageTimer(case, compute_factor)
     for _ in range(NUM_WARM_UP_STEPS):
         timer.run_step(is_split=False)
         timer.run_step(is_split=True)

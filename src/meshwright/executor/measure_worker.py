@@ -21,15 +21,22 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from meshwright.executor.compute_clock import compute_seconds
+from meshwright.executor.measure import SLOWING_FILE
 from meshwright.executor.measure_cases import Case, compute_cases
 from meshwright.executor.measure_stages import StageCase, StageTimer, stage_cases, warm
+from meshwright.executor.slowed_compute import stretch
+from meshwright.executor.slowed_link import SlowedLinks
+from meshwright.specs.profile import COMPUTE_TABLES
+from meshwright.specs.slowing import Slowing
 
 Thunk = Callable[[], object]
 RENDEZVOUS_TIMEOUT_S = 60  # a worker that waits longer has lost its peer
 MIN_REPETITIONS = 5
+UNEVEN = 0.15  # processes of one even machine differ by several percent from one measurement to the next
 # Disturbances only ever add time: the lower quartile of the repetitions is the undisturbed time, yet no lucky one.
 QUANTILE = 0.25
 TRANSFER_BYTES = (4, 16 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20)
+RING_PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 REDUCE_BYTES = (4, 64 << 10, 1 << 20, 4 << 20, 16 << 20)
 TICKS_A_STAGE = 5  # how many ordinary cases the steps of one stage take as long as, for the progress line
 SLOWDOWN_MATMUL = 256  # side of the product that runs while messages move
@@ -68,6 +75,8 @@ class Recorder:
     num_processes: int
     effort: Effort
     done: int = 0
+    links: SlowedLinks = field(default_factory=SlowedLinks)
+    compute_factor: float = 1.0
     times: dict[tuple[str, tuple[int, ...]], list[float]] = field(default_factory=dict)
 
     def add(self, table: str, shape: tuple[int, ...], seconds: Sequence[float]) -> None:
@@ -110,7 +119,7 @@ def spread(times: Sequence[float]) -> float:
     return (quantile(times, 0.75) - quantile(times, 0.25)) / (2 * middle) if middle > 0 else 0.0
 
 
-def time_case(run: Thunk, budget_s: float, inner: int = 1) -> list[float]:
+def time_case(run: Thunk, budget_s: float, inner: int = 1, compute_factor: float = 1.0) -> list[float]:
     """Seconds of one call, several times over, for about `budget_s`; one call warms up."""
     run()
     times: list[float] = []
@@ -119,6 +128,7 @@ def time_case(run: Thunk, budget_s: float, inner: int = 1) -> list[float]:
         start = compute_seconds()
         for _ in range(inner):
             run()
+        stretch(compute_factor, start)
         times.append((compute_seconds() - start) / inner)
     return times
 
@@ -128,7 +138,8 @@ def time_compute(recorder: Recorder, cases: Sequence[Case]) -> None:
     for case in cases:
         run = case.prepare()
         dist.barrier()
-        recorder.add(case.table, case.shape, time_case(run, recorder.effort.case_budget_s, case.inner))
+        times = time_case(run, recorder.effort.case_budget_s, case.inner, recorder.compute_factor)
+        recorder.add(case.table, case.shape, times)
         recorder.tick(case.table)
 
 
@@ -138,10 +149,10 @@ def exchange(recorder: Recorder, sent: torch.Tensor, received: torch.Tensor) -> 
     if size == 1:
         received.copy_(sent)
         return
-    pending = [
-        dist.irecv(received, (recorder.rank - 1) % size),
-        dist.isend(sent, (recorder.rank + 1) % size),
-    ]
+    pending = [dist.irecv(received, (recorder.rank - 1) % size)]
+    following = (recorder.rank + 1) % size
+    recorder.links.wait_until(recorder.links.message(following, sent.nbytes))
+    pending.append(dist.isend(sent, following))
     for work in pending:
         if work is not None:  # None: this rank is no member of the group, which cannot be
             work.wait()
@@ -163,9 +174,16 @@ def time_transfers(recorder: Recorder) -> None:
             ("all_gather", partial(dist.all_gather_into_tensor, whole, part)),
             ("reduce_scatter", partial(dist.reduce_scatter_tensor, part, whole)),
         )
-        for table, run in collectives:
+        for table, reduce in collectives:
+            run = partial(ring, recorder, RING_PASSES[table], whole.nbytes, reduce)
             recorder.add(table, (num_bytes,), together(run, repetitions(num_bytes)))
         recorder.tick("collectives")
+
+
+def ring(recorder: Recorder, passes: int, num_bytes: int, run: Thunk) -> None:
+    """A collective over all ranks, behind what slowed links make it wait for."""
+    recorder.links.pass_ring(range(recorder.num_processes), num_bytes, passes)
+    run()
 
 
 def repetitions(num_bytes: int) -> int:
@@ -215,11 +233,11 @@ def time_slowdown(recorder: Recorder) -> dict[str, float]:
     return {"compute_slowdown": max(1.0, compute), "transfer_slowdown": max(1.0, messages)}
 
 
-def time_stages(recorder: Recorder) -> list[dict[str, object]]:
-    """Passes of every calibration stage, as rows of `PassSample`; stages take turns."""
+def time_stages(recorder: Recorder) -> list[StageTimer]:
+    """Passes of every calibration stage; stages take turns."""
     timers = []
     for case in stage_cases()[: recorder.effort.num_stages]:
-        timers.append(warm(case))
+        timers.append(warm(case, recorder.compute_factor))
         dist.barrier()
     for _ in range(recorder.effort.num_stage_rounds):
         for timer in timers:
@@ -227,7 +245,22 @@ def time_stages(recorder: Recorder) -> list[dict[str, object]]:
             timer.run_step(is_split=False)
             timer.run_step(is_split=True)
             recorder.tick("stages", TICKS_A_STAGE)
-    return [row for timer in timers for row in pass_rows(timer, recorder.num_processes)]
+    return timers
+
+
+def process_factors(recorder: Recorder, timers: Sequence[StageTimer]) -> list[float]:
+    """What a compute takes on each process over the mean of all, in the median over cases and passes.
+
+    None where they are as good as alike: then all are one kind of device.
+    """
+    cases = [times for (table, _), times in recorder.times.items() if table in COMPUTE_TABLES]
+    own = [quantile(times, QUANTILE) for times in cases]
+    own += [quantile(times, 0.5) for timer in timers for times in timer.times.values()]
+    seconds = torch.zeros(recorder.num_processes, len(own), dtype=torch.float64)
+    seconds[recorder.rank] = torch.tensor(own, dtype=torch.float64)
+    dist.all_reduce(seconds)
+    factors: list[float] = (seconds / seconds.mean(0)).median(1).values.tolist()
+    return factors if max(factors) > (1 + UNEVEN) * min(factors) else []
 
 
 def pass_rows(timer: StageTimer, num_processes: int) -> list[dict[str, object]]:
@@ -258,17 +291,22 @@ def measure_rank(rank: int, size: int, folder: Path, effort: Effort) -> None:
     store = FileStore(str(folder / "rendezvous"), size)
     timeout = datetime.timedelta(seconds=RENDEZVOUS_TIMEOUT_S)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
-    recorder = Recorder(rank, size, effort)
+    slowing = Slowing.from_dict(json.loads((folder / SLOWING_FILE).read_text()))
+    links = SlowedLinks.of(slowing, rank, range(size))
+    recorder = Recorder(rank, size, effort, links=links, compute_factor=slowing.factor(rank))
     cases = compute_cases()
     for _ in range(effort.num_rounds):
         time_compute(recorder, cases)
         time_transfers(recorder)
     constants = time_slowdown(recorder)
     recorder.tick("slowdown")
-    passes = time_stages(recorder)
+    timers = time_stages(recorder)
+    factors = process_factors(recorder, timers)
+    passes = [row for timer in timers for row in pass_rows(timer, size)]
     tables = recorder.merged()
     if rank == 0:
-        emit({"result": {"tables": tables, "constants": constants, "passes": passes}})
+        found = {"tables": tables, "constants": constants, "passes": passes, "process_factors": factors}
+        emit({"result": found})
     dist.barrier()
     dist.destroy_process_group()
 

@@ -19,6 +19,7 @@ from meshwright.executor.watchdog import SharedPositions
 from meshwright.executor.worker_process import Report, WorkerProcess
 from meshwright.ir.program import Program
 from meshwright.specs.error import ExecutionError
+from meshwright.specs.slowing import Slowing
 
 START_S = 120.0  # importing torch on a busy machine takes ten seconds; a worker that needs longer is stuck
 DEFAULT_TIMEOUT_S = 120.0  # of runs for which the caller knows no prediction
@@ -60,6 +61,7 @@ class Pool:
         progress: Progress | None = None,
         duration_s: float | None = None,
         places: Sequence[int] = (),
+        slowing: Slowing | None = None,
     ) -> JobResult:
         """Run a job and gather what its ranks give.
 
@@ -68,6 +70,7 @@ class Pool:
             progress: called in this thread after every iteration.
             duration_s: after this the job stops at the next iteration that no rank has begun.
             places: worker (and on CUDA device) of every rank; empty: in order.
+            slowing: links and processes (by worker) that are slowed on purpose; on CPU only.
 
         Ctrl-C stops at an iteration and returns what was reached (`interrupted`); a second one ends all at once.
 
@@ -79,6 +82,7 @@ class Pool:
             raise ExecutionError(
                 f"ranks on workers {places}", allowed=f"different ones of the pool's {self.num_workers}"
             )
+        _check_slowing(slowing, job, places)
         if not job.handlers_module:
             _check_handlers(job.program)
         self.start()
@@ -86,7 +90,8 @@ class Pool:
         self._num_jobs += 1
         folder.mkdir()
         job.write(folder)
-        (folder / "limits.json").write_text(json.dumps({"timeout_s": timeout_s, "places": places}))
+        limits = {"timeout_s": timeout_s, "places": places, "slowing": (slowing or Slowing()).to_dict()}
+        (folder / "limits.json").write_text(json.dumps(limits))
         shared = SharedPositions(folder / "positions", job.num_ranks, is_new=True)
         try:
             run = Run(job, folder, shared, [self._workers[place] for place in places], self._reports)
@@ -131,6 +136,17 @@ class Pool:
                 worker.process.kill()
         for worker in workers:
             worker.close(at_once)
+
+
+def _check_slowing(slowing: Slowing | None, job: Job, places: Sequence[int]) -> None:
+    """Slowed processes take part in the job, and their transport is one that we can hold back."""
+    if slowing is None:
+        return
+    if job.backend != "gloo":
+        raise ExecutionError(
+            f"{slowing} on {job.backend}", allowed="slowing on CPU, where gloo carries messages"
+        )
+    slowing.check(max(places) + 1)
 
 
 def _check_handlers(program: Program) -> None:

@@ -123,6 +123,7 @@ def weight_gradient(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[A
 def reduce_gradients(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     """Sum of a group's gradients over its copies; losses carry their tokens' weights, so the sum is the whole."""
     (gradient,) = inputs
+    context.links.pass_ring(row.members, gradient.flat.nbytes, passes=2)
     work = context.groups.collective(row).allreduce([gradient.flat])
 
     def wait() -> Sequence[Any]:

@@ -31,11 +31,14 @@ from meshwright.executor.job import Job
 from meshwright.executor.live_storage import LiveStorage
 from meshwright.executor.process_group import ProcessGroups
 from meshwright.executor.rank_list import compile_rank
+from meshwright.executor.slowed_compute import slow_computes
+from meshwright.executor.slowed_link import SlowedLinks
 from meshwright.executor.team import teams_of
 from meshwright.executor.training_state import TrainingState
 from meshwright.executor.value_store import ValueStore
 from meshwright.executor.watchdog import Position, SharedPositions
 from meshwright.ir.replay import wire
+from meshwright.specs.slowing import Slowing
 
 
 class Reports:
@@ -95,13 +98,15 @@ def run_rank(folder: Path, rank: int, reports: Reports) -> None:
     wiring = wire(job.program)
     ranked = compile_rank(wiring, rank, job.shape_of(), job.keep)
     limits = json.loads((folder / "limits.json").read_text())
+    slowing = Slowing.from_dict(limits["slowing"])
+    slow_computes(ranked, slowing.factor(limits["places"][rank]))
     # The parent's watchdog decides, and says more: the backend's own timeout comes behind it.
     groups = ProcessGroups(
         rank, job.num_ranks, folder / "rendezvous", job.backend, 2 * limits["timeout_s"] + 60
     )
     with groups:
         groups.make(teams_of(wiring, job.backend))
-        context = _context(job, rank, groups, limits["places"][rank])
+        context = _context(job, rank, groups, limits["places"], slowing)
         store = ValueStore(ranked, _initial_values(job, context, rank))
         shared = SharedPositions(folder / "positions", job.num_ranks)
         interpreter = Interpreter(ranked, store, context, Position(shared, rank))
@@ -115,13 +120,14 @@ def run_rank(folder: Path, rank: int, reports: Reports) -> None:
     reports.send(done=len(interpreter.times))
 
 
-def _context(job: Job, rank: int, groups: ProcessGroups, place: int) -> Context:
-    device = torch.device(job.device if job.backend == "gloo" else f"cuda:{place}")
+def _context(job: Job, rank: int, groups: ProcessGroups, places: Sequence[int], slowing: Slowing) -> Context:
+    device = torch.device(job.device if job.backend == "gloo" else f"cuda:{places[rank]}")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     context = Context(
-        rank, job.num_ranks, job.program.coordinates(rank), groups, job.torch_dtype, device, job.options
-    )
+        rank, job.num_ranks, job.program.coordinates(rank), groups, job.torch_dtype, device, job.options,
+        links=SlowedLinks.of(slowing, rank, places),
+    )  # fmt: skip
     if job.training is not None:
         context.training = TrainingState(job.training, job.program, rank, job.torch_dtype, device)
     return context

@@ -146,6 +146,7 @@ class _Reader:
             self.batch["gradient_accumulation_steps"],
             draft.global_batch or self.batch["train_batch_size"],
         )
+        draft.compare("--global-batch", draft.given.global_batch, self.batch["train_batch_size"])
         if micro is None and whole is not None:
             micro, rest = divmod(whole, dp * (steps or 1))
             if rest:

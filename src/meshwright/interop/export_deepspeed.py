@@ -104,6 +104,7 @@ def _check_precision(export: Export) -> None:
 
 def _check_rest(export: Export) -> None:
     export.one_of("recompute", ("none", "full"), "the configuration knows recompute of whole blocks only")
+    export.check_all_blocks()
     export.one_of("attention", ("flash",), "attention is in the model's code")
     export.one_of("software", (SOFTWARE,), f"it is counted as {SOFTWARE}")
 

@@ -167,7 +167,9 @@ def _recompute(export: Export) -> Options:
     if plan.recompute in ("selective", "full"):
         found.append(("--recompute-granularity", plan.recompute))
     if plan.recompute == "full":
-        found += [("--recompute-method", "uniform"), ("--recompute-num-layers", "1")]
+        found += _recomputed_blocks(export)
+    else:
+        export.check_all_blocks()
     # FlashAttention wants keys as wide as values; latent attention goes to cuDNN's kernel.
     fused = "fused" if plan.model.has_latent_attention else "flash"
     rate = ATTENTION_DROPOUT if plan.attention == "unfused_dropout" else "0.0"
@@ -177,6 +179,20 @@ def _recompute(export: Export) -> Options:
         ("--attention-dropout", rate),
         ("--hidden-dropout", "0.0"),
     ]
+
+
+def _recomputed_blocks(export: Export) -> Options:
+    """Every block by itself, or as many of every chunk of a rank, its first ones; all where a chunk has fewer."""
+    counts = export.plan.recompute_blocks
+    if not counts:
+        return [("--recompute-method", "uniform"), ("--recompute-num-layers", "1")]
+    most = max(counts)
+    export.need(
+        counts == tuple(min(most, each) for each in export.plan.layers_per_stage),
+        f"recompute_blocks = {', '.join(map(str, counts))}",
+        "it recomputes as many blocks of every stage",
+    )
+    return [("--recompute-method", "block"), ("--recompute-num-layers", str(most))]
 
 
 def _graph(export: Export) -> Options:

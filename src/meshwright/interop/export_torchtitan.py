@@ -171,6 +171,7 @@ def _recompute(export: Export) -> dict[str, Any]:
     recompute = export.plan.recompute
     export.one_of("attention", ("flash",), "its models call fused attention")
     export.one_of("recompute", ("none", "selective_op", "full"), "it does not recompute attention alone")
+    export.check_all_blocks()
     if recompute == "selective_op":
         return {"mode": "selective", "selective_ac_option": "op"}
     return {"mode": recompute}

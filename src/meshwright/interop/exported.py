@@ -126,6 +126,13 @@ class Export:
         elif num_experts % plan.ep:
             self.refuse(f"ep = {plan.ep}", f"it does not divide {num_experts} experts")
 
+    def check_all_blocks(self) -> None:
+        """What is recomputed is recomputed in every block."""
+        counts = ", ".join(map(str, self.plan.recompute_blocks))
+        self.need(
+            not counts, f"recompute_blocks = {counts}", f"{self.plan.recompute} recompute is of all blocks"
+        )
+
     def check_heads(self) -> None:
         """Tensor parallelism gives whole heads to a device."""
         plan, heads = self.plan, self.plan.model.num_heads
@@ -176,6 +183,7 @@ def canonical(plan: Plan, software: str = "") -> Plan:
     return plan.changed(
         mesh_order=_mesh_order(plan),
         device_order=() if in_order else plan.device_order,
+        recompute_blocks=() if plan.recompute_blocks == plan.layers_per_stage else plan.recompute_blocks,
         sharding=sharding,
         sharding_degree=degree,
         reduction_dtype=plan.gradient_dtype,

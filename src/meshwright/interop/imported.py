@@ -57,6 +57,7 @@ class Imported:
         irrelevant: options that change neither the time nor the memory of a step as far as a plan knows.
         unknown: options that are not known, or that ask for what a plan cannot say; the plan is without them.
         assumptions: what the file left open, and how it was filled in.
+        replaced: those of them that put what the user gave in the place of what the file says.
     """
 
     plan: Plan
@@ -65,6 +66,7 @@ class Imported:
     irrelevant: tuple[Option, ...]
     unknown: tuple[Option, ...]
     assumptions: tuple[str, ...]
+    replaced: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The lists and the notes as plain data."""
@@ -98,6 +100,7 @@ class Draft:
     irrelevant: list[Option] = field(default_factory=list)
     unknown: list[Option] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
 
     def degree(self, axis: str) -> int:
         """Degree of an axis; 1 where the file does not say."""
@@ -112,9 +115,7 @@ class Draft:
         ):  # fmt: skip
             if value is None:
                 continue
-            said = getattr(self, name)
-            if said not in (None, value):
-                self.assumptions.append(f"{flag} {value} takes the place of {said} in {self.where}")
+            self.compare(flag, value, getattr(self, name))
             setattr(self, name, value)
         if given.microbatch_size is not None:
             self.choices["microbatch_size"] = given.microbatch_size
@@ -123,11 +124,21 @@ class Draft:
 
     def _take_model(self, model: ModelSpec) -> None:
         if self.model is not None and self.model.digest != model.digest:
-            self.assumptions.append(
+            self.note_replaced(
                 f"--model {model.name} takes the place of the model in {self.where} ({self.model.name}, "
                 f"{self.model.num_layers} layers of {self.model.hidden_size})"
             )
         self.model = model
+
+    def compare(self, flag: str, given: int | None, said: int | None) -> None:
+        """Note where a number that the user gave goes before another one of the file."""
+        if given is not None and said not in (None, given):
+            self.note_replaced(f"{flag} {given} takes the place of {said} in {self.where}")
+
+    def note_replaced(self, line: str) -> None:
+        """Note that the user's word goes before the file's."""
+        self.assumptions.append(line)
+        self.replaced.append(line)
 
     def cluster(self) -> ClusterSpec:
         """The cluster the user named, as large as the job. Raises PlanError where none was named."""
@@ -157,7 +168,7 @@ class Draft:
                 next="give one of them",
             )
         if self.num_devices not in (None, named.num_devices):
-            self.assumptions.append(
+            self.note_replaced(
                 f"{self.where} starts {self.num_devices} processes; planned for the {named.num_devices} devices of "
                 f"{named.name}"
             )
@@ -199,7 +210,7 @@ class Draft:
             raise PlanError(f"{self.where}: {error.given}", allowed=error.allowed, next=error.next) from None
         return Imported(
             plan, self.origin, tuple(self.understood), tuple(self.irrelevant), tuple(self.unknown),
-            tuple(self.assumptions),
+            tuple(self.assumptions), tuple(self.replaced),
         )  # fmt: skip
 
     def data_parallel(self, num_devices: int) -> int:

@@ -8,6 +8,7 @@ from meshwright.interop.megatron_option import AS_ASSUMED, IRRELEVANT, NOT_IN_A_
 from meshwright.interop.option_set import OptionSet, launch_words
 from meshwright.interop.shell_script import ShellScript
 from meshwright.specs.error import PlanError
+from meshwright.specs.layers import split_layers
 
 SOFTWARE = "fused"  # the efficiency class of Megatron-LM with Transformer Engine
 CAPTURED = "captured"  # the same as one graph for the whole step
@@ -53,6 +54,7 @@ def import_megatron(text: str, where: str, given: Given) -> Imported:
     _read_recompute(options)
     _read_overlap(options)
     _read_stages(options)
+    _read_recomputed_blocks(options)
     dispatcher = options.text("moe-token-dispatcher-type", "exchange of tokens: {value}", "alltoall")
     if dispatcher == "allgather":
         draft.assumptions.append(
@@ -159,17 +161,11 @@ def _software(options: OptionSet) -> str:
 
 
 def _read_recompute(options: OptionSet) -> None:
-    choices, draft = options.draft.choices, options.draft
+    choices = options.draft.choices
     granularity = options.text("recompute-granularity", "recompute = {value}")
     if options.flags(("recompute-activations", "checkpoint-activations"), "recompute"):
         granularity = granularity or ("full" if "checkpoint-activations" in options else "selective")
     choices["recompute"] = granularity if granularity in ("selective", "full") else "none"
-    method = options.text("recompute-method", "recompute of blocks: {value}")
-    num_layers = options.integer("recompute-num-layers", "blocks: {value}")
-    if granularity == "full" and num_layers is not None and (method == "block" or num_layers > 1):
-        draft.assumptions.append(
-            f"--recompute-method {method} of {num_layers} blocks is counted as every block"
-        )
     modules = options.values.get("recompute-modules")
     if modules and set(modules) != {"core_attn"}:
         options.reject("recompute-modules", "a plan recomputes the attention core, or whole blocks")
@@ -180,6 +176,25 @@ def _read_recompute(options: OptionSet) -> None:
     is_flash = options.flag("use-flash-attn", "attention = flash")
     is_unfused = backend in ("unfused", "local") or (impl == "local" and not is_flash)
     choices["attention"] = _unfused(options) if is_unfused else "flash"
+
+
+def _read_recomputed_blocks(options: OptionSet) -> None:
+    """By method "block" the first blocks of every chunk of a rank are recomputed; "uniform" recomputes all."""
+    choices, draft = options.draft.choices, options.draft
+    method = options.text("recompute-method", "recompute of blocks: {value}")
+    count = options.integer("recompute-num-layers", "blocks: {value}")
+    if choices["recompute"] != "full":
+        return
+    if method == "block":
+        num_stages = draft.degree("pp") * choices["num_chunks"]
+        even = split_layers(draft.required_model().num_layers, num_stages)
+        per_stage = choices.get("layers_per_stage", even)
+        counts = tuple(min(count or 1, each) for each in per_stage)
+        choices["recompute_blocks"] = () if counts == per_stage else counts
+        if count is None:
+            draft.assumptions.append("no --recompute-num-layers: one block of every stage")
+    elif (count or 1) > 1:
+        draft.assumptions.append(f"--recompute-method {method} of {count} blocks is counted as every block")
 
 
 def _unfused(options: OptionSet) -> str:

@@ -141,6 +141,7 @@ def _read_batch(keys: TomlKeys) -> None:
     whole = keys.count(
         "training.global_batch_size", "global_batch = {value} (-1: one local batch a rank)", -1
     )
+    draft.compare("--global-batch", draft.given.global_batch, whole if whole > 0 else None)
     if draft.global_batch is None and whole > 0:
         draft.global_batch = whole
     draft.local_batch = local

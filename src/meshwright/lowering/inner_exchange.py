@@ -18,6 +18,7 @@ from __future__ import annotations
 from meshwright.ir.table import Exchange, Inner
 from meshwright.lowering.mesh import expert_axes
 from meshwright.lowering.order import FIRST_AXIS
+from meshwright.lowering.recomputed_part import recomputed_layers, recomputes_ends
 from meshwright.lowering.refine import has_vocabulary_share, is_from_other_stage, is_vocabulary_split
 from meshwright.specs.layer_operator import MicrobatchShape
 from meshwright.specs.layers import StageLayers
@@ -28,9 +29,16 @@ LOSS_ELEMENT_BYTES = 4  # in float32
 
 
 def inner_exchanges(plan: Plan, layers: StageLayers, name: str, shape: MicrobatchShape) -> tuple[Inner, ...]:
-    """Everything that pass `name` of a stage sends inside; none for W, whose operands are local."""
+    """Everything that pass `name` of a stage sends inside; none for W, whose operands are local.
+
+    R sends for what is recomputed only.
+    """
     if name == "W":
         return ()
+    has_share = has_vocabulary_share(plan, layers)
+    if name == "R":
+        has_share = has_share and recomputes_ends(plan, layers)
+        layers = recomputed_layers(plan, layers)
     is_backward = name in ("B", "I")
     found: list[Inner] = []
     if plan.tp > 1:
@@ -39,7 +47,7 @@ def inner_exchanges(plan: Plan, layers: StageLayers, name: str, shape: Microbatc
         found += _context(plan, layers, shape, is_backward)
     if plan.ep > 1:
         found += _expert(plan, layers, shape)
-    if has_vocabulary_share(plan, layers):
+    if has_share:
         found += _vocabulary(plan, shape)
     return tuple(each for each in found if each.count)
 

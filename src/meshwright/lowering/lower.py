@@ -17,10 +17,15 @@ from meshwright.lowering.parameter_group import (
     num_stepped_parameters,
     reduction_algorithms,
 )
-from meshwright.lowering.recompute import Recompute
+from meshwright.lowering.recompute import REMADE, Recompute
+from meshwright.lowering.recomputed_part import is_partly_recomputed, is_recomputed
 from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
 from meshwright.lowering.refine import piece_layers, refined
-from meshwright.lowering.saved_size import kept_bytes_per_token, local_pending_bytes_per_token
+from meshwright.lowering.saved_size import (
+    kept_bytes_per_token,
+    local_pending_bytes_per_token,
+    remade_bytes_per_token,
+)
 from meshwright.lowering.sharding import GatherParameters, Unshard
 from meshwright.lowering.split_backward import SplitBackward
 from meshwright.lowering.transfer import Transfers
@@ -58,12 +63,13 @@ def lower(
     if plan.split_backward and not schedule.splits_backward:
         program = SplitBackward()(program)
     if plan.recompute == "full":
-        program = Recompute()(program)
+        program = _recompute(plan, stages)(program)
     if step:
         is_beside, sizes = "reduce" in plan.overlap, gradient_sizes(plan, held)
         program = program.with_tables(sizes=tuple(dict.fromkeys(sizes.values())))
         names = {g: size.name for g, size in sizes.items()}
-        program = ReduceGradients(reduction_algorithms(held, plan), names, is_beside)(program)
+        algorithms = reduction_algorithms(held, plan)
+        program = ReduceGradients(algorithms, names, is_beside, plan.sharding == "zero3")(program)
     program = Transfers()(program)
     if step:
         program = OptimizerStep()(program)
@@ -72,6 +78,13 @@ def lower(
     if plan.sharding == "zero3":
         program = Unshard(gather_exchanges(held))(program)
     return with_works(program, works(plan, stages, num_stepped_parameters(program, held)))
+
+
+def _recompute(plan: Plan, stages: Sequence[StageLayers]) -> Recompute:
+    """All stages of the program, or those with blocks that are recomputed, wholly or in part."""
+    whole = tuple(number for number, layers in enumerate(stages) if is_recomputed(plan, layers))
+    partly = tuple(number for number, layers in enumerate(stages) if is_partly_recomputed(plan, layers))
+    return Recompute(None if len(whole) == len(stages) else whole, partly)
 
 
 def _computes(
@@ -98,12 +111,14 @@ def value_bytes(
     model = plan.model
     # every device of a tensor-parallel group sends its share, whether it holds more or not
     boundary = (float(boundary_bytes_per_token(model, plan.dtype)) / (plan.cp * plan.tp),)
-    saved = tuple(kept_bytes_per_token(plan, layers) for layers in stages)
+    remade = tuple(remade_bytes_per_token(plan, layers) for layers in stages)
+    saved = tuple(kept_bytes_per_token(plan, each) - own for each, own in zip(stages, remade, strict=True))
     pending = tuple(local_pending_bytes_per_token(plan, layers) for layers in stages)
     return (
         ValueBytes("activation", boundary, per_token=True),
         ValueBytes("gradient", boundary, per_token=True),
         ValueBytes("saved", saved, per_token=True),
         ValueBytes("pending", pending, per_token=True),
+        *((ValueBytes(REMADE.name, remade, per_token=True),) if any(remade) else ()),
         *group_bytes(plan, held),
     )

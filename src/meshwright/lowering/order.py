@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshwright.ir.program import Axis, Columns, Program, Tables, value_kinds_of
-from meshwright.ir.table import Duty, Effect, Hop, Microbatch, ParameterGroup, Work
+from meshwright.ir.table import Duty, Effect, Hop, Kind, Microbatch, ParameterGroup, Work
 from meshwright.ir.vocabulary import VALUE_KINDS, name_of
 from meshwright.schedules.order import Orders
 from meshwright.specs.error import ScheduleError
@@ -147,3 +147,10 @@ def with_works(program: Program, works: dict[tuple[str, int], Work]) -> Program:
                 place[e, stage] = table.setdefault(work, len(table))
     chosen = place[program.columns.effect, program.columns.stage] if len(program) else program.columns.work
     return program.with_tables(works=tuple(table)).with_columns(work=chosen)
+
+
+def with_shares(program: Program, num_chunks: int) -> Program:
+    """A work on every compute that costs its share of a full stage."""
+    names = {effect.name for effect in program.tables.effects if effect.kind == Kind.COMPUTE}
+    stages = range(program.tables.num_stages)
+    return with_works(program, {(n, s): Work(n, share=1 / num_chunks) for n in names for s in stages})

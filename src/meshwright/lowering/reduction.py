@@ -21,11 +21,15 @@ class ReduceGradients:
 
     Groups are the buckets: each is one collective over exactly the axes on which it is replicated (for tied parameters
     also the devices of its stages), so later buckets travel while the step of earlier ones runs.
+
+    `is_tied_last`: what is tied across devices comes behind all computes. Where parameters are gathered for them on the
+    same stream, a device that waited there for another one's backward could not gather what that backward waits for.
     """
 
     algorithms: Mapping[int, str] = field(default_factory=dict)
     sizes: Mapping[int, str] = field(default_factory=dict)
     is_beside: bool = True
+    is_tied_last: bool = False
     name = "reduce_gradients"
 
     def __call__(self, program: Program) -> Program:
@@ -47,7 +51,8 @@ class ReduceGradients:
                 last = _last_contribution(program, stage, g)
                 device = int(program.list_of_row[last])
                 # what nothing runs beside comes when all is computed: earlier it would only hold up others
-                before.append(last + 1 if self.is_beside else int(program.offsets[device + 1]))
+                is_last = not self.is_beside or (self.is_tied_last and exchange.ends is not None)
+                before.append(int(program.offsets[device + 1]) if is_last else last + 1)
                 lists.append(device)
                 rows.append((stage, part, exchanges.index(exchange)))
         if not rows:

@@ -46,6 +46,8 @@ def is_from_other_stage(plan: Plan, layers: StageLayers, is_backward: bool) -> b
     the last backward."""
     if plan.pp == 1 or (layers.has_head if is_backward else layers.has_embedding):
         return False
+    if not is_backward and layers.first_block == 0 and plan.layers_per_stage[0]:
+        return False  # the embedding is on the same stage, also where this part of a piece has none
 
     def edge(each: StageLayers) -> tuple[int, bool]:
         return each.first_block + (each.num_blocks if is_backward else 0), each.num_blocks > 0

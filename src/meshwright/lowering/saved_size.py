@@ -7,12 +7,14 @@ parallelism, a master copy and a class of software are the stacks'.
 
 from __future__ import annotations
 
+from meshwright.lowering.recomputed_part import is_partly_recomputed, kept_layers, recomputed_layers
 from meshwright.lowering.refine import has_vocabulary_share, is_vocabulary_split
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.plan import Plan
 from meshwright.specs.saved import (
     SavingContext,
+    boundary_bytes_per_token,
     pending_gradient_bytes_per_token,
     saved_bytes_per_token,
     stage_saved_bytes,
@@ -39,15 +41,42 @@ def is_own_decoder(plan: Plan) -> bool:
 def kept_bytes_per_token(plan: Plan, layers: StageLayers) -> float:
     """What a stage keeps from F to its backward on one device, per token of the whole microbatch.
 
-    With recompute "full" it is what R makes again; F keeps the stage's input only, which is a value of its own.
+    With recompute "full" it is what R makes again; F keeps the stage's input only, which is a value of its own. Of a
+    stage that is recomputed in part R makes `remade_bytes_per_token` of it.
     """
     if is_own_decoder(plan):
         return float(saved_bytes_per_token(plan.model, layers, plan.dtype))
     context = saving_context(plan)
     if plan.recompute == "full":
         context = context._replace(recompute="none")
-    kept = stage_saved_bytes(plan.model, layers, context, plan.workload.sequence_length)
-    return (kept + _logits_bytes(plan, layers)) / plan.cp
+    return (in_flight_bytes_per_token(plan, layers, context) + _logits_bytes(plan, layers)) / plan.cp
+
+
+def in_flight_bytes_per_token(plan: Plan, layers: StageLayers, context: SavingContext) -> float:
+    """What `context` keeps of the blocks that are recomputed, and of the others what it keeps without recompute; per token
+    of one device, the loss left out."""
+    length = plan.workload.sequence_length
+    kept = stage_saved_bytes(plan.model, recomputed_layers(plan, layers), context, length)
+    if plan.recompute_blocks:
+        others = context._replace(recompute="none")
+        kept += stage_saved_bytes(plan.model, kept_layers(plan, layers), others, length)
+    return kept
+
+
+def remade_bytes_per_token(plan: Plan, layers: StageLayers) -> float:
+    """The part of `kept_bytes_per_token` that R makes where F keeps the rest: of a stage that is recomputed in part, all
+    of its recomputed blocks; what the embedding gives the first of them is kept."""
+    if plan.recompute != "full" or not is_partly_recomputed(plan, layers):
+        return 0.0
+    part, dtype = recomputed_layers(plan, layers), plan.dtype
+    if is_own_decoder(plan):
+        input_bytes = boundary_bytes_per_token(plan.model, dtype) if layers.has_embedding else 0
+        return float(saved_bytes_per_token(plan.model, part, dtype) - input_bytes)
+    context = saving_context(plan)._replace(recompute="none")
+    made = stage_saved_bytes(plan.model, part, context, plan.workload.sequence_length)
+    if layers.has_embedding:
+        made -= boundary_bytes_per_token(plan.model, dtype) / (plan.tp if plan.sequence_parallel else 1)
+    return made / plan.cp
 
 
 def _logits_bytes(plan: Plan, layers: StageLayers) -> float:

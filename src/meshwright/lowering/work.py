@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from meshwright.ir.table import Work
 from meshwright.lowering.inner_exchange import inner_exchanges
+from meshwright.lowering.recomputed_part import recomputed_layers, recomputes_ends
 from meshwright.lowering.refine import has_vocabulary_share, is_from_other_stage, is_vocabulary_split
 from meshwright.specs.layer_operator import MicrobatchShape, step_operators
 from meshwright.specs.layers import StageLayers
@@ -70,22 +71,27 @@ def _alike(plan: Plan, layers: StageLayers) -> tuple[object, ...]:
     kinds = model.block_kinds(layers.first_block, layers.num_blocks)
     received = tuple(is_from_other_stage(plan, layers, is_backward) for is_backward in (False, True))
     ends = (layers.has_embedding, layers.has_head, has_vocabulary_share(plan, layers))
-    return (tuple((model.block_kind(block), count) for block, count in kinds), ends, received)
+    again = recomputed_layers(plan, layers).num_blocks, recomputes_ends(plan, layers)
+    return (tuple((model.block_kind(block), count) for block, count in kinds), ends, received, again)
 
 
 def pass_operators(
     plan: Plan, layers: StageLayers, name: str, shape: MicrobatchShape
 ) -> tuple[Operator, ...]:
-    """What a pass runs: with selective recompute the backward (its input half) also runs again what was not kept."""
-    is_split = is_vocabulary_split(plan)
-    own = layers._replace(has_embedding=False, has_head=False) if is_split else layers
+    """What a pass runs: with selective recompute the backward (its input half) also runs again what was not kept.
+
+    R runs the blocks that are recomputed, and the ends of a stage whose blocks all are.
+    """
+    is_split, again = is_vocabulary_split(plan), recomputed_layers(plan, layers)
+    own = again if name == "R" else layers
+    own = own._replace(has_embedding=False, has_head=False) if is_split else own
     if name == "R" and plan.software_class.stops_early:
         found = recomputed_operators(plan.model, own, "full", shape)
     else:
         found = stage_operators(plan.model, own, name, shape)
     if name in ("B", "I") and plan.recompute in ("selective", "selective_op"):
-        found = (*found, *recomputed_operators(plan.model, own, plan.recompute, shape))
-    if has_vocabulary_share(plan, layers):
+        found = (*found, *recomputed_operators(plan.model, again, plan.recompute, shape))
+    if has_vocabulary_share(plan, layers) and (name != "R" or recomputes_ends(plan, layers)):
         found = (*found, *_vocabulary_share(plan, name, shape))
     return merged(found)
 

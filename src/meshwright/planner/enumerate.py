@@ -9,6 +9,7 @@ from typing import Any, overload
 from meshwright.costs.cost import CommunicationModel, CostModel
 from meshwright.planner.candidate import Candidate, evaluate
 from meshwright.planner.description import describe
+from meshwright.planner.layer_split import layer_splits
 from meshwright.planner.memory_limit import Rejection, out_of_memory
 from meshwright.planner.step_prediction import ITERATIONS
 from meshwright.schedules.order import Schedule
@@ -129,7 +130,10 @@ def choices(
     microbatch_sizes: Sequence[int] = MICROBATCH_SIZES,
     dtype: str = "float32",
 ) -> Iterator[Plan]:
-    """Every plan of the space, in a fixed order; nothing is lowered yet. Raises PlanError on an unknown field."""
+    """Every plan of the space, in a fixed order; nothing is lowered yet. Raises PlanError on an unknown field.
+
+    Stages are even, and uneven where devices or the model's ends are (`layer_splits`).
+    """
     wanted = {**fix}
     wanted.setdefault("dtype", dtype)
     sizes = (wanted["microbatch_size"],) if "microbatch_size" in wanted else microbatch_sizes
@@ -149,7 +153,10 @@ def choices(
                 if any(choice[key] != wanted[key] for key in choice.keys() & wanted.keys()):
                     continue
                 if pp * choice["num_chunks"] <= model.num_layers:
-                    yield Plan.of(model, cluster, workload, **{**choice, **wanted})
+                    plan = Plan.of(model, cluster, workload, **{**choice, **wanted})
+                    is_open = "layers_per_stage" not in wanted
+                    splits = layer_splits(plan, cluster) if is_open else (plan.layers_per_stage,)
+                    yield from (plan.changed(layers_per_stage=split) for split in splits)
 
 
 def _taken(fix: Mapping[str, Any]) -> int:

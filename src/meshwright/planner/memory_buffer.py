@@ -5,6 +5,7 @@ Each is a sum of tensors with a name; nothing here is fitted. Formats and degree
 
 from __future__ import annotations
 
+from meshwright.lowering.recomputed_part import recomputed_layers
 from meshwright.lowering.refine import is_vocabulary_split
 from meshwright.lowering.saved_size import saving_context
 from meshwright.lowering.value_size import (
@@ -63,13 +64,13 @@ def freed_logits_bytes(plan: Plan) -> float:
 
 
 def recomputed_bytes(plan: Plan, layers: StageLayers) -> float:
-    """What the largest block makes again before its backward, beside what it kept."""
+    """What the largest block that is recomputed makes again before its backward, beside what it kept."""
     kept = saving_context(plan)
     if plan.recompute == "none":
         return 0.0
     whole, length, model = kept._replace(recompute="none"), plan.workload.sequence_length, plan.model
-    sizes = [0.0]
-    for block, _ in model.block_kinds(layers.first_block, layers.num_blocks):
+    sizes, again = [0.0], recomputed_layers(plan, layers)
+    for block, _ in model.block_kinds(again.first_block, again.num_blocks):
         every, some = (
             sum(tensor_bytes(model, t, context) for t in context_saved(model, context, block, length))
             for context in (whole, kept)

@@ -14,15 +14,16 @@ from functools import lru_cache
 from operator import mul
 from typing import NamedTuple
 
+from meshwright.lowering.recomputed_part import recomputed_layers, recomputes_ends
 from meshwright.lowering.refine import is_vocabulary_split
-from meshwright.lowering.saved_size import saving_context
+from meshwright.lowering.saved_size import in_flight_bytes_per_token, saving_context
 from meshwright.lowering.value_size import gradient_bytes, optimizer_bytes, parameter_bytes
 from meshwright.planner import memory_buffer as buffer
 from meshwright.schedules.order import Compute, Schedule
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.plan import Plan
-from meshwright.specs.saved import pending_gradient_bytes_per_token, stage_saved_bytes
+from meshwright.specs.saved import pending_gradient_bytes_per_token
 
 # Share of what PyTorch's allocator reserves that is in freed blocks which fit no request: 15 % on average over eight
 # language models (Guo et al., GMLake, arXiv 2401.08156), next to nothing where segments expand. The estimate is half way.
@@ -150,10 +151,11 @@ def _sizes_of_stages(plan: Plan) -> list[StageSizes]:
     """Of every stage; those that differ in the number of their first block only are counted once."""
     model, found = plan.model, []
     is_uniform = not model.sliding_layers and not (model.num_experts and model.dense_layers)
-    known: dict[tuple[StageLayers, bool], StageSizes] = {}
+    known: dict[tuple[object, ...], StageSizes] = {}
     for number, layers in enumerate(plan.stages()):
         alike = layers._replace(first_block=0) if is_uniform else layers
-        key = (alike, number < plan.pp)  # of a split vocabulary only a device's first stage has a part
+        again = recomputed_layers(plan, layers).num_blocks, recomputes_ends(plan, layers)
+        key = (alike, again, number < plan.pp)  # of a split vocabulary only a device's first stage has a part
         if key not in known:
             known[key] = _stage_sizes(plan, layers)
         found.append(known[key])
@@ -161,10 +163,10 @@ def _sizes_of_stages(plan: Plan) -> list[StageSizes]:
 
 
 def _stage_sizes(plan: Plan, layers: StageLayers) -> StageSizes:
-    tokens, length = buffer.local_tokens(plan), plan.workload.sequence_length
+    tokens = buffer.local_tokens(plan)
     context = saving_context(plan)
     most = context._replace(is_fused=False, has_dropout=True, keeps_float8=False)
-    saved, most_saved = (stage_saved_bytes(plan.model, layers, each, length) for each in (context, most))
+    saved, most_saved = (in_flight_bytes_per_token(plan, layers, each) for each in (context, most))
     return StageSizes(
         has_loss=layers.has_head or is_vocabulary_split(plan),
         always={

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.ir.table import Kind
-from meshwright.planner.closed_form import closed_form
+from meshwright.planner.closed_form import ClosedForm, closed_form
 from meshwright.planner.cost_table import tables_of
 from meshwright.planner.description import describe, sentence
 from meshwright.planner.memory_estimate import MemoryEstimate, estimate_memory
 from meshwright.planner.memory_limit import NUM_NEAREST, Rejection, estimated_rejection, out_of_memory
+from meshwright.planner.objective import DIGITS, Objective, rank, sort_key
 from meshwright.planner.space import MICROBATCH_SIZES, Space, space_of
 from meshwright.planner.step_prediction import StepProgram, estimate_of, period_s, step_program
 from meshwright.planner.step_pricing import StepPricing, pricing_of
@@ -30,16 +32,19 @@ from meshwright.specs.prediction import Prediction
 from meshwright.specs.units import format_bytes
 from meshwright.specs.workload import Workload
 
-NUM_SIMULATED = (
-    32  # candidates that are simulated: the closed form is within a few percent, so the best is among them
-)
-MEMORY_SLACK = (
-    1e-4  # of the closed form's bytes above the estimate's: sums of parameters are rounded up per piece
-)
+# Candidates that are simulated: the closed form is within a few percent, so the best is among them.
+NUM_SIMULATED = 32
+LEAST_SIMULATED = 8  # before what the closed form says of the rest may end the search
+# How much too slow the closed form may be: no step of the tests' spaces was, by more. What it has ahead of the best by
+# more than this cannot become the best.
+TOO_SLOW = 1.2
+# Of the closed form's bytes above the estimate's: sums of parameters are rounded up per piece.
+MEMORY_SLACK = 1e-4
 NUM_SHOWN = 10  # plans that a result prints
 NUM_REASONS = 3  # parts that are named where two plans are compared,
 LEAST_REASON = 1e-3  # if they differ by this share of the step
 Progress = Callable[[str, float], None]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +95,10 @@ class PlannedStep:
         """Write the plan as TOML. Raises PlanError where the file cannot be written."""
         self.plan.save(path)
 
+    def export(self, target: str, path: str | os.PathLike[str] | None = None, **given: Any) -> str:
+        """The plan in another framework's words, as `Plan.export`."""
+        return self.plan.export(target, path, **given)
+
     def __str__(self) -> str:
         return sentence(self)
 
@@ -102,8 +111,11 @@ class SearchResult(Sequence[PlannedStep]):
     """Simulated plans, the fastest first (equally fast ones: the smaller peak first), and how they were found.
 
     Attributes:
-        num_evaluated: candidates that fit by the closed form and were ranked by it.
-        num_excluded_by_bound: candidates whose memory estimate exceeds the devices'.
+        num_evaluated: candidates that may be the best, ranked by the closed form.
+        num_excluded_by_bound: candidates that are proven not to be: their memory estimate exceeds the devices', or what
+            their busiest device computes alone takes longer than the best plan's step; `num_too_large` for memory.
+        optimality_gap: how much shorter than the best plan's step any candidate's may be, as a share of it: none of the
+            computes' sums of the candidates that were not simulated leaves more. None where steps are not what is ranked.
         search_s: wall seconds of the closed form, its tables and the space; `simulation_s` of what came behind.
         is_complete: False where a time limit or Ctrl-C ended the simulations early.
     """
@@ -115,6 +127,8 @@ class SearchResult(Sequence[PlannedStep]):
     search_s: float
     simulation_s: float
     is_complete: bool = True
+    optimality_gap: float | None = None
+    num_too_large: int = 0
 
     @property
     def num_candidates(self) -> int:
@@ -134,7 +148,9 @@ class SearchResult(Sequence[PlannedStep]):
     def __repr__(self) -> str:
         lines = [f"{place:>3}  {found}" for place, found in enumerate(self.plans[:NUM_SHOWN], 1)]
         lines += [f"     and {len(self) - NUM_SHOWN} more"] if len(self) > NUM_SHOWN else []
-        lines.append(f"     {self.num_candidates} candidates, {self.num_excluded_by_bound} do not fit")
+        lines.append(
+            f"     {self.num_candidates} candidates, {self.num_excluded_by_bound} excluded by a bound"
+        )
         lines += [f"     assumed: {line}" for line in self.assumptions]
         return "\n".join(lines)
 
@@ -153,17 +169,19 @@ def search(
     progress: Progress | None = None,
     extrapolate: bool = False,
     assumptions: Sequence[str] = (),
+    objective: Objective = Objective.TIME,
 ) -> SearchResult:
     """The fastest plans that fit on GPUs. Deterministic, unless a time limit ends it.
 
     Args:
         fix, forbid, microbatch_sizes: as of `space.space_of`.
         max_memory_bytes: of a device, where less is to be used than it has.
-        num_simulated: how many of the closed form's best are simulated.
+        num_simulated: how many of the closed form's best are simulated, at most.
         time_limit_s: no further simulation begins after so many seconds; one plan is always simulated.
         progress: called with a plan in words and the share that is done, 0 to 1.
         extrapolate: accept devices on whose relatives no step was measured.
         assumptions: what was chosen for the user; the result hands it on.
+        objective: what is to be least.
 
     Raises:
         PlanError: as `space_of` and `pricing_of`; a limit that is none.
@@ -174,26 +192,25 @@ def search(
     capacity = min(cluster.memory_bytes, max_memory_bytes or cluster.memory_bytes)
     whole = space_of(model, cluster, workload, fix=fix, forbid=forbid, microbatch_sizes=microbatch_sizes)
     # memory first: what does not fit is most of a large space, and needs no price
-    needed = closed_form(whole, tables_of(whole, is_priced=False)).needed_bytes
+    tables = tables_of(whole, is_priced=False)
+    needed = closed_form(whole, tables).needed_bytes
     fits = np.flatnonzero(needed <= capacity * (1 + MEMORY_SLACK))
     if not len(fits):
         raise _nothing_fits(whole, np.argsort(needed, kind="stable")[: 2 * NUM_NEAREST], capacity)
     space = whole.taken(fits)
-    steps = closed_form(space, tables_of(space, extrapolate=extrapolate)).step_s
-    order = np.lexsort((np.arange(len(space)), _rounded(steps)))
+    tables = tables_of(space, extrapolate=extrapolate, known=tables.taken(fits))
+    form = closed_form(space, tables, has_memory=False)
+    trials = _Trials(space, form, needed[fits], capacity, objective, extrapolate)
     searched = time.perf_counter()
     ends_s = float("inf") if time_limit_s is None else begun + time_limit_s
-    plans, is_complete = _simulated(
-        space, order, steps, capacity, num_simulated, ends_s, progress, extrapolate
-    )
-    if not plans:
+    is_complete = trials.run(num_simulated, ends_s, progress)
+    if not trials.plans:
         raise _nothing_fits(space, np.argsort(needed[fits], kind="stable")[: 2 * NUM_NEAREST], capacity)
-    ranked = sorted(
-        plans, key=lambda each: (float(f"{each.step.value:.9g}"), each.peak_bytes, each.description)
-    )
+    num_slow, gap = trials.bounds()
+    ranked = sorted(trials.plans, key=lambda each: sort_key(objective, each))
     return SearchResult(
-        tuple(ranked), (*assumptions, *_left_out(whole)), len(fits), len(whole) - len(fits), searched - begun,
-        time.perf_counter() - searched, is_complete,
+        tuple(ranked), (*assumptions, *_left_out(whole)), len(fits) - num_slow, len(whole) - len(fits) + num_slow,
+        searched - begun, time.perf_counter() - searched, is_complete, gap, len(whole) - len(fits),
     )  # fmt: skip
 
 
@@ -210,45 +227,73 @@ def _check(cluster: ClusterSpec, limit: int | None, num_simulated: int, time_lim
 
 
 def _left_out(space: Space) -> tuple[str, ...]:
-    """What the space lacks because of the model, for people."""
-    model = space.model
-    if space.tp.max() > 1 or model.vocabulary_size % 2 == 0:
-        return ()
-    return (
-        f"no tensor parallelism: a vocabulary of {model.vocabulary_size} does not divide; give the padded one",
-    )
+    """What the space lacks, for people."""
+    found, size = [], space.model.vocabulary_size
+    if space.tp.max() == 1 and size % 2:
+        found.append(f"no tensor parallelism: a vocabulary of {size} does not divide; give the padded one")
+    if space.left_out:
+        found.append(f"not tried, as there are too many candidates: {space.left_out}; --fix makes room")
+    return tuple(found)
 
 
-def _rounded(seconds: Any) -> Any:
-    """What differs only by the rounding of sums is equally fast."""
-    return np.round(seconds / seconds.min(), 9)
+class _Trials:
+    """The candidates that fit, in the closed form's order, and those of them that were simulated."""
+
+    def __init__(
+        self, space: Space, form: ClosedForm, needed_bytes: Floats, capacity: int, objective: Objective, extrapolate: bool
+    ) -> None:  # fmt: skip
+        self.plans: list[PlannedStep] = []
+        self._tried: list[int] = []
+        self._space, self._form, self._capacity = space, form, capacity
+        self._objective, self._extrapolate = objective, extrapolate
+        self._order = _distinct(rank(objective, form.step_s, needed_bytes), form.step_s, needed_bytes)
+
+    def run(self, wanted: int, ends_s: float, progress: Progress | None) -> bool:
+        """Simulate up to `wanted` that fit; was it not ended early?"""
+        try:
+            for number in self._order.tolist():
+                if len(self.plans) >= wanted or self._is_behind(number):
+                    return True
+                if self.plans and time.perf_counter() >= ends_s:
+                    return False
+                self._try(number, len(self.plans) / min(wanted, len(self._order)), progress)
+        except KeyboardInterrupt:
+            if not self.plans:
+                raise
+            return False
+        return True
+
+    def _is_behind(self, number: int) -> bool:
+        """Is this candidate, and all behind it, so slow that none can be the best?"""
+        if self._objective is Objective.MEMORY or len(self.plans) < LEAST_SIMULATED:
+            return False
+        return bool(self._form.step_s[number] > TOO_SLOW * min(each.step.value for each in self.plans))
+
+    def _try(self, number: int, share: float, progress: Progress | None) -> None:
+        plan, cluster = self._space.plan(number), self._space.cluster
+        if progress is not None:
+            progress(describe(plan), share)
+        memory = estimate_memory(plan, cluster, registered()[plan.schedule])
+        self._tried.append(number)
+        if estimated_rejection(plan, memory, self._capacity) is None:
+            seconds = float(self._form.step_s[number])
+            self.plans.append(simulated(plan, cluster, memory, seconds, self._extrapolate))
+
+    def bounds(self) -> tuple[int, float | None]:
+        """Candidates that are proven slower than the best plan; and how much faster the others may be than it."""
+        if self._objective is Objective.MEMORY:
+            return 0, None
+        best, least = min(each.step.value for each in self.plans), self._form.least_s
+        others = np.delete(least, self._tried)
+        gap = max(0.0, 1.0 - float(others.min(initial=best)) / best)
+        return int((others > best).sum()), gap
 
 
-def _simulated(
-    space: Space, order: Any, closed_form_s: Any, capacity: int, wanted: int, ends_s: float, progress: Progress | None,
-    extrapolate: bool,
-) -> tuple[list[PlannedStep], bool]:  # fmt: skip
-    """The first `wanted` that fit, simulated; and whether nothing ended it early."""
-    plans: list[PlannedStep] = []
-    try:
-        for number in order.tolist():
-            if len(plans) >= wanted:
-                break
-            if plans and time.perf_counter() >= ends_s:
-                return plans, False
-            plan = space.plan(number)
-            if progress is not None:
-                progress(describe(plan), len(plans) / min(wanted, len(order)))
-            memory = estimate_memory(plan, space.cluster, registered()[plan.schedule])
-            if estimated_rejection(plan, memory, capacity) is None:
-                plans.append(
-                    simulated(plan, space.cluster, memory, float(closed_form_s[number]), extrapolate)
-                )
-    except KeyboardInterrupt:
-        if not plans:
-            raise
-        return plans, False
-    return plans, True
+def _distinct(order: Any, step_s: Floats, needed_bytes: Floats) -> Any:
+    """The order without candidates that are alike: their devices stand elsewhere, which nobody can tell."""
+    keys = np.stack([np.round(step_s / step_s.min(), DIGITS), np.round(needed_bytes)])[:, order]
+    _, first = np.unique(keys, axis=1, return_index=True)
+    return order[np.sort(first)]
 
 
 def simulated(

@@ -2,70 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from functools import cached_property, lru_cache
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.planner.axis import AXES, HANDED_ON, LAYERS, MESH_ORDERS, RECOMPUTES, SHARDINGS, named
+from meshwright.planner.layout import Layout, layouts, pipelines, split_of
+from meshwright.planner.space_check import FROM_ZERO, check_degrees, check_names, words_of
+from meshwright.schedules.order import registered
 from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.error import PlanError, SpecError
-from meshwright.specs.layer_operator import local_sizes
+from meshwright.specs.error import PlanError
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.plan import AXES as MESH
 from meshwright.specs.plan import Plan
 from meshwright.specs.workload import Workload
 
 Ints = NDArray[np.int64]
-SCHEDULES = ("1f1b", "interleaved_1f1b")
-# What Megatron-LM offers as --recompute-granularity, and nothing.
-RECOMPUTES = ("none", "selective", "full")
-SHARDINGS = ("none", "zero1", "zero3")
 MICROBATCH_SIZES = (1, 2, 4, 8, 16)  # sequences; a larger one fills no kernel better and lengthens the bubble
-# Context parallelism pays where keys and values travel behind attention: a device keeps at least so many tokens.
-LEAST_TOKENS_OF_CP = 4096
-# Gathers cross nodes in every layer; beyond so many chunks a device a pipeline sends more than its bubble shrinks.
-MAX_CHUNKS = 16
-AXES = (
-    *("tp", "cp", "ep", "pp", "dp", "schedule", "num_chunks", "microbatch_size"),
-    *("recompute", "sharding", "sequence_parallel"),
-)  # fmt: skip
-NAMED: Mapping[str, tuple[Any, ...]] = {
-    "schedule": SCHEDULES, "recompute": RECOMPUTES, "sharding": SHARDINGS, "sequence_parallel": (False, True),
-}  # fmt: skip
-# Other fields of a plan that may be decided beforehand; the space has one value of each.
-HANDED_ON = (
-    *("dtype", "master_dtype", "reduction_dtype", "float8", "attention", "software", "overlap"),
-)  # fmt: skip
+MOST_CANDIDATES = 3_000_000  # two gigabytes of columns and sums; a larger space is made coarser
+
+
+class Fineness(NamedTuple):
+    """How finely is tried what changes a plan least.
+
+    Attributes:
+        num_partial: numbers of blocks of a stage that are run again where not all are.
+        nodes_that_share: nodes whose devices share one copy of what is sharded, where not all devices do.
+        orders: of the mesh, as numbers of `MESH_ORDERS`; None: all.
+        left_out: what is not tried, for people.
+    """
+
+    num_partial: int
+    nodes_that_share: tuple[int, ...]
+    orders: tuple[int, ...] | None
+    left_out: str
+
+    def has(self, layout: Layout) -> bool:
+        """Is the layout's order tried?"""
+        return self.orders is None or layout.mesh_order in self.orders
+
+
+WIDTHS = (6, 5, 1, 2, 2)  # axes of each independent choice
+# The first under which there are few enough candidates; pp inside dp is the order that most stacks offer besides theirs.
+PP_INSIDE = (0, MESH_ORDERS.index("dp-pp-cp-tp"))
+FINENESS = (
+    Fineness(12, (1, 8), None, ""),
+    Fineness(8, (), None, "copies shared by a part of the devices"),
+    Fineness(4, (), PP_INSIDE, "copies shared by a part of the devices, most orders of the mesh"),
+    Fineness(
+        1,
+        (),
+        (0,),
+        "copies shared by a part of the devices, other orders of the mesh, most partial recompute",
+    ),
+)
 # What software that shards does beside computes where nobody says otherwise.
 OVERLAPS: Mapping[str, tuple[str, ...]] = {
-    "none": ("reduce",), "zero1": ("reduce", "gather"), "zero3": ("reduce", "gather"),
+    "none": ("reduce",), "zero1": ("reduce", "gather"), "zero2": ("reduce", "gather"), "zero3": ("reduce", "gather"),
 }  # fmt: skip
-WORDS_THAT_FORBID = ("recompute", "sharding", "schedule")  # axes whose values are words of their own
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Candidates as columns of equal length; `schedule`, `recompute`, `sharding` count in `NAMED`.
+    """Candidates as columns of equal length; of the axes in `names` a column counts in their values.
 
-    `model`, `cluster`, `workload` and `formats` (other fields of a plan) are the same for all.
+    `model`, `cluster`, `workload` and `formats` (other fields of a plan) are the same for all. `recompute_blocks` of
+    every stage are run again (0: all), its first ones; `sharding_degree` as `Plan`'s. `left_out` says what was not tried.
     """
 
     model: ModelSpec
     cluster: ClusterSpec
     workload: Workload
     formats: Mapping[str, Any]
+    names: Mapping[str, tuple[Any, ...]]
+    left_out: str
     tp: Ints
     cp: Ints
     ep: Ints
     pp: Ints
     dp: Ints
+    mesh_order: Ints
     schedule: Ints
     num_chunks: Ints
-    microbatch_size: Ints
+    layers: Ints
     recompute: Ints
+    recompute_blocks: Ints
+    microbatch_size: Ints
     sharding: Ints
+    sharding_degree: Ints
     sequence_parallel: Ints
+    float8: Ints
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -74,6 +105,18 @@ class Space:
     def num_microbatches(self) -> Ints:
         """Of one pipeline in a step."""
         return self.workload.global_batch // (self.dp * self.microbatch_size)
+
+    @cached_property
+    def strides(self) -> Mapping[str, Ints]:
+        """Steps between devices that are neighbours along every axis of the mesh."""
+        degrees = {axis: getattr(self, axis) for axis in MESH}
+        found = {axis: np.ones(len(self), dtype=np.int64) for axis in MESH}
+        for number in np.unique(self.mesh_order).tolist():
+            own, step = self.mesh_order == number, np.ones(len(self), dtype=np.int64)
+            for axis in reversed(MESH_ORDERS[number].split("-")):
+                found[axis] = np.where(own, step, found[axis])
+                step = step * degrees[axis]
+        return found
 
     @property
     def expert_tp(self) -> Ints:
@@ -84,15 +127,25 @@ class Space:
         """What runs beside computes under this sharding."""
         return tuple(self.formats.get("overlap", OVERLAPS[SHARDINGS[sharding]]))
 
+    def layers_per_stage(self, number: int) -> tuple[int, ...]:
+        """Blocks of every stage of a candidate."""
+        num_stages = int(self.pp[number] * self.num_chunks[number])
+        return split_of(self.model.num_layers, num_stages, LAYERS[int(self.layers[number])])
+
     def plan(self, number: int) -> Plan:
         """The candidate as a plan."""
         chosen: dict[str, Any] = {name: int(getattr(self, name)[number]) for name in AXES}
-        for name, values in NAMED.items():
+        for name, values in self.names.items():
             chosen[name] = values[chosen[name]]
+        del chosen["layers"]
+        counts, blocks = self.layers_per_stage(number), chosen.pop("recompute_blocks")
+        chosen["mesh_order"] = tuple(chosen["mesh_order"].split("-"))
+        some = {"recompute_blocks": tuple(min(blocks, count) for count in counts)} if blocks else {}
         overlap = self.overlap(int(self.sharding[number]))
         return Plan.of(
-            self.model, self.cluster, self.workload, **{**chosen, **self.formats, "overlap": overlap}
-        )
+            self.model, self.cluster, self.workload,
+            **{**chosen, **some, **self.formats, "overlap": overlap, "layers_per_stage": counts},
+        )  # fmt: skip
 
     def taken(self, chosen: Ints | NDArray[np.bool_]) -> Space:
         """The candidates with these numbers, in this order."""
@@ -113,188 +166,176 @@ def space_of(
     """All candidates of a model on all devices of a cluster, in a fixed order.
 
     Args:
-        fix: fields of a plan that are decided already: any of `AXES` and `HANDED_ON`.
+        fix: fields of a plan that are decided already: any of `AXES`, of which a tuple allows several values, and of
+            `HANDED_ON`. float8 is tried only where it is fixed.
         forbid: axes that must stay at one ("cp", "interleaved_1f1b") or values that must not be taken ("zero3", "full").
         microbatch_sizes: sequences of a microbatch to try.
 
     Raises:
         PlanError: an unknown name, something both fixed and forbidden, or no candidate: says which rule leaves none.
     """
-    wanted, banned = dict(fix or {}), tuple(forbid)
-    _check_names(wanted, banned)
-    _check_fixed(model, cluster, workload, wanted)
-    sizes = (
-        (wanted["microbatch_size"],) if "microbatch_size" in wanted else tuple(sorted(set(microbatch_sizes)))
-    )
-    rows = [row for row in _rows(model, cluster, workload, sizes, wanted) if _is_wanted(row, wanted, banned)]
-    if not rows:
+    names, formats = named(), {name: value for name, value in (fix or {}).items() if name in HANDED_ON}
+    wanted = {name: value if isinstance(value, tuple) else (value,) for name, value in (fix or {}).items()}
+    wanted = {name: values for name, values in wanted.items() if name not in HANDED_ON}
+    check_names(wanted, tuple(forbid), names)
+    check_degrees(model, cluster, workload, wanted)
+    sizes = wanted.get("microbatch_size", tuple(sorted(set(microbatch_sizes))))
+    limits = _limits({"float8": ("",), **wanted}, forbid, names)
+    choices = _Choices(model, cluster, workload, sizes, limits, names)
+    every = [each for each in layouts(model, cluster, workload, wanted) if choices.allows(each)]
+    fineness = choices.finest(every)
+    found = [rows for each in every if fineness.has(each) and len(rows := choices.rows(each, fineness))]
+    if not found:
         raise PlanError(
             f"no plan puts a batch of {workload.global_batch} and {model.num_layers} layers on {cluster.num_devices} "
-            f"devices with {_words(wanted, banned)}",
+            f"devices with {words_of(wanted, forbid)}",
             allowed="degrees whose product is the number of devices, dp x microbatch_size that divides the batch, "
             "at most as many stages as layers",
             next="change the batch or the number of devices, or fix and forbid less",
         )
-    table = np.array(rows, dtype=np.int64)
-    columns = {name: table[:, place] for place, name in enumerate(AXES)}
-    formats = {name: value for name, value in wanted.items() if name in HANDED_ON}
-    return Space(model, cluster, workload, formats, **columns)
+    table = np.concatenate(found)
+    columns = {name: np.ascontiguousarray(table[:, place]) for place, name in enumerate(AXES)}
+    return Space(model, cluster, workload, formats, names, fineness.left_out, **columns)
 
 
-def _words(wanted: Mapping[str, Any], banned: Sequence[str]) -> str:
-    said = ", ".join(f"{name}={value}" for name, value in wanted.items() if name in AXES) or "nothing"
-    return f"{said} fixed and {', '.join(banned) or 'nothing'} forbidden"
-
-
-def _check_names(wanted: Mapping[str, Any], banned: Sequence[str]) -> None:
-    """Every name is known, and nothing is both asked for and forbidden."""
-    for name, value in wanted.items():
-        if name not in AXES and name not in HANDED_ON:
-            raise PlanError(f"the search has no {name!r} to fix", allowed=", ".join((*AXES, *HANDED_ON)))
-        if name in NAMED and value not in NAMED[name]:
-            allowed = ", ".join(str(each) for each in NAMED[name])
-            raise PlanError(f"{name} is fixed to {value!r}, which the search does not try", allowed=allowed)
-        if (
-            name in AXES
-            and name not in NAMED
-            and (isinstance(value, bool) or not isinstance(value, int) or value < 1)
-        ):
-            raise PlanError(f"{name} is {value!r}", allowed="a whole number from 1")
-    known = (*_numbers(), *(value for name in WORDS_THAT_FORBID for value in NAMED[name] if value != "none"))
-    for word in banned:
-        if word not in known:
-            raise PlanError(f"the search has no {word!r} to forbid", allowed=", ".join(known))
-        fixed = wanted.get(word, 1) not in (1, False) or word in wanted.values()
-        if fixed:
-            raise PlanError(
-                f"{word} is both fixed and forbidden",
-                allowed="each of them for different choices",
-                next=f"leave it out of --fix or of --forbid: {_words(wanted, banned)}",
-            )
-
-
-def _numbers() -> tuple[str, ...]:
-    """Axes that a word turns off."""
-    return ("tp", "cp", "ep", "pp", "dp", "sequence_parallel")
-
-
-def _check_fixed(
-    model: ModelSpec, cluster: ClusterSpec, workload: Workload, wanted: Mapping[str, Any]
-) -> None:
-    """What can be said about fixed degrees before anything is enumerated, in words of its own."""
-    taken = [(name, int(wanted[name])) for name in ("pp", "dp", "cp", "tp") if name in wanted]
-    product = int(np.prod([degree for _, degree in taken])) if taken else 1
-    if cluster.num_devices % product or (len(taken) == len("pdct") and product != cluster.num_devices):
-        text = " x ".join(f"{name}({degree})" for name, degree in taken)
-        raise PlanError(
-            f"{text} = {product} does not divide the {cluster.num_devices} devices of {cluster.name}",
-            allowed=f"degrees whose product is {cluster.num_devices}",
-        )
-    share = int(wanted.get("dp", 1)) * int(wanted.get("microbatch_size", 1))
-    if workload.global_batch % share:
-        raise PlanError(
-            f"global_batch {workload.global_batch} is not a multiple of dp x microbatch_size = {share}",
-            allowed="a batch that divides into whole microbatches for every pipeline",
-            next="change the batch, or fix other numbers",
-        )
-    if "tp" in wanted:
-        local_sizes(model, int(wanted["tp"]))
-    stages = int(wanted.get("pp", 1)) * int(wanted.get("num_chunks", 1))
-    if stages > model.num_layers:
-        raise PlanError(
-            f"{stages} stages for the {model.num_layers} layers of {model.name}",
-            allowed="at most as many as layers",
-        )
-
-
-def _rows(
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    workload: Workload,
-    sizes: Sequence[int],
-    wanted: Mapping[str, Any],
-) -> Iterator[tuple[int, ...]]:
-    """Rows in the order of `AXES`."""
-    devices, node = cluster.num_devices, cluster.levels[0].num_devices
-    for tp in (wanted["tp"],) if "tp" in wanted else _tensor_degrees(model, min(node, devices)):
-        for cp in (wanted["cp"],) if "cp" in wanted else _context_degrees(workload.sequence_length):
-            for pp in _divisors(devices // (tp * cp)) if devices % (tp * cp) == 0 else ():
-                dp = devices // (tp * cp * pp)
-                if pp > model.num_layers or workload.global_batch % dp:
-                    continue
-                for ep in _expert_degrees(model, dp, cp, tp, wanted.get("ep")):
-                    yield from _choices(model, workload, (tp, cp, ep, pp, dp), sizes)
-
-
-def _choices(
-    model: ModelSpec, workload: Workload, degrees: tuple[int, ...], sizes: Sequence[int]
-) -> Iterator[tuple[int, ...]]:
-    """Everything that is chosen on given degrees."""
-    tp, _, _, pp, dp = degrees
-    for chunks in _chunks(model.num_layers, pp):
-        for size in sizes:
-            if workload.global_batch % (dp * size):
-                continue
-            for recompute in range(len(RECOMPUTES)):
-                for sharding, name in enumerate(SHARDINGS):
-                    if (name == "zero3" and pp > 1) or (name != "none" and degrees[1] * dp == 1):
-                        continue
-                    for parallel in (0, 1) if tp > 1 else (0,):
-                        yield (*degrees, int(chunks > 1), chunks, size, recompute, sharding, parallel)
-
-
-def _chunks(num_layers: int, pp: int) -> list[int]:
-    """Chunks a device: those that divide the layers of a stage; of stages that differ, all that leave no stage empty."""
-    if pp == 1:
-        return [1]
-    most = min(MAX_CHUNKS, num_layers // pp)
-    is_even = num_layers % pp == 0
-    return [v for v in range(1, most + 1) if not is_even or (num_layers // pp) % v == 0]
-
-
-def _divisors(number: int) -> list[int]:
-    return [d for d in range(1, number + 1) if number % d == 0]
-
-
-def _tensor_degrees(model: ModelSpec, most: int) -> list[int]:
-    """Degrees within a node that divide what tensor parallelism divides."""
-    found = []
-    for degree in _divisors(most):
-        try:
-            local_sizes(model, degree)
-        except SpecError:
-            continue
-        found.append(degree)
+def _limits(
+    wanted: Mapping[str, Sequence[Any]], forbid: Sequence[str], names: Mapping[str, tuple[Any, ...]]
+) -> dict[str, Ints]:
+    """Numbers that an axis may take, of those that are limited at all."""
+    found: dict[str, Ints] = {}
+    for axis in AXES:
+        values = names.get(axis)
+        allowed = wanted.get(axis, values)
+        if axis in forbid:
+            allowed = (False,) if values else (0 if axis in FROM_ZERO else 1,)
+        elif values and allowed is not None:
+            allowed = [value for value in allowed if value not in forbid]
+        if allowed is not None and (axis in wanted or axis in forbid or len(allowed) < len(values or ())):
+            found[axis] = np.array([values.index(v) if values else v for v in allowed], dtype=np.int64)
     return found
 
 
-def _context_degrees(sequence_length: int) -> list[int]:
-    """Powers of two that leave every device enough tokens."""
-    degrees = [1]
-    while (
-        sequence_length % (2 * degrees[-1]) == 0
-        and sequence_length // (2 * degrees[-1]) >= LEAST_TOKENS_OF_CP
-    ):
-        degrees.append(2 * degrees[-1])
-    return degrees
+class _Choices(NamedTuple):
+    """Everything that is chosen on a layout."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Workload
+    sizes: Sequence[int]
+    limits: Mapping[str, Ints]
+    names: Mapping[str, tuple[Any, ...]]
+
+    def allows(self, layout: Layout) -> bool:
+        """Are its degrees and its order among those that may be taken?"""
+        return all(
+            getattr(layout, name) in self.limits[name] for name in Layout._fields if name in self.limits
+        )
+
+    def finest(self, every: Sequence[Layout]) -> Fineness:
+        """The finest under which there are few enough candidates."""
+        for fineness in FINENESS:
+            tables = (self._tables(each, fineness) for each in every if fineness.has(each))
+            if sum(prod(map(len, each)) for each in tables) <= MOST_CANDIDATES:
+                return fineness
+        return FINENESS[-1]
+
+    def rows(self, layout: Layout, fineness: Fineness) -> Ints:
+        """All candidates of one layout, in the order of `AXES`."""
+        rows = _product(self._tables(layout, fineness))
+        m = self.workload.global_batch // (layout.dp * rows[:, AXES.index("microbatch_size")])
+        # below ZeRO-3 a program reduces gradients once a step, which is ZeRO-2 of one microbatch only
+        is_zero2 = rows[:, AXES.index("sharding")] == SHARDINGS.index("zero2")
+        schedules = self.names["schedule"]
+        gpipe = schedules.index("gpipe") if "gpipe" in schedules else -1
+        is_gpipe = rows[:, AXES.index("schedule")] == gpipe  # of one microbatch it is 1F1B
+        keep = (~is_zero2 | ((m == 1) & (layout.pp == 1))) & (~is_gpipe | (m > 1))
+        return np.asarray(rows[keep])
+
+    def _tables(self, layout: Layout, fineness: Fineness) -> list[Ints]:
+        """What is allowed of each independent choice: its axes side by side, in the order of `AXES`."""
+        node, batch = self.cluster.levels[0].num_devices, self.workload.global_batch
+        parallel = (0, 1) if layout.tp > 1 else (0,)
+        tables: list[Sequence[tuple[int, ...]]] = [
+            [tuple(layout)],
+            _pipeline_rows(self.model.num_layers, layout.pp, self.names["schedule"], fineness.num_partial),
+            [(size,) for size in self.sizes if batch % (layout.dp * size) == 0],
+            _sharding_rows(layout, node, fineness.nodes_that_share),
+            [(each, number) for each in parallel for number in self.limits["float8"].tolist()],
+        ]
+        found, column = [], 0
+        for table, width in zip(tables, WIDTHS, strict=True):
+            rows = np.array(table, dtype=np.int64).reshape(len(table), width)
+            found.append(_within(rows, AXES[column : column + width], self.limits))
+            column += width
+        return found
 
 
-def _expert_degrees(model: ModelSpec, dp: int, cp: int, tp: int, wanted: int | None) -> list[int]:
-    """Degrees along devices of dp x cp, from the inside out; one that is asked for may also go along tp."""
-    if not model.num_experts:
-        return [1] if wanted in (None, 1) else []
-    if wanted is None:
-        return [d for d in _divisors(model.num_experts) if dp * cp % d == 0 and (d == 1 or d % cp == 0)]
-    inside = cp if dp * cp % wanted == 0 else cp * tp
-    is_whole = model.num_experts % wanted == 0 and dp * cp * tp % wanted == 0
-    return [wanted] if is_whole and (wanted == 1 or wanted % inside == 0) else []
+def _within(table: Ints, axes: Sequence[str], limits: Mapping[str, Ints]) -> Ints:
+    """The rows whose values are allowed."""
+    keep = np.ones(len(table), dtype=bool)
+    for place, name in enumerate(axes):
+        if name in limits:
+            keep &= np.isin(table[:, place], limits[name])
+    return table[keep]
 
 
-def _is_wanted(row: tuple[int, ...], wanted: Mapping[str, Any], banned: Sequence[str]) -> bool:
-    for place, name in enumerate(AXES):
-        value = NAMED[name][row[place]] if name in NAMED else row[place]
-        if name in wanted and value != wanted[name]:
-            return False
-        if value in banned or (name in banned and value not in (1, False)):
-            return False
-    return True
+def _product(tables: Sequence[Ints]) -> Ints:
+    """Every row of the first beside every row of the second, and so on; the last changes fastest."""
+    number = int(np.prod([len(table) for table in tables]))
+    found = np.empty((number, sum(table.shape[1] for table in tables)), dtype=np.int64)
+    if not number:
+        return found
+    column, inside = 0, number
+    for table in tables:
+        inside //= len(table)
+        rows = np.repeat(np.arange(len(table)), inside)
+        found[:, column : column + table.shape[1]] = np.tile(table[rows], (number // len(rows), 1))
+        column += table.shape[1]
+    return found
+
+
+@lru_cache(maxsize=256)
+def _pipeline_rows(
+    num_layers: int, pp: int, schedules: tuple[str, ...], num_partial: int
+) -> list[tuple[int, ...]]:
+    """(schedule, chunks, split, recompute, blocks that are run again) of a pipeline."""
+    found: list[tuple[int, ...]] = []
+    for chunks, split in pipelines(num_layers, pp):
+        most = max(split_of(num_layers, pp * chunks, LAYERS[split]))
+        for number, name in enumerate(schedules):
+            if (registered()[name].num_chunks > 1) != (chunks > 1) or (pp == 1 and name != "1f1b"):
+                continue
+            for recompute, word in enumerate(RECOMPUTES):
+                blocks = [0, *_partial(most, num_partial)] if word == "full" else [0]
+                found += [(number, chunks, split, recompute, each) for each in blocks]
+    return found
+
+
+def _partial(most: int, num_partial: int) -> list[int]:
+    """Numbers of blocks of a stage below all, spread evenly."""
+    count = min(num_partial, most - 1)
+    return sorted({most * (k + 1) // (count + 1) for k in range(count)} - {0, most})
+
+
+def _sharding_rows(layout: Layout, node: int, nodes_that_share: Sequence[int]) -> list[tuple[int, int]]:
+    """(sharding, devices that share one copy; 0: all)."""
+    copies = layout.dp * layout.cp
+    if copies == 1:
+        return [(0, 0)]
+    some = [
+        nodes * node // layout.tp
+        for nodes in nodes_that_share
+        if node % layout.tp == 0 and nodes * node // layout.tp > 1
+    ]
+    degrees = [0, *(each for each in some if _is_nested(layout, each) and each < copies)]
+    return [(0, 0)] + [(number, degree) for number in range(1, len(SHARDINGS)) for degree in degrees]
+
+
+def _is_nested(layout: Layout, shared: int) -> bool:
+    """Do groups of so many devices divide dp x cp, and nest with those that share experts?"""
+    if shared % layout.cp or layout.dp * layout.cp % shared:
+        return False
+    along_dp = shared // layout.cp
+    inside = layout.cp * (1 if layout.dp * layout.cp % layout.ep == 0 else layout.tp)
+    experts = max(1, layout.ep // inside)
+    return along_dp % experts == 0 or experts % along_dp == 0

@@ -18,13 +18,14 @@ MORE_DEVICES = 4  # times as many devices as were ever measured is another netwo
 
 
 def step_traits(plan: Plan, parts: Mapping[str, float]) -> dict[str, float]:
-    """Choices that software makes differently (1 where the plan has them), and the share of the step in which the busiest
-    device waits: bubbles, and communication that nothing runs beside."""
+    """Choices that software makes differently (1 where the plan has them, recompute by its share of the blocks), and the
+    share of the step in which the busiest device waits: bubbles, and communication that nothing runs beside."""
     beside = sum(parts.get(name, 0.0) for name in BESIDE)
     total = sum(parts.values()) - beside
+    is_full = plan.recompute == "full"
     return {
         "float8": 1.0 if plan.float8 else 0.0,
-        "full_recompute": 1.0 if plan.recompute == "full" else 0.0,
+        "full_recompute": sum(plan.num_recomputed_blocks) / plan.model.num_layers if is_full else 0.0,
         "waiting": parts.get("waiting", 0.0) / total if total > 0 else 0.0,
     }
 

@@ -42,13 +42,15 @@ PAGE = Theme(
 
 @dataclass(frozen=True)
 class Series:
-    """One curve or cloud: x and y of equal length; `labels` name single points; `place` chooses its colour."""
+    """One curve or cloud: x and y of equal length; `labels` name single points, `hints` are shown when pointed at;
+    `place` chooses its colour."""
 
     name: str
     x: ArrayLike
     y: ArrayLike
     form: Literal["line", "steps", "area", "points"] = "line"
     labels: Sequence[str] = ()
+    hints: Sequence[str] = ()
     place: int | None = None
     dashed: bool = False
 
@@ -213,11 +215,12 @@ def _points(
     series: Series, x: FloatArray, y: FloatArray, frame: _Frame, theme: Theme, colour: str
 ) -> list[str]:
     labels = [*series.labels, *[""] * (len(x) - len(series.labels))]
+    hints = [*series.hints, *labels[len(series.hints) :]]
     drawn = []
-    for a, b, label in zip(frame.x(x).tolist(), frame.y(y).tolist(), labels, strict=True):
+    for a, b, label, hint in zip(frame.x(x).tolist(), frame.y(y).tolist(), labels, hints, strict=True):
         if not (np.isfinite(a) and np.isfinite(b)):
             continue
-        name = f"<title>{escape(label)}</title>" if label else ""
+        name = f"<title>{escape(hint)}</title>" if hint else ""
         drawn.append(
             f'<circle cx="{a:.1f}" cy="{b:.1f}" r="4" fill="{colour}" fill-opacity="0.85">{name}</circle>'
         )

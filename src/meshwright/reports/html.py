@@ -16,7 +16,7 @@ from meshwright.reports.comparison import as_rows, comparison_html, comparison_r
 from meshwright.reports.legend import timeline_key, trace_facts
 from meshwright.reports.page_data import is_sampled, page_data
 from meshwright.reports.quantity import quantity
-from meshwright.reports.report import Report
+from meshwright.reports.report import DataTable, Picture, Report
 from meshwright.reports.svg import timeline_svg
 from meshwright.reports.timeline import Timeline, read_timeline
 
@@ -36,16 +36,14 @@ def report_html(report: Report) -> str:
     timelines = {label: read_timeline(trace) for label, trace in report.traces.items()}
     sections = [
         _figures(report),
+        *map(_part, report.leading),
         _section("Plan", _pairs(report.plan[0]) if len(report.plan) == 1 else _table(report.plan)),
         _timelines(report, timelines),
         _comparison(report),
         _memory(report, timelines),
         _loss(report),
-        *(
-            _section(one.title, f'<figure class="wide">{one.svg}</figure>', one.note)
-            for one in report.pictures
-        ),
-        *(_section(table.title, _table(table.rows), table.note) for table in report.tables),
+        *map(_part, report.pictures),
+        *map(_part, report.tables),
         _provenance(report),
     ]
     data = json.dumps(page_data(timelines), separators=(",", ":"), allow_nan=False)
@@ -108,6 +106,13 @@ def _section(title: str, content: str, note: str = "") -> str:
         return ""
     about = f"<p>{escape(note)}</p>" if note else ""
     return f"<section><h2>{escape(title)}</h2>{about}{content}</section>"
+
+
+def _part(part: DataTable | Picture) -> str:
+    """A table or a picture as a section."""
+    if isinstance(part, DataTable):
+        return _section(part.title, _table(part.rows), part.note)
+    return _section(part.title, f'<figure class="wide">{part.svg}</figure>', part.note)
 
 
 def _figures(report: Report) -> str:

@@ -41,11 +41,13 @@ class Picture:
 
 @dataclass(frozen=True)
 class Report:
-    """What a page shows; every part may be missing. Loss points are (x, loss); peaks are bytes by device."""
+    """What a page shows; every part may be missing. Loss points are (x, loss); peaks are bytes by device. `leading` tables
+    and pictures stand in front of everything but the figures, in their order."""
 
     title: str
     subtitle: str = ""
     figures: Sequence[Figure] = ()
+    leading: Sequence[DataTable | Picture] = ()
     plan: Sequence[Mapping[str, Any]] = ()
     predicted: Trace | None = None
     measured: Trace | None = None

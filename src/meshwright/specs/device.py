@@ -16,11 +16,18 @@ from meshwright.specs.units import parse_bandwidth, parse_bytes, parse_flops_per
 
 Host = Literal["asynchronous", "in_order"]
 HOSTS: tuple[Host, ...] = ("asynchronous", "in_order")
+# How the devices of a node are joined: a switch gives any group the whole rate of its ports; with one link for each
+# pair a group has only the links between its members; of "other" nothing is known.
+Wiring = Literal["switch", "pairs", "other"]
+WIRINGS: tuple[Wiring, ...] = ("switch", "pairs", "other")
 _DEVICE_KEYS = (
     *("name", "memory", "memory_bandwidth", "host", "flops_per_s"),
-    *("price_per_hour_usd", "power_w", "source", "note"),
+    *("price_per_hour_usd", "power_w", "source", "note", "num_units", "multiple"),
 )
-_NODE_KEYS = ("num_devices", "bandwidth", "latency", "is_shared", "nic", "nic_latency", "source")
+_NODE_KEYS = (
+    *("num_devices", "bandwidth", "latency", "is_shared", "nic", "nic_latency", "source"),
+    *("wiring", "least_message"),
+)
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,9 @@ class DeviceSpec:
 
     `flops_per_s` is the dense peak by number format; `host` says whether the host issues everything at once
     ("asynchronous", CUDA) or waits and computes itself ("in_order", CPU). Prices and power are optional.
-    `note` says what one "device" is where that is not obvious. Raises SpecError on numbers that cannot be.
+    `note` says what one "device" is where that is not obvious. `num_units` are the multiprocessors (compute units) over
+    which tiles of a matrix product run in waves, `multiple` is what dimensions of products should be multiples of; None
+    where nobody said. Raises SpecError on numbers that cannot be.
     """
 
     name: str
@@ -41,14 +50,18 @@ class DeviceSpec:
     power_w: float | None = None
     source: str = ""
     note: str = ""
+    num_units: int | None = None
+    multiple: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops_per_s", dict(self.flops_per_s))  # a copy nobody else changes
-        numbers = {
+        numbers: dict[str, float] = {
             "memory_bytes": self.memory_bytes,
             "memory_bandwidth_bytes_per_s": self.memory_bandwidth_bytes_per_s,
             **{f"flops_per_s of {dtype}": rate for dtype, rate in self.flops_per_s.items()},
         }
+        counts = {"num_units": self.num_units, "multiple": self.multiple}
+        numbers |= {what: count for what, count in counts.items() if count is not None}
         for what, value in numbers.items():
             if not value > 0:
                 raise SpecError(f"device {self.name}: {what} is {value!r}", allowed="a number above 0")
@@ -98,7 +111,8 @@ class NodeSpec:
     """How devices of one kind are usually built into nodes and wired; what a cluster's short name assumes.
 
     Bandwidths are bytes per second of one device in one direction; `is_shared`: all devices of a node share
-    that capacity (the memory of one CPU).
+    that capacity (the memory of one CPU). `least_message_bytes`: from which size on a message inside the node was
+    measured to be worth its latency; None where the curves of collectives have to say it.
     """
 
     num_devices: int
@@ -108,6 +122,8 @@ class NodeSpec:
     nic_bytes_per_s: float
     nic_latency_s: float
     source: str
+    wiring: Wiring = "other"
+    least_message_bytes: float | None = None
 
 
 def load_device(name: str) -> DeviceSpec:
@@ -142,6 +158,8 @@ def device_from_table(table: TomlTable) -> DeviceSpec:
         power_w=_optional(table, "power_w"),
         source=table.text("source", ""),
         note=table.text("note", ""),
+        num_units=_count(table, "num_units"),
+        multiple=_count(table, "multiple"),
     )
 
 
@@ -149,8 +167,16 @@ def _optional(table: TomlTable, key: str) -> float | None:
     return table.quantity(key, float) if key in table.values else None
 
 
+def _count(table: TomlTable, key: str) -> int | None:
+    return table.integer(key) if key in table.values else None
+
+
 def _node_from_table(table: TomlTable) -> NodeSpec:
     table.check_keys(_NODE_KEYS)
+    given = table.text("wiring", "other")
+    wiring = next((known for known in WIRINGS if known == given), None)
+    if wiring is None:
+        raise table.error(f"{table.where}: 'wiring' is {given!r}", allowed=" or ".join(WIRINGS))
     return NodeSpec(
         num_devices=table.integer("num_devices"),
         bandwidth_bytes_per_s=table.quantity("bandwidth", parse_bandwidth),
@@ -159,6 +185,10 @@ def _node_from_table(table: TomlTable) -> NodeSpec:
         nic_bytes_per_s=table.quantity("nic", parse_bandwidth),
         nic_latency_s=table.quantity("nic_latency", parse_seconds),
         source=table.text("source"),
+        wiring=wiring,
+        least_message_bytes=table.quantity("least_message", parse_bytes)
+        if "least_message" in table.values
+        else None,
     )
 
 

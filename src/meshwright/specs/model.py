@@ -282,6 +282,8 @@ class ModelSpec:
 
     def block_kinds(self, first: int, count: int) -> tuple[tuple[int, int], ...]:
         """Of blocks first .. first + count - 1: one block of each kind, and how many there are of it."""
+        if not (self.sliding_layers or (self.num_experts and self.dense_layers)):
+            return ((first, count),) if count else ()  # all blocks are of one kind
         found: dict[BlockKind, tuple[int, int]] = {}
         for block in range(first, first + count):
             kind = self.block_kind(block)

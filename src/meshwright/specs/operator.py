@@ -88,6 +88,8 @@ def repeated(operators: Iterable[Operator], count: int) -> tuple[Operator, ...]:
     """The same operators, each `count` times as often; none when `count` is zero."""
     if count == 0:
         return ()
+    if count == 1:
+        return tuple(operators)
     return tuple(replace(operator, count=operator.count * count) for operator in operators)
 
 
@@ -99,4 +101,6 @@ def merged(operators: Iterable[Operator]) -> tuple[Operator, ...]:
         key = (operator.kind, operator.flops, operator.bytes, operator.shape, operator.phase)
         counts[key] = counts.get(key, 0) + operator.count
         first.setdefault(key, operator)
-    return tuple(replace(first[key], count=count) for key, count in counts.items())
+    return tuple(
+        first[key] if first[key].count == count else replace(first[key], count=count) for key, count in counts.items()
+    )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal
 
 from meshwright.specs.cluster import ClusterSpec
@@ -35,6 +37,11 @@ AXES = ("pp", "dp", "cp", "tp")  # default order of the mesh, outermost first: t
 NUM_CHUNKS = {"interleaved_1f1b": 2}  # of schedules that need more than one chunk a device, when not said
 
 
+def _public(name: str) -> Any:
+    """A function of the package by its public name: this room knows no other that could be imported here."""
+    return getattr(import_module("meshwright"), name)
+
+
 @dataclass(frozen=True)
 class PassOption:
     """A lowering pass that the plan asks for, with its options by name (text, numbers, true or false)."""
@@ -52,7 +59,9 @@ class Plan:
     tensor-parallel degree is tp where ep divides dp x cp, else 1. `sequence_parallel` divides norms and
     residuals along tp. `sharding_degree` devices of dp x cp share one copy of what is sharded (0: all of them).
     `layers_per_stage` has pp * num_chunks counts of blocks, stage s on pipeline rank s modulo pp unless the
-    schedule places it otherwise. `microbatch_size` counts sequences. `dtype` is the format of parameters and
+    schedule places it otherwise. `recompute_blocks` says for every stage how many of its blocks, its first ones,
+    follow `recompute`; the others keep everything (empty: all blocks follow it; Megatron-LM's method "block", with a
+    number for each stage as in AdaPipe). `microbatch_size` counts sequences. `dtype` is the format of parameters and
     activations, `float8` the recipe of linear layers that compute in float8 (empty: none), `reduction_dtype` the
     format in which gradients are summed and reduced, `master_dtype` that of the optimizer's own copy of the
     parameters and of its moments (empty: `dtype`, and no copy). `overlap` names the communication that runs
@@ -78,6 +87,7 @@ class Plan:
     num_chunks: int = 1
     microbatch_size: int = 1
     recompute: Recompute = "none"
+    recompute_blocks: tuple[int, ...] = ()
     split_backward: bool = False
     sharding: Sharding = "none"
     dtype: str = "float32"
@@ -97,6 +107,7 @@ class Plan:
         self._check_counts()
         self._check_world()
         self._check_layers()
+        self._check_recompute_blocks()
         self._check_batch()
         self._check_choices()
         self._check_device_order()
@@ -152,6 +163,13 @@ class Plan:
     def tokens_per_microbatch(self) -> int:
         """Tokens of a full microbatch, padding included."""
         return self.microbatch_size * self.workload.sequence_length
+
+    @property
+    def num_recomputed_blocks(self) -> tuple[int, ...]:
+        """Blocks of every stage that follow `recompute`, its first ones; none where nothing is recomputed."""
+        if self.recompute == "none":
+            return (0,) * len(self.layers_per_stage)
+        return self.recompute_blocks or self.layers_per_stage
 
     @property
     def sharing_degree(self) -> int:
@@ -215,10 +233,13 @@ class Plan:
         ]
         if self.recompute not in ("none", "full"):
             missing.append(f"recompute={self.recompute}")
+        # its R runs a stage's whole forward again
+        if self.recompute_blocks not in ((), self.layers_per_stage):
+            missing.append(f"recompute_blocks={self.recompute_blocks}")
         if missing:
             raise PlanError(
                 f"the executor does not run {', '.join(missing)}",
-                allowed="pp and dp, recompute none or full, one number format, nothing sharded",
+                allowed="pp and dp, recompute none or full (of all blocks), one number format, nothing sharded",
                 next="simulate it, or change the plan",
             )
 
@@ -228,11 +249,33 @@ class Plan:
 
         save_plan(self, path)
 
+    def export(self, format: str, path: str | os.PathLike[str] | None = None, **given: Any) -> str:
+        """The plan as another program's file, also written to `path` where one is given.
+
+        `given` is as of `meshwright.export_plan`, which says the formats. Raises PlanError where the program cannot say
+        the plan or the file cannot be written.
+        """
+        text: str = _public("export_plan")(self, format, **given).text
+        if path is not None:
+            try:
+                Path(path).write_text(text, encoding="utf-8")
+            except OSError as error:
+                raise PlanError(
+                    f"{path} cannot be written: {error.strerror}", next="choose another path"
+                ) from None
+        return text
+
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Plan:
-        """Read a plan from TOML. Raises PlanError with one clear message."""
+    def load(cls, path: str | os.PathLike[str], format: str = "", **given: Any) -> Plan:
+        """Read a plan from TOML, or from another program's file: `format` and `given` are as of `meshwright.import_plan`.
+
+        Raises PlanError with one clear message.
+        """
         from meshwright.specs.plan_file import load_plan  # it makes plans, so it imports this module
 
+        if format:
+            plan: Plan = _public("import_plan")(path, format, **given).plan
+            return plan
         return load_plan(path)
 
     def product_text(self) -> str:
@@ -272,6 +315,25 @@ class Plan:
                 f"layers_per_stage {' + '.join(map(str, counts))} = {sum(counts)}, "
                 f"but {self.model.name} has {self.model.num_layers} layers",
                 allowed="counts that sum to the model's layers; no layer is dropped",
+            )
+
+    def _check_recompute_blocks(self) -> None:
+        counts = self.recompute_blocks
+        if not counts:
+            return
+        if len(counts) != self.num_stages or not all(
+            type(count) is int and 0 <= count <= most
+            for count, most in zip(counts, self.layers_per_stage, strict=True)
+        ):
+            raise PlanError(
+                f"recompute_blocks is {counts}, layers_per_stage {self.layers_per_stage}",
+                allowed=f"{self.num_stages} counts from 0 to the blocks of each stage, or nothing for all of them",
+            )
+        if self.recompute == "none" or not any(counts):
+            raise PlanError(
+                f'recompute_blocks is {counts} with recompute = "{self.recompute}"',
+                allowed="a kind of recompute, and a block that follows it",
+                next='say what the blocks recompute, or leave recompute_blocks out with recompute = "none"',
             )
 
     def _check_batch(self) -> None:

@@ -1,6 +1,6 @@
 """Plans as TOML files: what is written, what is read, and what is refused.
 
-schema = 3
+schema = 4
 cluster = "2xcpu"
 num_devices = 2
 
@@ -8,12 +8,13 @@ num_devices = 2
 [workload]               # global_batch, sequence_length, lengths, num_tokens
 [parallel]               # pp, dp, tp, cp, ep, sequence_parallel, vocabulary, overlap, mesh_order, device_order
 [pipeline]               # schedule, num_chunks, layers_per_stage, microbatch_size, split_backward
-[memory]                 # recompute, sharding, sharding_degree, dtype, float8, reduction_dtype, master_dtype
+[memory]                 # recompute, recompute_blocks, sharding, sharding_degree, and formats: dtype, float8, ...
 [software]               # attention, software
 [[passes]]               # name, and a table of options
 
-Schema 2 had fewer keys; what a file leaves out is as in `Plan`. Schema 1 knew dense models only: its [model] lacks
-`model.ADDED_FIELDS`, which are then as in a dense model, and its digest stays valid.
+Schema 3 did not know recompute_blocks: all blocks followed recompute. Schema 2 had fewer keys; what a file leaves out is
+as in `Plan`. Schema 1 knew dense models only: its [model] lacks `model.ADDED_FIELDS`, which are then as in a dense model,
+and its digest stays valid.
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ from meshwright.specs.plan import PassOption, Plan
 from meshwright.specs.toml_table import TomlTable
 from meshwright.specs.workload import Workload
 
-PLAN_SCHEMA = 3
+PLAN_SCHEMA = 4
 _SECTIONS: Mapping[str, tuple[str, ...]] = {
     "parallel": (
         "pp", "dp", "tp", "cp", "ep", "sequence_parallel", "vocabulary", "overlap", "mesh_order", "device_order",
     ),
     "pipeline": ("schedule", "num_chunks", "layers_per_stage", "microbatch_size", "split_backward"),
     "memory": (
-        "recompute", "sharding", "sharding_degree", "dtype", "float8", "reduction_dtype", "master_dtype",
+        "recompute", "recompute_blocks", "sharding", "sharding_degree", "dtype", "float8", "reduction_dtype",
+        "master_dtype",
     ),
     "software": ("attention", "software"),
 }  # fmt: skip
@@ -127,7 +129,7 @@ def _from_table(table: TomlTable) -> Plan:
 
 def _field(table: TomlTable, name: str) -> Any:
     """A field of Plan with the type its default has."""
-    if name in ("layers_per_stage", "device_order"):
+    if name in ("layers_per_stage", "recompute_blocks", "device_order"):
         return table.integers(name)
     if name in ("mesh_order", "overlap"):
         return tuple(str(entry) for entry in table.items(name))

@@ -13,7 +13,7 @@ from typing import Any
 
 from meshwright.specs.error import SpecError
 
-PROFILE_SCHEMA = 1
+PROFILE_SCHEMA = 2  # 2: `process_factors`
 
 # Tables of compute: kind of operator, then its phase unless forward; shapes are those of `Operator`.
 # Seconds are of one call while every process is busy.
@@ -92,6 +92,8 @@ class Profile:
         tables: table name -> samples (`COMPUTE_TABLES`, `TRANSFER_TABLES`).
         constants: name -> number (`CONSTANTS`).
         passes: whole passes of real stages, against which the sum of operators is calibrated.
+        process_factors: what a compute takes on each process over the mean of all, which the tables hold; empty: all
+            processes are alike.
         measured: when, ISO 8601; empty when unknown.
         source: who measured and how, for people.
     """
@@ -104,8 +106,15 @@ class Profile:
     passes: tuple[PassSample, ...] = ()
     measured: str = ""
     source: str = ""
+    process_factors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        factors = self.process_factors
+        if factors and (len(factors) != self.num_processes or not all(0 < f < math.inf for f in factors)):
+            raise SpecError(
+                f"profile has process_factors {factors}",
+                allowed=f"none, or {self.num_processes} numbers above 0: one for each process",
+            )
         for name, samples in self.tables.items():
             _check_table(name, samples)
         for name, value in self.constants.items():
@@ -219,6 +228,7 @@ def _as_dict(profile: Profile) -> dict[str, Any]:
         },
         "constants": dict(profile.constants),
         "passes": [{**asdict(sample), "model": dict(sample.model)} for sample in profile.passes],
+        "process_factors": list(profile.process_factors),
     }
 
 
@@ -245,6 +255,7 @@ def _from_dict(data: Any) -> Profile:
             passes=tuple(PassSample(**row) for row in data["passes"]),
             measured=str(data.get("measured", "")),
             source=str(data.get("source", "")),
+            process_factors=tuple(float(factor) for factor in data.get("process_factors", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SpecError(

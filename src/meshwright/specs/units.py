@@ -23,6 +23,10 @@ _BYTES_PATTERN = re.compile(_NUMBER + rf"({_PREFIXES})?(B|b)?\s*$")
 _RATE_PATTERN = re.compile(_NUMBER + rf"({_PREFIXES})?(B|b|bit)(?:/s|ps)\s*$")
 _FLOPS_PATTERN = re.compile(_NUMBER + rf"({_PREFIXES})?(?:FLOP/s|FLOPS|flop/s|flops|FLOPs/s)?\s*$")
 _SECONDS_PATTERN = re.compile(_NUMBER + r"(ns|us|µs|ms|min|s|h|d)?\s*$")
+_COUNTS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+_COUNT_PATTERN = re.compile(_NUMBER + r"(k|K|M|B|G|T)?\s*$")
+_WATTS_PATTERN = re.compile(_NUMBER + r"(m|k|M)?W?\s*$")
+_WATTS = {"": Fraction(1), "m": Fraction(1, 10**3), "k": Fraction(10**3), "M": Fraction(10**6)}
 BITS_PER_BYTE = 8
 SIGNIFICANT_DIGITS = 3
 
@@ -66,6 +70,26 @@ def parse_flops_per_s(text: str | float) -> float:
     if found is None:
         _refuse(text, "a rate of work such as 989TFLOP/s")
     return _finite(_scaled(found[1], Fraction(_PREFIX[found[2] or ""])), text)
+
+
+def parse_count(text: str | float) -> int:
+    """How many: "2T", "500B" (billions, as tokens are counted), "1.5e9" or a number. Raises SpecError."""
+    if isinstance(text, (int, float)):
+        return round(_finite(float(text), str(text)))
+    found = _COUNT_PATTERN.match(text)
+    if found is None:
+        _refuse(text, "a count such as 2T, 500B (billions), 40M or 1000")
+    return round(_finite(_scaled(found[1], Fraction(_COUNTS[found[2] or ""])), text))
+
+
+def parse_watts(text: str | float) -> float:
+    """Watts of "700W", "0.7kW", "700" or a number (already watts). Raises SpecError."""
+    if isinstance(text, (int, float)):
+        return _finite(float(text), str(text))
+    found = _WATTS_PATTERN.match(text)
+    if found is None:
+        _refuse(text, "a power such as 700W or 0.7kW")
+    return _finite(_scaled(found[1], _WATTS[found[2] or ""]), text)
 
 
 def format_bytes(num_bytes: float) -> str:

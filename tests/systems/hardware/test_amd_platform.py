@@ -11,6 +11,7 @@ from meshwright.evidence.reproduce import reproduce
 from meshwright.evidence.system_card import system
 from meshwright.specs import SpecError
 from meshwright.specs.cluster_source import Cluster
+from meshwright.specs.device import load_device, usual_node
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import Plan
 from meshwright.specs.workload import Workload
@@ -54,6 +55,22 @@ def test_wave_efficiency_has_its_bounds(units: int) -> None:
         assert (share == 1) == (tiles % units == 0)
         if tiles > 1 and waves == -(-(tiles - 1) // units):  # inside a wave, one more tile raises it
             assert share > shares[tiles - 2]
+
+
+def test_the_presets_numbers_are_the_platforms() -> None:
+    device, node = load_device(amd_platform.DEVICE), usual_node(amd_platform.DEVICE)
+    assert (device.num_units, node.num_devices) == (
+        amd_platform.NUM_COMPUTE_UNITS,
+        amd_platform.GPUS_PER_NODE,
+    )
+    assert node.bandwidth_bytes_per_s == (amd_platform.GPUS_PER_NODE - 1) * amd_platform.LINK_BYTES_PER_S
+    # its messages of tens of megabytes are those that the measured line asks for, too
+    assert node.least_message_bytes is not None
+    sizes = [
+        amd_platform.message_bytes_for(0.8, *amd_platform.fit_line(amd_platform.SWEEP_MS[num]))
+        for num in (2, 4, 8)
+    ]
+    assert min(sizes) / 2 < node.least_message_bytes < 2 * max(sizes)
 
 
 def test_padding_of_tiles_is_not_work() -> None:

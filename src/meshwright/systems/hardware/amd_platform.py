@@ -21,29 +21,26 @@ Differs:    1. The paper's measured curves (products, collectives over Pollara N
             3. The package's preset of a node is a switch with seven links' rate for each GPU; in groups of two and four it
             would be 7 and 7/3 times too fast. `platform` has one link for each pair, as the paper says.
             4. Tiles are the larger sizes with which the package prices matrix products; a library has more.
+            5. The rules are the planner's for every device (`planner.device_advice`); the paper's multiple of 64 and its
+            messages of tens of megabytes stand in the preset of the device.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
 
-from meshwright.costs.kernel_gemm import TILES
 from meshwright.costs.roofline import LINK_EFFICIENCY
-from meshwright.lowering.value_size import gradient_bytes
-from meshwright.lowering.work import microbatch_shape
+from meshwright.planner import device_advice
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.cluster_source import Cluster
-from meshwright.specs.device import DeviceSpec, Link
+from meshwright.specs.device import Link
 from meshwright.specs.error import SpecError
-from meshwright.specs.layers import StageLayers
-from meshwright.specs.operator import Operator, total_flops
 from meshwright.specs.plan import Plan
-from meshwright.specs.stage_work import block_operators, head_operators
 
 CLAIMS = (
     {
@@ -120,13 +117,6 @@ CLAIMS = (
 DEVICE, GPUS_PER_NODE, NUM_COMPUTE_UNITS = "MI300X", 8, 304
 LINK_BYTES_PER_S = 64e9  # of the one xGMI link between two GPUs, in each direction
 USABLE_SHARE = 48 / 64  # of a link, after checksums and protocol (AMD, as in the claims)
-# The paper's rules. Sizes of products are multiples of 64, better of 256; messages are tens of megabytes.
-LEAST_MULTIPLE = 64
-LEAST_MESSAGE_BYTES = 32e6
-# Smaller tiles always fill waves, but load too much for each FLOP to reach the peak.
-LARGE_TILES = tuple((tm, tn) for tm, tn in TILES if tm * tn >= 128 * 128)
-GOOD_WAVES = 0.80  # below it, a fifth of the compute units idles: more than most other choices cost
-LEAST_SHARE = 0.01  # of the forward pass's FLOPs; what is below, such as a router, may be of any size
 LARGE_MESSAGE_BYTES = 1e9  # in which latency is lost
 # Milliseconds by megabytes (of 2^20 bytes) on 8, 4 and 2 GPUs on which the line is fitted (source as in the claims).
 SWEEP_MS: Mapping[int, Mapping[int, float]] = {
@@ -134,7 +124,7 @@ SWEEP_MS: Mapping[int, Mapping[int, float]] = {
     4: {1: 0.07981, 4: 0.1091, 16: 0.2183, 64: 0.5848, 256: 2.0709, 1024: 7.1874},
     2: {1: 0.0703, 4: 0.09008, 16: 0.1434, 64: 0.3924, 256: 1.3887, 1024: 5.1594},
 }
-GIGA, MEGA, MEBI = 1e9, 1e6, 2**20
+GIGA, MEBI = 1e9, 2**20
 
 
 def platform(num_nodes: int = 1) -> ClusterSpec:
@@ -204,25 +194,17 @@ def line_ms(num_gpus: int, megabytes: int) -> float:
 
 def wave_efficiency(num_tiles: int, num_units: int = NUM_COMPUTE_UNITS) -> float:
     """Share of compute units that work while tiles run in whole waves. Raises SpecError."""
-    if num_tiles < 1 or num_units < 1:
-        raise SpecError(f"{num_tiles} tiles on {num_units} units", allowed="one or more of each")
-    return num_tiles / (-(-num_tiles // num_units) * num_units)
+    return device_advice.wave_efficiency(num_tiles, num_units)
 
 
 def best_waves(m: int, n: int) -> float:
     """Wave efficiency of a product with m x n results, by the large tile that suits it best."""
-    return max(
-        wave_efficiency(-(-m // tm) * -(-n // tn)) * _filled(m, tm) * _filled(n, tn) for tm, tn in LARGE_TILES
-    )
-
-
-def _filled(size: int, tile: int) -> float:
-    """Share of the tiles along one dimension that is not padding."""
-    return size / (-(-size // tile) * tile)
+    return device_advice.best_waves(m, n, NUM_COMPUTE_UNITS)
 
 
 def advice(plan: Plan, cluster: ClusterSpec) -> tuple[str, ...]:
-    """What of a plan does not suit the platform, one sentence each; none where everything does.
+    """What of a plan does not suit the platform, one sentence each; none where everything does: the planner's rules, with
+    the paper's numbers as the device's preset has them.
 
     Raises SpecError where the cluster is not made of these GPUs.
     """
@@ -233,70 +215,4 @@ def advice(plan: Plan, cluster: ClusterSpec) -> tuple[str, ...]:
             allowed=DEVICE,
             next="these rules are about one platform; `meshwright check` has those of others",
         )
-    products = list(_products(plan))
-    rules = (_multiples(products), _waves(products), _experts(products, device), _links(plan), _buckets(plan))
-    return tuple(sentence for rule in rules for sentence in rule)
-
-
-def _products(plan: Plan) -> Iterable[Operator]:
-    """Matrix products of the forward pass on one device that matter, equal ones once."""
-    model, shape = plan.model, microbatch_shape(plan)
-    blocks = [block for block, _ in model.block_kinds(0, model.num_layers)]
-    operators = [each for block in blocks for each in block_operators(model, "F", shape, block)]
-    operators += head_operators(model, "F", shape)
-    products = [each for each in dict.fromkeys(operators) if each.kind in ("matmul", "grouped_matmul")]
-    least_flops = LEAST_SHARE * total_flops(products)
-    return (each for each in products if each.total_flops >= least_flops)
-
-
-def _multiples(products: Iterable[Operator]) -> Iterable[str]:
-    for each in products:
-        odd = [size for size in each.shape[-2:] if size % LEAST_MULTIPLE]
-        if odd:
-            sizes = " and ".join(map(str, odd))
-            yield f"{each.label}: {sizes} on one device is no multiple of {LEAST_MULTIPLE}; pad it"
-
-
-def _waves(products: Iterable[Operator]) -> Iterable[str]:
-    for each in products:
-        share = best_waves(*each.shape[:2]) if each.kind == "matmul" else 1.0
-        if share < GOOD_WAVES:
-            m, n, _ = each.shape
-            yield (
-                f"{each.label}: {m} x {n} results keep {share:.0%} of {NUM_COMPUTE_UNITS} compute units busy; "
-                "change the microbatch or the width"
-            )
-
-
-def _experts(products: Iterable[Operator], device: DeviceSpec) -> Iterable[str]:
-    """Products of experts that wait for memory: fewer FLOPs a byte than the device has."""
-    balance = device.peak_flops_per_s("bfloat16") / device.memory_bandwidth_bytes_per_s
-    for each in products:
-        if each.kind == "grouped_matmul" and each.flops / each.bytes < balance:
-            yield (
-                f"{each.label}: {each.shape[1]} tokens an expert give {each.flops / each.bytes:.0f} FLOPs a byte, "
-                f"the device has {balance:.0f}; more tokens or wider experts"
-            )
-
-
-def _links(plan: Plan) -> Iterable[str]:
-    if 1 < plan.tp < GPUS_PER_NODE:
-        yield (
-            f"tp={plan.tp} uses {plan.tp - 1} of {GPUS_PER_NODE - 1} links of each GPU; tp=1 or tp={GPUS_PER_NODE} "
-            "leaves none idle"
-        )
-    if plan.tp > GPUS_PER_NODE:
-        yield f"tp={plan.tp} leaves the node of {GPUS_PER_NODE}; its all-reduces run over NICs"
-
-
-def _buckets(plan: Plan) -> Iterable[str]:
-    """Gradients of one block as a message, where replicas reduce them."""
-    if plan.dp * plan.cp == 1:
-        return
-    middle = StageLayers(first_block=0, num_blocks=1, has_embedding=False, has_head=False)
-    size = gradient_bytes(plan, middle)
-    if size < LEAST_MESSAGE_BYTES:
-        yield (
-            f"gradients of a block are {size / MEGA:.1f} MB on one device; reduce several blocks in one bucket, "
-            f"{LEAST_MESSAGE_BYTES / MEGA:.0f} MB or more"
-        )
+    return tuple(found.sentence for found in device_advice.device_advice(plan, cluster))
