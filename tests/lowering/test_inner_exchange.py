@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright.lowering.inner_exchange import LOSS_ELEMENT_BYTES, LOSS_EXCHANGES
-from meshwright.specs import ModelSpec, model_from_config
+from meshwright.specs import ModelSpec, Workload, model_from_config
 from tests.lowering.plans import DENSE, EXPERTS, SEQUENCE, inner_of, lowered, plan, work_of
 from tests.specs.configs import DEEPSEEK_V2
 
@@ -22,8 +22,26 @@ def program_of(model: ModelSpec = DENSE, **choices):
 
 
 def test_nothing_is_sent_inside_without_a_degree():
-    program = program_of(pp=2, dp=2, sharding="zero3")
+    program = program_of(pp=2, dp=2, sharding="zero1")
     assert not any(work.inner for work in program.tables.works)
+
+
+@pytest.mark.parametrize("sharding", ["zero2", "zero3"])
+def test_devices_that_keep_a_part_of_gradients_reduce_those_of_every_microbatch(sharding):
+    """Together with REDUCE_GRAD behind the last one, as many reductions of all parameters as microbatches."""
+    program = program_of(pp=2, dp=2, sharding=sharding, reduction_dtype="float32")
+    m = len(program.tables.microbatches)
+    found = {}
+    for stage in (0, 1):
+        assert not work_of(program, "F", stage).inner
+        ((kind, size),) = inner_of(work_of(program, "B", stage), "gradients")
+        assert kind == "reduce_scatter" and m > 1
+        found[stage] = m * size / (m - 1)
+    assert sum(found.values()) == pytest.approx(4 * DENSE.num_parameters)
+    single = plan(DENSE, microbatch_size=B, pp=2, dp=2, sharding=sharding)
+    one = single.changed(workload=Workload(2 * B, SEQUENCE))
+    assert one.num_microbatches == 1
+    assert not any(work.inner for work in lowered(one, None).tables.works)
 
 
 @pytest.mark.parametrize("tp", [2, 4])
@@ -141,7 +159,7 @@ def test_the_weight_half_of_a_split_backward_sends_nothing():
 @pytest.mark.parametrize("refine", [False, True])
 def test_a_split_vocabulary_sends_hidden_states_once_a_device_and_pass(vocabulary, beside, refine):
     chosen = plan(
-        pp=2, dp=2, schedule="interleaved_1f1b", vocabulary=vocabulary, sharding="zero3", microbatch_size=B,
+        pp=2, dp=2, schedule="interleaved_1f1b", vocabulary=vocabulary, sharding="zero1", microbatch_size=B,
         layers_per_stage=(1, 1, 1, 1),
     )  # fmt: skip
     chosen = chosen if not refine else chosen.changed(schedule="1f1b", num_chunks=1, layers_per_stage=(2, 2))

@@ -67,7 +67,7 @@ def check_winner(
         memory = estimate_memory(plan, where, registered()[plan.schedule])
         if estimated_rejection(plan, memory, where.memory_bytes) is None:
             steps.append(predict_step(plan, where).step.value)
-    best = search(model, where, Workload(batch, sequence), fix={**MIXED, **fix})
+    best = search(model, where, Workload(batch, sequence), fix={**MIXED, **fix}, layer_wise=False)
     assert best.num_candidates == len(space)
     assert best[0].step.value == pytest.approx(min(steps), rel=1e-9)
     assert best.optimality_gap is not None and 0 <= best.optimality_gap < 1
@@ -207,3 +207,20 @@ def test_unknown_and_unmeasured_chips() -> None:
     with pytest.raises(PlanError, match="--extrapolate"):
         found("8xMI300X")
     assert found("8xMI300X", extrapolate=True, num_simulated=1)[0].step.basis == "never seen"
+
+
+def test_stages_that_differ_are_tried_where_asked_and_are_no_slower() -> None:
+    job: dict[str, Any] = {
+        "fix": {"pp": 4, "tp": 4, "schedule": "1f1b", "microbatch_size": 1, "sharding": "zero1"},
+        "num_simulated": 4,
+    }
+    model = load_model("llama-3.1-70b")
+    plain = found("4x8xH100", 64, 4096, model, layer_wise=False, **job)
+    wise = found("4x8xH100", 64, 4096, model, layer_wise=True, **job)
+    assert wise[0].step.value < plain[0].step.value
+    assert len(set(wise[0].plan.num_recomputed_blocks)) > 1 or len(set(wise[0].plan.layers_per_stage)) > 1
+    assert {each.plan for each in plain} <= {each.plan for each in wise}
+    kept = found(
+        "4x8xH100", 64, 4096, model, layer_wise=True, **{**job, "fix": {**job["fix"], "recompute_blocks": 7}}
+    )
+    assert {each.plan.num_recomputed_blocks for each in kept} <= {(7, 7, 7, 7), (0, 0, 0, 0)}

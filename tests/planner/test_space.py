@@ -29,7 +29,7 @@ def test_every_candidate_is_a_plan_and_none_comes_twice() -> None:
         assert plan.num_devices == plan.world_size == 16
         assert plan.num_microbatches == found.num_microbatches[number]
         assert plan.expert_tp == found.expert_tp[number]
-        assert plan.sharding != "zero2" or plan.num_microbatches == plan.pp == 1
+        assert plan.sharding != "zero2" or plan.pp == 1
         assert all(plan.layers_per_stage[1:-1]) and sum(plan.layers_per_stage) == 8
 
 

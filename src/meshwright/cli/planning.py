@@ -91,6 +91,13 @@ def plan(
     profile: Annotated[
         Path | None, typer.Option("--profile", help="Of processes on CPUs: what `calibrate -o` wrote.")
     ] = None,
+    layer_wise: Annotated[
+        bool | None,
+        typer.Option(
+            "--layer-wise/--no-layer-wise",
+            help="Also vary the best plans stage by stage: blocks, and how many are run again.",
+        ),
+    ] = None,
     objective: ObjectiveOption = "time",
     pareto: ParetoOption = False,
     price: PriceOption = None,
@@ -117,6 +124,7 @@ def plan(
         **({"max_memory_bytes": parse_bytes(max_memory)} if max_memory else {}),
         **({"time_limit_s": parse_seconds(time_limit)} if time_limit else {}),
         **({"profile": _profile(profile, like, cluster)} if profile else {}),
+        **({"layer_wise": layer_wise} if layer_wise is not None else {}),
     }
     asked = read_asked(
         objective=objective, price=price, power=power, tokens=tokens, failing=(mtbf, checkpoint, restart), solve=solve,

@@ -10,16 +10,22 @@ Bytes are those of the whole tensor (after a gather, before a scatter; of one me
     expert       all-to-all to the experts and back, [T k, h] each way (Lepikhin et al. 2020, arXiv 2006.16668)
     pipeline     without sequence parallelism every device of a tensor-parallel group sends its share of [T, h] to the
                  next stage, which gathers it (Narayanan et al. 2021, arXiv 2104.04473, section 4.1)
+    data         gradients of which devices keep a part, after every microbatch, beside products (Rajbhandari et al. 2020,
+                 arXiv 1910.02054)
     vocabulary   split over the pipeline: the hidden state to all stages, its gradient back (arXiv 2411.05288)
 """
 
 from __future__ import annotations
 
+from math import prod
+
 from meshwright.ir.table import Exchange, Inner
-from meshwright.lowering.mesh import expert_axes
+from meshwright.lowering.mesh import collapsed_axes, data_axes, expert_axes, expert_data_axes, shard_axes
 from meshwright.lowering.order import FIRST_AXIS
 from meshwright.lowering.recomputed_part import recomputed_layers, recomputes_ends
 from meshwright.lowering.refine import has_vocabulary_share, is_from_other_stage, is_vocabulary_split
+from meshwright.lowering.value_size import num_local_block_parameters, num_local_end_parameters
+from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.layer_operator import MicrobatchShape
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.plan import Plan
@@ -49,6 +55,8 @@ def inner_exchanges(plan: Plan, layers: StageLayers, name: str, shape: Microbatc
         found += _expert(plan, layers, shape)
     if has_share:
         found += _vocabulary(plan, shape)
+    if is_backward and plan.sharding in ("zero2", "zero3") and plan.num_microbatches > 1:
+        found += _gradients(plan, layers)
     return tuple(each for each in found if each.count)
 
 
@@ -121,6 +129,26 @@ def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inn
         for kind in ("all_gather", "reduce_scatter")
     ]
     return [Inner(exchange, num_bytes / plan.tp, 2 * count, "", "expert parallel"), *shared]
+
+
+def _gradients(plan: Plan, layers: StageLayers) -> list[Inner]:
+    """Where devices keep a part of the gradients only, those of every microbatch are reduced behind it; of the last one
+    REDUCE_GRAD does it, so each has the share of one less than all."""
+    blocks, ends = num_local_block_parameters(plan, layers), num_local_end_parameters(plan, layers)
+    share = (plan.num_microbatches - 1) / plan.num_microbatches * dtype_bytes(plan.gradient_dtype)
+    if plan.ep == 1:
+        sizes = [(data_axes(plan), sum(blocks) + ends)]
+    else:
+        sizes = [(data_axes(plan), blocks.dense + ends), (expert_data_axes(plan), blocks.expert)]
+    lengths = {axis.name: axis.size for axis in collapsed_axes(plan)}
+    shards = set(shard_axes(plan))
+    found = []
+    for axes, size in sizes:
+        algorithm = "reduce_scatter" if set(axes) <= shards else "all_reduce.two_level"
+        if size and prod(lengths[axis] for axis in axes if axis in lengths) > 1:
+            exchange = Exchange(tuple(axis for axis in axes if axis in lengths), algorithm=algorithm)
+            found.append(Inner(exchange, share * size, 1, "matmul", "gradients"))
+    return found
 
 
 def _vocabulary(plan: Plan, shape: MicrobatchShape) -> list[Inner]:

@@ -15,6 +15,8 @@ from meshwright.ir.table import Kind
 from meshwright.planner.closed_form import ClosedForm, closed_form
 from meshwright.planner.cost_table import tables_of
 from meshwright.planner.description import describe, sentence
+from meshwright.planner.layer_plan import is_uneven
+from meshwright.planner.layer_plan import layer_wise as layer_wise_plan
 from meshwright.planner.memory_estimate import MemoryEstimate, estimate_memory
 from meshwright.planner.memory_limit import NUM_NEAREST, Rejection, estimated_rejection, out_of_memory
 from meshwright.planner.objective import DIGITS, Objective, rank, sort_key
@@ -27,7 +29,7 @@ from meshwright.simulator.pricing import Prices
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.error import OutOfMemoryError, PlanError
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.plan import Plan
+from meshwright.specs.plan import Plan, Recompute
 from meshwright.specs.prediction import Prediction
 from meshwright.specs.units import format_bytes
 from meshwright.specs.workload import Workload
@@ -40,6 +42,7 @@ LEAST_SIMULATED = 8  # before what the closed form says of the rest may end the 
 TOO_SLOW = 1.2
 # Of the closed form's bytes above the estimate's: sums of parameters are rounded up per piece.
 MEMORY_SLACK = 1e-4
+NUM_LAYER_WISE = 3  # of the best plans, whose stages are varied
 NUM_SHOWN = 10  # plans that a result prints
 NUM_REASONS = 3  # parts that are named where two plans are compared,
 LEAST_REASON = 1e-3  # if they differ by this share of the step
@@ -170,6 +173,7 @@ def search(
     extrapolate: bool = False,
     assumptions: Sequence[str] = (),
     objective: Objective = Objective.TIME,
+    layer_wise: bool | None = None,
 ) -> SearchResult:
     """The fastest plans that fit on GPUs. Deterministic, unless a time limit ends it.
 
@@ -182,6 +186,8 @@ def search(
         extrapolate: accept devices on whose relatives no step was measured.
         assumptions: what was chosen for the user; the result hands it on.
         objective: what is to be least.
+        layer_wise: also try, for the best few, stages whose blocks and recompute differ (`layer_plan`); None: where the
+            model's blocks differ, or the best plan runs some again.
 
     Raises:
         PlanError: as `space_of` and `pricing_of`; a limit that is none.
@@ -206,6 +212,8 @@ def search(
     is_complete = trials.run(num_simulated, ends_s, progress)
     if not trials.plans:
         raise _nothing_fits(space, np.argsort(needed[fits], kind="stable")[: 2 * NUM_NEAREST], capacity)
+    if is_complete:
+        trials.improve(_kinds(fix or {}, forbid), layer_wise)
     num_slow, gap = trials.bounds()
     ranked = sorted(trials.plans, key=lambda each: sort_key(objective, each))
     return SearchResult(
@@ -279,6 +287,21 @@ class _Trials:
             seconds = float(self._form.step_s[number])
             self.plans.append(simulated(plan, cluster, memory, seconds, self._extrapolate))
 
+    def improve(self, kinds: Sequence[Recompute], is_wanted: bool | None) -> None:
+        """Add plans whose stages differ to the best few, where that is wanted and they are faster."""
+        best = sorted(self.plans, key=lambda each: sort_key(self._objective, each))
+        if is_wanted is None:
+            is_wanted = is_uneven(self._space.model) or best[0].plan.recompute != "none"
+        if not is_wanted or not kinds or self._objective is Objective.MEMORY:
+            return
+        cluster, known = self._space.cluster, {each.plan for each in self.plans}
+        for each in best[:NUM_LAYER_WISE]:
+            plan = layer_wise_plan(each, cluster, self._capacity, kinds=kinds, extrapolate=self._extrapolate)
+            if plan is not None and plan not in known:
+                known.add(plan)
+                memory = estimate_memory(plan, cluster, registered()[plan.schedule])
+                self.plans.append(simulated(plan, cluster, memory, each.closed_form_s, self._extrapolate))
+
     def bounds(self) -> tuple[int, float | None]:
         """Candidates that are proven slower than the best plan; and how much faster the others may be than it."""
         if self._objective is Objective.MEMORY:
@@ -287,6 +310,18 @@ class _Trials:
         others = np.delete(least, self._tried)
         gap = max(0.0, 1.0 - float(others.min(initial=best)) / best)
         return int((others > best).sum()), gap
+
+
+def _kinds(fix: Mapping[str, Any], forbid: Sequence[str]) -> tuple[Recompute, ...]:
+    """Kinds of recompute that plans whose stages differ may use; nothing where the stages are decided."""
+    if {"layers", "recompute_blocks"} & set(fix) or "recompute_blocks" in forbid:
+        return ()
+    wanted = fix.get("recompute", ("full", "selective"))
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    kinds: tuple[Recompute, ...] = tuple(
+        kind for kind in ("full", "selective") if kind in wanted and kind not in forbid
+    )
+    return kinds or ("none",)
 
 
 def _distinct(order: Any, step_s: Floats, needed_bytes: Floats) -> Any:

@@ -243,12 +243,12 @@ class _Choices(NamedTuple):
         """All candidates of one layout, in the order of `AXES`."""
         rows = _product(self._tables(layout, fineness))
         m = self.workload.global_batch // (layout.dp * rows[:, AXES.index("microbatch_size")])
-        # below ZeRO-3 a program reduces gradients once a step, which is ZeRO-2 of one microbatch only
+        # in a pipeline a device would reduce whole stages after every microbatch of every other: nobody offers it
         is_zero2 = rows[:, AXES.index("sharding")] == SHARDINGS.index("zero2")
         schedules = self.names["schedule"]
         gpipe = schedules.index("gpipe") if "gpipe" in schedules else -1
         is_gpipe = rows[:, AXES.index("schedule")] == gpipe  # of one microbatch it is 1F1B
-        keep = (~is_zero2 | ((m == 1) & (layout.pp == 1))) & (~is_gpipe | (m > 1))
+        keep = (~is_zero2 | (layout.pp == 1)) & (~is_gpipe | (m > 1))
         return np.asarray(rows[keep])
 
     def _tables(self, layout: Layout, fineness: Fineness) -> list[Ints]:

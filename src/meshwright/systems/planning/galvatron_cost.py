@@ -41,6 +41,20 @@ def samples_per_device(job: Job, strategy: Strategy) -> int:
 
 def layer_s(job: Job, strategy: Strategy, *, is_reducing: bool = True) -> float:
     """Seconds of one layer for one microbatch, with or without the reduction of its gradient."""
+    total_s = sum(layer_passes_s(job, strategy, is_reducing=is_reducing))
+    if strategy.pp > 1:
+        # Once for all layers of the model, so a layer has its share of it.
+        sent = strategy.pp * 2 * samples_per_device(job, strategy) * job.model.boundary_bytes
+        total_s += sent / job.hardware.send_per_s[strategy.pp] / job.model.num_layers
+    return total_s
+
+
+def layer_passes_s(job: Job, strategy: Strategy, *, is_reducing: bool = True) -> tuple[float, float]:
+    """Seconds of a layer forward and backward without what is sent between stages.
+
+    The model has the sum of both; here half of a layer's exchanges that recompute does not add belong to the forward, and
+    so does the gather of ZeRO-3.
+    """
     model, hardware, samples = job.model, job.hardware, samples_per_device(job, strategy)
     forward_s = model.layer_forward_s * samples / strategy.width
     backward_s = forward_s * (BACKWARD_OVER_FORWARD + strategy.is_recomputed)
@@ -49,14 +63,11 @@ def layer_s(job: Job, strategy: Strategy, *, is_reducing: bool = True) -> float:
     reduce_s = hardware.reduce_s(message, d, strategy.tp == 1)
     if strategy.dp > 1:
         backward_s = overlapped_s(backward_s, reduce_s if is_reducing else 0.0, hardware.slowdown)
-    total_s = forward_s + backward_s + _inner_messages_s(job, strategy)
-    if strategy.sharding == "zero3":
-        total_s += reduce_s / 2  # one gather of the parameters, hidden behind nothing
-    if strategy.pp > 1:
-        # Once for all layers of the model, so a layer has its share of it.
-        sent = strategy.pp * 2 * samples * model.boundary_bytes
-        total_s += sent / hardware.send_per_s[strategy.pp] / model.num_layers
-    return total_s
+    messages_s = _inner_messages_s(job, strategy)
+    ahead_s = messages_s / 2 / (RECOMPUTE_GATHERS if strategy.is_recomputed else 1.0)
+    # one gather of the parameters, hidden behind nothing
+    gather_s = reduce_s / 2 if strategy.sharding == "zero3" else 0.0
+    return forward_s + ahead_s + gather_s, backward_s + messages_s - ahead_s
 
 
 def _inner_messages_s(job: Job, strategy: Strategy) -> float:
@@ -118,13 +129,19 @@ def ends_bytes(job: Job, strategy: Strategy) -> list[float]:
 
 def ends_s(job: Job, strategy: Strategy) -> list[float]:
     """Seconds of the ends for one microbatch on each stage, without the reduction of their gradients."""
+    return [sum(passes) for passes in ends_passes_s(job, strategy)]
+
+
+def ends_passes_s(job: Job, strategy: Strategy) -> list[tuple[float, float]]:
+    """Seconds of the ends forward and backward on each stage; the gathers, of which the model has the sum, half each."""
     samples, hardware = samples_per_device(job, strategy), job.hardware
     stages = _ends_of_stages(job, strategy.pp)
     forward_s = job.model.ends_forward_s * samples / strategy.width / len(stages)
     gather_s = 0.0
     if strategy.tp > 1:
         gather_s = hardware.all_gather[strategy.tp].time_s(samples * job.model.boundary_bytes)
-    times = [0.0] * strategy.pp
+    gather_s *= 1.0 if strategy.pp == 1 else 0.5
+    times = [(0.0, 0.0)] * strategy.pp
     for stage, memory in stages.items():
         # ZeRO-3 gathers the parameters twice, each half an all-reduce; other replicas send nothing before they reduce.
         message = memory.state_bytes / strategy.tp / STATES_PER_PARAMETER / 2
@@ -133,7 +150,7 @@ def ends_s(job: Job, strategy: Strategy) -> list[float]:
         moved_s *= strategy.sharding == "zero3"
         forward = behind_message_s(forward_s, moved_s, hardware.slowdown)
         backward = behind_message_s(forward_s * BACKWARD_OVER_FORWARD, moved_s, hardware.slowdown)
-        times[stage] = forward + backward + gather_s * (2 if strategy.pp == 1 else 1)
+        times[stage] = (forward + gather_s, backward + gather_s)
     return times
 
 
