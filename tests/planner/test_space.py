@@ -38,7 +38,10 @@ def test_degrees_divide_what_they_must() -> None:
     assert set(found.tp) == {1, 2, 4, 8} and set(found.cp) == {1, 2, 4, 8, 16}
     assert set(found.pp) == {1, 2, 4, 8} and set(found.dp) == {1, 2, 4, 8, 16}
     assert not (found.sequence_parallel & (found.tp == 1)).any()
-    assert ((found.num_chunks > 1) == (found.schedule == 1)).all()
+    for number, name in enumerate(found.names["schedule"]):
+        chunks = set(found.num_chunks[found.schedule == number].tolist())
+        assert chunks and all(registered()[name].takes_chunks(count) for count in chunks), name
+        assert (registered()[name].num_chunks > 1) == (min(chunks) > 1), name
     assert set(found.names["schedule"]) == set(registered())
     assert set(space(sequence=1024).cp) == {1}
 
@@ -95,6 +98,10 @@ def test_a_tensor_degree_beyond_a_node_has_to_be_asked_for() -> None:
         ({"fix": {"tp": "many"}}, "whole number"),
         ({"forbid": ("wings",)}, "no 'wings' to forbid"),
         ({"forbid": ("none",)}, "no 'none' to forbid"),
+        ({"fix": {"recompute_blocks": 1}, "forbid": ("recompute_blocks",)}, "both fixed and forbidden"),
+        ({"fix": {"cp": 2}, "sequence": 4095}, "4095 tokens is not a multiple of cp"),
+        ({"microbatch_sizes": (0, 1)}, "microbatch sizes"),
+        ({"microbatch_sizes": ()}, "microbatch sizes"),
     ],
 )
 def test_contradictions_get_one_message(choices: dict[str, Any], words: str) -> None:
@@ -149,3 +156,37 @@ def test_the_ends_may_count_as_layers() -> None:
     model = ModelSpec.decoder(14, 1024, 16, num_kv_heads=4, intermediate_size=4096, vocabulary_size=1024)
     found = space(model=model, fix={"pp": 4, "tp": 4, "num_chunks": 4, "microbatch_size": 1})
     assert {found.plan(n).layers_per_stage for n in range(len(found))} == {(0, *([1] * 14), 0)}
+
+
+def test_an_order_that_is_fixed_is_taken_also_where_it_puts_no_device_elsewhere() -> None:
+    one_node = space("1x8xH100", fix={"mesh_order": "dp-pp-cp-tp", "pp": 2, "tp": 2})
+    assert len(one_node) and set(one_node.mesh_order) == {one_node.names["mesh_order"].index("dp-pp-cp-tp")}
+    whole = space("2x8xH100", fix={"mesh_order": ("dp", "pp", "cp", "tp"), "pp": 2})
+    assert whole.plan(0).mesh_order == ("dp", "pp", "cp", "tp")
+
+
+def test_an_order_that_is_fixed_is_taken_also_in_a_coarse_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwright.planner.space.MOST_CANDIDATES", 1)
+    found = space("2x8xH100", fix={"mesh_order": "cp-pp-dp-tp"})
+    assert "other orders of the mesh" in found.left_out and len(found)
+
+
+def test_of_alternatives_those_that_cannot_be_are_left_out() -> None:
+    odd = ModelSpec.decoder(8, 1024, 16, num_kv_heads=4, intermediate_size=4096, vocabulary_size=1023)
+    assert set(space(model=odd, fix={"tp": (1, 2, 3)}).tp) == {1}
+    assert set(space(fix={"tp": [1, 2, 3]}).tp) == {1, 2}
+
+
+@pytest.mark.parametrize("blocks", range(1, 20))
+def test_any_number_of_recomputed_blocks_may_be_asked_for(blocks: int) -> None:
+    """Otherwise only some numbers of a stage's twenty are tried."""
+    model = ModelSpec.decoder(20, 1024, 16, num_kv_heads=4, intermediate_size=4096, vocabulary_size=1024)
+    found = space(model=model, fix={"recompute_blocks": blocks, "pp": 1, "tp": 8})
+    assert {found.plan(n).recompute_blocks for n in range(len(found))} == {(blocks,)}
+
+
+@pytest.mark.parametrize("degree", [2, 4, 8])
+def test_any_number_of_devices_may_be_asked_to_share_a_copy(degree: int) -> None:
+    found = space(fix={"sharding_degree": degree, "tp": 1, "cp": 1, "pp": 1})
+    assert set(found.sharding_degree) == {degree} and set(found.dp) == {16}
+    assert {found.plan(n).sharing_degree for n in range(len(found))} == {degree}

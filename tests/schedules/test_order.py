@@ -7,7 +7,10 @@ import pytest
 from meshwright.schedules import Compute, Schedule, read_compute, registered, schedule
 from meshwright.specs.error import ScheduleError
 
-FIXED = ("1f1b", "gpipe", "interleaved_1f1b", "zb_h1")
+FIXED = (
+    *("1f1b", "breadth_first", "dualpipe_v", "gpipe", "hanayo", "interleaved_1f1b"),
+    *("v_1f1b", "v_half", "v_min", "zb_h1", "zb_h2", "zbv"),
+)
 
 
 def test_the_fixed_schedules_are_registered() -> None:
@@ -94,3 +97,29 @@ def test_what_is_no_order_is_said(returned: object) -> None:
 def test_counts_beyond_reason_are_refused(counts: tuple[int, int]) -> None:
     with pytest.raises(ScheduleError, match="was asked for"):
         registered()["gpipe"].orders(*counts)
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "refused"),
+    [
+        ("1f1b", (1,), (2,)),
+        ("interleaved_1f1b", (1, 2, 3, 8), (0,)),
+        ("hanayo", (2, 4, 6), (0, 1, 3)),
+        ("zbv", (2,), (1, 3, 4)),
+    ],
+)
+def test_which_numbers_of_chunks_a_schedule_takes(
+    name: str, taken: tuple[int, ...], refused: tuple[int, ...]
+) -> None:
+    made = registered()[name]
+    assert all(made.takes_chunks(v) for v in taken) and not any(made.takes_chunks(v) for v in refused)
+    assert all(len(made.orders(2, 3, v)) == 2 for v in taken)
+    for v in refused:
+        with pytest.raises(ScheduleError, match="chunks"):
+            made.orders(2, 3, v)
+
+
+def test_names_come_in_the_order_of_their_files() -> None:
+    """Whatever was imported first: the planner walks through them in this order."""
+    ours = [made.function.__module__ for name, made in registered().items() if name in FIXED]
+    assert len(ours) == len(FIXED) and ours == sorted(ours)

@@ -59,7 +59,8 @@ def latency_edge_span(orders: Orders, times: Times, share: float, comm: float) -
     f, i, w = times
     cost = {"F": f, "B": i + w, "I": i, "W": w}
     device_of = {c.stage: d for d, row in enumerate(orders) for c in row}
-    last, end = len(device_of) - 1, {}
+    last = len(device_of) - 1
+    end: dict[Compute, float] = {}
     place = [0] * len(orders)
 
     def inputs(c: Compute) -> list[Compute]:
@@ -95,4 +96,4 @@ def idle_of_devices(trace: Trace) -> Sequence[float]:
     """Seconds every device idles within the span."""
     from meshwright.ir.metrics import busy_s, span_s
 
-    return (span_s(trace) - busy_s(trace)).tolist()
+    return [float(idle) for idle in span_s(trace) - busy_s(trace)]

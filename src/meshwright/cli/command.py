@@ -114,6 +114,7 @@ def _finish(out: Output, run: Callable[[Output], Result]) -> None:
 
     out.configure_logging()
     try:
+        out.check_paths()
         result = run(out)
         out.deliver(result)
         code = result.exit_code

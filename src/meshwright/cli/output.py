@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 JSON_SCHEMA = (
     1  # of the object that --json prints; a field may be added, none is changed without a new number
 )
+PAGE_SUFFIXES = (".html", ".htm")
 PLAIN_WIDTH = 100  # columns where the output is no terminal
 DONE, FAILED, MISTAKE, REFUSED, INTERRUPTED = 0, 1, 2, 3, 130
 LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
@@ -84,6 +85,19 @@ class Output:
         logging.basicConfig(level=level, format=LOG_FORMAT, stream=sys.stderr, force=True)
         for name in ("numba", "matplotlib", "asyncio"):  # their debugging is not ours
             logging.getLogger(name).setLevel(logging.WARNING)
+
+    def check_paths(self) -> None:
+        """Before the work: that the files can be written where they are asked for. Raises SpecError."""
+        from meshwright.specs.error import SpecError
+
+        for path in (self.path, self.report_path):
+            if path is not None and not path.parent.is_dir():
+                raise SpecError(
+                    f"{path} cannot be written: there is no folder {path.parent}",
+                    allowed="a path in a folder that is there",
+                )
+        if self.report_path is not None and self.report_path.suffix not in PAGE_SUFFIXES:
+            raise SpecError(f"--report {self.report_path} is no page", allowed=" or ".join(PAGE_SUFFIXES))
 
     def deliver(self, result: Result) -> None:
         """Write files first, then the result, so that what reads stdout finds the files there."""

@@ -34,6 +34,8 @@ FLAGS: tuple[tuple[str, str], ...] = (
     ("between two steps", "no flag; meshwright compare PLAN LOG says how far off it is"),
 )
 
+NOTHING_TO_TYPE = "no flag"
+
 
 def flag_of(sentence: str) -> str:
     """What to type for another assumption than this; NO_FLAG where nothing does."""
@@ -46,6 +48,12 @@ def assumed(
     """Each sentence once, behind what the cluster says by itself."""
     lines = dict.fromkeys((*_of_cluster(cluster, max_memory_bytes), *cluster.assumptions, *sentences))
     return [Assumed(line, flag_of(line)) for line in lines]
+
+
+def told(each: Assumed) -> str:
+    """The sentence, and in brackets what to type for another."""
+    has_flag = each.flag != NO_FLAG and not each.flag.startswith(NOTHING_TO_TYPE)
+    return f"{each.sentence} [{each.flag}]" if has_flag else each.sentence
 
 
 def _of_cluster(cluster: ClusterSpec, max_memory_bytes: int | None) -> list[str]:

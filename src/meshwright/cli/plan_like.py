@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from meshwright.specs.units import format_seconds
 if TYPE_CHECKING:
     from meshwright.api.plan_like import PlansLike
     from meshwright.interop.exported import Refusal
+    from meshwright.reports.plan_page import Assumed
 
 TODAY = "today"
 PLAN = "plan"  # of --to: our own file
@@ -33,11 +35,21 @@ def like_result(
     if found.exported is not None and out.path is not None and found.exported.suffix in forms:
         for line in found.exported.left_open:
             out.note(f"left to you: {line}")
-    assumed = list(dict.fromkeys((*found.assumptions, *data["assumptions"])))
-    view = [*_view(found, top, row, sentences), *_notes(assumed)]
-    return Result(
-        {**data, **_data(found, plan_data), "assumptions": assumed}, view, forms, explanation=assumed
-    )
+    lines = _assumed(found, data)
+    said = [line.sentence for line in lines]
+    assumed = {"assumptions": said, "overridden_by": dict(map(astuple, lines))}
+    view = [*_view(found, top, row, sentences), *_notes(lines)]
+    whole = {**data, **_data(found, plan_data), **assumed}
+    return Result(whole, view, forms, explanation=said)
+
+
+def _assumed(found: PlansLike, data: Mapping[str, Any]) -> list[Assumed]:
+    """What today's file and the search rest on; without what --like takes no flag for."""
+    from meshwright.cli.plan_assumed import flag_of
+    from meshwright.reports.plan_page import Assumed
+
+    flags = {**{line: flag_of(line) for line in found.assumptions}, **data["overridden_by"]}
+    return [Assumed(line, flag) for line, flag in flags.items() if not flag.startswith("--price")]
 
 
 def check_target(like: Path, form: str, to: str | None) -> str:
@@ -131,11 +143,13 @@ def _view(
     return view
 
 
-def _notes(assumed: Sequence[str]) -> list[Any]:
-    """What was assumed, line by line."""
+def _notes(assumed: Sequence[Assumed]) -> list[Any]:
+    """What was assumed, line by line, and what to type for another."""
     from rich.text import Text
 
-    return [Text(f"- {line}", style="dim", overflow="fold") for line in assumed]
+    from meshwright.cli.plan_assumed import told
+
+    return [Text(f"- {told(line)}", style="dim", overflow="fold") for line in assumed]
 
 
 def _counted(found: PlansLike) -> list[str]:

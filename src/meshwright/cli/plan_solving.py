@@ -62,20 +62,24 @@ def _takes_s(each: Any, asked: Asked) -> float:
 
 
 def frontier_result(
-    found: Frontier, asked: Asked, cluster: ClusterSpec, plan_data: Callable[[Any], dict[str, Any]], row: ROW
-) -> Result:
+    found: Frontier, asked: Asked, cluster: ClusterSpec, plan_data: Callable[[Any], dict[str, Any]], row: ROW,
+    limit: int | None = None,
+) -> Result:  # fmt: skip
     """Every member, the fastest first, with what its memory saves in and costs of time."""
     from rich.text import Text
 
+    from meshwright.cli.plan_assumed import assumed, told
+
     best = found[0]
-    assumed = [*found.assumptions, *best.assumptions, *costs_lines(cluster, asked)]
+    lines = assumed((*found.assumptions, *best.assumptions, *costs_lines(cluster, asked)), cluster, limit)
     data: dict[str, Any] = {
         "plans": [{**plan_data(each), **costs_data(each, asked, cluster)} for each in found],
         "num_candidates": found.num_candidates,
         "num_evaluated": found.num_evaluated,
         "num_on_frontier": found.num_on_frontier,
         "num_simulated": found.num_simulated,
-        "assumptions": assumed,
+        "assumptions": [line.sentence for line in lines],
+        "overridden_by": {line.sentence: line.flag for line in lines},
     }
     plan = best.plan
     head = f"{plan.model.name} on {plan.cluster}, {plan.workload.global_batch} sequences a step: step against memory"
@@ -86,9 +90,9 @@ def frontier_result(
     )
     view = [
         Text(head, style="bold"), table_of([_narrow(each) for each in rows]), *costs_view(found, asked, cluster),
-        Text(counts, overflow="fold"), *(Text(f"- {each}", style="dim", overflow="fold") for each in assumed),
+        Text(counts, overflow="fold"), *(Text(f"- {told(line)}", style="dim", overflow="fold") for line in lines),
     ]  # fmt: skip
-    return Result(data, view, {".toml": best.save}, explanation=assumed)
+    return Result(data, view, {".toml": best.save}, explanation=data["assumptions"])
 
 
 def _slower(best: PlannedStep, each: PlannedStep) -> str:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from meshwright.cli.command import command
-from meshwright.cli.output import Output, Result, interval_text, table_of
+from meshwright.cli.fixing import fixed_of, words_of
+from meshwright.cli.output import Output, Result
 from meshwright.cli.plan_asked import (
     Asked,
     CheckpointOption,
@@ -26,11 +27,18 @@ from meshwright.cli.plan_asked import (
     TokensOption,
     read_asked,
 )
-from meshwright.specs.layers import split_layers
-from meshwright.specs.units import format_bytes, format_seconds, parse_bytes, parse_seconds
+from meshwright.cli.plan_view import (
+    assumed_lines,
+    plan_data,
+    plan_row,
+    plans_data,
+    plans_view,
+    sentences,
+    tight_lines,
+)
+from meshwright.specs.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
-    from meshwright.planner.candidate import Candidate
     from meshwright.planner.enumerate import Ranking
     from meshwright.planner.pareto import Frontier
     from meshwright.planner.search import PlannedStep, SearchResult
@@ -40,7 +48,6 @@ if TYPE_CHECKING:
     from meshwright.specs.profile import Profile
 
 PANEL = "The loop"
-TRUE, FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -120,7 +127,7 @@ def plan(
     from meshwright.cli.progress import live_line
 
     limits: dict[str, Any] = {
-        **({"forbid": _words(forbid)} if forbid else {}),
+        **({"forbid": words_of(forbid)} if forbid else {}),
         **({"max_memory_bytes": parse_bytes(max_memory)} if max_memory else {}),
         **({"time_limit_s": parse_seconds(time_limit)} if time_limit else {}),
         **({"profile": _profile(profile, like, cluster)} if profile else {}),
@@ -133,7 +140,7 @@ def plan(
     if like is not None:
         return _like(
             out, like, form, to, (model, cluster), global_batch=global_batch, seq=seq, variables=variables or (),
-            fix=_fixed(fix or ()), extrapolate=extrapolate, top=top, **limits,
+            fix=fixed_of(fix or ()), extrapolate=extrapolate, top=top, **limits,
         )  # fmt: skip
     check_said(model, cluster, global_batch, 0 if solve == "seq" else seq, form, to)
     where = asked.on(str(cluster))
@@ -141,7 +148,7 @@ def plan(
         limits["objective"] = asked.objective
     with live_line(out) as line:
         job: dict[str, Any] = {
-            "global_batch": global_batch, "seq": seq, "fix": _fixed(fix or ()), "extrapolate": extrapolate,
+            "global_batch": global_batch, "seq": seq, "fix": fixed_of(fix or ()), "extrapolate": extrapolate,
             "progress": lambda what, share: line.say(f"{100 * share:3.0f} %  {what}"), **limits,
         }  # fmt: skip
         if pareto or asked.solve:
@@ -150,14 +157,15 @@ def plan(
     best = found[0]
     forms = {".toml": best.save}
     helping, helping_view = _helping(found, cluster)
-    view = _view(found, top, helping_view)
+    limit = limits.get("max_memory_bytes")
+    view = plans_view(found, top, where, helping_view, limit)
     view[2:2] = costs_view(found[:top], asked, where)  # behind the table of the plans
     return Result(
-        {**_data(found, top, asked, where), **helping},
+        {**plans_data(found, top, asked, where, limit), **helping},
         [*view, *costs_notes(where, asked)],
         forms,
         lambda: _report(found, where, top, [each.plain for each in helping_view], limits, asked),
-        explanation=[*_assumed(found), *found.assumptions, *costs_lines(where, asked)],
+        explanation=[*assumed_lines(found), *found.assumptions, *costs_lines(where, asked)],
     )
 
 
@@ -169,9 +177,14 @@ def _report(
     from meshwright.cli.plan_cost import costs_lines
     from meshwright.cli.plan_report import Shown, plans_report
 
-    lines = [*also, *found.assumptions, *_assumed(found), *(costs_lines(cluster, asked) if asked else ())]
+    lines = [
+        *also,
+        *found.assumptions,
+        *assumed_lines(found),
+        *(costs_lines(cluster, asked) if asked else ()),
+    ]
     limit = limits.get("max_memory_bytes")
-    return plans_report(Shown(found, cluster, top, _row, remarks, lines, today, limit, asked))
+    return plans_report(Shown(found, cluster, top, plan_row, remarks, lines, today, limit, asked))
 
 
 def _solved(model: str, cluster: ClusterSpec, asked: Asked, job: Mapping[str, Any], top: int) -> Result:
@@ -182,17 +195,19 @@ def _solved(model: str, cluster: ClusterSpec, asked: Asked, job: Mapping[str, An
 
     if asked.pareto:
         front = pareto(model, cluster, **job)
-        shown = frontier_result(front, asked, cluster, _plan_data, _row)
+        limit = job.get("max_memory_bytes")
+        shown = frontier_result(front, asked, cluster, plan_data, plan_row, limit)
         return replace(shown, report=lambda: _report(front, cluster, len(front), (), job, asked))
     budget: dict[str, Any] = {"max_devices": asked.max_gpus, "deadline_s": asked.deadline_s}
     if asked.solve == "gpus":
         budget |= {"num_tokens": asked.num_tokens, "failures": asked.failures}
     solution = solve(model, cluster, str(asked.solve), **job, **budget)
     where = solution.cluster
-    view = _view(solution.found, top)
+    limit = job.get("max_memory_bytes")
+    view = plans_view(solution.found, top, where, limit_bytes=limit)
     view[2:2] = costs_view(solution.found[:top], asked, where)
     view += costs_notes(where, asked)
-    solved = solution_result(solution, asked, _data(solution.found, top, asked, where), view)
+    solved = solution_result(solution, asked, plans_data(solution.found, top, asked, where, limit), view)
     return replace(solved, report=lambda: _report(solution.found, where, top, solution.notes, job, asked))
 
 
@@ -231,20 +246,15 @@ def _like(
             model, cluster, like=like, format=form, variables=variables_of(variables),
             progress=lambda what, share: line.say(f"{100 * share:3.0f} %  {what}"), **choices,
         )  # fmt: skip
-    shown = like_result(
-        out, found, target, _data(found.found, top), top, _plan_data, _row, _sentences(found.found)
-    )
+    where, limit = _cluster_of(found.best.plan, cluster), choices.get("max_memory_bytes")
+    data = plans_data(found.found, top, cluster=where, limit_bytes=limit)
+    lines = [*sentences(found.found), *tight_lines(found.found, where)]
+    shown = like_result(out, found, target, data, top, plan_data, plan_row, lines)
     misfit = [f"today's plan does not fit: {found.misfit}"] if found.misfit else []
     return replace(
         shown,
         report=lambda: _report(
-            found.found,
-            _cluster_of(found.best.plan, cluster),
-            top,
-            misfit,
-            choices,
-            also=found.assumptions,
-            today=found.today,
+            found.found, where, top, misfit, choices, also=found.assumptions, today=found.today
         ),
     )
 
@@ -255,125 +265,6 @@ def _cluster_of(plan: Plan, name: str | None) -> ClusterSpec:
 
     given = cluster_named(name or plan.cluster)
     return given if given.num_devices == plan.num_devices else cluster_named(plan.cluster)
-
-
-def _words(given: Sequence[str]) -> list[str]:
-    return [word.strip() for text in given for word in text.split(",") if word.strip()]
-
-
-def _fixed(given: Sequence[str]) -> Mapping[str, Any]:
-    """NAME=VALUE pairs, with numbers and yes or no read as such."""
-    from meshwright.specs.error import SpecError
-
-    found: dict[str, Any] = {}
-    for pair in _words(given):
-        name, equals, value = pair.partition("=")
-        if not equals or not name or not value:
-            raise SpecError(f"--fix {pair!r}", allowed="NAME=VALUE, such as tp=8,pp=4")
-        if found.get(name, value) != value and str(found[name]) != value:
-            raise SpecError(
-                f"--fix says {name}={found[name]} and {name}={value}", allowed="one value for each name"
-            )
-        found[name] = _value(name, value)
-    return found
-
-
-def _value(name: str, text: str) -> Any:
-    if name == "overlap":
-        return tuple(text.split("+"))
-    if text.isdigit():
-        return int(text)
-    return True if text in TRUE else False if text in FALSE else text
-
-
-def _assumed(found: Ranking | SearchResult | Frontier) -> tuple[str, ...]:
-    """What the best plan's prediction rests on."""
-    return tuple(line for line in getattr(found[0], "assumptions", ()) if line not in found.assumptions)
-
-
-def _data(
-    found: Ranking | SearchResult, top: int, asked: Asked | None = None, cluster: ClusterSpec | None = None
-) -> dict[str, Any]:
-    from meshwright.planner.search import SearchResult
-
-    data: dict[str, Any] = {"plans": [_plan_data(each) for each in found[:top]]}
-    rests_on: list[str] = []
-    if asked is not None and cluster is not None:
-        from meshwright.cli.plan_cost import costs_data, costs_lines
-
-        rests_on = costs_lines(cluster, asked)
-        data["plans"] = [{**_plan_data(each), **costs_data(each, asked, cluster)} for each in found[:top]]
-    if isinstance(found, SearchResult):
-        data |= {
-            "num_candidates": found.num_candidates,
-            "num_evaluated": found.num_evaluated,
-            "num_excluded_by_bound": found.num_excluded_by_bound,
-            "num_simulated": len(found),
-            "search_s": found.search_s,
-            "simulation_s": found.simulation_s,
-            "is_complete": found.is_complete,
-            "wall_s": found.search_s + found.simulation_s,
-            "optimality_gap": found.optimality_gap,
-            "why": dict(_why(found)),
-        }
-    return {**data, "assumptions": list(dict.fromkeys((*found.assumptions, *_assumed(found), *rests_on)))}
-
-
-def _plan_data(each: Candidate | PlannedStep) -> dict[str, Any]:
-    from meshwright.specs.plan_file import plan_text
-
-    return {
-        "step_time_s": each.step.value,
-        "step_time_interval_s": [each.step.low, each.step.high],
-        "basis": each.step.basis,
-        "tokens_per_s_per_device": each.tokens_per_s / each.plan.num_devices,
-        "peak_memory_bytes": each.peak_bytes,
-        "mfu": getattr(each, "mfu", None),
-        "bubble": each.bubble,
-        "parts": dict(getattr(each, "parts", {})),
-        "description": each.description,
-        "plan": plan_text(each.plan),
-    }
-
-
-def _why(found: SearchResult) -> list[tuple[str, float]]:
-    from meshwright.planner.search import reasons
-
-    return reasons(found[0], found[1]) if len(found) > 1 else []
-
-
-def _view(found: Ranking | SearchResult, top: int, helping: Sequence[Any] = ()) -> list[Any]:
-    """The table, why the first is the first, how it was found, what was assumed."""
-    from rich.text import Text
-
-    from meshwright.planner.search import SearchResult
-
-    best = found[0]
-    head = (
-        f"{best.plan.model.name} on {best.plan.cluster}, {best.plan.workload.global_batch} sequences a step"
-    )
-    view: list[Any] = [
-        Text(head, style="bold"),
-        table_of([_row(place + 1, found[place]) for place in range(min(top, len(found)))]),
-    ]
-    if isinstance(found, SearchResult):
-        view += [Text(line, overflow="fold") for line in _sentences(found)]
-    assumed = dict.fromkeys((*found.assumptions, *_assumed(found)))
-    return [*view, *helping, *(Text(f"- {line}", style="dim", overflow="fold") for line in assumed)]
-
-
-def _row(number: int | str, each: Candidate | PlannedStep) -> dict[str, Any]:
-    mfu = getattr(each, "mfu", 0.0)
-    return {
-        "": number,
-        "plan": _told(each.plan),
-        "step": format_seconds(each.step.value),
-        "interval": interval_text(format_seconds(each.step.low), format_seconds(each.step.high)),
-        "tokens/s/GPU": f"{each.tokens_per_s / each.plan.num_devices:,.0f}",
-        "MFU": f"{100 * mfu:.1f} %" if mfu else "-",
-        "bubble": f"{100 * each.bubble:.1f} %",
-        "memory": format_bytes(each.peak_bytes),
-    }
 
 
 def _profile(path: Path, like: Path | None, cluster: str | None) -> Profile:
@@ -390,77 +281,3 @@ def _profile(path: Path, like: Path | None, cluster: str | None) -> Profile:
             next="leave it out: GPUs are priced by published measurements",
         )
     return Profile.load(path)
-
-
-def _layers(plan: Plan) -> str:
-    """Layers of the stages where they are not as even as can be."""
-    from meshwright.planner.description import layers_words
-
-    is_even = plan.layers_per_stage == split_layers(plan.model.num_layers, plan.num_stages)
-    return "" if is_even else f"layers {layers_words(plan.layers_per_stage)}"
-
-
-def _sharded(plan: Plan) -> str:
-    """What is sharded, and over how many devices where not over all."""
-    if plan.sharding == "none":
-        return ""
-    return plan.sharding + (f" over {plan.sharding_degree}" if plan.sharding_degree else "")
-
-
-def _told(plan: Plan) -> str:
-    """Degrees, schedule, microbatch, recompute, sharding: what differs between the rows."""
-    from meshwright.planner.description import recompute_words
-    from meshwright.specs.plan import AXES as MESH
-
-    degrees = [(name, getattr(plan, name)) for name in ("tp", "cp", "ep", "pp", "dp")]
-    chunks = f" x{plan.num_chunks}" if plan.num_chunks > 1 else ""
-    words = [
-        " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "1 device",
-        plan.schedule.removesuffix("_1f1b") + chunks if plan.pp > 1 else "",
-        f"micro {plan.microbatch_size}",
-        _layers(plan),
-        recompute_words(plan),
-        _sharded(plan),
-        "sp" if plan.sequence_parallel else "",
-        f"mesh {'-'.join(plan.mesh_order)}" if plan.mesh_order != MESH else "",
-    ]
-    return ", ".join(word for word in words if word)
-
-
-def _sentences(found: SearchResult) -> list[str]:
-    """Why, what binds, and how the search went."""
-    from meshwright.planner.step_trait import BESIDE
-
-    best = found[0]
-    kind, seconds = next(pair for pair in best.parts.items() if pair[0] not in BESIDE)
-    lines = [
-        f"basis: {', '.join(dict.fromkeys(each.step.basis for each in found))}",
-        f"most of the step: {_named(kind)}, {100 * seconds / best.step.value:.0f} % of it",
-    ]
-    if len(found) > 1:
-        gain = found[1].step.value / best.step.value - 1
-        said = [
-            f"{format_seconds(abs(s))} {'less' if s > 0 else 'more'} {_named(kind)}"
-            for kind, s in _why(found)
-        ]
-        lines.insert(
-            0,
-            f"1 before 2: {100 * gain:.1f} % faster; on the busiest device {', '.join(said) or 'nothing differs'}",
-        )
-    num_slow = found.num_excluded_by_bound - found.num_too_large
-    lines.append(
-        f"{found.num_candidates:,} candidates: {found.num_too_large:,} do not fit, {num_slow:,} are proven slower than the "
-        f"best, {found.num_evaluated:,} ranked; {len(found)} simulated; {format_seconds(found.search_s)} search, "
-        f"{format_seconds(found.simulation_s)} simulation"
-    )
-    if found.optimality_gap is not None:
-        lines.append(
-            f"by what they compute, no other is more than {100 * found.optimality_gap:.1f} % faster than the best"
-        )
-    return lines if found.is_complete else [*lines, "ended early: better plans may not have been simulated"]
-
-
-def _named(kind: str) -> str:
-    from meshwright.evidence.log_comparison import KINDS
-
-    return KINDS[kind].meaning if kind in KINDS else kind

@@ -184,7 +184,7 @@ def check(
     """
     from meshwright import api
     from meshwright.cli.advice_view import EXPLAINED, advice_figures, advice_view
-    from meshwright.cli.planning import _fixed
+    from meshwright.cli.fixing import fixed_of
     from meshwright.cli.step_view import memory_figures
     from meshwright.specs.error import SpecError
     from meshwright.specs.units import parse_bytes
@@ -198,7 +198,7 @@ def check(
     proof = api.check(
         _one_of(what, schedule), stages=stages, microbatches=microbatches, chunks=chunks, split=split,
         recompute=recompute, cluster=where or cluster, memory_bytes=None if memory is None else parse_bytes(memory),
-        global_batch=global_batch, seq=seq, fix=_fixed(fix or ()),
+        global_batch=global_batch, seq=seq, fix=fixed_of(fix or ()),
     )  # fmt: skip
     data = {
         "label": proof.label,
@@ -314,7 +314,7 @@ def _trace_page(trace: Trace, subject: Subject) -> Any:
     }
     parts = trace.metadata.get("parts")
     return Report(
-        subject.label, "simulated", figures, [facts], predicted=trace, capacity_bytes=subject.capacity_bytes,
+        subject.label, "simulated", figures, plan=[facts], predicted=trace, capacity_bytes=subject.capacity_bytes,
         tables=[DataTable("Where the step goes", part_rows(parts, step["value"]))] if parts else [],
         assumptions=_trace_explanation(trace, subject),
     )  # fmt: skip

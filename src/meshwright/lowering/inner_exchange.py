@@ -30,6 +30,9 @@ from meshwright.specs.layer_operator import MicrobatchShape
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.plan import Plan
 
+GRADIENTS = (
+    "gradients"  # what data-parallel devices exchange; all else is between those that share a microbatch
+)
 LOSS_EXCHANGES = 3  # maximum, sum and the target's logit of every token (vocabulary-parallel cross entropy)
 LOSS_ELEMENT_BYTES = 4  # in float32
 
@@ -147,7 +150,7 @@ def _gradients(plan: Plan, layers: StageLayers) -> list[Inner]:
         algorithm = "reduce_scatter" if set(axes) <= shards else "all_reduce.two_level"
         if size and prod(lengths[axis] for axis in axes if axis in lengths) > 1:
             exchange = Exchange(tuple(axis for axis in axes if axis in lengths), algorithm=algorithm)
-            found.append(Inner(exchange, share * size, 1, "matmul", "gradients"))
+            found.append(Inner(exchange, share * size, 1, "matmul", GRADIENTS))
     return found
 
 

@@ -20,13 +20,15 @@ from numpy.typing import NDArray
 
 from meshwright.planner import memory_buffer as buffer
 from meshwright.planner.axis import SHARDINGS
-from meshwright.planner.cost_table import EMBEDDING, GRID, HEAD, CostTables
+from meshwright.planner.cost_table import EMBEDDING, HEAD, CostTables
 from meshwright.planner.memory_form import StateBytes, allocated_bytes, sharing
-from meshwright.planner.pipeline_form import ZERO3, Pipelines, num_pieces, running
+from meshwright.planner.part_seconds import GRID
+from meshwright.planner.pipeline_form import ZERO3, Pipelines, Travelling, num_pieces, running
 from meshwright.planner.space import Space
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+ZERO2 = SHARDINGS.index("zero2")
 ROWS_AT_ONCE = 65_536  # candidates of one pipeline that are held at once; more memory, no more speed
 
 
@@ -73,7 +75,10 @@ def closed_form(
 def _of_one_shape(space: Space) -> Iterator[Ints]:
     """Numbers of candidates with the same pipeline, schedule and split of the layers, some at a time."""
     most = int(space.num_chunks.max()) + 1
-    shape = ((space.pp * most + space.num_chunks) * 8 + space.schedule) * 8 + space.layers
+    num_schedules, num_splits = (int(column.max()) + 1 for column in (space.schedule, space.layers))
+    shape = (
+        (space.pp * most + space.num_chunks) * num_schedules + space.schedule
+    ) * num_splits + space.layers
     order = np.argsort(shape, kind="stable")
     for own in np.split(order, np.flatnonzero(np.diff(shape[order])) + 1):
         for begin in range(0, len(own), ROWS_AT_ONCE):
@@ -81,9 +86,11 @@ def _of_one_shape(space: Space) -> Iterator[Ints]:
 
 
 def _cases(space: Space, tables: CostTables, rows: Ints) -> tuple[Pipelines, Ints]:
-    """The pipelines of these candidates, each once, and the number of every candidate's. Under ZeRO-3 what is gathered
-    beside the passes depends on the group as well."""
-    group = np.where(space.sharding[rows] == ZERO3, tables.group[rows] + 1, 0)
+    """The pipelines of these candidates, each once, and the number of every candidate's. Under ZeRO-2 and 3
+    what travels beside the passes depends on the group as well."""
+    group = np.where(
+        space.sharding[rows] >= ZERO2, 2 * tables.group[rows] + space.sharding[rows] - ZERO2 + 1, 0
+    )
     keys = (tables.way[rows], tables.run[rows], space.recompute_blocks[rows], group)
     code = np.zeros(len(rows), dtype=np.int64)
     for key in keys:
@@ -112,7 +119,7 @@ def _step_s(part: Pipelines, sizes: StateBytes, rows: Ints, case: Ints) -> Float
     own = pieces[case]
     gather = _exchanged(part, rows, case, own, sizes.parameter, "gather")
     reduce = _exchanged(part, rows, case, own, sizes.gradient, "reduce")
-    ran = running(part, pieces, _gathered(part, gather, sharding, _first_of(case)))
+    ran = running(part, pieces, _travelling(part, gather, reduce, sharding, _first_of(case)))
     send = tables.send[tables.send_row[rows]]
     found = ran.with_messages(part, case, send, m)
     found = found + _hidden_partly(part, case, own, reduce, has_reduce, sharding, gather)
@@ -125,16 +132,17 @@ def _first_of(case: Ints) -> Ints:
     return np.unique(case, return_index=True)[1]
 
 
-def _gathered(part: Pipelines, gather: _Group, sharding: Ints, first: Ints) -> tuple[Floats, Floats]:
-    """Seconds by case and device in which a forward's and a backward's parameters are gathered; of one stage alone the
-    backward does not gather again what the forward has just read."""
-    is_sharded = sharding[first] == ZERO3
+def _travelling(part: Pipelines, gather: _Group, reduce: _Group, sharding: Ints, first: Ints) -> Travelling:
+    """By case and device, what a microbatch's parameters and gradients take; of one stage alone the backward does not gather
+    again what the forward has just read. Of the last microbatch the reduction is another instruction."""
     share = part.devices(part.dense + part.expert)
     share = share / share[:, :1]
-    forward = np.where(is_sharded, gather.all_s[first], 0.0)[:, None] * share
-    if part.p > 1:
-        return forward, forward
-    return forward, np.where(is_sharded, gather.all_s[first] - gather.first_s[first], 0.0)[:, None] * share
+    is_gathered, is_reduced = sharding[first] == ZERO3, sharding[first] >= ZERO2
+    forward = np.where(is_gathered, gather.all_s[first], 0.0)[:, None] * share
+    again = gather.all_s[first] - (gather.first_s[first] if part.p == 1 else 0.0)
+    backward = np.where(is_gathered, again, 0.0)[:, None] * share
+    each = np.where(is_reduced, reduce.all_s[first] * (part.m - 1) / part.m, 0.0)
+    return Travelling(forward, backward, each[:, None] * share)
 
 
 def _on_grid(table: Floats, row: Ints, size: Floats) -> Floats:
@@ -153,11 +161,12 @@ def _on_grid(table: Floats, row: Ints, size: Floats) -> Floats:
 def _exchanged(part: Pipelines, rows: Ints, case: Ints, pieces: Ints, each: int, kind: str) -> _Group:
     """Seconds to reduce, or gather, the first device's parameters piece by piece, of `each` bytes."""
     tables, way = part.tables, part.way[case]
-    embedding, head = tables.dense[way, EMBEDDING], tables.dense[way, HEAD] if part.p == 1 else 0.0
+    has_head = part.placed[-1] == 0
+    embedding, head = tables.dense[way, EMBEDDING], tables.dense[way, HEAD] if has_head else 0.0
     number = pieces * part.v
-    blocks = part.dense[:, :: part.p].sum(axis=1)[case] - embedding - head
+    blocks = part.first_device(part.dense)[case] - embedding - head
     dense = np.maximum(blocks, 0.0) / number
-    expert = part.expert[:, :: part.p].sum(axis=1)[case] / number
+    expert = part.first_device(part.expert)[case] / number
     group, is_divided = tables.group[rows], part.space.ep[rows] > 1
     own, experts = getattr(tables, kind), getattr(tables, f"{kind}_expert")
     beside = np.where(is_divided, 0.0, expert)
@@ -168,7 +177,7 @@ def _exchanged(part: Pipelines, rows: Ints, case: Ints, pieces: Ints, each: int,
     apart = _on_grid(experts, group, expert * each) if is_divided.any() else np.zeros(len(rows))
     apart = np.where(is_divided, apart, 0.0)
     one, first = seconds(dense) + apart, seconds(dense + embedding) + apart
-    last = seconds(dense + head) + apart if part.p == 1 else one
+    last = seconds(dense + head) + apart if has_head else one
     return _Group(np.where(number > 1, (number - 2) * one + first + last, first), first)
 
 
@@ -195,6 +204,6 @@ def _gathers_s(
 def _stepped_s(part: Pipelines, rows: Ints, case: Ints) -> Floats:
     """Seconds of the first device's optimizer."""
     shards = np.where(part.space.sharding[rows] > 0, part.tables.expert_shards[part.tables.group[rows]], 1)
-    dense, expert = part.dense[:, :: part.p].sum(axis=1)[case], part.expert[:, :: part.p].sum(axis=1)[case]
+    dense, expert = part.first_device(part.dense)[case], part.first_device(part.expert)[case]
     size = dense / sharing(part.space, rows) + expert / shards
     return _on_grid(part.tables.step[None, :], np.zeros(len(rows), np.int64), size)

@@ -35,11 +35,13 @@ def layouts(
 ) -> Iterator[Layout]:
     """All layouts of a model on all devices of a cluster; `wanted`: the values that are allowed of an axis.
 
-    A tensor-parallel degree beyond a node is only tried where it is wanted.
+    A tensor-parallel degree beyond a node, and an order that puts no device elsewhere, are only tried where wanted.
     """
     devices, node = cluster.num_devices, cluster.levels[0].num_devices
     orders = MESH_ORDERS if len(cluster.levels) > 1 else MESH_ORDERS[:1]
-    for tp in wanted["tp"] if "tp" in wanted else _tensor_degrees(model, min(node, devices)):
+    orders = tuple(wanted.get("mesh_order", orders))
+    degrees = wanted["tp"] if "tp" in wanted else _divisors(min(node, devices))
+    for tp in (degree for degree in degrees if _divides_model(model, degree)):
         for cp in wanted["cp"] if "cp" in wanted else _context_degrees(workload.sequence_length):
             for pp in _divisors(devices // (tp * cp)) if devices % (tp * cp) == 0 else ():
                 dp = devices // (tp * cp * pp)
@@ -80,10 +82,12 @@ def split_of(num_layers: int, num_stages: int, split: str) -> tuple[int, ...]:
 
 
 def _distinct_orders(orders: Sequence[str], degrees: Mapping[str, int]) -> list[int]:
-    """Orders that put at least one device elsewhere: axes of one device stand anywhere."""
+    """Numbers in `MESH_ORDERS` of those that put at least one device elsewhere: axes of one device stand anywhere."""
     seen: dict[tuple[str, ...], int] = {}
-    for number, order in enumerate(orders):
-        seen.setdefault(tuple(axis for axis in order.split("-") if degrees[axis] > 1), number)
+    for order in orders:
+        seen.setdefault(
+            tuple(axis for axis in order.split("-") if degrees[axis] > 1), MESH_ORDERS.index(order)
+        )
     return list(seen.values())
 
 
@@ -92,16 +96,13 @@ def _divisors(number: int) -> list[int]:
     return sorted({*small, *(number // d for d in small)})
 
 
-def _tensor_degrees(model: ModelSpec, most: int) -> list[int]:
-    """Degrees within a node that divide what tensor parallelism divides."""
-    found = []
-    for degree in _divisors(most):
-        try:
-            local_sizes(model, degree)
-        except SpecError:
-            continue
-        found.append(degree)
-    return found
+def _divides_model(model: ModelSpec, degree: int) -> bool:
+    """Does a tensor-parallel degree divide what it has to?"""
+    try:
+        local_sizes(model, degree)
+    except SpecError:
+        return False
+    return True
 
 
 def _context_degrees(sequence_length: int) -> list[int]:

@@ -58,13 +58,15 @@ def allocated_bytes(part: Pipelines, tables: CostTables, sizes: StateBytes, rows
     held = state + (activations + messages)[case]
     moment = np.zeros_like(held) + tables.transient[way][:, None]
     gathered = np.zeros_like(held) + tables.gathered[way][:, None]
-    for place, end in ((0, 2),) if part.p == 1 else ((0, 0), (-1, 1)):
+    last = part.placed[-1]
+    for place, stage, end in ((0, 0, 2),) if part.p == 1 else ((0, 0, 0), (last, -1, 1)):
         # a stage without blocks of its own gathers its end at another moment than others their blocks
-        has_blocks = float(part.layers[place] > 0)
-        more = tables.ends[way, end]
-        gathered[:, place] = np.maximum(gathered[:, place], has_blocks * gathered[:, place] + more)
-        moment[:, place] += has_blocks * tables.ends_reduced[way, end]
-    moment[:, -1] = np.maximum(moment[:, -1], tables.loss[way])
+        has_blocks = float(part.layers[stage] > 0)
+        more = has_blocks * tables.gathered[way] + tables.ends[way, end]
+        gathered[:, place] = np.maximum(gathered[:, place], more)
+        reduced = has_blocks * (tables.transient[way] + tables.ends_reduced[way, end])
+        moment[:, place] = np.maximum(moment[:, place], reduced)
+    moment[:, last] = np.maximum(moment[:, last], tables.loss[way])
     peak = held + np.where(is_first, 0.0, gradients) + gathered + moment
     first = held[:, 0] + gradients[:, 0] - part.saved[case, 0] + tables.table_gradient[way]
     peak[:, 0] = np.maximum(peak[:, 0], first)

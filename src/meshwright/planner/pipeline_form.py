@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from meshwright.lowering.refine import MAX_COMPUTES
 from meshwright.planner.axis import RECOMPUTES, SHARDINGS
 from meshwright.planner.cost_table import EMBEDDING, HEAD, CostTables
-from meshwright.planner.schedule_shape import ScheduleShape, schedule_shape
+from meshwright.planner.schedule_shape import ScheduleShape, schedule_shape, stage_devices
 from meshwright.planner.space import Space
+from meshwright.schedules.order import registered
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -30,7 +31,7 @@ ZERO3, FULL = SHARDINGS.index("zero3"), RECOMPUTES.index("full")
 class Pipelines(NamedTuple):
     """Candidates `rows` whose pipelines have p devices with v chunks each, one schedule and one split of the layers.
 
-    Per stage [n, p v], per device [n, p]; seconds are 0 where tables have no prices.
+    Per stage [n, p v], per device [n, p]; seconds are 0 where tables have no prices. `placed`: the device of every stage.
     """
 
     space: Space
@@ -40,10 +41,15 @@ class Pipelines(NamedTuple):
     v: int
     m: Ints
     layers: tuple[int, ...]
+    placed: tuple[int, ...]
     way: Ints
     forward: Floats
     backward: Floats
+    least_backward: Floats
     again: Floats
+    host_waits: Floats
+    products: Floats
+    beside: Floats
     saved: Floats
     dense: Floats
     expert: Floats
@@ -56,6 +62,8 @@ class Pipelines(NamedTuple):
             int(space.num_chunks[rows[0]]),
             space.layers_per_stage(int(rows[0])),
         )
+        schedule = space.names["schedule"][int(space.schedule[rows[0]])]
+        placed = stage_devices(schedule, p, v) if p > 1 else (0,) * v
         way, run = tables.way[rows], tables.run[rows]
         edges = np.concatenate([[0], np.cumsum(layers)])
         again_counts = _first_blocks(tables, edges, layers)
@@ -81,23 +89,38 @@ class Pipelines(NamedTuple):
                 # the embedding and the head are run again only with all blocks of their stage
                 again[own, 0] += tables.again[run[own], EMBEDDING] * (layers[0] <= count)
                 again[own, -1] += tables.again[run[own], HEAD] * (layers[-1] <= count)
-        backward = stages(tables.backward, run) + again
+        splits = registered()[schedule].splits_backward
+        backward = stages(tables.split_backward if splits else tables.backward, run) + again
         received = tables.received[run][:, None]
         forward[:, 1:] += received
         again[:, 1:] += received * is_full[:, None]
         backward[:, 1:] += received * is_full[:, None]
         backward[:, :-1] += received
+        least = (
+            backward - stages(tables.split_backward, run) + stages(tables.backward, run)
+            if splits
+            else backward
+        )
         dense = stages(tables.dense, way)
         if space.model.has_tied_embeddings and p * v == 1:
             dense[:, 0] -= space.model.vocabulary_size * space.model.hidden_size / space.tp[rows]
         return cls(
-            space, tables, rows, p, v, space.num_microbatches[rows], layers, way, forward, backward, again, saved,
+            space, tables, rows, p, v, space.num_microbatches[rows], layers, placed, way, forward, backward, least, again,
+            stages(tables.host_waits, run), stages(tables.products, run), stages(tables.beside, run), saved,
             dense, stages(tables.expert, way),
         )  # fmt: skip
 
     def devices(self, of_stage: Floats) -> Floats:
         """Sums over the chunks of a device."""
-        return np.asarray(of_stage.reshape(len(of_stage), self.v, self.p).sum(axis=1))
+        if self.v == 1:
+            return of_stage
+        if self.placed[self.p] == 0:  # as in most schedules: stage s on device s modulo p
+            return np.asarray(of_stage.reshape(len(of_stage), self.v, self.p).sum(axis=1))
+        return np.asarray(of_stage @ (np.array(self.placed)[:, None] == np.arange(self.p)))
+
+    def first_device(self, of_stage: Floats) -> Floats:
+        """Sums over the chunks of the first device, [n]."""
+        return np.asarray(of_stage[:, np.flatnonzero(np.array(self.placed) == 0)].sum(axis=1))
 
     @property
     def schedule(self) -> str:
@@ -111,7 +134,9 @@ class Pipelines(NamedTuple):
 
     def busy_s(self) -> Floats:
         """Seconds that the busiest device computes in a step: no order of a schedule ends earlier."""
-        return np.asarray(self.m * self.devices(self.forward + self.backward).max(axis=1))
+        return np.asarray(
+            self.m * self.devices(self.forward + self.least_backward - self.host_waits).max(axis=1)
+        )
 
 
 def _first_blocks(tables: CostTables, edges: Ints, layers: tuple[int, ...]) -> Callable[[int], Ints]:
@@ -136,42 +161,62 @@ def num_pieces(part: Pipelines, is_beside: NDArray[np.bool_], sharding: Ints) ->
 
 
 class Running(NamedTuple):
-    """Seconds [n] from the first device's first forward to its last backward, without messages; and how far every pass of
-    the steady state is from the longest device's, on average: messages hide there (below zero; minus infinity: always)."""
+    """How long microbatches run.
+
+    Attributes:
+        seconds: from the first device's first forward to its last backward, without messages, [n].
+        slack_s: how far every pass of the steady state is from the longest device's, on average, [n]: messages hide there
+            (below zero; minus infinity: always).
+        shown: messages of every microbatch that the schedule does not hide, [n].
+    """
 
     seconds: Floats
     slack_s: Floats
+    shown: Floats
 
     def with_messages(self, part: Pipelines, row: Ints, send: Floats, m: Ints) -> Floats:
         """Seconds with messages of `send` seconds; `row`: of every value the number here."""
         messages = 2 * (part.p - 1) * send
         # a round trip between neighbours holds two messages and one microbatch more than it has hops
-        slower = np.maximum(0.0, self.slack_s[row] + messages / part.p)
+        slower = np.maximum(0.0, self.slack_s[row] + messages / part.p) + self.shown[row] * send
         return np.asarray(self.seconds[row] + (m - 1) * slower + messages)
 
 
-def running(part: Pipelines, pieces: Ints, gathered: tuple[Floats, Floats]) -> Running:
-    """How long microbatches run; `gathered`: seconds [n, p] in which a device gathers what one forward, and one backward,
-    reads, beside them."""
-    f = np.maximum(part.devices(part.forward), gathered[0])
-    b = np.maximum(part.devices(part.backward), gathered[1])
+class Travelling(NamedTuple):
+    """Seconds [n, p] of what travels beside the passes of one microbatch: what a forward, and a backward, gathers, and what
+    a backward reduces."""
+
+    forward_gather: Floats
+    backward_gather: Floats
+    reduce: Floats
+
+
+def running(part: Pipelines, pieces: Ints, beside: Travelling) -> Running:
+    """How long microbatches run, with what travels beside them."""
+    f = np.maximum(part.devices(part.forward), beside.forward_gather)
+    # the reduction runs beside products, as exchanges inside do that may have taken their time already
+    products, inside = part.devices(part.products), part.devices(part.beside)
+    longer = np.maximum(0.0, inside + beside.reduce - products) - np.maximum(0.0, inside - products)
+    b = np.maximum(part.devices(part.backward) + longer, beside.backward_gather)
     # of a stage in pieces only the first runs again early
     again = part.devices(part.again) / pieces[:, None]
     t = f + b
     longest = t.max(axis=1)
+    hidden, nothing = np.full(len(f), -np.inf), np.zeros(len(f))
     # what a microbatch passes through: who waits for its gradient has run its forward again meanwhile
     once = t - again
     once[:, -1] += again[:, -1]
     if part.p == 1:
-        return Running(part.m * longest, np.full(len(f), -np.inf))
+        return Running(part.m * longest, hidden, nothing)
     if part.schedule == "1f1b":
-        return Running(_busy_and_waiting_s(f, b, once, again, part.m), t.mean(axis=1) - longest)
+        return Running(_busy_and_waiting_s(f, b, once, again, part.m), t.mean(axis=1) - longest, nothing)
     if part.schedule == "interleaved_1f1b":
-        return Running(_interleaved_s(part, once, longest), np.full(len(f), -np.inf))
-    found = part.m * longest
+        return Running(_interleaved_s(part, once, longest), hidden, nothing)
+    found, shown = part.m * longest, np.zeros(len(f))
     for own, shape in part.shapes():
         found[own] += shape.idle * once[own].mean(axis=1)
-    return Running(found, np.full(len(f), -np.inf))
+        shown[own] = shape.shown
+    return Running(found, hidden, shown)
 
 
 def _interleaved_s(part: Pipelines, once: Floats, longest: Floats) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.ir.table import Kind
+from meshwright.planner.axis import RECOMPUTES
 from meshwright.planner.closed_form import ClosedForm, closed_form
 from meshwright.planner.cost_table import tables_of
 from meshwright.planner.description import describe, sentence
@@ -213,16 +214,21 @@ def search(
     if not trials.plans:
         raise _nothing_fits(space, np.argsort(needed[fits], kind="stable")[: 2 * NUM_NEAREST], capacity)
     if is_complete:
-        trials.improve(_kinds(fix or {}, forbid), layer_wise)
+        trials.improve(
+            _kinds(fix or {}, forbid), layer_wise, _values((fix or {}).get("recompute", RECOMPUTES))
+        )
     num_slow, gap = trials.bounds()
     ranked = sorted(trials.plans, key=lambda each: sort_key(objective, each))
+    told = (*assumptions, *_left_out(whole, {*(fix or {}), *forbid}))
     return SearchResult(
-        tuple(ranked), (*assumptions, *_left_out(whole)), len(fits) - num_slow, len(whole) - len(fits) + num_slow,
+        tuple(ranked), told, len(fits) - num_slow, len(whole) - len(fits) + num_slow,
         searched - begun, time.perf_counter() - searched, is_complete, gap, len(whole) - len(fits),
     )  # fmt: skip
 
 
 def _check(cluster: ClusterSpec, limit: int | None, num_simulated: int, time_limit_s: float | None) -> None:
+    if limit is not None and not isinstance(limit, int | float):
+        raise PlanError(f"max_memory_bytes is {limit!r}", allowed="a number of bytes, such as 70e9")
     if limit is not None and not 0 < limit <= cluster.memory_bytes:
         raise PlanError(
             f"a limit of {format_bytes(limit)} for devices that have {format_bytes(cluster.memory_bytes)}",
@@ -234,10 +240,10 @@ def _check(cluster: ClusterSpec, limit: int | None, num_simulated: int, time_lim
         )
 
 
-def _left_out(space: Space) -> tuple[str, ...]:
-    """What the space lacks, for people."""
+def _left_out(space: Space, decided: Set[str]) -> tuple[str, ...]:
+    """What the space lacks, for people, of what nobody decided."""
     found, size = [], space.model.vocabulary_size
-    if space.tp.max() == 1 and size % 2:
+    if space.cluster.num_devices > 1 and space.tp.max() == 1 and size % 2 and "tp" not in decided:
         found.append(f"no tensor parallelism: a vocabulary of {size} does not divide; give the padded one")
     if space.left_out:
         found.append(f"not tried, as there are too many candidates: {space.left_out}; --fix makes room")
@@ -287,8 +293,9 @@ class _Trials:
             seconds = float(self._form.step_s[number])
             self.plans.append(simulated(plan, cluster, memory, seconds, self._extrapolate))
 
-    def improve(self, kinds: Sequence[Recompute], is_wanted: bool | None) -> None:
-        """Add plans whose stages differ to the best few, where that is wanted and they are faster."""
+    def improve(self, kinds: Sequence[Recompute], is_wanted: bool | None, allowed: Sequence[str]) -> None:
+        """Add plans whose stages differ to the best few, where that is wanted and they are faster; `allowed`: what the
+        user lets a plan recompute, as one that is asked to recompute may find that nothing needs it."""
         best = sorted(self.plans, key=lambda each: sort_key(self._objective, each))
         if is_wanted is None:
             is_wanted = is_uneven(self._space.model) or best[0].plan.recompute != "none"
@@ -297,7 +304,7 @@ class _Trials:
         cluster, known = self._space.cluster, {each.plan for each in self.plans}
         for each in best[:NUM_LAYER_WISE]:
             plan = layer_wise_plan(each, cluster, self._capacity, kinds=kinds, extrapolate=self._extrapolate)
-            if plan is not None and plan not in known:
+            if plan is not None and plan not in known and plan.recompute in allowed:
                 known.add(plan)
                 memory = estimate_memory(plan, cluster, registered()[plan.schedule])
                 self.plans.append(simulated(plan, cluster, memory, each.closed_form_s, self._extrapolate))
@@ -316,12 +323,16 @@ def _kinds(fix: Mapping[str, Any], forbid: Sequence[str]) -> tuple[Recompute, ..
     """Kinds of recompute that plans whose stages differ may use; nothing where the stages are decided."""
     if {"layers", "recompute_blocks"} & set(fix) or "recompute_blocks" in forbid:
         return ()
-    wanted = fix.get("recompute", ("full", "selective"))
-    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    wanted = _values(fix.get("recompute", ("full", "selective")))
     kinds: tuple[Recompute, ...] = tuple(
         kind for kind in ("full", "selective") if kind in wanted and kind not in forbid
     )
     return kinds or ("none",)
+
+
+def _values(fixed: Any) -> tuple[Any, ...]:
+    """Of a choice that is fixed: to one value, or to several."""
+    return tuple(fixed) if isinstance(fixed, tuple | list) else (fixed,)
 
 
 def _distinct(order: Any, step_s: Floats, needed_bytes: Floats) -> Any:

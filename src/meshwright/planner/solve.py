@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.planner.advice import largest_of
 from meshwright.planner.closed_form import closed_form
 from meshwright.planner.cost_table import tables_of
 from meshwright.planner.memory_estimate import estimate_memory
@@ -153,13 +154,7 @@ def largest_microbatch(
 def largest_count(fits: Callable[[int], bool], most: int) -> tuple[int, bool]:
     """The largest count up to `most` that fits, as far as doubling, bisecting and a few counts behind find it (0: none);
     and whether all that fits is below all that was seen not to."""
-    low, high = 0, 1
-    while high <= most and fits(high):
-        low, high = high, 2 * high
-    high = min(high, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+    low = largest_of(fits, most)
     above = [
         count for count in range(low + 2, low + 2 + NUM_NEIGHBOURS) if low and count <= most and fits(count)
     ]

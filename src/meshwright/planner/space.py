@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from meshwright.planner.axis import AXES, HANDED_ON, LAYERS, MESH_ORDERS, RECOMPUTES, SHARDINGS, named
 from meshwright.planner.layout import Layout, layouts, pipelines, split_of
-from meshwright.planner.space_check import FROM_ZERO, check_degrees, check_names, words_of
+from meshwright.planner.space_check import FROM_ZERO, check_degrees, check_names, check_sizes, words_of
 from meshwright.schedules.order import registered
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
@@ -166,8 +166,8 @@ def space_of(
     """All candidates of a model on all devices of a cluster, in a fixed order.
 
     Args:
-        fix: fields of a plan that are decided already: any of `AXES`, of which a tuple allows several values, and of
-            `HANDED_ON`. float8 is tried only where it is fixed.
+        fix: fields of a plan that are decided already: any of `AXES`, of which a tuple or list allows several values, and
+            of `HANDED_ON`. float8 is tried only where it is fixed.
         forbid: axes that must stay at one ("cp", "interleaved_1f1b") or values that must not be taken ("zero3", "full").
         microbatch_sizes: sequences of a microbatch to try.
 
@@ -175,16 +175,18 @@ def space_of(
         PlanError: an unknown name, something both fixed and forbidden, or no candidate: says which rule leaves none.
     """
     names, formats = named(), {name: value for name, value in (fix or {}).items() if name in HANDED_ON}
-    wanted = {name: value if isinstance(value, tuple) else (value,) for name, value in (fix or {}).items()}
-    wanted = {name: values for name, values in wanted.items() if name not in HANDED_ON}
+    wanted = {name: _values(name, value) for name, value in (fix or {}).items() if name not in HANDED_ON}
     check_names(wanted, tuple(forbid), names)
     check_degrees(model, cluster, workload, wanted)
     sizes = wanted.get("microbatch_size", tuple(sorted(set(microbatch_sizes))))
+    check_sizes(sizes)
     limits = _limits({"float8": ("",), **wanted}, forbid, names)
-    choices = _Choices(model, cluster, workload, sizes, limits, names)
+    choices = _Choices(model, cluster, workload, sizes, limits, names, "mesh_order" in wanted)
     every = [each for each in layouts(model, cluster, workload, wanted) if choices.allows(each)]
     fineness = choices.finest(every)
-    found = [rows for each in every if fineness.has(each) and len(rows := choices.rows(each, fineness))]
+    found = [
+        rows for each in every if choices.has(each, fineness) and len(rows := choices.rows(each, fineness))
+    ]
     if not found:
         raise PlanError(
             f"no plan puts a batch of {workload.global_batch} and {model.num_layers} layers on {cluster.num_devices} "
@@ -196,6 +198,13 @@ def space_of(
     table = np.concatenate(found)
     columns = {name: np.ascontiguousarray(table[:, place]) for place, name in enumerate(AXES)}
     return Space(model, cluster, workload, formats, names, fineness.left_out, **columns)
+
+
+def _values(name: str, given: Any) -> tuple[Any, ...]:
+    """The values that are allowed of what is fixed; an order of the mesh may also be said as `Plan.mesh_order`."""
+    if name == "mesh_order" and not isinstance(given, str) and sorted(map(str, given)) == sorted(MESH):
+        return ("-".join(given),)
+    return tuple(given) if isinstance(given, tuple | list) else (given,)
 
 
 def _limits(
@@ -224,6 +233,11 @@ class _Choices(NamedTuple):
     sizes: Sequence[int]
     limits: Mapping[str, Ints]
     names: Mapping[str, tuple[Any, ...]]
+    is_order_fixed: bool
+
+    def has(self, layout: Layout, fineness: Fineness) -> bool:
+        """Is the layout's order tried? One that is fixed always is."""
+        return self.is_order_fixed or fineness.has(layout)
 
     def allows(self, layout: Layout) -> bool:
         """Are its degrees and its order among those that may be taken?"""
@@ -234,7 +248,7 @@ class _Choices(NamedTuple):
     def finest(self, every: Sequence[Layout]) -> Fineness:
         """The finest under which there are few enough candidates."""
         for fineness in FINENESS:
-            tables = (self._tables(each, fineness) for each in every if fineness.has(each))
+            tables = (self._tables(each, fineness) for each in every if self.has(each, fineness))
             if sum(prod(map(len, each)) for each in tables) <= MOST_CANDIDATES:
                 return fineness
         return FINENESS[-1]
@@ -244,12 +258,18 @@ class _Choices(NamedTuple):
         rows = _product(self._tables(layout, fineness))
         m = self.workload.global_batch // (layout.dp * rows[:, AXES.index("microbatch_size")])
         # in a pipeline a device would reduce whole stages after every microbatch of every other: nobody offers it
-        is_zero2 = rows[:, AXES.index("sharding")] == SHARDINGS.index("zero2")
-        schedules = self.names["schedule"]
-        gpipe = schedules.index("gpipe") if "gpipe" in schedules else -1
-        is_gpipe = rows[:, AXES.index("schedule")] == gpipe  # of one microbatch it is 1F1B
-        keep = (~is_zero2 | (layout.pp == 1)) & (~is_gpipe | (m > 1))
+        sharding, schedule = rows[:, AXES.index("sharding")], rows[:, AXES.index("schedule")]
+        keep = (sharding != SHARDINGS.index("zero2")) | (layout.pp == 1)
+        # parameters would be gathered for I, and again for W, which PyTorch's sharding does not know
+        splits = np.array([registered()[name].splits_backward for name in self.names["schedule"]])
+        keep &= (sharding != SHARDINGS.index("zero3")) | ~splits[schedule]
+        is_gpipe = np.array([name == "gpipe" for name in self.names["schedule"]])
+        keep &= ~is_gpipe[schedule] | (m > 1)  # of one microbatch it is 1F1B
         return np.asarray(rows[keep])
+
+    def _asked(self, axis: str) -> tuple[int, ...]:
+        """What a user asks for of an axis of which only some numbers are tried otherwise."""
+        return tuple(self.limits[axis].tolist()) if axis in self.limits else ()
 
     def _tables(self, layout: Layout, fineness: Fineness) -> list[Ints]:
         """What is allowed of each independent choice: its axes side by side, in the order of `AXES`."""
@@ -257,9 +277,15 @@ class _Choices(NamedTuple):
         parallel = (0, 1) if layout.tp > 1 else (0,)
         tables: list[Sequence[tuple[int, ...]]] = [
             [tuple(layout)],
-            _pipeline_rows(self.model.num_layers, layout.pp, self.names["schedule"], fineness.num_partial),
+            _pipeline_rows(
+                self.model.num_layers,
+                layout.pp,
+                self.names["schedule"],
+                fineness.num_partial,
+                self._asked("recompute_blocks"),
+            ),
             [(size,) for size in self.sizes if batch % (layout.dp * size) == 0],
-            _sharding_rows(layout, node, fineness.nodes_that_share),
+            _sharding_rows(layout, node, fineness.nodes_that_share, self._asked("sharding_degree")),
             [(each, number) for each in parallel for number in self.limits["float8"].tolist()],
         ]
         found, column = [], 0
@@ -296,17 +322,23 @@ def _product(tables: Sequence[Ints]) -> Ints:
 
 @lru_cache(maxsize=256)
 def _pipeline_rows(
-    num_layers: int, pp: int, schedules: tuple[str, ...], num_partial: int
+    num_layers: int, pp: int, schedules: tuple[str, ...], num_partial: int, asked: tuple[int, ...] = ()
 ) -> list[tuple[int, ...]]:
-    """(schedule, chunks, split, recompute, blocks that are run again) of a pipeline."""
+    """(schedule, chunks, split, recompute, blocks that are run again) of a pipeline; `asked`: such numbers of blocks."""
     found: list[tuple[int, ...]] = []
     for chunks, split in pipelines(num_layers, pp):
         most = max(split_of(num_layers, pp * chunks, LAYERS[split]))
         for number, name in enumerate(schedules):
-            if (registered()[name].num_chunks > 1) != (chunks > 1) or (pp == 1 and name != "1f1b"):
+            one = registered()[name]
+            if (
+                (one.num_chunks > 1) != (chunks > 1)
+                or not one.takes_chunks(chunks)
+                or (pp == 1 and name != "1f1b")
+            ):
                 continue
             for recompute, word in enumerate(RECOMPUTES):
-                blocks = [0, *_partial(most, num_partial)] if word == "full" else [0]
+                some = sorted({*_partial(most, num_partial), *(each for each in asked if 0 < each < most)})
+                blocks = [0, *some] if word == "full" else [0]
                 found += [(number, chunks, split, recompute, each) for each in blocks]
     return found
 
@@ -317,8 +349,10 @@ def _partial(most: int, num_partial: int) -> list[int]:
     return sorted({most * (k + 1) // (count + 1) for k in range(count)} - {0, most})
 
 
-def _sharding_rows(layout: Layout, node: int, nodes_that_share: Sequence[int]) -> list[tuple[int, int]]:
-    """(sharding, devices that share one copy; 0: all)."""
+def _sharding_rows(
+    layout: Layout, node: int, nodes_that_share: Sequence[int], asked: Sequence[int] = ()
+) -> list[tuple[int, int]]:
+    """(sharding, devices that share one copy; 0: all); `asked`: such numbers of devices."""
     copies = layout.dp * layout.cp
     if copies == 1:
         return [(0, 0)]
@@ -327,7 +361,8 @@ def _sharding_rows(layout: Layout, node: int, nodes_that_share: Sequence[int]) -
         for nodes in nodes_that_share
         if node % layout.tp == 0 and nodes * node // layout.tp > 1
     ]
-    degrees = [0, *(each for each in some if _is_nested(layout, each) and each < copies)]
+    more = sorted({*some, *(each for each in asked if each > 1)})
+    degrees = [0, *(each for each in more if _is_nested(layout, each) and each < copies)]
     return [(0, 0)] + [(number, degree) for number in range(1, len(SHARDINGS)) for degree in degrees]
 
 

@@ -45,7 +45,8 @@ def check_names(
     for word in banned:
         if word not in (*SWITCHES, *words):
             raise PlanError(f"the search has no {word!r} to forbid", allowed=", ".join((*SWITCHES, *words)))
-        is_on = any(value not in (1, 0, False) for value in wanted.get(word, ()))
+        off = (0,) if word in FROM_ZERO else (1, 0, False)
+        is_on = any(value not in off for value in wanted.get(word, ()))
         if is_on or any((word,) == tuple(values) for values in wanted.values()):
             raise PlanError(
                 f"{word} is both fixed and forbidden",
@@ -87,9 +88,23 @@ def check_degrees(
         )
     if "tp" in single:
         local_sizes(model, int(single["tp"]))
+    if workload.sequence_length % int(single.get("cp", 1)):
+        raise PlanError(
+            f"a sequence of {workload.sequence_length} tokens is not a multiple of cp({single['cp']})",
+            allowed="a degree of context parallelism that divides the sequence",
+            next="change --seq, or fix another cp",
+        )
     stages = int(single.get("pp", 1)) * int(single.get("num_chunks", 1))
     if stages > model.num_layers + 2:
         raise PlanError(
             f"{stages} stages for the {model.num_layers} layers of {model.name}",
             allowed="at most as many as layers, and one each for the embedding and the head",
+        )
+
+
+def check_sizes(sizes: Sequence[int]) -> None:
+    """There are microbatches to try, each of at least a sequence. Raises PlanError."""
+    if not sizes or any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in sizes):
+        raise PlanError(
+            f"microbatch sizes {tuple(sizes)}", allowed="whole numbers from 1, at least one of them"
         )

@@ -1,20 +1,36 @@
 """Schedules: the order of computes on stages, one file each. Fixed schedules take counts and nothing else."""
 
+from meshwright.schedules.breadth_first import breadth_first
+from meshwright.schedules.dualpipe_v import dualpipe_v
 from meshwright.schedules.gpipe import gpipe
+from meshwright.schedules.hanayo import hanayo
 from meshwright.schedules.interleaved_1f1b import interleaved_1f1b
 from meshwright.schedules.one_f_one_b import one_f_one_b
 from meshwright.schedules.order import Compute, Orders, Schedule, read_compute, registered, schedule
+from meshwright.schedules.v_1f1b import v_1f1b
+from meshwright.schedules.v_half import v_half
+from meshwright.schedules.v_min import v_min
 from meshwright.schedules.zb_h1 import zb_h1
+from meshwright.schedules.zb_h2 import zb_h2
+from meshwright.schedules.zbv import zbv
 
 __all__ = [
     "Compute",
     "Orders",
     "Schedule",
+    "breadth_first",
+    "dualpipe_v",
     "gpipe",
+    "hanayo",
     "interleaved_1f1b",
     "one_f_one_b",
     "read_compute",
     "registered",
     "schedule",
+    "v_1f1b",
+    "v_half",
+    "v_min",
     "zb_h1",
+    "zb_h2",
+    "zbv",
 ]

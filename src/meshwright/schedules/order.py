@@ -32,7 +32,8 @@ MAX_CELLS = (
 class Schedule:
     """A schedule by name. ``function(num_devices, num_microbatches, num_chunks)`` returns one list of computes a device.
 
-    ``num_chunks``: stages on a device unless the user says otherwise. ``splits_backward``: the order has I and W.
+    ``num_chunks``: stages on a device unless the user says otherwise; one means always one. ``is_exact``: it takes no other
+    number of them. ``chunk_step``: it takes multiples of this. ``splits_backward``: the order has I and W.
     A function of the user's may take two arguments and return texts such as ``"F0"`` (the device's own stage) or ``"2F0"``.
     """
 
@@ -41,6 +42,14 @@ class Schedule:
     num_chunks: int = 1
     splits_backward: bool = False
     summary: str = ""
+    is_exact: bool = False
+    chunk_step: int = 1
+
+    def takes_chunks(self, num_chunks: int) -> bool:
+        """Whether the schedule can put as many stages on a device."""
+        if self.num_chunks == 1 or self.is_exact:
+            return num_chunks == self.num_chunks
+        return num_chunks >= 1 and num_chunks % self.chunk_step == 0
 
     def orders(self, num_devices: int, num_microbatches: int, num_chunks: int | None = None) -> Orders:
         """The computes of every device, in order.
@@ -73,6 +82,12 @@ class Schedule:
             raise ScheduleError(
                 f"schedule {self.name} has one stage a device, {num_chunks} chunks were asked for; "
                 f"leave --chunks out, or take interleaved_1f1b"
+            )
+        if not self.takes_chunks(num_chunks):
+            allowed = f"exactly {self.num_chunks}" if self.is_exact else f"multiples of {self.chunk_step}"
+            raise ScheduleError(
+                f"schedule {self.name} takes {allowed} chunks a device, {num_chunks} were asked for; give --chunks "
+                f"{self.num_chunks}, or take interleaved_1f1b"
             )
         if num_devices * num_chunks * num_microbatches > MAX_CELLS:
             raise ScheduleError(
@@ -115,13 +130,18 @@ _REGISTERED: dict[str, Schedule] = {}
 
 
 def schedule(
-    name: str, *, num_chunks: int = 1, splits_backward: bool = False
+    name: str,
+    *,
+    num_chunks: int = 1,
+    splits_backward: bool = False,
+    is_exact: bool = False,
+    chunk_step: int = 1,
 ) -> Callable[[Callable[..., Sequence[Sequence[Any]]]], Callable[..., Sequence[Sequence[Any]]]]:
     """Decorator that gives a function of counts a name, for every command and check that ours get."""
 
     def register(function: Callable[..., Sequence[Sequence[Any]]]) -> Callable[..., Sequence[Sequence[Any]]]:
         summary = (inspect.getdoc(function) or "").partition("\n")[0]
-        made = Schedule(name, function, num_chunks, splits_backward, summary)
+        made = Schedule(name, function, num_chunks, splits_backward, summary, is_exact, chunk_step)
         known = _REGISTERED.setdefault(name, made)
         if known.function is not function and known.function.__qualname__ != function.__qualname__:
             raise ScheduleError(f"a schedule named {name!r} is registered already; choose another name")

@@ -34,7 +34,13 @@ ATTENTIONS: tuple[Attention, ...] = ("flash", "unfused", "unfused_dropout")
 FLOAT8_RECIPES = ("", "tensorwise", "rowwise", "blockwise", "mxfp8")
 OVERLAPS = ("reduce", "gather", "tp")  # what may run beside computes
 AXES = ("pp", "dp", "cp", "tp")  # default order of the mesh, outermost first: tp is next to itself
-NUM_CHUNKS = {"interleaved_1f1b": 2}  # of schedules that need more than one chunk a device, when not said
+NUM_CHUNKS = dict.fromkeys(
+    (
+        *("interleaved_1f1b", "breadth_first", "dualpipe_v", "hanayo"),
+        *("v_1f1b", "v_half", "v_min", "zbv"),
+    ),
+    2,
+)  # of schedules that need more than one chunk a device, when not said
 
 
 def _public(name: str) -> Any:
