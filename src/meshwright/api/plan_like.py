@@ -113,7 +113,7 @@ def plan_like(
     Raises PlanError where a fact is missing or contradicts the file, OutOfMemoryError where no plan fits.
     """
     now = todays_plan(like, format, model, cluster, global_batch, seq, variables)
-    today, misfit = _predicted(now.plan, now.cluster, extrapolate)
+    today, misfit = _predicted(now.plan, now.cluster, extrapolate, options.get("max_memory_bytes"))
     wanted, assumed = decided(now, dict(fix or {}))
     whole = {"forbid": tuple(forbid), "extrapolate": extrapolate, **options}
     results = _searched(now, wanted, whole, num_simulated, progress)
@@ -131,8 +131,10 @@ def plan_like(
     )  # fmt: skip
 
 
-def _predicted(plan: Plan, cluster: ClusterSpec, extrapolate: bool) -> tuple[PlannedStep, str]:
-    """A plan with its step, and why it does not fit; empty where it does."""
+def _predicted(
+    plan: Plan, cluster: ClusterSpec, extrapolate: bool, limit_bytes: int | None
+) -> tuple[PlannedStep, str]:
+    """A plan with its step, and why it does not fit the devices, or less memory of them; empty where it does."""
     from meshwright.planner.memory_estimate import estimate_memory
     from meshwright.planner.memory_limit import estimated_rejection
     from meshwright.planner.search import simulated
@@ -144,7 +146,7 @@ def _predicted(plan: Plan, cluster: ClusterSpec, extrapolate: bool) -> tuple[Pla
             next="leave --like out",
         )
     memory = estimate_memory(plan, cluster, catalog.find_schedule(plan.schedule))
-    missed = estimated_rejection(plan, memory, cluster.memory_bytes)
+    missed = estimated_rejection(plan, memory, min(cluster.memory_bytes, limit_bytes or cluster.memory_bytes))
     step = simulated(plan, cluster, memory, float("nan"), extrapolate)  # nobody asked the closed form
     return step, "" if missed is None else missed.reason
 

@@ -53,8 +53,11 @@ def solve(
     spec, fixed = _on_gpus(cluster, fix, options)
     chosen = load_model(model)
     if (what == "seq") != (seq is None):
+        given = "without a sequence" if seq is None else f"with a sequence of {seq}"
         raise PlanError(
-            f"solving for {what} with a sequence of {seq}", allowed="a sequence, except for seq itself"
+            f"solving for {what} {given}",
+            allowed="a sequence, except for seq itself",
+            next="give seq" if seq is None else "leave seq out",
         )
     length = 0 if seq is None else seq
     if what == "gpus":

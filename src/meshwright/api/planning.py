@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
@@ -78,7 +79,9 @@ def plan(
     from meshwright.api.loading import cluster_named
     from meshwright.planner.step_pricing import is_gpu_cluster
 
-    fixed = {**({} if dtype is None else {"dtype": dtype}), **(fix or {})}
+    fixed = {**({} if dtype is None else {"dtype": dtype}), **_fields(fix)}
+    if isinstance(options.get("forbid"), str):
+        options["forbid"] = (options["forbid"],)
     if microbatch_sizes is not None:
         options["microbatch_sizes"] = microbatch_sizes
     if like is not None:
@@ -102,6 +105,16 @@ def plan(
     return _enumerated(chosen, spec, work, fixed, profile, progress=progress, **options)
 
 
+def _fields(fix: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """What is fixed, with one kind of overlap as a tuple of it. Raises PlanError where it is no mapping."""
+    if fix is not None and not isinstance(fix, Mapping):
+        raise PlanError(f"fix is {fix!r}", allowed='names and values, such as {"tp": 8, "pp": 4}')
+    found = dict(fix or {})
+    if isinstance(found.get("overlap"), str):
+        found["overlap"] = (found["overlap"],)
+    return found
+
+
 def _searched(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any], **options: Any
 ) -> SearchResult:
@@ -113,6 +126,13 @@ def _searched(
     if objective is Objective.MEMORY:  # on one cluster money and energy rank as time does
         options["objective"] = objective
     fixed, assumptions = with_formats(cluster, fix)
+    if workload.sequence_length > model.max_sequence_length:
+        assumptions += (f"{model.name} was made for {model.max_sequence_length} tokens",)
+    unknown = sorted(set(options) - set(inspect.signature(search).parameters))
+    if unknown:
+        raise PlanError(
+            f"a search has no {', '.join(unknown)}", allowed=", ".join(inspect.signature(search).parameters)
+        )
     return search(model, cluster, workload, fix=fixed, assumptions=assumptions, **options)
 
 

@@ -125,7 +125,14 @@ def subject(
             f"a {type(given).__name__} was given",
             allowed="a plan, a program, orders, a trace, a schedule or its name",
         )
-    found = catalog.find_schedule(given if isinstance(given, Schedule) else os.fspath(given))
+    name = given if isinstance(given, Schedule) else os.fspath(given)
+    if isinstance(name, str) and name in catalog.names("models"):
+        raise SpecError(
+            f"{name} is a model, which alone is no program",
+            allowed="a plan, a program, a trace or a schedule",
+            next=f"meshwright check {name} CLUSTER --global-batch N --seq N, or make a plan of it: meshwright plan -o",
+        )
+    found = catalog.find_schedule(name)
     p, m = stages or DEFAULT_STAGES, microbatches or DEFAULT_MICROBATCHES
     v = found.num_chunks if chunks is None else chunks
     if stages is not None and stages < 1 or microbatches is not None and microbatches < 1:

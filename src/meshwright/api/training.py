@@ -16,6 +16,7 @@ from meshwright.api.subject import Subject, cluster_of, plan_subject, subject
 from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
 from meshwright.lowering.mesh import device_order
+from meshwright.lowering.plan_pass import architecture_of
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.cluster_source import Cluster
 from meshwright.specs.error import ExecutionError, SpecError
@@ -229,9 +230,11 @@ def _job(
     from meshwright.executor.ops.optimizer_step import OptimizerConfig
     from meshwright.executor.training import Training as TrainingJob
 
+    edges, num_encoder_layers = architecture_of(plan)
     told = TrainingJob(
         plan.model, plan.layers_per_stage, plan.workload.sequence_length,
         OptimizerConfig(learning_rate=learning_rate, clip_norm=None), seed=seed, first_step=first_step,
+        layer_edges=edges, num_encoder_layers=num_encoder_layers,
         **({} if data is None else {"data": os.fspath(data)}),
     )  # fmt: skip
     job = Job.of(program, iterations, training=told, dtype=plan.dtype, measures_memory=measures_memory)

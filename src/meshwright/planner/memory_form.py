@@ -17,6 +17,8 @@ from meshwright.specs.dtype import dtype_bytes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+# Of what the shape of a schedule says that is kept: it is found on a shorter pipeline, and may be so much too much.
+AT_LEAST = 0.9
 OWN_FORMS = ("1f1b", "interleaved_1f1b")
 
 
@@ -82,7 +84,7 @@ def _in_flight(part: Pipelines) -> Floats:
         return _interleaved_in_flight(part, device, m)
     found = np.zeros((len(part.m), part.p * part.v))
     for own, shape in part.shapes():
-        found[own] = shape.saved
+        found[own] = AT_LEAST * shape.saved
     return found
 
 
@@ -105,7 +107,7 @@ def _pending(part: Pipelines) -> Floats | float:
     for own, shape in part.shapes():
         each = part.tables.pending[part.way[own], 0][:, None] * counts
         each[:, -1] += part.tables.pending[part.way[own], HEAD]
-        found[own] = each * shape.pending
+        found[own] = AT_LEAST * each * shape.pending
     return part.devices(found)
 
 

@@ -25,7 +25,7 @@ from meshwright.simulator.pricing import price
 Floats = NDArray[np.float64]
 # Behind so many microbatches a device a schedule is in its steady state: what waits and what is kept grows no more.
 STEADY_MICROBATCHES = 3
-MOST_DEVICES = 8  # of a pipeline that is run; what a longer one waits and keeps grows as it does
+MOST_DEVICES = 4  # of a pipeline that is run; what a longer one waits and keeps grows as it does
 LATENCY = 0.03  # of a message, small against a pass: what it adds to the span is what is not hidden
 FORWARD, INPUT, WEIGHT = 1.0, 1.0, 1.0  # seconds of a full stage; a backward costs what its two products cost
 

@@ -43,6 +43,7 @@ LEAST_SIMULATED = 8  # before what the closed form says of the rest may end the 
 TOO_SLOW = 1.2
 # Of the closed form's bytes above the estimate's: sums of parameters are rounded up per piece.
 MEMORY_SLACK = 1e-4
+MIXED_SLACK = 0.03  # where blocks are of several kinds: the form takes the largest moment of any for every device
 NUM_LAYER_WISE = 3  # of the best plans, whose stages are varied
 NUM_SHOWN = 10  # plans that a result prints
 NUM_REASONS = 3  # parts that are named where two plans are compared,
@@ -201,7 +202,8 @@ def search(
     # memory first: what does not fit is most of a large space, and needs no price
     tables = tables_of(whole, is_priced=False)
     needed = closed_form(whole, tables).needed_bytes
-    fits = np.flatnonzero(needed <= capacity * (1 + MEMORY_SLACK))
+    slack = MIXED_SLACK if is_uneven(model) else MEMORY_SLACK
+    fits = np.flatnonzero(needed <= capacity * (1 + slack))
     if not len(fits):
         raise _nothing_fits(whole, np.argsort(needed, kind="stable")[: 2 * NUM_NEAREST], capacity)
     space = whole.taken(fits)

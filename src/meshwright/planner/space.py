@@ -274,7 +274,8 @@ class _Choices(NamedTuple):
     def _tables(self, layout: Layout, fineness: Fineness) -> list[Ints]:
         """What is allowed of each independent choice: its axes side by side, in the order of `AXES`."""
         node, batch = self.cluster.levels[0].num_devices, self.workload.global_batch
-        parallel = (0, 1) if layout.tp > 1 else (0,)
+        divides = self.workload.sequence_length % (layout.cp * layout.tp) == 0
+        parallel = (0, 1) if layout.tp > 1 and divides else (0,)
         tables: list[Sequence[tuple[int, ...]]] = [
             [tuple(layout)],
             _pipeline_rows(

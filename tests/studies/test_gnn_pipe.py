@@ -1,0 +1,75 @@
+"""GNNPipe executed: one chunk is the whole graph, old embeddings catch up, messages are counted, accuracy is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from meshwright.executor.pool import Pool
+from meshwright.specs.error import ExecutionError
+from meshwright.studies import gnn_pipe
+from meshwright.studies.graph_stage import GraphTraining
+from meshwright.systems.pipeline.graph_chunk import cut_graph
+
+GRAPH = gnn_pipe.generated_graph(120)
+
+
+def test_one_chunk_trains_as_the_whole_graph(gloo_pool: Pool) -> None:
+    training = GraphTraining(gnn_pipe.network_of(GRAPH, 4), seed=7, dtype="float64")
+    chunked = cut_graph(GRAPH, 1)
+    reached = gnn_pipe.train_in_chunks(chunked, training, 4, gloo_pool)
+    weights, losses = gnn_pipe.train_whole(chunked, training, 4)
+    assert [seen["loss"] for seen in reached.observations] == pytest.approx(losses, abs=1e-10)
+    assert all(torch.allclose(a, b, atol=1e-8) for a, b in zip(reached.weights(), weights, strict=True))
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("num_chunks", [2, 5])
+def test_messages_are_the_formulas(num_chunks: int, gloo_pool: Pool) -> None:
+    # both directions over one border of two devices, 120 nodes, 8 numbers of 4 bytes
+    assert gnn_pipe.received_bytes(120, 8, num_chunks, gloo_pool) == 2 * 120 * 8 * 4
+
+
+def test_old_embeddings_catch_up_with_frozen_weights(gloo_pool: Pool) -> None:
+    assert gnn_pipe.frozen_difference(4, 4, 200, gloo_pool) < 1e-12
+    assert gnn_pipe.frozen_difference(4, 1, 200, gloo_pool) > 1e-3
+
+
+def test_the_excess_is_beyond_the_standard_error() -> None:
+    assert gnn_pipe.excess_points([(0.5, 0.5), (0.6, 0.5), (0.4, 0.5)]) == 0.0
+    # differences 2 and 4 points: mean 3, standard error 1
+    assert gnn_pipe.excess_points([(0.48, 0.5), (0.46, 0.5)]) == pytest.approx(2.0)
+
+
+def test_a_graph_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(gnn_pipe.GRAPHS, raising=False)
+    with pytest.raises(ExecutionError, match=f"'cora' is not here.*{gnn_pipe.GRAPHS}"):
+        gnn_pipe.named_graph("cora")
+    monkeypatch.setenv(gnn_pipe.GRAPHS, str(tmp_path))
+    with pytest.raises(ExecutionError, match="'cora' is not here"):
+        gnn_pipe.named_graph("cora")
+    np.savez(tmp_path / "cora.npz", edges=np.array([[0, 1]]))
+    (tmp_path / "mine.csv").write_text("0,1\n1,2\n")
+    assert gnn_pipe.named_graph("cora").num_nodes == 2
+    assert gnn_pipe.named_graph(str(tmp_path / "mine.csv")).num_nodes == 3
+
+
+def test_generated_graphs_can_be_learned(gloo_pool: Pool) -> None:
+    ((chunks, whole),) = gnn_pipe.accuracy_differences(GRAPH, 2, gloo_pool, num_seeds=1, num_epochs=30)
+    assert chunks > 0.6 and whole > 0.6  # a guess is right in a quarter
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cora", "citeseer"])
+def test_accuracy_is_that_of_the_whole_graph(
+    name: str, gloo_pool: Pool, shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(gnn_pipe.GRAPHS, str(shared_data / "workloads" / "graphs"))
+    pairs = gnn_pipe.accuracy_differences(gnn_pipe.named_graph(name), 2, gloo_pool, num_seeds=2)
+    assert gnn_pipe.excess_points(pairs) <= 1.0 and min(chunks for chunks, _ in pairs) > 0.6
