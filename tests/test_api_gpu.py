@@ -66,3 +66,27 @@ def test_a_plan_for_gpus_trains_on_processes_of_this_machine(monkeypatch: pytest
         run_training(plan, iterations=1)
     assert seen[0].cluster is not None and seen[0].cluster.devices[0].name == "cpu"
     assert seen[0].pricing is None and seen[0].program.num_lists == 2
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ({"fix": "tp=2"}, "names and values"),
+        ({"max_memory_bytes": "10GB"}, "a number of bytes"),
+        ({"budget": 1}, "a search has no budget"),
+    ],
+)
+def test_what_a_search_cannot_take_is_said(choice: dict[str, Any], words: str) -> None:
+    with pytest.raises(mw.PlanError, match=words):
+        mw.plan(MODEL, "2xH100", global_batch=4, seq=16, **choice)
+
+
+def test_one_word_is_forbidden_or_overlapped_as_a_list_of_it_is() -> None:
+    found = mw.plan(MODEL, "2xH100", global_batch=4, seq=16, forbid="pp", fix={"overlap": "reduce"})
+    assert {each.plan.pp for each in found} == {1}
+    assert {each.plan.overlap for each in found} == {("reduce",)}
+
+
+def test_a_sequence_beyond_what_the_model_was_made_for_is_said() -> None:
+    found = mw.plan(MODEL, "1xH100", global_batch=1, seq=32)
+    assert any("was made for 16 tokens" in line for line in found.assumptions)

@@ -142,6 +142,8 @@ def reference(
         losses.append(loss.item())
         norms.append(torch.stack([g.norm() for g in found.values()]).norm().item())
         gradients.append(found)
+        if optimizer.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(plain.parameters(), optimizer.clip_norm)
         chosen.step()
     parameters = {name: p.detach().clone() for name, p in plain.named_parameters()}
     return Reference(tuple(losses), tuple(norms), tuple(gradients), parameters)

@@ -27,6 +27,11 @@ PASSES: Mapping[str, str] = {
     "reduce_gradients": "meshwright.lowering.reduction:ReduceGradients",
     "optimizer_step": "meshwright.lowering.reduction:OptimizerStep",
     "transfers": "meshwright.lowering.transfer:Transfers",
+    "connect_stages": "meshwright.lowering.stage_edge:ConnectStages",
+    "clip_gradients": "meshwright.lowering.gradient_norm:ClipGradients",
+    "post_validation": "meshwright.lowering.gradient_norm:PostValidate",
+    "place_receives": "meshwright.lowering.receive_place:PlaceReceives",
+    "split_vocabulary": "meshwright.lowering.vocabulary_pass:SplitVocabulary",
 }
 DETECTED = "this computer"  # the cluster that is detected, not read
 NUM_CHUNKS = 2  # of a user's schedule that takes chunks and does not say how many

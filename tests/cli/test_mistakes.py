@@ -95,3 +95,9 @@ def test_a_plan_that_does_not_fit_names_what_holds_most(run: Runner, tmp_path: P
     said = result.stdout + result.stderr
     assert result.code == 3
     assert "GB" in said and "optimizer" in said, said
+
+
+@pytest.mark.parametrize("verb", ["check", "simulate"])
+def test_a_model_alone_is_told_what_it_lacks(run: Runner, verb: str) -> None:
+    ran = run(verb, "gpt2")
+    assert ran.code == 2 and "gpt2 CLUSTER --global-batch N" in ran.stderr and ran.stdout == ""

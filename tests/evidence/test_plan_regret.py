@@ -159,7 +159,10 @@ def test_measured_rows_are_held_against_the_planners_rule() -> None:
     assert [check.rejection is None for check in checks] == [True, False, False]
     assert [check.is_told for check in checks] == [True, True, False]
     rejected = checks[1].rejection
-    assert rejected is not None and rejected.needed_bytes > rejected.available_bytes == Cluster("H100").memory_bytes
+    assert (
+        rejected is not None
+        and rejected.needed_bytes > rejected.available_bytes == Cluster("H100").memory_bytes
+    )
     assert sum(size for _, size in rejected.holders) == pytest.approx(rejected.needed_bytes, rel=1e-6)
 
 

@@ -130,8 +130,9 @@ def test_measured_memory_follows_the_program(gloo_pool: Pool) -> None:
 
 
 def test_what_cannot_be_trained_is_refused() -> None:
+    clipping = Case("1f1b", 2, 4, optimizer=OptimizerConfig())
     with pytest.raises(ExecutionError, match="clip_norm=None"):
-        Training(MODEL, (9,), SEQUENCE, OptimizerConfig())
+        run_training(program_of(clipping), training_of(clipping), 1)
     with pytest.raises(ExecutionError, match="stages of .* hold 8"):
         Training(MODEL, (4, 4), SEQUENCE, SGD)
     case = Case("1f1b", 2, 4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 import pytest
 
 from meshwright.ir.program import Program
@@ -117,6 +118,16 @@ def test_placement_and_order_do_not_change_what_parameters_are_made_of() -> None
         return {code: content for (_, code), content in outputs(program).items()}
 
     assert contents("1f1b", 4) == contents("gpipe", 4) == contents("interleaved_1f1b", 2)
+
+
+@pytest.mark.parametrize("name", ["SEND_SKIP", "RECV_SKIP", "SEND_SKIP_B", "RECV_SKIP_B"])
+def test_a_lost_move_is_an_error(name: str) -> None:
+    program = connected(U_SHAPE)
+    row = next(v.row for d in range(4) for v in program.instructions(d) if v.name == name)
+    keep = np.delete(np.arange(program.num_rows), row)
+    offsets = program.offsets - (program.offsets > row)
+    with pytest.raises(ProgramError):
+        verify(program.reordered(keep, offsets))
 
 
 def test_edges_that_no_path_has_are_refused() -> None:

@@ -117,7 +117,7 @@ def compare_schedules(
         UnknownNameError, SpecError: a name that is not there, counts, times or a cap that cannot be.
         MeshwrightError: what every schedule refuses.
     """
-    read = _read_times(stage_times, times, comm)
+    read = None if stage_times is None else read_times(stage_times, times, comm)
     p = stages or (read.num_stages if read is not None and stages is None else DEFAULT_STAGES)
     m = microbatches or DEFAULT_MICROBATCHES
     if stages is not None and stages < 1 or microbatches is not None and microbatches < 1:
@@ -134,6 +134,7 @@ def compare_schedules(
         asked = chunks if schedule.num_chunks > 1 and origin != "searched" else None
         choices = {**counts, "chunks": asked, "times": times, "comm": comm, **passes}
         rows.append(_row(schedule, origin, choices, read, iterations))
+    rows = _without_repeats(rows)
     refused = next((row.error for row in rows if row.error is not None), None)
     if refused is not None and all(row.error is not None for row in rows):
         raise refused  # what all of them refuse is the user's, not a schedule's
@@ -154,11 +155,10 @@ def with_stage_times(made: Subject, times: StageTimes) -> Subject:
     return replace(made, program=program, computes=StageCosts.from_times(of_path), messages=messages)
 
 
-def _read_times(
-    given: StageTimes | str | os.PathLike[str] | None, times: Sequence[float] | None, comm: float | None
-) -> StageTimes | None:
-    if given is None:
-        return None
+def read_times(
+    given: StageTimes | str | os.PathLike[str], times: Sequence[float] | None, comm: float | None
+) -> StageTimes:
+    """Stage times or their file, with the latency of a hop. Raises SpecError where other times were given, too."""
     if times is not None:
         raise SpecError("both times and stage times were given", allowed="one of them")
     if isinstance(given, StageTimes):
@@ -208,7 +208,9 @@ def _found(name: str | Schedule) -> Schedule:
         return catalog.find_schedule(name)
     lists = load(name)
     if not isinstance(lists, list):
-        raise SpecError(f"{name} holds no orders", allowed="a schedule's name, ./mine.py:FUNCTION, or FILE.csv")
+        raise SpecError(
+            f"{name} holds no orders", allowed="a schedule's name, ./mine.py:FUNCTION, or FILE.csv"
+        )
     orders = read_orders(lists, name)
     num_stages = 1 + max((compute.stage for row in orders for compute in row), default=0)
     num_chunks = -(-num_stages // max(1, len(orders)))
@@ -223,7 +225,7 @@ def _searched(times: StageTimes, cap: float, num_chunks: int, seed: int) -> Sche
 
         return search_orders(times, num_microbatches, cap, num_chunks=num_chunks, seed=seed)
 
-    name = f"{SHAPES[num_chunks]}, cap {cap:g}"
+    name = f"{SHAPES[num_chunks]} (cap {cap:g})"
     return Schedule(name, search, num_chunks, splits_backward=True, is_exact=True)
 
 
@@ -263,6 +265,19 @@ def _row(
     return ScheduleRow(schedule.name, origin, asked, generation_s, made, trace, peak)
 
 
+def _without_repeats(rows: Sequence[ScheduleRow]) -> list[ScheduleRow]:
+    """Of searches that found the same under several caps only that with the smallest cap."""
+    seen: set[tuple[Any, ...]] = set()
+    kept = []
+    for row in rows:
+        key = (row.num_chunks, *map(_rounded, (row.span_s, row.device_time_s, row.peak)))
+        if row.origin != "searched" or row.error is not None or key not in seen:
+            kept.append(row)
+        if row.origin == "searched":
+            seen.add(key)
+    return kept
+
+
 def _ranked(rows: Sequence[ScheduleRow], cap: float | None) -> tuple[ScheduleRow, ...]:
     """Rows by device time with their verdicts."""
     most = math.inf if cap is None else cap * (1 + 1e-9)
@@ -272,9 +287,7 @@ def _ranked(rows: Sequence[ScheduleRow], cap: float | None) -> tuple[ScheduleRow
     for row in rows:
         if row.error is None:
             span, peak = keys[id(row)]
-            beaten = any(
-                other != (span, peak) and other[0] <= span and other[1] <= peak for other in fitting
-            )
+            beaten = any(other != (span, peak) and other[0] <= span and other[1] <= peak for other in fitting)
             fits = row.peak <= most
             row = replace(row, fits_cap=None if cap is None else fits, is_on_frontier=fits and not beaten)
         judged.append(row)

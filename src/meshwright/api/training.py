@@ -16,7 +16,7 @@ from meshwright.api.subject import Subject, cluster_of, plan_subject, subject
 from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
 from meshwright.lowering.mesh import device_order
-from meshwright.lowering.plan_pass import architecture_of
+from meshwright.lowering.plan_pass import architecture_of, clip_norm
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.cluster_source import Cluster
 from meshwright.specs.error import ExecutionError, SpecError
@@ -233,7 +233,7 @@ def _job(
     edges, num_encoder_layers = architecture_of(plan)
     told = TrainingJob(
         plan.model, plan.layers_per_stage, plan.workload.sequence_length,
-        OptimizerConfig(learning_rate=learning_rate, clip_norm=None), seed=seed, first_step=first_step,
+        OptimizerConfig(learning_rate=learning_rate, clip_norm=clip_norm(plan)), seed=seed, first_step=first_step,
         layer_edges=edges, num_encoder_layers=num_encoder_layers,
         **({} if data is None else {"data": os.fspath(data)}),
     )  # fmt: skip

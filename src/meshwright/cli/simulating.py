@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from meshwright.ir.trace import Trace
 
 LOOP = "The loop"
-ALL_SCHEDULES = "all"
 VERDICTS = {True: "yes", False: "no", None: "-"}
 
 What = Annotated[
@@ -28,7 +27,9 @@ What = Annotated[
 ScheduleName = Annotated[
     str | None, typer.Option("--schedule", help="A schedule: a name, ./mine.py:FUNCTION, or FILE.csv.")
 ]
-Stages = Annotated[int | None, typer.Option("--stages", "-p", help="Devices in the pipeline (4).")]
+Stages = Annotated[
+    int | None, typer.Option("--stages", "--devices", "-p", help="Devices in the pipeline (4).")
+]
 Microbatches = Annotated[int | None, typer.Option("--microbatches", "-m", help="Microbatches a step (8).")]
 Chunks = Annotated[
     int | None, typer.Option("--chunks", "-v", help="Stages a device; 2 for interleaved schedules.")
@@ -51,8 +52,11 @@ def simulate(
     out: Output,
     what: What = None,
     schedule: Annotated[
-        str | None,
-        typer.Option("--schedule", help="A schedule: a name, ./mine.py:FUNCTION, FILE.csv, or `all`."),
+        list[str] | None,
+        typer.Option(
+            "--schedule",
+            help="A name, ./mine.py:FUNCTION, FILE.csv, `all` or `search`; several make a table.",
+        ),
     ] = None,
     stages: Stages = None,
     microbatches: Microbatches = None,
@@ -64,6 +68,18 @@ def simulate(
     comm: Annotated[
         float | None, typer.Option("--comm", help="Latency in seconds of a hop between devices (0).")
     ] = None,
+    stage_times: Annotated[
+        str | None,
+        typer.Option(
+            "--stage-times", metavar="FILE.csv", help="Seconds of every stage: the columns stage,F,I,W."
+        ),
+    ] = None,
+    memory_cap: Annotated[
+        float | None,
+        typer.Option(
+            "--memory-cap", metavar="N", help="Of a table: full-stage activations a device may keep."
+        ),
+    ] = None,
     split: Split = False,
     recompute: Recompute = False,
     cluster: ClusterName = None,
@@ -72,21 +88,50 @@ def simulate(
 ) -> Result:
     """Run a plan, a program or a schedule on virtual time, and draw it.
 
-    `--schedule all` compares every schedule there is. -o writes .npz (the trace), .perfetto.json, .svg, .program.
+    `--schedule all` compares every schedule there is, `search` finds others; -o frontier.svg draws span against peak.
+    -o of one schedule writes .npz (the trace), .perfetto.json, .svg, .program.
     """
     from meshwright import api
+    from meshwright.cli.schedule_table import is_table, schedule_table
     from meshwright.specs.error import SpecError
 
     if iterations is not None and iterations < 1:
         raise SpecError(f"--iterations {iterations}", allowed="1 or more")
     counts: dict[str, Any] = {"stages": stages, "microbatches": microbatches, "chunks": chunks}
     choices: dict[str, Any] = {"times": _times(times), "comm": comm, "split": split, "recompute": recompute}
-    given = _one_of(what, schedule)
-    if given == ALL_SCHEDULES:
-        return _all_schedules({**counts, **choices}, iterations)
-    subject = api.subject(given, **counts, **choices, cluster=cluster, extrapolate=extrapolate)
+    names = schedule or []
+    given = _one_of(what, names[0] if names else None)
+    if what is None and is_table(names, memory_cap):
+        if cluster is not None:
+            raise SpecError("schedules were given with --cluster", next="leave it out, or give a plan")
+        return schedule_table(
+            out,
+            names,
+            memory_cap,
+            trace_figures,
+            iterations=iterations,
+            stage_times=stage_times,
+            **counts,
+            **choices,
+        )
+    if memory_cap is not None:
+        raise SpecError(f"{given} with --memory-cap", allowed="--schedule NAME, all or search")
+    if stage_times is not None:
+        subject = _stage_timed(given, stage_times, counts, choices)
+    else:
+        subject = api.subject(given, **counts, **choices, cluster=cluster, extrapolate=extrapolate)
     trace = api.simulate(subject, iterations=iterations)
     return trace_result(trace, subject)
+
+
+def _stage_timed(given: str, path: str, counts: dict[str, Any], choices: dict[str, Any]) -> Subject:
+    """One schedule with a table of stage times; as many devices as it has rows, unless they were said."""
+    from meshwright import api
+    from meshwright.api.schedule_comparison import read_times, with_stage_times
+
+    times = read_times(path, choices["times"], choices["comm"])
+    counts = {**counts, "stages": counts["stages"] or times.num_stages}
+    return with_stage_times(api.subject(given, **counts, **choices), times)
 
 
 def trace_result(trace: Trace, subject: Subject) -> Result:
@@ -256,43 +301,6 @@ def _verdict_view(proof: Check) -> list[Any]:
     if proof.error is not None:
         lines += [Text(""), Text(f"{type(proof.error).__name__}: {proof.error}")]
     return lines
-
-
-def _all_schedules(choices: Mapping[str, Any], iterations: int | None) -> Result:
-    """Every schedule with the same counts and times, in one table; what a schedule refuses is said in its row."""
-    from meshwright import api, catalog
-    from meshwright.specs.error import MeshwrightError
-
-    rows: list[dict[str, Any]] = []
-    refused: MeshwrightError | None = None
-    for name in catalog.names("schedules"):
-        counts = dict(choices)
-        try:
-            if catalog.find_schedule(name).num_chunks == 1:
-                counts["chunks"] = None  # --chunks is for the schedules that have any
-            subject = api.subject(name, **counts)
-            trace = api.simulate(subject, iterations=iterations)
-        except MeshwrightError as error:
-            rows.append({"schedule": name, "error": str(error)})
-            refused = error
-            continue
-        rows.append({"schedule": name, **trace_figures(trace, subject)})
-    if refused is not None and all("error" in row for row in rows):
-        raise refused  # what all of them refuse is the user's, not a schedule's
-    rows.sort(key=lambda row: row.get("device_time", float("inf")))
-    shown = [
-        {
-            "schedule": row["schedule"],
-            "chunks": row.get("chunks"),
-            "span": _number(row.get("span")),
-            "device time": _number(row.get("device_time")),
-            "bubble": "-" if "bubble" not in row else f"{100 * row['bubble']:.1f} %",
-            "peak activations": row.get("error") or _activations(row["peak_activations"]),
-        }
-        for row in rows
-    ]
-    explained = ["times are those given, or 1,1,1: B = I + W, R = F, a chunk costs its share of a stage"]
-    return Result({"schedules": rows}, [table_of(shown)], explanation=explained)
 
 
 def _trace_page(trace: Trace, subject: Subject) -> Any:

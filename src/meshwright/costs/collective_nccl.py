@@ -57,6 +57,7 @@ class NcclCollectives:
 
     cluster: ClusterSpec
     profile: CollectiveProfile = field(default_factory=packaged_profile)
+    _placements: dict[tuple[int, ...], _Placement] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.cluster.devices[0].host == "in_order":
@@ -106,6 +107,12 @@ class NcclCollectives:
         return _rail_flows(placement.nodes, wire_bytes)
 
     def _placement(self, devices: tuple[int, ...]) -> _Placement:
+        """The devices by node; remembered, as the same groups exchange again and again."""
+        if devices not in self._placements:
+            self._placements[devices] = self._placed(devices)
+        return self._placements[devices]
+
+    def _placed(self, devices: tuple[int, ...]) -> _Placement:
         size = self.cluster.levels[0].num_devices
         nodes: dict[int, list[int]] = {}
         for device in devices:

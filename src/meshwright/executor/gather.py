@@ -25,7 +25,8 @@ ENGINE = "executed"
 
 @dataclass(frozen=True)
 class Iteration:
-    """One finished iteration: loss in nats per token, norm of all gradients, tokens of all replicas, seconds.
+    """One finished iteration: loss in nats per token, norm of all gradients (before clipping), tokens of all replicas,
+    seconds, and how many steps of a rank's parameter groups were taken back (`PostValidate`).
 
     The first one includes the start of the job. ``end_s`` is on the machine's monotonic clock.
     """
@@ -36,6 +37,7 @@ class Iteration:
     tokens: int
     seconds: float
     end_s: float
+    num_undone: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -69,6 +69,11 @@ class Row:
         return tuple(found)
 
 
+def reads_of_kind(row: Row, inputs: Sequence[Any], kind: str) -> list[tuple[ValueName, Any]]:
+    """Name and value of everything of a kind that a row reads, in the order of its effect."""
+    return [(names[0], value) for names, value in zip(row.reads, inputs) if names and names[0].kind == kind]
+
+
 class Pending(NamedTuple):
     """What a handler returns that has posted an exchange and not waited for it; ``wait()`` gives the outputs."""
 

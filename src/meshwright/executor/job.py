@@ -19,6 +19,7 @@ from meshwright.executor.rank_list import ShapeOf
 from meshwright.executor.training import Training
 from meshwright.ir.program import Program
 from meshwright.ir.text import from_text, to_text
+from meshwright.lowering.stage_edge import edges_of
 from meshwright.specs.error import ExecutionError
 
 SCHEMA = 1
@@ -67,6 +68,20 @@ class Job:
         given, needed = len(training.layers_per_stage), self.program.tables.num_stages
         if given != needed:
             raise ExecutionError(f"layers are given for {given} stages, the program has {needed}")
+        names = {self.program.tables.effects[e].name for e in set(self.program.columns.effect.tolist())}
+        if training.optimizer.clip_norm is not None and "STEP" in names and "NORM" not in names:
+            raise ExecutionError(
+                f"the optimizer clips at norm {training.optimizer.clip_norm}, and no instruction sums the norm of all ranks",
+                allowed="OptimizerConfig(clip_norm=None)",
+                next="or build the program with ClipGradients() behind OptimizerStep()",
+            )
+        wanted, found = training.stage_edges(), edges_of(self.program)
+        if wanted != found:
+            raise ExecutionError(
+                f"the program has the edges {[tuple(edge) for edge in found]} beside its paths, the training needs "
+                f"{[tuple(edge) for edge in wanted]}",
+                next="build the program with ConnectStages(training.stage_edges())",
+            )
 
     @staticmethod
     def of(program: Program, iterations: int, **fields: Any) -> Job:

@@ -100,6 +100,7 @@ class Run:
             tokens=sum(microbatch.tokens for microbatch in tables.microbatches) * replicas,
             seconds=end_s - before_s,
             end_s=end_s,
+            num_undone=int(sum(row.get("num_undone", 0) for row in rows)),
         )
         self.finished.append(finished)
         if progress is not None:

@@ -1,4 +1,4 @@
-"""Handlers of training: F, R, B, I, W, REDUCE_GRAD and STEP on a stage of a decoder.
+"""Handlers of training: F, R, B, I, W and REDUCE_GRAD on a stage of a decoder.
 
 Shapes: B samples, S tokens, E hidden size, V vocabulary.
 """
@@ -11,85 +11,100 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwright.executor.handler import Pending, Row, handles
+import meshwright.executor.step_stage  # noqa: F401 - registers handlers
+from meshwright.executor.handler import Pending, Row, handles, reads_of_kind
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
 from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, deferring, registering
+from meshwright.executor.vocabulary_stage import read_of_kind, writes_kind
+from meshwright.lowering.stage_edge import SKIP, SKIP_GRADIENT
 
 
 class Saved:
-    """What a forward keeps for its backward: the input as a leaf of the graph, the graph's end, and the queue for W.
+    """What a forward keeps for its backward: the inputs as leaves of the graph, the graph's end, and the queue for W.
 
-    The end is a number without data of the output's size: the output itself is free once it has been sent.
+    The end is a number without data of the output's size: the output itself is free once it has been sent. ``received``:
+    inputs from stages beside the path.
     """
 
-    __slots__ = ("x", "end", "gradient", "queue")
+    __slots__ = ("x", "received", "end", "gradients", "queue")
 
-    def __init__(self, x: Tensor, queue: WeightGradientQueue) -> None:
-        self.x, self.queue = x, queue
+    def __init__(self, x: Tensor, received: tuple[Tensor, ...], queue: WeightGradientQueue) -> None:
+        self.x, self.received, self.queue = x, received, queue
         self.end: Tensor | None = None
-        self.gradient: Tensor | None = None
+        self.gradients: tuple[Tensor | None, ...] = ()
 
-    def run_backward(self, gradient: Tensor | None) -> Tensor | None:
-        """Backward of the whole graph; the gradient of the input, where the input is no token. Frees the graph."""
-        end, x = self.end, self.x
+    def run_backward(self, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Backward of the whole graph from the gradients of its outputs; those of the input, where the input is no token,
+        and of what was received. Frees the graph.
+        """
+        end, x, received = self.end, self.x, self.received
         assert end is not None, "one backward for each forward: the program's values see to it"
-        self.gradient, self.end, self.x = gradient, None, x[:0].detach()
+        self.gradients, self.end, self.x, self.received = gradients, None, x[:0].detach(), ()
         torch.autograd.backward(end)
-        self.gradient = None
-        return x.grad
+        self.gradients = ()
+        return x.grad, *(leaf.grad for leaf in received)
 
 
 class _End(torch.autograd.Function):
-    """Ends a graph in a number; its backward takes the output's gradient from `Saved`."""
+    """Ends a graph in a number; its backward takes the outputs' gradients from `Saved`."""
 
     @staticmethod
-    def forward(ctx: Any, y_BSE: Tensor, saved: Saved) -> Tensor:
+    def forward(ctx: Any, saved: Saved, y_BSE: Tensor, *given: Tensor) -> Tensor:
         ctx.saved = saved
         return y_BSE.new_zeros(())
 
     @staticmethod
-    def backward(ctx: Any, one: Tensor) -> tuple[Tensor | None, None]:
-        gradient, ctx.saved.gradient = ctx.saved.gradient, None
-        return gradient, None
+    def backward(ctx: Any, one: Tensor) -> tuple[Tensor | None, ...]:
+        gradients, ctx.saved.gradients = ctx.saved.gradients, ()
+        return None, *gradients
 
 
-def _forward(context: Any, row: Row, x_BSE: Tensor | None) -> tuple[Tensor, Saved]:
-    """Output of a stage (its share of the loss on the last hop) and, with gradients enabled, what backward needs."""
-    state = context.training
-    if x_BSE is None:
-        x = state.data(row.microbatch, context.device)[0]
-    else:
-        x = x_BSE.detach()
-        x.requires_grad_(torch.is_grad_enabled())
-    saved = Saved(x, WeightGradientQueue(row.text))
+def _forward(context: Any, row: Row, inputs: Sequence[Any]) -> tuple[Tensor, tuple[Tensor, ...], Saved]:
+    """Output of a stage (its share of the loss on the last hop), what stages beside the path read, and, with gradients
+    enabled, what backward needs.
+    """
+    state, x_BSE = context.training, _input(row, inputs)
+    x = state.data(row.microbatch, context.device)[0] if x_BSE is None else _leaf(x_BSE)
+    received = tuple(_leaf(value) for _, value in reads_of_kind(row, inputs, SKIP.name))
+    saved = Saved(x, received, WeightGradientQueue(row.text))
     with registering(saved.queue):
-        y = state.stages[row.stage](x, state.keys(row.microbatch))
-        if row.is_last:
-            targets_BS = state.data(row.microbatch, context.device)[1]
+        y, given = state.apply(row.stage, row.microbatch, x, received, context.device)
+        if row.is_last and state.shard is None:
+            targets_BS = state.data(row.microbatch, context.device)[1][:, -y.shape[1] :]
             y = saved.end = token_cross_entropy(y, targets_BS, state.token_weight(row.microbatch))
         elif torch.is_grad_enabled():
-            saved.end = _End.apply(y, saved)  # type: ignore[no-untyped-call]
-    return y.detach(), saved
+            saved.end = _End.apply(saved, y, *given)  # type: ignore[no-untyped-call]
+    return y.detach(), tuple(value.detach() for value in given), saved
+
+
+def _leaf(value: Tensor) -> Tensor:
+    """A value of another stage, as a leaf of this one's graph."""
+    return value.detach().requires_grad_(torch.is_grad_enabled())
 
 
 @handles("F")
 def forward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Forward of one microbatch; without ``saved`` among its writes it keeps nothing (recompute)."""
-    keeps = len(row.writes) > 1
-    with torch.set_grad_enabled(keeps):
-        y, saved = _forward(context, row, inputs[0])
-    output: Tensor | None = y
-    if row.is_last:
-        state, output = context.training, None
+    with torch.set_grad_enabled(writes_kind(row, "saved")):
+        y, given, saved = _forward(context, row, inputs)
+    state = context.training
+    if row.is_last and state.shard is None:
         state.loss = y if state.loss is None else state.loss + y
-    return (output, saved) if keeps else (output,)
+    values = {"activation": y, "output": y, "saved": saved}
+    return row.outputs(lambda name: given[name.part] if name.kind == SKIP.name else values[name.kind])
+
+
+def _input(row: Row, inputs: Sequence[Any]) -> Tensor | None:
+    """What a stage works on; None: tokens, which no instruction moves."""
+    x_BSE: Tensor | None = inputs[0] if inputs[0] is not None else read_of_kind(row, inputs, "input")
+    return x_BSE
 
 
 @handles("R")
 def recompute(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """The forward again, with the same draws, for what it did not keep."""
     with torch.enable_grad():
-        _, saved = _forward(context, row, inputs[0])
+        _, _, saved = _forward(context, row, inputs)
     return (saved,)
 
 
@@ -98,7 +113,34 @@ def backward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradients of input and weights at once."""
     gradients = context.training.live_gradients(row.stage)
     saved: Saved = inputs[0]
-    return saved.run_backward(inputs[1]), gradients
+    gradient, *received = saved.run_backward(*_output_gradients(context, row, inputs))
+    return (gradient, gradients, *_more_gradients(row, gradient, received))
+
+
+def _output_gradients(context: Any, row: Row, inputs: Sequence[Any]) -> tuple[Tensor | None, ...]:
+    """What a backward starts from: the output's gradient (None: the loss, which its own forward made), then that of every
+    output which stages beside the path read, summed over these in the order of its edges.
+    """
+    gradient: Tensor | None = inputs[1]
+    if gradient is None:
+        gradient = read_of_kind(row, inputs, "output_gradient")
+    sums: dict[int, Tensor] = {}
+    outputs: tuple[int, ...] = context.training.outputs_of_edges.get(row.stage, ())
+    for name, value in reads_of_kind(row, inputs, SKIP_GRADIENT.name):
+        output = outputs[name.part]
+        sums[output] = sums[output] + value if output in sums else value
+    return gradient, *(sums[output] for output in sorted(sums))
+
+
+def _more_gradients(
+    row: Row, gradient: Tensor | None, received: Sequence[Tensor | None]
+) -> tuple[Tensor | None, ...]:
+    """What a backward's effect writes behind its first two values: the gradients of what it received beside the path; for
+    a split embedding its input's once more.
+    """
+    rest = iter(received)
+    kinds = (names[0].kind if names else "" for names in row.writes[2:])
+    return tuple(next(rest) if kind == SKIP_GRADIENT.name else gradient for kind in kinds)
 
 
 @handles("I")
@@ -106,8 +148,8 @@ def input_gradient(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[An
     """Gradient of the input now; what the weights' gradients need goes on the queue."""
     saved: Saved = inputs[0]
     with deferring(saved.queue):
-        gradient = saved.run_backward(inputs[1])
-    return gradient, saved.queue
+        gradient, *received = saved.run_backward(*_output_gradients(context, row, inputs))
+    return (gradient, saved.queue, *_more_gradients(row, gradient, received))
 
 
 @handles("W")
@@ -131,15 +173,3 @@ def reduce_gradients(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
         return (gradient,)
 
     return Pending(wait)
-
-
-@handles("STEP")
-def step(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
-    """The optimizer's step on the groups that the row writes, and the end of their gradients."""
-    state = context.training
-    stepped = {name.index for names in row.writes for name in names or () if name.kind == "parameter"}
-    for g in sorted(stepped & state.gradients.keys()):
-        state.count(g)
-        state.steps[g].run()
-        state.gradients[g].end()
-    return row.outputs(lambda name: state.gradients.get(name.index))

@@ -18,6 +18,14 @@ from meshwright.executor.handler import ValueName
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.randomness import keyed_generator, random_key
 from meshwright.ir.program import Program
+from meshwright.lowering.stage_edge import (
+    SKIP,
+    SKIP_GRADIENT,
+    LayerEdge,
+    StageEdge,
+    encoder_edges,
+    skip_edges,
+)
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model import ModelSpec
 
@@ -61,8 +69,11 @@ class Training:
     """What a training job is besides its program. ``data``: "standard_library", "random", or a folder or file of text.
 
     ``data_axes``: axes along which the data differ. ``records_gradients``: return every gradient of every iteration.
-    ``first_step``: number of the first iteration, which keys the data. Clipping by the norm of all ranks would need an
-    exchange that programs do not have yet, so the optimizer must not clip.
+    ``layer_edges``: layers that read the outputs of earlier layers (long skips); ``num_encoder_layers``: the first layers
+    are an encoder's, the others attend to its output, and the loss is over the second half of each window. Either needs a
+    program with the edges that `stage_edges` gives (`ConnectStages`).
+    ``first_step``: number of the first iteration, which keys the data. An optimizer that clips needs a program that sums the
+    norm of all ranks (`ClipGradients`).
     """
 
     model: ModelSpec
@@ -76,18 +87,31 @@ class Training:
     data_axes: tuple[str, ...] = ("dp",)
     records_gradients: bool = False
     records_parameters: bool = True
+    layer_edges: tuple[LayerEdge, ...] = ()
+    num_encoder_layers: int = 0
 
     def __post_init__(self) -> None:
-        if self.optimizer.clip_norm is not None:
-            raise ExecutionError(
-                f"the optimizer clips at norm {self.optimizer.clip_norm}, and no instruction sums the norm of all ranks",
-                allowed="OptimizerConfig(clip_norm=None)",
-            )
         if sum(self.layers_per_stage) != self.model.num_layers:
             raise ExecutionError(
                 f"stages of {self.layers_per_stage} layers hold {sum(self.layers_per_stage)}",
                 allowed=f"the model's {self.model.num_layers}",
             )
+        if self.num_encoder_layers and (self.layer_edges or self.sequence_length % 2):
+            raise ExecutionError(
+                f"an encoder-decoder with {len(self.layer_edges)} long skips, windows of {self.sequence_length}",
+                allowed="no long skips, and windows of an even number of tokens",
+            )
+
+    def stage_edges(self) -> tuple[StageEdge, ...]:
+        """What its stages read of each other beside the path. Raises PlanError where the layers cannot be cut like this."""
+        if self.num_encoder_layers:
+            return encoder_edges(self.num_encoder_layers, self.layers_per_stage)
+        return skip_edges(self.layer_edges, self.layers_per_stage)
+
+    @property
+    def tokens_per_target(self) -> int:
+        """Tokens of a window for each that the loss is over."""
+        return 2 if self.num_encoder_layers else 1
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a file."""
@@ -105,6 +129,7 @@ class Training:
                 "optimizer": OptimizerConfig(**optimizer),
                 "layers_per_stage": tuple(given["layers_per_stage"]),
                 "data_axes": tuple(given["data_axes"]),
+                "layer_edges": tuple(LayerEdge(*edge) for edge in given["layer_edges"]),
             }
         )
 
@@ -133,6 +158,7 @@ class Training:
 
     def shape_of(self, counts: Sequence[int], name: ValueName) -> tuple[int, ...] | None:
         """Shape of what stages exchange: hidden states and their gradients, [B, S, E]."""
-        if name.kind not in ("activation", "gradient"):
+        if name.kind not in ("activation", "gradient", SKIP.name, SKIP_GRADIENT.name):
             return None
-        return (counts[name.microbatch], self.sequence_length, self.model.hidden_size)
+        length = self.sequence_length // self.tokens_per_target
+        return (counts[name.microbatch], length, self.model.hidden_size)

@@ -17,6 +17,7 @@ from meshwright.lowering.parameter_group import (
     num_stepped_parameters,
     reduction_algorithms,
 )
+from meshwright.lowering.plan_pass import check_passes, connect_stages, norm_passes, place_receives
 from meshwright.lowering.recompute import REMADE, Recompute
 from meshwright.lowering.recomputed_part import is_partly_recomputed, is_recomputed
 from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
@@ -28,10 +29,10 @@ from meshwright.lowering.saved_size import (
 )
 from meshwright.lowering.sharding import GatherParameters, Unshard
 from meshwright.lowering.split_backward import SplitBackward
+from meshwright.lowering.stage_edge import with_sizes_beside
 from meshwright.lowering.transfer import Transfers
 from meshwright.lowering.work import works
 from meshwright.schedules.order import Schedule
-from meshwright.specs.error import PlanError
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.plan import Plan
 from meshwright.specs.saved import boundary_bytes_per_token
@@ -51,11 +52,7 @@ def lower(
         PlanError: the plan asks for what lowering does not do yet; the message says what.
         ScheduleError: the schedule returned something that is no order of the plan's stages and microbatches.
     """
-    if plan.passes:
-        raise PlanError(
-            f"the plan names passes {[p.name for p in plan.passes]}",
-            allowed="recompute and split_backward as fields",
-        )
+    check_passes(plan)
     counts = tuple(pieces) if pieces is not None else (1,) * plan.num_stages
     stages = piece_layers(plan.stages(), counts)
     held = held_groups(plan, stages)
@@ -64,6 +61,9 @@ def lower(
         program = SplitBackward()(program)
     if plan.recompute == "full":
         program = _recompute(plan, stages)(program)
+    connect = connect_stages(plan, counts)
+    if connect is not None:
+        program = with_sizes_beside(connect(program))
     if step:
         is_beside, sizes = "reduce" in plan.overlap, gradient_sizes(plan, held)
         program = program.with_tables(sizes=tuple(dict.fromkeys(sizes.values())))
@@ -73,10 +73,15 @@ def lower(
     program = Transfers()(program)
     if step:
         program = OptimizerStep()(program)
+        for norm_pass in norm_passes(plan):
+            program = norm_pass(program)
     if step and plan.sharding in ("zero1", "zero2"):
         program = GatherParameters(gather_exchanges(held), "gather" in plan.overlap)(program)
     if plan.sharding == "zero3":
         program = Unshard(gather_exchanges(held))(program)
+    place = place_receives(plan)
+    if place is not None:
+        program = place(program)
     return with_works(program, works(plan, stages, num_stepped_parameters(program, held)))
 
 

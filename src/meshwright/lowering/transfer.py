@@ -12,6 +12,7 @@ from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Exchange
 from meshwright.ir.vocabulary import NAMES
 from meshwright.lowering.order import FIRST_AXIS, with_effects
+from meshwright.lowering.stage_edge import moves_beside
 from meshwright.specs.error import ScheduleError
 
 Ints = NDArray[Any]
@@ -20,7 +21,8 @@ COMPUTES_AHEAD = 1  # a receive stands at least this many computes before its us
 
 @dataclass(frozen=True)
 class Transfers:
-    """Insert SEND_F, RECV_F, SEND_B, RECV_B wherever a hop is on another device than the one before it.
+    """Insert SEND_F, RECV_F, SEND_B, RECV_B wherever a hop is on another device than the one before it, and the same for
+    what stages read of others beside the path (`ConnectStages`), once for each device that reads it.
 
     One stream a peer and direction. The receives from a peer stand in the order of its sends, each at least one compute
     before its use: no legal order of computes then deadlocks, on one host thread or many.
@@ -30,26 +32,35 @@ class Transfers:
 
     def __call__(self, program: Program) -> Program:
         """The program with its sends and receives."""
-        edges = [_edges(program, ("F",), +1), _edges(program, ("B", "I"), -1)]
-        sender, receiver, toward = (np.concatenate([edge[k] for edge in edges]) for k in range(3))
-        if not len(sender):
+        along = [_edges(program, ("F",), +1), _edges(program, ("B", "I"), -1)]
+        sender, receiver, toward = (np.concatenate([edge[k] for edge in along]) for k in range(3))
+        beside = moves_beside(program)
+        if not len(sender) and not beside.rows:
             return program
-        order = np.argsort(sender, kind="stable")
-        sender, receiver, toward = sender[order], receiver[order], toward[order]
         program, effects = with_effects(
-            program, *(NAMES[n].effect for n in ("SEND_F", "RECV_F", "SEND_B", "RECV_B"))
+            program, *(NAMES[n].effect for n in ("SEND_F", "RECV_F", "SEND_B", "RECV_B")), *beside.effects
+        )
+        number, backward, rows = (
+            np.array(effects),
+            2 * (toward < 0),
+            np.array(beside.rows, dtype=np.int64).reshape(-1, 5).T,
+        )
+        sender, receiver = np.concatenate([sender, rows[0]]), np.concatenate([receiver, rows[1]])
+        send = number[np.concatenate([backward, 4 + rows[2]])]
+        receive = number[np.concatenate([backward + 1, 4 + rows[3]])]
+        part = np.concatenate([np.zeros_like(toward), rows[4]])
+        order = np.argsort(sender, kind="stable")
+        sender, receiver, send, receive, part = (
+            column[order] for column in (sender, receiver, send, receive, part)
         )
         source, target = (
             program.list_of_row[sender].astype(np.int64),
             program.list_of_row[receiver].astype(np.int64),
         )
         program, exchange, streams = _with_classes(program, source, target)
-        before = _receive_places(program, source, target, receiver)
-        backward = (toward < 0).astype(np.int64)
-        sends = _rows(program, sender, np.array(effects)[2 * backward], streams["send"][target], exchange)
-        receives = _rows(
-            program, receiver, np.array(effects)[2 * backward + 1], streams["receive"][source], exchange
-        )
+        before = receive_places(program, source, target, receiver)
+        sends = _rows(program, sender, send, streams["send"][target], exchange, part)
+        receives = _rows(program, receiver, receive, streams["receive"][source], exchange, part)
         return program.inserted(
             np.concatenate([sender + 1, before]),
             np.concatenate([source, target]),
@@ -58,7 +69,7 @@ class Transfers:
 
 
 def _edges(program: Program, names: tuple[str, ...], toward: int) -> tuple[Ints, Ints, Ints]:
-    """Producer row, first reading row and direction of every value that crosses devices."""
+    """Producer row, first reading row and direction of every value that crosses devices along its path."""
     t, c = program.tables, program.columns
     chosen = np.isin(c.effect, [e for e, effect in enumerate(t.effects) if effect.name in names])
     rows = np.flatnonzero(chosen)
@@ -100,7 +111,7 @@ def _with_classes(program: Program, source: Ints, target: Ints) -> tuple[Program
     return program, first + inverse, streams
 
 
-def _receive_places(program: Program, source: Ints, target: Ints, receiver: Ints) -> Ints:
+def receive_places(program: Program, source: Ints, target: Ints, receiver: Ints) -> Ints:
     """Row before which each receive stands: one compute before the earliest use among this and all later sends of the
     peer, so that receives keep the order of the sends. Transfers come in the order of their sends."""
     first = program.offsets[target]
@@ -114,7 +125,7 @@ def _receive_places(program: Program, source: Ints, target: Ints, receiver: Ints
     return result
 
 
-def _rows(program: Program, of: Ints, effect: Ints, stream: Ints, exchange: Ints) -> Columns:
+def _rows(program: Program, of: Ints, effect: Ints, stream: Ints, exchange: Ints, part: Ints) -> Columns:
     """New rows with the stage, hop and microbatch of the rows they serve."""
     c = program.columns
     return Columns.of(
@@ -125,4 +136,5 @@ def _rows(program: Program, of: Ints, effect: Ints, stream: Ints, exchange: Ints
         microbatch=c.microbatch[of],
         stream=stream,
         exchange=exchange,
+        part=part,
     )

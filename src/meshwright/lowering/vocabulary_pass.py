@@ -1,18 +1,14 @@
-"""SplitVocabulary: both vocabulary layers divided among all devices of a pipeline, as passes S and T of their own.
+"""SplitVocabulary: both vocabulary layers divided among all devices of a pipeline, as passes of their own.
 
-    LOOKUP  each device's rows of the embedding         SUM_INPUT         their sum, to the first stage
-    S       each device's logits and local softmax      SHARE_OUTPUT      the last stage's output, to all
-    T       what needs the whole softmax                SUM_SOFTMAX       maximum, sum and the target's logit
-    SCATTER gradient of each device's embedding rows    SUM_OUTPUT_GRAD   of the partial input gradients, two barriers only
-                                                        SHARE_INPUT_GRAD  the first stage's input gradient, to all
-
-With one barrier S also makes both halves of the input gradient, before the softmax is known, and SUM_SOFTMAX sums them:
-T makes the weight gradient only. With two, T makes both gradients and SUM_OUTPUT_GRAD follows (Yeung et al. 2024,
-arXiv 2411.05288). Every exchange has a stream of its own, in the order of the microbatches at all ends.
+What they are stands in `vocabulary_effect`, where they go here: by the times of the computes alone, S of a microbatch stands
+behind the compute that its device runs when the last stage's output is ready, T behind S of the next microbatch, LOOKUP
+one compute before the first forward, SCATTER behind the compute that runs when the input's gradient is ready. For 1F1B
+this is the rule of Yeung et al. 2024 (arXiv 2411.05288): per stage, S before or behind the forward of its period.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -21,10 +17,31 @@ from numpy.typing import NDArray
 
 from meshwright.ir.program import Columns, Program
 from meshwright.ir.replay import replay_program
-from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern, ValueBytes, ValueKind
-from meshwright.ir.vocabulary import register_name, register_value_kind
+from meshwright.ir.table import Duty, Effect, Exchange, Kind, ValueBytes
 from meshwright.lowering.order import FIRST_AXIS, with_effects
 from meshwright.lowering.transfer import Transfers
+from meshwright.lowering.vocabulary_effect import (
+    ALGORITHMS,
+    COMPUTES,
+    KINDS,
+    LOOKUP,
+    SCATTER,
+    SHARE_INPUT_GRAD,
+    SHARE_INPUT_GRAD_HERE,
+    SHARE_OUTPUT,
+    SHARE_OUTPUT_HERE,
+    SUM_BOTH,
+    SUM_BOTH_HERE,
+    SUM_INPUT,
+    SUM_INPUT_HERE,
+    SUM_OUTPUT_GRAD,
+    SUM_OUTPUT_GRAD_HERE,
+    SUM_SOFTMAX,
+    T_WHOLE,
+    S,
+    T,
+    value,
+)
 from meshwright.specs.error import ProgramError
 
 Algorithm = Literal["one_barrier", "two_barriers"]
@@ -32,57 +49,10 @@ Algorithm = Literal["one_barrier", "two_barriers"]
 DELAYS: dict[Algorithm, int] = {"one_barrier": 1, "two_barriers": 2}
 # In units of a forward, for the order only: which compute runs when an output is ready.
 TEXTBOOK_SECONDS = (("F", 1.0), ("R", 1.0), ("I", 1.0), ("W", 1.0), ("B", 2.0))
-TOLERANCE = 1e-9  # of times that are sums of the same few numbers
+DIGITS, TOLERANCE = 9, 1e-9  # to which times are equal that are sums of the same few numbers
 LOSS_BYTES = 4.0  # of a logit: the softmax is in float32
 NORMALIZER_BYTES = 3 * LOSS_BYTES  # maximum, sum and the target's logit of a token
-ALGORITHMS = {
-    "SUM_INPUT": "all_reduce", "SHARE_OUTPUT": "broadcast", "SUM_SOFTMAX": "all_reduce",
-    "SUM_OUTPUT_GRAD": "all_reduce", "SHARE_INPUT_GRAD": "broadcast",
-}  # fmt: skip
 FORWARDS, BACKWARDS = ("F", "R"), ("B", "I")
-KINDS = (
-    *("output", "softmax", "normalizer", "output_part", "output_gradient"),
-    *("input_part", "input", "input_gradient"),
-)
-for _kind in KINDS:
-    register_value_kind(ValueKind(_kind, index="none"))
-
-
-def _value(kind: str, when: str = "always") -> Pattern:
-    return Pattern(kind, index="none", when=when)
-
-
-_PARAMETERS, _GRADIENTS = Pattern("parameter", index="groups"), Pattern("weight_gradient", index="groups")
-
-
-def _collective(name: str, read: str, moved: str, *writes: str) -> Effect:
-    reads = (_value(read),) if read else ()
-    return Effect(Kind.COLLECTIVE, name, reads, tuple(map(_value, writes)), _value(moved))
-
-
-LOOKUP = Effect(Kind.COMPUTE, "LOOKUP", (_PARAMETERS,), (_value("input_part"),))
-S = Effect(Kind.COMPUTE, "S", (_value("output"), _PARAMETERS), (_value("softmax"),))
-T = Effect(Kind.COMPUTE, "T", (_value("output"), _value("softmax"), _value("normalizer")), (_GRADIENTS,))
-T_WHOLE = T._replace(reads=(*T.reads, _PARAMETERS), writes=(_GRADIENTS, _value("output_part")))
-SCATTER = Effect(Kind.COMPUTE, "SCATTER", (_value("input_gradient"),), (_GRADIENTS,))
-SUM_INPUT = _collective("SUM_INPUT", "input_part", "input")
-SHARE_OUTPUT = _collective("SHARE_OUTPUT", "", "output", "output")
-SUM_SOFTMAX = _collective("SUM_SOFTMAX", "softmax", "normalizer", "normalizer")
-SUM_OUTPUT_GRAD = _collective("SUM_OUTPUT_GRAD", "output_part", "output_gradient")
-SHARE_INPUT_GRAD = _collective("SHARE_INPUT_GRAD", "", "input_gradient", "input_gradient")
-# what the device of the first or last stage does instead, and every device where there is one barrier
-SUM_INPUT_HERE = _collective("SUM_INPUT", "input_part", "input", "input")
-SHARE_OUTPUT_HERE = _collective("SHARE_OUTPUT", "output", "output", "output")
-SUM_BOTH = _collective("SUM_SOFTMAX", "softmax", "output_gradient", "normalizer")
-SUM_BOTH_HERE = _collective("SUM_SOFTMAX", "softmax", "output_gradient", "normalizer", "output_gradient")
-SUM_OUTPUT_GRAD_HERE = _collective("SUM_OUTPUT_GRAD", "output_part", "output_gradient", "output_gradient")
-SHARE_INPUT_GRAD_HERE = _collective("SHARE_INPUT_GRAD", "input_gradient", "input_gradient", "input_gradient")
-
-COMPUTES = (LOOKUP, S, T, SCATTER)
-for _effect in COMPUTES:
-    register_name(_effect, per="path")
-for _effect in (SUM_INPUT, SHARE_OUTPUT, SUM_SOFTMAX, SUM_OUTPUT_GRAD, SHARE_INPUT_GRAD):
-    register_name(_effect)
 
 
 class _Event(NamedTuple):
@@ -122,23 +92,25 @@ class SplitVocabulary:
             raise ProgramError(
                 f"a vocabulary is split with {self.algorithm!r}; one of {', '.join(DELAYS)} is allowed"
             )
-        program = delayed(program, DELAYS[self.algorithm])
+        program = delayed(program, DELAYS[self.algorithm], dict(self.seconds))
         events = sorted(_Places(program, self).events(), key=lambda event: event[:5])
         return _with_bytes(_inserted(with_ends(program), events), self)
 
 
-def delayed(program: Program, num_microbatches: int) -> Program:
-    """The program with all that is no forward behind so many more microbatches of forwards of its device."""
+def delayed(program: Program, num_microbatches: int, seconds: Mapping[str, float]) -> Program:
+    """The program with all that is no forward later by the time in which a device computes so many microbatches.
+
+    Lists are in the order of the times that result. All that depends on each other keeps its order in time, so no order
+    that runs becomes one that does not.
+    """
     names = names_of(program)
-    orders = []
-    for low, high in zip(program.offsets[:-1].tolist(), program.offsets[1:].tolist(), strict=True):
-        is_forward = names[low:high] == "F"
-        before = np.cumsum(is_forward) - is_forward
-        total = int(is_forward.sum())
-        later = num_microbatches * total // max(1, len(program.tables.microbatches))
-        place = np.where(is_forward, before, np.minimum(before + later, total))
-        orders.append(low + np.lexsort((is_forward, place)))
-    return program.reordered(np.concatenate(orders), program.offsets)
+    start, end = _times(program, names, seconds)
+    lists = program.list_of_row
+    busy = np.bincount(lists, weights=end - start, minlength=program.num_lists)
+    later_s = num_microbatches * float(busy.max(initial=0.0)) / max(1, len(program.tables.microbatches))
+    is_forward = names == "F"
+    due = np.round(np.where(is_forward, start, start + later_s), DIGITS)
+    return program.reordered(np.lexsort((is_forward, due, lists)), program.offsets)
 
 
 def with_ends(program: Program) -> Program:
@@ -147,11 +119,11 @@ def with_ends(program: Program) -> Program:
     for place, effect in enumerate(program.tables.effects):
         reads, writes = effect.reads, effect.writes
         if effect.name in FORWARDS:
-            reads = (*reads, _value("input", "first"))
-            writes = (*writes, _value("output", "last")) if effect.name == "F" else writes
+            reads = (*reads, value("input", "first"))
+            writes = (*writes, value("output", "last")) if effect.name == "F" else writes
         elif effect.name in BACKWARDS:
-            reads = (*reads, _value("output_gradient", "last"))
-            writes = (*writes, _value("input_gradient", "first"))
+            reads = (*reads, value("output_gradient", "last"))
+            writes = (*writes, value("input_gradient", "first"))
         program, (changed,) = with_effects(program, effect._replace(reads=reads, writes=writes))
         chosen = np.where(program.columns.effect == place, changed, chosen)
     return program.with_columns(effect=chosen)
@@ -261,7 +233,7 @@ class _Places:
 
 
 def _times(
-    program: Program, names: NDArray[Any], seconds: dict[str, float]
+    program: Program, names: NDArray[Any], seconds: Mapping[str, float]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Start and end of every compute, with free messages and without the vocabulary."""
     sent = Transfers()(program)
@@ -273,32 +245,38 @@ def _times(
 
 
 def _inserted(program: Program, events: list[_Event]) -> Program:
-    """The program with the new rows, each on the first stage of its device, and what is due of them."""
-    program, _ = with_effects(program, *dict.fromkeys(event.effect for event in events))
-    t = program.tables
-    path, num_devices = t.paths[0], program.axes[0].size
-    hop_of = {hop.device: place for place, hop in reversed(list(enumerate(path)))}
+    """The program with the new rows, each on the first stage of its device."""
     names = sorted({event.effect.name for event in events if event.effect.kind == Kind.COLLECTIVE})
-    per = "path" if len(path) == num_devices else "some"  # with several stages on a device: at most one of them
-    program = program.with_tables(
-        exchanges=(*t.exchanges, *(Exchange((FIRST_AXIS,), algorithm=ALGORITHMS[name]) for name in names)),
-        streams=(*t.streams, *(name.lower() for name in names)),
-        duties=(*t.duties, *(Duty(effect.name, per) for effect in COMPUTES)),
+    classes = [Exchange((FIRST_AXIS,), algorithm=ALGORITHMS[name]) for name in names]
+    program, effects = with_effects(program, *(event.effect for event in events))
+    program = _with_tables(program, names, classes)
+    t = program.tables
+    # -1 where there is none: on the compute stream, and no exchange
+    number = np.array([names.index(e.effect.name) if e.effect.name in names else -1 for e in events])
+    streams = np.array([*(t.streams.index(name.lower()) for name in names), 0])
+    exchanges = np.array([*(t.exchanges.index(each) for each in classes), -1])
+    hop_of = {hop.device: place for place, hop in reversed(list(enumerate(t.paths[0])))}
+    lists, hops = (
+        np.array(list(each)) for each in zip(*((e.device, hop_of[e.device]) for e in events), strict=True)
     )
-    effects = [t.effects.index(event.effect) for event in events]
-    number = np.array(
-        [names.index(e.effect.name) if e.effect.kind == Kind.COLLECTIVE else -1 for e in events]
-    )
-    lists = np.array([event.device for event in events])
-    hops = np.array([hop_of[event.device] for event in events])
     rows = Columns.of(
-        len(events), effect=effects, stage=np.array([hop.stage for hop in path])[hops], hop=hops,
-        microbatch=[event.microbatch for event in events],
-        stream=np.where(number < 0, 0, number + len(t.streams)),
-        exchange=np.where(number < 0, -1, number + len(t.exchanges)),
+        len(events), effect=effects, stage=np.array([hop.stage for hop in t.paths[0]])[hops], hop=hops,
+        microbatch=[event.microbatch for event in events], stream=streams[number], exchange=exchanges[number],
     )  # fmt: skip
     before = program.offsets[lists] + np.array([event.position for event in events])
     return program.inserted(before, lists, rows)
+
+
+def _with_tables(program: Program, names: list[str], classes: list[Exchange]) -> Program:
+    """The program with the exchanges' classes and streams, and what is due of the new computes."""
+    t = program.tables
+    # with several stages on a device the duty is not of each: then it is proven to be done at most once, and S by its readers
+    per = "path" if len(t.paths[0]) == program.axes[0].size else "some"
+    return program.with_tables(
+        exchanges=tuple(dict.fromkeys((*t.exchanges, *classes))),
+        streams=(*t.streams, *(name.lower() for name in names)),
+        duties=(*t.duties, *(Duty(effect.name, per) for effect in COMPUTES)),
+    )
 
 
 def _with_bytes(program: Program, options: SplitVocabulary) -> Program:

@@ -82,6 +82,8 @@ def _in_flight(part: Pipelines) -> Floats:
         return np.minimum(part.p - device[None, :], m).astype(float)
     if part.schedule == "interleaved_1f1b":
         return _interleaved_in_flight(part, device, m)
+    if part.schedule == "gpipe":  # all of them, exactly
+        return np.repeat(m.astype(float), part.p, axis=1)
     found = np.zeros((len(part.m), part.p * part.v))
     for own, shape in part.shapes():
         found[own] = AT_LEAST * shape.saved

@@ -96,6 +96,6 @@ def _shape(name: str, num_devices: int, num_chunks: int, num_microbatches: int) 
 def stage_devices(name: str, num_devices: int, num_chunks: int) -> tuple[int, ...]:
     """The device of every stage: a schedule's placement is in its lists."""
     found: dict[int, int] = {}
-    for device, row in enumerate(registered()[name].orders(num_devices, num_devices, num_chunks)):
+    for device, row in enumerate(registered()[name].orders(num_devices, 1, num_chunks)):
         found |= dict.fromkeys((compute.stage for compute in row), device)
     return tuple(found[stage] for stage in range(len(found)))

@@ -38,12 +38,14 @@ from meshwright.specs.workload import Workload
 # Candidates that are simulated: the closed form is within a few percent, so the best is among them.
 NUM_SIMULATED = 32
 LEAST_SIMULATED = 8  # before what the closed form says of the rest may end the search
-# How much too slow the closed form may be: no step of the tests' spaces was, by more. What it has ahead of the best by
-# more than this cannot become the best.
-TOO_SLOW = 1.2
+# A candidate whose closed form is behind the best simulated step by more than this, and by three times as much as the form
+# was too slow for any that was simulated, is not simulated, nor are those behind it.
+BEHIND, TIMES_TOO_SLOW = 1.05, 3.0
 # Of the closed form's bytes above the estimate's: sums of parameters are rounded up per piece.
 MEMORY_SLACK = 1e-4
-MIXED_SLACK = 0.03  # where blocks are of several kinds: the form takes the largest moment of any for every device
+MIXED_SLACK = (
+    0.03  # where blocks are of several kinds: the form takes the largest moment of any for every device
+)
 NUM_LAYER_WISE = 3  # of the best plans, whose stages are varied
 NUM_SHOWN = 10  # plans that a result prints
 NUM_REASONS = 3  # parts that are named where two plans are compared,
@@ -280,10 +282,12 @@ class _Trials:
         return True
 
     def _is_behind(self, number: int) -> bool:
-        """Is this candidate, and all behind it, so slow that none can be the best?"""
+        """Is this candidate, and all behind it, so slow that none is likely to be the best?"""
         if self._objective is Objective.MEMORY or len(self.plans) < LEAST_SIMULATED:
             return False
-        return bool(self._form.step_s[number] > TOO_SLOW * min(each.step.value for each in self.plans))
+        too_slow = max(each.closed_form_s / each.step.value - 1.0 for each in self.plans)
+        margin = max(BEHIND, 1.0 + TIMES_TOO_SLOW * too_slow)
+        return bool(self._form.step_s[number] > margin * min(each.step.value for each in self.plans))
 
     def _try(self, number: int, share: float, progress: Progress | None) -> None:
         plan, cluster = self._space.plan(number), self._space.cluster

@@ -102,5 +102,6 @@ def merged(operators: Iterable[Operator]) -> tuple[Operator, ...]:
         counts[key] = counts.get(key, 0) + operator.count
         first.setdefault(key, operator)
     return tuple(
-        first[key] if first[key].count == count else replace(first[key], count=count) for key, count in counts.items()
+        first[key] if first[key].count == count else replace(first[key], count=count)
+        for key, count in counts.items()
     )

@@ -85,3 +85,40 @@ def test_zero_forgets_and_a_stage_without_parameters_steps() -> None:
     assert float(empty.squared_norm()) == 0.0
     empty.run()
     assert empty.state_dict() == {}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        OptimizerConfig("adamw", learning_rate=0.1, clip_norm=None),
+        OptimizerConfig("sgd", learning_rate=0.1, clip_norm=None, momentum=0.9),
+    ],
+    ids=["adamw", "momentum"],
+)
+@pytest.mark.parametrize("num_before", [0, 2])
+def test_a_step_that_is_put_back_leaves_no_trace(config: OptimizerConfig, num_before: int) -> None:
+    """Bitwise, also where it was the first one, which made the optimizer's state."""
+    finals = []
+    for undoes in (False, True):
+        torch.manual_seed(0)
+        weight = nn.Parameter(torch.randn(4, 3))
+        step = OptimizerStep([weight], config)
+        for number in range(num_before + 2):
+            weight.grad = torch.randn(4, 3, generator=torch.Generator().manual_seed(number))
+            if undoes and number == num_before:
+                kept = step.copy()
+                before = weight.detach().clone()
+                step.run(clips=False)
+                assert not torch.equal(weight, before)
+                step.put_back(kept)
+                assert torch.equal(weight, before)
+            step.run()
+        finals.append(weight.detach().clone())
+    assert torch.equal(*finals)
+
+
+def test_what_exceeds_the_limit() -> None:
+    weight = [nn.Parameter(torch.ones(2))]
+    assert OptimizerStep(weight, OptimizerConfig(clip_norm=1.0)).exceeds(1.5)
+    assert not OptimizerStep(weight, OptimizerConfig(clip_norm=1.0)).exceeds(0.5)
+    assert not OptimizerStep(weight, OptimizerConfig(clip_norm=None)).exceeds(1e9)

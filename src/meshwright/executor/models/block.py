@@ -51,11 +51,22 @@ class Block(nn.Module):
 
     def forward(self, x_BSE: Tensor, turn: Rotation | None, keys: SampleKeys | None = None) -> Tensor:
         """x_BSE -> the same shape. `keys` name the draws of dropout, which is off without them."""
+        return self.mlp_part(self.attention_part(x_BSE, turn, keys), keys)
+
+    def attend(self, qkv: Tensor, turn: Rotation | None) -> Tensor:
+        """The attention of a fused projection: causal."""
+        return causal_attention(qkv, self.layout, turn)
+
+    def attention_part(self, x_BSE: Tensor, turn: Rotation | None, keys: SampleKeys | None) -> Tensor:
+        """The block's first half: attention, added to its input."""
         qkv = self.qkv(self.attention_norm(x_BSE))
         if self.query_norm is not None and self.key_norm is not None:
             qkv = self._normed_heads(qkv, self.query_norm, self.key_norm)
-        attended = self.attention_output(causal_attention(qkv, self.layout, turn))
-        x_BSE = x_BSE + self._dropped(attended, keys, "attention")
+        attended = self.attention_output(self.attend(qkv, turn))
+        return x_BSE + self._dropped(attended, keys, "attention")
+
+    def mlp_part(self, x_BSE: Tensor, keys: SampleKeys | None) -> Tensor:
+        """The block's second half: the MLP, added to its input."""
         inner = self.gate_up(self.mlp_norm(x_BSE))
         inner = gated_silu(inner) if self.is_gated else F.gelu(inner, approximate="tanh")
         return x_BSE + self._dropped(self.down(inner), keys, "mlp")

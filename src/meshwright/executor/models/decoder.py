@@ -32,21 +32,29 @@ class Stage(nn.Module):
 
     `is_tied` is True where the head uses the table of the embedding. On one stage they are then one
     parameter; a stage with the head only holds a copy, whose gradient is to be summed with the original's.
+    Without `has_tables` embedding and head are elsewhere (`vocabulary_shard`): only their positions and norm are here.
     """
 
     def __init__(
-        self, model: ModelSpec, layers: range, has_embedding: bool, has_head: bool, dropout: float
+        self,
+        model: ModelSpec,
+        layers: range,
+        has_embedding: bool,
+        has_head: bool,
+        dropout: float,
+        has_tables: bool = True,
     ) -> None:
         super().__init__()
         hidden = model.hidden_size
         self.model, self.has_embedding, self.has_head = model, has_embedding, has_head
-        self.is_tied = has_head and model.has_tied_embeddings
-        self.embedding = SplitEmbedding(model.vocabulary_size, hidden) if has_embedding else None
+        self.is_tied = has_head and has_tables and model.has_tied_embeddings
+        has_table, has_own_head = has_embedding and has_tables, has_head and has_tables
+        self.embedding = SplitEmbedding(model.vocabulary_size, hidden) if has_table else None
         has_positions = has_embedding and model.has_learned_positions
         self.positions = SplitEmbedding(model.max_sequence_length, hidden) if has_positions else None
         self.layers = nn.ModuleDict({str(layer): Block(model, layer, dropout) for layer in layers})
         self.final_norm = norm_layer(model, hidden) if has_head else None
-        self.head = SplitLinear(hidden, model.vocabulary_size, bias=False) if has_head else None
+        self.head = SplitLinear(hidden, model.vocabulary_size, bias=False) if has_own_head else None
         self._rotations: dict[tuple[int, torch.dtype, torch.device], Rotation] = {}
 
     def forward(self, x: Tensor, keys: SampleKeys | None = None) -> Tensor:
@@ -54,27 +62,28 @@ class Stage(nn.Module):
         otherwise. `keys` name the samples for dropout; without them there is none (evaluation).
         """
         if self.embedding is not None:
-            x = self._embedded(x, self.embedding)
+            x = self.embedding(x)
+        if self.positions is not None:
+            x = x + self.positions(torch.arange(x.shape[1], device=x.device))
         turn = None if self.model.has_learned_positions else self._rotation(x)
         for block in self.layers.values():
             x = block(x, turn, keys)
-        if self.final_norm is not None and self.head is not None:
-            x = self.head(self.final_norm(x))
-        return x
+        if self.final_norm is not None:
+            x = self.final_norm(x)
+        return x if self.head is None else self.head(x)
 
     def global_parameters(self) -> dict[str, nn.Parameter]:
         """Parameters by their name in the whole model; a tied head is "embedding.weight" wherever it is."""
-        named = dict(self.named_parameters())
-        if self.is_tied and HEAD_WEIGHT in named:
-            named[EMBEDDING_WEIGHT] = named.pop(HEAD_WEIGHT)
-        return named
+        return {self.global_name(name): parameter for name, parameter in self.named_parameters()}
 
-    def _embedded(self, tokens_BS: Tensor, table: SplitEmbedding) -> Tensor:
-        x_BSE: Tensor = table(tokens_BS)
-        if self.positions is not None:
-            positions_S = torch.arange(tokens_BS.shape[1], device=tokens_BS.device)
-            x_BSE = x_BSE + self.positions(positions_S)
-        return x_BSE
+    def global_name(self, name: str) -> str:
+        """Name in the whole model of a parameter of this stage."""
+        return EMBEDDING_WEIGHT if self.is_tied and name == HEAD_WEIGHT else name
+
+    def use_table(self, table: nn.Parameter) -> None:
+        """Let a tied head here be this parameter."""
+        if self.is_tied and self.head is not None:
+            self.head.weight = table
 
     def _rotation(self, x_BSE: Tensor) -> Rotation:
         """The table for this length, made once."""
@@ -93,6 +102,7 @@ def build_stage(
     seed: int = 0,
     dropout: float = 0.0,
     device: torch.device | str = "cpu",
+    has_tables: bool = True,
 ) -> Stage:
     """The stage with blocks `layers` of `model`, its parameters at their first values.
 
@@ -104,14 +114,20 @@ def build_stage(
             f"a stage of layers {min(layers)} to {max(layers)}", allowed=f"0 to {model.num_layers - 1}"
         )
     with torch.device("meta"):
-        stage = Stage(model, layers, has_embedding, has_head, dropout)
-    for name, module, attribute, shape in _parameter_slots(stage):
-        key = EMBEDDING_WEIGHT if stage.is_tied and name == HEAD_WEIGHT else name
-        value = initial_value(key, shape, model.num_layers, seed, dtype).to(device)
-        setattr(module, attribute, nn.Parameter(value))
-    if stage.is_tied and stage.embedding is not None and stage.head is not None:
-        stage.head.weight = stage.embedding.weight
+        stage = Stage(model, layers, has_embedding, has_head, dropout, has_tables)
+    fill_parameters(stage, model.num_layers, seed, dtype, device)
     return stage
+
+
+def fill_parameters(
+    stage: Stage, num_layers: int, seed: int, dtype: torch.dtype, device: torch.device | str
+) -> None:
+    """Give the parameters of a stage of a model of `num_layers` layers their first values; a table is one parameter."""
+    for name, module, attribute, shape in _parameter_slots(stage):
+        value = initial_value(stage.global_name(name), shape, num_layers, seed, dtype).to(device)
+        setattr(module, attribute, nn.Parameter(value))
+    if stage.embedding is not None:
+        stage.use_table(stage.embedding.get_parameter("weight"))
 
 
 def build_model(

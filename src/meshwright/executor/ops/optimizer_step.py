@@ -32,6 +32,14 @@ class OptimizerConfig:
     clip_norm: float | None = 1.0
 
 
+@dataclass(frozen=True, eq=False)
+class StepCopy:
+    """Parameters and the optimizer's state of each (empty before its first step), as they were when it was made."""
+
+    parameters: tuple[Tensor, ...]
+    states: tuple[dict[str, Tensor], ...]
+
+
 class OptimizerStep:
     """One step after another on the same parameters.
 
@@ -62,11 +70,14 @@ class OptimizerStep:
         norms = torch._foreach_norm(gradients)
         return torch.stack([norm.to(torch.float64) for norm in norms]).square().sum()
 
-    def run(self, norm: float | None = None, learning_rate: float | None = None) -> None:
-        """Clip by `norm` (of all ranks; None: of the parameters here) and update the parameters."""
+    def run(
+        self, norm: float | None = None, learning_rate: float | None = None, *, clips: bool = True
+    ) -> None:
+        """Clip by `norm` (of all ranks; None: of the parameters here), unless not `clips`, and update the parameters."""
         if self.optimizer is None:
             return
-        self._clip(norm)
+        if clips:
+            self._clip(norm)
         if learning_rate is not None:
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate
@@ -80,6 +91,30 @@ class OptimizerStep:
         factor = self.config.clip_norm / (norm + CLIP_EPSILON)
         if factor < 1.0:
             torch._foreach_mul_([p.grad for p in self.parameters if p.grad is not None], factor)
+
+    def exceeds(self, norm: float) -> bool:
+        """Are gradients of this norm clipped?"""
+        return self.config.clip_norm is not None and self.config.clip_norm / (norm + CLIP_EPSILON) < 1.0
+
+    def copy(self) -> StepCopy:
+        """What `run` changes, once more: parameters and the optimizer's state."""
+        state = {} if self.optimizer is None else self.optimizer.state
+        return StepCopy(
+            tuple(p.detach().clone() for p in self.parameters),
+            tuple({name: value.clone() for name, value in state.get(p, {}).items()} for p in self.parameters),
+        )
+
+    def put_back(self, kept: StepCopy) -> None:
+        """Undo what has been run since the copy was made."""
+        if self.optimizer is None:
+            return
+        with torch.no_grad():
+            for parameter, before, state in zip(self.parameters, kept.parameters, kept.states, strict=True):
+                parameter.copy_(before)
+                if not state:  # it was made by the step that is undone
+                    self.optimizer.state.pop(parameter, None)
+                for name, value in state.items():
+                    self.optimizer.state[parameter][name].copy_(value)
 
     def zero(self) -> None:
         """Forget all gradients; the next backward writes them without adding."""

@@ -1,0 +1,182 @@
+"""The table of `simulate --schedule all`: published, searched and own schedules, and their frontier as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from meshwright.cli.output import DONE, REFUSED, Output, Result, table_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from meshwright.api.schedule_comparison import ScheduleComparison, ScheduleRow
+    from meshwright.ir.trace import Trace
+    from meshwright.reports.frontier import FrontierPoint
+    from meshwright.reports.report import Report
+
+    Figures = Callable[[Trace, Any], dict[str, Any]]
+
+TABLES = ("all", "search")  # words for --schedule that ask for a table
+FRONTIER, ABOVE = "frontier", "above the cap"
+
+
+def is_table(given: Sequence[str], memory_cap: float | None) -> bool:
+    """Do these schedules make a table, or is one of them drawn?"""
+    return len(given) > 1 or memory_cap is not None or any(name in TABLES for name in given)
+
+
+def schedule_table(
+    out: Output, given: Sequence[str], memory_cap: float | None, figures: Figures, **choices: Any
+) -> Result:
+    """All of them with the same counts and times; `figures` of a trace and its subject stand in --json.
+
+    Exit 3 where a schedule of the user's own is refused, or nothing keeps within the cap.
+    """
+    from meshwright.api.schedule_comparison import compare_schedules
+
+    found = compare_schedules(
+        given,
+        memory_cap=memory_cap,
+        seed=out.seed,
+        progress=lambda name: out.note(f"searching: {name}") if name.startswith(TABLES[1]) else None,
+        **choices,
+    )
+    points = frontier_points(found)
+    is_refused = any(row.error is not None and row.origin == "own" for row in found.rows)
+    return Result(
+        _data(found, figures),
+        _view(found),
+        {".svg": lambda path: _write_picture(points, path, memory_cap)} if points else {},
+        lambda: _page(found, points),
+        _explanation(found, choices.get("stage_times")),
+        REFUSED if is_refused or not found.frontier else DONE,
+    )
+
+
+def frontier_points(found: ScheduleComparison) -> list[FrontierPoint]:
+    """What the picture shows of every schedule that was simulated."""
+    from meshwright.reports.frontier import FrontierPoint
+
+    return [
+        FrontierPoint(
+            row.name, row.peak, row.span_s, row.origin, row.is_on_frontier,
+            f"{row.name}: span {_number(row.span_s)} s, device time {_number(row.device_time_s)} s, peak {row.peak:g}",
+        )
+        for row in found.simulated
+    ]  # fmt: skip
+
+
+def _data(found: ScheduleComparison, figures: Figures) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = []
+    for row in found.rows:
+        said: dict[str, Any] = {"schedule": row.name, "origin": row.origin}
+        if row.error is not None or row.trace is None:
+            rows.append({**said, "error": str(row.error)})
+            continue
+        rows.append(
+            {
+                **said,
+                **figures(row.trace, row.subject),
+                "peak": row.peak,
+                "generation_s": row.generation_s,
+                "fits_cap": row.fits_cap,
+                "is_on_frontier": row.is_on_frontier,
+            }
+        )
+    return {
+        "schedules": rows,
+        "frontier": [row.name for row in found.frontier],
+        "memory_cap": found.memory_cap,
+        "bounds": {str(num_chunks): bound for num_chunks, bound in found.bound_s.items()},
+    }
+
+
+def _view(found: ScheduleComparison) -> list[Any]:
+    from rich.text import Text
+
+    lines: list[Any] = [table_of([_cells(row) for row in _ordered(found)])]
+    if found.memory_cap is not None and not found.frontier:
+        lines.append(Text(f"nothing keeps within the memory cap of {found.memory_cap:g}"))
+    lines += [
+        Text(f"left out: {row.name}, {row.error}", style="dim" if row.origin == "published" else "bold red")
+        for row in found.rows
+        if row.error is not None
+    ]
+    return lines
+
+
+def _ordered(found: ScheduleComparison) -> list[ScheduleRow]:
+    """By device time, those above the cap behind those within it."""
+    return sorted(found.simulated, key=lambda row: row.fits_cap is False)
+
+
+def _cells(row: ScheduleRow) -> dict[str, Any]:
+    from meshwright.ir import metrics
+
+    assert row.trace is not None, "refused rows stand below the table"
+    return {
+        "schedule": row.name,
+        "chunks": row.num_chunks,
+        "span": _number(row.span_s),
+        "device time": _number(row.device_time_s),
+        "peak": f"{row.peak:g}",
+        "bubble": f"{100 * metrics.bubble(row.trace):.1f} %",
+        "made in": f"{row.generation_s:.3f} s" if row.generation_s >= 0.0005 else "<0.001 s",
+        "": ABOVE if row.fits_cap is False else FRONTIER if row.is_on_frontier else "",
+    }
+
+
+def _explanation(found: ScheduleComparison, stage_times: Any) -> list[str]:
+    if stage_times is None:
+        times = "times are those given, or 1,1,1: B = I + W, R = F, a chunk costs its share of a stage"
+    else:
+        times = f"times of every stage from {stage_times}: B = I + W, R = F; of a device with v chunks each takes 1/v"
+    shapes = {1: "one stage a device", 2: "two in V shape"}
+    bounds = [f"{shapes[v]} {_number(bound)} s" for v, bound in found.bound_s.items()]
+    return [
+        times,
+        "peak: the most activations of a device, in full stages, each from the start of its F to the end of its W (or B)",
+        f"{FRONTIER}: no other schedule is as good in span and in peak and better in one of them",
+        "searched orders keep within their cap, and stand under the smallest that gives them; --seed repeats them",
+        f"no order is faster than the largest work of a device and the fill before it: {', '.join(bounds)}",
+    ]
+
+
+def _write_picture(points: Sequence[FrontierPoint], path: Path, memory_cap: float | None) -> Any:
+    from meshwright.reports.frontier import write_frontier_svg
+
+    return write_frontier_svg(points, path, memory_cap)
+
+
+def _page(found: ScheduleComparison, points: Sequence[FrontierPoint]) -> Report:
+    """The frontier, the table, and the timeline of the fastest schedule that fits."""
+    from meshwright.reports.chart import PAGE
+    from meshwright.reports.frontier import frontier_svg
+    from meshwright.reports.report import DataTable, Figure, Picture, Report
+
+    front = found.frontier
+    figures = []
+    if front:
+        fast, small = front[-1], front[0]
+        figures = [
+            Figure("smallest span", f"{_number(fast.span_s)} s", f"{fast.name}, peak {fast.peak:g}"),
+            Figure("smallest peak", f"{small.peak:g}", f"{small.name}, span {_number(small.span_s)} s"),
+        ]
+    drawn = frontier_svg(points, found.memory_cap, PAGE, standalone=False)
+    note = "Lower and further left is better. Point at a mark to see its figures."
+    return Report(
+        "Schedules compared",
+        f"{found.num_devices} devices, {found.num_microbatches} microbatches",
+        figures,
+        leading=[
+            Picture("Span against peak", drawn, note),
+            DataTable("Schedules", [_cells(row) for row in _ordered(found)]),
+        ],
+        predicted=front[-1].trace if front else None,
+        assumptions=_explanation(found, None),
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}"

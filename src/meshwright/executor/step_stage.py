@@ -1,0 +1,86 @@
+"""Handlers of the optimizer's step: STEP, and where it clips NORM and REDUCE_NORM, and where it does not wait VALIDATE."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from meshwright.executor.exchange import all_reduce
+from meshwright.executor.handler import Row, handles, reads_of_kind
+from meshwright.executor.vocabulary_stage import writes_kind
+from meshwright.lowering.gradient_norm import GLOBAL_NORM, SQUARED_NORM, STEP_COPY
+
+
+@handles("STEP")
+def step(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The optimizer's step on the groups that the row writes, and the end of their gradients."""
+    state = context.training
+    norm = _norm(row, inputs)
+    keeps = writes_kind(row, STEP_COPY.name)
+    copies = {}
+    for g in _stepped(state, row):
+        state.count(g)
+        if keeps:
+            copies[g] = state.steps[g].copy()
+        if norm is None or math.isfinite(norm):
+            state.steps[g].run(norm, clips=norm is not None)
+        if not keeps:
+            state.gradients[g].end()
+    return row.outputs(
+        lambda name: (copies if name.kind == STEP_COPY.name else state.gradients).get(name.index)
+    )
+
+
+def _stepped(state: Any, row: Row) -> list[int]:
+    """Groups with parameters here that a row writes."""
+    written = {name.index for names in row.writes for name in names or () if name.kind == "parameter"}
+    return sorted(written & state.gradients.keys())
+
+
+def _norm(row: Row, inputs: Sequence[Any]) -> float | None:
+    """The norm of all gradients, where a row knows it."""
+    found = [
+        value for kind in (GLOBAL_NORM, SQUARED_NORM) for _, value in reads_of_kind(row, inputs, kind.name)
+    ]
+    return float(found[0].sqrt()) if found else None
+
+
+@handles("NORM")
+def squared_norm(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Sum of squares of the gradients that the row reads, a float64 scalar."""
+    state = context.training
+    read = {name.index for names in row.reads for name in names or ()}
+    total = torch.zeros((), dtype=torch.float64, device=context.device)
+    for g in sorted(read & state.gradients.keys()):
+        total += state.steps[g].squared_norm()
+    return (total,)
+
+
+handles("REDUCE_NORM")(all_reduce)
+
+
+@handles("VALIDATE")
+def validate(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Undo a step that was taken before the norm was known, where the norm forbids it; take the clipped one instead, or
+    none where the gradients are no numbers. The end of the gradients.
+    """
+    state, norm = context.training, _norm(row, inputs)
+    assert norm is not None, "a VALIDATE reads the norm"
+    copies = {
+        name.index: value
+        for names, values in zip(row.reads, inputs)
+        for name, value in zip(names or (), values if isinstance(values, tuple) else (values,))
+        if name.kind == STEP_COPY.name
+    }
+    for g in _stepped(state, row):
+        step = state.steps[g]
+        if not math.isfinite(norm) or step.exceeds(norm):
+            step.put_back(copies[g])
+            state.num_undone += 1
+            if math.isfinite(norm):
+                step.run(norm)
+        state.gradients[g].end()
+    return row.outputs(lambda name: state.gradients.get(name.index))

@@ -1,0 +1,116 @@
+"""The passes that a plan may name with options (`Plan.passes`): what each is made of, and where in lowering it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any
+
+from meshwright.ir.program import Program
+from meshwright.lowering.gradient_norm import ClipGradients, PostValidate
+from meshwright.lowering.receive_place import PlaceReceives
+from meshwright.lowering.stage_edge import ConnectStages, LayerEdge, encoder_edges, parse_edges, skip_edges
+from meshwright.specs.error import PlanError
+from meshwright.specs.plan import PassOption, Plan
+
+Pass = Callable[[Program], Program]
+CONNECT, PLACE_RECEIVES = ConnectStages.name, PlaceReceives.name
+CLIP, POST_VALIDATE = ClipGradients.name, PostValidate.name
+DEFAULT_NORM = 1.0  # of GPT-3 and Llama (arXiv 2005.14165, 2302.13971)
+# name -> type of each option
+OPTIONS: dict[str, dict[str, type]] = {
+    CONNECT: {"layer_edges": str, "num_encoder_layers": int},
+    PLACE_RECEIVES: {"computes_ahead": int},
+    CLIP: {"max_norm": float},
+    POST_VALIDATE: {},
+}
+
+
+def check_passes(plan: Plan) -> None:
+    """Every pass is known, named once, and given options that it has.
+
+    Raises PlanError.
+    """
+    names = [each.name for each in plan.passes]
+    if set(names) - set(OPTIONS) or len(set(names)) < len(names):
+        raise PlanError(
+            f"the plan names passes {names}", allowed=f"{', '.join(OPTIONS)}, each once; others are fields"
+        )
+    for each in plan.passes:
+        _check_options(each)
+    if POST_VALIDATE in names and CLIP not in names:
+        raise PlanError(f"the plan names {POST_VALIDATE} without {CLIP}", allowed="both, or the latter alone")
+    limit = clip_norm(plan)
+    if limit is not None and not limit > 0.0:
+        raise PlanError(f"pass {CLIP} is given max_norm = {limit}", allowed="a number above 0")
+    if CLIP in names and (plan.sharding != "none" or plan.tp > 1 or plan.ep > 1):
+        raise PlanError(
+            f"pass {CLIP} needs whole parameters on every device, the plan has sharding={plan.sharding}, tp={plan.tp}, "
+            f"ep={plan.ep}",
+            allowed="sharding none, tp 1 and ep 1",
+        )
+
+
+def _check_options(given: PassOption) -> None:
+    known = OPTIONS[given.name]
+    for name, value in given.options.items():
+        if type(value) is not known.get(name):
+            raise PlanError(
+                f"pass {given.name} is given {name} = {value!r}",
+                allowed=", ".join(f"{option} ({kind.__name__})" for option, kind in known.items()),
+            )
+
+
+def options_of(plan: Plan, name: str) -> dict[str, Any] | None:
+    """Options of a pass; None where the plan does not name it."""
+    return next((dict(each.options) for each in plan.passes if each.name == name), None)
+
+
+def architecture_of(plan: Plan) -> tuple[tuple[LayerEdge, ...], int]:
+    """(edges between layers, number of encoder layers) of a plan whose layers are connected beside the path.
+
+    Raises PlanError where it asks for both, or for an encoder-decoder with a tied table, whose third use no plan counts.
+    """
+    given = options_of(plan, CONNECT) or {}
+    edges, num_encoder_layers = parse_edges(given.get("layer_edges", "")), given.get("num_encoder_layers", 0)
+    if num_encoder_layers and (edges or plan.model.has_tied_embeddings):
+        raise PlanError(
+            f"pass {CONNECT} is given num_encoder_layers = {num_encoder_layers}"
+            + (" and layer_edges" if edges else ", and the model ties its embeddings"),
+            allowed="one of the two, and tables that are not tied",
+        )
+    return edges, num_encoder_layers
+
+
+def connect_stages(plan: Plan, pieces: Sequence[int]) -> Pass | None:
+    """The pass that adds the plan's edges to a program whose stages are cut into this many pieces, or None."""
+    edges, num_encoder_layers = architecture_of(plan)
+    if num_encoder_layers:
+        found = encoder_edges(num_encoder_layers, plan.layers_per_stage)
+    else:
+        found = skip_edges(edges, plan.layers_per_stage)
+    if not found:
+        return None
+    ends = list(
+        accumulate(pieces)
+    )  # an output leaves the last piece of its stage, and enters the first of another
+    placed = (e._replace(source=ends[e.source] - 1, target=ends[e.target] - pieces[e.target]) for e in found)
+    return ConnectStages(tuple(placed))
+
+
+def clip_norm(plan: Plan) -> float | None:
+    """The largest norm of all gradients that the plan allows (1 where it only says that it clips); None: any."""
+    given = options_of(plan, CLIP)
+    return None if given is None else float(given.get("max_norm", DEFAULT_NORM))
+
+
+def norm_passes(plan: Plan) -> tuple[Pass, ...]:
+    """The passes behind the optimizer step that the plan asks for."""
+    named = {each.name for each in plan.passes}
+    return tuple(one for one in (ClipGradients(), PostValidate()) if one.name in named)
+
+
+def place_receives(plan: Plan) -> Pass | None:
+    """The pass that places receives as the plan asks, or None."""
+    given = options_of(plan, PLACE_RECEIVES)
+    return None if given is None else PlaceReceives(**given)

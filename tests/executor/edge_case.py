@@ -1,0 +1,205 @@
+"""Models with edges beside the path, in plain torch on one process, and a program of any schedule with these edges.
+
+Shapes: B samples, S tokens of a window, H tokens of half a window, E hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from meshwright.executor.models.initialisation import initial_value
+from meshwright.executor.models.plain_decoder import PlainBlock, PlainDecoder
+from meshwright.executor.training import RandomTokens, Training
+from meshwright.ir.program import Axis, Program
+from meshwright.ir.table import Microbatch, ParameterGroup
+from meshwright.lowering.order import program_of_orders
+from meshwright.lowering.recompute import Recompute
+from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
+from meshwright.lowering.split_backward import SplitBackward
+from meshwright.lowering.stage_edge import ConnectStages, LayerEdge
+from meshwright.lowering.transfer import Transfers
+from meshwright.schedules import registered
+from meshwright.specs.model import ModelSpec
+from tests.training_case import Reference, torch_optimizer
+
+
+def edged_program(
+    training: Training,
+    schedule: str,
+    num_devices: int,
+    num_microbatches: int,
+    variant: str = "plain",
+    num_replicas: int = 1,
+    tied: Sequence[int] = (),
+    passes: Sequence[object] = (),
+) -> Program:
+    """One training step of a schedule, with the edges of the training; ``tied``: stages that share a table."""
+    orders = registered()[schedule].orders(num_devices, num_microbatches)
+    num_stages, m = len(training.layers_per_stage), num_microbatches
+    groups = [ParameterGroup(f"stage{s}", (s,), 0, ("dp",)) for s in range(num_stages)]
+    groups += [ParameterGroup("tied", tuple(tied), 0, ("dp",))] if tied else []
+    program = program_of_orders(
+        orders,
+        microbatches=[Microbatch(training.sequence_length, 1 / m)] * m,
+        groups=groups,
+        collapsed=[Axis("dp", num_replicas, False)],
+    )
+    program = SplitBackward()(program) if "split" in variant else program
+    program = Recompute()(program) if "recompute" in variant else program
+    program = ConnectStages(training.stage_edges())(program)
+    program = OptimizerStep()(Transfers()(ReduceGradients()(program)))
+    for one in passes:
+        program = one(program)  # type: ignore[operator]
+    return program
+
+
+class PlainSkipDecoder(PlainDecoder):
+    """A decoder whose block j works on a linear map of its input and the outputs of earlier blocks."""
+
+    def __init__(self, model: ModelSpec, edges: Sequence[LayerEdge]) -> None:
+        super().__init__(model)
+        self.sources = {t: sorted(e.source for e in edges if e.target == t) for t in range(model.num_layers)}
+        self.joins = nn.ModuleDict(
+            {
+                str(t): nn.Linear((1 + len(found)) * model.hidden_size, model.hidden_size, bias=False)
+                for t, found in self.sources.items()
+                if found
+            }
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """tokens_BS -> logits_BSV."""
+        assert self.embedding is not None and self.final_norm is not None and self.head is not None
+        x, outputs = self.embedding(x), []
+        cos_SP, sin_SP = self.get_buffer("cos")[: x.shape[1]], self.get_buffer("sin")[: x.shape[1]]
+        for number, block in enumerate(self.layers.values()):
+            if self.sources[number]:
+                x = self.joins[str(number)](torch.cat([x, *(outputs[s] for s in self.sources[number])], -1))
+            x = block(x, cos_SP, sin_SP)
+            outputs.append(x)
+        logits: Tensor = self.head(self.final_norm(x))
+        return logits
+
+
+def _heads(x: Tensor, head_dim: int) -> Tensor:
+    return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
+
+
+class PlainEncoderBlock(PlainBlock):
+    """A block without a mask: attention by softmax of scores, written out."""
+
+    def _attended(self, x_BSE: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
+        model = self.model
+        query, key, value = (
+            _heads(part, model.head_dim)
+            for part in self.qkv(self.attention_norm(x_BSE)).split(
+                (model.query_size, model.key_size, model.key_size), -1
+            )
+        )
+        return _attention(_turned(query, cos_SP, sin_SP), _turned(key, cos_SP, sin_SP), value)
+
+
+def _turned(x_BHSD: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
+    even, odd = x_BHSD[..., 0::2], x_BHSD[..., 1::2]
+    return torch.stack((even * cos_SP - odd * sin_SP, even * sin_SP + odd * cos_SP), -1).flatten(-2)
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """[B, heads, S, D] each, fewer key heads repeated -> [B, S, heads D]."""
+    times = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
+    weights = torch.softmax(query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5, -1)
+    return (weights @ value).transpose(1, 2).flatten(2)
+
+
+class PlainCrossBlock(PlainBlock):
+    """A decoder's block with cross attention between its two parts."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        super().__init__(model)
+        hidden = model.hidden_size
+        self.cross_norm = nn.RMSNorm(hidden, eps=model.norm_epsilon)
+        self.cross_query = nn.Linear(hidden, model.query_size, bias=False)
+        self.cross_key_value = nn.Linear(hidden, 2 * model.key_size, bias=False)
+        self.cross_attention_output = nn.Linear(model.query_size, hidden, bias=False)
+
+    def crossed(self, x: Tensor, cos_SP: Tensor, sin_SP: Tensor, encoded: Tensor) -> Tensor:
+        """x_BHE -> the same shape."""
+        x = x + self.attention_output(self._attended(x, cos_SP, sin_SP))
+        query = _heads(self.cross_query(self.cross_norm(x)), self.model.head_dim)
+        key, value = (
+            _heads(part, self.model.head_dim) for part in self.cross_key_value(encoded).chunk(2, -1)
+        )
+        x = x + self.cross_attention_output(_attention(query, key, value))
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)
+        out: Tensor = x + self.down(F.silu(gate) * up)
+        return out
+
+
+class PlainEncoderDecoder(PlainDecoder):
+    """Encoder and decoder; the logits are those of the second half of each window."""
+
+    def __init__(self, model: ModelSpec, num_encoder_layers: int) -> None:
+        super().__init__(model, range(0))
+        kinds = [PlainEncoderBlock] * num_encoder_layers
+        kinds += [PlainCrossBlock] * (model.num_layers - num_encoder_layers)  # type: ignore[list-item]
+        self.layers = nn.ModuleDict({str(layer): kind(model) for layer, kind in enumerate(kinds)})
+        self.encoder_norm = nn.RMSNorm(model.hidden_size, eps=model.norm_epsilon)
+        self.target_embedding = nn.Embedding(model.vocabulary_size, model.hidden_size)
+        if model.has_tied_embeddings:
+            assert self.embedding is not None
+            self.target_embedding.weight = self.embedding.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """tokens_BS -> logits_BHV."""
+        assert self.embedding is not None and self.final_norm is not None and self.head is not None
+        first, second = x.chunk(2, -1)
+        encoded, x = self.embedding(first), self.target_embedding(second)
+        table = (self.get_buffer("cos")[: x.shape[1]], self.get_buffer("sin")[: x.shape[1]])
+        encoders = [block for block in self.layers.values() if isinstance(block, PlainEncoderBlock)]
+        for block in encoders:
+            encoded = block(encoded, *table)
+        encoded = self.encoder_norm(encoded)
+        for block in self.layers.values():
+            if isinstance(block, PlainCrossBlock):
+                x = block.crossed(x, *table, encoded)
+        logits: Tensor = self.head(self.final_norm(x))
+        return logits
+
+
+def edged_reference(training: Training, num_samples: int, iterations: int) -> Reference:
+    """What one process finds in float64: the mean loss over all targets, gradients by torch.autograd, torch's optimizer."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = training.model
+        number = training.num_encoder_layers
+        plain: PlainDecoder = (
+            PlainEncoderDecoder(model, number) if number else PlainSkipDecoder(model, training.layer_edges)
+        )
+    finally:
+        torch.set_default_dtype(before)
+    with torch.no_grad():
+        for name, p in plain.named_parameters():
+            p.copy_(initial_value(name, tuple(p.shape), model.num_layers, training.seed, torch.float64))
+    chosen = torch_optimizer(plain, training.optimizer)
+    losses, norms, gradients = [], [], []
+    for step in range(iterations):
+        tokens_BS, targets_BS = RandomTokens(model.vocabulary_size).batch(
+            0, step, range(num_samples), training.sequence_length
+        )
+        chosen.zero_grad()
+        logits = plain(tokens_BS)
+        loss = F.cross_entropy(logits.flatten(0, 1), targets_BS[:, -logits.shape[1] :].flatten())
+        loss.backward()  # type: ignore[no-untyped-call]
+        found = {name: p.grad.clone() for name, p in plain.named_parameters() if p.grad is not None}
+        losses.append(loss.item())
+        norms.append(torch.stack([g.norm() for g in found.values()]).norm().item())
+        gradients.append(found)
+        chosen.step()
+    parameters = {name: p.detach().clone() for name, p in plain.named_parameters()}
+    return Reference(tuple(losses), tuple(norms), tuple(gradients), parameters)
