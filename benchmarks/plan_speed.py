@@ -44,8 +44,8 @@ def measure(model: str, cluster: str, batch: int, sequence: int, wall_s: float, 
     line(f"{name}: wall time to the best plan", took, wall_s, "s")
     print(f"  {found[0]}")
     print(
-        f"  {found.num_candidates} candidates, {found.num_excluded_by_bound} do not fit; space, tables and closed form "
-        f"{found.search_s:.2f} s, {len(found)} simulated in {found.simulation_s:.2f} s"
+        f"  {found.num_candidates} candidates, {found.num_too_large} do not fit, {found.num_evaluated} may be the best; "
+        f"space, tables and closed form {found.search_s:.2f} s, {len(found)} simulated in {found.simulation_s:.2f} s"
     )
     if wanted:
         line(f"{name}: candidates", found.num_candidates, wanted, "", lower_is_better=False)

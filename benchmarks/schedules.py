@@ -4,8 +4,7 @@ Claims (the project's own targets): at 64 devices and 512 microbatches every fix
 verified in under a second, every searched one in under ten. The searched ones also beside the public zero-bubble generator
 (sail-sg/zero-bubble-pipeline-parallelism): 15.4 s of its heuristic for 8 devices and 64 microbatches. That figure was
 measured earlier (one run, one core, its V schedule, equal costs, messages free, peak of 2p chunks, result not validated); it
-is not measured in this run. The solver is a proof
-for small cases and stands apart.
+is not measured in this run. The solver is a proof for small cases and stands apart.
 
 Seconds are of this process's CPU, the median of three, so that what else runs on the machine counts less.
 

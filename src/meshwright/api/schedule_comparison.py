@@ -184,7 +184,7 @@ def _entries(
     """What is compared: every name is found before the first of them is made."""
     registered = catalog.names("schedules")
     plain = [name for name in names if name not in (ALL, SEARCH)]
-    given = [_found(name) for name in plain]
+    given = [found_schedule(name) for name in plain]
     own = [schedule for name, schedule in zip(plain, given, strict=True) if name not in registered]
     published = [catalog.find_schedule(name) for name in registered if ALL in names or name in plain]
     yield from ((schedule, "published") for schedule in published)
@@ -202,7 +202,7 @@ def _caps(p: int, m: int, cap: float | None) -> list[float]:
     return sorted({*(float(step) for step in steps if 1 <= step < most), most})
 
 
-def _found(name: str | Schedule) -> Schedule:
+def found_schedule(name: str | Schedule) -> Schedule:
     """A schedule by name, from the user's file, or the orders of a CSV file. Raises as `catalog.find_schedule` does."""
     if not isinstance(name, str) or not is_data_file(name):
         return catalog.find_schedule(name)

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 from meshwright.cli.output import DONE, REFUSED, Output, Result, table_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from meshwright.api.schedule_comparison import ScheduleComparison, ScheduleRow
     from meshwright.ir.trace import Trace
     from meshwright.reports.frontier import FrontierPoint
@@ -47,7 +45,7 @@ def schedule_table(
     return Result(
         _data(found, figures),
         _view(found),
-        {".svg": lambda path: _write_picture(points, path, memory_cap)} if points else {},
+        _forms(found, points),
         lambda: _page(found, points),
         _explanation(found, choices.get("stage_times")),
         REFUSED if is_refused or not found.frontier else DONE,
@@ -143,10 +141,17 @@ def _explanation(found: ScheduleComparison, stage_times: Any) -> list[str]:
     ]
 
 
-def _write_picture(points: Sequence[FrontierPoint], path: Path, memory_cap: float | None) -> Any:
+def _forms(found: ScheduleComparison, points: Sequence[FrontierPoint]) -> dict[str, Any]:
+    """The picture, and the fastest order that fits as a schedule of torch's, which every command takes."""
+    from meshwright.ir.text import to_torch_csv
     from meshwright.reports.frontier import write_frontier_svg
 
-    return write_frontier_svg(points, path, memory_cap)
+    forms: dict[str, Any] = {".svg": lambda path: write_frontier_svg(points, path, found.memory_cap)}
+    fastest = found.frontier[-1].subject if found.frontier else None
+    if fastest is not None:
+        program = fastest.program
+        forms[".csv"] = lambda path: path.write_text(to_torch_csv(program), encoding="utf-8")
+    return forms
 
 
 def _page(found: ScheduleComparison, points: Sequence[FrontierPoint]) -> Report:

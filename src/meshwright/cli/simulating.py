@@ -222,6 +222,12 @@ def check(
     fix: Annotated[
         list[str] | None, typer.Option("--fix", help="Of a model: what is decided already: tp=8,pp=4.")
     ] = None,
+    run: Annotated[
+        bool,
+        typer.Option(
+            "--run", help="Of a schedule: execute it here, too, each gradient beside one process's."
+        ),
+    ] = False,
 ) -> Result:
     """Prove a plan, program or schedule: legal, free of deadlock, gradients whole, and that it fits; with advice for GPUs.
 
@@ -230,6 +236,7 @@ def check(
     from meshwright import api
     from meshwright.cli.advice_view import EXPLAINED, advice_figures, advice_view
     from meshwright.cli.fixing import fixed_of
+    from meshwright.cli.schedule_run import with_execution
     from meshwright.cli.step_view import memory_figures
     from meshwright.specs.error import SpecError
     from meshwright.specs.units import parse_bytes
@@ -270,7 +277,13 @@ def check(
         *(EXPLAINED if proof.advice else ()),
     ]
     code = DONE if proof.is_accepted else REFUSED
-    return Result(data, [*_verdict_view(proof), *advice_view(proof)], explanation=explained, exit_code=code)
+    found = Result(data, [*_verdict_view(proof), *advice_view(proof)], explanation=explained, exit_code=code)
+    if not run or not proof.is_accepted:
+        return found
+    if what is not None or schedule is None:
+        raise SpecError(f"{what} with --run", allowed="--schedule NAME or ./mine.py:FUNCTION")
+    counts = {"stages": stages, "microbatches": microbatches, "chunks": chunks}
+    return with_execution(found, out, schedule, **counts, split=split, recompute=recompute)
 
 
 def _verdict_view(proof: Check) -> list[Any]:

@@ -22,6 +22,7 @@ def step(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     keeps = writes_kind(row, STEP_COPY.name)
     copies = {}
     for g in _stepped(state, row):
+        state.gradients[g].divide(state.visited[g])
         state.count(g)
         if keeps:
             copies[g] = state.steps[g].copy()
@@ -55,6 +56,7 @@ def squared_norm(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]
     read = {name.index for names in row.reads for name in names or ()}
     total = torch.zeros((), dtype=torch.float64, device=context.device)
     for g in sorted(read & state.gradients.keys()):
+        state.gradients[g].divide(state.visited[g])
         total += state.steps[g].squared_norm()
     return (total,)
 

@@ -37,13 +37,13 @@ class GroupGradient:
     ) -> None:
         self.group, self.parameters, self.is_reduced = group, dict(parameters), is_reduced
         self.flat: Tensor | None = None
-        self.is_live = False
+        self.is_live = self.is_mean = False
 
     def begin(self) -> None:
         """The first contribution of an iteration is about to come."""
         if self.is_live:
             return
-        self.is_live = True
+        self.is_live, self.is_mean = True, False
         if not self.is_reduced:
             return
         first = next(iter(self.parameters.values()))
@@ -55,8 +55,9 @@ class GroupGradient:
             parameter.grad = piece.view_as(parameter)
 
     def divide(self, visited: float) -> None:
-        """Into the mean over what visited the group, where that is not the whole iteration."""
-        if 0.0 < visited < 1.0:
+        """Into the mean over what visited the group, where that is not the whole iteration; once in an iteration."""
+        if 0.0 < visited < 1.0 and not self.is_mean:
+            self.is_mean = True
             torch._foreach_div_([p.grad for p in self.parameters.values() if p.grad is not None], visited)
 
     def end(self) -> None:

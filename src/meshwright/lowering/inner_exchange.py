@@ -17,8 +17,6 @@ Bytes are those of the whole tensor (after a gather, before a scatter; of one me
 
 from __future__ import annotations
 
-from math import prod
-
 from meshwright.ir.table import Exchange, Inner
 from meshwright.lowering.mesh import collapsed_axes, data_axes, expert_axes, expert_data_axes, shard_axes
 from meshwright.lowering.order import FIRST_AXIS
@@ -135,8 +133,9 @@ def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inn
 
 
 def _gradients(plan: Plan, layers: StageLayers) -> list[Inner]:
-    """Where devices keep a part of the gradients only, those of every microbatch are reduced behind it; of the last one
-    REDUCE_GRAD does it, so each has the share of one less than all."""
+    """Where devices keep a part of the gradients only, those of every microbatch are scattered behind it, among the devices
+    that share a copy; of the last one REDUCE_GRAD does it, and adds up the copies, so each has the share of one less than
+    all."""
     blocks, ends = num_local_block_parameters(plan, layers), num_local_end_parameters(plan, layers)
     share = (plan.num_microbatches - 1) / plan.num_microbatches * dtype_bytes(plan.gradient_dtype)
     if plan.ep == 1:
@@ -144,12 +143,11 @@ def _gradients(plan: Plan, layers: StageLayers) -> list[Inner]:
     else:
         sizes = [(data_axes(plan), blocks.dense + ends), (expert_data_axes(plan), blocks.expert)]
     lengths = {axis.name: axis.size for axis in collapsed_axes(plan)}
-    shards = set(shard_axes(plan))
     found = []
-    for axes, size in sizes:
-        algorithm = "reduce_scatter" if set(axes) <= shards else "all_reduce.two_level"
-        if size and prod(lengths[axis] for axis in axes if axis in lengths) > 1:
-            exchange = Exchange(tuple(axis for axis in axes if axis in lengths), algorithm=algorithm)
+    for copies, size in sizes:
+        axes = tuple(axis for axis in copies if axis in shard_axes(plan) and lengths.get(axis, 1) > 1)
+        if size and axes:
+            exchange = Exchange(axes, algorithm="reduce_scatter")
             found.append(Inner(exchange, share * size, 1, "matmul", GRADIENTS))
     return found
 

@@ -119,7 +119,8 @@ def _step_s(part: Pipelines, sizes: StateBytes, rows: Ints, case: Ints) -> Float
     own = pieces[case]
     gather = _exchanged(part, rows, case, own, sizes.parameter, "gather")
     reduce = _exchanged(part, rows, case, own, sizes.gradient, "reduce")
-    ran = running(part, pieces, _travelling(part, gather, reduce, sharding, _first_of(case)))
+    scatter = _exchanged(part, rows, case, own, sizes.gradient, "scatter")
+    ran = running(part, pieces, _travelling(part, gather, scatter, sharding, _first_of(case)))
     send = tables.send[tables.send_row[rows]]
     found = ran.with_messages(part, case, send, m)
     found = found + _hidden_partly(part, case, own, reduce, has_reduce, sharding, gather)
@@ -132,16 +133,17 @@ def _first_of(case: Ints) -> Ints:
     return np.unique(case, return_index=True)[1]
 
 
-def _travelling(part: Pipelines, gather: _Group, reduce: _Group, sharding: Ints, first: Ints) -> Travelling:
+def _travelling(part: Pipelines, gather: _Group, scatter: _Group, sharding: Ints, first: Ints) -> Travelling:
     """By case and device, what a microbatch's parameters and gradients take; of one stage alone the backward does not gather
-    again what the forward has just read. Of the last microbatch the reduction is another instruction."""
+    again what the forward has just read. Of the last microbatch the reduction is another
+    instruction."""
     share = part.devices(part.dense + part.expert)
     share = share / share[:, :1]
     is_gathered, is_reduced = sharding[first] == ZERO3, sharding[first] >= ZERO2
     forward = np.where(is_gathered, gather.all_s[first], 0.0)[:, None] * share
     again = gather.all_s[first] - (gather.first_s[first] if part.p == 1 else 0.0)
     backward = np.where(is_gathered, again, 0.0)[:, None] * share
-    each = np.where(is_reduced, reduce.all_s[first] * (part.m - 1) / part.m, 0.0)
+    each = np.where(is_reduced, scatter.all_s[first] * (part.m - 1) / part.m, 0.0)
     return Travelling(forward, backward, each[:, None] * share)
 
 

@@ -66,7 +66,8 @@ class CostTables:
             `messages` of a boundary, of which `sent` is what one device sends; `pending` from I to W.
         counts: kinds of the model's blocks, one row a block.
         group: every candidate's row of the exchanges of gradients and parameters.
-        reduce, gather, reduce_expert, gather_expert: seconds by group and `GRID` bytes.
+        reduce, gather, scatter, and those of experts: seconds by group and `GRID` bytes, of all copies of a gradient, of what
+            is shared, and of gradients among those that share.
         expert_shards: devices that share one copy of an expert's state, by group.
         step: seconds of an optimizer's step by `GRID` parameters; `step_s` of a step beside its instructions.
         send, send_row: seconds of one message to the next stage, and every candidate's row of it.
@@ -101,6 +102,8 @@ class CostTables:
     gather: Floats
     reduce_expert: Floats
     gather_expert: Floats
+    scatter: Floats
+    scatter_expert: Floats
     expert_shards: Ints
     step: Floats
     step_s: float

@@ -29,6 +29,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 # Bytes (or parameters) at which exchanges (or optimizer steps) are priced; between them a line in logarithms.
 GRID = np.logspace(2, 13, 12)
+EXCHANGES = ("reduce", "gather", "scatter", "reduce_expert", "gather_expert", "scatter_expert")
 BESIDE = "matmul"  # the operators beside which tensor-parallel exchanges and gradients travel, as `inner_exchanges` says
 
 
@@ -184,7 +185,7 @@ class ExchangeSeconds:
         """Of these candidates' groups, row by row; of one device 0. Nothing where nobody prices."""
         if self._prices is None:
             nothing = np.zeros((1, len(GRID)))
-            return dict.fromkeys(("reduce", "gather", "reduce_expert", "gather_expert"), nothing)
+            return dict.fromkeys(EXCHANGES, nothing)
         return columns_of([self._of(space.plan(int(n))) for n in numbers])
 
     def _of(self, plan: Plan) -> dict[str, Floats]:
@@ -196,6 +197,7 @@ class ExchangeSeconds:
             algorithm = "ring" if not shards else "reduce_scatter" if is_whole else "all_reduce.two_level"
             found["reduce" + suffix] = self._seconds(plan, algorithm, axes)
             found["gather" + suffix] = self._seconds(plan, "all_gather", sharing)
+            found["scatter" + suffix] = self._seconds(plan, "reduce_scatter", sharing)
         return found
 
     def _seconds(self, plan: Plan, algorithm: str, axes: Sequence[str]) -> Floats:

@@ -19,7 +19,8 @@ LINE = 13.0  # pixels from one line of text to the next
 # Where a name may stand from its mark, the nearest first: pixels to the right, pixels down.
 PLACES = [
     (side * across, down)
-    for across, downs in ((9.0, (0.0, -11.0, 12.0)), (16.0, (-22.0, 23.0, -34.0, 35.0)), (30.0, (-46.0, 47.0, 0.0)))
+    for across, downs in ((9.0, (0.0, -11.0, 12.0)), (16.0, (-22.0, 23.0, -34.0, 35.0)), (30.0, (-46.0, 47.0, 0.0)),
+                          (44.0, (-60.0, 61.0, -74.0, 75.0, -20.0, 20.0)))
     for down in downs
     for side in (1, -1)
 ]  # fmt: skip

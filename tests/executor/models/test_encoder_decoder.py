@@ -18,7 +18,7 @@ TOKENS_BS = torch.arange(8)[None]
 
 def stages(model: ModelSpec = MODEL) -> list[EncoderDecoderStage]:
     """Two layers of encoder, two of decoder, in three stages."""
-    cuts = ((range(0, 2), True, False), (range(2, 3), False, False), (range(3, 4), False, True))
+    cuts = ((range(2), True, False), (range(2, 3), False, False), (range(3, 4), False, True))
     return [build_encoder_decoder_stage(model, *cut, 2, torch.float64) for cut in cuts]
 
 

@@ -24,10 +24,10 @@ def full_attention(qkv: Tensor, layout: HeadLayout, turn: Rotation | None) -> Te
 def cross_attention(query: Tensor, key_value: Tensor, layout: HeadLayout) -> Tensor:
     """[B, S, H D] of queries [B, S, H D] and the fused keys and values [B, M, 2 K D] of another sequence; no positions."""
     key, value = (
-        half.unflatten(-1, (layout.num_kv_heads, layout.head_dim)).transpose(1, 2)
+        half.view(*half.shape[:-1], layout.num_kv_heads, layout.head_dim).transpose(1, 2)
         for half in key_value.chunk(2, -1)
     )
-    heads = query.unflatten(-1, (layout.num_kv_heads, layout.group_size, layout.head_dim))
+    heads = query.view(*query.shape[:-1], layout.num_kv_heads, layout.group_size, layout.head_dim)
     return _attended(heads.transpose(1, 2), key, value, layout, None)
 
 
