@@ -6,6 +6,8 @@ from meshwright.api.importing import calibrate_log, compare_log, import_plan
 from meshwright.api.loading import find, load
 from meshwright.api.plan_solving import pareto, solve
 from meshwright.api.planning import plan
+from meshwright.api.schedule_comparison import compare_schedules
+from meshwright.api.schedule_execution import execute_schedule
 from meshwright.api.simulating import lower, simulate
 from meshwright.api.subject import Subject, subject
 from meshwright.api.training import Training, calibrate, compare, run_training, train
@@ -20,6 +22,8 @@ __all__ = [
     "check",
     "compare",
     "compare_log",
+    "compare_schedules",
+    "execute_schedule",
     "export_plan",
     "find",
     "import_plan",
