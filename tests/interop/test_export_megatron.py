@@ -119,3 +119,12 @@ def test_fsdp_does_not_share_one_queue() -> None:
 
 def test_nodes_and_processes_are_those_of_the_cluster() -> None:
     assert "NUM_NODES=2\nGPUS_PER_NODE=8\n" in text_of()
+
+
+def test_pipelines_inside_data_parallelism_are_an_option_of_its_own() -> None:
+    """Megatron-LM's ranks "tp-cp-ep-pp-dp": neighbours of a pipeline stand next to each other."""
+    formats: dict[str, Any] = {"dtype": "bfloat16", "master_dtype": "float32", "reduction_dtype": "float32"}
+    plan = Plan.of(load_model("llama-3.1-8b"), Cluster("2x8xH100"), Workload(32, 4096), pp=2, dp=8, **formats)
+    inside = plan.changed(mesh_order=("dp", "pp", "cp", "tp"))
+    usual, other = (export_megatron(each, Cluster("2x8xH100")).text for each in (plan, inside))
+    assert "--use-tp-pp-dp-mapping" in other and "--use-tp-pp-dp-mapping" not in usual

@@ -10,8 +10,9 @@ from meshwright.interop.export_megatron_model import model_options
 from meshwright.interop.export_megatron_stage import stage_options
 from meshwright.interop.exported import Export, Exported
 from meshwright.interop.megatron import ATTENTION_DROPOUT, CAPTURED, GRAPH_SCOPE, SOFTWARE, WHOLE_STEP
+from meshwright.interop.megatron_option import PIPELINE_INSIDE
 from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.plan import Plan
+from meshwright.specs.plan import AXES, Plan
 
 Options = list[tuple[str, str]]  # name with its dashes, value (empty for a flag)
 
@@ -30,7 +31,7 @@ LAUNCH = """torchrun --nnodes "$NUM_NODES" --nproc-per-node "$GPUS_PER_NODE" --n
 
 def export_megatron(plan: Plan, cluster: ClusterSpec) -> Exported:
     """The script. Raises ExportError with every choice that Megatron-LM has no option for."""
-    export = Export.begin("megatron", plan, SOFTWARE)
+    export = Export.begin("megatron", plan, SOFTWARE, (AXES, PIPELINE_INSIDE))
     model = model_options(export)
     parallel = [*_degrees(export), *stage_options(export), *_sharding(export), *_overlap(export)]
     training = [*_batch(export), *_precision(export), *_recompute(export), *_graph(export)]
@@ -88,6 +89,7 @@ def _degrees(export: Export) -> Options:
             ("--expert-tensor-parallel-size", str(plan.expert_tp)),
             ("--moe-token-dispatcher-type", "alltoall"),
         ]
+    found += _flags("--use-tp-pp-dp-mapping") if plan.mesh_order == PIPELINE_INSIDE else []
     return found + (_flags("--sequence-parallel") if plan.sequence_parallel else [])
 
 

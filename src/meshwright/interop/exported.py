@@ -77,13 +77,16 @@ class Export:
     target: str
     plan: Plan
     digest: str
+    orders: tuple[tuple[str, ...], ...] = (AXES,)
     refusals: list[Refusal] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
 
     @classmethod
-    def begin(cls, target: str, plan: Plan, software: str) -> Export:
-        """With `software`, the class of the target's own, where the plan names none."""
-        export = cls(target, canonical(plan, software), plan_digest(plan))
+    def begin(
+        cls, target: str, plan: Plan, software: str, orders: tuple[tuple[str, ...], ...] = (AXES,)
+    ) -> Export:
+        """With `software`, the class of the target's own, where the plan names none; `orders` of the mesh it has."""
+        export = cls(target, canonical(plan, software), plan_digest(plan), orders)
         if not plan.software:
             export.assumptions.append(f"software = {software}: the plan names no efficiency class")
         export._refuse_what_nobody_has()
@@ -157,8 +160,11 @@ class Export:
         )
         self.one_of("vocabulary", ("ends",), "embedding and head are on the first and the last stage")
         self.need(not plan.device_order, "device_order", "ranks follow the order of the launcher's hosts")
+        known = " or ".join("-".join(order) for order in self.orders)
         self.need(
-            plan.mesh_order == AXES, f"mesh_order = {', '.join(plan.mesh_order)}", f"it has {', '.join(AXES)}"
+            plan.mesh_order in self.orders,
+            f"mesh_order = {', '.join(plan.mesh_order)}",
+            f"it has {known}; plan with --fix mesh_order={'-'.join(AXES)}",
         )
         self.need(not plan.workload.lengths, "lengths of sequences", "every sequence is full")
         for each in plan.passes:

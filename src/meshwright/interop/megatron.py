@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshwright.interop.imported import Draft, Given, Imported
 from meshwright.interop.megatron_model import megatron_model
-from meshwright.interop.megatron_option import AS_ASSUMED, IRRELEVANT, NOT_IN_A_PLAN
+from meshwright.interop.megatron_option import AS_ASSUMED, IRRELEVANT, NOT_IN_A_PLAN, PIPELINE_INSIDE
 from meshwright.interop.option_set import OptionSet, launch_words
 from meshwright.interop.shell_script import ShellScript
 from meshwright.specs.error import PlanError
@@ -90,6 +90,8 @@ def _read_degrees(options: OptionSet) -> None:
         options.draft.assumptions.append(f"experts are split over tp, not over {experts_tp} devices")
     is_on = options.flag("sequence-parallel", "sequence_parallel, where tp is above 1")
     options.draft.choices["sequence_parallel"] = is_on and options.draft.degree("tp") > 1
+    if options.flag("use-tp-pp-dp-mapping", f"mesh_order = {'-'.join(PIPELINE_INSIDE)}"):
+        options.draft.choices["mesh_order"] = PIPELINE_INSIDE
 
 
 def _read_world(options: OptionSet) -> None:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+# The order of the mesh with --use-tp-pp-dp-mapping, outermost first: ranks "tp-cp-ep-pp-dp" instead of "tp-cp-ep-dp-pp".
+PIPELINE_INSIDE = ("dp", "pp", "cp", "tp")
+
 _TOPICS: Mapping[str, str] = {
     "names of programs and places": """
         local-rank node-rank master-addr master-port rdzv-backend rdzv-endpoint rdzv-id rdzv-conf log-dir tee redirects

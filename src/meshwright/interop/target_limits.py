@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from meshwright.interop.megatron_option import PIPELINE_INSIDE
 from meshwright.specs.plan import AXES, Plan
 
 BOTH = ("reduce", "gather")
 PIPELINES = ("1f1b", "interleaved_1f1b")
+MEGATRON_ORDERS = tuple("-".join(order) for order in (AXES, PIPELINE_INSIDE))
 _USUAL: Mapping[str, Any] = {"mesh_order": "-".join(AXES)}  # ranks in the usual order
 
 
@@ -42,7 +44,7 @@ def regions(target: str, today: Plan) -> tuple[Region, ...]:
 def _megatron(today: Plan) -> tuple[Region, ...]:
     """Some blocks of a stage are recomputed whole only. Experts, and overlap of tensor parallelism, go with sequence
     parallelism only."""
-    common = {**_USUAL, "schedule": PIPELINES}
+    common = {"mesh_order": MEGATRON_ORDERS, "schedule": PIPELINES}
     recomputes: tuple[dict[str, Any], ...] = (
         {"recompute": ("none", "selective"), "recompute_blocks": 0},
         {"recompute": "full"},
