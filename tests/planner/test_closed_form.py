@@ -10,8 +10,8 @@ import pytest
 
 from meshwright.planner.closed_form import ClosedForm, closed_form
 from meshwright.planner.cost_table import tables_of
+from meshwright.planner.fitting import MEMORY_SLACK
 from meshwright.planner.memory_estimate import estimate_memory
-from meshwright.planner.search import MEMORY_SLACK
 from meshwright.planner.site import members
 from meshwright.planner.space import Space, space_of
 from meshwright.planner.step_prediction import predict_step, step_program

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 from meshwright.costs.cost import CommunicationModel, CostModel
 from meshwright.planner.candidate import Candidate, evaluate
 from meshwright.planner.description import describe
 from meshwright.planner.layer_split import layer_splits
 from meshwright.planner.memory_limit import Rejection, out_of_memory
+from meshwright.planner.ranked import Ranked
 from meshwright.planner.step_prediction import ITERATIONS
 from meshwright.schedules.order import Schedule
 from meshwright.specs.cluster import ClusterSpec
@@ -30,25 +31,15 @@ NUM_SHOWN = 10  # candidates that a ranking prints
 
 
 @dataclass(frozen=True, eq=False)
-class Ranking(Sequence[Candidate]):
+class Ranking(Ranked[Candidate]):
     """Candidates, the fastest first (equally fast ones: the smaller peak first), and the plans that do not fit."""
 
-    candidates: tuple[Candidate, ...]
+    plans: tuple[Candidate, ...]
     rejected: tuple[Rejection, ...] = ()
     assumptions: tuple[str, ...] = ()
 
-    def __len__(self) -> int:
-        return len(self.candidates)
-
-    @overload
-    def __getitem__(self, index: int) -> Candidate: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Candidate, ...]: ...
-    def __getitem__(self, index: int | slice) -> Candidate | tuple[Candidate, ...]:
-        return self.candidates[index]
-
     def __repr__(self) -> str:
-        lines = [f"{place:>3}  {candidate}" for place, candidate in enumerate(self.candidates[:NUM_SHOWN], 1)]
+        lines = [f"{place:>3}  {candidate}" for place, candidate in enumerate(self.plans[:NUM_SHOWN], 1)]
         if len(self) > NUM_SHOWN:
             lines.append(f"     and {len(self) - NUM_SHOWN} more")
         if self.rejected:

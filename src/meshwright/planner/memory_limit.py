@@ -9,7 +9,9 @@ from meshwright.ir.program import Program
 from meshwright.ir.verify import Verification
 from meshwright.lowering.place import Placement
 from meshwright.planner.description import describe
-from meshwright.planner.memory_estimate import MemoryEstimate
+from meshwright.planner.memory_estimate import MemoryEstimate, estimate_memory
+from meshwright.schedules.order import registered
+from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.error import OutOfMemoryError
 from meshwright.specs.plan import Plan
 from meshwright.specs.units import format_bytes
@@ -82,6 +84,14 @@ def estimated_rejection(plan: Plan, memory: MemoryEstimate, available_bytes: int
     holders = tuple(sorted([*held, (CONTEXT, rest)], key=lambda pair: -pair[1]))
     upper = worst.upper_bytes + worst.context_bytes
     return Rejection(plan, worst.device, needed, available_bytes, holders, upper)
+
+
+def checked_memory(
+    plan: Plan, cluster: ClusterSpec, available_bytes: int
+) -> tuple[MemoryEstimate, Rejection | None]:
+    """The estimate of a plan of a registered schedule, and why it does not fit into so many bytes; None where it does."""
+    memory = estimate_memory(plan, cluster, registered()[plan.schedule])
+    return memory, estimated_rejection(plan, memory, available_bytes)
 
 
 def largest_holders(program: Program, device: int, bound_bytes: float) -> tuple[tuple[str, int], ...]:

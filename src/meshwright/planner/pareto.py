@@ -5,19 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.planner.closed_form import closed_form
-from meshwright.planner.cost_table import tables_of
 from meshwright.planner.description import describe
-from meshwright.planner.memory_estimate import estimate_memory
-from meshwright.planner.memory_limit import estimated_rejection
+from meshwright.planner.fitting import Fitting
+from meshwright.planner.memory_limit import checked_memory
+from meshwright.planner.ranked import Ranked
 from meshwright.planner.search import PlannedStep, search, simulated
 from meshwright.planner.space import MICROBATCH_SIZES, Space, space_of
-from meshwright.schedules.order import registered
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
@@ -29,7 +27,7 @@ LEAST_GAIN = 0.005  # of memory: a member that saves less than this share over a
 
 
 @dataclass(frozen=True, eq=False)
-class Frontier(Sequence[PlannedStep]):
+class Frontier(Ranked[PlannedStep]):
     """Simulated plans none of which is both slower and larger than another, the fastest first.
 
     Attributes:
@@ -45,16 +43,6 @@ class Frontier(Sequence[PlannedStep]):
     num_on_frontier: int
     num_simulated: int
     wall_s: float
-
-    def __len__(self) -> int:
-        return len(self.plans)
-
-    @overload
-    def __getitem__(self, index: int) -> PlannedStep: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[PlannedStep, ...]: ...
-    def __getitem__(self, index: int | slice) -> PlannedStep | tuple[PlannedStep, ...]:
-        return self.plans[index]
 
 
 def undominated(step_s: Floats, peak_bytes: Floats, least_gain: float = 0.0) -> Ints:
@@ -104,14 +92,14 @@ def frontier(
     options: dict[str, Any] = {"fix": fix, "forbid": forbid, "microbatch_sizes": microbatch_sizes}
     capacity = min(cluster.memory_bytes, max_memory_bytes or cluster.memory_bytes)
     whole = space_of(model, cluster, workload, **options)
-    memory = closed_form(whole, tables_of(whole, is_priced=False))
-    fits = np.flatnonzero(memory.needed_bytes <= capacity)
+    fitting = Fitting.of(whole, capacity)
+    fits = fitting.numbers
     members: list[PlannedStep] = []
     front: Ints = np.empty(0, dtype=np.int64)
     if len(fits):
-        space = whole.taken(fits)
-        step_s = closed_form(space, tables_of(space, extrapolate=extrapolate), has_memory=False).step_s
-        front = undominated(step_s, memory.allocated_bytes[fits], LEAST_GAIN)
+        space, form = fitting.priced(extrapolate=extrapolate)
+        step_s = form.step_s
+        front = undominated(step_s, fitting.memory.allocated_bytes[fits], LEAST_GAIN)
         chosen = _spread(front, num_simulated)
         members = _simulated(space, chosen, step_s, capacity, progress, extrapolate)
     if not members:  # the search says why, or finds what rounding hid
@@ -148,7 +136,7 @@ def _simulated(
         plan = space.plan(number)
         if progress is not None:
             progress(describe(plan), place / len(chosen))
-        memory = estimate_memory(plan, space.cluster, registered()[plan.schedule])
-        if estimated_rejection(plan, memory, capacity) is None:
+        memory, missed = checked_memory(plan, space.cluster, capacity)
+        if missed is None:
             found.append(simulated(plan, space.cluster, memory, float(step_s[number]), extrapolate))
     return found

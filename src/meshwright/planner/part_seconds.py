@@ -70,6 +70,7 @@ class PassSeconds:
         self._parts, self._prices = parts, prices
         self._works: dict[tuple[object, ...], list[tuple[Work, Cost]]] = {}
         self._known: dict[tuple[object, ...], tuple[Floats, Floats]] = {}
+        self._beside: dict[tuple[object, ...], dict[str, Floats]] = {}
 
     def of_all(self, space: Space, numbers: Ints) -> dict[str, Any]:
         """Seconds of these candidates' passes, row by row; nothing where nobody prices."""
@@ -100,20 +101,22 @@ class PassSeconds:
 
     def _products(self, plan: Plan, pricing: StepPricing) -> dict[str, Floats]:
         """Of B: seconds of matrix products, and of the exchanges that run beside them."""
-        found: dict[str, list[float]] = {"products": [], "beside": []}
-        for work, _ in self._priced_works(plan, self._key(plan, "B"), "B", pricing):
-            own = tuple(each for each in work.operators if each.kind == BESIDE)
-            cost = pricing.costs.cost(work._replace(operators=own, inner=())).seconds if own else 0.0
-            found["products"].append(cost)
-            beside = (each for each in work.inner if each.beside == BESIDE)
-            ends = self.sites.members(plan, ("tp",))
-            found["beside"].append(
-                sum(
-                    pricing.costs.exchange_cost(each.exchange, each.bytes, ends).seconds * each.count
-                    for each in beside
+        key, ends, costs = self._key(plan, "B"), self.sites.members(plan, ("tp",)), pricing.costs
+        if (key, ends) not in self._beside:
+            found: dict[str, list[float]] = {"products": [], "beside": []}
+            for work, _ in self._priced_works(plan, key, "B", pricing):
+                own = tuple(each for each in work.operators if each.kind == BESIDE)
+                products_s = costs.cost(work._replace(operators=own, inner=())).seconds if own else 0.0
+                beside = (each for each in work.inner if each.beside == BESIDE)
+                found["products"].append(products_s)
+                found["beside"].append(
+                    sum(
+                        costs.exchange_cost(each.exchange, each.bytes, ends).seconds * each.count
+                        for each in beside
+                    )
                 )
-            )
-        return {name: np.array(values) for name, values in found.items()}
+            self._beside[key, ends] = {name: np.array(values) for name, values in found.items()}
+        return self._beside[key, ends]
 
     @staticmethod
     def _key(plan: Plan, name: str) -> tuple[object, ...]:

@@ -6,26 +6,26 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.ir.table import Kind
 from meshwright.planner.axis import RECOMPUTES
-from meshwright.planner.closed_form import ClosedForm, closed_form
-from meshwright.planner.cost_table import tables_of
+from meshwright.planner.closed_form import ClosedForm
 from meshwright.planner.description import describe, sentence
+from meshwright.planner.fitting import Fitting
 from meshwright.planner.layer_plan import is_uneven
 from meshwright.planner.layer_plan import layer_wise as layer_wise_plan
-from meshwright.planner.memory_estimate import MemoryEstimate, estimate_memory
-from meshwright.planner.memory_limit import NUM_NEAREST, Rejection, estimated_rejection, out_of_memory
+from meshwright.planner.memory_estimate import MemoryEstimate
+from meshwright.planner.memory_limit import NUM_NEAREST, Rejection, checked_memory, out_of_memory
 from meshwright.planner.objective import DIGITS, Objective, rank, sort_key
+from meshwright.planner.ranked import Ranked
 from meshwright.planner.space import MICROBATCH_SIZES, Space, space_of
 from meshwright.planner.step_prediction import StepProgram, estimate_of, period_s, step_program
 from meshwright.planner.step_pricing import StepPricing, pricing_of
 from meshwright.planner.step_trait import BESIDE
-from meshwright.schedules.order import registered
 from meshwright.simulator.pricing import Prices
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.error import OutOfMemoryError, PlanError
@@ -41,11 +41,6 @@ LEAST_SIMULATED = 8  # before what the closed form says of the rest may end the 
 # A candidate whose closed form is behind the best simulated step by more than this, and by three times as much as the form
 # was too slow for any that was simulated, is not simulated, nor are those behind it.
 BEHIND, TIMES_TOO_SLOW = 1.05, 3.0
-# Of the closed form's bytes above the estimate's: sums of parameters are rounded up per piece.
-MEMORY_SLACK = 1e-4
-MIXED_SLACK = (
-    0.03  # where blocks are of several kinds: the form takes the largest moment of any for every device
-)
 NUM_LAYER_WISE = 3  # of the best plans, whose stages are varied
 NUM_SHOWN = 10  # plans that a result prints
 NUM_REASONS = 3  # parts that are named where two plans are compared,
@@ -114,7 +109,7 @@ class PlannedStep:
 
 
 @dataclass(frozen=True, eq=False)
-class SearchResult(Sequence[PlannedStep]):
+class SearchResult(Ranked[PlannedStep]):
     """Simulated plans, the fastest first (equally fast ones: the smaller peak first), and how they were found.
 
     Attributes:
@@ -141,16 +136,6 @@ class SearchResult(Sequence[PlannedStep]):
     def num_candidates(self) -> int:
         """Of the whole space."""
         return self.num_evaluated + self.num_excluded_by_bound
-
-    def __len__(self) -> int:
-        return len(self.plans)
-
-    @overload
-    def __getitem__(self, index: int) -> PlannedStep: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[PlannedStep, ...]: ...
-    def __getitem__(self, index: int | slice) -> PlannedStep | tuple[PlannedStep, ...]:
-        return self.plans[index]
 
     def __repr__(self) -> str:
         lines = [f"{place:>3}  {found}" for place, found in enumerate(self.plans[:NUM_SHOWN], 1)]
@@ -201,16 +186,11 @@ def search(
     _check(cluster, max_memory_bytes, num_simulated, time_limit_s)
     capacity = min(cluster.memory_bytes, max_memory_bytes or cluster.memory_bytes)
     whole = space_of(model, cluster, workload, fix=fix, forbid=forbid, microbatch_sizes=microbatch_sizes)
-    # memory first: what does not fit is most of a large space, and needs no price
-    tables = tables_of(whole, is_priced=False)
-    needed = closed_form(whole, tables).needed_bytes
-    slack = MIXED_SLACK if is_uneven(model) else MEMORY_SLACK
-    fits = np.flatnonzero(needed <= capacity * (1 + slack))
+    fitting = Fitting.of(whole, capacity)
+    needed, fits = fitting.memory.needed_bytes, fitting.numbers
     if not len(fits):
         raise _nothing_fits(whole, np.argsort(needed, kind="stable")[: 2 * NUM_NEAREST], capacity)
-    space = whole.taken(fits)
-    tables = tables_of(space, extrapolate=extrapolate, known=tables.taken(fits))
-    form = closed_form(space, tables, has_memory=False)
+    space, form = fitting.priced(extrapolate=extrapolate)
     trials = _Trials(space, form, needed[fits], capacity, objective, extrapolate)
     searched = time.perf_counter()
     ends_s = float("inf") if time_limit_s is None else begun + time_limit_s
@@ -264,12 +244,19 @@ class _Trials:
         self._tried: list[int] = []
         self._space, self._form, self._capacity = space, form, capacity
         self._objective, self._extrapolate = objective, extrapolate
-        self._order = _distinct(rank(objective, form.step_s, needed_bytes), form.step_s, needed_bytes)
+        self._order = rank(objective, form.step_s, needed_bytes)
+        # what differs in neither is alike: its devices stand elsewhere, which nobody can tell
+        self._keys = np.stack([np.round(form.step_s / form.step_s.min(), DIGITS), np.round(needed_bytes)])
 
     def run(self, wanted: int, ends_s: float, progress: Progress | None) -> bool:
-        """Simulate up to `wanted` that fit; was it not ended early?"""
+        """Simulate up to `wanted` that fit, of those that are alike the first; was it not ended early?"""
+        seen: set[tuple[float, float]] = set()
         try:
             for number in self._order.tolist():
+                key = (float(self._keys[0, number]), float(self._keys[1, number]))
+                if key in seen:
+                    continue
+                seen.add(key)
                 if len(self.plans) >= wanted or self._is_behind(number):
                     return True
                 if self.plans and time.perf_counter() >= ends_s:
@@ -293,9 +280,9 @@ class _Trials:
         plan, cluster = self._space.plan(number), self._space.cluster
         if progress is not None:
             progress(describe(plan), share)
-        memory = estimate_memory(plan, cluster, registered()[plan.schedule])
+        memory, missed = checked_memory(plan, cluster, self._capacity)
         self._tried.append(number)
-        if estimated_rejection(plan, memory, self._capacity) is None:
+        if missed is None:
             seconds = float(self._form.step_s[number])
             self.plans.append(simulated(plan, cluster, memory, seconds, self._extrapolate))
 
@@ -312,7 +299,7 @@ class _Trials:
             plan = layer_wise_plan(each, cluster, self._capacity, kinds=kinds, extrapolate=self._extrapolate)
             if plan is not None and plan not in known and plan.recompute in allowed:
                 known.add(plan)
-                memory = estimate_memory(plan, cluster, registered()[plan.schedule])
+                memory, _ = checked_memory(plan, cluster, self._capacity)
                 self.plans.append(simulated(plan, cluster, memory, each.closed_form_s, self._extrapolate))
 
     def bounds(self) -> tuple[int, float | None]:
@@ -339,13 +326,6 @@ def _kinds(fix: Mapping[str, Any], forbid: Sequence[str]) -> tuple[Recompute, ..
 def _values(fixed: Any) -> tuple[Any, ...]:
     """Of a choice that is fixed: to one value, or to several."""
     return tuple(fixed) if isinstance(fixed, tuple | list) else (fixed,)
-
-
-def _distinct(order: Any, step_s: Floats, needed_bytes: Floats) -> Any:
-    """The order without candidates that are alike: their devices stand elsewhere, which nobody can tell."""
-    keys = np.stack([np.round(step_s / step_s.min(), DIGITS), np.round(needed_bytes)])[:, order]
-    _, first = np.unique(keys, axis=1, return_index=True)
-    return order[np.sort(first)]
 
 
 def simulated(
@@ -377,8 +357,7 @@ def _nothing_fits(space: Space, nearest: Any, capacity: int) -> OutOfMemoryError
     misses: list[Rejection] = []
     for number in nearest.tolist():
         plan = space.plan(number)
-        memory = estimate_memory(plan, space.cluster, registered()[plan.schedule])
-        missed = estimated_rejection(plan, memory, capacity)
+        _, missed = checked_memory(plan, space.cluster, capacity)
         misses += [missed] if missed is not None else []
     return out_of_memory(misses, len(space), "; fix and forbid less")
 

@@ -11,11 +11,9 @@ import numpy as np
 from meshwright.planner.advice import largest_of
 from meshwright.planner.closed_form import closed_form
 from meshwright.planner.cost_table import tables_of
-from meshwright.planner.memory_estimate import estimate_memory
-from meshwright.planner.memory_limit import estimated_rejection
+from meshwright.planner.memory_limit import checked_memory
 from meshwright.planner.search import SearchResult, search
 from meshwright.planner.space import Space, space_of
-from meshwright.schedules.order import registered
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
 from meshwright.specs.model import ModelSpec
@@ -187,7 +185,6 @@ def _tightest_fits(space: Space, numbers: Any, needed: Any, capacity: int) -> bo
         if needed[place] > capacity:
             return False
         plan = space.plan(int(numbers[place]))
-        memory = estimate_memory(plan, space.cluster, registered()[plan.schedule])
-        if estimated_rejection(plan, memory, capacity) is None:
+        if checked_memory(plan, space.cluster, capacity)[1] is None:
             return True
     return False

@@ -101,7 +101,7 @@ class Space:
     def __len__(self) -> int:
         return len(self.tp)
 
-    @property
+    @cached_property
     def num_microbatches(self) -> Ints:
         """Of one pipeline in a step."""
         return self.workload.global_batch // (self.dp * self.microbatch_size)
@@ -118,7 +118,7 @@ class Space:
                 step = step * degrees[axis]
         return found
 
-    @property
+    @cached_property
     def expert_tp(self) -> Ints:
         """Devices that share one expert's matrices, as `Plan.expert_tp`."""
         return np.where(self.dp * self.cp % self.ep == 0, self.tp, 1)

@@ -32,10 +32,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 
-from meshwright.planner.memory_estimate import estimate_memory
-from meshwright.planner.memory_limit import estimated_rejection
+from meshwright.planner.memory_limit import checked_memory
 from meshwright.planner.step_prediction import predict_step
-from meshwright.schedules import registered
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.cluster_source import Cluster
 from meshwright.specs.device import Link
@@ -221,8 +219,7 @@ def plan(
 
 def failure(made: Plan, cluster: ClusterSpec) -> str:
     """Why a plan does not fit; empty where it does."""
-    memory = estimate_memory(made, cluster, registered()[SCHEDULE])
-    missing = estimated_rejection(made, memory, cluster.memory_bytes)
+    memory, missing = checked_memory(made, cluster, cluster.memory_bytes)
     return "" if missing is None else missing.reason
 
 

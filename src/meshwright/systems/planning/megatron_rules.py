@@ -34,9 +34,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from meshwright.planner.memory_estimate import estimate_memory
-from meshwright.planner.memory_limit import Rejection, estimated_rejection, out_of_memory
-from meshwright.schedules import registered
+from meshwright.planner.memory_limit import Rejection, checked_memory, out_of_memory
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.layer_operator import local_sizes
@@ -267,5 +265,4 @@ def _rung(
 
 def _missed(plan: Plan, cluster: ClusterSpec) -> Rejection | None:
     """Why the plan does not fit, or None."""
-    memory = estimate_memory(plan, cluster, registered()[plan.schedule])
-    return estimated_rejection(plan, memory, cluster.memory_bytes)
+    return checked_memory(plan, cluster, cluster.memory_bytes)[1]
