@@ -30,6 +30,7 @@ class Context:
     state: dict[str, Any] = field(default_factory=dict)
     iteration: int = 0
     training: Any = None  # TrainingState, in training jobs
+    backend: str = "gloo"
     links: SlowedLinks = field(default_factory=SlowedLinks)
 
     def __post_init__(self) -> None:

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from meshwright.executor.handler import ValueName
 from meshwright.executor.job import Job
+from meshwright.executor.piece import assembled
+from meshwright.executor.rank_times import joined_times
 from meshwright.ir.matching import match
 from meshwright.ir.program import Program
 from meshwright.ir.trace import MemoryCurve, Trace
-from meshwright.specs.error import ExecutionError
 
 Times = NDArray[np.float64]
 ENGINE = "executed"
@@ -28,7 +29,8 @@ class Iteration:
     """One finished iteration: loss in nats per token, norm of all gradients (before clipping), tokens of all replicas,
     seconds, and how many steps of a rank's parameter groups were taken back (`PostValidate`).
 
-    The first one includes the start of the job. ``end_s`` is on the machine's monotonic clock.
+    The first one includes the start of the job. ``end_s`` is on the machine's monotonic clock. ``held_out_loss`` where one
+    was found after it, which took ``paused_s`` (they are not among the seconds of any iteration).
     """
 
     number: int
@@ -38,6 +40,8 @@ class Iteration:
     seconds: float
     end_s: float
     num_undone: int = 0
+    held_out_loss: float | None = None
+    paused_s: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,11 +74,11 @@ def gather(job: Job, folder: Path, iterations: Sequence[Iteration], interrupted:
     gradients: list[dict[str, Tensor]] = []
     parameters: dict[str, Tensor] = {}
     for one in tensors:
-        parameters.update(one["parameters"])
+        assembled(one["parameters"], parameters)
         for iteration, found in enumerate(one["gradients"]):
             if iteration == len(gradients):
                 gradients.append({})
-            gradients[iteration].update(found)
+            assembled(found, gradients[iteration])
     return JobResult(
         trace=_trace(job, folder),
         iterations=tuple(iterations),
@@ -87,20 +91,13 @@ def gather(job: Job, folder: Path, iterations: Sequence[Iteration], interrupted:
 
 def _trace(job: Job, folder: Path) -> Trace:
     """All ranks' times in program order, zero at the first posted row; an exchange starts when all its ends are posted."""
-    parts: list[dict[str, Times]] = []
-    for rank in range(job.num_ranks):
-        with np.load(folder / f"times-{rank}.npz", allow_pickle=False) as file:
-            parts.append({name: file[name] for name in file.files})
-    counts = {len(part["end"]) for part in parts}
-    if len(counts) > 1:
-        raise ExecutionError(f"ranks ran {sorted(counts)} iterations; a job stops at the same one everywhere")
-    columns = {
-        name: np.concatenate([part[name] for part in parts], axis=1) for name in ("posted", "start", "end")
-    }
+    columns, num_done = joined_times([folder / f"times-{rank}.npz" for rank in range(job.num_ranks)])
     columns["start"] = exchange_starts(job.program, columns["posted"], columns["start"])
     zero = columns["posted"].min(initial=np.inf)
     zero = zero if np.isfinite(zero) else 0.0
     metadata: dict[str, Any] = {"device": job.device, "backend": job.backend, "dtype": job.dtype}
+    if num_done > len(columns["end"]):
+        metadata["first_iteration"] = num_done - len(columns["end"])  # those before it were not kept
     return Trace(
         job.program,
         columns["posted"] - zero,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -26,3 +28,19 @@ class Piece:
     def sizes(self) -> tuple[int, ...]:
         """Shape of the box."""
         return tuple(self.tensor.shape)
+
+    def to_row(self) -> dict[str, Any]:
+        """Plain values and the tensor, for a file that holds nothing else."""
+        return {"name": self.name, "whole": self.whole, "offsets": self.offsets, "tensor": self.tensor}
+
+
+def assembled(rows: Iterable[dict[str, Any]], into: dict[str, Tensor]) -> None:
+    """Put boxes (`Piece.to_row`) where they belong in the whole tensors of `into`, which has those that it lacks made."""
+    for row in rows:
+        name, tensor, whole = row["name"], row["tensor"], tuple(row["whole"])
+        if tuple(tensor.shape) == whole:
+            into[name] = tensor
+            continue
+        target = into.setdefault(name, tensor.new_zeros(whole))
+        place = tuple(slice(at, at + size) for at, size in zip(row["offsets"], tensor.shape, strict=True))
+        target[place] = tensor

@@ -63,6 +63,10 @@ class ProcessGroups:
         team = self.team(row)
         return self._groups[team], team[0].index(row.peer)
 
+    def inner(self, ranks: tuple[int, ...], label: str) -> Any:
+        """Group of the exchanges inside computes of these ranks."""
+        return self._groups[ranks, label]
+
     def collective(self, row: Row) -> Any:
         """Group of a COLLECTIVE."""
         return self._groups[row.members, row.stream]

@@ -44,8 +44,12 @@ class SampleKeys:
         return tuple(random_key(self.seed, self.step, sample, layer, use) for sample in self.samples)
 
 
-def dropout(x_BSD: Tensor, probability: float, keys: Sequence[int]) -> Tensor:
+def dropout(
+    x_BSD: Tensor, probability: float, keys: Sequence[int], part: tuple[int, int] = (0, 1)
+) -> Tensor:
     """Zero each number with `probability` and scale the rest by 1 / (1 - probability); one key a sample.
+
+    `part`: (number, of how many) equal parts of the sequence that x is; the whole one's numbers are drawn, and these kept.
 
     Raises ExecutionError where the keys are not as many as the samples, or the probability is not in [0, 1).
     """
@@ -59,17 +63,19 @@ def dropout(x_BSD: Tensor, probability: float, keys: Sequence[int]) -> Tensor:
         )
     if probability == 0.0:
         return x_BSD
-    return _Dropout.apply(x_BSD, keep_mask(x_BSD, probability, keys), 1.0 / (1.0 - probability))  # type: ignore[no-untyped-call, no-any-return]
+    return _Dropout.apply(x_BSD, keep_mask(x_BSD, probability, keys, part), 1.0 / (1.0 - probability))  # type: ignore[no-untyped-call, no-any-return]
 
 
-def keep_mask(x_BSD: Tensor, probability: float, keys: Sequence[int]) -> Tensor:
+def keep_mask(
+    x_BSD: Tensor, probability: float, keys: Sequence[int], part: tuple[int, int] = (0, 1)
+) -> Tensor:
     """True where a number is kept; drawn in float32 whatever the dtype of x, so dtypes agree."""
+    number, num_parts = part
     mask_BSD = torch.empty(x_BSD.shape, dtype=torch.bool, device=x_BSD.device)
+    whole_SD = (x_BSD.shape[1] * num_parts, *x_BSD.shape[2:])
     for mask_SD, key in zip(mask_BSD, keys, strict=True):
-        draws_SD = torch.rand(
-            mask_SD.shape, generator=keyed_generator(key, x_BSD.device), device=x_BSD.device
-        )
-        torch.ge(draws_SD, probability, out=mask_SD)
+        draws_SD = torch.rand(whole_SD, generator=keyed_generator(key, x_BSD.device), device=x_BSD.device)
+        torch.ge(draws_SD.chunk(num_parts)[number], probability, out=mask_SD)
     return mask_BSD
 
 

@@ -22,23 +22,22 @@ def step(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     keeps = writes_kind(row, STEP_COPY.name)
     copies = {}
     for g in _stepped(state, row):
-        state.gradients[g].divide(state.visited[g])
-        state.count(g)
+        group = state.groups[g]
+        state.finish_gradients(g)
         if keeps:
-            copies[g] = state.steps[g].copy()
+            copies[g] = group.step.copy()
         if norm is None or math.isfinite(norm):
-            state.steps[g].run(norm, clips=norm is not None)
+            group.step.run(norm, state.learning_rate, clips=norm is not None)
+            group.publish()
         if not keeps:
-            state.gradients[g].end()
-    return row.outputs(
-        lambda name: (copies if name.kind == STEP_COPY.name else state.gradients).get(name.index)
-    )
+            group.end()
+    return row.outputs(lambda name: (copies if name.kind == STEP_COPY.name else state.groups).get(name.index))
 
 
 def _stepped(state: Any, row: Row) -> list[int]:
     """Groups with parameters here that a row writes."""
     written = {name.index for names in row.writes for name in names or () if name.kind == "parameter"}
-    return sorted(written & state.gradients.keys())
+    return sorted(written & state.groups.keys())
 
 
 def _norm(row: Row, inputs: Sequence[Any]) -> float | None:
@@ -55,9 +54,10 @@ def squared_norm(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]
     state = context.training
     read = {name.index for names in row.reads for name in names or ()}
     total = torch.zeros((), dtype=torch.float64, device=context.device)
-    for g in sorted(read & state.gradients.keys()):
-        state.gradients[g].divide(state.visited[g])
-        total += state.steps[g].squared_norm()
+    for g in sorted(read & state.groups.keys()):
+        state.groups[g].divide(state.visited[g])
+        state.groups[g].give_gradients()
+        total += state.squared_norm_of(g)
     return (total,)
 
 
@@ -78,11 +78,13 @@ def validate(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
         if name.kind == STEP_COPY.name
     }
     for g in _stepped(state, row):
-        step = state.steps[g]
+        group = state.groups[g]
+        step = group.step
         if not math.isfinite(norm) or step.exceeds(norm):
             step.put_back(copies[g])
             state.num_undone += 1
             if math.isfinite(norm):
-                step.run(norm)
-        state.gradients[g].end()
-    return row.outputs(lambda name: state.gradients.get(name.index))
+                step.run(norm, state.learning_rate)
+            group.publish()
+        group.end()
+    return row.outputs(lambda name: state.groups.get(name.index))

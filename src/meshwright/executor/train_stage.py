@@ -1,4 +1,4 @@
-"""Handlers of training: F, R, B, I, W and REDUCE_GRAD on a stage of a decoder.
+"""Handlers of training: F, R, B, I and W on a stage of a decoder.
 
 Shapes: B samples, S tokens, E hidden size, V vocabulary.
 """
@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import meshwright.executor.group_exchange  # noqa: F401 - registers handlers
 import meshwright.executor.step_stage  # noqa: F401 - registers handlers
-from meshwright.executor.handler import Pending, Row, handles, reads_of_kind
-from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
+from meshwright.executor.handler import Row, handles, reads_of_kind
 from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, deferring, registering
 from meshwright.executor.vocabulary_stage import read_of_kind, writes_kind
 from meshwright.lowering.stage_edge import SKIP, SKIP_GRADIENT
@@ -64,14 +64,14 @@ def _forward(context: Any, row: Row, inputs: Sequence[Any]) -> tuple[Tensor, tup
     enabled, what backward needs.
     """
     state, x_BSE = context.training, _input(row, inputs)
-    x = state.data(row.microbatch, context.device)[0] if x_BSE is None else _leaf(x_BSE)
+    x = state.data(row.microbatch, context.device)[0] if x_BSE is None else _leaf(state.whole(x_BSE))
     received = tuple(_leaf(value) for _, value in reads_of_kind(row, inputs, SKIP.name))
     saved = Saved(x, received, WeightGradientQueue(row.text))
     with registering(saved.queue):
         y, given = state.apply(row.stage, row.microbatch, x, received, context.device)
         if row.is_last and state.shard is None:
             targets_BS = state.data(row.microbatch, context.device)[1][:, -y.shape[1] :]
-            y = saved.end = token_cross_entropy(y, targets_BS, state.token_weight(row.microbatch))
+            y = saved.end = state.loss_of(y, targets_BS, state.token_weight(row.microbatch))
         elif torch.is_grad_enabled():
             saved.end = _End.apply(saved, y, *given)  # type: ignore[no-untyped-call]
     return y.detach(), tuple(value.detach() for value in given), saved
@@ -85,11 +85,13 @@ def _leaf(value: Tensor) -> Tensor:
 @handles("F")
 def forward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Forward of one microbatch; without ``saved`` among its writes it keeps nothing (recompute)."""
-    with torch.set_grad_enabled(writes_kind(row, "saved")):
-        y, given, saved = _forward(context, row, inputs)
     state = context.training
+    with torch.set_grad_enabled(writes_kind(row, "saved")), state.reading(row, inputs):
+        y, given, saved = _forward(context, row, inputs)
     if row.is_last and state.shard is None:
-        state.loss = y if state.loss is None else state.loss + y
+        state.count_loss(y)
+    else:
+        y = state.share(y)
     values = {"activation": y, "output": y, "saved": saved}
     return row.outputs(lambda name: given[name.part] if name.kind == SKIP.name else values[name.kind])
 
@@ -103,7 +105,7 @@ def _input(row: Row, inputs: Sequence[Any]) -> Tensor | None:
 @handles("R")
 def recompute(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """The forward again, with the same draws, for what it did not keep."""
-    with torch.enable_grad():
+    with torch.enable_grad(), context.training.reading(row, inputs):
         _, _, saved = _forward(context, row, inputs)
     return (saved,)
 
@@ -111,9 +113,12 @@ def recompute(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
 @handles("B")
 def backward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradients of input and weights at once."""
-    gradients = context.training.live_gradients(row.stage)
-    saved: Saved = inputs[0]
-    gradient, *received = saved.run_backward(*_output_gradients(context, row, inputs))
+    state, saved = context.training, inputs[0]
+    with state.reading(row, inputs):
+        gradients = state.live_gradients(row.stage)
+        gradient, *received = saved.run_backward(*_output_gradients(context, row, inputs))
+    state.contributed(row)
+    gradient = state.share(gradient)
     return (gradient, gradients, *_more_gradients(row, gradient, received))
 
 
@@ -125,6 +130,8 @@ def _output_gradients(context: Any, row: Row, inputs: Sequence[Any]) -> tuple[Te
     if gradient is None:
         gradient = read_of_kind(row, inputs, "output_gradient")
     sums: dict[int, Tensor] = {}
+    if gradient is not None:
+        gradient = context.training.whole(gradient)
     outputs: tuple[int, ...] = context.training.outputs_of_edges.get(row.stage, ())
     for name, value in reads_of_kind(row, inputs, SKIP_GRADIENT.name):
         output = outputs[name.part]
@@ -146,9 +153,10 @@ def _more_gradients(
 @handles("I")
 def input_gradient(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradient of the input now; what the weights' gradients need goes on the queue."""
-    saved: Saved = inputs[0]
-    with deferring(saved.queue):
+    state, saved = context.training, inputs[0]
+    with deferring(saved.queue), state.reading(row, inputs):
         gradient, *received = saved.run_backward(*_output_gradients(context, row, inputs))
+    gradient = state.share(gradient)
     return (gradient, saved.queue, *_more_gradients(row, gradient, received))
 
 
@@ -158,18 +166,5 @@ def weight_gradient(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[A
     gradients = context.training.live_gradients(row.stage)
     queue: WeightGradientQueue = inputs[1]
     queue.run()
+    context.training.contributed(row)
     return (gradients,)
-
-
-@handles("REDUCE_GRAD")
-def reduce_gradients(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
-    """Sum of a group's gradients over its copies; losses carry their tokens' weights, so the sum is the whole."""
-    (gradient,) = inputs
-    context.links.pass_ring(row.members, gradient.flat.nbytes, passes=2)
-    work = context.groups.collective(row).allreduce([gradient.flat])
-
-    def wait() -> Sequence[Any]:
-        work.wait()
-        return (gradient,)
-
-    return Pending(wait)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from meshwright.specs.error import ExecutionError
 
@@ -49,13 +49,17 @@ class OptimizerStep:
         step.run(norm)
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], config: OptimizerConfig) -> None:
-        self.parameters: Sequence[nn.Parameter] = [p for p in parameters if p.requires_grad]
+    def __init__(
+        self, parameters: Iterable[Tensor], config: OptimizerConfig, decayed: Sequence[bool] | None = None
+    ) -> None:
+        """`decayed`: which of them decay, where their shapes do not say it (parts of a flat buffer)."""
+        self.parameters: Sequence[Tensor] = list(parameters)
         self.config = config
-        self.optimizer = _torch_optimizer(self.parameters, config) if self.parameters else None
+        chosen = [p.dim() >= 2 for p in self.parameters] if decayed is None else decayed
+        self.optimizer = _torch_optimizer(self.parameters, config, chosen) if self.parameters else None
 
-    def squared_norm(self) -> Tensor:
-        """Sum of squares of all gradients here, a float64 scalar on the parameters' device.
+    def squared_norm(self, counted: Sequence[bool] | None = None) -> Tensor:
+        """Sum of squares of all gradients here, or of those `counted`, a float64 scalar on the parameters' device.
 
         Raises ExecutionError naming how many parameters have no gradient: a step would skip them silently.
         """
@@ -65,6 +69,8 @@ class OptimizerStep:
                 f"{len(self.parameters) - len(gradients)} of {len(self.parameters)} parameters have no gradient",
                 next="run every backward (B, or I and W) of the step before it",
             )
+        if counted is not None:
+            gradients = [gradient for gradient, is_counted in zip(gradients, counted, strict=True) if is_counted]
         if not gradients:
             return torch.zeros((), dtype=torch.float64)
         norms = torch._foreach_norm(gradients)
@@ -131,18 +137,32 @@ class OptimizerStep:
             self.optimizer.load_state_dict(state)
 
 
-def _torch_optimizer(parameters: Sequence[nn.Parameter], config: OptimizerConfig) -> torch.optim.Optimizer:
-    """torch's own, in its fused form (on CPU and CUDA since torch 2.4): one kernel for all parameters."""
-    decayed = [p for p in parameters if p.dim() >= 2]
-    plain = [p for p in parameters if p.dim() < 2]
+def _torch_optimizer(
+    parameters: Sequence[Tensor], config: OptimizerConfig, decayed: Sequence[bool]
+) -> torch.optim.Optimizer:
+    """torch's own, in its fused form (on CPU and CUDA since torch 2.4): one kernel for all parameters.
+
+    AdamW's state is made here, so that its memory is there from the start and a checkpoint has somewhere to go.
+    """
+    chosen = list(zip(parameters, decayed, strict=True))
     groups: list[dict[str, Any]] = [
         {"params": members, "weight_decay": decay}
-        for members, decay in ((decayed, config.weight_decay), (plain, 0.0))
+        for members, decay in (
+            ([p for p, is_decayed in chosen if is_decayed], config.weight_decay),
+            ([p for p, is_decayed in chosen if not is_decayed], 0.0),
+        )
         if members
     ]
     rate, fused = config.learning_rate, all(p.is_floating_point() for p in parameters)
-    if config.name == "adamw":
-        return torch.optim.AdamW(groups, lr=rate, betas=config.betas, eps=config.epsilon, fused=fused)
     if config.name == "sgd":
         return torch.optim.SGD(groups, lr=rate, momentum=config.momentum, fused=fused)
-    raise ExecutionError(f"optimizer {config.name!r} is not known", allowed=", ".join(OPTIMIZERS))
+    if config.name != "adamw":
+        raise ExecutionError(f"optimizer {config.name!r} is not known", allowed=", ".join(OPTIMIZERS))
+    made = torch.optim.AdamW(groups, lr=rate, betas=config.betas, eps=config.epsilon, fused=fused)
+    for p in parameters:
+        made.state[p] = {
+            "step": torch.zeros((), dtype=torch.float32, device=p.device),
+            "exp_avg": torch.zeros_like(p, memory_format=torch.preserve_format),
+            "exp_avg_sq": torch.zeros_like(p, memory_format=torch.preserve_format),
+        }
+    return made

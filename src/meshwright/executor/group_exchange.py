@@ -1,0 +1,81 @@
+"""Handlers of what copies and shards of a parameter group exchange: REDUCE_GRAD, REDUCE_TP, UNSHARD and GATHER_PARAM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from meshwright.executor.group_state import GroupState
+from meshwright.executor.handler import Pending, Row, handles
+from meshwright.executor.inner_team import scatter_sum
+
+
+@handles("REDUCE_GRAD")
+def reduce_gradients(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+    """Sum of a group's gradients over its copies; losses carry their tokens' weights, so the sum is the whole.
+
+    Where the copies share the state, each keeps the sum of its shard.
+    """
+    group: GroupState = inputs[0]
+    team = context.groups.collective(row)
+    whole = group.to_reduce()
+    if group.sharding is not None and row.members == group.team.ranks and context.backend != "gloo":
+        context.links.pass_ring(row.members, whole.nbytes, passes=1)
+        group.reduced(scatter_sum(whole, group.team.number, group.team.degree, team, context.backend))
+        return Pending(lambda: (group,))
+    context.links.pass_ring(row.members, whole.nbytes, passes=2)
+    work = team.allreduce([whole])
+
+    def wait() -> Sequence[Any]:
+        work.wait()
+        if group.sharding is not None:
+            low, high = group.own
+            group.reduced(whole[low:high].clone())
+        return (group,)
+
+    return Pending(wait)
+
+
+@handles("REDUCE_TP")
+def reduce_partial(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Sum over a tensor-parallel group of the gradients of which every device has a part."""
+    group: GroupState = inputs[0]
+    part = group.partial_gradient(context.training.is_partial)
+    if part is not None and part.numel():
+        context.links.pass_ring(row.members, part.nbytes, passes=2)
+        dist.all_reduce(part, group=context.groups.collective(row))
+    return (group,)
+
+
+@handles("UNSHARD")
+def unshard(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+    """All parameters of a group, one behind the other, for the computes that read them."""
+    group: GroupState = inputs[0]
+    shard = group.shard_of_values()
+    whole = shard.new_empty(group.layout.num_padded)
+    context.links.pass_ring(row.members, whole.nbytes, passes=1)
+    work = dist.all_gather_into_tensor(whole, shard, context.groups.collective(row), async_op=True)
+
+    def wait() -> Sequence[Any]:
+        work.wait()
+        return (whole,)
+
+    return Pending(wait)
+
+
+@handles("GATHER_PARAM")
+def gather_parameters(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+    """After a step on shards: everybody's, into the parameters."""
+    group: GroupState = inputs[0]
+    assert group.values is not None, "what is gathered behind the step is kept whole"
+    context.links.pass_ring(row.members, group.values.nbytes, passes=1)
+    shard, team = group.shard_of_values(), context.groups.collective(row)
+    work = dist.all_gather_into_tensor(group.values, shard, team, async_op=True)
+
+    def wait() -> Sequence[Any]:
+        work.wait()
+        return (group,)
+
+    return Pending(wait)

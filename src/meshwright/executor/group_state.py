@@ -1,0 +1,302 @@
+"""A parameter group on one rank: its values, its gradients and what the optimizer steps; whole, or a shard of a flat buffer.
+
+What is kept follows ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054): under ZeRO-1 a rank steps its shard of the group and
+gathers the others', under ZeRO-2 it also keeps its shard of the gradients only, under ZeRO-3 its shard of the values, too,
+and computes read what was gathered for them. A master copy is what is stepped where parameters have fewer bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from meshwright.executor.flat_layout import FlatLayout, Segment, boxes
+from meshwright.executor.inner_team import InnerTeam, alone
+from meshwright.executor.models.tensor_shard import TensorShard
+from meshwright.executor.ops.optimizer_step import OptimizerConfig, OptimizerStep
+from meshwright.executor.piece import Piece
+from meshwright.ir.table import ParameterGroup
+from meshwright.specs.error import ExecutionError
+
+LEAST_DECAYED_DIMS = 2  # weight decay acts on matrices, not on norms and biases
+
+
+@dataclass(frozen=True)
+class Formats:
+    """Of parameters and activations, of gradients as they are summed, and of what the optimizer steps."""
+
+    parameters: torch.dtype = torch.float32
+    gradients: torch.dtype = torch.float32
+    master: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True, eq=False)
+class Sharding:
+    """How the state of a group is divided: among `team`, a shard of equal size each.
+
+    `scatters_each`: gradients are scattered behind every microbatch (ZeRO-2, 3). `is_gathered`: values are there for the
+    computes only that they are gathered for (ZeRO-3).
+    """
+
+    team: InnerTeam
+    scatters_each: bool = False
+    is_gathered: bool = False
+
+
+class Trained(NamedTuple):
+    """A tensor that the optimizer steps, and which elements of which parameter it is."""
+
+    tensor: Tensor
+    segment: Segment
+
+
+class GroupState:
+    """One group of the program's table on one rank.
+
+    ``values``: the flat buffer that the parameters are views of, where a shard of them is gathered. ``master``: what is
+    stepped, flat, where that is not the parameters themselves. ``flat``: gradients of all parameters as views of one
+    buffer, where they will be reduced, cast or scattered; else they are the parameters' own. ``sum``: what was added up of
+    them, whole or a shard, where they are not summed in ``flat``.
+    """
+
+    def __init__(
+        self,
+        group: ParameterGroup,
+        parameters: Mapping[str, nn.Parameter],
+        config: OptimizerConfig,
+        formats: Formats,
+        *,
+        is_reduced: bool = False,
+        sharding: Sharding | None = None,
+    ) -> None:
+        self.group, self.parameters, self.formats = group, dict(parameters), formats
+        self.is_reduced, self.sharding = is_reduced, sharding
+        shapes = {name: tuple(p.shape) for name, p in self.parameters.items()}
+        self.layout = FlatLayout(shapes, sharding.team.degree if sharding else 1)
+        self.has_master = formats.master != formats.parameters
+        self.is_widened = formats.gradients != formats.parameters
+        self.flat: Tensor | None = None
+        self.sum: Tensor | None = None
+        self.is_live = self.is_mean = self.is_scattered = False
+        self.values: Tensor | None = None
+        self.master: Tensor | None = None
+        self._place_values()
+        self.trained = self._trained()
+        self.step = OptimizerStep(
+            [one.tensor for one in self.trained],
+            config,
+            [len(shapes[one.segment.name]) >= LEAST_DECAYED_DIMS for one in self.trained],
+        )
+
+    @property
+    def team(self) -> InnerTeam:
+        """Those who share the state; one rank without sharding."""
+        return self.sharding.team if self.sharding else alone(0)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return next(iter(self.parameters.values())).device
+
+    @property
+    def own(self) -> tuple[int, int]:
+        """The elements of the flat buffer that are stepped here."""
+        return self.layout.shard(self.team.number) if self.sharding else (0, self.layout.num_elements)
+
+    # values ----------------------------------------------------------------------------------------------------------
+
+    def _place_values(self) -> None:
+        """Flat values and master copy where the group has them."""
+        if self.sharding is None and not self.has_master:
+            return
+        whole = torch.zeros(self.layout.num_padded, dtype=self.formats.parameters, device=self.device)
+        for name, view in self.layout.views(whole).items():
+            view.copy_(self.parameters[name].detach())
+        low, high = self.own
+        if self.has_master:
+            self.master = whole[low:high].to(self.formats.master)
+        if self.sharding is None:
+            return
+        if self.sharding.is_gathered:
+            self.master = whole[low:high].clone() if self.master is None else self.master
+            self.unbind()
+        else:
+            self.values = whole
+            self.bind(whole)
+
+    def _trained(self) -> list[Trained]:
+        """The parameters themselves, or their parts of the shard, and of the master copy."""
+        low, high = self.own
+        if self.master is not None:
+            source = self.master
+        elif self.values is not None:
+            source = self.values[low:high]
+        else:
+            names = self.parameters
+            return [Trained(p, Segment(n, 0, p.numel(), 0)) for n, p in names.items() if p.requires_grad]
+        return [
+            Trained(source[s.place : s.place + s.length], s)
+            for s in self.layout.segments(low, high)
+            if self.parameters[s.name].requires_grad
+        ]
+
+    def bind(self, whole: Tensor) -> None:
+        """Let the parameters be views of a buffer."""
+        for name, view in self.layout.views(whole).items():
+            self.parameters[name].data = view
+
+    def unbind(self) -> None:
+        """Let the parameters have a shape, and no memory."""
+        for parameter in self.parameters.values():
+            parameter.data = parameter.data.new_zeros(()).expand(parameter.shape)
+
+    def shard_of_values(self) -> Tensor:
+        """What this rank gives when values are gathered."""
+        low, high = self.own
+        if self.master is not None and self.values is None:
+            return self.master.to(self.formats.parameters)
+        assert self.values is not None, "only what is sharded is gathered"
+        return self.values[low:high].clone()
+
+    def publish(self) -> None:
+        """After a step: the values that the next computes, or the next gather, read."""
+        if self.master is None or (self.sharding is not None and self.sharding.is_gathered):
+            return
+        if self.values is not None:
+            low, high = self.own
+            self.values[low:high].copy_(self.master)
+            return
+        for name, view in self.layout.views(self.master).items():
+            self.parameters[name].data.copy_(view)
+
+    # gradients -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_flat(self) -> bool:
+        return self.is_reduced or self.sharding is not None or self.has_master or self.is_widened
+
+    def begin(self) -> None:
+        """A contribution is about to come."""
+        self.is_live = True
+        if not self._is_flat or self.flat is not None:
+            return
+        self.flat = torch.zeros(self.layout.num_padded, dtype=self.formats.parameters, device=self.device)
+        for name, view in self.layout.views(self.flat).items():
+            if self.parameters[name].requires_grad:
+                self.parameters[name].grad = view
+
+    def contributed(self, is_last: bool) -> None:
+        """A compute has added to the gradients: sum them in their own format, and scatter all but the last, which its
+        REDUCE_GRAD does."""
+        scatters = self.sharding is not None and self.sharding.scatters_each and not is_last
+        if not (scatters or self.is_widened) or self.flat is None:
+            return
+        given = self.flat.to(self.formats.gradients) if self.is_widened else self.flat
+        if scatters:
+            self._drop_flat()
+            given = self.team.scattered_sum(given)
+            self.is_scattered = True
+        elif self.sharding is not None and self.sharding.scatters_each:
+            self._drop_flat()
+            self.flat = given  # whole, in the format of the reduction, for REDUCE_GRAD
+            return
+        else:
+            self.flat.zero_()
+        self.sum = given if self.sum is None else self.sum.add_(given)
+
+    def _drop_flat(self) -> None:
+        self.flat = None
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+    def to_reduce(self) -> Tensor:
+        """The whole gradient that a reduction moves."""
+        whole = self.flat if self.sum is None or self.is_scattered else self.sum
+        assert whole is not None, "a reduction comes behind the last contribution"
+        return whole
+
+    def reduced(self, own: Tensor) -> None:
+        """A reduction has given this rank's shard (or all) of the last contributions' sum."""
+        if self.sharding is None:
+            return
+        self._drop_flat()
+        self.sum = own if self.sum is None or not self.is_scattered else self.sum.add_(own)
+
+    def final(self) -> Tensor | None:
+        """What `own` elements' gradients are, flat; None where they are the parameters' own."""
+        return self.flat if self.sum is None else self.sum
+
+    def partial_gradient(self, is_partial: Callable[[str], bool]) -> Tensor | None:
+        """What there is here of the gradients of the parameters that `is_partial`, which stand in front; None: nothing."""
+        flat = self.final()
+        if flat is None:
+            raise ExecutionError(f"gradients of {self.group.name} are in no buffer", next="mark the group as reduced")
+        low, high = self.own
+        end = sum(prod(shape) for name, shape in self.layout.shapes.items() if is_partial(name))
+        return flat[: min(high, end) - low] if low < end else None
+
+    def divide(self, visited: float) -> None:
+        """Into the mean over what visited the group, where that is not the whole iteration; once in an iteration."""
+        if 0.0 < visited < 1.0 and not self.is_mean:
+            self.is_mean = True
+            flat = self.final()
+            torch._foreach_div_(self.gradients() if flat is None else [flat], visited)
+
+    def gradients(self) -> list[Tensor]:
+        """Of the trained tensors, as the optimizer is to see them."""
+        flat = self.final()
+        if flat is None:
+            return [one.tensor.grad for one in self.trained if one.tensor.grad is not None]
+        if self.master is None and self.values is None:
+            views = self.layout.views(flat)
+            return [views[one.segment.name] for one in self.trained]
+        return [flat[s.place : s.place + s.length].to(one.dtype) for one, s in self.trained]
+
+    def give_gradients(self) -> None:
+        """Hand the gradients to what is stepped."""
+        if self.final() is None:
+            return
+        for one, gradient in zip(self.trained, self.gradients(), strict=True):
+            one.tensor.grad = gradient
+
+    def end(self) -> None:
+        """The step has used them."""
+        self.sum, self.is_live, self.is_mean, self.is_scattered = None, False, False, False
+        self._drop_flat()
+        for one in self.trained:
+            one.tensor.grad = None
+
+    # parts of the model's tensors ------------------------------------------------------------------------------------
+
+    def pieces(self, shard: TensorShard, which: str) -> list[Piece]:
+        """What is trained here ("parameter"), its gradient ("gradient"), or a moment of the optimizer ("exp_avg"), as boxes
+        of the whole model's tensors. Views, except of gradients that are not of the trained format."""
+        found = []
+        sources = self._sources(which)
+        for one, source in zip(self.trained, sources, strict=True):
+            name, segment = one.segment.name, one.segment
+            flat, place = source.reshape(-1), 0
+            label = name if which in ("parameter", "gradient") else f"{which}/{name}"
+            local = self.layout.shapes[name]
+            whole = shard.whole_shape(name, local)
+            for box in boxes(local, segment.first, segment.length):
+                size = prod(box.sizes)
+                view = flat[place : place + size].view(box.sizes)
+                place += size
+                for inside, offsets in shard.placed(name, whole, box):
+                    part = view[tuple(slice(at, at + n) for at, n in zip(inside.offsets, inside.sizes, strict=True))]
+                    found.append(Piece(label, whole, offsets, part))
+        return found
+
+    def _sources(self, which: str) -> list[Tensor]:
+        if which == "parameter":
+            return [one.tensor.detach() for one in self.trained]
+        if which == "gradient":
+            return self.gradients()
+        states = {} if self.step.optimizer is None else self.step.optimizer.state
+        return [states[one.tensor][which] for one in self.trained]
