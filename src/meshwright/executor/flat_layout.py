@@ -8,6 +8,7 @@ from itertools import accumulate
 from math import prod
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -52,7 +53,7 @@ class FlatLayout:
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """The tensors within the whole buffer."""
         sizes = [prod(shape) for shape in self.shapes.values()]
-        pieces = flat[: self.num_elements].split(sizes)
+        pieces = torch.split(flat[: self.num_elements], sizes)
         return {
             name: piece.view(shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
         }

@@ -21,7 +21,6 @@ from meshwright.executor.models.tensor_shard import TensorShard
 from meshwright.executor.ops.optimizer_step import OptimizerConfig, OptimizerStep
 from meshwright.executor.piece import Piece
 from meshwright.ir.table import ParameterGroup
-from meshwright.specs.error import ExecutionError
 
 LEAST_DECAYED_DIMS = 2  # weight decay acts on matrices, not on norms and biases
 
@@ -82,7 +81,7 @@ class GroupState:
         self.is_widened = formats.gradients != formats.parameters
         self.flat: Tensor | None = None
         self.sum: Tensor | None = None
-        self.is_live = self.is_mean = self.is_scattered = False
+        self.is_live = self.is_finished = self.is_scattered = False
         self.values: Tensor | None = None
         self.master: Tensor | None = None
         self._place_values()
@@ -174,6 +173,17 @@ class GroupState:
         for name, view in self.layout.views(self.master).items():
             self.parameters[name].data.copy_(view)
 
+    def loaded(self) -> None:
+        """What is trained has been written from outside: the values that others step come from them."""
+        self.publish()
+        if self.values is not None:
+            self.values.copy_(self.team.gathered(self.shard_of_values()))
+
+    def optimizer_states(self) -> list[dict[str, Tensor]]:
+        """The optimizer's state of every trained tensor; SGD's is empty before its first step."""
+        states = {} if self.step.optimizer is None else self.step.optimizer.state
+        return [states.get(one.tensor, {}) for one in self.trained]
+
     # gradients -------------------------------------------------------------------------------------------------------
 
     @property
@@ -215,37 +225,50 @@ class GroupState:
             parameter.grad = None
 
     def to_reduce(self) -> Tensor:
-        """The whole gradient that a reduction moves."""
+        """The whole gradient that a reduction moves. What has been scattered before is in the place of this rank's shard, so
+        that a reduction over more ranks than share the state sums it, too."""
         whole = self.flat if self.sum is None or self.is_scattered else self.sum
         assert whole is not None, "a reduction comes behind the last contribution"
+        if self.is_scattered and self.sum is not None:
+            low, high = self.own
+            whole[low:high].add_(self.sum)
+            self.sum = None
         return whole
 
     def reduced(self, own: Tensor) -> None:
-        """A reduction has given this rank's shard (or all) of the last contributions' sum."""
-        if self.sharding is None:
-            return
+        """A reduction has given this rank's shard of the sum."""
         self._drop_flat()
-        self.sum = own if self.sum is None or not self.is_scattered else self.sum.add_(own)
+        self.sum = own
 
     def final(self) -> Tensor | None:
         """What `own` elements' gradients are, flat; None where they are the parameters' own."""
         return self.flat if self.sum is None else self.sum
 
-    def partial_gradient(self, is_partial: Callable[[str], bool]) -> Tensor | None:
+    def _partial_gradient(self, is_partial: Callable[[str], bool]) -> Tensor | None:
         """What there is here of the gradients of the parameters that `is_partial`, which stand in front; None: nothing."""
-        flat = self.final()
-        if flat is None:
-            raise ExecutionError(f"gradients of {self.group.name} are in no buffer", next="mark the group as reduced")
         low, high = self.own
         end = sum(prod(shape) for name, shape in self.layout.shapes.items() if is_partial(name))
-        return flat[: min(high, end) - low] if low < end else None
+        if low >= end:
+            return None
+        flat = self.final()
+        assert flat is not None, "groups with partial gradients have them in one buffer"
+        return flat[: min(high, end) - low]
 
-    def divide(self, visited: float) -> None:
-        """Into the mean over what visited the group, where that is not the whole iteration; once in an iteration."""
-        if 0.0 < visited < 1.0 and not self.is_mean:
-            self.is_mean = True
-            flat = self.final()
+    def finish(
+        self, visited: float, is_partial: Callable[[str], bool], tensor_team: InnerTeam | None
+    ) -> None:
+        """Once in an iteration, when nothing more is added: into the mean over what visited the group, where that is not the
+        whole iteration; sum what every device of a tensor-parallel group has a part of; hand all to what is stepped."""
+        if self.is_finished:
+            return
+        self.is_finished = True
+        flat = self.final()
+        if 0.0 < visited < 1.0:
             torch._foreach_div_(self.gradients() if flat is None else [flat], visited)
+        part = None if tensor_team is None else self._partial_gradient(is_partial)
+        if part is not None and tensor_team is not None:
+            tensor_team.sum(part)
+        self._give_gradients()
 
     def gradients(self) -> list[Tensor]:
         """Of the trained tensors, as the optimizer is to see them."""
@@ -257,8 +280,7 @@ class GroupState:
             return [views[one.segment.name] for one in self.trained]
         return [flat[s.place : s.place + s.length].to(one.dtype) for one, s in self.trained]
 
-    def give_gradients(self) -> None:
-        """Hand the gradients to what is stepped."""
+    def _give_gradients(self) -> None:
         if self.final() is None:
             return
         for one, gradient in zip(self.trained, self.gradients(), strict=True):
@@ -266,7 +288,7 @@ class GroupState:
 
     def end(self) -> None:
         """The step has used them."""
-        self.sum, self.is_live, self.is_mean, self.is_scattered = None, False, False, False
+        self.sum, self.is_live, self.is_finished, self.is_scattered = None, False, False, False
         self._drop_flat()
         for one in self.trained:
             one.tensor.grad = None
@@ -289,7 +311,9 @@ class GroupState:
                 view = flat[place : place + size].view(box.sizes)
                 place += size
                 for inside, offsets in shard.placed(name, whole, box):
-                    part = view[tuple(slice(at, at + n) for at, n in zip(inside.offsets, inside.sizes, strict=True))]
+                    part = view[
+                        tuple(slice(at, at + n) for at, n in zip(inside.offsets, inside.sizes, strict=True))
+                    ]
                     found.append(Piece(label, whole, offsets, part))
         return found
 
@@ -298,5 +322,4 @@ class GroupState:
             return [one.tensor.detach() for one in self.trained]
         if which == "gradient":
             return self.gradients()
-        states = {} if self.step.optimizer is None else self.step.optimizer.state
-        return [states[one.tensor][which] for one in self.trained]
+        return [kept[which] for kept in self.optimizer_states()]

@@ -11,9 +11,14 @@ import torch
 from meshwright.executor.group_state import Formats
 from meshwright.executor.inner_team import Ranks, inner_teams
 from meshwright.ir.program import Program
+from meshwright.lowering.mesh import collapsed_axes, shard_axes
+from meshwright.specs.plan import Plan
 
 TENSOR, SHARDS = "tp", "shards"  # labels of teams that exchange inside computes
-HEAD_NORMS = ("query_norm", "key_norm")  # used for every head, so each device of a group has a part of the gradient
+HEAD_NORMS = (
+    "query_norm",
+    "key_norm",
+)  # used for every head, so each device of a group has a part of the gradient
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
@@ -31,6 +36,21 @@ class Layout:
     sequence_parallel: bool = False
     reduction_dtype: str = ""
     master_dtype: str = ""
+
+    @staticmethod
+    def of(plan: Plan) -> Layout:
+        """What a plan says. Raises PlanError where groups of devices do not nest."""
+        lengths = {axis.name: axis.size for axis in collapsed_axes(plan)}
+        shards = tuple(axis for axis in shard_axes(plan) if lengths.get(axis, 1) > 1)
+        return Layout(
+            tp=plan.tp,
+            shard_axes=shards,
+            gathers_parameters=plan.sharding == "zero3" and bool(shards),
+            scatters_gradients=plan.sharding in ("zero2", "zero3") and bool(shards),
+            sequence_parallel=plan.sequence_parallel and plan.tp > 1,
+            reduction_dtype=plan.gradient_dtype,
+            master_dtype=plan.master_dtype or plan.dtype,
+        )
 
     @staticmethod
     def from_dict(fields: Mapping[str, Any]) -> Layout:

@@ -5,88 +5,69 @@ Shapes: B samples of a microbatch, S tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from meshwright.executor.handler import ValueName
+from meshwright.executor.group_state import GroupState, Sharding
+from meshwright.executor.handler import Row, ValueName
+from meshwright.executor.inner_team import InnerTeam
+from meshwright.executor.layout import HEAD_NORMS, SHARDS, TENSOR
 from meshwright.executor.models.decoder import EMBEDDING_WEIGHT, Stage, build_stage
 from meshwright.executor.models.encoder_decoder import EncoderDecoderStage, build_encoder_decoder_stage
+from meshwright.executor.models.initialisation import parameter_source
 from meshwright.executor.models.skip_decoder import SkipStage, build_skip_stage
+from meshwright.executor.models.tensor_parallel import TensorParallel, split_cross_entropy
+from meshwright.executor.models.tensor_shard import TensorShard
 from meshwright.executor.models.vocabulary_shard import VocabularyShard
-from meshwright.executor.ops.optimizer_step import OptimizerStep
+from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
+from meshwright.executor.packing import PackedSequences, documents_of
+from meshwright.executor.piece import Piece
 from meshwright.executor.randomness import SampleKeys
 from meshwright.executor.training import Batches, Training
 from meshwright.executor.visited_share import visited_shares
 from meshwright.ir.program import Program
-from meshwright.ir.table import ParameterGroup
+from meshwright.ir.table import Kind
+from meshwright.lowering.sharding import UNSHARD
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.layers import stage_layers
 
-
-class GroupGradient:
-    """The gradients of one parameter group on one rank: the `.grad` of its parameters.
-
-    Where they will be reduced they are views of one flat buffer, so that the reduction is one message and no copy.
-    """
-
-    def __init__(
-        self, group: ParameterGroup, parameters: Mapping[str, nn.Parameter], is_reduced: bool
-    ) -> None:
-        self.group, self.parameters, self.is_reduced = group, dict(parameters), is_reduced
-        self.flat: Tensor | None = None
-        self.is_live = self.is_mean = False
-
-    def begin(self) -> None:
-        """The first contribution of an iteration is about to come."""
-        if self.is_live:
-            return
-        self.is_live, self.is_mean = True, False
-        if not self.is_reduced:
-            return
-        first = next(iter(self.parameters.values()))
-        self.flat = torch.zeros(
-            sum(p.numel() for p in self.parameters.values()), dtype=first.dtype, device=first.device
-        )
-        pieces = torch.split(self.flat, [p.numel() for p in self.parameters.values()])
-        for parameter, piece in zip(self.parameters.values(), pieces):
-            parameter.grad = piece.view_as(parameter)
-
-    def divide(self, visited: float) -> None:
-        """Into the mean over what visited the group, where that is not the whole iteration; once in an iteration."""
-        if 0.0 < visited < 1.0 and not self.is_mean:
-            self.is_mean = True
-            torch._foreach_div_([p.grad for p in self.parameters.values() if p.grad is not None], visited)
-
-    def end(self) -> None:
-        """The step has used them."""
-        self.flat, self.is_live = None, False
-        for parameter in self.parameters.values():
-            parameter.grad = None
-
-    def copies(self) -> dict[str, Tensor]:
-        """The gradients as they are, by name in the whole model."""
-        return {name: p.grad.detach().clone() for name, p in self.parameters.items() if p.grad is not None}
+GATHERED = UNSHARD.writes[0].kind
+HIDDEN = 2  # dimension of the hidden units in [B, S, E]
 
 
 class TrainingState:
     """Stages, parameters, gradients and data of one rank.
 
     ``replica``: which part of the data. ``groups``: by number in the program's table, those of the stages here.
+    ``teams``: with whom this rank exchanges inside computes, by label (`executor.layout`); those that are not
+    given are of one rank.
     """
 
     def __init__(
-        self, training: Training, program: Program, rank: int, dtype: torch.dtype, device: torch.device
+        self,
+        training: Training,
+        program: Program,
+        rank: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        teams: Mapping[str, InnerTeam] | None = None,
     ) -> None:
-        self.training, self.program = training, program
+        self.training, self.program = training.prepared(), program
+        self.teams = dict(teams or {})
         coordinates = program.coordinates(rank)
+        self.coordinates, self.formats = coordinates, training.layout.formats(dtype)
+        self.parallel = self._parallel()
         self.pipeline = coordinates.get(program.axes[0].name, 0)
         self._place_in_data(coordinates)
         own = range(int(program.offsets[rank]), int(program.offsets[rank + 1]))
         names = [program.tables.effects[e].name for e in program.columns.effect[own.start : own.stop]]
         stages = [int(s) for s in program.columns.stage[own.start : own.stop]]
+        self.source = parameter_source(training.model, training.seed, training.initial)
         self.shard = self._shard(program, names, dtype, device)
         self.stages = self._build(sorted(set(stages)), dtype, device)
         edges = training.stage_edges()
@@ -97,14 +78,34 @@ class TrainingState:
             for i, name, stage in zip(own, names, stages)
             if name == "REDUCE_GRAD"
         }
-        self.gradients = self._gradients(reduced)
-        self.steps = {
-            g: OptimizerStep(x.parameters.values(), training.optimizer) for g, x in self.gradients.items()
-        }
+        self.groups = self._groups(reduced)
+        self.last_rows = self._last_rows(own, stages)
         self.visited = visited_shares(program)
         self.batches: Batches | None = None
+        self.evaluated: int | None = None  # which global batch of the held-out part is being evaluated
+        self.loss: Tensor | None
         self.begin_iteration(0)
-        self.recorded: list[dict[str, Tensor]] = []
+        self.recorded: list[list[Piece]] = []
+
+    def _parallel(self) -> TensorParallel | None:
+        """This rank's part of every matrix; None where it has all."""
+        team = self.teams.get(TENSOR)
+        if team is None:
+            self.tensor_shard = TensorShard(self.training.model)
+            return None
+        self.tensor_shard = TensorShard(self.training.model, team.degree, team.number)
+        self.tensor_shard.check()
+        return TensorParallel(self.tensor_shard, team, self.training.layout.sequence_parallel)
+
+    def _last_rows(self, own: range, stages: Sequence[int]) -> dict[int, int]:
+        """For every group the position in this rank's list of the last compute that adds to its gradient."""
+        tables, columns = self.program.tables, self.program.columns
+        adds = [any(p.kind == "weight_gradient" for p in effect.writes) for effect in tables.effects]
+        found: dict[int, int] = {}
+        for number, (row, stage) in enumerate(zip(own, stages)):
+            if adds[columns.effect[row]] and tables.effects[columns.effect[row]].kind == Kind.COMPUTE:
+                found.update(dict.fromkeys(self.groups_of(stage), number))
+        return found
 
     def _place_in_data(self, coordinates: Mapping[str, int]) -> None:
         """Which replica this is, and where its samples begin in the global batch."""
@@ -113,8 +114,9 @@ class TrainingState:
             if axis.name in self.training.data_axes:
                 self.replica = self.replica * axis.size + coordinates[axis.name]
                 self.num_replicas *= axis.size
+        self.has_documents = self.training.has_documents
         self.counts = self.training.sample_counts(self.program)
-        self.is_home_replica = all(coordinates[a.name] == 0 for a in self.program.axes[1:])
+        self.num_samples = sum(self.counts) * self.num_replicas  # of all replicas in an iteration
 
     def _shard(
         self, program: Program, names: Sequence[str], dtype: torch.dtype, device: torch.device
@@ -124,7 +126,7 @@ class TrainingState:
         if "S" not in names:
             return None
         options = (program.axes[0].size, self.training.seed, dtype, device)
-        return VocabularyShard(self.training.model, self.pipeline, *options)
+        return VocabularyShard(self.training.model, self.pipeline, *options, source=self.source)
 
     def _build(self, stages: Sequence[int], dtype: torch.dtype, device: torch.device) -> dict[int, Stage]:
         """The modules of this rank; a table that two of them share is one parameter."""
@@ -158,7 +160,10 @@ class TrainingState:
         if training.layer_edges:
             return build_skip_stage(model, blocks, has_embedding, has_head, training.layer_edges, *options)
         has_tables = self.shard is None
-        return build_stage(model, blocks, has_embedding, has_head, *options, has_tables=has_tables)
+        return build_stage(
+            model, blocks, has_embedding, has_head, *options, has_tables=has_tables, parallel=self.parallel,
+            source=self.source,
+        )  # fmt: skip
 
     def apply(
         self, stage: int, microbatch: int, x: Tensor, received: Sequence[Tensor], device: torch.device
@@ -168,11 +173,36 @@ class TrainingState:
         if isinstance(module, EncoderDecoderStage):
             y, given = module.with_edges(x, keys, received, self.data(microbatch, device)[0])
             return y, given if self.outputs_of_edges[stage] else ()  # the next stage has it from the path
+        documents_BS = self.documents(microbatch, device)
         if isinstance(module, SkipStage):
-            return module.with_edges(x, keys, received)
-        return module(x, keys), ()
+            return module.with_edges(x, keys, received, documents_BS)
+        return module(x, keys, documents_BS), ()
 
-    def _gradients(self, reduced: set[int]) -> dict[int, GroupGradient]:
+    def whole(self, x: Tensor) -> Tensor:
+        """What another stage has sent: with tensor parallelism every device of a group its equal part of the hidden units,
+        unless their stream is divided by tokens anyway (Narayanan et al. 2021, arXiv 2104.04473, section 4.1)."""
+        if self.parallel is None or self.parallel.divides_sequence:
+            return x
+        return self.parallel.team.gathered(x, HIDDEN)
+
+    def share(self, x: Tensor | None) -> Tensor | None:
+        """What this rank sends of a value that another stage makes `whole`."""
+        if x is None or self.parallel is None or self.parallel.divides_sequence:
+            return x
+        return self.parallel.team.own_part(x, HIDDEN).contiguous()
+
+    def loss_of(self, logits_BSV: Tensor, targets_BS: Tensor, weight: float) -> Tensor:
+        """Sum of the tokens' losses, each with this weight."""
+        if self.parallel is None:
+            return token_cross_entropy(logits_BSV, targets_BS, weight)
+        return split_cross_entropy(logits_BSV, targets_BS, weight, self.parallel)
+
+    def count_loss(self, loss: Tensor) -> None:
+        """Add a microbatch's loss to this rank's share; of those that find the same one, the first."""
+        if self.tensor_shard.number == 0:
+            self.loss = loss if self.loss is None else self.loss + loss
+
+    def _groups(self, reduced: set[int]) -> dict[int, GroupState]:
         """Every parameter of every stage here in exactly one group."""
         parts: dict[int, dict[str, nn.Parameter]] = {g: {} for s in self.stages for g in self.groups_of(s)}
         for number, stage in self.stages.items():
@@ -181,8 +211,26 @@ class TrainingState:
         if self.shard is not None:
             for name, parameter in self.shard.global_parameters().items():
                 parts[self._group_of(min(self.stages), name)][name] = parameter
-        groups = self.program.tables.groups
-        return {g: GroupGradient(groups[g], found, g in reduced) for g, found in parts.items() if found}
+        return {g: self._group(g, found, g in reduced) for g, found in parts.items() if found}
+
+    def _group(self, number: int, parameters: Mapping[str, nn.Parameter], is_reduced: bool) -> GroupState:
+        """One group, its partial gradients (`is_partial`) in front, so that they are one piece of its buffers."""
+        layout, team = self.training.layout, self.teams.get(SHARDS)
+        sharding = None
+        if team is not None:
+            sharding = Sharding(team, layout.scatters_gradients, layout.gathers_parameters)
+        ordered = dict(sorted(parameters.items(), key=lambda item: not self.is_partial(item[0])))
+        return GroupState(
+            self.program.tables.groups[number], ordered, self.training.optimizer, self.formats,
+            is_reduced=is_reduced or any(map(self.is_partial, ordered)), sharding=sharding,
+        )  # fmt: skip
+
+    def is_partial(self, name: str) -> bool:
+        """Is a parameter whole on every device of a tensor-parallel group, and its gradient there of a part of the tokens, or
+        of the heads? Then it is summed over them."""
+        if self.parallel is None or not self.tensor_shard.is_whole(name):
+            return False
+        return self.parallel.divides_sequence or name.split(".")[-2] in HEAD_NORMS
 
     def _group_of(self, stage: int, name: str) -> int:
         """A group by name: one that two stages use has the tied table; else the group named like the parameter; else the
@@ -225,36 +273,66 @@ class TrainingState:
         """Parameter groups that a stage uses."""
         return self.program.tables.groups_of_stage[stage]
 
-    def live_gradients(self, stage: int) -> tuple[GroupGradient | None, ...]:
+    def live_gradients(self, stage: int) -> tuple[GroupState | None, ...]:
         """Gradients of a stage's groups, ready to be added to."""
-        found = tuple(self.gradients.get(g) for g in self.groups_of(stage))
-        for gradient in found:
-            if gradient is not None:
-                gradient.begin()
+        found = tuple(self.groups.get(g) for g in self.groups_of(stage))
+        for group in found:
+            if group is not None:
+                group.begin()
         return found
 
+    def contributed(self, row: Row) -> None:
+        """A compute has added to the gradients of its stage's groups."""
+        for g in self.groups_of(row.stage):
+            if g in self.groups:
+                self.groups[g].contributed(self.last_rows[g] == row.number)
+
+    @contextlib.contextmanager
+    def reading(self, row: Row, inputs: Sequence[Any]) -> Iterator[None]:
+        """Parameters that were gathered for a compute are there within the block."""
+        bound = []
+        for names, values in zip(row.reads, inputs):
+            if names and names[0].kind == GATHERED:
+                flat = values if isinstance(values, tuple) else (values,)
+                bound += [(self.groups[name.index], value) for name, value in zip(names, flat) if value is not None]
+        for group, value in bound:
+            group.bind(value)
+        try:
+            yield
+        finally:
+            for group, _ in bound:
+                group.unbind()
+
     def is_home(self, group: int) -> bool:
-        """Does this rank count and return the group? Each parameter once, whatever its copies."""
+        """Does this rank count and return its part of the group? Each element once, whatever its copies."""
         first = min(self.program.tables.groups[group].stages)
-        device = next(hop.device for path in self.program.tables.paths for hop in path if hop.stage == first)
-        return self.is_home_replica and device == self.pipeline
+        if self.program.tables.devices_of_stage[first][0] != self.pipeline:
+            return False
+        within = self.training.layout.shard_axes if self.groups[group].sharding else ()
+        copies = [a.name for a in self.program.axes[1:] if a.name not in within and a.name != TENSOR]
+        return all(self.coordinates[name] == 0 for name in copies)
+
+    def is_counted(self, name: str) -> bool:
+        """Does this rank count and return a parameter that it has? What every device of a tensor-parallel group has is the
+        first one's."""
+        return self.tensor_shard.number == 0 or not self.tensor_shard.is_whole(name)
 
     def begin_iteration(self, iteration: int) -> None:
         """Forget the data and sums of the iteration before."""
         self.step = self.training.first_step + iteration
-        self.loss: Tensor | None = None
+        self.loss = None
         self.squared_norm: Tensor | None = None
         self.num_undone = 0  # groups whose step was taken back
         self._data: dict[int, tuple[Tensor, Tensor]] = {}
-        self.copies: dict[str, Tensor] = {}
+        self._token_ratio: float | None = None
+        self.copies: list[Piece] = []
 
     def end_iteration(self) -> dict[str, float]:
         """Sums of this rank: its share of the loss, and of the squared gradient norm."""
-        for group, gradient in self.gradients.items():
-            if gradient.is_live:  # a program without STEP
-                gradient.divide(self.visited[group])
-                self.count(group)
-                gradient.end()
+        for number, group in self.groups.items():
+            if group.is_live:  # a program without STEP
+                self.finish_gradients(number)
+                group.end()
         if self.training.records_gradients:
             self.recorded.append(self.copies)
         return {
@@ -263,14 +341,29 @@ class TrainingState:
             "num_undone": self.num_undone,
         }
 
-    def count(self, group: int) -> None:
-        """Add a group to the norm, and keep its gradients where they are asked for."""
-        if not self.is_home(group):
+    def finish_gradients(self, number: int) -> None:
+        """Nothing more is added to a group's gradients: to the optimizer, to the norm, and among the records where they are
+        asked for."""
+        norm = self.squared_norm_of(number)
+        if not self.is_home(number):
             return
-        own = self.steps[group].squared_norm()
-        self.squared_norm = own if self.squared_norm is None else self.squared_norm + own
+        self.squared_norm = norm if self.squared_norm is None else self.squared_norm + norm
         if self.training.records_gradients:
-            self.copies.update(self.gradients[group].copies())
+            self.copies += [
+                replace(piece, tensor=piece.tensor.detach().clone()) for piece in self._pieces(number, "gradient")
+            ]
+
+    def squared_norm_of(self, number: int) -> Tensor:
+        """Sum of squares of a group's finished gradients that this rank counts."""
+        group = self.groups[number]
+        team = None if self.parallel is None else self.parallel.team
+        group.finish(self.visited[number], self.is_partial, team)
+        return group.step.squared_norm([self.is_counted(one.segment.name) for one in group.trained])
+
+    def _pieces(self, number: int, which: str) -> list[Piece]:
+        shard = self.tensor_shard if self.shard is None else self.shard.tables
+        pieces = self.groups[number].pieces(shard, which)
+        return [piece for piece in pieces if self.is_counted(piece.name)]
 
     def samples(self, microbatch: int) -> tuple[int, ...]:
         """Numbers of a microbatch's samples in the global batch."""
@@ -281,42 +374,76 @@ class TrainingState:
         """tokens_BS and targets_BS of a microbatch in this iteration."""
         if microbatch not in self._data:
             if self.batches is None:
-                self.batches = self.training.batches()
-            tokens_BS, targets_BS = self.batches.batch(
-                self.training.seed, self.step, self.samples(microbatch), self.training.sequence_length
-            )
+                self.batches = self.training.batches(self.num_samples)
+            samples, length = self.samples(microbatch), self.training.sequence_length
+            if self.evaluated is None:
+                tokens_BS, targets_BS = self.batches.batch(self.training.seed, self.step, samples, length)
+            else:
+                held_out = self.held_out_samples(samples)
+                tokens_BS, targets_BS = self.batches.held_out_windows(*held_out, length)
             self._data[microbatch] = (tokens_BS.to(device), targets_BS.to(device))
         return self._data[microbatch]
 
+    def documents(self, microbatch: int, device: torch.device) -> Tensor | None:
+        """Where every token's document begins in its sequence, [B, S]; None where documents are not masked."""
+        return documents_of(self.data(microbatch, device)[1]) if self.has_documents else None
+
+    def _tokens_per_counted(self) -> float:
+        """Tokens of the global batch for each whose target is not left out."""
+        if self._token_ratio is None:
+            self._token_ratio, length = 1.0, self.training.sequence_length
+            if isinstance(self.batches, PackedSequences):
+                if self.evaluated is None:
+                    num_targets = self.batches.num_targets(self.training.seed, self.step, length)
+                else:
+                    held_out = self.held_out_samples(range(self.num_samples))
+                    num_targets = self.batches.num_held_out_targets(*held_out, length)
+                self._token_ratio = self.num_samples * length / num_targets
+        return self._token_ratio
+
+    def held_out_samples(self, samples: Sequence[int]) -> tuple[tuple[int, ...], int]:
+        """Numbers of samples of the global batch that is evaluated among all that an evaluation takes; how many these are."""
+        batch = sum(self.counts) * self.num_replicas
+        first = (self.evaluated or 0) * batch
+        return tuple(first + sample for sample in samples), batch * self.training.num_evaluated
+
+    @property
+    def learning_rate(self) -> float | None:
+        """Of this step; None: the optimizer's own."""
+        rate = self.training.learning_rate
+        return None if rate is None else rate.at(self.step)
+
     def token_weight(self, microbatch: int) -> float:
-        """Weight of one token's loss: those of all tokens of all replicas sum to one."""
+        """Weight of one token's loss: those of all tokens of all replicas that have a target sum to one."""
         row = self.program.tables.microbatches[microbatch]
-        return row.weight / row.tokens / self.num_replicas * self.training.tokens_per_target
+        weight = row.weight / row.tokens / self.num_replicas * self.training.tokens_per_target
+        return weight * self._tokens_per_counted()
 
     def keys(self, microbatch: int) -> SampleKeys | None:
         """Names of the draws of a microbatch; None without dropout."""
-        if not self.training.dropout:
+        if not self.training.dropout or self.evaluated is not None:
             return None
         return SampleKeys(self.training.seed, self.step, self.samples(microbatch))
 
     def initial_values(self) -> dict[ValueName, Any]:
         """Parameters and optimizer states as they are before the first iteration."""
         return {
-            ValueName(kind, g): self.gradients.get(g)
+            ValueName(kind, g): self.groups.get(g)
             for g in {g for s in self.stages for g in self.groups_of(s)}
             for kind in ("parameter", "optimizer_state")
         }
 
-    def parameters(self) -> dict[str, Tensor]:
-        """Parameters that this rank returns."""
-        return {
-            name: parameter.detach().clone()
-            for g, gradient in self.gradients.items()
-            if self.is_home(g)
-            for name, parameter in gradient.parameters.items()
-        }
+    def parameters(self) -> list[Piece]:
+        """The parameters that this rank returns, copies of them."""
+        return [
+            replace(piece, tensor=piece.tensor.to(self.formats.master, copy=True))
+            for number in self.groups
+            if self.is_home(number)
+            for piece in self._pieces(number, "parameter")
+        ]
 
     def tensors(self) -> list[Tensor]:
-        """All parameters here, for counting memory (their gradients count with them)."""
+        """All parameters here and what is kept of them, for counting memory (their gradients count with them)."""
         modules = [*self.stages.values(), *([] if self.shard is None else [self.shard])]
-        return [p for module in modules for p in module.parameters()]
+        kept = [t for group in self.groups.values() for t in (group.values, group.master) if t is not None]
+        return [*(p for module in modules for p in module.parameters()), *kept]

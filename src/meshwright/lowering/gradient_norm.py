@@ -47,16 +47,19 @@ class ClipGradients:
     axes, so that every copy finds the norm of one whole model. Reading gradients is not priced. The program has to be whole
     (STEP is there); which norm is the largest allowed is the executor's affair (`OptimizerConfig.clip_norm`).
 
-    Raises ProgramError where there is no STEP, or an axis divides parameters or optimizer state (tp, sharding).
+    ``axes``: those along which devices count different parts of the parameters (tp, and of sharded state); a part that
+    several of them have is counted by the first. Raises ProgramError where there is no STEP, or another axis divides
+    parameters.
     """
 
+    axes: tuple[str, ...] = ()
     name = "clip_gradients"
 
     def __call__(self, program: Program) -> Program:
         """The program with its norm."""
         steps = _rows_named(program, "STEP")
-        _check(program, steps)
-        is_alone = program.axes[0].size == 1
+        _check(program, steps, self.axes)
+        is_alone = program.axes[0].size == 1 and not self.axes
         known = _PARTIAL if is_alone else _GLOBAL  # on one device its own sum is all of it
         program, chosen = _with_steps(
             program, steps, lambda effect: effect._replace(reads=(*effect.reads, known))
@@ -64,7 +67,7 @@ class ClipGradients:
         program = program.with_columns(effect=chosen)
         program = _with_norms(program, steps)
         if not is_alone:
-            program = _with_reduction(program)
+            program = _with_reduction(program, self.axes)
         return program
 
 
@@ -133,19 +136,18 @@ def _rows_named(program: Program, name: str) -> np.ndarray:
     return np.flatnonzero(np.isin(program.columns.effect, named))
 
 
-def _check(program: Program, steps: np.ndarray) -> None:
-    groups, names = program.tables.groups, {effect.name for effect in program.tables.effects}
+def _check(program: Program, steps: np.ndarray, axes: tuple[str, ...]) -> None:
+    groups = program.tables.groups
     if not len(steps):
         raise ProgramError("nothing steps here; put OptimizerStep before ClipGradients")
     divided = [
         axis.name
         for axis in program.axes[1:]
-        if axis.size > 1 and not all(axis.name in g.replicated for g in groups)
+        if axis.size > 1 and axis.name not in axes and not all(axis.name in g.replicated for g in groups)
     ]
-    if divided or names & {"GATHER_PARAM", "UNSHARD"}:
+    if divided:
         raise ProgramError(
-            f"parameters are divided ({', '.join(divided) or 'sharding'}), and a norm over their parts is not built; "
-            f"clip where every device has whole parameters of its stages"
+            f"parameters are divided along {', '.join(divided)}; name these axes for ClipGradients to sum over them"
         )
 
 
@@ -182,11 +184,11 @@ def _with_norms(program: Program, steps: np.ndarray) -> Program:
 def _norm(program: Program, row: int) -> Effect:
     """NORM of a stage: it reads the gradients that its STEP reads, of the groups that are counted here."""
     t, stage = program.tables, int(program.columns.stage[row])
-    device_of = {hop.stage: hop.device for path in t.paths for hop in path}
+    device = int(program.list_of_row[row])
     counted = tuple(
         place
         for place, g in enumerate(t.groups_of_stage[stage] if stage < t.num_stages else ())
-        if owns(program, stage, g) and device_of[min(t.groups[g].stages)] == device_of[stage]
+        if owns(program, stage, g, device) and t.devices_of_stage[min(t.groups[g].stages)][0] == device
     )
     reads = tuple(p for p in t.effects[int(program.columns.effect[row])].reads if p.kind in GRADIENTS)
     kinds = {place: {p.kind for p in reads if p.index == "groups" or p.offset == place} for place in counted}
@@ -200,11 +202,12 @@ def _norm(program: Program, row: int) -> Effect:
     )
 
 
-def _with_reduction(program: Program) -> Program:
+def _with_reduction(program: Program, axes: tuple[str, ...]) -> Program:
     """One REDUCE_NORM on every list, before its first STEP."""
     program, (effect,) = with_effects(program, REDUCE_NORM)
     t = program.tables
-    exchange = Exchange((FIRST_AXIS,), algorithm="ring")
+    along = (FIRST_AXIS, *axes) if program.axes[0].size > 1 else axes
+    exchange = Exchange(along, algorithm="ring")
     exchanges = (*t.exchanges, exchange) if exchange not in t.exchanges else t.exchanges
     streams = (*t.streams, STREAM)
     steps = _rows_named(program, "STEP")

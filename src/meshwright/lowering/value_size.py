@@ -24,6 +24,7 @@ WHOLE = (
     *("norm.", "layernorm.", ".ln_", "wpe", "mlp.gate.weight", "router.", "shared_expert_gate"),
     *("q_a_proj.", "kv_a_proj_with_mqa.", "o_proj.bias", "down_proj.bias", "c_proj.bias"),
 )
+HEAD_NORMS = ("q_norm.", "k_norm.")  # used for every head
 # A tensor of experts' biases added after the row-parallel product: whole along tp, divided along ep.
 WHOLE_OF_EXPERTS = ("down_proj_bias",)
 # Of grouped heads: a device has one head where there are fewer than tp.
@@ -87,6 +88,26 @@ def num_local_end_parameters(plan: Plan, layers: StageLayers) -> int:
     if layers.has_embedding:  # learned positions
         total += sum(p.num_elements for p in embedding_parameters(model)[1:])
     return total + (model.num_norm_parameters if layers.has_head else 0)
+
+
+def num_partial_parameters(plan: Plan, layers: StageLayers) -> int:
+    """Parameters of a stage that every device of a tensor-parallel group has whole, and whose gradient is of its tokens
+    (sequence parallelism) or of its heads: they are summed over the group before a step."""
+    model = plan.model
+    if plan.tp == 1:
+        return 0
+    parts = WHOLE if plan.sequence_parallel else HEAD_NORMS
+    blocks = model.block_kinds(layers.first_block, layers.num_blocks)
+    total = sum(
+        count * parameter.num_elements
+        for block, count in blocks
+        for parameter in block_parameters(model, block)
+        if any(part in parameter.name for part in parts)
+    )
+    if plan.sequence_parallel:
+        total += sum(p.num_elements for p in embedding_parameters(model)[1:]) if layers.has_embedding else 0
+        total += model.num_norm_parameters if layers.has_head else 0
+    return total
 
 
 def num_table_parameters(plan: Plan) -> int:
