@@ -1,0 +1,136 @@
+"""A small training job given by a plan, run on gloo, and the same in one process of plain torch.
+
+Used by the tests of layouts: tensor, sequence, sharded and pipeline parallelism in one vocabulary.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from meshwright.executor.gather import JobResult
+from meshwright.executor.job import Job
+from meshwright.executor.layout import Layout
+from meshwright.executor.ops.optimizer_step import OptimizerConfig
+from meshwright.executor.pool import Pool
+from meshwright.executor.training import RANDOM, Training
+from meshwright.lowering.lower import lower
+from meshwright.lowering.mesh import data_axes, device_order
+from meshwright.lowering.plan_pass import clip_norm
+from meshwright.schedules import registered
+from meshwright.specs.cluster_source import Cluster
+from meshwright.specs.error import MeshwrightError
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.plan import PassOption, Plan
+from meshwright.specs.workload import Workload
+from tests.training_case import ADAMW, SEQUENCE, largest_difference, reference
+
+# Four query heads, two of keys and values, a table of an even number of rows: what tp 2 divides.
+LLAMA = ModelSpec.decoder(4, 32, 4, num_kv_heads=2, vocabulary_size=34, max_sequence_length=SEQUENCE)
+TIED = replace(LLAMA, has_tied_embeddings=True)
+QWEN = replace(LLAMA, has_query_key_norm=True)
+GPT = ModelSpec.gpt(4, 32, 4, vocabulary_size=34, max_sequence_length=SEQUENCE, name="gpt", source="tests")
+MODELS: Mapping[str, ModelSpec] = {"llama": LLAMA, "tied": TIED, "qwen": QWEN, "gpt": GPT}
+GRADIENTS, AFTER_ADAMW = 1e-10, 1e-8  # DESIGN's tolerances against one process, float64
+BATCH = 8
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One layout: a model by name and the fields of a plan. ``clip``: largest norm, 0 for any."""
+
+    model: str = "llama"
+    clip: float = 0.0
+    dropout: float = 0.0
+    choices: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __str__(self) -> str:
+        words = [f"{name}={value}" for name, value in self.choices.items()]
+        words += [f"clip={self.clip}"] * bool(self.clip) + [f"dropout={self.dropout}"] * bool(self.dropout)
+        return "-".join([self.model, *words])
+
+    @property
+    def num_devices(self) -> int:
+        """Processes that it takes."""
+        degrees = (int(self.choices.get(axis, 1)) for axis in ("pp", "dp", "tp"))
+        first, second, third = degrees
+        return first * second * third
+
+    def plan(self) -> Plan:
+        """The plan. Raises PlanError where the choices contradict each other."""
+        passes = [PassOption("clip_gradients", {"max_norm": self.clip})] if self.clip else []
+        given = {"dtype": "float64", **self.choices}
+        passes += [PassOption(name) for name in given.pop("passes", ())]
+        cluster = Cluster.detect(self.num_devices)
+        workload = Workload(BATCH, SEQUENCE)
+        return Plan.of(MODELS[self.model], cluster, workload, passes=tuple(passes), **given)
+
+    def job(self, iterations: int, **fields: Any) -> tuple[Job, Plan]:
+        """The job of its program; every gradient of every iteration comes back."""
+        plan = self.plan()
+        plan.check_executable()
+        optimizer = replace(ADAMW, clip_norm=clip_norm(plan))
+        training = Training(
+            plan.model, plan.layers_per_stage, SEQUENCE, optimizer, data=RANDOM, dropout=self.dropout,
+            records_gradients=True, layout=Layout.of(plan), data_axes=data_axes(plan), **fields,
+        )  # fmt: skip
+        program = lower(plan, registered()[plan.schedule])
+        return Job.of(program, iterations, training=training, dtype=plan.dtype), plan
+
+    def run(self, pool: Pool, iterations: int, **fields: Any) -> JobResult:
+        """What it gives on gloo."""
+        job, plan = self.job(iterations, **fields)
+        return pool.run(job, places=device_order(plan))
+
+
+def assert_equal_to_one_process(case: Planned, result: JobResult, iterations: int) -> None:
+    """Losses, gradient norms, every gradient of the first step and of all, the parameters."""
+    optimizer: OptimizerConfig = replace(ADAMW, clip_norm=case.clip or None)
+    expected = reference(MODELS[case.model], optimizer, BATCH, iterations)
+    assert result.losses == pytest.approx(expected.losses, rel=AFTER_ADAMW)
+    norms = [it.gradient_norm for it in result.iterations]
+    assert norms == pytest.approx(expected.norms, rel=AFTER_ADAMW)
+    assert largest_difference(result.gradients[0], expected.gradients[0]) < GRADIENTS
+    for ours, theirs in zip(result.gradients, expected.gradients, strict=True):
+        assert largest_difference(ours, theirs) < AFTER_ADAMW
+    assert largest_difference(result.parameters, expected.parameters) < AFTER_ADAMW
+
+
+def legal(cases: Iterator[Planned]) -> list[Planned]:
+    """Those whose choices make a plan that the executor runs."""
+    return [case for case in cases if _is_legal(case)]
+
+
+def _is_legal(case: Planned) -> bool:
+    try:
+        plan = case.plan()
+        plan.check_executable()
+        lower(plan, registered()[plan.schedule])
+    except MeshwrightError:
+        return False
+    return True
+
+
+def product(factors: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Every combination of one value for each factor."""
+    for values in itertools.product(*factors.values()):
+        yield dict(zip(factors, values, strict=True))
+
+
+def covering(rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Numbers of rows that together have every pair of values of two factors that any row has: the row with most pairs that
+    are new, again and again (the first of equals)."""
+    pairs = [
+        {((a, str(row[a])), (b, str(row[b]))) for a, b in itertools.combinations(sorted(row), 2)} for row in rows
+    ]
+    missing = set[Any]().union(*pairs)
+    chosen = []
+    while missing:
+        best = max(range(len(rows)), key=lambda i: len(pairs[i] & missing))
+        chosen.append(best)
+        missing -= pairs[best]
+    return chosen
