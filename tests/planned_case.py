@@ -21,6 +21,7 @@ from meshwright.executor.training import RANDOM, Training
 from meshwright.lowering.lower import lower
 from meshwright.lowering.mesh import data_axes, device_order
 from meshwright.lowering.plan_pass import clip_norm
+from meshwright.lowering.refine import executed_pieces, piece_layers
 from meshwright.schedules import registered
 from meshwright.specs.cluster_source import Cluster
 from meshwright.specs.error import MeshwrightError
@@ -74,11 +75,13 @@ class Planned:
         plan = self.plan()
         plan.check_executable()
         optimizer = replace(ADAMW, clip_norm=clip_norm(plan))
+        pieces = executed_pieces(plan)
+        layers = tuple(piece.num_blocks for piece in piece_layers(plan.stages(), pieces))
         training = Training(
-            plan.model, plan.layers_per_stage, SEQUENCE, optimizer, data=RANDOM, dropout=self.dropout,
+            plan.model, layers, SEQUENCE, optimizer, data=RANDOM, dropout=self.dropout,
             records_gradients=True, layout=Layout.of(plan), data_axes=data_axes(plan), **fields,
         )  # fmt: skip
-        program = lower(plan, registered()[plan.schedule])
+        program = lower(plan, registered()[plan.schedule], pieces=pieces)
         return Job.of(program, iterations, training=training, dtype=plan.dtype), plan
 
     def run(self, pool: Pool, iterations: int, **fields: Any) -> JobResult:

@@ -74,9 +74,11 @@ def test_chunks_are_read_from_the_signature(mine: Callable[[str], str], signatur
 
 
 def test_a_decorated_function_keeps_what_the_decorator_says(mine: Callable[[str], str]) -> None:
-    text = f"from meshwright import schedule\n\n\n@schedule('test_wave', splits_backward=True)\n{WAVE}"
+    words = "'test_wave', splits_backward=True, device_step=2, num_copies=2"
+    text = f"from meshwright import schedule\n\n\n@schedule({words})\n{WAVE}"
     found = catalog.find_schedule(mine(text) + ":wave")
     assert found.name == "test_wave" and found.splits_backward
+    assert (found.device_step, found.num_copies) == (2, 2)
     assert "test_wave" not in catalog.names("schedules")  # it lives in that file, not in the package
 
 

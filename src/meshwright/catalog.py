@@ -9,6 +9,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -154,7 +155,7 @@ def _as_schedule(function: Any, name: str, path: Path | None = None) -> Schedule
     if made is None:
         made = Schedule(name, function, _chunks_of(function), summary=_summary(function))
     safe = _guard_calls(made.function, name, path)
-    return Schedule(made.name, safe, made.num_chunks, made.splits_backward, made.summary)
+    return replace(made, function=safe)
 
 
 def _chunks_of(function: Callable[..., Any]) -> int:

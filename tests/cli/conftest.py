@@ -57,6 +57,23 @@ def trace_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def checkpoint_folder(tmp_path: Path) -> Path:
+    """A folder of checkpoints with one, of one tensor."""
+    import torch
+
+    from meshwright.executor.checkpoint import CheckpointConfig, Checkpoints
+    from meshwright.executor.checkpoint_index import CheckpointInfo
+    from meshwright.executor.checkpoint_planner import RankFacts
+    from meshwright.executor.piece import Piece
+
+    folder = tmp_path / "checkpoints"
+    made = Checkpoints(CheckpointConfig(str(folder)), lambda: [Piece("a", (3,), (0,), torch.ones(3))])
+    made.save(CheckpointInfo(1), RankFacts())
+    made.close()
+    return folder
+
+
+@pytest.fixture
 def schedule_file(tmp_path: Path) -> Path:
     """A user's file of schedules: one that is legal, one that is not, one that crashes."""
     path = tmp_path / "mine.py"

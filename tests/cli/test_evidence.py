@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,7 +38,8 @@ def test_systems_json_keeps_its_contract(run: Runner) -> None:
 def test_reproduce_json_keeps_its_contract(
     run: Runner, monkeypatch: pytest.MonkeyPatch, claims: list[dict[str, Any]], code: int
 ) -> None:
-    def recomputed(name: str, progress: Any = None) -> dict[str, Any]:
+    def recomputed(name: str, progress: Any = None, data: Any = None) -> dict[str, Any]:
+        assert data is None
         progress(claims[0]["claim"], 0.0)
         return {"name": name, "claims": claims, "wall_s": 1.0}
 
@@ -49,3 +51,22 @@ def test_reproduce_json_keeps_its_contract(
     known = [row["name"] for row in run("systems", "--json").data["systems"]]
     assert [one["name"] for one in run("reproduce", "--json").data["systems"]] == known
     assert {"gpipe", "megatron_lm"} <= set(known)
+
+
+def test_data_that_is_missing_is_said_once_and_a_folder_is_passed_on(
+    run: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def recomputed(name: str, progress: Any = None, data: Any = None) -> dict[str, Any]:
+        absent = {"our_value": None, "ratio": None, "passed": False, "how": "trained; not run: no graph"}
+        return {"name": name, "claims": [CLAIM if data else {**CLAIM, **absent}] * 2, "wall_s": 1.0}
+
+    monkeypatch.setattr(meshwright.evidence, "reproduce", recomputed)
+    without = run("reproduce", "gnn_pipe")
+    assert without.code == 3 and without.stderr.count("not run: no graph") == 1
+    given = run("reproduce", "gnn_pipe", "--data", str(tmp_path))
+    assert given.code == 0 and "not run" not in given.stderr
+
+
+def test_data_for_a_system_that_reads_none_is_a_mistake(run: Runner, tmp_path: Path) -> None:
+    assert run("reproduce", "vocabulary_parallel", "--data", str(tmp_path)).code == 2
+    assert run("reproduce", "gnn_pipe", "--data", str(tmp_path / "elsewhere")).code == 2

@@ -15,7 +15,7 @@ from meshwright.cli.app import app
 from meshwright.cli.command import SHARED
 from tests.cli.running import Runner, start
 
-COMMANDS = "calibrate check compare export import list plan quickstart reproduce show simulate systems train validate".split()
+COMMANDS = "calibrate check checkpoint compare doctor export import list plan quickstart reproduce show simulate systems train validate".split()
 SIMULATE = ("simulate", "--schedule", "1f1b", "-p", 2, "-m", 2)
 # What every rule is tried on; {plan} and {trace} are files. The rest trains or measures, see test_training.
 QUICK: dict[str, tuple[object, ...]] = {
@@ -46,20 +46,27 @@ QUICK: dict[str, tuple[object, ...]] = {
     "show pass": ("show", "recompute"),
     "list": ("list", "models"),
     "systems": ("systems",),
+    "doctor": ("doctor",),
     "compare": ("compare", "{trace}", "{trace}"),
+    "checkpoint inspect": ("checkpoint", "inspect", "{checkpoints}"),
+    "checkpoint verify": ("checkpoint", "verify", "{checkpoints}"),
 }
 
 
 @pytest.fixture(params=QUICK.values(), ids=QUICK.keys())
-def arguments(request: pytest.FixtureRequest, plan_file: Path, trace_file: Path) -> tuple[str, ...]:
-    files = {"plan": plan_file, "trace": trace_file}
+def arguments(
+    request: pytest.FixtureRequest, plan_file: Path, trace_file: Path, checkpoint_folder: Path
+) -> tuple[str, ...]:
+    files = {"plan": plan_file, "trace": trace_file, "checkpoints": checkpoint_folder}
     return tuple(str(word).format(**files) for word in request.param)
 
 
 def test_all_commands_are_there_and_share_their_options() -> None:
     found: Any = typer.main.get_command(app)
     assert sorted(found.commands) == COMMANDS
-    for name, one in found.commands.items():
+    groups = [one for one in found.commands.values() if hasattr(one, "commands")]
+    leaves = [item for one in (found, *groups) for item in one.commands.items() if item[1] not in groups]
+    for name, one in leaves:
         own = {parameter.name for parameter in one.params}
         assert own >= set(SHARED), f"{name} lacks {set(SHARED) - own}"
         assert one.help, f"{name} says nothing about itself"
@@ -110,6 +117,7 @@ def test_text_can_be_written(run: Runner, tmp_path: Path) -> None:
         (("list", "model"), "models"),
         (("reproduce", "gpip"), "gpipe"),
         (("calibrate", "--effort", "ful"), "full"),
+        (("checkpoint", "verifi"), "verify"),
         (("simulat",), "simulate"),
         (("simulate", "--shedule", "1f1b"), "--schedule"),
     ],
@@ -136,6 +144,7 @@ def test_unknown_names_list_near_matches(run: Runner, arguments: tuple[str, ...]
         ("quickstart", "--seconds", "0"),
         ("calibrate", "--processes", "0"),
         ("show", "nothing.npz"),
+        ("checkpoint", "inspect", "nothing"),
         (),
     ],
 )

@@ -125,6 +125,15 @@ def test_the_fastest_that_fits_is_a_file_for_other_commands(
     assert min(row["span"] for row in again["schedules"]) == pytest.approx(fastest)
 
 
+def test_copies_of_stages_are_said_and_are_no_schedule_of_torchs(run: Runner, tmp_path: Path) -> None:
+    path = tmp_path / "fastest.csv"
+    asked = ("--schedule", "dualpipe", "--schedule", "zbv", *COUNTS)
+    rows = run("simulate", *asked, "-o", path, "--json").data["schedules"]
+    assert [(row["schedule"], row["num_copies"]) for row in rows] == [("zbv", 1), ("dualpipe", 2)]
+    assert run("simulate", "--schedule", path, "--json").data["span"] == pytest.approx(rows[0]["span"])
+    assert "dualpipe has every stage on 2 devices" in run("simulate", *asked, "--explain").stdout
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from meshwright.evidence import reproduce
 from meshwright.evidence.claim import Claim
-from meshwright.evidence.reproduce import recompute
+from meshwright.evidence.reproduce import reads_data, recompute
 from meshwright.evidence.system_card import system
 from meshwright.specs import ExecutionError, SpecError
 
@@ -56,6 +57,30 @@ def test_a_run_that_fails_is_a_claim_that_did_not_pass(monkeypatch: pytest.Monke
     monkeypatch.setattr("meshwright.systems.pipeline.gpipe.bubble_share", fail)
     result = recompute(CLAIM, MODULE)
     assert not result.passed and "rank 1 died" in result.how
+
+
+def test_a_folder_of_data_is_told_to_the_functions_that_read_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def reading(data: Path | None = None, **_: int) -> float:
+        return 3 / 11 if data == tmp_path else 0.0
+
+    card = replace(system("gpipe"), claims=(CLAIM,))
+    monkeypatch.setattr(REPRODUCE, "system", lambda name: card)
+    assert not reads_data(card)
+    with pytest.raises(SpecError, match="none of its claims reads any"):
+        reproduce("gpipe", data=tmp_path)
+    monkeypatch.setattr("meshwright.systems.pipeline.gpipe.bubble_share", reading)
+    assert reads_data(card)
+    with pytest.raises(SpecError, match="no such folder"):
+        reproduce("gpipe", data=tmp_path / "elsewhere")
+    passed = [reproduce("gpipe", data=data)["claims"][0]["passed"] for data in (str(tmp_path), None)]
+    assert passed == [True, False]
+
+
+def test_the_graphs_are_data() -> None:
+    pytest.importorskip("torch")
+    assert reads_data(system("gnn_pipe"))
 
 
 def test_the_answer_has_the_form_that_others_script_against(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,7 @@ def check(training: Training, pool: Pool, *layout: object, **options: object) ->
         ("gpipe", 2, 3, "recompute", 2),
         ("zb_h1", 4, 6),
         ("interleaved_1f1b", 2, 4),
+        ("dualpipe", 4, 6),  # the edges of a stage start on two devices
         ("1f1b", 1, 2),
     ],
     ids=str,
@@ -77,6 +78,7 @@ def test_long_skips(gloo_pool: Pool, edges: str, layout: tuple[object, ...]) -> 
         (4, ("1f1b", 4, 6, "split recompute")),
         (4, ("gpipe", 2, 3, "plain", 2)),
         (2, ("zb_h1", 4, 6)),
+        (2, ("dualpipe", 4, 6)),
         (2, ("interleaved_1f1b", 2, 4)),  # an edge within a device, and one across
     ],
     ids=str,

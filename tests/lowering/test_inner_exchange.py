@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from meshwright.lowering.inner_exchange import LOSS_ELEMENT_BYTES, LOSS_EXCHANGES
@@ -153,16 +155,14 @@ def test_the_weight_half_of_a_split_backward_sends_nothing():
     assert work_of(program, "I", 0).inner and not work_of(program, "W", 0).inner
 
 
-@pytest.mark.parametrize(
-    ("vocabulary", "beside"), [("one_barrier", "matmul"), ("two_barriers", "matmul"), ("interlaced", "")]
-)
 @pytest.mark.parametrize("refine", [False, True])
-def test_a_split_vocabulary_sends_hidden_states_once_a_device_and_pass(vocabulary, beside, refine):
+def test_an_interlaced_vocabulary_sends_hidden_states_once_a_device_and_pass(refine):
+    """Where the order is another than that of 1F1B; there, and with barriers, they are instructions of their own."""
     chosen = plan(
-        pp=2, dp=2, schedule="interleaved_1f1b", vocabulary=vocabulary, sharding="zero1", microbatch_size=B,
+        pp=2, dp=2, schedule="interleaved_1f1b", vocabulary="interlaced", sharding="zero1", microbatch_size=B,
         layers_per_stage=(1, 1, 1, 1),
     )  # fmt: skip
-    chosen = chosen if not refine else chosen.changed(schedule="1f1b", num_chunks=1, layers_per_stage=(2, 2))
+    chosen = chosen if not refine else chosen.changed(schedule="gpipe", num_chunks=1, layers_per_stage=(2, 2))
     program = lowered(chosen)
     for device in range(2):
         for name in ("F", "B"):
@@ -173,4 +173,19 @@ def test_a_split_vocabulary_sends_hidden_states_once_a_device_and_pass(vocabular
             }
             assert len(stages) == 1
             inner = work_of(program, name, stages.pop()).inner
-            assert [(each.bytes, each.count, each.beside) for each in inner] == [(HIDDEN_BYTES, 1, beside)]
+            assert [(each.bytes, each.count, each.beside) for each in inner] == [(HIDDEN_BYTES, 1, "")]
+
+
+@pytest.mark.parametrize("vocabulary", ["one_barrier", "two_barriers", "interlaced"])
+def test_passes_of_the_vocabulary_leave_stages_what_they_receive(vocabulary):
+    """Along tp the first stage gathers its input and the last one its output's gradient, as if another stage had sent them;
+    within the passes hidden states are gathered, and sums of them scattered, twice each a microbatch."""
+    ends, split = (program_of(DENSE, pp=2, tp=2, vocabulary=each) for each in ("ends", vocabulary))
+    for name, stage in (("F", 0), ("B", 1)):
+        before, after = (inner_of(work_of(each, name, stage), TENSOR) for each in (ends, split))
+        assert after["all_gather", HIDDEN_BYTES] - before.get(("all_gather", HIDDEN_BYTES), 0) == 1
+        assert not inner_of(work_of(split, name, stage), VOCABULARY)
+    found = Counter()
+    for name in ("LOOKUP", "S", "T", "SCATTER"):
+        found.update(inner_of(work_of(split, name, 1), VOCABULARY))
+    assert found["all_gather", HIDDEN_BYTES] == found["reduce_scatter", HIDDEN_BYTES] == 2

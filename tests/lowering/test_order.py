@@ -20,7 +20,10 @@ def test_a_placement_is_read_from_the_lists() -> None:
 @pytest.mark.parametrize(
     "orders, words",
     [
-        ([[Compute("F", 0, 0)], [Compute("F", 0, 1)]], "stage 0 stands on device 0 and on device 1"),
+        (
+            [[Compute("F", 0, 0)], [Compute("B", 0, 0)]],
+            "device 0, position 0: 0F0, but stage 0 computes microbatch 0 on device 1, too",
+        ),
         ([[Compute("F", 0, 0)], [Compute("F", 2, 0)]], r"stages \[1\] are on no device"),
     ],
 )
@@ -40,6 +43,13 @@ def test_a_microbatch_out_of_range_is_named() -> None:
         ([[], []], {}, "no computes"),
         ([[("F", 0, 0), ("B", 0, 0)]], {"microbatches": 2}, "stage 0 never computes microbatch 1 of 2"),
         ([[("F", 0, 0), ("F", 0, 9)]], {}, "microbatch 9 is computed, but not all before it"),
+        ([[("F", 0, 0), ("F", 0, 10**30)]], {}, "has more than 18 digits"),
+        ([[("F", s, 0) for s in range(5)] + [("F", 0, 5)]], {}, "stage 0 never computes microbatch 1 of 6"),
+        (
+            [[("F", 0, 0), ("F", 1, 0), ("F", 0, 1), ("B", 0, 1)]],
+            {},
+            "stage 1 never computes microbatch 1 of 2",
+        ),
         ([[("F", 0, 0)], []], {"num_stages": 2}, "has 1 stages, 2 were asked for"),
         ([[("F", 0, 0), ("SEND_F", 0, 0), ("STEP", 0, 0)]], {}, "the order has SEND_F, STEP"),
     ],

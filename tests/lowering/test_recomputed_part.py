@@ -198,7 +198,7 @@ def test_what_another_stage_sent_is_gathered_again_where_it_begins_a_recomputed_
 
 def test_a_split_vocabulary_is_computed_once_where_blocks_are_recomputed_in_part() -> None:
     for counts, again in (((2, 2), 0), ((4, 2), 1)):
-        program = lowered(deep(*counts, vocabulary="one_barrier"), None)
+        program = lowered(deep(*counts, vocabulary="interlaced", schedule="gpipe"), None)
         assert len(inner_of(work_of(program, "R", 0), "vocabulary parallel")) == again
         assert len(inner_of(work_of(program, "R", 1), "vocabulary parallel")) == 0
     share = {op.label for op in work_of(program, "R", 0).operators} - {

@@ -56,9 +56,12 @@ def test_pieces_keep_what_their_stage_keeps(sharding):
 def test_logits_wait_for_their_backward_as_the_software_keeps_them():
     sizes = {software: kept(plan(software=software)) for software in ("eager", "eager, fused loss")}
     assert sizes["eager"] - sizes["eager, fused loss"] == (FLOAT32 - HALF) * LOGITS
-    first, last = (plan(pp=2, vocabulary=each) for each in ("ends", "one_barrier"))
+    first, last = (plan(pp=2, schedule="gpipe", vocabulary=each) for each in ("ends", "interlaced"))
     assert kept(last, 0) - kept(first, 0) == FLOAT32 * LOGITS / 2
     assert kept(first, 1) - kept(last, 1) == FLOAT32 * LOGITS / 2
+    passes = plan(pp=2, vocabulary="one_barrier")  # values of their own
+    assert kept(passes, 0) == kept(first, 0)
+    assert kept(first, 1) - kept(passes, 1) == FLOAT32 * LOGITS
 
 
 def test_scores_and_masks_are_kept_where_attention_is_written_out():

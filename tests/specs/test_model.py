@@ -32,6 +32,9 @@ SHAPES = [
     {**LLAMA, "head_dim": 10, "attention_bias": True, "mlp_bias": True},
     {**LLAMA, "num_key_value_heads": None, "mlp_bias": True, "vocab_size": 7},
     QWEN2,
+    {**QWEN2, "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
+    {**QWEN3, "use_sliding_window": True, "layer_types": ["sliding_attention", *["full_attention"] * 2]},
+    {**LLAMA, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}},
     {**QWEN2, "tie_word_embeddings": True, "num_key_value_heads": 1},
     QWEN3,
     {key: value for key, value in QWEN3.items() if key != "head_dim"},
@@ -62,6 +65,9 @@ SHAPES = [
     {**GPT_OSS, "attention_bias": False, "head_dim": 20, "num_hidden_layers": 5},
     {**GPT_OSS, "tie_word_embeddings": True, "layer_types": ["full_attention"] * 3, "intermediate_size": 33},
 ]
+
+
+UNEXECUTED_FAMILIES = [config for config in NEW_FAMILIES if config["model_type"] != "mistral"]
 
 
 @pytest.mark.parametrize("config", SHAPES, ids=range(len(SHAPES)))
@@ -178,13 +184,15 @@ def test_train_flops_through_a_window_by_hand():
 
 def test_what_the_executor_builds_is_said_by_the_model():
     assert all(model_from_config(config).is_executable for config in (LLAMA, QWEN2, QWEN3, GPT2))
-    assert model_from_config({**MISTRAL, "sliding_window": None}).is_executable
-    for config in NEW_FAMILIES:
+    assert model_from_config(MISTRAL).is_executable
+    yarn = {"rope_type": "yarn", "factor": 4.0}
+    assert model_from_config({**QWEN2, "rope_scaling": yarn}).unexecuted_features == ("yarn rotary scaling",)
+    for config in UNEXECUTED_FAMILIES:
         assert not model_from_config(config).is_executable
     assert model_from_config(DEEPSEEK_V3).unexecuted_features == ("experts", "latent attention")
 
 
-@pytest.mark.parametrize("config", NEW_FAMILIES, ids=lambda config: config["model_type"])
+@pytest.mark.parametrize("config", UNEXECUTED_FAMILIES, ids=lambda config: config["model_type"])
 def test_the_executor_refuses_what_it_would_build_wrongly(config):
     pytest.importorskip("torch")
     from meshwright.executor.models.decoder import build_stage

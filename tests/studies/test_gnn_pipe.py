@@ -15,9 +15,11 @@ from meshwright.executor.pool import Pool
 from meshwright.specs.error import ExecutionError
 from meshwright.studies import gnn_pipe
 from meshwright.studies.graph_stage import GraphTraining
+from meshwright.systems.pipeline.edge_list import Graph
 from meshwright.systems.pipeline.graph_chunk import cut_graph
 
 GRAPH = gnn_pipe.generated_graph(120)
+ACCURACY = gnn_pipe.accuracy_difference
 
 
 def test_one_chunk_trains_as_the_whole_graph(gloo_pool: Pool) -> None:
@@ -49,27 +51,43 @@ def test_the_excess_is_beyond_the_standard_error() -> None:
 
 def test_a_graph_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(gnn_pipe.GRAPHS, raising=False)
-    with pytest.raises(ExecutionError, match=f"'cora' is not here.*{gnn_pipe.GRAPHS}"):
+    with pytest.raises(ExecutionError, match="'cora' is not here.*--data FOLDER"):
         gnn_pipe.named_graph("cora")
-    monkeypatch.setenv(gnn_pipe.GRAPHS, str(tmp_path))
-    with pytest.raises(ExecutionError, match="'cora' is not here"):
-        gnn_pipe.named_graph("cora")
+    with pytest.raises(ExecutionError, match=f"no cora.npz in {tmp_path}"):
+        gnn_pipe.named_graph("cora", tmp_path)
     np.savez(tmp_path / "cora.npz", edges=np.array([[0, 1]]))
-    (tmp_path / "mine.csv").write_text("0,1\n1,2\n")
+    assert gnn_pipe.named_graph("cora", tmp_path).num_nodes == 2
+    monkeypatch.setenv(gnn_pipe.GRAPHS, str(tmp_path))
     assert gnn_pipe.named_graph("cora").num_nodes == 2
-    assert gnn_pipe.named_graph(str(tmp_path / "mine.csv")).num_nodes == 3
 
 
 def test_generated_graphs_can_be_learned(gloo_pool: Pool) -> None:
-    ((chunks, whole),) = gnn_pipe.accuracy_differences(GRAPH, 2, gloo_pool, num_seeds=1, num_epochs=30)
+    chunks, whole = gnn_pipe.accuracy_difference(GRAPH, 2, gloo_pool, num_epochs=30)
     assert chunks > 0.6 and whole > 0.6  # a guess is right in a quarter
+
+
+def test_seeds_side_by_side_are_those_one_by_one(
+    gloo_pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gnn_pipe, "NUM_SEEDS", 3)
+    seen = []
+
+    def recorded(graph: Graph, num_layers: int, pool: Pool, seed: int) -> tuple[float, float]:
+        pair = ACCURACY(graph, num_layers, pool, seed, num_epochs=2)
+        seen.append((seed, pair))
+        return pair
+
+    monkeypatch.setattr(gnn_pipe, "accuracy_difference", recorded)
+    monkeypatch.setattr(gnn_pipe, "named_graph", lambda name, data: GRAPH)
+    found = gnn_pipe.accuracy_excess("generated", 2)
+    alone = [ACCURACY(GRAPH, 2, gloo_pool, seed, num_epochs=2) for seed in range(gnn_pipe.NUM_SEEDS)]
+    assert [pair for _, pair in sorted(seen)] == alone
+    assert found == gnn_pipe.excess_points(alone)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cora", "citeseer"])
-def test_accuracy_is_that_of_the_whole_graph(
-    name: str, gloo_pool: Pool, shared_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(gnn_pipe.GRAPHS, str(shared_data / "workloads" / "graphs"))
-    pairs = gnn_pipe.accuracy_differences(gnn_pipe.named_graph(name), 2, gloo_pool, num_seeds=2)
+def test_accuracy_is_that_of_the_whole_graph(name: str, gloo_pool: Pool, shared_data: Path) -> None:
+    graph = gnn_pipe.named_graph(name, shared_data / "workloads" / "graphs")
+    pairs = [gnn_pipe.accuracy_difference(graph, 2, gloo_pool, seed) for seed in range(2)]
     assert gnn_pipe.excess_points(pairs) <= 1.0 and min(chunks for chunks, _ in pairs) > 0.6

@@ -1,6 +1,8 @@
 """The verbs, for Python and for the command line: simulate, check, plan, train, compare, validate, calibrate, load, find."""
 
+from meshwright.api.calibrating import calibrate, compare
 from meshwright.api.checking import Check, check
+from meshwright.api.checkpointing import convert_checkpoint, inspect_checkpoint, verify_checkpoint
 from meshwright.api.exporting import export_plan
 from meshwright.api.importing import calibrate_log, compare_log, import_plan
 from meshwright.api.loading import find, load
@@ -10,7 +12,7 @@ from meshwright.api.schedule_comparison import compare_schedules
 from meshwright.api.schedule_execution import execute_schedule
 from meshwright.api.simulating import lower, simulate
 from meshwright.api.subject import Subject, subject
-from meshwright.api.training import Training, calibrate, compare, run_training, train
+from meshwright.api.training import Training, run_training, train
 from meshwright.api.validating import validate_training
 
 __all__ = [
@@ -23,10 +25,12 @@ __all__ = [
     "compare",
     "compare_log",
     "compare_schedules",
+    "convert_checkpoint",
     "execute_schedule",
     "export_plan",
     "find",
     "import_plan",
+    "inspect_checkpoint",
     "load",
     "lower",
     "pareto",
@@ -37,4 +41,5 @@ __all__ = [
     "subject",
     "train",
     "validate_training",
+    "verify_checkpoint",
 ]

@@ -16,7 +16,7 @@ from meshwright.api.simulating import simulate
 from meshwright.api.subject import DEFAULT_MICROBATCHES, DEFAULT_STAGES, Subject, subject
 from meshwright.ir import metrics
 from meshwright.ir.trace import Trace
-from meshwright.schedules.order import Orders, Schedule, read_orders
+from meshwright.schedules.order import Orders, Schedule, devices_of_stages, read_orders
 from meshwright.schedules.stage_times import StageTimes, read_stage_times, span_bound_s
 from meshwright.specs.error import MeshwrightError, SpecError
 
@@ -60,6 +60,13 @@ class ScheduleRow:
     def device_time_s(self) -> float:
         """Longest time of a device in seconds; inf where it was refused."""
         return math.inf if self.trace is None else metrics.device_time_s(self.trace)
+
+    @property
+    def num_copies(self) -> int:
+        """Devices of one pipeline on which a stage, with its parameters, stands at most."""
+        if self.trace is None:
+            return 1
+        return max(map(len, self.trace.program.tables.devices_of_stage), default=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +248,10 @@ def _load_kernels() -> None:
 
 def _fixed(name: str, orders: Orders, num_chunks: int) -> Schedule:
     """Orders that are there already, as a schedule."""
-    return Schedule(name, lambda num_devices, num_microbatches: orders, num_chunks, is_exact=True)
+    copies = max(map(len, devices_of_stages(orders).values()), default=1)
+    return Schedule(
+        name, lambda num_devices, num_microbatches: orders, num_chunks, is_exact=True, num_copies=copies
+    )
 
 
 def _row(

@@ -157,6 +157,7 @@ def plan_subject(
     """
     from meshwright.lowering import lower, place
     from meshwright.lowering.mesh import device_order
+    from meshwright.lowering.refine import executed_pieces
     from meshwright.planner.candidate import materialised
     from meshwright.planner.description import describe
     from meshwright.planner.step_pricing import is_gpu_cluster
@@ -165,7 +166,7 @@ def plan_subject(
     schedule = catalog.find_schedule(plan.schedule)
     if is_gpu_cluster(spec):
         return _gpu_subject(plan, spec, schedule, extrapolate)
-    program = materialised(lower(plan, schedule), plan.num_devices)
+    program = materialised(lower(plan, schedule, pieces=executed_pieces(plan)), plan.num_devices)
     costs, assumptions = costs_of(spec, profile)
     return Subject(
         describe(plan), program, costs, costs, place(program, spec, device_order(plan)), spec.devices[0].host,

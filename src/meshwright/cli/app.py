@@ -11,6 +11,10 @@ import typer
 
 from meshwright import __version__
 from meshwright.cli import (
+    calibrating,
+    checkpointing,
+    comparing,
+    doctor,
     evidence,
     exporting,
     importing,
@@ -54,12 +58,16 @@ quickstart.add_to(app)
 simulating.add_to(app)
 planning.add_to(app)
 training.add_to(app)
+comparing.add_to(app)
+calibrating.add_to(app)
 importing.add_to(app)
 exporting.add_to(app)
+checkpointing.add_to(app)
 looking.add_to(app)
 listing.add_to(app)
 evidence.add_to(app)
 validating.add_to(app)
+doctor.add_to(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -36,25 +38,48 @@ def reproduce(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="A system; without one, all of them.")
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="FOLDER",
+            help="Data that claims read and the package does not have; the card says what.",
+        ),
+    ] = None,
 ) -> Result:
     """Recompute the claims of a published system. Exit 3 where a claim fails."""
     from meshwright.evidence import reproduce as recompute
     from meshwright.evidence import systems
+    from meshwright.evidence.reproduce import reads_data
+    from meshwright.evidence.system_card import system
 
     def progress(claim: str, share: float) -> None:
         out.note(f"{100 * share:3.0f} %  {claim}")
 
-    names = [card.name for card in systems()] if name is None else [name]
-    results = [recompute(one, progress=progress) for one in names]
-    data = {"systems": results} if name is None else results[0]
-    data = {key: value for key, value in data.items() if key != "wall_s"}
+    cards = systems() if name is None else [system(name)]
+    results = [
+        recompute(card.name, progress=progress, data=data if name or (data and reads_data(card)) else None)
+        for card in cards
+    ]
+    found = {"systems": results} if name is None else results[0]
+    found = {key: value for key, value in found.items() if key != "wall_s"}
     claims = [{"system": result["name"], **claim} for result in results for claim in result["claims"]]
     explained = [f"{claim['claim']}: {claim['kind']}; {claim['how']}" for claim in claims]
     code = DONE if all(claim["passed"] for claim in claims) else REFUSED
     rows = [_row(claim) for claim in claims]
     if name is not None:  # one system: its name in every row only takes room from the claims
         rows = [{key: value for key, value in row.items() if key != "system"} for row in rows]
-    return Result(data, [table_of(rows)], explanation=explained, exit_code=code)
+    for line in _not_run(claims):
+        out.note(line)
+    return Result(found, [table_of(rows)], explanation=explained, exit_code=code)
+
+
+def _not_run(claims: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Why claims have no value, each reason once."""
+    from meshwright.evidence.reproduce import NOT_RUN
+
+    reasons = [claim["how"].partition(NOT_RUN)[2] for claim in claims if claim["our_value"] is None]
+    return [f"{NOT_RUN}{reason}" for reason in dict.fromkeys(reasons)]
 
 
 def _row(claim: dict[str, Any]) -> dict[str, Any]:

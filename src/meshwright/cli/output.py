@@ -35,7 +35,7 @@ class Result:
 
     ``data``: what --json prints, SI units. ``view``: what a terminal shows. ``forms``: suffix of -o -> function that
     writes the file (.json and .txt always work). ``report``: makes the page of --report; without it a page of ``data``.
-    ``explanation``: lines of --explain. ``exit_code``: 3 for the honest no.
+    ``explanation``: lines of --explain. ``exit_code``: 3 for the honest no. ``is_silent``: another process tells.
     """
 
     data: Mapping[str, Any]
@@ -44,6 +44,7 @@ class Result:
     report: Callable[[], Report] | None = None
     explanation: Sequence[str] = ()
     exit_code: int = DONE
+    is_silent: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,8 @@ class Output:
 
     def deliver(self, result: Result) -> None:
         """Write files first, then the result, so that what reads stdout finds the files there."""
+        if result.is_silent:
+            return
         if self.path is not None:
             self._write(result, self.path)
         if self.report_path is not None:

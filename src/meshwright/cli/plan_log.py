@@ -20,7 +20,7 @@ def calibrated_from_run(
 ) -> Result:
     """A profile of one factor, from a run of a plan."""
     from meshwright import api
-    from meshwright.cli.training import there
+    from meshwright.cli.comparing import there
     from meshwright.specs.error import SpecError
 
     if plan is None or (log is None) == (trace is None):

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from meshwright.cli.output import Output
 
 if TYPE_CHECKING:
-    from meshwright.executor.gather import Iteration
+    from meshwright.api.training_metrics import StepMetrics
 
 LOG_EVERY_S = 10.0  # between lines where stderr is no terminal
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 SMOOTHING_STEPS = 20  # tokens/s is a mean over so many iterations
 
 
@@ -47,25 +48,37 @@ def live_line(out: Output) -> Iterator[LiveLine]:
 
 
 class TrainingLine:
-    """Step, loss, tokens/s and seconds left, from the iterations as they finish."""
+    """Step, loss, tokens/s, MFU where a peak is known, and time left, from the steps as they finish."""
 
-    def __init__(self, line: LiveLine, num_iterations: int | None, seconds: float | None) -> None:
-        self._line, self._num_iterations, self._seconds = line, num_iterations, seconds
-        self._recent: list[Iteration] = []
-        self._begin_s = time.monotonic()
+    def __init__(self, line: LiveLine) -> None:
+        self._line = line
+        self._recent: list[StepMetrics] = []
+        self._held_out: float | None = None
 
-    def __call__(self, iteration: Iteration) -> None:
+    def __call__(self, step: StepMetrics) -> None:
         """One more has finished."""
-        self._recent = [*self._recent, iteration][-SMOOTHING_STEPS:]
+        self._recent = [*self._recent, step][-SMOOTHING_STEPS:]
+        self._held_out = step.held_out_loss if step.held_out_loss is not None else self._held_out
         took = sum(one.seconds for one in self._recent)
         rate = sum(one.tokens for one in self._recent) / took if took > 0 else 0.0
-        self._line.say(
-            f"step {iteration.number + 1:>4}   loss {iteration.loss:.3f} nats   {rate:,.0f} tokens/s   "
-            f"{max(0.0, self._left_s(iteration, took)):.0f} s left"
-        )
+        parts = [f"step {step.number + 1:>4}", f"loss {step.loss:.3f} nats"]
+        if self._held_out is not None:
+            parts.append(f"held out {self._held_out:.3f}")
+        parts.append(f"{rate:,.0f} tokens/s")
+        if step.mfu is not None and step.tokens_per_s > 0:
+            parts.append(f"MFU {100 * step.mfu * rate / step.tokens_per_s:.0f} %")
+        if step.left_s is not None:
+            parts.append(f"{duration_text(step.left_s)} left")
+        self._line.say("   ".join(parts))
 
-    def _left_s(self, iteration: Iteration, took_s: float) -> float:
-        if self._seconds is not None:
-            return self._seconds - (time.monotonic() - self._begin_s)
-        steps = (self._num_iterations or 0) - iteration.number - 1
-        return steps * took_s / max(1, len(self._recent))
+
+def duration_text(seconds: float) -> str:
+    """Seconds as people say them: 12 s, 3:05 min, 2:07 h, 3 d 4 h."""
+    whole = round(seconds)
+    if whole < MINUTE_S:
+        return f"{whole} s"
+    if whole < HOUR_S:
+        return f"{whole // MINUTE_S}:{whole % MINUTE_S:02} min"
+    if whole < DAY_S:
+        return f"{whole // HOUR_S}:{whole % HOUR_S // MINUTE_S:02} h"
+    return f"{whole // DAY_S} d {whole % DAY_S // HOUR_S} h"

@@ -85,8 +85,8 @@ def quickstart(
 def find_profile(out: Output, recalibrate: bool) -> Profile:
     """The profile of this machine: the kept one where it is young and of as many processes, else a new one."""
     from meshwright import api
+    from meshwright.cli.calibrating import profile_view
     from meshwright.cli.progress import live_line
-    from meshwright.cli.training import profile_view
     from meshwright.specs.profile import kept
 
     profile = None if recalibrate else kept()
@@ -172,11 +172,11 @@ def _train(
     with live_line(out) as line:
         done = api.run_training(
             best.plan, seconds=seconds, seed=out.seed, learning_rate=LEARNING_RATE, cluster=cluster,
-            profile=profile, progress=TrainingLine(line, None, seconds),
+            profile=profile, progress=TrainingLine(line),
         )  # fmt: skip
     code = INTERRUPTED if done.result.interrupted else DONE
     if done.trace is None or not done.trace.num_iterations:
-        from meshwright.cli.training import training_figures, training_sentence
+        from meshwright.cli.training_report import training_figures, training_sentence
 
         return Result(training_figures(done), [training_sentence(done)], exit_code=code)
     out.note("4. reading the held-out files and sampling")
@@ -208,7 +208,7 @@ def _result(
     from rich.text import Text
 
     from meshwright import api
-    from meshwright.cli.training import comparison_view, training_figures, training_sentence
+    from meshwright.cli.training_report import comparison_view, training_figures, training_sentence
 
     trace = done.trace
     assert trace is not None, "without a trace there is no result"

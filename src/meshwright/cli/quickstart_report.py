@@ -80,7 +80,7 @@ def quickstart_page(
     done: Training, typical: Any, comparison: Any, ranking: Ranking, reached: Reached, profile: Profile
 ) -> Any:
     """The page: that of a training, with every plan, the held-out loss and where the numbers come from."""
-    from meshwright.cli.training import training_page
+    from meshwright.cli.training_report import training_page
     from meshwright.reports.report import DataTable
 
     plans = [

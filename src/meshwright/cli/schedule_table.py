@@ -77,6 +77,7 @@ def _data(found: ScheduleComparison, figures: Figures) -> dict[str, Any]:
                 **said,
                 **figures(row.trace, row.subject),
                 "peak": row.peak,
+                "num_copies": row.num_copies,
                 "generation_s": row.generation_s,
                 "fits_cap": row.fits_cap,
                 "is_on_frontier": row.is_on_frontier,
@@ -132,24 +133,33 @@ def _explanation(found: ScheduleComparison, stage_times: Any) -> list[str]:
         times = f"times of every stage from {stage_times}: B = I + W, R = F; of a device with v chunks each takes 1/v"
     shapes = {1: "one stage a device", 2: "two in V shape"}
     bounds = [f"{shapes[v]} {_number(bound)} s" for v, bound in found.bound_s.items()]
+    copies = [
+        f"{row.name} has every stage on {row.num_copies} devices: parameters, gradients and optimizer state as often"
+        for row in found.simulated
+        if row.num_copies > 1
+    ]
     return [
         times,
         "peak: the most activations of a device, in full stages, each from the start of its F to the end of its W (or B)",
         f"{FRONTIER}: no other schedule is as good in span and in peak and better in one of them",
         "searched orders keep within their cap, and stand under the smallest that gives them; --seed repeats them",
-        f"no order is faster than the largest work of a device and the fill before it: {', '.join(bounds)}",
+        f"no order that has each stage once is faster than the largest work of a device and the fill before it: "
+        f"{', '.join(bounds)}",
+        *copies,
     ]
 
 
 def _forms(found: ScheduleComparison, points: Sequence[FrontierPoint]) -> dict[str, Any]:
-    """The picture, and the fastest order that fits as a schedule of torch's, which every command takes."""
+    """The picture, and the fastest order that fits and has each stage once as a schedule of torch's."""
     from meshwright.ir.text import to_torch_csv
     from meshwright.reports.frontier import write_frontier_svg
 
     forms: dict[str, Any] = {".svg": lambda path: write_frontier_svg(points, path, found.memory_cap)}
-    fastest = found.frontier[-1].subject if found.frontier else None
-    if fastest is not None:
-        program = fastest.program
+    # torch has no stage on two ranks
+    once = [row for row in found.simulated if row.num_copies == 1 and row.fits_cap is not False]
+    fastest = min(once, key=lambda row: (row.span_s, row.peak), default=None)
+    if fastest is not None and fastest.subject is not None:
+        program = fastest.subject.program
         forms[".csv"] = lambda path: path.write_text(to_torch_csv(program), encoding="utf-8")
     return forms
 

@@ -3,55 +3,101 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from meshwright.evidence.claim import Claim, Result
-from meshwright.evidence.system_card import system
+from meshwright.evidence.system_card import SystemCard, system
 from meshwright.specs.error import MeshwrightError, SpecError
 
 log = logging.getLogger(__name__)
 STUDIES = "studies."  # claims that train or sample live in this room, and need torch
 OPTIONAL = "torch"
+DATA = (
+    "data"  # the parameter by which a claim's function is told the folder of data that is not in the package
+)
+NOT_RUN = "not run: "  # begins what the note of a claim without a value says
 
 
-def reproduce(name: str, *, progress: Callable[[str, float], None] | None = None) -> dict[str, Any]:
+def reproduce(
+    name: str,
+    *,
+    data: str | os.PathLike[str] | None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> dict[str, Any]:
     """Recompute the claims of a system.
+
+    Args:
+        name: of the system.
+        data: folder of what its claims read and the package does not have (the system's card says what).
+        progress: is told each claim, and the share of claims before it.
 
     Returns `name`, `claims` (one mapping each: claim, kind, paper_value, our_value, ratio, unit, tolerance, passed, how)
     and `wall_s`. A claim that cannot be recomputed here has no value, did not pass, and says why in `how`.
 
     Raises:
         UnknownNameError: there is no such system.
-        SpecError: a claim names a function that is not there.
+        SpecError: a claim names a function that is not there, there is no such folder, or no claim reads data.
     """
     card = system(name)
+    folder = None if data is None else _folder(data)
+    if folder is not None and not reads_data(card):
+        raise SpecError(f"{card.name} with data {folder}", allowed="no data: none of its claims reads any")
     began = time.perf_counter()
     results = []
     for number, claim in enumerate(card.claims):
         if progress is not None:
             progress(claim.claim, number / len(card.claims))
-        results.append(recompute(claim, card.module))
+        results.append(recompute(claim, card.module, folder))
     wall_s = time.perf_counter() - began
     return {"name": card.name, "claims": [result.to_dict() for result in results], "wall_s": wall_s}
 
 
-def recompute(claim: Claim, module: str) -> Result:
+def reads_data(card: SystemCard) -> bool:
+    """Does a claim of it read data that the package does not have? False where that needs torch, and it is missing."""
+    try:
+        functions = [_function(claim, card.module) for claim in card.claims]
+    except ModuleNotFoundError as error:
+        _check_optional(error)
+        return False
+    return any(DATA in inspect.signature(function).parameters for function in functions)
+
+
+def recompute(claim: Claim, module: str, data: Path | None = None) -> Result:
     """Run the function that a claim names, and judge what it returns."""
     try:
-        value = _function(claim, module)(**claim.arguments)
+        function = _function(claim, module)
+        is_told = data is not None and DATA in inspect.signature(function).parameters
+        value = function(**claim.arguments, **({DATA: data} if is_told else {}))
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != OPTIONAL:
-            raise
-        return claim.judge(None, "not run: it needs torch, which is not installed")
+        _check_optional(error)
+        return claim.judge(None, f"{NOT_RUN}it needs torch, which is not installed")
     except SpecError:
         raise
     except MeshwrightError as error:
-        log.warning("claim %r could not be recomputed: %s", claim.claim, error)
-        return claim.judge(None, f"not run: {error}")
+        log.info("claim %r could not be recomputed: %s", claim.claim, error)
+        return claim.judge(None, f"{NOT_RUN}{error}")
     return claim.judge(float(value))
+
+
+def _folder(data: str | os.PathLike[str]) -> Path:
+    path = Path(data)
+    if not path.is_dir():
+        raise SpecError(
+            f"data {path}: there is no such folder", allowed="a folder with the data of the claims"
+        )
+    return path
+
+
+def _check_optional(error: ModuleNotFoundError) -> None:
+    """Raise again what is missing for another reason than that torch is not installed."""
+    if (error.name or "").partition(".")[0] != OPTIONAL:
+        raise error
 
 
 def _function(claim: Claim, module: str) -> Callable[..., float]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import os
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,31 +21,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from meshwright.executor.text_source import (
+    HELD_OUT_SHARE,
+    SKIPPED_PREFIX,
+    TEXT_SUFFIXES,
+    hash_share,
+    text_files,
+)
+from meshwright.executor.text_source import ZERO_BYTE as FILE_END  # so that a file's end can be learned
+from meshwright.executor.tokenization import NUM_BYTE_VALUES
 from meshwright.specs.error import ExecutionError
 
 Bytes = npt.NDArray[np.uint8]
-
-NUM_BYTE_VALUES = 256
-HELD_OUT_SHARE = 0.05  # of the files; half a megabyte of the standard library
-FILE_END = b"\0"  # source text has no zero bytes, so a file's end can be learned
-# Tests are half of the library and much of them generated tables; site-packages differ between machines.
-SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
-SKIPPED_PREFIX = "_sysconfigdata"  # written when Python was built: paths of one machine
-TEXT_SUFFIXES = {
-    ".txt",
-    ".md",
-    ".rst",
-    ".py",
-    ".json",
-    ".csv",
-    ".tex",
-    ".c",
-    ".h",
-    ".cpp",
-    ".rs",
-    ".go",
-    ".js",
-}
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +54,7 @@ class Corpus:
         Raises ExecutionError where Python was installed without sources.
         """
         root = Path(sysconfig.get_path("stdlib")) if folder is None else folder
-        paths = [path for path in _files(root, {".py"}) if not path.name.startswith(SKIPPED_PREFIX)]
+        paths = [path for path in text_files(root, {".py"}) if not path.name.startswith(SKIPPED_PREFIX)]
         return _read(cls, "python standard library", root, paths)
 
     @classmethod
@@ -79,7 +65,8 @@ class Corpus:
             return _read_one(cls, root)
         if not root.is_dir():
             raise ExecutionError(f"there is no folder {root}", allowed="a folder of text files, or one file")
-        return _read(cls, root.name, root, list(_files(root, TEXT_SUFFIXES)))
+        paths = text_files(root, TEXT_SUFFIXES)
+        return _read_one(cls, paths[0]) if len(paths) == 1 else _read(cls, root.name, root, paths)
 
     def batch(
         self, seed: int, step: int, samples: Sequence[int], sequence_length: int
@@ -96,6 +83,15 @@ class Corpus:
         starts = [int(start) for start in np.linspace(0, last, num_sequences)]
         for first in range(0, num_sequences, batch_size):
             yield _windows(self.held_out, starts[first : first + batch_size], sequence_length)
+
+    def held_out_windows(
+        self, samples: Sequence[int], num_samples: int, sequence_length: int
+    ) -> tuple[Tensor, Tensor]:
+        """tokens_BS and targets_BS: some of `num_samples` windows spread evenly over the held-out files."""
+        last = _last_start(self.held_out, sequence_length)
+        return _windows(
+            self.held_out, [sample * last // max(1, num_samples - 1) for sample in samples], sequence_length
+        )
 
     def unigram_entropy(self) -> float:
         """Nats per byte of the held-out files under the train files' byte frequencies (add-one smoothed).
@@ -136,23 +132,11 @@ def _windows(data: Bytes, starts: Sequence[int], sequence_length: int) -> tuple[
     return window[:, :-1].contiguous(), window[:, 1:].contiguous()
 
 
-def _files(root: Path, suffixes: set[str]) -> Iterator[Path]:
-    """Files with these suffixes below `root`, sorted by relative name."""
-    found = []
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS and not name.startswith(".")]
-        found += [Path(folder) / name for name in names if Path(name).suffix in suffixes]
-    return iter(sorted(found, key=lambda path: path.relative_to(root).as_posix()))
-
-
-def _is_held_out(relative_name: str) -> bool:
-    share = int.from_bytes(hashlib.blake2b(relative_name.encode(), digest_size=4).digest(), "little") / 2**32
-    return share < HELD_OUT_SHARE
-
-
 def _read(kind: type[Corpus], name: str, root: Path, paths: Sequence[Path]) -> Corpus:
-    """Read `paths` into two arrays, split by the hash of the relative name."""
-    parts: dict[bool, list[bytes]] = {False: [], True: []}
+    """Read `paths` into two arrays, split by the hash of the relative name; of few files the one with the least hash is
+    held out.
+    """
+    texts: list[tuple[float, bytes]] = []
     num_skipped = 0
     for path in paths:
         try:
@@ -162,9 +146,13 @@ def _read(kind: type[Corpus], name: str, root: Path, paths: Sequence[Path]) -> C
             _log.debug("left out of the corpus: %s (%s)", path, error)
             continue
         if text and FILE_END not in text:
-            parts[_is_held_out(path.relative_to(root).as_posix())].append(text + FILE_END)
+            texts.append((hash_share(path.relative_to(root).as_posix()), text + FILE_END))
     if num_skipped:
         _log.warning("%d of %d files of the corpus %r cannot be read", num_skipped, len(paths), name)
+    limit = HELD_OUT_SHARE
+    if texts and len({share < limit for share, _ in texts}) == 1:
+        limit = math.nextafter(min(share for share, _ in texts), 1.0)
+    parts = {side: [text for share, text in texts if (share < limit) == side] for side in (False, True)}
     if not parts[False] or not parts[True]:
         raise ExecutionError(
             f"{root} has {len(parts[False])} files to train on and {len(parts[True])} to hold out",

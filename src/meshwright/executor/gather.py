@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,41 @@ class JobResult:
         return [iteration.loss for iteration in self.iterations]
 
 
+def iteration_of(
+    job: Job,
+    number: int,
+    rows: Mapping[int, Mapping[str, Any]],
+    evaluated: Mapping[int, Mapping[str, Any]],
+    before: Iteration | None,
+    begin_s: float,
+) -> Iteration:
+    """An iteration from what the ranks reported of it and of its evaluation: sums, and the latest time.
+
+    ``before``: the iteration before it, after which the clock began; else ``begin_s``.
+    """
+    end_s = max(row["time"] for row in rows.values())
+    before_s = begin_s if before is None else before.end_s + before.paused_s
+    return Iteration(
+        number=number,
+        loss=sum(row.get("loss", 0.0) for row in rows.values()),
+        gradient_norm=sum(row.get("squared_norm", 0.0) for row in rows.values()) ** 0.5,
+        tokens=sum(microbatch.tokens for microbatch in job.program.tables.microbatches) * num_replicas(job),
+        seconds=end_s - before_s,
+        end_s=end_s,
+        num_undone=int(sum(row.get("num_undone", 0) for row in rows.values())),
+        held_out_loss=sum(row["held_out_loss"] for row in evaluated.values()) if evaluated else None,
+        paused_s=max((row["time"] for row in evaluated.values()), default=end_s) - end_s,
+    )
+
+
+def num_replicas(job: Job) -> int:
+    """Ranks with different data: of a training along its data axes, else all but those along the first axis."""
+    axes = job.program.axes
+    if job.training is None:
+        return job.num_ranks // axes[0].size
+    return math.prod(axis.size for axis in axes if axis.name in job.training.data_axes)
+
+
 def gather(job: Job, folder: Path, iterations: Sequence[Iteration], interrupted: bool) -> JobResult:
     """Read what the ranks wrote.
 
@@ -92,7 +128,8 @@ def gather(job: Job, folder: Path, iterations: Sequence[Iteration], interrupted:
 def _trace(job: Job, folder: Path) -> Trace:
     """All ranks' times in program order, zero at the first posted row; an exchange starts when all its ends are posted."""
     columns, num_done = joined_times([folder / f"times-{rank}.npz" for rank in range(job.num_ranks)])
-    columns["start"] = exchange_starts(job.program, columns["posted"], columns["start"])
+    starts = exchange_starts(job.program, columns["posted"], columns["start"])
+    columns["start"] = np.minimum(starts, columns["end"])  # clocks of two hosts agree to half a message's time only
     zero = columns["posted"].min(initial=np.inf)
     zero = zero if np.isfinite(zero) else 0.0
     metadata: dict[str, Any] = {"device": job.device, "backend": job.backend, "dtype": job.dtype}

@@ -1,4 +1,4 @@
-"""Handlers of what copies and shards of a parameter group exchange: REDUCE_GRAD, REDUCE_TP, UNSHARD and GATHER_PARAM."""
+"""Handlers of what copies and shards of a parameter group exchange: REDUCE_GRAD, UNSHARD and GATHER_PARAM."""
 
 from __future__ import annotations
 
@@ -36,17 +36,6 @@ def reduce_gradients(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
         return (group,)
 
     return Pending(wait)
-
-
-@handles("REDUCE_TP")
-def reduce_partial(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
-    """Sum over a tensor-parallel group of the gradients of which every device has a part."""
-    group: GroupState = inputs[0]
-    part = group.partial_gradient(context.training.is_partial)
-    if part is not None and part.numel():
-        context.links.pass_ring(row.members, part.nbytes, passes=2)
-        dist.all_reduce(part, group=context.groups.collective(row))
-    return (group,)
 
 
 @handles("UNSHARD")

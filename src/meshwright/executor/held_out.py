@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,7 +15,8 @@ from torch import Tensor
 from meshwright.executor.corpus import Corpus
 from meshwright.executor.models.decoder import Stage, build_model
 from meshwright.executor.models.sampling import sample_bytes
-from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
+from meshwright.executor.ops.token_cross_entropy import IGNORED_TARGET, token_cross_entropy
+from meshwright.executor.packing import documents_of
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model import ModelSpec
 
@@ -55,13 +57,24 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def held_out_loss(stage: Stage, corpus: Corpus, num_sequences: int, sequence_length: int) -> float:
-    """Mean nats per token over windows spread evenly over the held-out text, always the same ones."""
-    total = 0.0
+class HeldOut(Protocol):
+    """Text that no training sees: a `Corpus`, or what `DataSource.open` gives for a folder of token shards."""
+
+    def held_out_batches(
+        self, num_sequences: int, sequence_length: int, batch_size: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """tokens_BS and targets_BS of ``num_sequences`` sequences, always the same ones."""
+
+
+def held_out_loss(stage: Stage, corpus: HeldOut, num_sequences: int, sequence_length: int) -> float:
+    """Mean nats per token over sequences spread evenly over the held-out text, always the same ones."""
+    total, num_targets = 0.0, 0
     with one_thread(), torch.inference_mode():
         for tokens_BS, targets_BS in corpus.held_out_batches(num_sequences, sequence_length, BATCH):
-            total += float(token_cross_entropy(stage(tokens_BS), targets_BS, 1.0))
-    return total / (num_sequences * sequence_length)
+            logits_BSV = stage(tokens_BS, documents_BS=documents_of(targets_BS))
+            total += float(token_cross_entropy(logits_BSV, targets_BS, 1.0))
+            num_targets += int((targets_BS != IGNORED_TARGET).sum())
+    return total / max(1, num_targets)
 
 
 def sampled_text(stage: Stage, prompt: bytes, num_bytes: int, window: int, seed: int = 0) -> bytes:

@@ -40,7 +40,9 @@ class InnerTeam:
     ``group`` is torch's; None where the rank is alone. ``number`` is the rank's place among ``ranks``.
     """
 
-    def __init__(self, ranks: Ranks, rank: int, group: Any, links: SlowedLinks, backend: str = "gloo") -> None:
+    def __init__(
+        self, ranks: Ranks, rank: int, group: Any, links: SlowedLinks, backend: str = "gloo"
+    ) -> None:
         self.ranks, self.number, self.group = ranks, ranks.index(rank), group
         self._links, self._backend = links, backend
 
@@ -104,4 +106,3 @@ def scatter_sum(whole: Tensor, number: int, degree: int, group: Any, backend: st
 def alone(rank: int) -> InnerTeam:
     """A team of one."""
     return InnerTeam((rank,), rank, None, SlowedLinks())
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
@@ -15,6 +16,9 @@ from meshwright.executor.value_store import ValueStore, fetch, put_all
 from meshwright.executor.watchdog import Position
 
 NOTHING = -1
+# Times of the last iterations are kept: as many as have this many rows together, at least LEAST_KEPT. A row costs about
+# 100 bytes.
+KEPT_ROWS, LEAST_KEPT = 1_000_000, 200
 
 
 class RowError(Exception):
@@ -35,7 +39,8 @@ class Interpreter:
 
     def __init__(self, ranked: RankList, store: ValueStore, context: Any, position: Position) -> None:
         self.ranked, self.store, self.context, self.position = ranked, store, context, position
-        self.times: list[Times] = []
+        self.times: deque[Times] = deque(maxlen=max(LEAST_KEPT, KEPT_ROWS // max(1, len(ranked.steps))))
+        self.num_done = 0  # iterations begun, all but the last of them done
         self._taken = [0] * len(ranked.steps)  # completions that the host has seen, by row
         self._done: list[SimpleQueue[BaseException | None]] = [SimpleQueue() for _ in ranked.steps]
         self._failure: BaseException | None = None
@@ -53,7 +58,8 @@ class Interpreter:
         Raises:
             RowError: a handler failed, here or on a stream.
         """
-        iteration = len(self.times)
+        iteration = self.num_done
+        self.num_done += 1
         times = Times(len(self.ranked.steps))
         self.times.append(times)
         lines = self.store.lines(iteration)
@@ -86,7 +92,7 @@ class Interpreter:
             raise self._failure
 
     def arrays(self) -> dict[str, NDArray[np.float64]]:
-        """Posted, start and end of all finished iterations, ``[iterations, rows of this rank]``."""
+        """Posted, start and end of the last iterations, ``[iterations, rows of this rank]``."""
         num = len(self.ranked.steps)
         return {
             name: np.array([getattr(times, name) for times in self.times], dtype=np.float64).reshape(

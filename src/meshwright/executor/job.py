@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from meshwright.ir.text import from_text, to_text
 from meshwright.lowering.stage_edge import edges_of
 from meshwright.specs.error import ExecutionError
 
+if TYPE_CHECKING:
+    from meshwright.executor.checkpoint import CheckpointConfig
+
 SCHEMA = 1
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -33,6 +36,7 @@ class Job:
     ``training`` or, for other programs, ``handlers_module`` (a dotted name or a file that registers names and handlers),
     ``initial_values`` (for each rank), ``keep`` (value kinds returned as they are after the last iteration), ``shapes``
     (of values of a kind that are exchanged; others carry their shape with them) and ``options`` (for handlers).
+    ``checkpoints``: what a training job keeps, and where it resumes.
     """
 
     program: Program
@@ -47,6 +51,7 @@ class Job:
     device: str = "cpu"
     num_threads: int = 1
     measures_memory: bool = False
+    checkpoints: CheckpointConfig | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -61,6 +66,10 @@ class Job:
             raise ExecutionError("the program has collapsed axes", next="expand them (Job.of does)")
         if self.training is not None:
             self._check_training(self.training)
+        if self.checkpoints is not None:
+            if self.training is None:
+                raise ExecutionError("checkpoints of a job without training", allowed="a training job")
+            self.checkpoints.check(self.training)
 
     def _check_training(self, training: Training) -> None:
         """Do stages and microbatches of program and training agree?"""
@@ -118,7 +127,7 @@ class Job:
         fields = {
             "schema": SCHEMA,
             "iterations": self.iterations,
-            "training": None if self.training is None else self.training.to_dict(),
+            "training": None if self.training is None else self.training.prepared().to_dict(),
             "handlers_module": self.handlers_module,
             "keep": list(self.keep),
             "shapes": {kind: list(shape) for kind, shape in self.shapes.items()},
@@ -127,6 +136,7 @@ class Job:
             "device": self.device,
             "num_threads": self.num_threads,
             "measures_memory": self.measures_memory,
+            "checkpoints": None if self.checkpoints is None else self.checkpoints.to_dict(),
         }
         (folder / "job.json").write_text(json.dumps(fields))
         (folder / "program.txt").write_text(to_text(self.program))
@@ -143,6 +153,10 @@ class Job:
             raise ExecutionError("the job was written by a newer meshwright", next="upgrade meshwright")
         if fields["training"] is not None:
             fields["training"] = Training.from_dict(fields["training"])
+        if fields["checkpoints"] is not None:
+            from meshwright.executor.checkpoint import CheckpointConfig
+
+            fields["checkpoints"] = CheckpointConfig(**fields["checkpoints"])
         import_module(fields["handlers_module"])
         program = from_text((folder / "program.txt").read_text())
         fields["shapes"] = {kind: tuple(shape) for kind, shape in fields["shapes"].items()}

@@ -20,9 +20,14 @@ Team = tuple[tuple[int, ...], str]  # ranks, and what tells groups of the same r
 
 
 class ProcessGroups:
-    """A context: the world of a job, joined through a file; everything is destroyed when it is left."""
+    """A context: the world of a job; everything is destroyed when it is left.
 
-    def __init__(self, rank: int, num_ranks: int, rendezvous: Path, backend: str, timeout_s: float) -> None:
+    ``rendezvous``: a file that all ranks see, or a store where they have met already.
+    """
+
+    def __init__(
+        self, rank: int, num_ranks: int, rendezvous: Any, backend: str, timeout_s: float
+    ) -> None:
         self.rank, self.num_ranks = rank, num_ranks
         self._rendezvous, self._backend = rendezvous, backend
         self._timeout = datetime.timedelta(seconds=timeout_s)
@@ -30,9 +35,9 @@ class ProcessGroups:
         self._world: Any = None
 
     def __enter__(self) -> ProcessGroups:
-        store = dist.FileStore(  # type: ignore[attr-defined]
-            str(self._rendezvous), self.num_ranks
-        )
+        store = self._rendezvous
+        if isinstance(store, Path):
+            store = dist.FileStore(str(store), self.num_ranks)  # type: ignore[attr-defined]
         dist.init_process_group(
             self._backend, store=store, rank=self.rank, world_size=self.num_ranks, timeout=self._timeout
         )

@@ -8,9 +8,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from meshwright.executor.gather import Iteration, JobResult, gather
+from meshwright.executor.gather import Iteration, JobResult, gather, iteration_of
 from meshwright.executor.job import Job
-from meshwright.executor.watchdog import SharedPositions, Watchdog
+from meshwright.executor.watchdog import SharedPositions, Watchdog, text_of_position
 from meshwright.executor.worker_process import STOP_S, Report, WorkerProcess
 from meshwright.specs.error import ExecutionError
 
@@ -35,7 +35,9 @@ class Run:
     ) -> None:
         self.job, self.folder, self.shared, self.workers, self.reports = job, folder, shared, workers, reports
         self.rank_of_worker = {worker.number: rank for rank, worker in enumerate(workers)}
-        self.sums: list[dict[int, dict[str, Any]]] = []  # iteration -> rank -> what it reported
+        # iteration -> rank -> what it reported, of iterations and evaluations that not all ranks have finished
+        self.sums: dict[int, dict[int, dict[str, Any]]] = {}
+        self.evaluated: dict[int, dict[int, dict[str, Any]]] = {}
         self.done: set[int] = set()
         self.finished: list[Iteration] = []
         self.begin_s = time.monotonic()
@@ -81,27 +83,17 @@ class Run:
             self._note(rank, report, progress)
 
     def _note(self, rank: int, report: dict[str, Any], progress: Progress | None) -> None:
-        """One rank has finished an iteration; the last of them completes it."""
-        iteration = report["iteration"]
-        while len(self.sums) <= iteration:
-            self.sums.append({})
-        self.sums[iteration][rank] = report
-        if len(self.sums[iteration]) < len(self.workers):
+        """One rank has finished an iteration, or an evaluation after it; the last of them completes it."""
+        number, training = report["iteration"], self.job.training
+        (self.evaluated if "held_out_loss" in report else self.sums).setdefault(number, {})[rank] = report
+        awaited = [self.sums]
+        if training is not None and training.is_evaluated(number, self.job.iterations):
+            awaited.append(self.evaluated)
+        if any(len(rows.get(number, {})) < len(self.workers) for rows in awaited):
             return
-        rows = self.sums[iteration].values()
-        end_s = max(row["time"] for row in rows)
-        before_s = self.finished[-1].end_s if self.finished else self.begin_s
-        tables = self.job.program.tables
-        replicas = self.job.num_ranks // self.job.program.axes[0].size
-        finished = Iteration(
-            number=iteration,
-            loss=sum(row.get("loss", 0.0) for row in rows),
-            gradient_norm=sum(row.get("squared_norm", 0.0) for row in rows) ** 0.5,
-            tokens=sum(microbatch.tokens for microbatch in tables.microbatches) * replicas,
-            seconds=end_s - before_s,
-            end_s=end_s,
-            num_undone=int(sum(row.get("num_undone", 0) for row in rows)),
-        )
+        before = self.finished[-1] if self.finished else None
+        rows, evaluated = self.sums.pop(number), self.evaluated.pop(number, {})
+        finished = iteration_of(self.job, number, rows, evaluated, before, self.begin_s)
         self.finished.append(finished)
         if progress is not None:
             progress(finished)
@@ -124,16 +116,7 @@ class Run:
         return "\n".join(lines)
 
     def _position(self, rank: int) -> str:
-        iteration, row, waited = self.shared.of(rank)
-        if iteration < 0:
-            return "has not begun"
-        first = int(self.job.program.offsets[rank])
-        if first == int(self.job.program.offsets[rank + 1]):
-            return "has an empty list"
-        text = f"iteration {iteration}, {self.job.program.text_of(first + row)} (position {row})"
-        if waited >= 0:
-            text += f", which waits for {self.job.program.text_of(first + waited)}"
-        return text
+        return text_of_position(self.job.program, self.shared, rank)
 
     def _raise_failure(self, number: int, report: dict[str, Any]) -> None:
         """Name the rank that failed first. A rank that died without a word is the cause of the errors of its peers."""

@@ -55,8 +55,6 @@ def squared_norm(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]
     read = {name.index for names in row.reads for name in names or ()}
     total = torch.zeros((), dtype=torch.float64, device=context.device)
     for g in sorted(read & state.groups.keys()):
-        state.groups[g].divide(state.visited[g])
-        state.groups[g].give_gradients()
         total += state.squared_norm_of(g)
     return (total,)
 

@@ -40,7 +40,8 @@ class Saved:
         end, x, received = self.end, self.x, self.received
         assert end is not None, "one backward for each forward: the program's values see to it"
         self.gradients, self.end, self.x, self.received = gradients, None, x[:0].detach(), ()
-        torch.autograd.backward(end)
+        if end.requires_grad:  # nothing does in a first stage that is frozen
+            torch.autograd.backward(end)
         self.gradients = ()
         return x.grad, *(leaf.grad for leaf in received)
 
@@ -64,7 +65,7 @@ def _forward(context: Any, row: Row, inputs: Sequence[Any]) -> tuple[Tensor, tup
     enabled, what backward needs.
     """
     state, x_BSE = context.training, _input(row, inputs)
-    x = state.data(row.microbatch, context.device)[0] if x_BSE is None else _leaf(state.whole(x_BSE))
+    x = state.data(row.microbatch, context.device)[0] if x_BSE is None else _leaf(state.whole(row, -1, x_BSE))
     received = tuple(_leaf(value) for _, value in reads_of_kind(row, inputs, SKIP.name))
     saved = Saved(x, received, WeightGradientQueue(row.text))
     with registering(saved.queue):
@@ -91,7 +92,7 @@ def forward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     if row.is_last and state.shard is None:
         state.count_loss(y)
     else:
-        y = state.share(y)
+        y = state.share(row, +1, y)
     values = {"activation": y, "output": y, "saved": saved}
     return row.outputs(lambda name: given[name.part] if name.kind == SKIP.name else values[name.kind])
 
@@ -118,7 +119,7 @@ def backward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
         gradients = state.live_gradients(row.stage)
         gradient, *received = saved.run_backward(*_output_gradients(context, row, inputs))
     state.contributed(row)
-    gradient = state.share(gradient)
+    gradient = state.share(row, -1, gradient)
     return (gradient, gradients, *_more_gradients(row, gradient, received))
 
 
@@ -131,7 +132,7 @@ def _output_gradients(context: Any, row: Row, inputs: Sequence[Any]) -> tuple[Te
         gradient = read_of_kind(row, inputs, "output_gradient")
     sums: dict[int, Tensor] = {}
     if gradient is not None:
-        gradient = context.training.whole(gradient)
+        gradient = context.training.whole(row, +1, gradient)
     outputs: tuple[int, ...] = context.training.outputs_of_edges.get(row.stage, ())
     for name, value in reads_of_kind(row, inputs, SKIP_GRADIENT.name):
         output = outputs[name.part]
@@ -156,7 +157,7 @@ def input_gradient(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[An
     state, saved = context.training, inputs[0]
     with deferring(saved.queue), state.reading(row, inputs):
         gradient, *received = saved.run_backward(*_output_gradients(context, row, inputs))
-    gradient = state.share(gradient)
+    gradient = state.share(row, -1, gradient)
     return (gradient, saved.queue, *_more_gradients(row, gradient, received))
 
 
@@ -165,6 +166,7 @@ def weight_gradient(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[A
     """Weights' gradients of what I left; the queue checks that none is missing."""
     gradients = context.training.live_gradients(row.stage)
     queue: WeightGradientQueue = inputs[1]
-    queue.run()
+    if context.training.trains(row.stage):
+        queue.run()
     context.training.contributed(row)
     return (gradients,)

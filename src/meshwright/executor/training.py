@@ -6,16 +6,19 @@ Shapes: B samples of a microbatch, S tokens, E hidden size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from meshwright.executor.corpus import Corpus
+from meshwright.executor.data_source import STANDARD_LIBRARY, DataSource
 from meshwright.executor.handler import ValueName
+from meshwright.executor.layout import Layout
+from meshwright.executor.learning_rate import LearningRate
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
+from meshwright.executor.packing import SampleCount
 from meshwright.executor.randomness import keyed_generator, random_key
 from meshwright.ir.program import Program
 from meshwright.lowering.stage_edge import (
@@ -29,8 +32,8 @@ from meshwright.lowering.stage_edge import (
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model import ModelSpec
 
-STANDARD_LIBRARY = "standard_library"
 RANDOM = "random"
+HELD_OUT_STEP = -1  # of random tokens: no step of a training has this number
 
 
 class Batches(Protocol):
@@ -40,6 +43,11 @@ class Batches(Protocol):
         self, seed: int, step: int, samples: Sequence[int], sequence_length: int
     ) -> tuple[Tensor, Tensor]:
         """tokens_BS and targets_BS."""
+
+    def held_out_windows(
+        self, samples: Sequence[int], num_samples: int, sequence_length: int
+    ) -> tuple[Tensor, Tensor]:
+        """tokens_BS and targets_BS of some of ``num_samples`` windows of the held-out part, always the same ones."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +71,29 @@ class RandomTokens:
         window = torch.stack(rows)
         return window[:, :-1].contiguous(), window[:, 1:].contiguous()
 
+    def held_out_windows(
+        self, samples: Sequence[int], num_samples: int, sequence_length: int
+    ) -> tuple[Tensor, Tensor]:
+        """tokens_BS and targets_BS that no step of a training draws."""
+        return self.batch(0, HELD_OUT_STEP, samples, sequence_length)
+
 
 @dataclass(frozen=True)
 class Training:
-    """What a training job is besides its program. ``data``: "standard_library", "random", or a folder or file of text.
+    """What a training job is besides its program. ``data``: "standard_library", "random", a folder or file of text or JSONL,
+    or a folder of token shards. ``tokenizer``: a tokenizer.json or the folder that holds one; empty: bytes. ``text_field``: of
+    JSONL objects. ``document_mask``: documents in shards do not see each other. ``first_sample``: samples of shards consumed
+    before ``first_step``; None: as many as steps before it would have consumed.
 
     ``data_axes``: axes along which the data differ. ``records_gradients``: return every gradient of every iteration.
     ``layer_edges``: layers that read the outputs of earlier layers (long skips); ``num_encoder_layers``: the first layers
     are an encoder's, the others attend to its output, and the loss is over the second half of each window. Either needs a
     program with the edges that `stage_edges` gives (`ConnectStages`).
     ``first_step``: number of the first iteration, which keys the data. An optimizer that clips needs a program that sums the
-    norm of all ranks (`ClipGradients`).
+    norm of all ranks (`ClipGradients`). ``learning_rate``: by step; None: the optimizer's, always.
+    ``initial``: a Hugging Face folder with the first values of the parameters, of which every rank reads its own; empty: drawn.
+    ``evaluate_every``: steps between two evaluations of the held-out loss (0: none), each over ``num_evaluated`` global
+    batches; the last iteration has one, too.
     """
 
     model: ModelSpec
@@ -89,6 +109,15 @@ class Training:
     records_parameters: bool = True
     layer_edges: tuple[LayerEdge, ...] = ()
     num_encoder_layers: int = 0
+    layout: Layout = field(default_factory=Layout)
+    learning_rate: LearningRate | None = None
+    evaluate_every: int = 0
+    num_evaluated: int = 1
+    initial: str = ""
+    tokenizer: str = ""
+    text_field: str = "text"
+    document_mask: bool = True
+    first_sample: int | None = None
 
     def __post_init__(self) -> None:
         if sum(self.layers_per_stage) != self.model.num_layers:
@@ -96,17 +125,50 @@ class Training:
                 f"stages of {self.layers_per_stage} layers hold {sum(self.layers_per_stage)}",
                 allowed=f"the model's {self.model.num_layers}",
             )
+        if self.evaluate_every < 0 or self.num_evaluated < 1:
+            raise ExecutionError(
+                f"an evaluation of {self.num_evaluated} batches every {self.evaluate_every} steps",
+                allowed="a batch or more; every 0 steps is never",
+            )
+        if self.model.is_adapted:
+            self._check_adapted()
+        if self.initial and (self.num_encoder_layers or self.layer_edges):
+            raise ExecutionError(
+                f"{self.initial} gives first values to a model with long skips or an encoder",
+                allowed="a plain decoder, which is what such folders hold",
+            )
         if self.num_encoder_layers and (self.layer_edges or self.sequence_length % 2):
             raise ExecutionError(
                 f"an encoder-decoder with {len(self.layer_edges)} long skips, windows of {self.sequence_length}",
                 allowed="no long skips, and windows of an even number of tokens",
             )
 
+    def _check_adapted(self) -> None:
+        """Frozen parameters stand outside of what is divided among ranks."""
+        held = {
+            "sharded states": self.layout.shard_axes,
+            "an encoder": self.num_encoder_layers,
+            "long skips": self.layer_edges,
+            "low-rank additions with tensor parallelism": self.model.lora_rank and self.layout.tp > 1,
+        }
+        for name, is_there in held.items():
+            if is_there:
+                raise ExecutionError(
+                    f"{self.model.name} has frozen parameters, and the job {name}",
+                    allowed="a plain decoder, pipeline and data parallelism, sharding none",
+                )
+
     def stage_edges(self) -> tuple[StageEdge, ...]:
         """What its stages read of each other beside the path. Raises PlanError where the layers cannot be cut like this."""
         if self.num_encoder_layers:
             return encoder_edges(self.num_encoder_layers, self.layers_per_stage)
         return skip_edges(self.layer_edges, self.layers_per_stage)
+
+    def is_evaluated(self, iteration: int, num_iterations: int) -> bool:
+        """Is the held-out loss found after this iteration of a job?"""
+        if not self.evaluate_every:
+            return False
+        return (self.first_step + iteration + 1) % self.evaluate_every == 0 or iteration + 1 == num_iterations
 
     @property
     def tokens_per_target(self) -> int:
@@ -122,22 +184,57 @@ class Training:
         """Read what `to_dict` wrote."""
         given = dict(fields)
         optimizer = {**given["optimizer"], "betas": tuple(given["optimizer"]["betas"])}
+        rate = given["learning_rate"]
         return Training(
             **{
                 **given,
                 "model": ModelSpec.from_dict(given["model"]),
                 "optimizer": OptimizerConfig(**optimizer),
+                "learning_rate": None if rate is None else LearningRate(**rate),
                 "layers_per_stage": tuple(given["layers_per_stage"]),
                 "data_axes": tuple(given["data_axes"]),
+                "layout": Layout.from_dict(given["layout"]),
                 "layer_edges": tuple(LayerEdge(*edge) for edge in given["layer_edges"]),
             }
         )
 
-    def batches(self) -> Batches:
-        """The source of samples."""
+    @property
+    def source(self) -> DataSource:
+        """What it reads, where that is not random."""
+        return DataSource(self.data, self.tokenizer, self.text_field, self.document_mask)
+
+    @property
+    def has_documents(self) -> bool:
+        """Are documents masked? Known once it is `prepared`."""
+        return self.data != RANDOM and self.source.has_documents
+
+    def prepared(self, shard_folder: str | Path | None = None) -> Training:
+        """The same with its data checked, and with token shards to open where text has to be tokenised: called before
+        processes start, so that one makes them. Shards go to ``shard_folder``, else to the user's cache.
+
+        Raises:
+            SpecError: no text, no tokenizer, or bad ones.
+            ExecutionError: damaged shards, too little text, a model whose vocabulary is too small, or that has no documents.
+        """
+        if self.data == RANDOM:
+            return self
+        source = self.source.prepared(shard_folder)
+        source.check(self.model.vocabulary_size, self.sequence_length, self.evaluate_every > 0)
+        if source.has_documents and self.num_encoder_layers:
+            raise ExecutionError(
+                "an encoder-decoder reads windows of text, and documents in them are masked",
+                allowed="document_mask=False",
+            )
+        return replace(self, data=source.data, tokenizer=source.tokenizer, text_field=source.text_field)
+
+    def batches(self, samples_per_step: int) -> Batches:
+        """The source of samples, of which all replicas together take ``samples_per_step`` in an iteration."""
         if self.data == RANDOM:
             return RandomTokens(self.model.vocabulary_size)
-        return Corpus.standard_library() if self.data == STANDARD_LIBRARY else Corpus.folder(Path(self.data))
+        consumed = (
+            self.first_step * samples_per_step if self.first_sample is None else self.first_sample
+        )
+        return self.source.open(SampleCount(samples_per_step, self.first_step, consumed))
 
     def sample_counts(self, program: Program) -> list[int]:
         """Samples of every microbatch of one replica.
@@ -157,8 +254,10 @@ class Training:
         return counts
 
     def shape_of(self, counts: Sequence[int], name: ValueName) -> tuple[int, ...] | None:
-        """Shape of what stages exchange: hidden states and their gradients, [B, S, E]."""
+        """Shape of what stages exchange: hidden states and their gradients, [B, S, E], or a device's equal part of them."""
         if name.kind not in ("activation", "gradient", SKIP.name, SKIP_GRADIENT.name):
             return None
         length = self.sequence_length // self.tokens_per_target
-        return (counts[name.microbatch], length, self.model.hidden_size)
+        if self.layout.sequence_parallel:
+            return (counts[name.microbatch], length // self.layout.tp, self.model.hidden_size)
+        return (counts[name.microbatch], length, self.model.hidden_size // self.layout.tp)

@@ -125,6 +125,8 @@ class TrainingState:
         self.has_one_barrier = "SUM_OUTPUT_GRAD" not in names
         if "S" not in names:
             return None
+        if self.training.model.is_adapted:
+            raise ExecutionError("frozen parameters with a split vocabulary", allowed="one or the other")
         options = (program.axes[0].size, self.training.seed, dtype, device)
         return VocabularyShard(self.training.model, self.pipeline, *options, source=self.source)
 
@@ -178,18 +180,28 @@ class TrainingState:
             return module.with_edges(x, keys, received, documents_BS)
         return module(x, keys, documents_BS), ()
 
-    def whole(self, x: Tensor) -> Tensor:
-        """What another stage has sent: with tensor parallelism every device of a group its equal part of the hidden units,
-        unless their stream is divided by tokens anyway (Narayanan et al. 2021, arXiv 2104.04473, section 4.1)."""
-        if self.parallel is None or self.parallel.divides_sequence:
+    def whole(self, row: Row, side: int, x: Tensor) -> Tensor:
+        """What the hop before (`side` -1) or behind (+1) has given. From another device every one of a tensor-parallel group
+        gets an equal part of the hidden units, unless their stream is divided by tokens anyway (Narayanan et al. 2021, arXiv
+        2104.04473, section 4.1)."""
+        if self.parallel is None or not self._is_divided(row, side):
             return x
         return self.parallel.team.gathered(x, HIDDEN)
 
-    def share(self, x: Tensor | None) -> Tensor | None:
-        """What this rank sends of a value that another stage makes `whole`."""
-        if x is None or self.parallel is None or self.parallel.divides_sequence:
+    def share(self, row: Row, side: int, x: Tensor | None) -> Tensor | None:
+        """What this rank gives to the hop on a side, which makes it `whole`."""
+        if x is None or self.parallel is None or not self._is_divided(row, side):
             return x
         return self.parallel.team.own_part(x, HIDDEN).contiguous()
+
+    def _is_divided(self, row: Row, side: int) -> bool:
+        """Is the hop on a side of a row on another device, and gets a part from every one here?"""
+        tables = self.program.tables
+        path = tables.paths[tables.microbatches[row.microbatch].path]
+        other = row.hop + side
+        if self.training.layout.sequence_parallel or not 0 <= other < len(path):
+            return False
+        return path[other].device != path[row.hop].device
 
     def loss_of(self, logits_BSV: Tensor, targets_BS: Tensor, weight: float) -> Tensor:
         """Sum of the tokens' losses, each with this weight."""
@@ -203,11 +215,12 @@ class TrainingState:
             self.loss = loss if self.loss is None else self.loss + loss
 
     def _groups(self, reduced: set[int]) -> dict[int, GroupState]:
-        """Every parameter of every stage here in exactly one group."""
+        """Every parameter that trains of every stage here in exactly one group."""
         parts: dict[int, dict[str, nn.Parameter]] = {g: {} for s in self.stages for g in self.groups_of(s)}
         for number, stage in self.stages.items():
             for name, parameter in stage.global_parameters().items():
-                parts[self._group_of(number, name)][name] = parameter
+                if parameter.requires_grad:
+                    parts[self._group_of(number, name)][name] = parameter
         if self.shard is not None:
             for name, parameter in self.shard.global_parameters().items():
                 parts[self._group_of(min(self.stages), name)][name] = parameter
@@ -268,6 +281,10 @@ class TrainingState:
         starts = [layers[0] for layers in stage_layers(training.layers_per_stage)]
         users = {0, len(starts) - 1} | {s for s, at in enumerate(starts) if at == training.num_encoder_layers}
         return any(hop.stage in users and hop.device != self.pipeline for path in paths for hop in path)
+
+    def trains(self, stage: int) -> bool:
+        """Does any parameter of a stage here train?"""
+        return any(parameter.requires_grad for parameter in self.stages[stage].parameters())
 
     def groups_of(self, stage: int) -> tuple[int, ...]:
         """Parameter groups that a stage uses."""

@@ -51,7 +51,8 @@ def _end(context: Any, row: Row, hop: int) -> int:
 def lookup(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """This device's part of the embedding's output."""
     state = context.training
-    part_BSE: Tensor = state.shard.lookup(state.data(row.microbatch, context.device)[0])
+    with state.reading(row, inputs):
+        part_BSE: Tensor = state.shard.lookup(state.data(row.microbatch, context.device)[0])
     return (part_BSE,)
 
 
@@ -62,6 +63,7 @@ def scatter(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     gradients = state.live_gradients(row.stage)
     with torch.no_grad():
         state.shard.accumulate_lookup(state.data(row.microbatch, context.device)[0], inputs[0])
+    state.contributed(row)
     return (gradients,)
 
 
@@ -71,7 +73,7 @@ def softmax_of_rows(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[A
     state = context.training
     shard: VocabularyShard = state.shard
     targets_T = state.data(row.microbatch, context.device)[1].reshape(-1)
-    with torch.no_grad():
+    with torch.no_grad(), state.reading(row, inputs):
         part = partial_softmax(
             _flat(inputs[0]), shard.head, targets_T, shard.first_row, shard.num_rows, state.has_one_barrier
         )
@@ -108,16 +110,18 @@ def gradients_of_rows(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence
     """Gradient of this device's rows of the head, and the loss on the last stage's device; with two barriers also this
     device's part of the input's gradient."""
     state = context.training
-    gradients = state.live_gradients(row.stage)
     x_BSE, part, normalizer = inputs[:3]
     _count_loss(context, row, normalizer)
+    if not writes_kind(row, "weight_gradient"):  # an evaluation
+        return NO_OUTPUTS
+    gradients = state.live_gradients(row.stage)
     weight_RE: Tensor = state.shard.head
-    with torch.no_grad():
+    with torch.no_grad(), state.reading(row, inputs):
         gradient_TR = logit_gradient(part, normalizer, state.token_weight(row.microbatch)).to(weight_RE.dtype)
-        accumulate_into(state.shard.head, gradient_TR.t() @ _flat(x_BSE))
-        if not writes_kind(row, "output_part"):
-            return (gradients,)
-        return gradients, gradient_TR @ weight_RE
+        accumulate_into(weight_RE, gradient_TR.t() @ _flat(x_BSE))
+        own = (gradient_TR @ weight_RE,) if writes_kind(row, "output_part") else ()
+    state.contributed(row)
+    return gradients, *own
 
 
 def _count_loss(context: Any, row: Row, normalizer: Normalizer) -> None:

@@ -10,7 +10,10 @@ import mmap
 import time
 from pathlib import Path
 
-NUM_FIELDS = 4  # of a rank: iteration, row, row waited for, iterations finished
+from meshwright.ir.program import Program
+
+# Of a rank: iteration, row, row waited for, rows that an evaluation has reached (0: none runs), bytes of checkpoints.
+NUM_FIELDS = 5
 NEVER = 1 << 62
 NOT_STARTED = -1
 
@@ -46,16 +49,47 @@ class SharedPositions:
         iteration, row, waited = self.numbers[first : first + 3].tolist()
         return iteration, row, waited - 1
 
+    def is_evaluating(self, rank: int) -> bool:
+        """Does a rank find the held-out loss?"""
+        return bool(self.numbers[1 + NUM_FIELDS * rank + 3])
+
     def furthest(self) -> int:
         """The highest iteration that any rank has begun; -1 before the first."""
         return max(self.of(rank)[0] for rank in range(self.num_ranks))
+
+
+def text_of_position(program: Program, shared: SharedPositions, rank: int) -> str:
+    """Where a rank is, in words."""
+    iteration, row, waited = shared.of(rank)
+    if iteration < 0:
+        return "has not begun"
+    first = int(program.offsets[rank])
+    if first == int(program.offsets[rank + 1]):
+        return "has an empty list"
+    if shared.is_evaluating(rank):
+        return f"finds the held-out loss after iteration {iteration}"
+    text = f"iteration {iteration}, {program.text_of(first + row)} (position {row})"
+    return text if waited < 0 else f"{text}, which waits for {program.text_of(first + waited)}"
 
 
 class Position:
     """Where one rank is; written by its host thread."""
 
     def __init__(self, shared: SharedPositions, rank: int) -> None:
+        self._shared, self._rank = shared, rank
         self._numbers, self._first = shared.numbers, 1 + NUM_FIELDS * rank
+
+    def of_evaluation(self) -> EvaluationPosition:
+        """The same rank while it runs another program: rows are counted, so that the watchdog sees it move."""
+        return EvaluationPosition(self._shared, self._rank)
+
+    def end_evaluation(self) -> None:
+        """The rank is back in the job's own program."""
+        self._numbers[self._first + 3] = 0
+
+    def set_bytes(self, num_bytes: int) -> None:
+        """So many bytes of checkpoints were written or read: the watchdog sees that a slow disk is no hang."""
+        self._numbers[self._first + 4] = num_bytes
 
     def set(self, iteration: int, row: int) -> None:
         """The host has reached a row."""
@@ -72,6 +106,17 @@ class Position:
         """Publish that an iteration begins, then look whether the parent wants it."""
         self.set(iteration, 0)
         return bool(self._numbers[0] > iteration)
+
+
+class EvaluationPosition(Position):
+    """Where a rank is that evaluates: its iteration and row stay those of the training."""
+
+    def set(self, iteration: int, row: int) -> None:
+        """One row more."""
+        self._numbers[self._first + 3] += 1
+
+    def waiting(self, row: int) -> None:
+        """Rows of another program have no name in the job's."""
 
 
 class Watchdog:

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -25,14 +25,18 @@ from torch import Tensor
 import meshwright.executor.exchange  # noqa: F401 - registers handlers
 import meshwright.executor.train_stage  # noqa: F401 - registers handlers
 from meshwright.executor.context import Context
+from meshwright.executor.evaluation import Evaluation
 from meshwright.executor.handler import check_handlers
+from meshwright.executor.inner_team import InnerTeam
 from meshwright.executor.interpreter import Interpreter, RowError
 from meshwright.executor.job import Job
 from meshwright.executor.live_storage import LiveStorage
-from meshwright.executor.process_group import ProcessGroups
+from meshwright.executor.process_group import ProcessGroups, Team
 from meshwright.executor.rank_list import compile_rank
+from meshwright.executor.rank_times import Pause, write_times
 from meshwright.executor.slowed_compute import slow_computes
 from meshwright.executor.slowed_link import SlowedLinks
+from meshwright.executor.stream import clock
 from meshwright.executor.team import teams_of
 from meshwright.executor.training_state import TrainingState
 from meshwright.executor.value_store import ValueStore
@@ -40,14 +44,45 @@ from meshwright.executor.watchdog import Position, SharedPositions
 from meshwright.ir.replay import wire
 from meshwright.specs.slowing import Slowing
 
+if TYPE_CHECKING:
+    from meshwright.executor.training_checkpoint import TrainingCheckpoints
+
+
+class RankReports(Protocol):
+    """Where a rank reports to. ``teams``: process groups that it needs; ``clock_offset_s``: added to times it writes."""
+
+    clock_offset_s: float
+
+    @property
+    def teams(self) -> Sequence[Team]:
+        """Of this job."""
+
+    def begin(self, groups: ProcessGroups) -> None:
+        """All ranks have met."""
+
+    def send(self, **fields: Any) -> None:
+        """What happened."""
+
+    def end(self, folder: Path) -> None:
+        """This rank has written its files; all ranks still are there."""
+
 
 class Reports:
     """The way to the parent: one JSON object a line, on what was stdout when the process began."""
+
+    teams: Sequence[Team] = ()
+    clock_offset_s = 0.0
 
     def __init__(self) -> None:
         self._file = os.fdopen(os.dup(1), "w", buffering=1)
         os.dup2(2, 1)  # whatever a handler prints goes to the log
         self._lock = threading.Lock()
+
+    def begin(self, groups: ProcessGroups) -> None:
+        """Nothing to prepare: the parent listens."""
+
+    def end(self, folder: Path) -> None:
+        """The parent sees the folder."""
 
     def send(self, **fields: Any) -> None:
         """One report."""
@@ -70,7 +105,7 @@ def main() -> None:
         try:
             run_rank(Path(command["folder"]), rank, reports)
         except BaseException as error:  # noqa: B036 - every failure is reported, then the job is over for all ranks
-            reports.send(**_failure(error))
+            reports.send(**failure(error))
             return
 
 
@@ -80,8 +115,8 @@ def _listen(commands: SimpleQueue[dict[str, Any]]) -> None:
     os._exit(0)  # the parent has closed the pipe, or is gone
 
 
-def _failure(error: BaseException) -> dict[str, Any]:
-    """What the parent tells the user: the instruction, the error, its traceback."""
+def failure(error: BaseException) -> dict[str, Any]:
+    """What the user is told: the instruction, the error, its traceback."""
     fields: dict[str, Any] = {"time": time.monotonic()}
     if isinstance(error, RowError):
         fields |= {"row": error.step.row.text, "iteration": error.iteration}
@@ -90,8 +125,10 @@ def _failure(error: BaseException) -> dict[str, Any]:
     return {"error": f"{type(error).__name__}: {error}", "traceback": text, **fields}
 
 
-def run_rank(folder: Path, rank: int, reports: Reports) -> None:
-    """Read a job, run all its iterations on this rank, and write what they gave."""
+def run_rank(folder: Path, rank: int, reports: RankReports, meeting: Any = None) -> None:
+    """Read a job, run all its iterations on this rank, and write what they gave. ``meeting``: where the ranks have met;
+    None: they meet at a file in the folder.
+    """
     job = Job.read(folder, rank)
     torch.set_num_threads(job.num_threads)
     check_handlers(job.program)
@@ -102,22 +139,31 @@ def run_rank(folder: Path, rank: int, reports: Reports) -> None:
     slow_computes(ranked, slowing.factor(limits["places"][rank]))
     # The parent's watchdog decides, and says more: the backend's own timeout comes behind it.
     groups = ProcessGroups(
-        rank, job.num_ranks, folder / "rendezvous", job.backend, 2 * limits["timeout_s"] + 60
+        rank, job.num_ranks, meeting or folder / "rendezvous", job.backend, 2 * limits["timeout_s"] + 60
     )
     with groups:
-        groups.make(teams_of(wiring, job.backend))
+        inner = [] if job.training is None else job.training.layout.teams(job.program)
+        groups.make([*teams_of(wiring, job.backend), *inner, *reports.teams])
+        reports.begin(groups)
         context = _context(job, rank, groups, limits["places"], slowing)
         store = ValueStore(ranked, _initial_values(job, context, rank))
         shared = SharedPositions(folder / "positions", job.num_ranks)
-        interpreter = Interpreter(ranked, store, context, Position(shared, rank))
+        position = Position(shared, rank)
+        interpreter = Interpreter(ranked, store, context, position)
+        evaluates = job.training is not None and job.training.evaluate_every > 0
+        evaluation = Evaluation(job, rank, position) if evaluates else None
+        checkpoints = _checkpoints(job, context, position)
         groups.barrier()
-        _iterate(job, context, interpreter, reports)
-        _write(context, interpreter, store, folder, rank)
+        pauses = _iterate(job, context, interpreter, reports, evaluation, checkpoints)
+        _write(context, interpreter, store, folder, rank, pauses, reports.clock_offset_s)
+        if checkpoints is not None:
+            checkpoints.end(interpreter.num_done)
         curve = _measure_memory(job, context, interpreter)
         interpreter.close()
         np.savez(folder / f"memory-{rank}.npz", curve=np.array(curve, dtype=np.float64).reshape(-1, 2))
+        reports.end(folder)
     shared.close()
-    reports.send(done=len(interpreter.times))
+    reports.send(done=interpreter.num_done)
 
 
 def _context(job: Job, rank: int, groups: ProcessGroups, places: Sequence[int], slowing: Slowing) -> Context:
@@ -126,10 +172,15 @@ def _context(job: Job, rank: int, groups: ProcessGroups, places: Sequence[int], 
         torch.cuda.set_device(device)
     context = Context(
         rank, job.num_ranks, job.program.coordinates(rank), groups, job.torch_dtype, device, job.options,
-        links=SlowedLinks.of(slowing, rank, places),
+        backend=job.backend, links=SlowedLinks.of(slowing, rank, places),
     )  # fmt: skip
     if job.training is not None:
-        context.training = TrainingState(job.training, job.program, rank, job.torch_dtype, device)
+        teams = {
+            label: InnerTeam(ranks, rank, groups.inner(ranks, label), context.links, job.backend)
+            for ranks, label in job.training.layout.teams(job.program)
+            if rank in ranks
+        }
+        context.training = TrainingState(job.training, job.program, rank, job.torch_dtype, device, teams)
     return context
 
 
@@ -140,16 +191,51 @@ def _initial_values(job: Job, context: Context, rank: int) -> Mapping[Any, Any]:
     return {name: value.to(context.device) for name, value in job.initial_values[rank].items()}
 
 
-def _iterate(job: Job, context: Context, interpreter: Interpreter, reports: Reports) -> None:
-    """All iterations, each reported; the parent may end it earlier, at the same iteration on all ranks."""
+def _checkpoints(job: Job, context: Context, position: Position) -> TrainingCheckpoints | None:
+    """Where the job keeps checkpoints, and after loading the one that it resumes from."""
+    if job.checkpoints is None:
+        return None
+    from meshwright.executor.training_checkpoint import TrainingCheckpoints
+
+    checkpoints = TrainingCheckpoints(job.checkpoints, context.training, position.set_bytes)
+    checkpoints.load()
+    return checkpoints
+
+
+def _iterate(
+    job: Job,
+    context: Context,
+    interpreter: Interpreter,
+    reports: RankReports,
+    evaluation: Evaluation | None,
+    checkpoints: TrainingCheckpoints | None,
+) -> list[Pause]:
+    """All iterations, each reported; the parent may end it earlier, at the same iteration on all ranks.
+
+    Returns when this rank did something else between them.
+    """
+    pauses = []
     for iteration in range(job.iterations):
         if not interpreter.position.may_begin(iteration):
-            return
+            break
         _run_iteration(context, interpreter, iteration, reports)
+        begin, is_paused = clock(), False
+        if checkpoints is not None and checkpoints.is_due(iteration):
+            interpreter.drain()
+            checkpoints.save(iteration)
+            is_paused = True
+        if evaluation is not None and context.training.training.is_evaluated(iteration, job.iterations):
+            interpreter.drain()
+            loss = evaluation.run(context, iteration)
+            reports.send(iteration=iteration, time=time.monotonic(), held_out_loss=loss)
+            is_paused = True
+        if is_paused:
+            pauses.append(Pause(iteration, begin, clock()))
+    return pauses
 
 
 def _run_iteration(
-    context: Context, interpreter: Interpreter, iteration: int, reports: Reports | None
+    context: Context, interpreter: Interpreter, iteration: int, reports: RankReports | None
 ) -> None:
     context.iteration = iteration
     if context.training is not None:
@@ -160,20 +246,24 @@ def _run_iteration(
         reports.send(iteration=iteration, time=time.monotonic(), **sums)
 
 
-def _write(context: Context, interpreter: Interpreter, store: ValueStore, folder: Path, rank: int) -> None:
+def _write(
+    context: Context, interpreter: Interpreter, store: ValueStore, folder: Path, rank: int, pauses: list[Pause],
+    clock_offset_s: float,
+) -> None:  # fmt: skip
     """Times, and the tensors that were asked for."""
     interpreter.drain()
-    np.savez(folder / f"times-{rank}.npz", **interpreter.arrays())  # type: ignore[arg-type]
-    kept = store.kept(len(interpreter.times) - 1)
+    arrays = interpreter.arrays()
+    write_times(folder / f"times-{rank}.npz", arrays, interpreter.num_done, pauses, clock_offset_s)
+    kept = store.kept(interpreter.num_done - 1)
     tensors: dict[str, Any] = {
         "values": {name.text: v.detach().cpu().clone() for name, v in kept.items() if isinstance(v, Tensor)},
         "gradients": [],
-        "parameters": {},
+        "parameters": [],
     }
     if context.training is not None:
-        tensors["gradients"] = context.training.recorded
+        tensors["gradients"] = [[piece.to_row() for piece in found] for found in context.training.recorded]
         if context.training.training.records_parameters:
-            tensors["parameters"] = context.training.parameters()
+            tensors["parameters"] = [piece.to_row() for piece in context.training.parameters()]
     torch.save(tensors, folder / f"tensors-{rank}.pt")
 
 
@@ -190,7 +280,7 @@ def _measure_memory(job: Job, context: Context, interpreter: Interpreter) -> lis
 
         interpreter.observe(see)
         curve = [(0.0, float(live.current_bytes))]
-        _run_iteration(context, interpreter, len(interpreter.times), None)
+        _run_iteration(context, interpreter, interpreter.num_done, None)
         interpreter.drain()
         interpreter.observe(None)
     points = [(point.time_s - begin, float(point.bytes)) for point in live.curve]
@@ -201,7 +291,8 @@ def _held(context: Context) -> list[Tensor]:
     """Tensors that live before the iteration begins."""
     if context.training is None:
         return []
-    states = [step.optimizer.state for step in context.training.steps.values() if step.optimizer is not None]
+    steps = [group.step for group in context.training.groups.values()]
+    states = [step.optimizer.state for step in steps if step.optimizer is not None]
     kept = [value for state in states for slot in state.values() for value in slot.values()]
     return [*context.training.tensors(), *(value for value in kept if isinstance(value, Tensor))]
 

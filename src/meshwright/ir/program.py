@@ -163,6 +163,17 @@ class Tables:
         )
 
     @cached_property
+    def devices_of_stage(self) -> tuple[tuple[int, ...], ...]:
+        """For every stage the devices (along the first axis) on which a path visits it, rising.
+
+        Several where microbatches take different ways: each of these devices holds a copy of the stage's parameters.
+        """
+        found: list[set[int]] = [set() for _ in range(self.num_stages)]
+        for stage, device in {hop for path in self.paths for hop in path}:
+            found[stage].add(device)
+        return tuple(tuple(sorted(devices)) for devices in found)
+
+    @cached_property
     def num_stages(self) -> int:
         """One more than the largest stage of any path or group."""
         stages = [hop.stage for path in self.paths for hop in path]

@@ -254,12 +254,12 @@ def expected_counts(program: Program, duty: Duty) -> Ints:
             for hop in path:
                 visits[hop.device] += times * duty.parts
         return visits[coordinate]
-    device_of = {hop.stage: hop.device for path in t.paths for hop in path}
     due = np.zeros(max(program.axes[0].size, 1), dtype=np.int64)
     groups: dict[int, set[int]] = {}
-    for stage, device in device_of.items():
-        due[device] += duty.per == "stage"
-        groups.setdefault(device, set()).update(t.groups_of_stage[stage] if stage < t.num_stages else ())
+    for stage, devices in enumerate(t.devices_of_stage):
+        for device in devices:
+            due[device] += duty.per == "stage"
+            groups.setdefault(device, set()).update(t.groups_of_stage[stage])
     if duty.per == "group":  # once a device, also where several of its stages use the group
         for device, own in groups.items():
             due[device] = sum(_is_reduced(program, g) for g in own)
@@ -270,8 +270,8 @@ def reduction_axes(program: Program, group: int) -> tuple[tuple[str, ...], tuple
     """Axes on which the copies of a group have different data, and the devices of its stages along the first axis."""
     row = program.tables.groups[group]
     axes = tuple(a for a in row.replicated if program.axis(a).size > 1)
-    devices = sorted({hop.device for path in program.tables.paths for hop in path if hop.stage in row.stages})
-    return axes, tuple(devices)
+    devices = {device for stage in row.stages for device in program.tables.devices_of_stage[stage]}
+    return axes, tuple(sorted(devices))
 
 
 def _is_reduced(program: Program, group: int) -> bool:

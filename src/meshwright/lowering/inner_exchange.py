@@ -12,7 +12,8 @@ Bytes are those of the whole tensor (after a gather, before a scatter; of one me
                  next stage, which gathers it (Narayanan et al. 2021, arXiv 2104.04473, section 4.1)
     data         gradients of which devices keep a part, after every microbatch, beside products (Rajbhandari et al. 2020,
                  arXiv 1910.02054)
-    vocabulary   split over the pipeline: the hidden state to all stages, its gradient back (arXiv 2411.05288)
+    vocabulary   interlaced: the hidden state to all stages, its gradient back; with barriers they are instructions of their
+                 own (`vocabulary_effect`), inside which tensor-parallel devices share it out (arXiv 2411.05288)
 """
 
 from __future__ import annotations
@@ -21,8 +22,17 @@ from meshwright.ir.table import Exchange, Inner
 from meshwright.lowering.mesh import collapsed_axes, data_axes, expert_axes, expert_data_axes, shard_axes
 from meshwright.lowering.order import FIRST_AXIS
 from meshwright.lowering.recomputed_part import recomputed_layers, recomputes_ends
-from meshwright.lowering.refine import has_vocabulary_share, is_from_other_stage, is_vocabulary_split
-from meshwright.lowering.value_size import num_local_block_parameters, num_local_end_parameters
+from meshwright.lowering.refine import (
+    has_vocabulary_passes,
+    has_vocabulary_share,
+    is_from_other_stage,
+    is_vocabulary_split,
+)
+from meshwright.lowering.value_size import (
+    num_local_block_parameters,
+    num_local_end_parameters,
+    num_partial_parameters,
+)
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.layer_operator import MicrobatchShape
 from meshwright.specs.layers import StageLayers
@@ -42,7 +52,7 @@ def inner_exchanges(plan: Plan, layers: StageLayers, name: str, shape: Microbatc
     """
     if name == "W":
         return ()
-    has_share = has_vocabulary_share(plan, layers)
+    has_share = has_vocabulary_share(plan, layers) and not has_vocabulary_passes(plan)
     if name == "R":
         has_share = has_share and recomputes_ends(plan, layers)
         layers = recomputed_layers(plan, layers)
@@ -61,6 +71,14 @@ def inner_exchanges(plan: Plan, layers: StageLayers, name: str, shape: Microbatc
     return tuple(each for each in found if each.count)
 
 
+def step_exchanges(plan: Plan, layers: StageLayers) -> tuple[Inner, ...]:
+    """What a STEP sends: gradients of which every device of a tensor-parallel group has a part, of those that it steps."""
+    num_bytes = float(num_partial_parameters(plan, layers) * dtype_bytes(plan.gradient_dtype))
+    if plan.sharding != "none":
+        num_bytes /= plan.sharing_degree
+    return (Inner(Exchange(("tp",), algorithm="all_reduce"), num_bytes, 1, "", "tensor parallel"),) if num_bytes else ()
+
+
 def _tensor(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward: bool) -> list[Inner]:
     """Of all blocks, of the embedding's rows and of the head with its loss."""
     num_bytes = float(shape.num_tokens * plan.model.hidden_size * shape.element_bytes)
@@ -73,7 +91,9 @@ def _tensor(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward
         return Inner(Exchange(("tp",), algorithm=algorithm), size, count, beside, "tensor parallel")
 
     if not plan.sequence_parallel:
-        is_sent = int(is_from_other_stage(plan, layers, is_backward))
+        is_from_passes = layers.has_head if is_backward else layers.has_embedding
+        is_from_passes = is_from_passes and has_vocabulary_passes(plan)
+        is_sent = int(is_from_passes or is_from_other_stage(plan, layers, is_backward))
         found = [along_tp("all_reduce", sums, beside), along_tp("all_gather", is_sent, "")]
     else:
         gathers = _num_sums(plan, layers) + (
@@ -153,9 +173,6 @@ def _gradients(plan: Plan, layers: StageLayers) -> list[Inner]:
 
 
 def _vocabulary(plan: Plan, shape: MicrobatchShape) -> list[Inner]:
-    """With barriers the sums run on a stream of their own; interlaced, every stage waits."""
+    """Interlaced, every stage waits for the sums."""
     num_bytes = float(shape.num_tokens * plan.model.hidden_size * shape.element_bytes)
-    beside = "" if plan.vocabulary == "interlaced" else "matmul"
-    return [
-        Inner(Exchange((FIRST_AXIS,), algorithm="all_reduce"), num_bytes, 1, beside, "vocabulary parallel")
-    ]
+    return [Inner(Exchange((FIRST_AXIS,), algorithm="all_reduce"), num_bytes, 1, "", "vocabulary parallel")]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from meshwright.ir.program import Program
 from meshwright.ir.table import Microbatch, ValueBytes
+from meshwright.lowering.adapted import check_adapted
 from meshwright.lowering.mesh import collapsed_axes
 from meshwright.lowering.order import program_of_orders, with_works
 from meshwright.lowering.parameter_group import (
@@ -31,6 +32,13 @@ from meshwright.lowering.sharding import GatherParameters, Unshard
 from meshwright.lowering.split_backward import SplitBackward
 from meshwright.lowering.stage_edge import with_sizes_beside
 from meshwright.lowering.transfer import Transfers
+from meshwright.lowering.vocabulary_choice import (
+    algorithm_of,
+    check_vocabulary,
+    vocabulary_orders,
+    with_vocabulary,
+)
+from meshwright.lowering.vocabulary_work import vocabulary_works
 from meshwright.lowering.work import works
 from meshwright.schedules.order import Schedule
 from meshwright.specs.layers import StageLayers
@@ -53,6 +61,8 @@ def lower(
         ScheduleError: the schedule returned something that is no order of the plan's stages and microbatches.
     """
     check_passes(plan)
+    check_vocabulary(plan)
+    check_adapted(plan)
     counts = tuple(pieces) if pieces is not None else (1,) * plan.num_stages
     stages = piece_layers(plan.stages(), counts)
     held = held_groups(plan, stages)
@@ -61,6 +71,7 @@ def lower(
         program = SplitBackward()(program)
     if plan.recompute == "full":
         program = _recompute(plan, stages)(program)
+    program = with_vocabulary(plan, program, stages)
     connect = connect_stages(plan, counts)
     if connect is not None:
         program = with_sizes_beside(connect(program))
@@ -82,7 +93,10 @@ def lower(
     place = place_receives(plan)
     if place is not None:
         program = place(program)
-    return with_works(program, works(plan, stages, num_stepped_parameters(program, held)))
+    made, algorithm = works(plan, stages, num_stepped_parameters(program, held)), algorithm_of(plan)
+    if algorithm is not None:
+        made |= vocabulary_works(plan, algorithm, len(stages))
+    return with_works(program, made)
 
 
 def _recompute(plan: Plan, stages: Sequence[StageLayers]) -> Recompute:
@@ -100,7 +114,8 @@ def _computes(
     held: Sequence[HeldGroup],
 ) -> Program:
     """The schedule's computes on the stages of the program, with the sizes of what they touch."""
-    orders = refined(schedule.orders(plan.pp, plan.num_microbatches, plan.num_chunks), counts)
+    orders = schedule.orders(plan.pp, plan.num_microbatches, plan.num_chunks)
+    orders = refined(vocabulary_orders(plan, orders), counts)
     m = plan.num_microbatches
     program = program_of_orders(
         orders, microbatches=[Microbatch(plan.tokens_per_microbatch, 1.0 / m)] * m, num_stages=len(stages),

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, starmap
+from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.ir.program import Axis, Columns, Program, Tables, value_kinds_of
 from meshwright.ir.table import Duty, Effect, Hop, Kind, Microbatch, ParameterGroup, Work
@@ -36,91 +40,132 @@ def program_of_orders(
 ) -> Program:
     """A program of computes on the axis ``pp`` (one list a device) and any collapsed axes behind it.
 
-    Where a stage stands is read from the lists: a placement is data, never a property of a schedule. `microbatches` and
-    `num_stages` are what was asked for; None: what the lists have.
+    Where a stage stands is read from the lists: a placement is data, never a property of a schedule. Microbatches may take
+    different ways: a stage that stands on several devices is held by each of them, and each microbatch passes one.
+    `microbatches` and `num_stages` are what was asked for; None: what the lists have. The paths are found here, those that
+    `microbatches` name are not looked at.
 
     Raises:
-        ScheduleError: no computes, a stage on two devices, a gap in the stages, more or fewer stages or microbatches
-            than were asked for, or a stage that never computes a microbatch.
+        ScheduleError: no computes, a microbatch that one stage computes on two devices, a gap in the stages, more or fewer
+            stages or microbatches than were asked for, or a stage that never computes a microbatch.
     """
     if not any(orders):
         raise ScheduleError("the lists have no computes; return one list a device, such as ['F0', 'B0']")
-    names = sorted({compute.name for row in orders for compute in row})
+    flat = list(chain.from_iterable(orders))  # column by column: a job has a hundred thousand and more
+    written = list(map(itemgetter(0), flat))
+    names = sorted(set(written))
     effects = tuple(name_of(name).effect for name in names)
     others = [name for name in names if name_of(name).per != "path"]
     if others:
         raise ScheduleError(
             f"the order has {', '.join(others)}; it holds computes of stages (F, B, I, W), passes place all else"
         )
-    if microbatches is None:
-        microbatches = 1 + max(c.microbatch for row in orders for c in row)
-        if microbatches > sum(map(len, orders)):
-            raise ScheduleError(
-                f"microbatch {microbatches - 1} is computed, but not all before it; number them from 0"
-            )
-    if isinstance(microbatches, int):
-        microbatches = [Microbatch(1, 1.0 / microbatches)] * microbatches
-    path = _path(orders)
-    if num_stages is not None and len(path) != num_stages:
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in orders])]).astype(np.int64)
+    try:
+        stages, numbers = (np.array(list(map(itemgetter(k), flat)), dtype=np.int64) for k in (1, 2))
+    except OverflowError:
         raise ScheduleError(
-            f"the order has {len(path)} stages, {num_stages} were asked for; a schedule with several stages a device "
-            f"takes their number as its third argument, num_chunks"
-        )
-    _check_microbatches(orders, len(path), len(microbatches))
+            "a stage or microbatch has more than 18 digits; number both from 0 without gaps"
+        ) from None
+    placed = _Placed(orders, offsets, stages, numbers)
+    given = _microbatches(placed, microbatches)
+    paths, path_of = _paths(placed, num_stages, len(given))
     number = {name: place for place, name in enumerate(names)}
-    flat = [(number[c.name], c.stage, c.microbatch) for row in orders for c in row]
-    table = np.array(flat, dtype=np.int64).reshape(-1, 3)
     tables = Tables(
         effects=effects,
         value_kinds=value_kinds_of(effects, [VALUE_KINDS[name] for name in STANDARD_KINDS]),
-        microbatches=tuple(microbatches),
-        paths=(path,),
+        microbatches=tuple(one._replace(path=path) for one, path in zip(given, path_of, strict=True)),
+        paths=paths,
         groups=tuple(groups),
         duties=tuple(Duty(name, name_of(name).per) for name in names),
     )
+    # every path goes through all stages in their order, so a stage is the hop of its number
     columns = Columns.of(
-        len(flat), effect=table[:, 0], stage=table[:, 1], hop=table[:, 1], microbatch=table[:, 2]
+        len(flat), effect=list(map(number.__getitem__, written)), stage=stages, hop=stages, microbatch=numbers
     )
-    offsets = np.concatenate([[0], np.cumsum([len(row) for row in orders])]).astype(np.int64)
     return Program((Axis(FIRST_AXIS, len(orders)), *collapsed), tables, columns, offsets)
 
 
-def _path(orders: Orders) -> tuple[Hop, ...]:
-    """Stage after stage, each where the lists have it."""
-    device_of: dict[int, int] = {}
-    for device, row in enumerate(orders):
-        for stage in {compute.stage for compute in row}:
-            if device_of.setdefault(stage, device) != device:
-                raise ScheduleError(
-                    f"stage {stage} stands on device {device_of[stage]} and on device {device}; a stage has one device"
-                )
-    missing = [stage for stage in range(len(device_of)) if stage not in device_of]
-    if missing:
-        raise ScheduleError(
-            f"stages {missing} are on no device, but stage {max(device_of)} is; number stages from 0 without gaps"
-        )
-    return tuple(Hop(stage, device_of[stage]) for stage in range(len(device_of)))
+class _Placed(NamedTuple):
+    """The computes of all devices one behind the other: columns, and where each device's begin."""
+
+    orders: Orders
+    offsets: NDArray[np.int64]
+    stage: NDArray[np.int64]
+    microbatch: NDArray[np.int64]
+
+    @property
+    def device(self) -> NDArray[np.int64]:
+        """Device of every compute."""
+        return np.repeat(np.arange(len(self.orders)), np.diff(self.offsets))
+
+    def where(self, place: int) -> str:
+        """Words for one compute: its device, its position there, and itself."""
+        device = int(np.searchsorted(self.offsets, place, side="right")) - 1
+        position = place - int(self.offsets[device])
+        name, stage, microbatch = self.orders[device][position]
+        return f"device {device}, position {position}: {stage}{name}{microbatch}"
 
 
-def _check_microbatches(orders: Orders, num_stages: int, num_microbatches: int) -> None:
-    cells = {(stage, microbatch) for row in orders for _, stage, microbatch in row}
-    if max(microbatch for _, microbatch in cells) >= num_microbatches:
-        device, position, compute = next(
-            (device, position, compute)
-            for device, row in enumerate(orders)
-            for position, compute in enumerate(row)
-            if compute.microbatch >= num_microbatches
-        )
+def _microbatches(placed: _Placed, asked: Sequence[Microbatch] | int | None) -> Sequence[Microbatch]:
+    """The microbatches asked for, or as many as the lists have, with equal weights; the lists may have no others."""
+    last = int(placed.microbatch.max())
+    if asked is None:
+        if last >= len(placed.microbatch):
+            raise ScheduleError(f"microbatch {last} is computed, but not all before it; number them from 0")
+        asked = last + 1
+    if isinstance(asked, int):
+        asked = [Microbatch(1, 1.0 / asked)] * asked
+    if last >= len(asked):
+        first = int(np.flatnonzero(placed.microbatch >= len(asked))[0])
         raise ScheduleError(
-            f"device {device}, position {position}: {compute.stage}{compute.name}{compute.microbatch}, "
-            f"but there are {num_microbatches} microbatches, numbered from 0"
+            f"{placed.where(first)}, but there are {len(asked)} microbatches, numbered from 0"
         )
-    if len(cells) < num_stages * num_microbatches:
-        every = ((stage, m) for m in range(num_microbatches) for stage in range(num_stages))
-        stage, microbatch = next(cell for cell in every if cell not in cells)
+    return asked
+
+
+def _paths(
+    placed: _Placed, num_stages: int | None, num_microbatches: int
+) -> tuple[tuple[tuple[Hop, ...], ...], list[int]]:
+    """The ways that microbatches take, stage after stage, each where the lists have it; and the way of every microbatch."""
+    known = np.unique(placed.stage)
+    if len(known) != known[-1] + 1:
+        missing = sorted({*range(len(known))} - {*known.tolist()})
         raise ScheduleError(
-            f"stage {stage} never computes microbatch {microbatch} of {num_microbatches}; every stage computes each of them"
+            f"stages {missing} are on no device, but stage {known[-1]} is; number stages from 0 without gaps"
         )
+    if num_stages is not None and len(known) != num_stages:
+        raise ScheduleError(
+            f"the order has {len(known)} stages, {num_stages} were asked for; a schedule with several stages a device "
+            f"takes their number as its third argument, num_chunks"
+        )
+    num = len(known)
+    device, cell = placed.device, placed.microbatch * num + placed.stage
+    if num * num_microbatches > len(cell):
+        there = np.unique(cell)
+        gaps = np.flatnonzero(there != np.arange(len(there)))
+        raise _never(int(gaps[0]) if len(gaps) else len(there), num, num_microbatches)
+    way = np.full(num * num_microbatches, -1, dtype=np.int64)
+    way[cell] = device
+    elsewhere = np.flatnonzero(way[cell] != device)
+    if len(elsewhere):
+        first = int(elsewhere[0])
+        raise ScheduleError(
+            f"{placed.where(first)}, but stage {placed.stage[first]} computes microbatch {placed.microbatch[first]} on "
+            f"device {way[cell[first]]}, too; a microbatch passes a stage on one device"
+        )
+    if way.min() < 0:
+        raise _never(int(np.argmin(way)), num, num_microbatches)
+    numbers: dict[tuple[int, ...], int] = {}
+    path_of = [numbers.setdefault(tuple(row), len(numbers)) for row in way.reshape(-1, num).tolist()]
+    return tuple(tuple(starmap(Hop, enumerate(devices))) for devices in numbers), path_of
+
+
+def _never(cell: int, num_stages: int, num_microbatches: int) -> ScheduleError:
+    microbatch, stage = divmod(cell, num_stages)
+    return ScheduleError(
+        f"stage {stage} never computes microbatch {microbatch} of {num_microbatches}; every stage computes each of them"
+    )
 
 
 def with_effects(program: Program, *effects: Effect) -> tuple[Program, list[int]]:

@@ -21,9 +21,11 @@ from meshwright.lowering.value_size import (
     gradient_size,
     num_local_parameters,
     num_table_parameters,
+    num_trained_parameters,
     optimizer_size,
     parameter_size,
 )
+from meshwright.specs.adaptation import trains_table
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.plan import Plan
@@ -38,12 +40,14 @@ class HeldGroup:
     Attributes:
         group: for the program's table; its bytes are those of the parameters, whole.
         num_parameters: of the group on one device of a tensor-parallel group, before sharding.
+        num_trained: those of them that train.
         shards: axes of the devices that share one copy of its sharded state.
         num_shards: their number.
     """
 
     group: ParameterGroup
     num_parameters: int
+    num_trained: int
     shards: tuple[str, ...]
     num_shards: int
 
@@ -55,37 +59,45 @@ def held_groups(plan: Plan, stages: Sequence[StageLayers]) -> tuple[HeldGroup, .
     held = []
     for number, layers in enumerate(stages):
         dense, experts = num_local_parameters(plan, layers)
+        trained = sum(num_trained_parameters(plan, layers))
         if tied and (layers.has_embedding or layers.has_head):
-            dense -= num_table_parameters(plan)
+            dense, trained = dense - num_table_parameters(plan), trained - num_table_parameters(plan)
         if experts and plan.ep > 1:
-            held.append(_held(plan, f"stage{number}", (number,), dense, data_axes(plan)))
-            held.append(_held(plan, f"stage{number}.experts", (number,), experts, expert_data_axes(plan)))
+            held.append(_held(plan, f"stage{number}", (number,), (dense, dense), data_axes(plan)))
+            own = (experts, experts)
+            held.append(_held(plan, f"stage{number}.experts", (number,), own, expert_data_axes(plan)))
         else:
-            held.append(_held(plan, f"stage{number}", (number,), dense + experts, data_axes(plan)))
+            held.append(_held(plan, f"stage{number}", (number,), (dense + experts, trained), data_axes(plan)))
     if tied:
-        held.append(_held(plan, TIED, (0, len(stages) - 1), num_table_parameters(plan), data_axes(plan)))
+        table = num_table_parameters(plan)
+        held.append(_held(plan, TIED, (0, len(stages) - 1), (table, table), data_axes(plan)))
     return tuple(held)
 
 
 def _held(
-    plan: Plan, name: str, stages: tuple[int, ...], num_parameters: int, copied: tuple[str, ...]
+    plan: Plan, name: str, stages: tuple[int, ...], counts: tuple[int, int], axes: tuple[str, ...]
 ) -> HeldGroup:
+    num_parameters, num_trained = counts
+    copied = axes if num_trained else ()  # what is frozen has no gradient to be summed over its copies
     sizes = {axis.name: axis.size for axis in collapsed_axes(plan)}
     shards = tuple(axis for axis in shard_axes(plan) if axis in copied and sizes[axis] > 1)
     group = ParameterGroup(name, stages, num_parameters * dtype_bytes(plan.dtype), copied)
-    return HeldGroup(group, num_parameters, shards, num_members(plan, shards))
+    return HeldGroup(group, num_parameters, num_trained, shards, num_members(plan, shards))
 
 
 def num_stepped_parameters(program: Program, held: Sequence[HeldGroup]) -> tuple[int, ...]:
     """Parameters that the STEP of each stage updates on one device: those of its own groups, or its part of them."""
+    t = program.tables
     return tuple(
-        sum(-(-held[g].num_parameters // held[g].num_shards) for g in groups if owns(program, stage, g))
-        for stage, groups in enumerate(program.tables.groups_of_stage)
+        sum(-(-held[g].num_trained // held[g].num_shards) for g in own if owns(program, stage, g, at[0]))
+        for stage, (own, at) in enumerate(zip(t.groups_of_stage, t.devices_of_stage, strict=True))
     )
 
 
 def is_split_tie(plan: Plan, stages: Sequence[StageLayers]) -> bool:
-    """Do two stages of the program use the same table?"""
+    """Do two stages of the program use the same table, and add to its gradient? Of a frozen one each has a copy."""
+    if not trains_table(plan.model, of_head=False):
+        return False
     return plan.model.has_tied_embeddings and len(stages) > 1 and not is_vocabulary_split(plan)
 
 
@@ -96,11 +108,14 @@ def group_bytes(plan: Plan, held: Sequence[HeldGroup]) -> tuple[ValueBytes, ...]
     def each(size: StateSize) -> tuple[float, ...]:
         return tuple(size.of(group.num_parameters, group.num_shards) for group in held)
 
+    def trained(size: StateSize) -> tuple[float, ...]:
+        return tuple(size.of(group.num_trained, group.num_shards) for group in held)
+
     return (
         ValueBytes("parameter", each(parameter_size(plan))),
         ValueBytes("gathered_parameter", each(whole)),
-        ValueBytes("weight_gradient", each(gradient_size(plan))),
-        ValueBytes("optimizer_state", each(optimizer_size(plan))),
+        ValueBytes("weight_gradient", trained(gradient_size(plan))),
+        ValueBytes("optimizer_state", trained(optimizer_size(plan))),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from meshwright.ir.program import Program
 from meshwright.lowering.gradient_norm import ClipGradients, PostValidate
+from meshwright.lowering.mesh import collapsed_axes, shard_axes
 from meshwright.lowering.receive_place import PlaceReceives
 from meshwright.lowering.stage_edge import ConnectStages, LayerEdge, encoder_edges, parse_edges, skip_edges
 from meshwright.specs.error import PlanError
@@ -43,11 +44,15 @@ def check_passes(plan: Plan) -> None:
     limit = clip_norm(plan)
     if limit is not None and not limit > 0.0:
         raise PlanError(f"pass {CLIP} is given max_norm = {limit}", allowed="a number above 0")
-    if CLIP in names and (plan.sharding != "none" or plan.tp > 1 or plan.ep > 1):
+    if CLIP in names and plan.ep > 1:
         raise PlanError(
-            f"pass {CLIP} needs whole parameters on every device, the plan has sharding={plan.sharding}, tp={plan.tp}, "
-            f"ep={plan.ep}",
-            allowed="sharding none, tp 1 and ep 1",
+            f"pass {CLIP} counts every parameter once, and of experts (ep={plan.ep}) it does not know the copies",
+            allowed="ep 1",
+        )
+    if POST_VALIDATE in names and plan.sharding != "none":
+        raise PlanError(
+            f"pass {POST_VALIDATE} may take a step back, and sharding={plan.sharding} has gathered it by then",
+            allowed="sharding none",
         )
 
 
@@ -107,7 +112,9 @@ def clip_norm(plan: Plan) -> float | None:
 def norm_passes(plan: Plan) -> tuple[Pass, ...]:
     """The passes behind the optimizer step that the plan asks for."""
     named = {each.name for each in plan.passes}
-    return tuple(one for one in (ClipGradients(), PostValidate()) if one.name in named)
+    lengths = {axis.name: axis.size for axis in collapsed_axes(plan)}
+    divided = tuple(axis for axis in (*shard_axes(plan), "tp") if lengths.get(axis, 1) > 1)
+    return tuple(one for one in (ClipGradients(divided), PostValidate()) if one.name in named)
 
 
 def place_receives(plan: Plan) -> Pass | None:

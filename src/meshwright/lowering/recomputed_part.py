@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from meshwright.lowering.refine import has_vocabulary_share
+from meshwright.lowering.refine import has_vocabulary_passes, has_vocabulary_share
 from meshwright.specs.error import PlanError
 from meshwright.specs.layers import StageLayers, stage_layers
 from meshwright.specs.plan import Plan
@@ -38,7 +38,8 @@ def is_recomputed(plan: Plan, layers: StageLayers) -> bool:
     """Does a piece keep nothing but its input, with recompute "full"?"""
     if recomputes_ends(plan, layers):
         return True
-    has_end = layers.has_embedding or layers.has_head or has_vocabulary_share(plan, layers)
+    has_share = has_vocabulary_share(plan, layers) and not has_vocabulary_passes(plan)
+    has_end = layers.has_embedding or layers.has_head or has_share
     return not has_end and recomputed_layers(plan, layers).num_blocks == layers.num_blocks
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern
@@ -13,6 +15,8 @@ from meshwright.ir.verify import reduction_axes
 from meshwright.ir.vocabulary import NAMES, STEP_REDUCED
 from meshwright.lowering.order import FIRST_AXIS, with_effects
 from meshwright.specs.error import ScheduleError
+
+Ints = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -40,21 +44,19 @@ class ReduceGradients:
         stream = "reduce" if self.is_beside else "compute"
         if stream not in streams:
             streams.append(stream)
-        before, lists, rows = [], [], []
-        for stage, own in enumerate(t.groups_of_stage):
-            for part, g in enumerate(own):
-                exchange = self._exchange(program, g)
-                if exchange is None or not owns(program, stage, g):
-                    continue
-                if exchange not in exchanges:
-                    exchanges.append(exchange)
-                last = _last_contribution(program, stage, g)
-                device = int(program.list_of_row[last])
-                # what nothing runs beside comes when all is computed: earlier it would only hold up others
-                is_last = not self.is_beside or (self.is_tied_last and exchange.ends is not None)
-                before.append(int(program.offsets[device + 1]) if is_last else last + 1)
-                lists.append(device)
-                rows.append((stage, part, exchanges.index(exchange)))
+        places, lists, rows = [], [], []
+        for stage, device, part, g in _owned(program):
+            exchange = self._exchange(program, g)
+            if exchange is None:
+                continue
+            if exchange not in exchanges:
+                exchanges.append(exchange)
+            # what nothing runs beside comes when all is computed: earlier it would only hold up others
+            is_last = not self.is_beside or (self.is_tied_last and exchange.ends is not None)
+            last = _last_contribution(program, stage, g, device)
+            places.append(int(program.offsets[device + 1]) if is_last else last + 1)
+            lists.append(device)
+            rows.append((stage, part, exchanges.index(exchange)))
         if not rows:
             return program
         table = np.array(rows)
@@ -64,12 +66,18 @@ class ReduceGradients:
             len(rows), effect=effect, stage=table[:, 0], hop=_hop_of_stage(program)[table[:, 0]], part=table[:, 1],
             exchange=table[:, 2], stream=streams.index(stream),
         )  # fmt: skip
-        return program.inserted(np.array(before), np.array(lists), new)
+        is_across = np.array([exchanges[number].ends is not None for number in table[:, 2]])
+        before = _in_one_order(np.array(places), np.array(lists), is_across)
+        return program.inserted(before, np.array(lists), new)
 
     def _exchange(self, program: Program, group: int) -> Exchange | None:
         """The class of a group's reduction, or None where there is nobody to reduce with."""
         axes, devices = reduction_axes(program, group)
         algorithm, size = self.algorithms.get(group, "ring"), self.sizes.get(group, "")
+        t = program.tables
+        has_copies = any(len(t.devices_of_stage[stage]) > 1 for stage in t.groups[group].stages)
+        if algorithm == "reduce_scatter" and has_copies:
+            algorithm = "all_reduce.two_level"  # those that share the state are not all of its copies
         if len(devices) > 1:
             return Exchange((FIRST_AXIS, *axes), devices, size=size, algorithm=algorithm)
         return Exchange(axes, size=size, algorithm=algorithm) if axes else None
@@ -84,24 +92,23 @@ class OptimizerStep:
 
     def __call__(self, program: Program) -> Program:
         """The program with its steps."""
-        devices = {hop.stage: hop.device for path in program.tables.paths for hop in path}
-        stages = sorted(devices)
-        program, effects = with_effects(program, *(_step(program, stage) for stage in stages))
-        lists = np.array([devices[stage] for stage in stages])
-        rows = Columns.of(
-            len(stages), effect=effects, stage=stages, hop=_hop_of_stage(program)[np.array(stages)]
-        )
+        of_stage = program.tables.devices_of_stage
+        places = [(stage, device) for stage, devices in enumerate(of_stage) for device in devices]
+        program, effects = with_effects(program, *(_step(program, *place) for place in places))
+        stages, lists = np.array(places).T
+        rows = Columns.of(len(places), effect=effects, stage=stages, hop=_hop_of_stage(program)[stages])
         program = program.with_tables(duties=(*program.tables.duties, Duty("STEP", "stage")))
         return program.inserted(program.offsets[lists + 1], lists, rows)
 
 
-def _step(program: Program, stage: int) -> Effect:
-    """The effect of a stage's STEP: the usual one where all of its groups are reduced, or none is, and all are its own."""
+def _step(program: Program, stage: int, device: int) -> Effect:
+    """The effect of a stage's STEP on a device: the usual one where all of its groups are reduced, or none is, and all are
+    its own."""
     t, c = program.tables, program.columns
     groups = t.groups_of_stage[stage] if stage < t.num_stages else ()
     is_reduction = np.array([effect.name == "REDUCE_GRAD" for effect in t.effects])[c.effect]
     reduced = {t.groups_of_stage[int(c.stage[i])][int(c.part[i])] for i in np.flatnonzero(is_reduction)}
-    own = [place for place, g in enumerate(groups) if owns(program, stage, g)]
+    own = [place for place, g in enumerate(groups) if owns(program, stage, g, device)]
     behind = [place for place in own if groups[place] in reduced]
     if len(own) == len(groups) and len(behind) in (0, len(groups)):
         return STEP_REDUCED if behind else NAMES["STEP"].effect
@@ -115,29 +122,45 @@ def _step(program: Program, stage: int) -> Effect:
     )
 
 
-def owns(program: Program, stage: int, group: int) -> bool:
-    """Is it the last stage on its device that uses the group? That one reduces and steps it, once."""
-    device_of = {hop.stage: hop.device for path in program.tables.paths for hop in path}
-    sharing = [s for s in program.tables.groups[group].stages if device_of.get(s) == device_of.get(stage)]
-    return stage == max(sharing, default=stage)
+def owns(program: Program, stage: int, group: int, device: int) -> bool:
+    """Is it the last stage on the device that uses the group? That one reduces and steps it there, once."""
+    t = program.tables
+    return stage == max(s for s in t.groups[group].stages if device in t.devices_of_stage[s])
 
 
-def _last_contribution(program: Program, stage: int, group: int) -> int:
-    """The last row on the stage's device that adds to the gradient of the group."""
+def _owned(program: Program) -> Iterator[tuple[int, int, int, int]]:
+    """(stage, device, place of the group in its stage, group) of every copy of every group, by stage on all devices."""
+    t = program.tables
+    for stage, own in enumerate(t.groups_of_stage):
+        for part, g in enumerate(own):
+            for device in t.devices_of_stage[stage]:
+                if owns(program, stage, g, device):
+                    yield stage, device, part, g
+
+
+def _in_one_order(before: Ints, lists: Ints, is_across: NDArray[np.bool_]) -> Ints:
+    """The rows before which reductions stand, those among several devices in the order of the list given: two devices that
+    wait for each other's turn would wait for ever."""
+    found = before.copy()
+    for device in np.unique(lists[is_across]).tolist():
+        own = is_across & (lists == device)
+        found[own] = np.maximum.accumulate(before[own])
+    return found
+
+
+def _last_contribution(program: Program, stage: int, group: int, device: int) -> int:
+    """The last row on the device that adds to the gradient of the group."""
     t, c = program.tables, program.columns
     writers = [
         e for e, effect in enumerate(t.effects) if any(p.kind == "weight_gradient" for p in effect.writes)
     ]
-    adds = np.isin(c.effect, writers)
-    own = np.flatnonzero((c.stage == stage) & adds)
-    if not len(own):
+    adds = np.isin(c.effect, writers) & (program.list_of_row == device)
+    if not (adds & (c.stage == stage)).any():
         raise ScheduleError(
             f"nothing on stage {stage} adds to the gradient of {t.groups[group].name}, which is to be reduced; "
             f"give the order a B, or I and W, for every F"
         )
-    device = program.list_of_row[own[0]]
-    uses = np.isin(c.stage, t.groups[group].stages) & (program.list_of_row == device)
-    return int(np.flatnonzero(uses & adds)[-1])
+    return int(np.flatnonzero(np.isin(c.stage, t.groups[group].stages) & adds)[-1])
 
 
 def _hop_of_stage(program: Program) -> np.ndarray:

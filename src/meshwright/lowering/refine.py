@@ -28,9 +28,24 @@ def num_pieces(plan: Plan) -> tuple[int, ...]:
     return tuple(min(count, most) for count in blocks)
 
 
+def executed_pieces(plan: Plan) -> tuple[int, ...]:
+    """Pieces of every stage of the pipeline in a program that processes of one machine run: blocks where gradients or
+    parameters are sharded, as they are there whole for one piece at a time; else one, as nothing is gained by exchanging in
+    smaller parts what the same cores compute and carry."""
+    if plan.sharding in ("zero2", "zero3") and plan.sharing_degree > 1:
+        return tuple(max(1, layers.num_blocks) for layers in plan.stages())
+    return (1,) * plan.num_stages
+
+
 def is_vocabulary_split(plan: Plan) -> bool:
     """Are both vocabulary layers divided among the stages of the pipeline?"""
     return plan.vocabulary != "ends" and plan.pp > 1
+
+
+def has_vocabulary_passes(plan: Plan) -> bool:
+    """Are its shares computed by passes of their own (`SplitVocabulary`)? Otherwise they are priced within F and B, as where
+    it is interlaced with another order than that of 1F1B."""
+    return is_vocabulary_split(plan) and (plan.vocabulary != "interlaced" or plan.schedule == "1f1b")
 
 
 def has_vocabulary_share(plan: Plan, layers: StageLayers) -> bool:

@@ -8,18 +8,20 @@ parallelism, a master copy and a class of software are the stacks'.
 from __future__ import annotations
 
 from meshwright.lowering.recomputed_part import is_partly_recomputed, kept_layers, recomputed_layers
-from meshwright.lowering.refine import has_vocabulary_share, is_vocabulary_split
+from meshwright.lowering.refine import has_vocabulary_passes, has_vocabulary_share, is_vocabulary_split
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.plan import Plan
 from meshwright.specs.saved import (
     SavingContext,
     boundary_bytes_per_token,
+    head_saved,
     pending_gradient_bytes_per_token,
     saved_bytes_per_token,
     stage_saved_bytes,
 )
 
+FINAL_NORM_SAVED = ("input", "norm statistics")
 WIDENED_BYTES = 4  # log-probabilities or exponentials of logits, in float32
 
 
@@ -45,7 +47,9 @@ def kept_bytes_per_token(plan: Plan, layers: StageLayers) -> float:
     stage that is recomputed in part R makes `remade_bytes_per_token` of it.
     """
     if is_own_decoder(plan):
-        return float(saved_bytes_per_token(plan.model, layers, plan.dtype))
+        return float(saved_bytes_per_token(plan.model, layers, plan.dtype)) - _loss_elsewhere_bytes(
+            plan, layers
+        )
     context = saving_context(plan)
     if plan.recompute == "full":
         context = context._replace(recompute="none")
@@ -79,16 +83,37 @@ def remade_bytes_per_token(plan: Plan, layers: StageLayers) -> float:
     return made / plan.cp
 
 
+def _loss_elsewhere_bytes(plan: Plan, layers: StageLayers) -> float:
+    """What passes of their own keep of head and loss, where the vocabulary has them: all but the final norm's."""
+    if not (layers.has_head and has_vocabulary_passes(plan)):
+        return 0.0
+    kept = head_saved(plan.model, plan.dtype)
+    return float(sum(tensor.bytes_per_token for tensor in kept if tensor.name not in FINAL_NORM_SAVED))
+
+
 def _logits_bytes(plan: Plan, layers: StageLayers) -> float:
     """What the backward of the loss reads: logits as they are, or widened."""
     is_split = is_vocabulary_split(plan)
+    if has_vocabulary_passes(plan):  # values of their own, from S to T
+        return 0.0
     if not (has_vocabulary_share(plan, layers) if is_split else layers.has_head):
         return 0.0
     each = dtype_bytes(plan.dtype) if plan.software_class.has_loss_in_place else WIDENED_BYTES
     return each * plan.model.vocabulary_size / (plan.tp * (plan.pp if is_split else 1))
 
 
+def pending_bytes_per_token(plan: Plan, layers: StageLayers) -> float:
+    """Output gradients that I leaves to W, before tensor parallelism divides them; those of tables whose passes are their
+    own are none of them."""
+    whole = float(pending_gradient_bytes_per_token(plan.model, layers, plan.dtype))
+    if has_vocabulary_passes(plan):
+        elements = (
+            layers.has_head * plan.model.vocabulary_size + layers.has_embedding * plan.model.hidden_size
+        )
+        whole -= elements * dtype_bytes(plan.dtype)
+    return whole
+
+
 def local_pending_bytes_per_token(plan: Plan, layers: StageLayers) -> float:
-    """Output gradients that I leaves to W on one device; what W reads of F is among what F keeps."""
-    whole = pending_gradient_bytes_per_token(plan.model, layers, plan.dtype)
-    return whole / (plan.cp * plan.tp)
+    """The same on one device, per token of the whole microbatch; what W reads of F is among what F keeps."""
+    return pending_bytes_per_token(plan, layers) / (plan.cp * plan.tp)

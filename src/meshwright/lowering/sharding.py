@@ -15,7 +15,7 @@ from meshwright.lowering.order import with_effects
 # Groups of a stage that are gathered while another one computes: FSDP's limit of gathers in flight
 # (torch.distributed.fsdp, limit_all_gathers).
 PREFETCH = 2
-COMPUTES = ("F", "R", "B", "I")
+COMPUTES = ("F", "R", "B", "I", "LOOKUP", "S", "T")  # of those that read parameters
 STREAM = "reduce"  # gathers and reductions of the same devices are one communicator, hence one order
 
 _PARAMETER, _GATHERED = Pattern("parameter", index="group"), Pattern("gathered_parameter", index="group")
@@ -49,10 +49,10 @@ class Unshard:
         kinds = tuple(ring if kind.name == ring.name else kind for kind in t.value_kinds)
         program, (effect,) = with_effects(program.with_tables(value_kinds=kinds), UNSHARD)
         program, numbers, stream = _with_exchanges(program, self.exchanges, STREAM)
-        names = np.array([e.name for e in program.tables.effects])[c.effect]
+        reads = np.array([any(p.kind == _GATHERED.kind for p in e.reads) for e in program.tables.effects])
         before, lists, rows = [], [], []
         for device in range(program.num_lists):
-            runs = _runs(program, names, device)
+            runs = _runs(program, reads[c.effect], device)
             for place, (first, stage) in enumerate(runs):
                 # its slot is free when the run `prefetch + 1` runs before it has ended: it stands behind that one
                 ahead = place - self.prefetch
@@ -98,11 +98,11 @@ def _gathering(effect: Effect, num_groups: int, places: tuple[int, ...]) -> Effe
     return effect._replace(reads=tuple(reads))
 
 
-def _runs(program: Program, names: np.ndarray, device: int) -> list[tuple[int, int]]:
-    """(first row, stage) of computes on one device that follow each other on the same stage."""
+def _runs(program: Program, reads: np.ndarray, device: int) -> list[tuple[int, int]]:
+    """(first row, stage) of computes on one device that read what is gathered and follow each other on the same stage."""
     c = program.columns
     span = np.arange(program.offsets[device], program.offsets[device + 1])
-    rows = span[np.isin(names[span], COMPUTES)]
+    rows = span[reads[span]]
     stages = c.stage[rows]
     first = np.flatnonzero(np.concatenate([[True], stages[1:] != stages[:-1]])) if len(rows) else rows
     return [(int(rows[i]), int(stages[i])) for i in first]
@@ -130,12 +130,11 @@ class GatherParameters:
         )
         is_step = np.array([e.name == "STEP" for e in program.tables.effects])[c.effect]
         before, lists, rows = [], [], []
-        device_of = {hop.stage: hop.device for path in t.paths for hop in path}
         for row in np.flatnonzero(is_step).tolist():
             device, stage = int(program.list_of_row[row]), int(c.stage[row])
             for part, g in enumerate(t.groups_of_stage[stage]):
                 # a group that several stages here use is gathered in the turn of the first, which reads it soonest
-                first = min(s for s in t.groups[g].stages if device_of[s] == device_of[stage])
+                first = min(s for s in t.groups[g].stages if device in t.devices_of_stage[s])
                 if g in self.exchanges and stage == first:
                     before.append(int(program.offsets[device + 1]))
                     lists.append(device)

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from meshwright.lowering.refine import has_vocabulary_share, is_vocabulary_split
+from meshwright.specs.adaptation import lora_parameters, trained_block_parameters, trains, trains_table
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.model import ModelSpec
@@ -55,11 +56,34 @@ def num_local_block_parameters(plan: Plan, layers: StageLayers) -> LocalParamete
     return LocalParameters(dense, expert)
 
 
+def num_trained_parameters(plan: Plan, layers: StageLayers) -> LocalParameters:
+    """The part of `num_local_parameters` that trains."""
+    model, dense = plan.model, 0
+    if not model.is_adapted:
+        return num_local_parameters(plan, layers)
+    for block, count in model.block_kinds(layers.first_block, layers.num_blocks):
+        trained = trained_block_parameters(model, block)
+        dense += count * sum(-(-each.num_elements // _divisor(model, each, plan.tp)) for each in trained)
+    tables = {model.has_tied_embeddings or not of_head for of_head in (False, True) if _trains_table(model, layers, of_head)}
+    dense += len(tables) * num_table_parameters(plan)
+    if layers.has_embedding and trains(model, "positions.weight"):
+        dense += sum(p.num_elements for p in embedding_parameters(model)[1:])
+    if layers.has_head:
+        dense += model.hidden_size * trains(model, "final_norm.weight")
+        dense += model.hidden_size * (model.is_gpt2 and trains(model, "final_norm.bias"))
+    return LocalParameters(dense, 0)
+
+
+def _trains_table(model: ModelSpec, layers: StageLayers, of_head: bool) -> bool:
+    """Does a stage have the table of embedding or head, and does it train?"""
+    return (layers.has_head if of_head else layers.has_embedding) and trains_table(model, of_head=of_head)
+
+
 @lru_cache(maxsize=1024)
 def _block_parameters(model: ModelSpec, block: int, tp: int, ep: int, expert_tp: int) -> LocalParameters:
     """Of one block: its number stands for its kind, so few are ever asked for."""
     dense = expert = 0
-    for parameter in block_parameters(model, block):
+    for parameter in (*block_parameters(model, block), *lora_parameters(model, block)):
         if parameter.is_expert:
             divisor = ep * (1 if parameter.name.endswith(WHOLE_OF_EXPERTS) else expert_tp)
             expert += -(-parameter.num_elements // divisor)
@@ -161,19 +185,19 @@ def optimizer_size(plan: Plan) -> StateSize:
 
 def parameter_bytes(plan: Plan, layers: StageLayers) -> float:
     """Bytes of parameters that one device keeps all the time."""
-    return _state_bytes(plan, layers, parameter_size(plan))
+    return _state_bytes(plan, num_local_parameters(plan, layers), parameter_size(plan))
 
 
 def gradient_bytes(plan: Plan, layers: StageLayers) -> float:
     """Bytes of the gradients that one device accumulates."""
-    return _state_bytes(plan, layers, gradient_size(plan))
+    return _state_bytes(plan, num_trained_parameters(plan, layers), gradient_size(plan))
 
 
 def optimizer_bytes(plan: Plan, layers: StageLayers) -> float:
     """Bytes of the optimizer's state on one device."""
-    return _state_bytes(plan, layers, optimizer_size(plan))
+    return _state_bytes(plan, num_trained_parameters(plan, layers), optimizer_size(plan))
 
 
-def _state_bytes(plan: Plan, layers: StageLayers, size: StateSize) -> float:
-    dense, expert = num_local_parameters(plan, layers)
+def _state_bytes(plan: Plan, counts: LocalParameters, size: StateSize) -> float:
+    dense, expert = counts
     return size.of(dense, plan.sharing_degree) + size.of(expert, expert_sharing_degree(plan))

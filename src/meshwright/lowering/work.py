@@ -6,9 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from meshwright.ir.table import Work
-from meshwright.lowering.inner_exchange import inner_exchanges
+from meshwright.lowering.inner_exchange import inner_exchanges, step_exchanges
 from meshwright.lowering.recomputed_part import recomputed_layers, recomputes_ends
-from meshwright.lowering.refine import has_vocabulary_share, is_from_other_stage, is_vocabulary_split
+from meshwright.lowering.refine import (
+    has_vocabulary_passes,
+    has_vocabulary_share,
+    is_from_other_stage,
+    is_vocabulary_split,
+)
 from meshwright.specs.layer_operator import MicrobatchShape, step_operators
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.operator import Operator, merged, total_bytes, total_flops
@@ -20,6 +25,9 @@ from meshwright.specs.stage_work import (
     recomputed_operators,
     stage_operators,
 )
+
+TABLE_KIND = "embedding"  # kind of the operators that touch the embedding's table
+FINAL_NORM = "final norm"  # label of the operators before the head
 
 
 def microbatch_shape(plan: Plan) -> MicrobatchShape:
@@ -60,7 +68,8 @@ def works(
         parameters = num_stepped[number]
         operators = step_operators(parameters, plan.master_dtype or plan.dtype)
         result["STEP", number] = Work(
-            "STEP", 0, (parameters,), plan.dtype, total_flops(operators), total_bytes(operators), share, operators
+            "STEP", 0, (parameters,), plan.dtype, total_flops(operators), total_bytes(operators), share, operators,
+            step_exchanges(plan, layers),
         )  # fmt: skip
     return result
 
@@ -91,9 +100,28 @@ def pass_operators(
         found = stage_operators(plan.model, own, name, shape)
     if name in ("B", "I") and plan.recompute in ("selective", "selective_op"):
         found = (*found, *recomputed_operators(plan.model, again, plan.recompute, shape))
-    if has_vocabulary_share(plan, layers) and (name != "R" or recomputes_ends(plan, layers)):
+    if name == "R" and not recomputes_ends(plan, layers):
+        return merged(found)
+    if has_vocabulary_passes(plan):
+        found = (*found, *_beside_tables(plan, layers, name, shape))
+    elif has_vocabulary_share(plan, layers):
         found = (*found, *_vocabulary_share(plan, name, shape))
     return merged(found)
+
+
+def _beside_tables(
+    plan: Plan, layers: StageLayers, name: str, shape: MicrobatchShape
+) -> tuple[Operator, ...]:
+    """What embedding and head have besides their tables, where these have passes of their own: learned positions, the
+    final norm."""
+    found: tuple[Operator, ...] = ()
+    if layers.has_embedding:
+        found += tuple(
+            each for each in embedding_operators(plan.model, name, shape) if each.kind != TABLE_KIND
+        )
+    if layers.has_head:
+        found += tuple(each for each in head_operators(plan.model, name, shape) if FINAL_NORM in each.label)
+    return found
 
 
 def _vocabulary_share(plan: Plan, name: str, shape: MicrobatchShape) -> tuple[Operator, ...]:

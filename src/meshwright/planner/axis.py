@@ -31,9 +31,15 @@ LAYERS = ("even", "account_for_loss", "account_for_both")
 ENDS: Mapping[str, tuple[int, int]] = {"even": (0, 0), "account_for_loss": (0, 1), "account_for_both": (1, 1)}
 
 
+def ranked_schedules() -> tuple[str, ...]:
+    """The registered schedules that the closed form knows to rank: those that have each stage on one device."""
+    return tuple(name for name, one in registered().items() if one.num_copies == 1)
+
+
 def named() -> Mapping[str, tuple[Any, ...]]:
     """Axes whose values have names, with these in the order of their numbers; 1F1B is the first of the schedules."""
-    schedules = sorted(registered(), key=lambda name: (name != "1f1b", name != "interleaved_1f1b", name))
+    first = ("1f1b", "interleaved_1f1b")
+    schedules = sorted(ranked_schedules(), key=lambda name: (name != first[0], name != first[1], name))
     return {
         "mesh_order": MESH_ORDERS, "schedule": tuple(schedules), "layers": LAYERS, "recompute": RECOMPUTES,
         "sharding": SHARDINGS, "sequence_parallel": (False, True), "float8": FLOAT8_RECIPES,

@@ -161,9 +161,9 @@ def _degrees(num_devices: int) -> list[tuple[int, int]]:
 
 
 def _orders(schedules: Mapping[str, Schedule], pp: int) -> list[str]:
-    """Schedules worth trying on `pp` stages: with one stage, one."""
+    """Schedules worth trying on `pp` devices: on one device, one."""
     if pp > 1:
-        return list(schedules)
+        return [name for name, one in schedules.items() if one.takes_devices(pp)]
     plain = [name for name, s in schedules.items() if s.num_chunks == 1 and not s.splits_backward]
     return [ONE_STAGE_ORDER] if ONE_STAGE_ORDER in plain else plain[:1]
 

@@ -14,6 +14,7 @@ from meshwright.lowering.value_size import (
     num_local_parameters,
 )
 from meshwright.lowering.work import microbatch_shape
+from meshwright.specs.adaptation import trains_table
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.plan import Plan
@@ -151,7 +152,7 @@ def reduction_bytes(plan: Plan, layers: StageLayers) -> float:
 
 def table_gradient_bytes(plan: Plan, layers: StageLayers) -> float:
     """The gradient of the embedding's table, dense, before it is added to the one that is kept."""
-    if not layers.has_embedding or plan.sharding == "zero3":
+    if not layers.has_embedding or plan.sharding == "zero3" or not trains_table(plan.model, of_head=False):
         return 0.0
     split = plan.tp * (plan.pp if is_vocabulary_split(plan) else 1)
     return plan.model.vocabulary_size / split * plan.model.hidden_size * dtype_bytes(plan.dtype)

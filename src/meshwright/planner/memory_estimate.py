@@ -8,6 +8,7 @@ counts, `reserved_bytes` what the caching allocator takes from the device for it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,14 +17,17 @@ from typing import NamedTuple
 
 from meshwright.lowering.recomputed_part import recomputed_layers, recomputes_ends
 from meshwright.lowering.refine import is_vocabulary_split
-from meshwright.lowering.saved_size import in_flight_bytes_per_token, saving_context
+from meshwright.lowering.saved_size import (
+    in_flight_bytes_per_token,
+    pending_bytes_per_token,
+    saving_context,
+)
 from meshwright.lowering.value_size import gradient_bytes, optimizer_bytes, parameter_bytes
 from meshwright.planner import memory_buffer as buffer
 from meshwright.schedules.order import Compute, Schedule
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.plan import Plan
-from meshwright.specs.saved import pending_gradient_bytes_per_token
 
 # Share of what PyTorch's allocator reserves that is in freed blocks which fit no request: 15 % on average over eight
 # language models (Guo et al., GMLake, arXiv 2401.08156), next to nothing where segments expand. The estimate is half way.
@@ -150,7 +154,7 @@ class StageSizes(NamedTuple):
 def _sizes_of_stages(plan: Plan) -> list[StageSizes]:
     """Of every stage; those that differ in the number of their first block only are counted once."""
     model, found = plan.model, []
-    is_uniform = not model.sliding_layers and not (model.num_experts and model.dense_layers)
+    is_uniform = not (model.sliding_layers or (model.num_experts and model.dense_layers) or model.trained)
     known: dict[tuple[object, ...], StageSizes] = {}
     for number, layers in enumerate(plan.stages()):
         alike = layers._replace(first_block=0) if is_uniform else layers
@@ -176,7 +180,7 @@ def _stage_sizes(plan: Plan, layers: StageLayers) -> StageSizes:
         gradients=gradient_bytes(plan, layers),
         saved=tokens * saved,
         most_saved=tokens * most_saved,
-        pending=tokens * pending_gradient_bytes_per_token(plan.model, layers, plan.dtype) / plan.tp,
+        pending=tokens * pending_bytes_per_token(plan, layers) / plan.tp,
         gathered=buffer.gathered_bytes(plan, layers),
         in_backward={
             "recomputed activations": buffer.recomputed_bytes(plan, layers),
@@ -285,6 +289,6 @@ def _with_vocabulary(plan: Plan, counts: Sequence[int]) -> Sequence[float]:
     if not is_vocabulary_split(plan):
         return counts
     if plan.vocabulary == "interlaced":
-        return [min(INTERLACED_FACTOR * count, plan.num_microbatches) for count in counts]
+        return [min(math.floor(INTERLACED_FACTOR * count), plan.num_microbatches) for count in counts]
     added = ADDED_MICROBATCHES[plan.vocabulary]
     return [min(count + added, plan.num_microbatches) for count in counts]

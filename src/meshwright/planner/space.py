@@ -334,6 +334,7 @@ def _pipeline_rows(
             if (
                 (one.num_chunks > 1) != (chunks > 1)
                 or not one.takes_chunks(chunks)
+                or not one.takes_devices(pp)
                 or (pp == 1 and name != "1f1b")
             ):
                 continue

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.planner.axis import AXES, HANDED_ON
+from meshwright.schedules.order import registered
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
 from meshwright.specs.layer_operator import local_sizes
@@ -59,6 +60,13 @@ def _check_value(name: str, value: Any, names: Mapping[str, tuple[Any, ...]]) ->
     if name in names:
         if value not in names[name]:
             allowed = ", ".join(str(each) or "''" for each in names[name])
+            if name == "schedule" and value in registered():
+                raise PlanError(
+                    f"schedule is fixed to {value}, which has every stage on {registered()[value].num_copies} devices: the "
+                    f"search counts one copy of parameters and cannot rank it",
+                    allowed=allowed,
+                    next="write the plan, and `meshwright check` and `simulate` it",
+                )
             raise PlanError(f"{name} is fixed to {value!r}, which the search does not try", allowed=allowed)
         return
     least = 0 if name in FROM_ZERO else 1
@@ -70,6 +78,12 @@ def check_degrees(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, wanted: Mapping[str, Sequence[Any]]
 ) -> None:
     """Fixed degrees divide what they must. Raises PlanError, and SpecError where the model does not divide by tp."""
+    if model.is_adapted:
+        raise PlanError(
+            f"{model.name} has frozen parameters, and the search counts gradients and optimizer states of all",
+            allowed="models all of which train",
+            next="write the plan: `meshwright check` and `simulate` count what trains",
+        )
     single = {name: values[0] for name, values in wanted.items() if len(values) == 1}
     taken = [(name, int(single[name])) for name in ("pp", "dp", "cp", "tp") if name in single]
     product = int(np.prod([degree for _, degree in taken])) if taken else 1

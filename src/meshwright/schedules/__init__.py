@@ -1,6 +1,7 @@
 """Schedules: the order of computes on stages, one file each. Fixed schedules take counts and nothing else."""
 
 from meshwright.schedules.breadth_first import breadth_first
+from meshwright.schedules.dualpipe import dualpipe
 from meshwright.schedules.dualpipe_v import dualpipe_v
 from meshwright.schedules.gpipe import gpipe
 from meshwright.schedules.hanayo import hanayo
@@ -19,6 +20,7 @@ __all__ = [
     "Orders",
     "Schedule",
     "breadth_first",
+    "dualpipe",
     "dualpipe_v",
     "gpipe",
     "hanayo",

@@ -10,23 +10,25 @@ def dualpipe_v(num_devices: int, num_microbatches: int, num_chunks: int = 2) -> 
     """Eight phases; the main one pairs F of one chunk with I and W of the other, which communication can hide behind.
 
     Up to 2p + 1 chunk activations a device. Where m < 2p the order is that of 2p, less the microbatches that are not there.
-    A whole backward is I with its W behind it. DualPipe itself is this with every device's second chunk working for the
-    microbatches of a second stream that enters at the other end: a stage then stands on two devices, each with its own
-    copy of the parameters, and a microbatch's path depends on its stream. A list of computes names stages with one device
-    each, so DualPipe is not written here. Source: DeepSeek-V3 technical report, arXiv 2412.19437, folded in half.
+    A whole backward is I with its W behind it. `dualpipe` is this with each device's second chunk working for microbatches
+    that enter at the other end. Source: DeepSeek-V3 technical report, arXiv 2412.19437, folded in half.
     """
-    whole = max(num_microbatches, 2 * num_devices)
+    p, whole = num_devices, max(num_microbatches, 2 * num_devices)
     return [
-        [c for c in _one_device(device, num_devices, whole) if c.microbatch < num_microbatches]
-        for device in range(num_devices)
+        [
+            made
+            for made in paired_order((device, 2 * p - 1 - device), device, p, whole)
+            if made.microbatch < num_microbatches
+        ]
+        for device in range(p)
     ]
 
 
 class _Device:
-    """The list of one device: chunks 0 (down) and 1 (up), each with its next forward and backward, and W kept for later."""
+    """The list of one device: chunks 0 and 1, each with its next forward and backward, and W kept for later."""
 
-    def __init__(self, device: int, num_devices: int) -> None:
-        self.stages = (device, 2 * num_devices - 1 - device)
+    def __init__(self, stages: tuple[int, int]) -> None:
+        self.stages = stages
         self.order: list[Compute] = []
         self.next = {("F", 0): 0, ("F", 1): 0, ("I", 0): 0, ("I", 1): 0}
         self.kept: list[Compute] = []
@@ -51,10 +53,14 @@ class _Device:
         self.order.append(self.kept.pop(0))
 
 
-def _one_device(device: int, p: int, m: int) -> list[Compute]:
-    """Phases by what repeats in them; `far` is larger on devices nearer to the first, `near` on those nearer to the turn."""
+def paired_order(stages: tuple[int, int], device: int, p: int, m: int) -> list[Compute]:
+    """The list of device `device` of p between an end and the turn, with m >= 2p microbatches in each of its two chunks.
+
+    `stages` are those of the chunks: 0 works towards the turn, 1 away from it. The phases are told by what repeats in them;
+    `far` is larger on devices nearer to the end, `near` on those nearer to the turn.
+    """
     far, near = p - device - 1, device + 1
-    row = _Device(device, p)
+    row = _Device(stages)
     for _ in range(2 * far):  # F0: fill
         row.take("F", 0)
     for _ in range(near):  # F0 F1

@@ -15,8 +15,7 @@ class _SplitDevice:
     """What has arrived at one device, what it holds, and the rules by which it takes its next compute."""
 
     def __init__(self, stages: list[int], num_microbatches: int, max_alive: int, inputs_first: bool) -> None:
-        self.stages, self.later_first = stages, stages[::-1]
-        self.forward: dict[int, Queue] = {stage: deque() for stage in stages}
+        self.forward: dict[int, Queue] = {stage: deque() for stage in reversed(stages)}  # later stages first
         self.backward: dict[int, Queue] = {stage: deque() for stage in stages}
         self.pending: deque[Compute] = deque()  # the W of every I that has run
         self.order: list[Compute] = []
@@ -26,38 +25,35 @@ class _SplitDevice:
 
     def take(self) -> Compute | None:
         """The next compute, if there is one."""
-        made = self._take_input() if self.inputs_first else None
-        if made is None and self.room:
-            made = self._take_forward()
-        if made is None and not self.inputs_first and not self.room and self.num_unstarted and self.pending:
-            made = self._take_weight()
-        if made is None:
+        made = None
+        if self.inputs_first:
+            made = self._take_input() or (self._take_forward() if self.room else None)
+        elif self.room:
+            made = self._take_forward() or self._take_input()
+        elif not self.num_unstarted or not self.pending:
             made = self._take_input()
         if made is None and self.pending:
-            made = self._take_weight()
+            self.room += 1
+            made = self.pending.popleft()
         if made is not None:
             self.order.append(made)
         return made
 
     def _take_forward(self) -> Compute | None:
-        for stage in self.later_first:
-            if self.forward[stage]:
+        for stage, queue in self.forward.items():
+            if queue:
                 self.room -= 1
                 self.num_unstarted -= 1
-                return Compute("F", stage, self.forward[stage].popleft())
+                return Compute("F", stage, queue.popleft())
         return None
 
     def _take_input(self) -> Compute | None:
-        for stage in self.stages:
-            if self.backward[stage]:
-                microbatch = self.backward[stage].popleft()
+        for stage, queue in self.backward.items():
+            if queue:
+                microbatch = queue.popleft()
                 self.pending.append(Compute("W", stage, microbatch))
                 return Compute("I", stage, microbatch)
         return None
-
-    def _take_weight(self) -> Compute:
-        self.room += 1
-        return self.pending.popleft()
 
 
 def eager_split_order(
@@ -83,6 +79,9 @@ def eager_split_order(
     at = [devices[d] for d in device_of]
     last = len(at) - 1
     at[0].forward[0].extend(range(num_microbatches))
+    # where what a compute of each stage makes is waited for
+    behind_f = [at[s + 1].forward[s + 1] for s in range(last)] + [at[last].backward[last]]
+    behind_i = [Queue()] + [at[s - 1].backward[s - 1] for s in range(1, last + 1)]
     left = 3 * len(at) * num_microbatches
     while left:
         for made in [device.take() for device in devices]:
@@ -90,12 +89,10 @@ def eager_split_order(
                 continue
             left -= 1
             name, stage, microbatch = made
-            if name == "F" and stage < last:
-                at[stage + 1].forward[stage + 1].append(microbatch)
-            elif name == "F":
-                at[last].backward[last].append(microbatch)
-            elif name == "I" and stage:
-                at[stage - 1].backward[stage - 1].append(microbatch)
+            if name == "F":
+                behind_f[stage].append(microbatch)
+            elif name == "I":
+                behind_i[stage].append(microbatch)
     return [device.order for device in devices]
 
 

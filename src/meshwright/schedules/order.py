@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from meshwright.specs.error import ScheduleError
@@ -33,7 +34,8 @@ class Schedule:
     """A schedule by name. ``function(num_devices, num_microbatches, num_chunks)`` returns one list of computes a device.
 
     ``num_chunks``: stages on a device unless the user says otherwise; one means always one. ``is_exact``: it takes no other
-    number of them. ``chunk_step``: it takes multiples of this. ``splits_backward``: the order has I and W.
+    number of them. ``chunk_step``: it takes multiples of this. ``device_step``: the same of devices. ``splits_backward``:
+    the order has I and W. ``num_copies``: on so many devices a stage stands at most, each with a copy of its parameters.
     A function of the user's may take two arguments and return texts such as ``"F0"`` (the device's own stage) or ``"2F0"``.
     """
 
@@ -44,6 +46,12 @@ class Schedule:
     summary: str = ""
     is_exact: bool = False
     chunk_step: int = 1
+    device_step: int = 1
+    num_copies: int = 1
+
+    def takes_devices(self, num_devices: int) -> bool:
+        """Whether the schedule can run on as many devices."""
+        return num_devices >= 1 and num_devices % self.device_step == 0
 
     def takes_chunks(self, num_chunks: int) -> bool:
         """Whether the schedule can put as many stages on a device."""
@@ -55,7 +63,8 @@ class Schedule:
         """The computes of every device, in order.
 
         Raises:
-            ScheduleError: counts below one, or the function returns something that is no order.
+            ScheduleError: counts below one, or the function returns something that is no order, or a stage on more devices
+                than the schedule says.
         """
         chunks = self.num_chunks if num_chunks is None else num_chunks
         self._check_counts(num_devices, num_microbatches, chunks)
@@ -67,7 +76,16 @@ class Schedule:
             raise ScheduleError(
                 f"schedule {self.name} returned {len(orders)} lists for {num_devices} devices; return one list a device"
             )
+        self._check_copies(orders)
         return orders
+
+    def _check_copies(self, orders: Orders) -> None:
+        stage, devices = max(devices_of_stages(orders).items(), key=lambda one: len(one[1]), default=(0, ()))
+        if len(devices) > self.num_copies:
+            raise ScheduleError(
+                f"schedule {self.name}: stage {stage} stands on devices {', '.join(map(str, devices))}, which takes as many "
+                f"copies of its parameters; give it one device, or say @schedule(..., num_copies={len(devices)})"
+            )
 
     def _check_counts(self, num_devices: int, num_microbatches: int, num_chunks: int) -> None:
         counts: dict[str, Any] = {
@@ -78,6 +96,11 @@ class Schedule:
         for what, count in counts.items():
             if not isinstance(count, Integral) or count < 1:
                 raise ScheduleError(f"schedule {self.name} was asked for {count} {what}; it takes 1 or more")
+        if not self.takes_devices(num_devices):
+            raise ScheduleError(
+                f"schedule {self.name} takes multiples of {self.device_step} devices, {num_devices} were asked for; take "
+                f"{-(-num_devices // self.device_step) * self.device_step} devices, or another schedule"
+            )
         if self.num_chunks == 1 and num_chunks != 1:
             raise ScheduleError(
                 f"schedule {self.name} has one stage a device, {num_chunks} chunks were asked for; "
@@ -96,6 +119,15 @@ class Schedule:
             )
 
 
+def devices_of_stages(orders: Orders) -> dict[int, tuple[int, ...]]:
+    """For every stage the devices that compute it."""
+    found: dict[int, list[int]] = {}
+    for device, row in enumerate(orders):
+        for stage in set(map(itemgetter(1), row)):
+            found.setdefault(stage, []).append(device)
+    return {stage: tuple(devices) for stage, devices in found.items()}
+
+
 def read_orders(lists: Any, whose: str) -> Orders:
     """The computes of every device from lists of what `read_compute` takes; `whose` begins the message where they are not."""
     if not isinstance(lists, list | tuple) or not all(isinstance(row, list | tuple) for row in lists):
@@ -104,7 +136,7 @@ def read_orders(lists: Any, whose: str) -> Orders:
         )
     # what our own schedules return needs no reading; `program_of_orders` checks the numbers
     return [
-        [item if type(item) is Compute else read_compute(item, device, whose) for item in row]
+        list(row) if set(map(type, row)) == {Compute} else [read_compute(item, device, whose) for item in row]
         for device, row in enumerate(lists)
     ]
 
@@ -140,12 +172,15 @@ def schedule(
     splits_backward: bool = False,
     is_exact: bool = False,
     chunk_step: int = 1,
+    device_step: int = 1,
+    num_copies: int = 1,
 ) -> Callable[[Callable[..., Sequence[Sequence[Any]]]], Callable[..., Sequence[Sequence[Any]]]]:
     """Decorator that gives a function of counts a name, for every command and check that ours get."""
 
     def register(function: Callable[..., Sequence[Sequence[Any]]]) -> Callable[..., Sequence[Sequence[Any]]]:
         summary = (inspect.getdoc(function) or "").partition("\n")[0]
-        made = Schedule(name, function, num_chunks, splits_backward, summary, is_exact, chunk_step)
+        counts = (chunk_step, device_step, num_copies)
+        made = Schedule(name, function, num_chunks, splits_backward, summary, is_exact, *counts)
         known = _REGISTERED.setdefault(name, made)
         if known.function is not function and known.function.__qualname__ != function.__qualname__:
             raise ScheduleError(f"a schedule named {name!r} is registered already; choose another name")

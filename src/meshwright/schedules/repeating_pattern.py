@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.ir.kernel import call
 from meshwright.schedules.order import Compute, Orders
 from meshwright.schedules.zigzag import zigzag
 
@@ -112,14 +115,11 @@ def _most_alive(start: Ints, ops: _Operations) -> int:
     """The most activations that any device holds: from the start of F to the end of the last kind."""
     cells = ops.num_stages * ops.num_microbatches
     begin, end = start[:cells], (start + ops.length)[-cells:]
-    most = 0
-    for device in range(ops.num_devices):
-        own = ops.device[:cells] == device
-        change = np.bincount(begin[own], minlength=int(end.max()) + 1) - np.bincount(
-            end[own], minlength=int(end.max()) + 1
-        )
-        most = max(most, int(np.cumsum(change).max()))
-    return most
+    width = int(end.max()) + 1
+    cell = ops.device[:cells] * width
+    change = np.bincount(cell + begin, minlength=ops.num_devices * width)
+    change -= np.bincount(cell + end, minlength=ops.num_devices * width)
+    return int(np.cumsum(change.reshape(ops.num_devices, width), axis=1).max())
 
 
 def _mirrored(start: Ints, ops: _Operations) -> Ints:
@@ -136,55 +136,64 @@ def _squeezed(
     The kind `allocates` makes an activation, the kind at the other end of a microbatch's visit frees it. What comes
     later in the old order never finds memory taken: an operation moves only where all that is placed so far leaves room.
     """
-    frees = len(ops.names) - 1 - allocates
-    num_slots = int((start + ops.length).max()) + 1
-    busy = [bytearray(num_slots) for _ in range(ops.num_devices)]
-    changes = [bytearray(num_slots) for _ in range(ops.num_devices)]  # 1: allocated here, 2: freed at its end
-    alive, top = [0] * ops.num_devices, [0] * ops.num_devices
-    end = [0] * (len(start) + 1)
-    per_kind = ops.num_stages * ops.num_microbatches
-    room = {1: b"\0", 2: b"\0\0"}
-    full = {1: b"\1", 2: b"\1\1"}
-    order = np.argsort(start, kind="stable")
-    rows = (x[order].tolist() for x in (ops.device, ops.length, *inputs))
-    for operation, device, length, one, two in zip(order.tolist(), *rows, strict=True):
+    # behind the last slot there is one more, for what asks whether two are free
+    num_slots = int((start + ops.length).max()) + 2
+    slots = [np.zeros(ops.num_devices * num_slots, dtype=np.int8) for _ in range(2)]
+    ends = np.zeros(len(start) + 1, dtype=np.int64)  # the last is that of no operation
+    inputs_of = (ops.device, ops.length, *inputs, np.argsort(start, kind="stable"))
+    counts = (ops.num_stages * ops.num_microbatches, allocates, len(ops.names) - 1 - allocates, max_alive)
+    per_device = [np.zeros(ops.num_devices, dtype=np.int64) for _ in range(2)]
+    call(_squeeze, len(start), (*inputs_of, *counts, num_slots), [*slots, *per_device, ends])
+    return np.asarray(ends[:-1] - ops.length)
+
+
+def _squeeze(
+    device: Any, length: Any, one: Any, two: Any, order: Any,
+    per_kind: int, allocates: int, frees: int, max_alive: int, num_slots: int,
+    busy: Any, changes: Any, alive: Any, top: Any, end: Any,
+) -> int:  # fmt: skip
+    """Kernel: the end of every operation. `busy` and `changes` (1: allocated in this slot, 2: freed at its end) are slots by
+    device, `alive` the activations of each, `top` the end of what it has last."""
+    for k in range(len(order)):
+        operation = order[k]
+        d, slots = device[operation], length[operation]
+        first = d * num_slots
+        ready = first + max(end[one[operation]], end[two[operation]])
+        slot = ready
+        while busy[slot] or (slots > 1 and busy[slot + 1]):
+            slot += 1
         kind = operation // per_kind
-        ready = end[one] if end[one] > end[two] else end[two]
-        slot = busy[device].find(room[length], ready)
         if kind == allocates:
-            if slot < top[device]:
-                ready = _room_from(changes[device], ready, top[device], alive[device], max_alive)
-                slot = busy[device].find(room[length], ready)
-            alive[device] += 1
-            changes[device][slot] = 1
+            if slot < first + top[d]:
+                # the first slot from which one more activation fits until the last, behind which `alive` live
+                count, slot = alive[d], ready
+                for earlier in range(first + top[d] - 1, ready - 1, -1):
+                    if changes[earlier] == 2:
+                        count += 1
+                    if count >= max_alive:
+                        slot = earlier + 1
+                        break
+                    if changes[earlier] == 1:
+                        count -= 1
+                while busy[slot] or (slots > 1 and busy[slot + 1]):
+                    slot += 1
+            alive[d] += 1
+            changes[slot] = 1
         elif kind == frees:
-            alive[device] -= 1
-            changes[device][slot + length - 1] = 2
-        busy[device][slot : slot + length] = full[length]
-        end[operation] = slot + length
-        if slot + length > top[device]:
-            top[device] = slot + length
-    return np.array(end[:-1]) - ops.length
-
-
-def _room_from(changes: bytearray, ready: int, top: int, alive: int, max_alive: int) -> int:
-    """The first slot from `ready` on from which one more activation fits until `top`, behind which `alive` live."""
-    for slot in range(top - 1, ready - 1, -1):
-        if changes[slot] == 2:
-            alive += 1
-        if alive >= max_alive:
-            return slot + 1
-        if changes[slot] == 1:
-            alive -= 1
-    return ready
+            alive[d] -= 1
+            changes[slot + slots - 1] = 2
+        for taken in range(slot, slot + slots):
+            busy[taken] = 1
+        end[operation] = slot - first + slots
+        top[d] = max(top[d], end[operation])
+    return 0
 
 
 def _orders(start: Ints, ops: _Operations) -> Orders:
-    orders: Orders = [[] for _ in range(ops.num_devices)]
-    order = np.argsort(start, kind="stable")
+    order = np.lexsort((start, ops.device))
     kind, cell = np.divmod(order, ops.num_stages * ops.num_microbatches)
     stage, microbatch = np.divmod(cell, ops.num_microbatches)
-    rows = zip(ops.device[order].tolist(), kind.tolist(), stage.tolist(), microbatch.tolist(), strict=True)
-    for device, k, s, m in rows:
-        orders[device].append(Compute(ops.names[k], s, m))
-    return orders
+    names = map(ops.names.__getitem__, kind.tolist())
+    computes = list(map(Compute, names, stage.tolist(), microbatch.tolist()))
+    edges = np.searchsorted(ops.device[order], np.arange(ops.num_devices + 1)).tolist()
+    return [computes[first:behind] for first, behind in itertools.pairwise(edges)]

@@ -6,10 +6,13 @@ from typing import NamedTuple
 
 
 class BlockKind(NamedTuple):
-    """What tells the blocks of one model apart: experts or one MLP, and the window (0: attention sees all)."""
+    """What tells the blocks of one model apart: experts or one MLP, the window (0: attention sees all), and the parameters
+    that train, such as "qkv.weight" (None: all).
+    """
 
     has_experts: bool
     window: int
+    trained: tuple[str, ...] | None = None
 
 
 def attended_pairs(sequence_length: int, window: int = 0) -> float:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
+from meshwright.specs.adaptation import (
+    adapted_train_flops,
+    check_adaptation,
+    num_trained_parameters,
+    trained_names,
+)
 from meshwright.specs.block_kind import BlockKind, attended_pairs
 from meshwright.specs.error import SpecError
 from meshwright.specs.model_check import check_model
 from meshwright.specs.parameter import Parameter, block_parameters, embedding_parameters, head_parameters
+from meshwright.specs.rotary_scaling import ROTARY_SCALINGS, RotaryScaling
 
 Architecture = Literal[
     "gpt2",
@@ -39,6 +46,19 @@ ADDED_FIELDS = (
     *("num_experts", "num_experts_per_token", "expert_intermediate_size", "shared_intermediate_size"),
     *("dense_layers", "query_rank", "key_value_rank", "rotary_head_dim", "value_head_dim"),
     *("sliding_window", "sliding_layers", "attention_logit_cap", "final_logit_cap"),
+    *(
+        "activation",
+        "rope_scaling",
+        "rope_factor",
+        "rope_low_factor",
+        "rope_high_factor",
+        "rope_original_length",
+    ),
+    *("trained", "lora_rank", "lora_alpha", "lora_targets"),
+)
+FLOAT_FIELDS = (
+    *("norm_epsilon", "rope_theta", "attention_logit_cap", "final_logit_cap"),
+    *("rope_factor", "rope_low_factor", "rope_high_factor", "lora_alpha"),
 )
 
 
@@ -57,6 +77,13 @@ class ModelSpec:
     all heads share; queries from `query_rank` numbers (0: straight from the hidden state). `head_dim` is then
     the whole width of a query (unturned and turned) and `value_head_dim` that of a value. The blocks of
     `sliding_layers` attend to the last `sliding_window` tokens only.
+
+    `activation` is empty for the family's own (GELU by tanh for GPT-2, SiLU for the others) or "gelu", the exact
+    one. `rope_scaling` says how rotary frequencies are changed, with the numbers of `RotaryScaling`.
+
+    `trained`: patterns of the executor's names of the parameters that train; the others are frozen (empty: all train).
+    With a `lora_rank` the matrices `lora_targets` of every block have low-rank additions, and these train (see
+    `adaptation`).
     """
 
     name: str
@@ -89,6 +116,16 @@ class ModelSpec:
     sliding_layers: tuple[int, ...] = ()
     attention_logit_cap: float = 0.0
     final_logit_cap: float = 0.0
+    activation: str = ""
+    rope_scaling: str = ""
+    rope_factor: float = 1.0
+    rope_low_factor: float = 1.0
+    rope_high_factor: float = 1.0
+    rope_original_length: int = 0
+    trained: tuple[str, ...] = ()
+    lora_rank: int = 0
+    lora_alpha: float = 0.0
+    lora_targets: tuple[str, ...] = ()
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -97,11 +134,12 @@ class ModelSpec:
                 f"{self.name}: architecture {self.architecture!r} is not known",
                 allowed=", ".join(ARCHITECTURES),
             )
-        for field in ("norm_epsilon", "rope_theta", "attention_logit_cap", "final_logit_cap"):
+        for field in FLOAT_FIELDS:
             object.__setattr__(self, field, float(getattr(self, field)))  # 10000 for 10000.0: one digest
-        for field in ("dense_layers", "sliding_layers"):  # files have lists
+        for field in ("dense_layers", "sliding_layers", "trained", "lora_targets"):  # files have lists
             object.__setattr__(self, field, tuple(getattr(self, field)))
         check_model(self)
+        check_adaptation(self)
 
     @classmethod
     def decoder(
@@ -180,6 +218,18 @@ class ModelSpec:
         )
 
     @property
+    def is_adapted(self) -> bool:
+        """Does only a part of it train, or are there low-rank additions?"""
+        return bool(self.trained or self.lora_rank)
+
+    @cached_property
+    def base(self) -> ModelSpec:
+        """The same model, all of which trains, without additions: what a checkpoint of Hugging Face holds."""
+        if not self.is_adapted:
+            return self
+        return replace(self, trained=(), lora_rank=0, lora_alpha=0.0, lora_targets=())
+
+    @property
     def is_gpt2(self) -> bool:
         """LayerNorm, GELU, biases everywhere, learned positions; the others are Llama's kind."""
         return self.architecture == "gpt2"
@@ -230,9 +280,9 @@ class ModelSpec:
         found = {
             "experts": self.num_experts > 0,
             "latent attention": self.has_latent_attention,
-            "sliding-window attention": bool(self.sliding_layers),
             "attention sinks": self.has_attention_sinks,
             f"{self.architecture} blocks": self.is_gemma,
+            f"{self.rope_scaling} rotary scaling": self.rope_scaling not in ("", *ROTARY_SCALINGS),
         }
         return tuple(name for name, is_there in found.items() if is_there)
 
@@ -246,9 +296,22 @@ class ModelSpec:
         if not self.is_executable:
             raise SpecError(
                 f"{self.name} has {', '.join(self.unexecuted_features)}, which the executor does not build",
-                allowed="dense models of the GPT-2, Llama, Qwen 2, Qwen 3 and Mistral families without a window",
+                allowed="dense models of the GPT-2, Llama, Qwen 2, Qwen 3 and Mistral families",
                 next="plan and simulate it, or train a dense model",
             )
+
+    @property
+    def rotary_scaling(self) -> RotaryScaling | None:
+        """How rotary frequencies are changed; None: not at all."""
+        if not self.rope_scaling:
+            return None
+        return RotaryScaling(
+            self.rope_scaling,
+            self.rope_factor,
+            self.rope_low_factor,
+            self.rope_high_factor,
+            self.rope_original_length,
+        )
 
     @property
     def query_size(self) -> int:
@@ -278,11 +341,15 @@ class ModelSpec:
     def block_kind(self, block: int) -> BlockKind:
         """What kind of block number `block` is."""
         window = self.sliding_window if block in self.sliding_layers else 0
-        return BlockKind(self.num_experts > 0 and block not in self.dense_layers, window)
+        return BlockKind(
+            self.num_experts > 0 and block not in self.dense_layers,
+            window,
+            self._trained_by_block[block] if self.is_adapted else None,
+        )
 
     def block_kinds(self, first: int, count: int) -> tuple[tuple[int, int], ...]:
         """Of blocks first .. first + count - 1: one block of each kind, and how many there are of it."""
-        if not (self.sliding_layers or (self.num_experts and self.dense_layers)):
+        if not (self.sliding_layers or (self.num_experts and self.dense_layers) or self.trained):
             return ((first, count),) if count else ()  # all blocks are of one kind
         found: dict[BlockKind, tuple[int, int]] = {}
         for block in range(first, first + count):
@@ -302,6 +369,11 @@ class ModelSpec:
             parameters = block_parameters(self, block)
             self._counts_by_kind[kind] = sum(parameter.num_elements for parameter in parameters)
         return self._counts_by_kind[kind]
+
+    @cached_property
+    def _trained_by_block(self) -> tuple[tuple[str, ...], ...]:
+        """Of every block the parameters that train."""
+        return tuple(trained_names(self, block) for block in range(self.num_layers))
 
     @cached_property
     def _counts_by_kind(self) -> dict[BlockKind, int]:
@@ -325,6 +397,11 @@ class ModelSpec:
         kinds = self.block_kinds(0, self.num_layers)
         blocks = sum(count * self.num_block_parameters(block) for block, count in kinds)
         return self.num_embedding_parameters + blocks + self.num_norm_parameters + head
+
+    @cached_property
+    def num_trained_parameters(self) -> int:
+        """Those of them, and of low-rank additions, that train."""
+        return num_trained_parameters(self)
 
     @cached_property
     def num_active_parameters(self) -> int:
@@ -359,9 +436,12 @@ class ModelSpec:
         6 per active parameter of a matrix product (the embedding lookup is no product); with `sequence_length`
         S also causal attention: for each block a product of 2 * query_size and one of 2 * result_size FLOPs
         with each key, of which a query sees (S + 1) / 2 on average (fewer through a window), three times for
-        the backward. Norms, activations, routing: left out.
+        the backward. Norms, activations, routing: left out. Of a frozen matrix there is no weight gradient: 4 per
+        parameter, also where no gradient passes.
         """
         flops = float(TRAIN_FLOPS_PER_MATMUL_PARAMETER * self.num_matmul_parameters)
+        if self.is_adapted:
+            flops += adapted_train_flops(self)
         if sequence_length is None:
             return flops
         keys = sum(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from meshwright.specs.error import SpecError
+from meshwright.specs.rotary_scaling import LLAMA3
 
 if TYPE_CHECKING:
     from meshwright.specs.model import ModelSpec
@@ -26,6 +27,7 @@ def check_model(model: ModelSpec) -> None:
     _check_experts(model)
     _check_latent(model)
     _check_layers(model)
+    _check_arithmetic(model)
 
 
 def _check_counts(model: ModelSpec) -> None:
@@ -107,4 +109,27 @@ def _check_layers(model: ModelSpec) -> None:
         raise SpecError(
             f"{model.name}: sliding_window {model.sliding_window} in {len(model.sliding_layers)} blocks",
             allowed="a window from 2 tokens and the blocks that have it, or neither",
+        )
+
+
+def _check_arithmetic(model: ModelSpec) -> None:
+    """Activation and rotary scaling."""
+    allowed = ("", "gelu") if model.is_gpt2 else ("",)
+    if model.activation not in allowed:
+        raise SpecError(
+            f"{model.name}: activation {model.activation!r} in a {model.architecture} model",
+            allowed=" or ".join(map(repr, allowed)),
+        )
+    if model.is_gpt2 and model.rope_scaling:
+        raise SpecError(
+            f"{model.name}: rope_scaling {model.rope_scaling!r} without rotary positions", allowed="''"
+        )
+    if model.rope_scaling and not model.rope_factor > 0:
+        raise SpecError(f"{model.name}: rope_factor is {model.rope_factor}", allowed="a number above 0")
+    is_ordered = 0 < model.rope_low_factor < model.rope_high_factor
+    if model.rope_scaling == LLAMA3 and not (is_ordered and model.rope_original_length > 0):
+        raise SpecError(
+            f"{model.name}: rope_low_factor {model.rope_low_factor}, rope_high_factor {model.rope_high_factor}, "
+            f"rope_original_length {model.rope_original_length}",
+            allowed="0 < low < high, and a length from 1",
         )

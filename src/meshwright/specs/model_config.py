@@ -9,6 +9,7 @@ from meshwright.specs.config_reader import DECODER_FIELDS, GPT2_FIELDS, ConfigRe
 from meshwright.specs.error import SpecError
 from meshwright.specs.model import ARCHITECTURES, Architecture, ModelSpec
 from meshwright.specs.model_family import family_fields
+from meshwright.specs.rotary_scaling import rotary_fields
 
 # What a missing field means, by family (transformers 5, the Config classes).
 GPT2_MLP_RATIO = 4  # n_inner left out means 4 * n_embd
@@ -17,7 +18,16 @@ _ROPE_THETAS = {"mixtral": 1e6, "gemma3_text": 1e6, "gpt_oss": 150_000.0}  # the
 ROPE_THETA = 10_000.0
 _EPSILONS = {"gpt2": 1e-5, "mixtral": 1e-5, "gpt_oss": 1e-5}  # the others 1e-6
 EPSILON = 1e-6
+# Scaled frequencies change no cost, so they are read where the executor computes them.
+_SCALED = ("llama", "mistral", "qwen2", "qwen3")
 _GATED_ACTIVATIONS = ("silu", "swish")
+_GPT2_ACTIVATIONS = {
+    "gelu_new": "",
+    "gelu_pytorch_tanh": "",
+    "gelu_fast": "",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+}
 _GEMMA_ACTIVATIONS = ("gelu_pytorch_tanh", "gelu")  # "gelu" in files of Gemma 1 means the former
 
 
@@ -61,6 +71,15 @@ def _gpt2(read: ConfigReader, name: str) -> ModelSpec:
         )
     if read.flag("add_cross_attention", False):
         raise SpecError(f"{read.where}: 'add_cross_attention' is true", allowed="decoder-only models")
+    for field, usual in (("scale_attn_weights", True), ("scale_attn_by_inverse_layer_idx", False)):
+        if read.flag(field, usual) is not usual:
+            raise SpecError(f"{read.where}: field {field!r} is {not usual}", allowed=str(usual).lower())
+    activation = read.config.get("activation_function") or "gelu_new"
+    if activation not in _GPT2_ACTIVATIONS:
+        raise SpecError(
+            f"{read.where}: field 'activation_function' is {activation!r}",
+            allowed=", ".join(_GPT2_ACTIVATIONS),
+        )
     return ModelSpec(
         name=name,
         architecture="gpt2",
@@ -77,6 +96,7 @@ def _gpt2(read: ConfigReader, name: str) -> ModelSpec:
         has_output_bias=True,
         has_mlp_bias=True,
         norm_epsilon=read.number("layer_norm_epsilon", _EPSILONS["gpt2"]),
+        activation=_GPT2_ACTIVATIONS[activation],
         source=read.where,
     )
 
@@ -101,6 +121,8 @@ def _decoder(read: ConfigReader, architecture: Architecture, name: str) -> Model
         "norm_epsilon": read.number("rms_norm_eps", _EPSILONS.get(architecture, EPSILON)),
         "rope_theta": _rope_theta(read, _ROPE_THETAS.get(architecture, ROPE_THETA)),
     }
+    if architecture in _SCALED:
+        fields |= rotary_fields(read)
     fields |= family_fields(read, architecture, fields["num_layers"])
     return ModelSpec(name=name, architecture=architecture, source=read.where, **fields)
 
@@ -139,7 +161,7 @@ def _head_dim(read: ConfigReader, architecture: Architecture, num_heads: int) ->
 
 def _rope_theta(read: ConfigReader, default: float) -> float:
     """`rope_theta`, since transformers 5 inside `rope_parameters`; of Gemma 3 that of full attention."""
-    parameters = read.config.get("rope_parameters")
+    parameters = read.config.get("rope_scaling") or read.config.get("rope_parameters")
     if isinstance(parameters, Mapping) and isinstance(parameters.get("full_attention"), Mapping):
         parameters = parameters["full_attention"]
     if isinstance(parameters, Mapping) and "rope_theta" in parameters:

@@ -13,7 +13,7 @@ from meshwright.specs.config_reader import ConfigReader
 from meshwright.specs.error import SpecError
 
 Fields = dict[str, Any]
-SLIDING = "sliding_attention"  # in `layer_types`; the other kind is "full_attention"
+SLIDING, FULL = "sliding_attention", "full_attention"  # in `layer_types`
 MISTRAL_WINDOW = GEMMA_WINDOW = QWEN_WINDOW = 4096
 QWEN_WINDOW_LAYERS = 28
 GPT_OSS_WINDOW = 128
@@ -35,11 +35,20 @@ def _llama(read: ConfigReader, num_layers: int) -> Fields:
 
 
 def _qwen2(read: ConfigReader, num_layers: int) -> Fields:
-    return {"has_qkv_bias": True, "has_output_bias": False}
+    return {"has_qkv_bias": True, "has_output_bias": False, **_qwen_window(read, num_layers)}
 
 
 def _qwen3(read: ConfigReader, num_layers: int) -> Fields:
-    return {}
+    return _qwen_window(read, num_layers)
+
+
+def _qwen_window(read: ConfigReader, num_layers: int) -> Fields:
+    """With windows, the blocks from `max_window_layers` have one."""
+    if not read.flag("use_sliding_window", False):
+        return {}
+    first = read.whole("max_window_layers", QWEN_WINDOW_LAYERS)
+    sliding = _sliding_layers(read, num_layers, tuple(range(min(first, num_layers), num_layers)))
+    return _window(read, sliding, QWEN_WINDOW)
 
 
 def _mistral(read: ConfigReader, num_layers: int) -> Fields:
@@ -190,6 +199,8 @@ def _sliding_layers(read: ConfigReader, num_layers: int, default: tuple[int, ...
             f"{read.where}: field 'layer_types' is {kinds!r}",
             allowed=f"a list of {num_layers} kinds of attention",
         )
+    if not set(kinds) <= {SLIDING, FULL}:
+        raise SpecError(f"{read.where}: field 'layer_types' has {kinds!r}", allowed=f"{FULL}, {SLIDING}")
     return tuple(block for block, kind in enumerate(kinds) if kind == SLIDING)
 
 

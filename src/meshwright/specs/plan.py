@@ -223,20 +223,14 @@ class Plan:
 
     def check_executable(self) -> None:
         """Raise PlanError where the plan asks for what `executor` has no handlers for; it is simulated only."""
-        missing = [
-            f"{name}={value}"
-            for name, value in (("tp", self.tp), ("cp", self.cp), ("ep", self.ep))
-            if value > 1
-        ]
-        defaults = {
-            "sharding": "none", "float8": "", "vocabulary": "ends", "attention": "flash",
-            "reduction_dtype": self.dtype, "master_dtype": self.dtype,
-        }  # fmt: skip
+        missing = [f"{name}={value}" for name, value in (("cp", self.cp), ("ep", self.ep)) if value > 1]
+        defaults = {"float8": "", "attention": "flash"}
         missing += [
-            f"{name}={getattr(self, name)}"
-            for name, value in defaults.items()
-            if getattr(self, name) not in ("", value)
+            f"{name}={getattr(self, name)}" for name, value in defaults.items() if getattr(self, name) != value
         ]
+        missing += self._missing_with_vocabulary()
+        if self.tp > 1 and any(each.name == "connect_stages" for each in self.passes):
+            missing.append(f"tp={self.tp} with connect_stages")
         if self.recompute not in ("none", "full"):
             missing.append(f"recompute={self.recompute}")
         # its R runs a stage's whole forward again
@@ -245,9 +239,18 @@ class Plan:
         if missing:
             raise PlanError(
                 f"the executor does not run {', '.join(missing)}",
-                allowed="pp and dp, recompute none or full (of all blocks), one number format, nothing sharded",
+                allowed="pp, dp and tp, any sharding, recompute none or full (of all blocks), 16, 32 or 64 bits",
                 next="simulate it, or change the plan",
             )
+
+    def _missing_with_vocabulary(self) -> list[str]:
+        """What `executor` does not run with a vocabulary that is split over the pipeline."""
+        if self.vocabulary == "ends" or self.pp == 1:
+            return []
+        if self.vocabulary == "interlaced" and self.schedule != "1f1b":
+            return [f"vocabulary=interlaced with schedule={self.schedule}"]
+        inside = [f"{name}={value}" for name, value in (("tp", self.tp), ("cp", self.cp)) if value > 1]
+        return [f"vocabulary={self.vocabulary} with {' and '.join(inside)}"] if inside else []
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as TOML. Raises PlanError where the file cannot be written."""

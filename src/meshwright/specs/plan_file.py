@@ -165,6 +165,8 @@ def _check_type(table: TomlTable, name: str, declared: str) -> None:
         table.integer(name)
     elif declared == "bool":
         table.flag(name)
+    elif declared.startswith("tuple[str"):
+        table.items(name)
     elif declared.startswith("tuple"):
         table.integers(name)
     elif declared == "float":

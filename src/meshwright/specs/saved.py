@@ -7,6 +7,7 @@ tensor-parallel group. Parameters and what lives only inside one operation are n
 
 from __future__ import annotations
 
+from meshwright.specs.adaptation import backward_layers, lora_parameters, trains, trains_table
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.model import ModelSpec
@@ -54,6 +55,7 @@ def saved_bytes_per_token(
     """
     if recompute == "full":
         return TOKEN_BYTES if layers.has_embedding else boundary_bytes_per_token(model, dtype)
+    layers = backward_layers(model, layers)
     kept: list[SavedTensor] = []
     for block, count in model.block_kinds(layers.first_block, layers.num_blocks):
         kept += list(block_saved(model, dtype, block)) * count
@@ -73,6 +75,7 @@ def stage_saved_bytes(
     live from the end of F to the begin of the backward behind it, and are counted as the moment of the loss.
     `sequence_length` counts the keys of one query, where scores are kept.
     """
+    layers = backward_layers(model, layers)
     total = 0.0
     for block, count in model.block_kinds(layers.first_block, layers.num_blocks):
         kept = context_saved(model, context, block, sequence_length)
@@ -121,7 +124,9 @@ def _input_elements(model: ModelSpec, block: int) -> int:
 
 
 def _gradient_elements(model: ModelSpec, block: int) -> int:
-    """Output gradients of a block's projections and norms."""
+    """Output gradients of a block's projections and norms, of those that train."""
+    if model.is_adapted:
+        return _adapted_gradient_elements(model, block)
     hidden, num_norms = model.hidden_size, 4 if model.has_post_norms else 2
     width = 2 if model.has_gated_mlp else 1
     elements = num_norms * hidden + hidden  # the norms', the output projection's
@@ -142,14 +147,28 @@ def _gradient_elements(model: ModelSpec, block: int) -> int:
     return elements
 
 
+def _adapted_gradient_elements(model: ModelSpec, block: int) -> int:
+    """Of what trains, and of both factors of the additions."""
+    hidden, width = model.hidden_size, 2 if model.has_gated_mlp else 1
+    widths = dict.fromkeys(("attention_norm", "mlp_norm", "attention_output", "down"), hidden)
+    widths |= {"qkv": model.qkv_size, "gate_up": width * model.intermediate_size}
+    widths |= {"query_norm": model.query_size, "key_norm": model.key_size}
+    modules = {name.split(".")[0] for name in model.block_kind(block).trained or ()}
+    additions = sum(model.lora_rank + widths[target] for target in model.lora_targets)
+    return sum(widths[module] for module in modules) + additions
+
+
 def pending_gradient_bytes_per_token(model: ModelSpec, layers: StageLayers, dtype: str = "float32") -> int:
     """The part of `pending_bytes_per_token` that I makes: output gradients. The inputs are among the saved tensors."""
+    layers = backward_layers(model, layers)
     kinds = model.block_kinds(layers.first_block, layers.num_blocks)
     elements = sum(count * _gradient_elements(model, block) for block, count in kinds)
     if layers.has_head:
-        elements += model.hidden_size + model.vocabulary_size
+        elements += model.hidden_size * trains(model, "final_norm.weight")
+        elements += model.vocabulary_size * trains_table(model, of_head=True)
     if layers.has_embedding:
-        elements += (2 if model.has_learned_positions else 1) * model.hidden_size
+        elements += model.hidden_size * trains_table(model, of_head=False)
+        elements += model.hidden_size * (model.has_learned_positions and trains(model, "positions.weight"))
     return elements * dtype_bytes(dtype)
 
 
@@ -162,6 +181,7 @@ def num_stage_parameters(model: ModelSpec, layers: StageLayers) -> int:
     """Parameters a stage holds; a table tied between two stages is on both, on one stage it counts once."""
     kinds = model.block_kinds(layers.first_block, layers.num_blocks)
     total = sum(count * model.num_block_parameters(block) for block, count in kinds)
+    total += layers.num_blocks * sum(parameter.num_elements for parameter in lora_parameters(model, 0))
     if layers.has_embedding:
         total += model.num_embedding_parameters
     if layers.has_head:

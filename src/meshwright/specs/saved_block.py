@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from meshwright.specs.adaptation import trains_table
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.expert_operator import INDEX_BYTES
 from meshwright.specs.model import ModelSpec
@@ -21,6 +22,15 @@ FLOAT8_BYTES = 1
 # Who divides a tensor: "rows" sequence parallelism; "inner", "heads", "keys" tensor parallelism (keys: at least one
 # head a device); "experts" the experts' own; "whole" nobody.
 Division = Literal["rows", "inner", "heads", "keys", "experts", "whole"]
+
+
+# The module whose weight gradient reads a tensor, where nothing else does.
+INPUT_OF = {
+    "first norm's output": "qkv",
+    "attention output": "attention_output",
+    "second norm's output": "gate_up",
+    "activation output": "down",
+}
 
 
 class SavedTensor(NamedTuple):
@@ -98,6 +108,8 @@ def context_saved(
     if context.recompute == "selective_op":
         return _kept_results(model, context, block)
     kept = [*block_saved(model, context.dtype, block), *_core_saved(model, context, sequence_length)]
+    if context.attention != "recomputed" and not any(tensor.name == "attention output" for tensor in kept):
+        kept.append(SavedTensor("attention output", model.result_size, b, "attention", "heads"))
     if context.has_dropout:
         kept.append(SavedTensor("masks of attention and MLP", 2 * hidden, MASK_BYTES, "dropout"))
     return tuple(
@@ -204,7 +216,19 @@ def block_saved(model: ModelSpec, dtype: str = "float32", block: int = 0) -> tup
         kept.append(SavedTensor("MLP's output", hidden, b, "norm after the MLP"))
     if model.block_kind(block).has_experts:
         return (*kept, *_expert_saved(model, b))
-    return (*kept, *_mlp_saved(model, model.intermediate_size, b))
+    kept += _mlp_saved(model, model.intermediate_size, b)
+    return tuple(_adapted_saved(model, kept, block, b) if model.is_adapted else kept)
+
+
+def _adapted_saved(model: ModelSpec, kept: list[SavedTensor], block: int, b: int) -> list[SavedTensor]:
+    """Without the inputs of matrices that neither train nor have an addition; with what the additions keep."""
+    trained = model.block_kind(block).trained or ()
+    read = {*model.lora_targets, *(name.split(".")[0] for name in trained)}
+    used = [tensor for tensor in kept if tensor.name not in INPUT_OF or INPUT_OF[tensor.name] in read]
+    return used + [
+        SavedTensor(f"{target} narrowed", model.lora_rank, b, "weight gradient of what widens it")
+        for target in model.lora_targets
+    ]
 
 
 def _mlp_saved(
@@ -257,6 +281,7 @@ def _expert_saved(model: ModelSpec, b: int) -> list[SavedTensor]:
 def head_saved(model: ModelSpec, dtype: str = "float32") -> tuple[SavedTensor, ...]:
     """What final norm, vocabulary head and loss keep: the logits' log-probabilities are the large one."""
     b = dtype_bytes(dtype)
+    output = SavedTensor("norm's output", model.hidden_size, b, "vocabulary weight gradient")
     capped = (
         (SavedTensor("tanh of logits", model.vocabulary_size, b, "cap"),) if model.final_logit_cap else ()
     )
@@ -264,7 +289,7 @@ def head_saved(model: ModelSpec, dtype: str = "float32") -> tuple[SavedTensor, .
         *capped,
         SavedTensor("input", model.hidden_size, b, "final norm"),
         SavedTensor("norm statistics", 2 if model.is_gpt2 else 1, b, "final norm"),
-        SavedTensor("norm's output", model.hidden_size, b, "vocabulary weight gradient"),
+        *((output,) if trains_table(model, of_head=True) else ()),
         SavedTensor("log-probabilities", model.vocabulary_size, b, "loss"),
         SavedTensor("targets", 1, TOKEN_BYTES, "loss", "whole"),
     )

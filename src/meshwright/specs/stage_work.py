@@ -11,6 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from meshwright.specs.adaptation import LORA_TARGETS, backward_layers, trains, trains_table
+from meshwright.specs.adapted_operator import (
+    addition_forward,
+    addition_input,
+    addition_weight,
+    trained_operators,
+)
 from meshwright.specs.block_kind import BlockKind
 from meshwright.specs.error import UnknownNameError
 from meshwright.specs.expert_operator import mlp_forward, mlp_input, mlp_weight
@@ -53,6 +60,8 @@ def stage_operators(
     B is I and W together. R builds a stage's saved tensors again and is F. Raises UnknownNameError and
     SpecError (a tensor-parallel degree that does not divide the model).
     """
+    if name in ("B", "I", "W"):
+        layers = backward_layers(model, layers)
     embedding = embedding_operators(model, name, shape) if layers.has_embedding else ()
     kinds = model.block_kinds(layers.first_block, layers.num_blocks)
     blocks = [each for i, count in kinds for each in repeated(block_operators(model, name, shape, i), count)]
@@ -151,14 +160,18 @@ def _block_forward(kind: BlockKind, model: ModelSpec, shape: MicrobatchShape) ->
     return (
         norm,
         *(projection.forward(shape) for projection in projections),
+        *addition_forward(model, "qkv", shape),
         *(norm_forward(*inner, shape) for inner in attention_norms(model, local, shape.num_tokens)),
         head_layout(model, local, shape),
         *attention_forward(model, local, shape, kind.window),
         output.forward(shape),
+        *addition_forward(model, "attention_output", shape),
         *after,
         residual_add("residual", shape, hidden),
         norm,
         *mlp_forward(model, kind.has_experts, local, shape),
+        *addition_forward(model, "gate_up", shape),
+        *addition_forward(model, "down", shape),
         *after,
         residual_add("residual", shape, hidden),
     )
@@ -176,14 +189,18 @@ def _block_input(kind: BlockKind, model: ModelSpec, shape: MicrobatchShape) -> t
     add = residual_add("residual gradient", shape, hidden)
     return (
         *after,
+        *addition_input(model, "down", shape),
+        *addition_input(model, "gate_up", shape),
         *mlp_input(model, kind.has_experts, local, shape),
         norm,
         add,
         *after,
+        *addition_input(model, "attention_output", shape),
         output.input_gradient(shape),
         *attention_backward(model, local, shape, kind.window),
         head_layout(model, local, shape),
         *(norm_backward(*inner, shape) for inner in attention_norms(model, local, shape.num_tokens)),
+        *addition_input(model, "qkv", shape),
         *(projection.input_gradient(shape) for projection in projections),
         *((add,) if model.has_latent_attention else ()),
         norm,
@@ -195,12 +212,16 @@ def _block_weight(kind: BlockKind, model: ModelSpec, shape: MicrobatchShape) -> 
     local = local_sizes(model, shape.tp, shape.expert_tp)
     norm = norm_weight("norm", shape.num_rows, model.hidden_size, shape)
     linears = attention_linears(model, local)
-    return (
+    found = (
         *((norm, norm, norm, norm) if model.has_post_norms else (norm, norm)),
         *(norm_weight(*inner, shape) for inner in attention_norms(model, local, shape.num_tokens)),
         *(operator for linear in linears for operator in linear.weight_gradient(shape)),
         *mlp_weight(model, kind.has_experts, local, shape),
     )
+    if kind.trained is None:
+        return found
+    additions = (each for target in LORA_TARGETS for each in addition_weight(model, target, shape))
+    return (*trained_operators(kind.trained, found), *additions)
 
 
 def _embedding_dims(model: ModelSpec, shape: MicrobatchShape) -> tuple[int, int, int]:
@@ -224,10 +245,11 @@ def _embedding_weight(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operato
     scatter = Operator("embedding", work, size_bytes, dims, phase="backward", label="scatter")
     if model.is_gemma:
         return (_scaled(model, shape), scatter)
-    if not model.has_learned_positions:
-        return (scatter,)
+    own = (scatter,) if trains_table(model, of_head=False) else ()
+    if not (model.has_learned_positions and trains(model, "positions.weight")):
+        return own
     positions = Operator("elementwise", work, work * shape.element_bytes, dims[:2], label="positions db")
-    return (scatter, positions)
+    return (*own, positions)
 
 
 def _scaled(model: ModelSpec, shape: MicrobatchShape) -> Operator:
@@ -275,4 +297,6 @@ def _head_input(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...
 
 def _head_weight(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
     norm = norm_weight("final norm", shape.num_rows, model.hidden_size, shape)
-    return (norm, *_head_linear(model, shape).weight_gradient(shape))
+    table = _head_linear(model, shape).weight_gradient(shape) if trains_table(model, of_head=True) else ()
+    has_norm = any(trains(model, f"final_norm.{part}") for part in ("weight", "bias"))
+    return (norm, *table) if has_norm else table

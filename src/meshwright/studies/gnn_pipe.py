@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -38,8 +40,12 @@ from meshwright.systems.pipeline.graph_network import GraphNetwork
 
 NUM_PROCESSES, NUM_CHUNKS = 2, 8  # four chunks a stage
 NUM_EPOCHS, NUM_SEEDS = 100, 5
+NUM_POOLS = 2  # a job keeps one core busy, its two processes wait for each other and for the next job
 WIDTH = 16  # of the hidden layers, as Kipf and Welling have it on these graphs (arXiv 1609.02907)
-GRAPHS = "MESHWRIGHT_GRAPHS"  # the environment variable that names the folder of graphs
+GRAPHS = (
+    "MESHWRIGHT_GRAPHS"  # the environment variable that names the folder of graphs where no argument does
+)
+ARCHIVE = "NAME.npz with edges, features (x), labels (y), train and test"
 KEPT = ("parameter", "optimizer_state", EMBEDDING.name, OBSERVED.name)
 # A generated graph: communities on a ring, features around a mean of the class, with these numbers a node.
 NUM_CLASSES, NUM_FEATURES, EDGES_A_NODE, NEAR = 4, 12, 3, 40
@@ -158,21 +164,20 @@ def accuracy(
     return float((output.argmax(1).numpy()[chosen] == graph.labels[chosen]).mean())
 
 
-def named_graph(name: str) -> Graph:
-    """A graph by file, or by name in the folder that the environment variable MESHWRIGHT_GRAPHS names.
+def named_graph(name: str, data: Path | None = None) -> Graph:
+    """A graph from the folder `data`, or without one from that which the environment variable MESHWRIGHT_GRAPHS names.
 
     Raises:
-        ExecutionError: no such file, or no such variable; the package has no data of others.
+        ExecutionError: no folder was named, or the graph is not in it; the package has no data of others.
     """
-    path = Path(name)
-    if not path.suffix:
-        path = Path(os.environ.get(GRAPHS, "")) / f"{name}.npz"
-    if (not Path(name).suffix and GRAPHS not in os.environ) or not path.is_file():
+    folder = data or (Path(os.environ[GRAPHS]) if os.environ.get(GRAPHS) else None)
+    if folder is None or not (folder / f"{name}.npz").is_file():
         raise ExecutionError(
-            f"the graph {name!r} is not here", allowed=f"{name}.npz in the folder that {GRAPHS} names",
-            next=f"set {GRAPHS} to a folder with edges, features (x), labels (y), train and test of it",
-        )  # fmt: skip
-    return read_graph(path)
+            f"the graph {name!r} is not here" if folder is None else f"there is no {name}.npz in {folder}",
+            allowed=f"{ARCHIVE}, for each graph of the claims",
+            next=f"meshwright reproduce gnn_pipe --data FOLDER, with {name}.npz in it",
+        )
+    return read_graph(folder / f"{name}.npz")
 
 
 def generated_graph(num_nodes: int, seed: int = 0) -> Graph:
@@ -234,24 +239,40 @@ def frozen_difference(
     return max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(found, whole, strict=True))
 
 
-def accuracy_differences(
-    graph: Graph, num_layers: int, pool: Pool, num_seeds: int = NUM_SEEDS, num_epochs: int = NUM_EPOCHS
-) -> list[tuple[float, float]]:
-    """For every seed the test accuracy of training in chunks and of training on the whole graph."""
+def accuracy_difference(
+    graph: Graph, num_layers: int, pool: Pool, seed: int = 0, num_epochs: int = NUM_EPOCHS
+) -> tuple[float, float]:
+    """The test accuracy of training in chunks, and of training on the whole graph."""
     chunked, network = cut_graph(graph, NUM_CHUNKS), network_of(graph, num_layers)
-    found = []
-    for seed in range(num_seeds):
-        training = GraphTraining(network, seed)
-        weights = train_in_chunks(chunked, training, num_epochs, pool).weights()
-        whole, _ = train_whole(chunked, training, num_epochs)
-        found.append((accuracy(chunked, network, weights), accuracy(chunked, network, whole)))
-    return found
+    training = GraphTraining(network, seed)
+    weights = train_in_chunks(chunked, training, num_epochs, pool).weights()
+    whole, _ = train_whole(chunked, training, num_epochs)
+    return accuracy(chunked, network, weights), accuracy(chunked, network, whole)
 
 
-def accuracy_excess(graph: str, num_layers: int) -> float:
-    """By how many points the mean difference is beyond its standard error; 0 within."""
-    with Pool(NUM_PROCESSES) as pool:
-        return excess_points(accuracy_differences(named_graph(graph), num_layers, pool))
+def accuracy_excess(graph: str, num_layers: int, data: Path | None = None) -> float:
+    """By how many points the mean difference is beyond its standard error; 0 within. `data`: as of `named_graph`.
+
+    An epoch is a short job, most of it waiting, so pools take seeds side by side.
+    """
+    found = named_graph(graph, data)
+    idle: SimpleQueue[Pool] = SimpleQueue()
+
+    def trained(seed: int) -> tuple[float, float]:
+        pool = idle.get()
+        try:
+            return accuracy_difference(found, num_layers, pool, seed)
+        finally:
+            idle.put(pool)
+
+    threads = ThreadPoolExecutor(NUM_POOLS)
+    try:
+        with ExitStack() as pools:  # left first: workers that are gone end the threads that wait for them
+            for _ in range(NUM_POOLS):
+                idle.put(pools.enter_context(Pool(NUM_PROCESSES)))
+            return excess_points(list(threads.map(trained, range(NUM_SEEDS))))
+    finally:
+        threads.shutdown(cancel_futures=True)
 
 
 def excess_points(pairs: list[tuple[float, float]]) -> float:

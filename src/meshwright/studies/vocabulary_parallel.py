@@ -16,7 +16,7 @@ from torch import Tensor
 from meshwright.executor.gather import JobResult
 from meshwright.executor.handler import ValueName
 from meshwright.executor.job import Job
-from meshwright.executor.models.decoder import EMBEDDING_WEIGHT, HEAD_WEIGHT, build_model
+from meshwright.executor.models.decoder import build_model
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.pool import Pool
 from meshwright.executor.training import RANDOM, RandomTokens, Training
@@ -118,22 +118,10 @@ def dense(model: ModelSpec = MODEL, num_replicas: int = 1) -> Dense:
     return Dense(total, tuple(inputs), found)
 
 
-def whole_tables(gradients: Mapping[str, Tensor], model: ModelSpec = MODEL) -> dict[str, Tensor]:
-    """Gradients by name with the shards of each table one behind the other, less their padding."""
-    found = dict(gradients)
-    for table in (EMBEDDING_WEIGHT, HEAD_WEIGHT):
-        parts = sorted(
-            (int(name.rsplit(".", 1)[1]), name) for name in gradients if name.startswith(f"{table}.")
-        )
-        if parts:
-            found[table] = torch.cat([found.pop(name) for _, name in parts])[: model.vocabulary_size]
-    return found
-
-
 def differences(layout: Layout, pool: Pool) -> dict[str, float]:
     """Largest |split - dense| over the largest |dense|: of the loss, of dX, of all weights' gradients (dW)."""
     result, wanted = run(layout, pool), dense(layout.model, layout.num_replicas)
-    ours = whole_tables(result.gradients[0], layout.model)
+    ours = result.gradients[0]
     assert ours.keys() == wanted.gradients.keys(), "both have every parameter once"
     last = program(layout).tables.paths[0][-1].device * layout.num_replicas
     inputs = [
@@ -157,7 +145,7 @@ def _all_differences() -> Mapping[tuple[str, str], float]:
     with Pool(NUM_PROCESSES) as pool:
         found = {
             (algorithm, what): value
-            for algorithm in ("one_barrier", "two_barriers")
+            for algorithm in ("one_barrier", "two_barriers", "interlaced")
             for what, value in differences(Layout(algorithm), pool).items()
         }
     return found

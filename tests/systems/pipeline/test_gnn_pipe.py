@@ -11,7 +11,7 @@ from meshwright.ir.text import from_text, to_text
 from meshwright.ir.verify import verify
 from meshwright.specs.error import SpecError
 from meshwright.systems.pipeline import gnn_pipe
-from meshwright.systems.pipeline.graph_chunk import Chunks
+from meshwright.systems.pipeline.graph_chunk import ChunkedGraph, Chunks, even_offsets
 from meshwright.systems.pipeline.graph_network import GraphNetwork
 
 NETWORK = GraphNetwork(4, 8, 20, 3)
@@ -34,6 +34,17 @@ def test_the_card_has_claims_that_can_fail() -> None:
     assert sum(claim.is_evidence for claim in card.claims) == 6
     own = [claim for claim in card.claims if ":" not in claim.by]
     assert own and all(claim.judge(getattr(gnn_pipe, claim.by)(**claim.arguments)).passed for claim in own)
+
+
+def test_the_hybrid_lies_between_graph_parallelism_and_the_pipeline() -> None:
+    """Ends are those of the two, whatever the graph; in between one border of a group pair is 2 |V| h."""
+    network, graph = GraphNetwork(8, 16, 16, 16), gnn_pipe.ring_graph(600, 20)
+    whole, halves = (ChunkedGraph(graph, even_offsets(600, parts)) for parts in (1, 2))
+    pipeline = gnn_pipe.num_sent_bytes(gnn_pipe.gnn_pipe(network, Chunks.of(whole), 4))
+    assert gnn_pipe.num_hybrid_bytes(whole, network, 4) == pipeline
+    assert gnn_pipe.num_hybrid_bytes(halves, network, 1) == gnn_pipe.num_halo_bytes(halves, network)
+    # two parts of a ring: each reads 20 nodes on either side, both ways in eight layers; then one border of groups
+    assert gnn_pipe.num_hybrid_bytes(halves, network, 2) == 4 * 16 * (2 * 8 * 2 * 40 + 2 * 600)
 
 
 @pytest.mark.parametrize("num_devices", [1, 2, 4])

@@ -7,6 +7,7 @@ import pytest
 from meshwright.ir import metrics
 from meshwright.ir.verify import verify
 from meshwright.systems.pipeline import gpipe
+from meshwright.systems.pipeline.image_network import LINK_BYTES_PER_S, Stages
 
 
 @pytest.mark.parametrize("checkpoint", ["never", "except_last", "always"])
@@ -48,16 +49,20 @@ def test_memory_counts_inputs_and_one_recomputed_microbatch() -> None:
     assert gpipe.memory_ratio(2, 8, 4) == pytest.approx((4 + 0.25 + 0.25) / (4 * 0.25 + 1))
 
 
-def test_the_fitted_hop_explains_what_it_was_fitted_on() -> None:
-    hop_s = gpipe.fitted_hop_s(0.932)
-    assert gpipe.step_s(2, 1, "always", hop_s) / gpipe.step_s(8, 1, "always", hop_s) == pytest.approx(0.932)
-    assert gpipe.fitted_hop_s(2.0) == 0.0  # faster than free messages allow
-
-
 def test_the_fitted_share_is_found_again() -> None:
     speed_up = gpipe.step_s(4, 1, "always", heaviest=0.4) / gpipe.step_s(4, 4, "except_last", heaviest=0.4)
     assert gpipe.fitted_share(4, speed_up, "except_last") == pytest.approx(0.4)
     assert gpipe.fitted_share(4, 100.0, "except_last") == pytest.approx(0.25)
+
+
+def test_a_balanced_step_waits_for_its_messages() -> None:
+    """Two stages, one microbatch, by hand: F, a message, F, R, B, a message back, B beside which R has run."""
+    stages = Stages((1.0, 2.0), (LINK_BYTES_PER_S / 2,))
+    assert gpipe.balanced_step_s(stages, 1, "never") == pytest.approx(3.0 + 0.5 + 6.0 + 0.5 - 0.0)
+    assert gpipe.balanced_step_s(stages, 1, "always") == pytest.approx(1 + 0.5 + 2 + 2 + 4 + 0.5 + 2)
+    # messages of many microbatches run beside the computes of the slower stage
+    many = gpipe.balanced_step_s(stages, 64, "never")
+    assert many == pytest.approx(6.0 + (1 + 0.5 + 0.5 + 2) / 64)
 
 
 def test_a_hop_delays_and_does_not_occupy() -> None:

@@ -9,7 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from meshwright.executor.models.lora import with_addition
+from meshwright.executor.models.tensor_parallel import ColumnLinear, RowLinear, TensorParallel
 from meshwright.executor.ops.causal_attention import HeadLayout, causal_attention
+from meshwright.executor.ops.document_mask import DocumentMask
 from meshwright.executor.ops.gated_silu import gated_silu
 from meshwright.executor.ops.layer_norm import SplitLayerNorm
 from meshwright.executor.ops.linear import SplitLinear
@@ -26,49 +29,86 @@ def norm_layer(model: ModelSpec, width: int) -> nn.Module:
     return SplitRMSNorm(width, eps=model.norm_epsilon)
 
 
+def column(num_inputs: int, num_outputs: int, bias: bool, parallel: TensorParallel | None) -> nn.Linear:
+    """A linear layer that reads the residual stream; with `parallel` this device's outputs of it."""
+    if parallel is None:
+        return SplitLinear(num_inputs, num_outputs, bias=bias)
+    return ColumnLinear(num_inputs, num_outputs, bias, parallel)
+
+
+def row(num_inputs: int, num_outputs: int, bias: bool, parallel: TensorParallel | None) -> nn.Linear:
+    """A linear layer that adds to the residual stream; with `parallel` this device's inputs of it."""
+    if parallel is None:
+        return SplitLinear(num_inputs, num_outputs, bias=bias)
+    return RowLinear(num_inputs, num_outputs, bias, parallel)
+
+
 class Block(nn.Module):
     """Block number `layer` of `model`.
 
     Queries, keys and values are one matrix (`qkv`), as are gate and up (`gate_up`). Built on the current
-    default device; `build_stage` gives the parameters their values.
+    default device; `build_stage` gives the parameters their values. With `parallel` it has this device's heads and inner
+    units, and its residual stream is whole or divided by tokens.
     """
 
-    def __init__(self, model: ModelSpec, layer: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self, model: ModelSpec, layer: int, dropout: float = 0.0, parallel: TensorParallel | None = None
+    ) -> None:
         super().__init__()
-        gpt2, hidden = model.is_gpt2, model.hidden_size
+        gpt2, hidden, self.parallel = model.is_gpt2, model.hidden_size, parallel
+        degree = 1 if parallel is None else parallel.team.degree
         self.layer, self.dropout, self.is_gated = layer, dropout, model.has_gated_mlp
-        self.layout = HeadLayout(model.num_kv_heads, model.num_heads // model.num_kv_heads, model.head_dim)
+        window, group_size = model.block_kind(layer).window, model.num_heads // model.num_kv_heads
+        self.layout = HeadLayout(model.num_kv_heads // degree, group_size, model.head_dim, window)
+        self.gelu = "none" if model.activation == "gelu" else "tanh"
         self.attention_norm = norm_layer(model, hidden)
-        self.qkv = SplitLinear(hidden, model.qkv_size, bias=gpt2 or model.has_qkv_bias)
+        qkv = column(hidden, model.qkv_size // degree, gpt2 or model.has_qkv_bias, parallel)
+        self.qkv = with_addition(model, "qkv", qkv)
         has_norms = model.has_query_key_norm
         self.query_norm = norm_layer(model, model.head_dim) if has_norms else None
         self.key_norm = norm_layer(model, model.head_dim) if has_norms else None
-        self.attention_output = SplitLinear(model.query_size, hidden, bias=gpt2 or model.has_output_bias)
+        has_output_bias, has_mlp_bias = gpt2 or model.has_output_bias, gpt2 or model.has_mlp_bias
+        attention_output = row(model.query_size // degree, hidden, has_output_bias, parallel)
+        self.attention_output = with_addition(model, "attention_output", attention_output)
         self.mlp_norm = norm_layer(model, hidden)
-        inner = model.intermediate_size * (2 if self.is_gated else 1)
-        self.gate_up = SplitLinear(hidden, inner, bias=gpt2 or model.has_mlp_bias)
-        self.down = SplitLinear(model.intermediate_size, hidden, bias=gpt2 or model.has_mlp_bias)
+        inner = model.intermediate_size // degree
+        gate_up = column(hidden, inner * (2 if self.is_gated else 1), has_mlp_bias, parallel)
+        self.gate_up = with_addition(model, "gate_up", gate_up)
+        self.down = with_addition(model, "down", row(inner, hidden, has_mlp_bias, parallel))
 
-    def forward(self, x_BSE: Tensor, turn: Rotation | None, keys: SampleKeys | None = None) -> Tensor:
-        """x_BSE -> the same shape. `keys` name the draws of dropout, which is off without them."""
-        return self.mlp_part(self.attention_part(x_BSE, turn, keys), keys)
+    def forward(
+        self,
+        x_BSE: Tensor,
+        turn: Rotation | None,
+        keys: SampleKeys | None = None,
+        documents: DocumentMask | None = None,
+    ) -> Tensor:
+        """x_BSE -> the same shape. `keys` name the draws of dropout, which is off without them. With `documents` attention
+        stays within a document."""
+        return self.mlp_part(self.attention_part(x_BSE, turn, keys, documents), keys)
 
-    def attend(self, qkv: Tensor, turn: Rotation | None) -> Tensor:
+    def attend(self, qkv: Tensor, turn: Rotation | None, documents: DocumentMask | None = None) -> Tensor:
         """The attention of a fused projection: causal."""
-        return causal_attention(qkv, self.layout, turn)
+        return causal_attention(qkv, self.layout, turn, documents)
 
-    def attention_part(self, x_BSE: Tensor, turn: Rotation | None, keys: SampleKeys | None) -> Tensor:
+    def attention_part(
+        self,
+        x_BSE: Tensor,
+        turn: Rotation | None,
+        keys: SampleKeys | None,
+        documents: DocumentMask | None = None,
+    ) -> Tensor:
         """The block's first half: attention, added to its input."""
         qkv = self.qkv(self.attention_norm(x_BSE))
         if self.query_norm is not None and self.key_norm is not None:
             qkv = self._normed_heads(qkv, self.query_norm, self.key_norm)
-        attended = self.attention_output(self.attend(qkv, turn))
+        attended = self.attention_output(self.attend(qkv, turn, documents))
         return x_BSE + self._dropped(attended, keys, "attention")
 
     def mlp_part(self, x_BSE: Tensor, keys: SampleKeys | None) -> Tensor:
         """The block's second half: the MLP, added to its input."""
         inner = self.gate_up(self.mlp_norm(x_BSE))
-        inner = gated_silu(inner) if self.is_gated else F.gelu(inner, approximate="tanh")
+        inner = gated_silu(inner) if self.is_gated else F.gelu(inner, approximate=self.gelu)
         return x_BSE + self._dropped(self.down(inner), keys, "mlp")
 
     def _normed_heads(self, qkv: Tensor, query_norm: nn.Module, key_norm: nn.Module) -> Tensor:
@@ -81,4 +121,6 @@ class Block(nn.Module):
     def _dropped(self, x_BSE: Tensor, keys: SampleKeys | None, use: str) -> Tensor:
         if not self.dropout or keys is None:
             return x_BSE
-        return dropout(x_BSE, self.dropout, keys.of(self.layer, use))
+        divided = self.parallel is not None and self.parallel.divides_sequence
+        part = (self.parallel.team.number, self.parallel.team.degree) if divided and self.parallel else (0, 1)
+        return dropout(x_BSE, self.dropout, keys.of(self.layer, use), part)

@@ -14,17 +14,27 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from meshwright.executor.models.block import Block, norm_layer
-from meshwright.executor.models.initialisation import initial_value
+from meshwright.executor.models.block import Block, column, norm_layer
+from meshwright.executor.models.initialisation import ParameterSource, RandomValues
+from meshwright.executor.models.tensor_parallel import TensorParallel, VocabularyEmbedding
+from meshwright.executor.models.tensor_shard import TensorShard
+from meshwright.executor.ops.document_mask import DocumentMask
 from meshwright.executor.ops.embedding import SplitEmbedding
-from meshwright.executor.ops.linear import SplitLinear
-from meshwright.executor.ops.rotary import Rotation, rotation
+from meshwright.executor.ops.rotary import Rotation, rotation, turned_at
 from meshwright.executor.randomness import SampleKeys
+from meshwright.specs.adaptation import trains
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model import ModelSpec
 
 EMBEDDING_WEIGHT = "embedding.weight"
 HEAD_WEIGHT = "head.weight"
+
+
+def table(model: ModelSpec, parallel: TensorParallel | None) -> nn.Embedding:
+    """The embedding, or this device's rows of it."""
+    if parallel is None:
+        return SplitEmbedding(model.vocabulary_size, model.hidden_size)
+    return VocabularyEmbedding(-(-model.vocabulary_size // parallel.team.degree), model.hidden_size, parallel)
 
 
 class Stage(nn.Module):
@@ -43,31 +53,34 @@ class Stage(nn.Module):
         has_head: bool,
         dropout: float,
         has_tables: bool = True,
+        parallel: TensorParallel | None = None,
     ) -> None:
         super().__init__()
         hidden = model.hidden_size
         self.model, self.has_embedding, self.has_head = model, has_embedding, has_head
+        self.parallel = parallel
         self.is_tied = has_head and has_tables and model.has_tied_embeddings
         has_table, has_own_head = has_embedding and has_tables, has_head and has_tables
-        self.embedding = SplitEmbedding(model.vocabulary_size, hidden) if has_table else None
+        self.embedding = table(model, parallel) if has_table else None
         has_positions = has_embedding and model.has_learned_positions
         self.positions = SplitEmbedding(model.max_sequence_length, hidden) if has_positions else None
-        self.layers = nn.ModuleDict({str(layer): Block(model, layer, dropout) for layer in layers})
+        self.layers = nn.ModuleDict({str(layer): Block(model, layer, dropout, parallel) for layer in layers})
         self.final_norm = norm_layer(model, hidden) if has_head else None
-        self.head = SplitLinear(hidden, model.vocabulary_size, bias=False) if has_own_head else None
+        num_rows = -(-model.vocabulary_size // (1 if parallel is None else parallel.team.degree))
+        self.head = column(hidden, num_rows, False, parallel) if has_own_head else None
         self._rotations: dict[tuple[int, torch.dtype, torch.device], Rotation] = {}
 
-    def forward(self, x: Tensor, keys: SampleKeys | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, keys: SampleKeys | None = None, documents_BS: Tensor | None = None
+    ) -> Tensor:
         """tokens_BS (integers) with the embedding, hidden_BSE otherwise -> logits_BSV with the head, hidden_BSE
-        otherwise. `keys` name the samples for dropout; without them there is none (evaluation).
+        otherwise. `keys` name the samples for dropout; without them there is none (evaluation). documents_BS: for every
+        token of the sequence the place where its document begins; attention and positions are then a document's own.
         """
-        if self.embedding is not None:
-            x = self.embedding(x)
-        if self.positions is not None:
-            x = x + self.positions(torch.arange(x.shape[1], device=x.device))
-        turn = None if self.model.has_learned_positions else self._rotation(x)
+        documents = None if documents_BS is None else DocumentMask(documents_BS)
+        x, turn = self.begin(x, documents)
         for block in self.layers.values():
-            x = block(x, turn, keys)
+            x = block(x, turn, keys, documents)
         if self.final_norm is not None:
             x = self.final_norm(x)
         return x if self.head is None else self.head(x)
@@ -85,11 +98,34 @@ class Stage(nn.Module):
         if self.is_tied and self.head is not None:
             self.head.weight = table
 
+    def begin(self, x: Tensor, documents: DocumentMask | None = None) -> tuple[Tensor, Rotation | None]:
+        """Hidden states in front of the first block here, and how positions turn."""
+        if self.embedding is not None:
+            x = self.embedding(x)
+        if self.positions is not None:
+            places_S = self._places(x)
+            x = x + self.positions(places_S if documents is None else documents.positions_BS[:, places_S])
+        if self.model.has_learned_positions:
+            return x, None
+        turn = self._rotation(x)
+        return x, turn if documents is None else turned_at(turn, documents.positions_BS)
+
+    def _places(self, x_BSE: Tensor) -> Tensor:
+        """Places of the tokens here in their sequence."""
+        parallel, num_tokens = self.parallel, x_BSE.shape[1]
+        first = parallel.team.number * num_tokens if parallel is not None and parallel.divides_sequence else 0
+        return torch.arange(first, first + num_tokens, device=x_BSE.device)
+
     def _rotation(self, x_BSE: Tensor) -> Rotation:
         """The table for this length, made once."""
-        key = (x_BSE.shape[1], x_BSE.dtype, x_BSE.device)
+        divided = self.parallel is not None and self.parallel.divides_sequence
+        num_tokens = x_BSE.shape[1] * (self.parallel.team.degree if divided and self.parallel else 1)
+        key = (num_tokens, x_BSE.dtype, x_BSE.device)
         if key not in self._rotations:
-            self._rotations[key] = rotation(key[0], self.model.head_dim, self.model.rope_theta, *key[1:])
+            model, (length, dtype, device) = self.model, key
+            self._rotations[key] = rotation(
+                length, model.head_dim, model.rope_theta, dtype, device, model.rotary_scaling
+            )
         return self._rotations[key]
 
 
@@ -103,8 +139,11 @@ def build_stage(
     dropout: float = 0.0,
     device: torch.device | str = "cpu",
     has_tables: bool = True,
+    parallel: TensorParallel | None = None,
+    source: ParameterSource | None = None,
 ) -> Stage:
-    """The stage with blocks `layers` of `model`, its parameters at their first values.
+    """The stage with blocks `layers` of `model`, its parameters at their first values; with `parallel` this device's part.
+    The values are `source`'s, which is asked for those of this stage only; without one they are drawn by `seed`.
 
     Raises ExecutionError for layers the model does not have, SpecError for blocks that are not built here.
     """
@@ -114,18 +153,27 @@ def build_stage(
             f"a stage of layers {min(layers)} to {max(layers)}", allowed=f"0 to {model.num_layers - 1}"
         )
     with torch.device("meta"):
-        stage = Stage(model, layers, has_embedding, has_head, dropout, has_tables)
-    fill_parameters(stage, model.num_layers, seed, dtype, device)
+        stage = Stage(model, layers, has_embedding, has_head, dropout, has_tables, parallel)
+    fill_parameters(stage, model.num_layers, seed, dtype, device, source)
     return stage
 
 
 def fill_parameters(
-    stage: Stage, num_layers: int, seed: int, dtype: torch.dtype, device: torch.device | str
+    stage: Stage,
+    num_layers: int,
+    seed: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    source: ParameterSource | None = None,
 ) -> None:
     """Give the parameters of a stage of a model of `num_layers` layers their first values; a table is one parameter."""
-    for name, module, attribute, shape in _parameter_slots(stage):
-        value = initial_value(stage.global_name(name), shape, num_layers, seed, dtype).to(device)
-        setattr(module, attribute, nn.Parameter(value))
+    shard = TensorShard(stage.model) if stage.parallel is None else stage.parallel.shard
+    values = RandomValues(num_layers, seed) if source is None else source
+    for slot, module, attribute, shape in _parameter_slots(stage):
+        name = stage.global_name(slot)
+        whole = values.value(name, shard.whole_shape(name, shape), dtype)
+        value = shard.local(name, whole).to(device)
+        setattr(module, attribute, nn.Parameter(value, requires_grad=trains(stage.model, name)))
     if stage.embedding is not None:
         stage.use_table(stage.embedding.get_parameter("weight"))
 

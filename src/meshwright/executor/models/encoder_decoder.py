@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from meshwright.executor.models.block import Block, norm_layer
 from meshwright.executor.models.decoder import EMBEDDING_WEIGHT, Stage, fill_parameters
+from meshwright.executor.ops.document_mask import DocumentMask
 from meshwright.executor.ops.embedding import SplitEmbedding
 from meshwright.executor.ops.full_attention import cross_attention, full_attention
 from meshwright.executor.ops.linear import SplitLinear
@@ -30,8 +31,8 @@ TARGET_EMBEDDING_WEIGHT = "target_embedding.weight"
 class EncoderBlock(Block):
     """A block whose tokens see each other."""
 
-    def attend(self, qkv: Tensor, turn: Rotation | None) -> Tensor:
-        """Attention without a mask."""
+    def attend(self, qkv: Tensor, turn: Rotation | None, documents: DocumentMask | None = None) -> Tensor:
+        """Attention without a mask; documents are refused where data and training meet (`Training.batches`)."""
         return full_attention(qkv, self.layout, turn)
 
 

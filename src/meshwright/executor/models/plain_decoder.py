@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from meshwright.executor.ops.rotary import frequencies
 from meshwright.specs.model import ModelSpec
 
 
@@ -26,13 +27,20 @@ def _turned(x_BHSD: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
     return torch.stack((even * cos_SP - odd * sin_SP, even * sin_SP + odd * cos_SP), -1).flatten(-2)
 
 
+def _window_mask(query_BHSD: Tensor, window: int) -> Tensor:
+    """True where a query (row) sees a key: itself and the `window` - 1 before it."""
+    num_tokens = query_BHSD.shape[2]
+    ones_SS = torch.ones(num_tokens, num_tokens, dtype=torch.bool, device=query_BHSD.device)
+    return ones_SS.tril().triu(1 - window)
+
+
 class PlainBlock(nn.Module):
     """A pre-norm block: attention and MLP."""
 
-    def __init__(self, model: ModelSpec) -> None:
+    def __init__(self, model: ModelSpec, window: int = 0) -> None:
         super().__init__()
         gpt2, hidden = model.is_gpt2, model.hidden_size
-        self.model = model
+        self.model, self.window = model, window
         self.attention_norm = _norm(model, hidden)
         self.qkv = nn.Linear(hidden, model.qkv_size, bias=gpt2 or model.has_qkv_bias)
         if model.has_query_key_norm:
@@ -52,7 +60,7 @@ class PlainBlock(nn.Module):
             gate, up = inner.chunk(2, -1)
             inner = F.silu(gate) * up
         else:
-            inner = F.gelu(inner, approximate="tanh")
+            inner = F.gelu(inner, approximate="none" if self.model.activation == "gelu" else "tanh")
         out_BSE: Tensor = x_BSE + self.down(inner)
         return out_BSE
 
@@ -68,7 +76,10 @@ class PlainBlock(nn.Module):
         if not model.has_learned_positions:
             query, key = _turned(query, cos_SP, sin_SP), _turned(key, cos_SP, sin_SP)
         is_grouped = model.num_kv_heads != model.num_heads
-        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=is_grouped)
+        seen_SS = _window_mask(query, self.window) if self.window else None
+        out = F.scaled_dot_product_attention(
+            query, key, value, seen_SS, is_causal=seen_SS is None, enable_gqa=is_grouped
+        )
         return out.transpose(1, 2).flatten(2)
 
 
@@ -85,14 +96,15 @@ class PlainDecoder(nn.Module):
         has_positions = has_embedding and model.has_learned_positions
         self.positions = nn.Embedding(model.max_sequence_length, hidden) if has_positions else None
         chosen = range(model.num_layers) if layers is None else layers
-        self.layers = nn.ModuleDict({str(layer): PlainBlock(model) for layer in chosen})
+        self.layers = nn.ModuleDict(
+            {str(layer): PlainBlock(model, model.block_kind(layer).window) for layer in chosen}
+        )
         self.final_norm = _norm(model, hidden) if has_head else None
         self.head = nn.Linear(hidden, model.vocabulary_size, bias=False) if has_head else None
         if model.has_tied_embeddings and self.embedding is not None and self.head is not None:
             self.head.weight = self.embedding.weight
-        pairs = torch.arange(0, model.head_dim, 2, dtype=torch.float64)
         positions = torch.arange(model.max_sequence_length, dtype=torch.float64)
-        angles = torch.outer(positions, model.rope_theta ** (-pairs / model.head_dim))
+        angles = torch.outer(positions, frequencies(model.head_dim, model.rope_theta, model.rotary_scaling))
         self.register_buffer("cos", angles.cos().to(torch.get_default_dtype()), persistent=False)
         self.register_buffer("sin", angles.sin().to(torch.get_default_dtype()), persistent=False)
 

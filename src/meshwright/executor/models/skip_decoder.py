@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from meshwright.executor.models.decoder import Stage, fill_parameters
+from meshwright.executor.ops.document_mask import DocumentMask
 from meshwright.executor.ops.linear import SplitLinear
 from meshwright.executor.randomness import SampleKeys
 from meshwright.lowering.stage_edge import LayerEdge
@@ -51,19 +52,20 @@ class SkipStage(Stage):
         )
 
     def with_edges(
-        self, x: Tensor, keys: SampleKeys | None, received: Sequence[Tensor]
+        self,
+        x: Tensor,
+        keys: SampleKeys | None,
+        received: Sequence[Tensor],
+        documents_BS: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """As `forward`, with the outputs of the layers `received`; returns also those of the layers `given`."""
-        if self.embedding is not None:
-            x = self.embedding(x)
-        if self.positions is not None:
-            x = x + self.positions(torch.arange(x.shape[1], device=x.device))
-        turn = None if self.model.has_learned_positions else self._rotation(x)
+        documents = None if documents_BS is None else DocumentMask(documents_BS)
+        x, turn = self.begin(x, documents)
         outputs = dict(zip(self.received, received, strict=True))
         for layer, block in ((int(name), block) for name, block in self.layers.items()):
             if self.sources[layer]:
                 x = self.joins[str(layer)](torch.cat([x, *(outputs[s] for s in self.sources[layer])], -1))
-            x = block(x, turn, keys)
+            x = block(x, turn, keys, documents)
             if layer in self.kept:
                 outputs[layer] = x
         given = tuple(outputs[layer] for layer in self.given)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from meshwright.executor.inner_team import InnerTeam
 from meshwright.executor.models.tensor_shard import TensorShard
 from meshwright.executor.ops.linear import accumulate_linear
+from meshwright.executor.ops.token_cross_entropy import IGNORED_TARGET
 from meshwright.executor.ops.weight_gradient_queue import (
     WeightGradientQueue,
     accumulate_into,
@@ -152,7 +153,11 @@ class VocabularyEmbedding(nn.Embedding):
 class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, tokens_BS: Tensor, weight_VE: Tensor, parallel: TensorParallel, queue: WeightGradientQueue | None
+        ctx: Any,
+        tokens_BS: Tensor,
+        weight_VE: Tensor,
+        parallel: TensorParallel,
+        queue: WeightGradientQueue | None,
     ) -> Tensor:
         is_here_BS, place_BS = _places(tokens_BS, parallel.shard)
         ctx.save_for_backward(is_here_BS, place_BS)
@@ -183,7 +188,7 @@ def split_cross_entropy(
     logits_BSV: Tensor, targets_BS: Tensor, weight: float, parallel: TensorParallel
 ) -> Tensor:
     """Sum over tokens of -log p(target) in nats, times `weight`, from every device's rows of the logits: a scalar, the same
-    on all devices. 16-bit logits are summed in float32."""
+    on all devices. 16-bit logits are summed in float32; tokens with IGNORED_TARGET are left out."""
     logits_TV = logits_BSV.reshape(-1, logits_BSV.shape[-1])
     return _SplitLoss.apply(logits_TV, targets_BS.reshape(-1), weight, parallel)  # type: ignore[no-untyped-call, no-any-return]
 
@@ -204,9 +209,12 @@ class _SplitLoss(torch.autograd.Function):
         p_TV.sub_(maximum_T[:, None]).exp_()
         sums_2T = parallel.team.sum(torch.stack([p_TV.sum(1), target_T]))
         p_TV.div_(sums_2T[0][:, None])
+        is_left_out_T = targets_T == IGNORED_TARGET
+        p_TV.masked_fill_(is_left_out_T[:, None], 0.0)
         ctx.save_for_backward(p_TV, is_here_T, place_T)
         ctx.weight, ctx.dtype = weight, logits_TV.dtype
-        return (sums_2T[0].log() + maximum_T - sums_2T[1]).sum() * weight
+        losses_T = sums_2T[0].log() + maximum_T - sums_2T[1]
+        return losses_T.masked_fill_(is_left_out_T, 0.0).sum() * weight
 
     @staticmethod
     def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor, None, None, None]:

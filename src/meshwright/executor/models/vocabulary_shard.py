@@ -5,20 +5,33 @@ Shapes: B samples, S tokens, T tokens of all samples, E hidden size, V vocabular
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
 from meshwright.executor.models.decoder import EMBEDDING_WEIGHT, HEAD_WEIGHT
-from meshwright.executor.models.initialisation import initial_value
+from meshwright.executor.models.initialisation import ParameterSource, RandomValues
+from meshwright.executor.models.tensor_shard import TABLES, WHOLE, TensorShard
 from meshwright.executor.ops.weight_gradient_queue import accumulate_into
 from meshwright.specs.model import ModelSpec
+
+
+@dataclass(frozen=True)
+class TableShard(TensorShard):
+    """Tables are divided by rows, everything else is on this device only."""
+
+    def dim(self, name: str) -> int | None:
+        """The dimension of a parameter that is divided."""
+        return super().dim(name) if name.endswith(TABLES) else WHOLE
 
 
 class VocabularyShard(nn.Module):
     """Rows `number` x R to (`number` + 1) x R of both tables, R = V / `num_shards` rounded up; rows behind V are padding.
 
-    Its parameters are named like the whole tables with the number behind ("head.weight.2"); their first values are
-    those of the same rows of the whole table, padding is zero. A tied head is the embedding's parameter.
+    Its parameters have the names of the whole tables, and as first values those of the same rows (`source`'s, or drawn by
+    `seed`); padding is zero. A tied head is the embedding's parameter. ``tables`` says which rows they are, to who puts the
+    whole tables together.
     """
 
     def __init__(
@@ -29,28 +42,27 @@ class VocabularyShard(nn.Module):
         seed: int,
         dtype: torch.dtype,
         device: torch.device,
+        source: ParameterSource | None = None,
     ) -> None:
         super().__init__()
-        self.number = number
-        rows = -(-model.vocabulary_size // num_shards)
-        self.first_row = min(number * rows, model.vocabulary_size)
-        self.num_rows = min(rows, model.vocabulary_size - self.first_row)
+        self.tables = TableShard(model, num_shards, number)
+        self.first_row, end = self.tables.rows(model.vocabulary_size)
+        self.num_rows = end - self.first_row
+        values = RandomValues(model.num_layers, seed) if source is None else source
 
         def table(name: str) -> nn.Parameter:
             shape = (model.vocabulary_size, model.hidden_size)
-            whole = initial_value(name, shape, model.num_layers, seed, dtype)
-            part_RE = torch.zeros(rows, model.hidden_size, dtype=dtype)
-            part_RE[: self.num_rows] = whole[self.first_row : self.first_row + self.num_rows]
-            return nn.Parameter(part_RE.to(device))
+            whole = values.value(name, shape, dtype)
+            return nn.Parameter(self.tables.local(name, whole).to(device))
 
         self.embedding = table(EMBEDDING_WEIGHT)
         self.head = self.embedding if model.has_tied_embeddings else table(HEAD_WEIGHT)
 
     def global_parameters(self) -> dict[str, nn.Parameter]:
-        """Parameters by their name in the whole model and their shard's number."""
-        named = {f"{EMBEDDING_WEIGHT}.{self.number}": self.embedding}
+        """Parameters by their name in the whole model."""
+        named = {EMBEDDING_WEIGHT: self.embedding}
         if self.head is not self.embedding:
-            named[f"{HEAD_WEIGHT}.{self.number}"] = self.head
+            named[HEAD_WEIGHT] = self.head
         return named
 
     def lookup(self, tokens_BS: Tensor) -> Tensor:

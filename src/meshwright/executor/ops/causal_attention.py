@@ -8,7 +8,7 @@ On CPU in float32 and float64 the products are made block by block of queries, w
 end only, and the probabilities are computed again in the backward: memory grows with S, not with S^2, and
 at the sizes that train on a CPU it takes less time than torch's fused kernel (forward and backward 2.3
 against 2.9 ms at S = 256, H = 4, D = 64 on one AVX-512 core). Elsewhere it is torch's
-scaled_dot_product_attention.
+scaled_dot_product_attention. With documents a block also leaves out the keys before its first document.
 """
 
 from __future__ import annotations
@@ -21,18 +21,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from meshwright.executor.ops.document_mask import DocumentMask
 from meshwright.executor.ops.rotary import Rotation, as_pairs, rotate
+from meshwright.executor.ops.sliding_window import within_window
 
 # Queries of a block: the best of 32, 64, 96, 128 and S in measurements at S = 128 to 512 on one thread.
 BLOCK_TOKENS = 64
 
 
 class HeadLayout(NamedTuple):
-    """How a fused projection is cut: K key-value heads, G query heads each, D numbers of a head."""
+    """How a fused projection is cut: K key-value heads, G query heads each, D numbers of a head. A query sees the last
+    `window` keys (0: all).
+    """
 
     num_kv_heads: int
     group_size: int
     head_dim: int
+    window: int = 0
 
     @property
     def query_size(self) -> int:
@@ -57,26 +62,33 @@ class HeadLayout(NamedTuple):
         )
 
 
-def causal_attention(qkv: Tensor, layout: HeadLayout, turn: Rotation | None) -> Tensor:
+def causal_attention(
+    qkv: Tensor, layout: HeadLayout, turn: Rotation | None, documents: DocumentMask | None = None
+) -> Tensor:
     """Attention output [B, S, H D] of the fused projection [B, S, (H + 2K) D].
 
-    `turn` has S positions (ops/rotary.py); None where positions are not rotary.
+    `turn` has S positions (ops/rotary.py), or with documents those of `turned_at`; None where positions are not rotary.
+    `documents`: a token sees those of its own document only.
     """
+    documents = within_window(layout.window, qkv.shape[1], qkv.device, documents)
     if qkv.device.type == "cpu" and qkv.dtype in (torch.float32, torch.float64):
-        return _BlockedAttention.apply(qkv, layout, turn)  # type: ignore[no-untyped-call, no-any-return]
-    return _fused_attention(qkv, layout, turn)
+        return _BlockedAttention.apply(qkv, layout, turn, documents)  # type: ignore[no-untyped-call, no-any-return]
+    return _fused_attention(qkv, layout, turn, documents)
 
 
-def _fused_attention(qkv: Tensor, layout: HeadLayout, turn: Rotation | None) -> Tensor:
+def _fused_attention(
+    qkv: Tensor, layout: HeadLayout, turn: Rotation | None, documents: DocumentMask | None = None
+) -> Tensor:
     """The same by torch's own kernels."""
     query, key, value = layout.cut(qkv)
     scale = None
     if turn is not None:
-        query, key, scale = rotate(query, turn.query[:, None]), rotate(key, turn.key), 1.0
+        query, key, scale = rotate(query, turn.query.unsqueeze(-2)), rotate(key, turn.key), 1.0
     num_heads = layout.num_kv_heads * layout.group_size
     query = query.transpose(2, 3).reshape(qkv.shape[0], num_heads, -1, layout.head_dim)
+    mask = None if documents is None else documents.visible()
     out = F.scaled_dot_product_attention(
-        query, key, value, is_causal=True, scale=scale, enable_gqa=layout.group_size > 1
+        query, key, value, mask, is_causal=mask is None, scale=scale, enable_gqa=layout.group_size > 1
     )
     return out.transpose(1, 2).flatten(2)
 
@@ -88,11 +100,21 @@ def _future_mask(num_tokens: int, group_size: int, dtype: torch.dtype) -> Tensor
     return mask.repeat_interleave(group_size, 0)
 
 
-def _probabilities(query: Tensor, key: Tensor, low: int, high: int, group_size: int) -> Tensor:
-    """Softmax of the block's scores with all keys before `high`: [N, tokens * G, high]."""
+def _first_key(documents: DocumentMask | None, low: int) -> int:
+    """The first key that the block from `low` sees."""
+    return 0 if documents is None else documents.first_key(low)
+
+
+def _probabilities(
+    query: Tensor, key: Tensor, low: int, high: int, group_size: int, documents: DocumentMask | None
+) -> Tensor:
+    """Softmax of the block's scores with all keys that it sees before `high`: [N, tokens * G, high - first key]."""
+    first = _first_key(documents, low)
     rows = query[:, low * group_size : high * group_size]
-    scores = torch.bmm(rows, key[:, :high].transpose(1, 2))
-    scores[:, :, low:].add_(_future_mask(high - low, group_size, scores.dtype))
+    scores = torch.bmm(rows, key[:, first:high].transpose(1, 2))
+    scores[:, :, low - first :].add_(_future_mask(high - low, group_size, scores.dtype))
+    if documents is not None:
+        documents.hide(scores, low, high)
     return torch.softmax(scores, -1)
 
 
@@ -103,7 +125,7 @@ def _heads_first(qkv: Tensor, layout: HeadLayout, turn: Rotation | None) -> tupl
         turned_query, turned_key = query * layout.head_dim**-0.5, key
     else:
         turned_query, turned_key = qkv.new_empty(query.shape), qkv.new_empty(key.shape)
-        torch.mul(as_pairs(query), turn.query[:, None], out=as_pairs(turned_query))
+        torch.mul(as_pairs(query), turn.query.unsqueeze(-2), out=as_pairs(turned_query))
         torch.mul(as_pairs(key), turn.key, out=as_pairs(turned_key))
     num_rows, head_dim = query.shape[2] * layout.group_size, layout.head_dim
     return (
@@ -114,50 +136,56 @@ def _heads_first(qkv: Tensor, layout: HeadLayout, turn: Rotation | None) -> tupl
 
 
 def _attend_backward(
-    query: Tensor, key: Tensor, value: Tensor, dout: Tensor, group_size: int
+    query: Tensor, key: Tensor, value: Tensor, dout: Tensor, group_size: int, documents: DocumentMask | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of scaled query, key and value, all of them [N, rows, D]."""
     dquery, dkey, dvalue = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
     num_tokens = key.shape[1]
-    # Last block first: it reaches all keys, so it writes what the earlier blocks add to.
+    if documents is not None:
+        dkey.zero_()
+        dvalue.zero_()
+    # Last block first: without documents it reaches all keys, so it writes what the earlier blocks add to.
     for low in reversed(range(0, num_tokens, BLOCK_TOKENS)):
         high = min(low + BLOCK_TOKENS, num_tokens)
-        rows = slice(low * group_size, high * group_size)
-        p = _probabilities(query, key, low, high, group_size)
-        dp = torch.bmm(dout[:, rows], value[:, :high].transpose(1, 2))
+        rows, keys = slice(low * group_size, high * group_size), slice(_first_key(documents, low), high)
+        p = _probabilities(query, key, low, high, group_size, documents)
+        dp = torch.bmm(dout[:, rows], value[:, keys].transpose(1, 2))
         dscores = torch.ops.aten._softmax_backward_data(dp, p, -1, p.dtype)
-        dquery[:, rows] = torch.bmm(dscores, key[:, :high])
-        if high == num_tokens:
+        dquery[:, rows] = torch.bmm(dscores, key[:, keys])
+        if high == num_tokens and documents is None:
             torch.bmm(p.transpose(1, 2), dout[:, rows], out=dvalue)
             torch.bmm(dscores.transpose(1, 2), query[:, rows], out=dkey)
         else:
-            dvalue[:, :high].baddbmm_(p.transpose(1, 2), dout[:, rows])
-            dkey[:, :high].baddbmm_(dscores.transpose(1, 2), query[:, rows])
+            dvalue[:, keys].baddbmm_(p.transpose(1, 2), dout[:, rows])
+            dkey[:, keys].baddbmm_(dscores.transpose(1, 2), query[:, rows])
     return dquery, dkey, dvalue
 
 
 class _BlockedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, layout: HeadLayout, turn: Rotation | None) -> Tensor:
+    def forward(
+        ctx: Any, qkv: Tensor, layout: HeadLayout, turn: Rotation | None, documents: DocumentMask | None
+    ) -> Tensor:
         query, key, value = _heads_first(qkv, layout, turn)
         ctx.save_for_backward(query, key, value)
-        ctx.layout, ctx.turn = layout, turn
+        ctx.layout, ctx.turn, ctx.documents = layout, turn, documents
         num_tokens, group_size = qkv.shape[1], layout.group_size
         out = torch.empty_like(query)
         for low in range(0, num_tokens, BLOCK_TOKENS):
             high = min(low + BLOCK_TOKENS, num_tokens)
-            p = _probabilities(query, key, low, high, group_size)
-            out[:, low * group_size : high * group_size] = torch.bmm(p, value[:, :high])
+            p = _probabilities(query, key, low, high, group_size, documents)
+            keys = slice(_first_key(documents, low), high)
+            out[:, low * group_size : high * group_size] = torch.bmm(p, value[:, keys])
         out = out.view(-1, layout.num_kv_heads, num_tokens, group_size, layout.head_dim)
         return out.transpose(1, 2).reshape(*qkv.shape[:2], -1)
 
     @staticmethod
-    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, None, None, None]:
         query, key, value = ctx.saved_tensors
         layout, turn = ctx.layout, ctx.turn
         heads = (*dout.shape[:-1], layout.num_kv_heads, layout.group_size, layout.head_dim)
         dout_rows = dout.reshape(heads).transpose(1, 2).reshape(query.shape)
-        gradients = _attend_backward(query, key, value, dout_rows, layout.group_size)
+        gradients = _attend_backward(query, key, value, dout_rows, layout.group_size, ctx.documents)
         dqkv = dout.new_empty(*dout.shape[:2], layout.query_size + 2 * layout.key_size)
         dquery, dkey, dvalue = layout.cut(dqkv)
         from_query, from_key, from_value = (
@@ -168,6 +196,6 @@ class _BlockedAttention(torch.autograd.Function):
             torch.mul(from_query, layout.head_dim**-0.5, out=dquery)
             dkey.copy_(from_key)
         else:
-            torch.mul(as_pairs(from_query), turn.query_back[:, None], out=as_pairs(dquery))
+            torch.mul(as_pairs(from_query), turn.query_back.unsqueeze(-2), out=as_pairs(dquery))
             torch.mul(as_pairs(from_key), turn.key_back, out=as_pairs(dkey))
-        return dqkv, None, None
+        return dqkv, None, None, None

@@ -44,7 +44,8 @@ class _Linear(torch.autograd.Function):
     ) -> Tensor:
         # Parameters are attributes, not saved tensors: a hook that packs saved tensors (offload) would
         # hand back a copy, and the gradient would be accumulated into a tensor nobody reads.
-        ctx.save_for_backward(x)
+        is_trained = weight_OI.requires_grad or (bias_O is not None and bias_O.requires_grad)
+        ctx.save_for_backward(x if is_trained else None)
         ctx.weight_OI, ctx.bias_O, ctx.queue = weight_OI, bias_O, queue
         return F.linear(x, weight_OI, bias_O)
 
@@ -54,8 +55,9 @@ class _Linear(torch.autograd.Function):
         weight_OI = ctx.weight_OI
         dx = None
         if ctx.needs_input_grad[0]:
-            dx = torch.mm(dy.reshape(-1, dy.shape[-1]), weight_OI).view(x.shape)
-        deliver(ctx.queue, accumulate_linear, x, dy, weight_OI, ctx.bias_O)
+            dx = torch.mm(dy.reshape(-1, dy.shape[-1]), weight_OI).view(*dy.shape[:-1], -1)
+        if x is not None:
+            deliver(ctx.queue, accumulate_linear, x, dy, weight_OI, ctx.bias_O)
         return dx, None, None, None
 
 

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from meshwright.executor.ops.token_cross_entropy import IGNORED_TARGET
+
 IGNORED = -1  # the place of a target in another device's rows
 
 
@@ -57,7 +59,7 @@ def partial_softmax(
     """S: logits of the device's rows and their softmax among themselves, in float32 where the logits have 16 bits.
 
     Args:
-        targets_T: tokens of the whole vocabulary.
+        targets_T: tokens of the whole vocabulary, or IGNORED_TARGET.
         first_row, num_rows: which of it the device has; rows of `weight_RE` behind them are padding.
         has_gradient: also make both halves of the input's gradient (one barrier).
     """
@@ -74,7 +76,13 @@ def partial_softmax(
     taken_T = logits_TR.gather(1, place_T.clamp(min=0)[:, None])[:, 0]
     target_T = torch.where(is_here_T, taken_T, torch.zeros_like(taken_T))
     exponentials_TR = logits_TR.sub_(maximum_T[:, None]).exp_()
-    part = PartialSoftmax(exponentials_TR, maximum_T, exponentials_TR.sum(1), target_T, place_T)
+    sum_T = exponentials_TR.sum(1)
+    is_left_out_T = targets_T == IGNORED_TARGET
+    # over all devices: sum 1, maximum and target's logit 0, so the loss is 0, and so is every gradient
+    exponentials_TR.masked_fill_(is_left_out_T[:, None], 0.0)
+    maximum_T.masked_fill_(is_left_out_T, 0.0)
+    sum_T.masked_fill_(is_left_out_T, 1.0 if first_row == 0 else 0.0)
+    part = PartialSoftmax(exponentials_TR, maximum_T, sum_T, target_T, place_T)
     if not has_gradient:
         return part
     weighted_TE = exponentials_TR.to(weight_RE.dtype) @ weight_RE

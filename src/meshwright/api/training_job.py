@@ -1,0 +1,95 @@
+"""The job that a plan, a recipe, data and a checkpoint make."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshwright.api.training_recipe import Checkpoints, Recipe, Source
+from meshwright.ir.program import Program
+from meshwright.lowering.mesh import data_axes
+from meshwright.lowering.plan_pass import architecture_of, clip_norm
+from meshwright.lowering.refine import executed_pieces, piece_layers
+from meshwright.specs.error import ExecutionError
+from meshwright.specs.plan import Plan
+
+if TYPE_CHECKING:
+    from meshwright.executor.learning_rate import LearningRate
+
+logger = logging.getLogger(__name__)
+MAX_RANKS = 64  # processes on one machine; more is a plan for a cluster, given to the wrong machine
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Where a training goes on: steps done, the seed it began with, the checkpoint (None: it begins).
+
+    ``samples`` and ``tokens``: consumed so far, whatever the batches were; None: as many as so many steps take.
+    ``is_asked``: was it asked to go on, whether there is a checkpoint or not?
+    """
+
+    step: int = 0
+    seed: int = 0
+    path: Path | None = None
+    samples: int | None = None
+    tokens: int | None = None
+    is_asked: bool = False
+
+
+def resumed_from(checkpoints: Checkpoints | None, first_step: int, seed: int) -> Resumed:
+    """What the newest checkpoint says, or what was given where there is none to go on from."""
+    found = None if checkpoints is None else checkpoints.newest()
+    if found is None:
+        return Resumed(first_step, seed, is_asked=checkpoints is not None and checkpoints.resumes)
+    from meshwright.executor.checkpoint_index import read_index
+
+    info = read_index(found).info
+    if seed not in (0, info.seed):
+        logger.warning("%s began with seed %d, which is kept; %d is not used", found, info.seed, seed)
+    return Resumed(info.step, info.seed, found, info.samples, info.tokens, True)
+
+
+def job_of(
+    plan: Plan, program: Program, iterations: int, recipe: Recipe, rates: LearningRate, source: Source,
+    checkpoints: Checkpoints | None, resumed: Resumed, measures_memory: bool, is_launched: bool = False,
+) -> Any:  # fmt: skip
+    """The plan's program as a job. One that is launched on several hosts keeps its parameters in checkpoints only.
+
+    Raises ExecutionError where it has more ranks than a machine has processes for.
+    """
+    from meshwright.executor.job import Job
+    from meshwright.executor.layout import Layout
+    from meshwright.executor.training import Training
+
+    edges, num_encoder_layers = architecture_of(plan)
+    layers = tuple(piece.num_blocks for piece in piece_layers(plan.stages(), executed_pieces(plan)))
+    told = Training(
+        plan.model, layers, plan.workload.sequence_length, recipe.optimizer(clip_norm(plan)),
+        seed=resumed.seed, first_step=resumed.step, layer_edges=edges, num_encoder_layers=num_encoder_layers,
+        layout=Layout.of(plan), data_axes=data_axes(plan),
+        learning_rate=rates, evaluate_every=source.evaluate_every, num_evaluated=source.num_evaluated,
+        first_sample=resumed.samples, records_parameters=not is_launched, **_source_fields(source),
+    )  # fmt: skip
+    kept: dict[str, Any] = (
+        {} if checkpoints is None else {"checkpoints": checkpoints.config(resumed.path, plan)}
+    )
+    measures_memory = measures_memory and not is_launched
+    job = Job.of(
+        program, iterations, training=told, dtype=plan.dtype, measures_memory=measures_memory, **kept
+    )
+    if not is_launched and job.num_ranks > MAX_RANKS:
+        raise ExecutionError(
+            f"the plan has {job.num_ranks} devices, each would be a process of this machine",
+            allowed=f"up to {MAX_RANKS}",
+            next="train a plan for `this computer`",
+        )
+    return job
+
+
+def _source_fields(source: Source) -> dict[str, Any]:
+    """Fields of the executor's `Training` that say what is read."""
+    given = {"data": source.data, "tokenizer": source.tokenizer, "initial": source.weights}
+    return {name: os.fspath(path) for name, path in given.items() if path is not None}

@@ -1,0 +1,93 @@
+"""When a job saves and loads: what the worker asks between iterations, with what a checkpoint says beside the tensors."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from meshwright.executor.checkpoint import CheckpointConfig, Checkpoints
+from meshwright.executor.checkpoint_folder import recover
+from meshwright.executor.checkpoint_index import CheckpointInfo
+from meshwright.executor.checkpoint_planner import RankFacts
+from meshwright.executor.training_pieces import loaded, pieces_of
+from meshwright.executor.training_state import TrainingState
+
+# A slow disk is no failure: the watchdog, which sees bytes move, decides long before.
+GROUP_TIMEOUT = datetime.timedelta(days=1)
+
+
+class TrainingCheckpoints:
+    """The checkpoints of one rank of a training job; every rank makes one, behind the groups of its program."""
+
+    def __init__(
+        self, config: CheckpointConfig, state: TrainingState, beat: Callable[[int], None] | None = None
+    ) -> None:
+        self.config, self.state = config, state
+        if dist.get_rank() == 0:
+            recover(Path(config.folder))
+        group = dist.new_group(backend="gloo", timeout=GROUP_TIMEOUT)
+        self._checkpoints = Checkpoints(config, lambda: pieces_of(state), group, beat)
+        self._start = CheckpointInfo(step=state.training.first_step)
+        self._loss = 0.0  # this rank's share of the last iteration's
+
+    def load(self) -> None:
+        """Where the job resumes: fill what is trained. Raises SpecError and ExecutionError as `Checkpoints.load`."""
+        if not self.config.resume_from:
+            return
+        self._start = self._checkpoints.load()
+        loaded(self.state)
+
+    def is_due(self, iteration: int) -> bool:
+        """Is a checkpoint made after this iteration of the job, which has just ended?"""
+        self._loss = 0.0 if self.state.loss is None else float(self.state.loss)
+        return self.config.is_due(self._step(iteration))
+
+    def save(self, iteration: int) -> None:
+        """A copy of what is trained is on its way to the disk when this returns. The rank's streams must have ended.
+
+        Raises:
+            ExecutionError: the save before has failed.
+        """
+        state, step = self.state, self._step(iteration)
+        num_steps = step - self._start.step
+        samples = sum(state.counts) * state.num_replicas
+        tokens = sum(row.tokens for row in state.program.tables.microbatches) * state.num_replicas
+        info = CheckpointInfo(
+            step,
+            samples=self._start.samples + num_steps * samples,
+            tokens=self._start.tokens + num_steps * tokens,
+            seed=state.training.seed,
+            training=state.training.to_dict(),
+            versions={"meshwright": _version(), "torch": str(torch.__version__)},
+        )
+        digest = str(getattr(state.batches, "digest", ""))
+        self._checkpoints.save(info, RankFacts(self._loss, digest))
+
+    def end(self, num_iterations: int) -> None:
+        """After the last iteration: save what is not saved yet, and wait until it is on the disk.
+
+        Raises:
+            ExecutionError: a save has failed.
+        """
+        last = num_iterations - 1
+        is_new = num_iterations > 0 and self._step(last) != self._checkpoints.saved_step
+        if self.config.saves_last and is_new:
+            self.save(last)
+        self._checkpoints.close()
+
+    def _step(self, iteration: int) -> int:
+        """Steps done after an iteration of the job."""
+        return self.state.training.first_step + iteration + 1
+
+
+def _version() -> str:
+    """Of this package; "unknown" where it is run from a checkout that was never installed."""
+    try:
+        return importlib.metadata.version("meshwright")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,79 @@
+"""A plan's choice to split its vocabulary: what it can stand beside, its passes, and their part of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from meshwright.ir.program import Program
+from meshwright.lowering.plan_pass import CONNECT, options_of
+from meshwright.lowering.refine import has_vocabulary_passes
+from meshwright.lowering.vocabulary_pass import (
+    INTERLACED,
+    LOSS_BYTES,
+    Algorithm,
+    SplitVocabulary,
+    delayed_orders,
+)
+from meshwright.schedules.order import Orders
+from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.error import PlanError
+from meshwright.specs.layers import StageLayers
+from meshwright.specs.plan import Plan
+
+
+def algorithm_of(plan: Plan) -> Algorithm | None:
+    """The algorithm whose passes the program of a plan has; None: it has none."""
+    return cast(Algorithm, plan.vocabulary) if has_vocabulary_passes(plan) else None
+
+
+def check_vocabulary(plan: Plan) -> None:
+    """Can the passes of a split vocabulary stand beside what else the plan asks for?
+
+    Raises PlanError.
+    """
+    if not has_vocabulary_passes(plan):
+        return
+    if options_of(plan, CONNECT) is not None:
+        raise PlanError(
+            f"the plan has vocabulary={plan.vocabulary} and connects its stages beside the path",
+            allowed=f'vocabulary "ends" with the pass {CONNECT}',
+        )
+
+
+def vocabulary_orders(plan: Plan, orders: Orders) -> Orders:
+    """The schedule's orders, whose backwards wait for the barriers where the vocabulary is split."""
+    algorithm = algorithm_of(plan)
+    if algorithm is None:
+        return orders
+    _check_paths(plan, orders)
+    return orders if algorithm == INTERLACED else delayed_orders(orders, algorithm)
+
+
+def _check_paths(plan: Plan, orders: Orders) -> None:
+    """Raise PlanError where a stage stands on several devices: then it is not one of them that has the output."""
+    seen: dict[int, int] = {}
+    for device, row in enumerate(orders):
+        for stage in {compute.stage for compute in row}:
+            if seen.setdefault(stage, device) != device:
+                raise PlanError(
+                    f"schedule {plan.schedule} has stage {stage} on devices {seen[stage]} and {device}, and the vocabulary "
+                    f"is split ({plan.vocabulary})",
+                    allowed="schedules in which every stage is on one device, or vocabulary ends",
+                )
+
+
+def with_vocabulary(plan: Plan, program: Program, stages: Sequence[StageLayers]) -> Program:
+    """The program of computes with the passes of the vocabulary, where it is split.
+
+    `stages`: of the program. What a compute takes, to find which one runs when an output is ready, goes by its blocks.
+    """
+    algorithm = algorithm_of(plan)
+    if algorithm is None:
+        return program
+    shares = tuple(float(max(1, layers.num_blocks)) for layers in stages)
+    split = SplitVocabulary(
+        algorithm, vocabulary_size=plan.model.vocabulary_size, shares=shares, is_delayed=True,
+        logit_bytes=max(LOSS_BYTES, float(dtype_bytes(plan.dtype))), tp=plan.tp, cp=plan.cp,
+    )  # fmt: skip
+    return split(program)

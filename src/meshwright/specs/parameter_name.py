@@ -1,0 +1,54 @@
+"""The executor's names of a decoder's modules by those of Hugging Face, for every family that it runs.
+
+Weight and bias have the same names on both sides; {} is the number of the block.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+LLAMA_MODULES: Mapping[str, tuple[str, ...]] = {
+    "embedding": ("model.embed_tokens",),
+    "layers.{}.attention_norm": ("model.layers.{}.input_layernorm",),
+    "layers.{}.qkv": tuple(f"model.layers.{{}}.self_attn.{part}_proj" for part in "qkv"),
+    "layers.{}.query_norm": ("model.layers.{}.self_attn.q_norm",),
+    "layers.{}.key_norm": ("model.layers.{}.self_attn.k_norm",),
+    "layers.{}.attention_output": ("model.layers.{}.self_attn.o_proj",),
+    "layers.{}.mlp_norm": ("model.layers.{}.post_attention_layernorm",),
+    "layers.{}.gate_up": ("model.layers.{}.mlp.gate_proj", "model.layers.{}.mlp.up_proj"),
+    "layers.{}.down": ("model.layers.{}.mlp.down_proj",),
+    "final_norm": ("model.norm",),
+    "head": ("lm_head",),
+}
+GPT2_MODULES: Mapping[str, tuple[str, ...]] = {
+    "embedding": ("transformer.wte",),
+    "positions": ("transformer.wpe",),
+    "layers.{}.attention_norm": ("transformer.h.{}.ln_1",),
+    "layers.{}.qkv": ("transformer.h.{}.attn.c_attn",),
+    "layers.{}.attention_output": ("transformer.h.{}.attn.c_proj",),
+    "layers.{}.mlp_norm": ("transformer.h.{}.ln_2",),
+    "layers.{}.gate_up": ("transformer.h.{}.mlp.c_fc",),
+    "layers.{}.down": ("transformer.h.{}.mlp.c_proj",),
+    "final_norm": ("transformer.ln_f",),
+    "head": ("lm_head",),
+}
+MODULES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), LLAMA_MODULES),
+    "gpt2": GPT2_MODULES,
+}
+_BLOCK = re.compile(r"\.(\d+)\.")
+
+
+def executed_name(architecture: str, name: str) -> str:
+    """The executor's name of a checkpoint's parameter: "layers.3.qkv.weight" of "model.layers.3.self_attn.k_proj.weight"."""
+    number = _BLOCK.search(name)
+    module, _, attribute = _BLOCK.sub(".{}.", name, count=1).rpartition(".")
+    ours = _executed_modules(architecture)[module]
+    return f"{ours.format(number.group(1) if number else '')}.{attribute}"
+
+
+@lru_cache(maxsize=16)
+def _executed_modules(architecture: str) -> dict[str, str]:
+    return {part: ours for ours, parts in MODULES[architecture].items() for part in parts}

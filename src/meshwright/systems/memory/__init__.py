@@ -1,0 +1,1 @@
+"""Systems that say where parameters, gradients and optimizer states are kept."""

@@ -1,0 +1,53 @@
+"""What packed documents are compared with: plain modules that are given one document at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from meshwright.executor.models.decoder import build_model
+from meshwright.executor.models.plain_decoder import PlainDecoder
+from meshwright.executor.packing import PackedSequences
+from meshwright.specs.model import ModelSpec
+from tests.training_case import ADAMW, torch_optimizer
+
+def document_losses(model: Callable[[Tensor], Tensor], tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+    """Sum of all tokens' losses, in nats: sequences are cut behind every token without a target, and every part is run alone."""
+    total = torch.zeros((), dtype=torch.float64)
+    for tokens_S, targets_S in zip(tokens_BS, targets_BS):
+        ends = [*(torch.nonzero(targets_S < 0)[:, 0] + 1).tolist(), len(tokens_S)]
+        low = 0
+        for high in dict.fromkeys(ends):
+            logits_TV = model(tokens_S[None, low:high])[0]
+            counted = targets_S[low:high] >= 0
+            total = total + F.cross_entropy(logits_TV[counted], targets_S[low:high][counted], reduction="sum")
+            low = high
+    return total
+
+
+def train_document_by_document(
+    model: ModelSpec, packed: PackedSequences, num_samples: int, steps: range, length: int
+) -> tuple[list[float], list[float], dict[str, Tensor]]:
+    """One process of plain torch, float64 and AdamW: losses, gradient norms, parameters in the end."""
+    first = build_model(model, torch.float64).state_dict()
+    torch.set_default_dtype(torch.float64)
+    try:
+        plain = PlainDecoder(model)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    plain.load_state_dict(first)
+    chosen = torch_optimizer(plain, ADAMW)
+    losses, norms = [], []
+    for step in steps:
+        tokens_BS, targets_BS = packed.batch(0, step, range(num_samples), length)
+        chosen.zero_grad()
+        loss = document_losses(plain, tokens_BS, targets_BS) / (targets_BS >= 0).sum()
+        loss.backward()
+        found = [p.grad.norm() for p in plain.parameters() if p.grad is not None]
+        losses.append(loss.item())
+        norms.append(torch.stack(found).norm().item())
+        chosen.step()
+    return losses, norms, {name: p.detach().clone() for name, p in plain.named_parameters()}

@@ -1,0 +1,111 @@
+"""Training on packed documents: every layout equals one process of plain torch that is given one document at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from meshwright.executor import run_training
+from meshwright.executor.models.plain_decoder import PlainDecoder
+from meshwright.executor.packing import PackedSequences, SampleCount, num_sequences
+from meshwright.executor.pool import Pool
+from meshwright.executor.token_shard import TokenShards
+from meshwright.executor.training import Training
+from meshwright.lowering.mesh import device_order
+from meshwright.specs.error import MeshwrightError
+from tests.executor.packed_reference import document_losses, train_document_by_document
+from tests.executor.token_data import shards_of
+from tests.planned_case import AFTER_ADAMW, BATCH, GRADIENTS, MODELS, Planned
+from tests.training_case import ADAMW, SEQUENCE, Case, largest_difference, program_of, training_of
+
+ITERATIONS = 4
+DOCUMENTS = [[1 + (n * n + i) % 31 for i in range(1 + n * n % 13)] for n in range(36)]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> TokenShards:
+    """Less than two epochs of `ITERATIONS` batches, in several shards."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("meshwright.executor.shard_writer.SHARD_TOKENS", 40)
+        patch.setattr("meshwright.executor.shard_writer.HELD_OUT_SHARE", 0.3)
+        made = shards_of(tmp_path_factory.mktemp("packed"), DOCUMENTS, vocabulary_size=32)
+    assert len(made.train.shards) > 2
+    assert num_sequences(made.train, SEQUENCE) < ITERATIONS * BATCH < 2 * num_sequences(made.train, SEQUENCE)
+    return made
+
+
+LAYOUTS = [
+    Planned(choices={"pp": 2}),
+    Planned("gpt", choices={"pp": 2, "dp": 2, "schedule": "zb_h1"}),
+    Planned("qwen", choices={"tp": 2, "dp": 2, "sequence_parallel": True, "sharding": "zero3"}),
+    Planned("gpt", choices={"tp": 2, "sequence_parallel": True, "recompute": "full"}),
+    Planned("tied", choices={"pp": 2, "vocabulary": "one_barrier"}),
+    Planned(choices={"pp": 2, "dp": 2, "vocabulary": "two_barriers"}),
+    Planned(choices={"pp": 2, "vocabulary": "interlaced"}),
+]
+
+
+@pytest.mark.parametrize("case", LAYOUTS, ids=str)
+def test_layouts_equal_documents_alone(case: Planned, shards: TokenShards, gloo_pool: Pool) -> None:
+    job, plan = case.job(ITERATIONS)
+    assert job.training is not None
+    training = replace(job.training, data=str(shards.folder))
+    result = gloo_pool.run(replace(job, training=training), places=device_order(plan))
+    packed = PackedSequences(shards, SampleCount(BATCH))
+    losses, norms, parameters = train_document_by_document(
+        MODELS[case.model], packed, BATCH, range(ITERATIONS), SEQUENCE
+    )
+    assert result.losses[0] == pytest.approx(losses[0], abs=GRADIENTS)
+    assert result.losses == pytest.approx(losses, rel=AFTER_ADAMW)
+    assert [it.gradient_norm for it in result.iterations] == pytest.approx(norms, rel=AFTER_ADAMW)
+    assert largest_difference(result.parameters, parameters) < AFTER_ADAMW
+
+
+def _run(training: Training, case: Case, iterations: int, pool: Pool) -> list[float]:
+    return run_training(program_of(case), training, iterations, pool=pool, dtype="float64").losses
+
+
+def test_resumed_by_samples_under_another_layout(shards: TokenShards, gloo_pool: Pool) -> None:
+    """Without a learning rate the losses tell the samples: a second job goes on where the first one stopped."""
+    still = replace(ADAMW, learning_rate=0.0)
+    few, many = Case("1f1b", 2, 3, optimizer=still), Case("gpipe", 1, 3, num_replicas=2, optimizer=still)
+    data = str(shards.folder)
+    whole = _run(replace(training_of(few), data=data), few, 6, gloo_pool)
+    resumed = replace(training_of(many), data=data, first_step=2, first_sample=6)
+    losses = _run(resumed, many, 2, gloo_pool)
+    packed = PackedSequences(shards, SampleCount(3))
+    counts = [packed.num_targets(0, step, SEQUENCE) for step in range(6)]
+    for number, low in enumerate((2, 4)):
+        expected = sum(whole[low + i] * counts[low + i] for i in (0, 1)) / sum(counts[low : low + 2])
+        assert losses[number] == pytest.approx(expected, abs=GRADIENTS)
+
+
+def test_the_held_out_loss_is_over_documents_alone(shards: TokenShards, gloo_pool: Pool) -> None:
+    case = Case("1f1b", 2, 2, num_replicas=2, optimizer=ADAMW)
+    training = replace(training_of(case), data=str(shards.folder), evaluate_every=1, num_evaluated=1)
+    result = run_training(program_of(case), training, 1, pool=gloo_pool, dtype="float64")
+    torch.set_default_dtype(torch.float64)
+    try:
+        plain = PlainDecoder(case.model)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    plain.load_state_dict(dict(result.parameters))
+    packed = PackedSequences(shards, SampleCount(4))
+    tokens_BS, targets_BS = packed.held_out_windows(range(4), 4, SEQUENCE)
+    assert (targets_BS < 0).any()
+    with torch.no_grad():
+        expected = float(document_losses(plain, tokens_BS, targets_BS) / (targets_BS >= 0).sum())
+    assert result.iterations[0].held_out_loss == pytest.approx(expected, abs=GRADIENTS)
+
+
+def test_bad_data_are_said_before_a_process_starts(tmp_path: Path, gloo_pool: Pool) -> None:
+    case = Case("1f1b", 1, 1)
+    few = shards_of(tmp_path, [[1, 2], [3] * 30], vocabulary_size=32)
+    for data, message in ((tmp_path / "none", "there is no folder"), (few.folder, "do not fit into the")):
+        training = replace(training_of(case), data=str(data), evaluate_every=1)
+        with pytest.raises(MeshwrightError, match=message) as caught:
+            run_training(program_of(case), training, 1, pool=gloo_pool)
+        assert "rank" not in str(caught.value)

@@ -1,0 +1,138 @@
+"""Plans whose vocabulary is split over the pipeline: what `lower` makes of them trains what one process trains."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from meshwright.api.training import run_training as train_plan
+from meshwright.executor import run_training
+from meshwright.executor.layout import Layout
+from meshwright.executor.ops.optimizer_step import OptimizerConfig
+from meshwright.executor.pool import Pool
+from meshwright.executor.training import RANDOM, Training
+from meshwright.ir.program import Program
+from meshwright.lowering.lower import lower
+from meshwright.schedules import registered
+from meshwright.specs import Cluster, ModelSpec, Plan, PlanError, Workload
+from tests.training_case import ADAMW, SGD, largest_difference, reference
+
+SEQUENCE, BATCH = 8, 8
+MODEL = ModelSpec.decoder(9, 16, 2, num_kv_heads=1, vocabulary_size=37, max_sequence_length=SEQUENCE)
+TIED = replace(MODEL, has_tied_embeddings=True)
+POSITIONS = ModelSpec.gpt(
+    8, 16, 2, vocabulary_size=37, max_sequence_length=SEQUENCE, name="positions", source="made up"
+)
+SPLIT = ("one_barrier", "two_barriers", "interlaced")
+
+
+def plan_of(vocabulary: str, model: ModelSpec = MODEL, **choices: Any) -> Plan:
+    """Up to four processes, eight samples, float64."""
+    num_devices = choices.get("pp", 1) * choices.get("dp", 1)
+    return Plan.of(
+        model, Cluster(f"{num_devices}xcpu"), Workload(BATCH, SEQUENCE), vocabulary=vocabulary,
+        **{"dtype": "float64", **choices},
+    )  # fmt: skip
+
+
+def program_of(plan: Plan) -> Program:
+    return lower(plan, registered()[plan.schedule])
+
+
+def training_of(plan: Plan, optimizer: OptimizerConfig) -> Training:
+    return Training(
+        plan.model,
+        plan.layers_per_stage,
+        SEQUENCE,
+        optimizer,
+        data=RANDOM,
+        records_gradients=True,
+        layout=Layout.of(plan),
+    )
+
+
+@pytest.mark.parametrize("vocabulary", SPLIT)
+@pytest.mark.parametrize(
+    ("model", "choices"),
+    [
+        (MODEL, {"pp": 2}),
+        (MODEL, {"pp": 4, "recompute": "full"}),
+        (MODEL, {"pp": 2, "dp": 2, "split_backward": True}),
+        (MODEL, {"pp": 2, "dp": 2, "sharding": "zero1", "recompute": "full"}),
+        (MODEL, {"pp": 2, "dp": 2, "sharding": "zero2"}),
+        (TIED, {"pp": 2, "dp": 2, "sharding": "zero3"}),
+        (MODEL, {"pp": 2, "schedule": "v_half", "dp": 2, "overlap": ()}),
+        (TIED, {"pp": 4, "schedule": "zb_h1", "recompute": "full"}),
+        (TIED, {"pp": 2, "dp": 2, "schedule": "interleaved_1f1b"}),
+        (POSITIONS, {"pp": 4, "split_backward": True, "recompute": "full", "layers_per_stage": (1, 3, 1, 3)}),
+    ],
+    ids=str,
+)
+def test_a_plan_trains_what_one_process_trains(
+    gloo_pool: Pool, model: ModelSpec, choices: dict[str, Any], vocabulary: str
+) -> None:
+    """Loss, every gradient of the first step and all parameters, in float64; two steps of SGD."""
+    plan = plan_of(vocabulary, model, **choices)
+    if vocabulary == "interlaced" and plan.schedule != "1f1b":
+        with pytest.raises(PlanError, match=f"vocabulary=interlaced with schedule={plan.schedule}"):
+            plan.check_executable()
+        return
+    plan.check_executable()
+    result = run_training(program_of(plan), training_of(plan, SGD), 2, pool=gloo_pool, dtype="float64")
+    wanted = reference(model, SGD, BATCH, 2)
+    assert result.losses == pytest.approx(wanted.losses, rel=1e-12)
+    assert largest_difference(result.gradients[0], wanted.gradients[0]) < 1e-10
+    assert largest_difference(result.parameters, wanted.parameters) < 1e-10
+
+
+def test_adamw_steps_the_rows_and_leaves_the_padding(gloo_pool: Pool) -> None:
+    plan = plan_of("one_barrier", pp=4)
+    result = run_training(program_of(plan), training_of(plan, ADAMW), 3, pool=gloo_pool, dtype="float64")
+    wanted = reference(MODEL, ADAMW, BATCH, 3)
+    assert largest_difference(result.parameters, wanted.parameters) < 1e-8
+
+
+@pytest.mark.parametrize("vocabulary", SPLIT)
+def test_the_held_out_loss_is_that_of_tables_at_the_ends(gloo_pool: Pool, vocabulary: str) -> None:
+    found = []
+    for each in (vocabulary, "ends"):
+        plan = plan_of(each, pp=2, dp=2)
+        training = replace(training_of(plan, SGD), evaluate_every=1, num_evaluated=2)
+        result = run_training(program_of(plan), training, 2, pool=gloo_pool, dtype="float64")
+        found.append([iteration.held_out_loss for iteration in result.iterations])
+    assert None not in found[0] and found[0] == pytest.approx(found[1], rel=1e-12)
+
+
+def test_sixteen_bits_keep_the_softmax_in_float32(gloo_pool: Pool) -> None:
+    """bfloat16 with a master copy: near the float64 loss of one process, and gradients of float32 are reduced."""
+    plan = plan_of(
+        "one_barrier", pp=2, dp=2, dtype="bfloat16", master_dtype="float32", reduction_dtype="float32"
+    )
+    result = run_training(program_of(plan), training_of(plan, SGD), 2, pool=gloo_pool, dtype="bfloat16")
+    assert result.losses == pytest.approx(reference(MODEL, SGD, BATCH, 2).losses, rel=1e-2)
+    assert result.parameters["head.weight"].shape == (37, 16)
+
+
+@pytest.mark.parametrize("vocabulary", SPLIT)
+def test_train_runs_the_program_that_was_simulated(gloo_pool: Pool, vocabulary: str) -> None:
+    """Through `train`: text as data, the losses of the plan whose tables are at the ends."""
+    model = replace(MODEL, vocabulary_size=256)
+    losses = []
+    for each in (vocabulary, "ends"):
+        plan = plan_of(each, model, pp=2, dp=2)
+        done = train_plan(plan, iterations=2, pool=gloo_pool, measures_memory=False)
+        assert done.trace is not None
+        assert done.trace.program.digest() == done.predicted.program.digest()
+        losses.append(done.result.losses)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-10)
+    names = {effect.name for effect in program_of(plan_of(vocabulary, pp=2)).tables.effects}
+    assert {"LOOKUP", "S", "T", "SCATTER"} <= names
+
+
+def test_what_is_not_run_is_refused_with_its_reason() -> None:
+    with pytest.raises(PlanError, match="does not run .*vocabulary=one_barrier with tp=2"):
+        Plan.of(
+            MODEL, Cluster("4xcpu"), Workload(BATCH, SEQUENCE), pp=2, dp=1, tp=2, vocabulary="one_barrier"
+        ).check_executable()

@@ -1,0 +1,1 @@
+"""Tests of the systems that change the architecture of a model."""
