@@ -117,8 +117,8 @@ class Ours:
 
     def prepare(self) -> None:
         """Between steps: forget gradients and data."""
-        for gradient in self.state.gradients.values():
-            gradient.end()
+        for group in self.state.groups.values():
+            group.end()
         self.state.begin_iteration(0)
 
     def step(self) -> None:
@@ -130,7 +130,7 @@ class Ours:
         """By name in the whole model."""
         return {
             n: p.grad
-            for g in self.state.gradients.values()
+            for g in self.state.groups.values()
             for n, p in g.parameters.items()
             if p.grad is not None
         }

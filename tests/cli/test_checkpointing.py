@@ -118,6 +118,8 @@ def test_convert_writes_one_file_of_our_names(run: Runner, folder: Path, tmp_pat
         (("convert", "{runs}", "--to", "{tmp}/hf", "--tokenizer", "{tmp}/no"), "is no folder"),
     ],
 )
-def test_mistakes_are_told(run: Runner, folder: Path, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+def test_mistakes_are_told(
+    run: Runner, folder: Path, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
     ran = run("checkpoint", *(word.format(runs=folder, tmp=tmp_path) for word in words))
     assert ran.code == 2 and said in ran.stderr.replace("\n", "") and ran.stdout == ""

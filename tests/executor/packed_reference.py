@@ -14,8 +14,9 @@ from meshwright.executor.packing import PackedSequences
 from meshwright.specs.model import ModelSpec
 from tests.training_case import ADAMW, torch_optimizer
 
+
 def document_losses(model: Callable[[Tensor], Tensor], tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
-    """Sum of all tokens' losses, in nats: sequences are cut behind every token without a target, and every part is run alone."""
+    """Sum of all tokens' losses, in nats: sequences are cut behind every token without a target, each part is run alone."""
     total = torch.zeros((), dtype=torch.float64)
     for tokens_S, targets_S in zip(tokens_BS, targets_BS):
         ends = [*(torch.nonzero(targets_S < 0)[:, 0] + 1).tolist(), len(tokens_S)]
@@ -45,7 +46,7 @@ def train_document_by_document(
         tokens_BS, targets_BS = packed.batch(0, step, range(num_samples), length)
         chosen.zero_grad()
         loss = document_losses(plain, tokens_BS, targets_BS) / (targets_BS >= 0).sum()
-        loss.backward()
+        torch.autograd.backward(loss)
         found = [p.grad.norm() for p in plain.parameters() if p.grad is not None]
         losses.append(loss.item())
         norms.append(torch.stack(found).norm().item())

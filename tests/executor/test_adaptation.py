@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +13,15 @@ from torch import Tensor
 
 from meshwright.api.training import run_training as train_plan
 from meshwright.executor import run_training
+from meshwright.executor.checkpoint import CheckpointConfig
+from meshwright.executor.checkpoint_export import export
+from meshwright.executor.gather import JobResult
+from meshwright.executor.job import Job
 from meshwright.executor.layout import Layout
 from meshwright.executor.models.decoder import build_model
-from meshwright.executor.models.hugging_face import load_hugging_face, parameter_shapes, save_hugging_face
+from meshwright.executor.models.hugging_face import HuggingFaceSource, load_hugging_face, save_hugging_face
 from meshwright.executor.models.initialisation import RandomValues
-from meshwright.executor.models.lora import merged_parameters
+from meshwright.executor.models.merged_parameters import MergedParameters
 from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.pool import Pool
@@ -179,7 +184,9 @@ def test_the_measured_peak_is_near_the_simulated_one(gloo_pool: Pool) -> None:
             (peak_bytes(done.trace, device), peak_bytes(done.predicted, device)) for device in range(2)
         ]
     for measured, simulated in peaks[adapted]:
-        assert measured == pytest.approx(simulated, rel=0.2)  # the ledger has nothing of what lives inside a compute
+        assert measured == pytest.approx(
+            simulated, rel=0.2
+        )  # the ledger has nothing of what lives inside a compute
     for (less, _), (more, _) in zip(peaks[adapted], peaks[wide], strict=True):
         assert less < 0.5 * more
 
@@ -195,8 +202,7 @@ def _difference(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
 def test_export_adds_the_additions(gloo_pool: Pool, tmp_path: Path) -> None:
     case = Case("1f1b", 2, 2, model=LORA)
     result = run_training(program_of(case), training_of(case), ITERATIONS, pool=gloo_pool, dtype="float64")
-    shapes = parameter_shapes(LORA)
-    whole = merged_parameters(LORA, result.parameters, shapes, RandomValues(LORA.num_layers))
+    whole = MergedParameters(LORA, result.parameters, RandomValues(LORA.num_layers))
     save_hugging_face(LORA, whole, tmp_path / "ours")
     model, again = load_hugging_face(tmp_path / "ours", torch.float64)
     assert model.digest == LORA.base.digest
@@ -206,7 +212,33 @@ def test_export_adds_the_additions(gloo_pool: Pool, tmp_path: Path) -> None:
     tokens_BS, _ = RandomTokens(32).batch(1, 0, range(2), SEQUENCE)
     torch.testing.assert_close(stage(tokens_BS), adapted(tokens_BS), rtol=0, atol=TOLERANCE)
     fresh = build_model(LORA.base, torch.float64)
-    assert float((stage(tokens_BS) - fresh(tokens_BS)).abs().max()) > 1e-5
+    assert float((stage(tokens_BS) - fresh(tokens_BS)).detach().abs().max()) > 1e-5
+
+
+def test_checkpoints_have_what_trains_and_export_all(gloo_pool: Pool, tmp_path: Path) -> None:
+    first = dict(build_model(MODEL, torch.float64, seed=9).global_parameters())
+    save_hugging_face(MODEL, first, tmp_path / "first")
+    model = replace(load_hugging_face(tmp_path / "first")[0], lora_rank=2, lora_targets=("down",))
+    training = training_of(Case("1f1b", 2, 2, model=model), initial=str(tmp_path / "first"))
+    program = program_of(Case("1f1b", 2, 2, model=model))
+
+    def run(iterations: int, config: CheckpointConfig, **fields: Any) -> JobResult:
+        told = replace(training, **fields)
+        return gloo_pool.run(Job.of(program, iterations, training=told, dtype="float64", checkpoints=config))
+
+    whole = run(3, CheckpointConfig(str(tmp_path / "runs"), every=1))
+    middle = tmp_path / "runs" / "step-1"
+    again = run(2, CheckpointConfig(str(tmp_path / "again"), resume_from=str(middle)), first_step=1)
+    assert again.losses == whole.losses[1:]
+    assert all(torch.equal(again.parameters[name], value) for name, value in whole.parameters.items())
+    with pytest.raises(ExecutionError, match="train with --from"):
+        run(2, CheckpointConfig(str(tmp_path / "wrong"), resume_from=str(middle)), first_step=1, initial="")
+    export(tmp_path / "again" / "step-3", tmp_path / "exported", "hugging_face")
+    found = load_hugging_face(tmp_path / "exported", torch.float64)[1]
+    expected = MergedParameters(model, whole.parameters, HuggingFaceSource(tmp_path / "first", model))
+    assert set(found) == set(expected) and all(torch.equal(found[name], expected[name]) for name in expected)
+    assert torch.equal(found["head.weight"], first["head.weight"])
+    assert not torch.equal(found["layers.0.down.weight"], first["layers.0.down.weight"])
 
 
 def test_additions_to_a_folder(gloo_pool: Pool, tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ def test_a_full_disk_leaves_the_one_before_and_says_how_much_is_missing(tmp_path
         full = Disk(number, OSError(errno.ENOSPC, "No space left on device"), only="write")
         with watching(full), pytest.raises(ExecutionError, match=r"it needs .* \(\d+ bytes\), .* are free"):
             save(folder, 20, cut(tensors(20.0), 3), keep=1)
+        assert not list(folder.glob("*.partial")), "a full disk is not left fuller"
         assert_whole(folder, is_required=True)
 
 

@@ -80,6 +80,17 @@ def test_one_file_holds_its_end_out(tmp_path: Path) -> None:
     assert len(corpus.held_out) == 5
 
 
+def test_few_files_are_enough(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("first " * 20)
+    alone = Corpus.folder(tmp_path)
+    assert (len(alone.train), len(alone.held_out), alone.num_files) == (114, 6, 1)
+    (tmp_path / "b.txt").write_text("second")
+    (tmp_path / "c.txt").write_text("third")
+    corpus = Corpus.folder(tmp_path)
+    assert corpus.num_files == 3
+    assert corpus.held_out.tobytes().count(b"\0") == 1 and corpus.train.tobytes().count(b"\0") == 2
+
+
 def test_entropies_by_hand() -> None:
     train = np.frombuffer(b"aaab", np.uint8)
     held_out = np.frombuffer(b"ab", np.uint8)

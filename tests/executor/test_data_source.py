@@ -116,7 +116,12 @@ def test_masks_can_be_left_out_and_an_encoder_needs_it(text: str, tokenizer: str
     assert not open_text.has_documents
     assert (open_text.batches(2).batch(0, 0, [0, 1], 16)[1] >= 0).all()
     both = Training(
-        ModelSpec.decoder(2, 8, 1, vocabulary_size=300), (2,), 16, data=text, tokenizer=tokenizer, num_encoder_layers=1
+        ModelSpec.decoder(2, 8, 1, vocabulary_size=300),
+        (2,),
+        16,
+        data=text,
+        tokenizer=tokenizer,
+        num_encoder_layers=1,
     )
     with pytest.raises(ExecutionError, match="document_mask=False"):
         both.prepared()

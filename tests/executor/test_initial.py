@@ -13,7 +13,8 @@ from torch import Tensor
 
 from meshwright.executor import run_training
 from meshwright.executor.job import Job
-from meshwright.executor.models.hugging_face import NameMap, open_hugging_face, save_hugging_face
+from meshwright.executor.models.hugging_face import open_hugging_face, save_hugging_face
+from meshwright.executor.models.parameter_map import NameMap
 from meshwright.executor.pool import Pool
 from meshwright.executor.training import RandomTokens
 from meshwright.lowering.stage_edge import LayerEdge

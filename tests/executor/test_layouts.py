@@ -42,6 +42,8 @@ SMOKE = [
     planned("tied", pp=2, dp=2, sharding="zero2", schedule="interleaved_1f1b"),
     planned("tied", clip=0.1, pp=2, tp=2, recompute="full"),
     planned(dp=4, sharding="zero3", sharding_degree=2, split_backward=True),
+    planned("tied", clip=0.1, pp=2, passes=("offload_optimizer",)),
+    planned(dp=2, sharding="zero1", passes=("offload_optimizer",)),
 ]
 
 
@@ -83,6 +85,7 @@ def four_processes() -> list[Planned]:
         "sharding_degree": (0, 2),
         "split_backward": (False, True),
         "recompute": ("none", "full"),
+        "passes": ((), ("offload_optimizer",)),
         "clip": (0.0, 0.1),
         "model": ("llama", "tied", "qwen", "gpt"),
     }

@@ -37,7 +37,7 @@ def test_seeds_and_epochs_differ() -> None:
 
 
 def test_it_is_spread_like_random_numbers() -> None:
-    """Of random permutations the correlation of neighbours has standard deviation 1 / sqrt(n), and so has that with the place."""
+    """Of random permutations the correlations of neighbours, and with the place, have standard deviation 1 / sqrt(n)."""
     length, worst = 10_000, 0.0
     for key in range(20):
         found = permuted(np.arange(length), length, str(key)).astype(float)

@@ -11,10 +11,10 @@ from meshwright.executor import run_training
 from meshwright.executor.gather import JobResult
 from meshwright.executor.pool import Pool
 from meshwright.ir.program import Program
-from meshwright.ir.replay import HOSTS
 from meshwright.ir.verify import verify
 from meshwright.lowering.gradient_norm import ClipGradients, PostValidate
 from meshwright.schedules import Schedule, registered
+from meshwright.specs.device import HOSTS
 from tests.training_case import ADAMW, TIED, Case, largest_difference, program_of, reference, training_of
 
 ITERATIONS = 2

@@ -43,7 +43,9 @@ def test_text_files_become_the_tokens_of_their_text(tmp_path: Path, source: Text
     assert shards.tokenizer == {"name": "small", "digest": tokenization.digest}
 
 
-def test_pieces_and_batches_do_not_show(tmp_path: Path, source: TextSource, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_and_batches_do_not_show(
+    tmp_path: Path, source: TextSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = make_shards(source, ByteTokenization(), tmp_path / "whole")
     monkeypatch.setattr(text_source, "PIECE_BYTES", 16)
     monkeypatch.setattr(shard_writer, "BATCH_BYTES", 40)
@@ -64,7 +66,12 @@ def test_the_same_source_and_tokenizer_are_made_once(
     assert (again.folder / "shards.json").stat().st_mtime_ns == changed_ns
     other = make_shards(source, FileTokenization(write_tokenizer(tmp_path / "small")))
     (source.root / "000.txt").write_text("changed")
-    assert len({first.folder, other.folder, make_shards(TextSource.open(source.root), ByteTokenization()).folder}) == 3
+    assert (
+        len(
+            {first.folder, other.folder, make_shards(TextSource.open(source.root), ByteTokenization()).folder}
+        )
+        == 3
+    )
 
 
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path, source: TextSource) -> None:
@@ -91,10 +98,12 @@ def test_interrupted_anywhere_leaves_nothing_half(tmp_path: Path, source: TextSo
     for number in range(len(operations)):
         left = [number]
 
-        def fail(operation: str, path: Path, left: list[int] = left) -> None:
+        error: Exception = OSError(28, "No space left on device") if number % 2 else Broken()
+
+        def fail(operation: str, path: Path, left: list[int] = left, error: Exception = error) -> None:
             left[0] -= 1
             if left[0] < 0:
-                raise OSError(28, "No space left on device") if number % 2 else Broken
+                raise error
 
         folder = tmp_path / str(number) / "shards"
         with watching(fail), pytest.raises((SpecError, Broken)):

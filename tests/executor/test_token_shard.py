@@ -16,6 +16,13 @@ from meshwright.specs.error import ExecutionError
 from tests.executor.token_data import shards_of
 
 DOCUMENTS = [[1 + n % 97] * (1 + n % 7) for n in range(60)]
+FILE = {"size_bytes": 0, "sha256": ""}
+OUTSIDE = {
+    "num_tokens": 0,
+    "num_documents": 0,
+    "tokens": {"name": "../other", **FILE},
+    "starts": {"name": "s", **FILE},
+}
 
 
 @pytest.fixture
@@ -108,6 +115,7 @@ def test_a_file_that_goes_while_it_is_verified_is_named(shards: TokenShards) -> 
         ({"kind": "other"}, "no header of token shards"),
         ({"dtype": "int8"}, "KeyError"),
         ({"splits": {}}, "KeyError"),
+        ({"splits": {"train": {"shards": [OUTSIDE]}}}, "names the file '../other'"),
     ],
 )
 def test_headers_that_cannot_be_read(shards: TokenShards, change: dict[str, object], message: str) -> None:

@@ -13,13 +13,17 @@ from torch import Tensor
 from meshwright.executor.checkpoint import CheckpointConfig
 from meshwright.executor.checkpoint_folder import latest_checkpoint, steps_in
 from meshwright.executor.checkpoint_index import read_index
+from meshwright.executor.checkpoint_lock import FolderLock
 from meshwright.executor.checkpoint_verify import problems
+from meshwright.executor.corpus import Corpus
 from meshwright.executor.gather import JobResult
+from meshwright.executor.job import Job
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.pool import Pool
 from meshwright.executor.training_pieces import STEP_COUNT
 from meshwright.lowering.mesh import device_order
 from meshwright.specs.error import ExecutionError, SpecError
+from meshwright.specs.model import ModelSpec
 from tests.executor.stored_case import stored
 from tests.planned_case import AFTER_ADAMW, BATCH, MODELS, Planned
 from tests.training_case import ADAMW, SEQUENCE, Case, largest_difference, program_of, reference, training_of
@@ -169,6 +173,25 @@ def test_every_so_many_steps_and_at_the_end(gloo_pool: Pool, tmp_path: Path) -> 
     assert len(list((tmp_path / "step-7").glob("tensors-*.safetensors"))) == 2  # each rank wrote its own
 
 
+def test_evaluations_and_checkpoints_leave_the_training_as_it_is(gloo_pool: Pool, tmp_path: Path) -> None:
+    alone = run(LAYOUTS["pp2"], gloo_pool, 4)
+    config = CheckpointConfig(str(tmp_path), every=2)
+    both = run(LAYOUTS["pp2"], gloo_pool, 4, config, evaluate_every=3)
+    assert both.losses == alone.losses and both.trace is not None
+    assert [iteration.held_out_loss is None for iteration in both.iterations] == [True, True, False, False]
+    assert read_index(tmp_path / "step-4").info.loss == both.losses[-1]
+
+
+def test_the_data_are_known_by_their_digest(gloo_pool: Pool, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("abcdefgh" * 400)
+    model = ModelSpec.decoder(2, 16, 2, max_sequence_length=SEQUENCE)
+    training = replace(training_of(Case("1f1b", 2, 4, model=model)), data=str(text))
+    job = Job.of(program_of(Case("1f1b", 2, 4, model=model)), 1, training=training)
+    gloo_pool.run(replace(job, checkpoints=CheckpointConfig(str(tmp_path / "runs"))))
+    assert read_index(tmp_path / "runs/step-1").info.data_digest == Corpus.folder(text).digest
+
+
 def test_copies_are_written_by_one_rank_each(gloo_pool: Pool, tmp_path: Path) -> None:
     run(LAYOUTS["dp2"], gloo_pool, 1, CheckpointConfig(str(tmp_path)))
     index = read_index(tmp_path / "step-1")
@@ -188,8 +211,22 @@ def test_another_training_is_refused_before_it_begins(gloo_pool: Pool, tmp_path:
         run(case, gloo_pool, 1, config, first_step=1, seed=7)
     with pytest.raises(SpecError, match="has the model"):
         run(replace(case, model="llama"), gloo_pool, 1, config, first_step=1)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpecError, match=r"checkpoints cannot be kept in .* is a file"):
+        run(case, gloo_pool, 1, CheckpointConfig(str(tmp_path / "file/runs")))
     with pytest.raises(SpecError, match="is no checkpoint"):
         run(case, gloo_pool, 1, replace(config, resume_from=str(tmp_path)), first_step=1)
+
+
+def test_two_trainings_do_not_share_a_folder(own_pool: Pool, tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    lock.take()
+    with pytest.raises(SpecError, match="a running training keeps its checkpoints in"):
+        latest_checkpoint(tmp_path)
+    with pytest.raises(ExecutionError, match="a running training keeps its checkpoints in"):
+        run(LAYOUTS["pp2"], own_pool, 1, CheckpointConfig(str(tmp_path)))
+    lock.release()
+    assert latest_checkpoint(tmp_path) is None
 
 
 def test_a_full_disk_of_one_rank_ends_the_job_and_leaves_the_one_before(

@@ -16,7 +16,7 @@ from meshwright.executor.training import RANDOM, Training
 from meshwright.ir.program import Program
 from meshwright.lowering.lower import lower
 from meshwright.schedules import registered
-from meshwright.specs import Cluster, ModelSpec, Plan, PlanError, Workload
+from meshwright.specs import Cluster, ModelSpec, PassOption, Plan, PlanError, Workload
 from tests.training_case import ADAMW, SGD, largest_difference, reference
 
 SEQUENCE, BATCH = 8, 8
@@ -129,6 +129,19 @@ def test_train_runs_the_program_that_was_simulated(gloo_pool: Pool, vocabulary: 
     assert losses[0] == pytest.approx(losses[1], rel=1e-10)
     names = {effect.name for effect in program_of(plan_of(vocabulary, pp=2)).tables.effects}
     assert {"LOOKUP", "S", "T", "SCATTER"} <= names
+
+
+def test_the_norm_that_clips_counts_every_row_once(gloo_pool: Pool) -> None:
+    model, clip = replace(MODEL, vocabulary_size=256), PassOption("clip_gradients", {"max_norm": 0.25})
+    results = [
+        train_plan(
+            plan_of(each, model, pp=4, passes=(clip,)), iterations=3, pool=gloo_pool, measures_memory=False
+        ).result
+        for each in ("two_barriers", "ends")
+    ]
+    norms = [[iteration.gradient_norm for iteration in result.iterations] for result in results]
+    assert min(norms[1]) > 0.25 and norms[0] == pytest.approx(norms[1], rel=1e-10)
+    assert results[0].losses == pytest.approx(results[1].losses, rel=1e-10)
 
 
 def test_what_is_not_run_is_refused_with_its_reason() -> None:

@@ -46,6 +46,14 @@ def test_golden_schedules(name: str, p: int, m: int) -> None:
     check_golden(f"{name}_p{p}_m{m}", to_text(lowered(name, p, m)))
 
 
+def test_golden_paths() -> None:
+    """Two ways through the same stages: a line for each path, and every microbatch with its own."""
+    groups = [ParameterGroup(f"stage{s}", (s,), 400) for s in range(2)]
+    program = lowered("dualpipe", 2, 4, ReduceGradients(), OptimizerStep(), groups=groups)
+    check_golden("dualpipe_p2_m4", to_text(program))
+    assert from_text(to_text(program)).digest() == program.digest()
+
+
 @pytest.mark.parametrize("word", ["recompute", "recompute_stage_1", "split", "data_parallel", "tied"])
 def test_golden_passes(word: str) -> None:
     passes = {

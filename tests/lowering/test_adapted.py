@@ -119,6 +119,7 @@ def test_inputs_of_frozen_matrices_are_not_kept() -> None:
     [
         (UPPER, {"dp": 2, "sharding": "zero1"}, "sharding = zero1"),
         (LORA, {"tp": 2, "dp": 1}, "tp = 2"),
+        (UPPER, {"pp": 2, "dp": 1, "schedule": "dualpipe"}, "2 copies of a stage"),
     ],
 )
 def test_what_is_not_lowered_is_refused(model: ModelSpec, choices: dict[str, Any], message: str) -> None:

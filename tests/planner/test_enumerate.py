@@ -28,6 +28,12 @@ def test_two_devices_allow_data_parallel_and_every_schedule() -> None:
     assert any(plan.split_backward for plan in plans)
 
 
+def test_a_schedule_is_tried_on_as_many_devices_as_it_takes() -> None:
+    plans = list(choices(MODEL, cluster(3), WORKLOAD, registered(), {"pp": 3}))
+    tried = {name for name, one in registered().items() if one.takes_devices(3) and one.num_chunks == 1}
+    assert {plan.schedule for plan in plans} == tried and "dualpipe" not in tried
+
+
 def test_stages_never_outnumber_layers() -> None:
     plans = list(choices(MODEL, cluster(8), WORKLOAD, registered(), {}))
     assert max(plan.num_stages for plan in plans) == MODEL.num_layers

@@ -190,3 +190,8 @@ def test_any_number_of_devices_may_be_asked_to_share_a_copy(degree: int) -> None
     found = space(fix={"sharding_degree": degree, "tp": 1, "cp": 1, "pp": 1})
     assert set(found.sharding_degree) == {degree} and set(found.dp) == {16}
     assert {found.plan(n).sharing_degree for n in range(len(found))} == {degree}
+
+
+def test_a_schedule_with_copies_of_stages_is_not_ranked() -> None:
+    with pytest.raises(PlanError, match="has every stage on 2 devices: the search counts one copy"):
+        space(fix={"schedule": "dualpipe"})

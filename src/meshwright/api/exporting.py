@@ -20,7 +20,8 @@ def export_plan(
 
     Args:
         plan: a plan or its file.
-        format: "megatron" (a shell script), "torchtitan" (TOML) or "deepspeed" (JSON).
+        format: "megatron" (a shell script), "torchtitan" (TOML), "deepspeed" (JSON); or the job that trains it with
+            meshwright: "slurm", "torchrun" (scripts), "k8s" (YAML).
         cluster: what it runs on, which says how many processes a node starts; None: the cluster that the plan names.
 
     Raises ExportError (a PlanError) listing every choice that the format has no words for, UnknownNameError for another

@@ -15,6 +15,7 @@ from meshwright.api.calibrating import require_torch
 from meshwright.api.loading import is_data_file, load
 from meshwright.api.simulating import simulate
 from meshwright.api.subject import Subject, cluster_of, plan_subject, subject
+from meshwright.api.training_drift import DriftWatch
 from meshwright.api.training_job import Resumed, job_of, resumed_from
 from meshwright.api.training_metrics import Meter, MetricsFile, StepMetrics, peak_flops_per_s
 from meshwright.api.training_recipe import LEARNING_RATE, Checkpoints, Length, PathLike, Recipe, Source
@@ -182,12 +183,14 @@ def run_training(
     meter = Meter(
         rates, step_s, made.plan.model.train_flops_per_token(made.plan.workload.sequence_length),
         peak_flops_per_s(made.plan, made.cluster, getattr(made.computes, "profile", None)), resumed.step, num_steps,
-        seconds, resumed.tokens,
+        seconds, resumed.tokens, DriftWatch(predicted, step_s, job.program),
     )  # fmt: skip
     seen: list[StepMetrics] = []
 
     def note(one: StepMetrics) -> None:
         seen.append(one)
+        if one.drift is not None and progress is None:
+            logger.warning("%s", one.drift)
         tell(one)
 
     if launch is not None and launch.process != (device_order(made.plan) or (0,))[0]:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meshwright.api.training_drift import Drift, DriftWatch
 from meshwright.specs.error import SpecError
 from meshwright.specs.plan import Plan
 from meshwright.specs.profile import Profile
@@ -28,7 +29,8 @@ class StepMetrics:
 
     ``number``: of the step, the very first is 0. ``tokens``: of the step; ``total_tokens``: since the very first.
     ``mfu``: model FLOP/s over the devices' peak; None where no peak is known. ``left_s``: None where nothing says the end.
-    ``held_out_loss``: where one was found after it. Losses are nats a token; ``gradient_norm`` is before clipping.
+    ``held_out_loss``: where one was found after it. Losses are nats a token;
+    ``gradient_norm`` is before clipping. ``drift``: what is to be told about predicted and measured.
     """
 
     number: int
@@ -44,6 +46,7 @@ class StepMetrics:
     left_s: float | None
     held_out_loss: float | None = None
     num_undone: int = 0
+    drift: Drift | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As a line of the metrics file has it: ``step`` counts from 1, ``measured_s`` beside ``predicted_s``."""
@@ -52,7 +55,7 @@ class StepMetrics:
         return {name: value for name, value in row.items() if name not in OPTIONAL or value}
 
 
-OPTIONAL = ("held_out_loss", "num_undone")
+OPTIONAL = ("held_out_loss", "num_undone", "drift")
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class Meter:
     num_steps: int | None = None
     duration_s: float | None = None
     first_tokens: int | None = None
+    drift: DriftWatch | None = None
 
     def follow(self, tell: Callable[[StepMetrics], None]) -> Callable[[Iteration], None]:
         """A function for the executor that hands every finished iteration on as metrics."""
@@ -97,6 +101,7 @@ class Meter:
             number, iteration.loss, self.rates.at(number), iteration.gradient_norm, iteration.tokens, total,
             iteration.seconds, self.predicted_s, rate, None if peak is None else rate * self.flops_per_token / peak,
             left_s, iteration.held_out_loss, iteration.num_undone,
+            None if self.drift is None else self.drift.see(iteration),
         )  # fmt: skip
 
     def _left_s(self, iteration: Iteration, mean_s: float, elapsed_s: float) -> float | None:

@@ -36,15 +36,15 @@ def add_to(app: typer.Typer) -> None:
 def export_plan(
     out: Output,
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan (.toml).")],
-    form: Annotated[str, typer.Option("--to", help="megatron, torchtitan or deepspeed.")],
+    form: Annotated[str, typer.Option("--to", help="megatron, torchtitan, deepspeed; slurm, torchrun, k8s.")],
     cluster: Annotated[
         str | None, typer.Option("--cluster", help="What it runs on, where the plan's own name is not known.")
     ] = None,
 ) -> Result:
-    """Write a plan as a Megatron-LM script, a torchtitan TOML or a DeepSpeed JSON; nothing of it is dropped silently.
+    """Write a plan for Megatron-LM, torchtitan or DeepSpeed, or as a job that trains it; nothing is dropped silently.
 
-    What the target cannot express is refused, all of it in one list. -o writes .sh, .toml or .json (the target's own
-    text), .txt for any of them.
+    What the target cannot express is refused, all of it in one list. slurm, torchrun and k8s write the job that starts
+    `meshwright train` on several hosts. -o writes .sh, .toml, .json or .yaml (the target's own text), .txt for any of them.
     """
     from meshwright import api
 

@@ -34,6 +34,10 @@ class LiveLine:
             self._last_s = time.monotonic()
             self._out.note(text)
 
+    def warn(self, text: str) -> None:
+        """Say something that stays."""
+        self._out.note(f"WARNING {text}")
+
 
 @contextmanager
 def live_line(out: Output) -> Iterator[LiveLine]:
@@ -70,6 +74,8 @@ class TrainingLine:
         if step.left_s is not None:
             parts.append(f"{duration_text(step.left_s)} left")
         self._line.say("   ".join(parts))
+        if step.drift is not None:
+            self._line.warn(f"step {step.number + 1}: {step.drift}")
 
 
 def duration_text(seconds: float) -> str:

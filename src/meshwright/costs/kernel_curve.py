@@ -18,7 +18,7 @@ from meshwright.costs.kernel_chip import Chip, Columns
 from meshwright.costs.kernel_gemm import RESULT_BYTES
 from meshwright.costs.kernel_moe import Loads
 from meshwright.costs.kernel_profile import KernelCurve, KernelProfile, load_kernel_profile
-from meshwright.costs.roofline import MATMUL_EFFICIENCY, UNCERTAINTY, Roofline
+from meshwright.costs.roofline import HOST_LINK_BYTES_PER_S, MATMUL_EFFICIENCY, UNCERTAINTY, Roofline
 from meshwright.ir.table import Exchange, Work
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.device import DeviceSpec
@@ -253,6 +253,8 @@ class GpuKernels:
 
     def _streamed(self, operator: Operator, dtype: str) -> KernelEstimate:
         """By bytes at the rate of streaming kernels on this chip; a fused norm streams like an addition."""
+        if operator.kind == "host_copy":
+            return KernelEstimate(operator.bytes / HOST_LINK_BYTES_PER_S, STREAM_ERROR, "never seen")
         table = self._profile.streaming
         known = table.get("activation" if operator.kind == "activation" else "add")
         efficiency = known.efficiency if known else STREAM_EFFICIENCY

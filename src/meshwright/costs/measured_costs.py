@@ -98,7 +98,7 @@ class MeasuredCosts:
 
 def _operator_estimate(profile: Profile, operator: Operator) -> Estimate:
     """Seconds of one occurrence, from the table of its kind and phase."""
-    if operator.kind == "elementwise":
+    if operator.kind in ("elementwise", "host_copy"):
         return _elementwise(profile, operator)
     table = operator.kind if operator.phase == "forward" else f"{operator.kind}_{operator.phase}"
     samples = profile.samples(table)

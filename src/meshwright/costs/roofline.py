@@ -26,6 +26,9 @@ ATTENTION_EFFICIENCY = 0.50
 # Share of the peak memory bandwidth that streaming kernels reach (BabelStream on A100 and H100: 0.8 to 0.93).
 MEMORY_EFFICIENCY = 0.85
 LINK_EFFICIENCY = 0.80  # of a link's data-sheet rate, for messages of megabytes (nccl-tests bus bandwidth)
+# Between a device's memory and the host's: PCIe 4.0 with 16 lanes, 16 GT/s x 16 x 128/130 / 8 (PCI Express Base
+# Specification 4.0), of which long copies from pinned memory reach about 80 %.
+HOST_LINK_BYTES_PER_S = 0.8 * 31.5e9
 OPERATOR_OVERHEAD_S = 5e-6  # one kernel launch on a GPU whose queue runs empty
 UNCERTAINTY = 0.30
 
@@ -82,6 +85,8 @@ class Roofline:
 
     def _bound_s(self, kind: str, flops: float, num_bytes: float, dtype: str, device: DeviceSpec) -> float:
         """The slower of arithmetic and traffic."""
+        if kind == "host_copy" and device.host == "asynchronous":
+            return num_bytes / HOST_LINK_BYTES_PER_S
         traffic = num_bytes / (device.memory_bandwidth_bytes_per_s * self.memory_efficiency)
         if kind not in self.efficiencies:
             return traffic

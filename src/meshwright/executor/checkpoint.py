@@ -33,6 +33,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load as load_by_plan
 from torch.distributed.checkpoint.state_dict_saver import save as save_by_plan
 
+from meshwright.executor.checkpoint_folder import nearest
 from meshwright.executor.checkpoint_index import CheckpointIndex, CheckpointInfo, read_index
 from meshwright.executor.checkpoint_planner import (
     Box,
@@ -42,7 +43,8 @@ from meshwright.executor.checkpoint_planner import (
     box_of,
     writers,
 )
-from meshwright.executor.checkpoint_storage import FolderReader, FolderWriter, Retention
+from meshwright.executor.checkpoint_reader import FolderReader
+from meshwright.executor.checkpoint_storage import FolderWriter, Retention
 from meshwright.executor.piece import Piece
 from meshwright.specs.error import ExecutionError, MeshwrightError, SpecError
 from meshwright.specs.model import ModelSpec
@@ -100,11 +102,15 @@ class CheckpointConfig:
         """Before any process starts: can checkpoints be kept there, and can this training go on from the one that is named?
 
         Raises:
-            SpecError: the folder is a file; or the checkpoint is none, of another model, optimizer or seed, or the training
-                does not begin at its step.
+            SpecError: nothing can be written there; or the checkpoint is none, of another model, optimizer or seed, or the
+                training does not begin at its step.
         """
-        if Path(self.folder).is_file():
-            raise SpecError(f"checkpoints cannot be kept in {self.folder}: it is a file", allowed="a folder")
+        above = nearest(Path(self.folder))
+        if not above.is_dir() or not os.access(above, os.W_OK):
+            wrong = "cannot be written to" if above.is_dir() else "is a file"
+            raise SpecError(
+                f"checkpoints cannot be kept in {self.folder}: {above} {wrong}", allowed="a folder of yours"
+            )
         if not self.resume_from:
             return
         info = read_index(self.resume_from).info
@@ -183,9 +189,13 @@ class Checkpoints:
         self._under_way = self._thread.submit(self._write, planner, writer)
 
     def _write(self, planner: PieceSavePlanner, writer: FolderWriter) -> None:
-        """In the thread, of all ranks together."""
-        with _agreed(), _alone(self._group) as options:
-            save_by_plan({}, storage_writer=writer, planner=planner, **options)
+        """In the thread, of all ranks together. What a failure leaves is removed: the disk may be full of it."""
+        try:
+            with _agreed(), _alone(self._group) as options:
+                save_by_plan({}, storage_writer=writer, planner=planner, **options)
+        except MeshwrightError:
+            writer.abandon()
+            raise
 
     def wait(self) -> None:
         """Until nothing is being written.
@@ -276,6 +286,8 @@ def _agreed() -> Iterator[None]:
         if ours:
             raise ours[0] from None
         rank, (cause, _) = min(error.failures.items())
+        if not isinstance(cause, Exception):
+            raise cause from None
         raise ExecutionError(
             f"the checkpoint failed on rank {rank}: {type(cause).__name__}: {cause}",
             next="checkpoints that were there before are whole",

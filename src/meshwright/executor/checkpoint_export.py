@@ -14,6 +14,8 @@ from meshwright.executor.checkpoint_file import NewFile
 from meshwright.executor.checkpoint_index import CheckpointIndex, StoredTensor, read_index
 from meshwright.executor.checkpoint_storage import DTYPES, bytes_of, header_of
 from meshwright.executor.models.hugging_face import save_hugging_face
+from meshwright.executor.models.initialisation import parameter_source
+from meshwright.executor.models.merged_parameters import MergedParameters
 from meshwright.executor.piece import Piece
 from meshwright.executor.training_pieces import STEP_COUNT
 from meshwright.specs.error import SpecError
@@ -73,9 +75,13 @@ def export(
         model = index.info.training.get("model")
         if model is None:
             raise SpecError(f"{checkpoint} says no model", allowed="a checkpoint of a training")
-        save_hugging_face(
-            ModelSpec.from_dict(model), parameters, target, tokenizer_from=tokenizer_from, dtype=chosen
-        )
+        spec = ModelSpec.from_dict(model)
+        whole: Mapping[str, Tensor] = parameters
+        if spec.is_adapted:
+            told = index.info.training
+            source = parameter_source(spec, int(told["seed"]), str(told["initial"]))
+            whole = MergedParameters(spec, parameters, source)
+        save_hugging_face(spec, whole, target, tokenizer_from=tokenizer_from, dtype=chosen)
     return len(parameters)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -110,12 +111,12 @@ def rename(path: Path, to: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """A file, or a folder with all that is in it, where it is there."""
+    """A file, or a folder with all that is in it, where it is there; other processes may remove it at the same time."""
     _about_to("remove", path)
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    while path.is_dir():
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+    path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> NewFile:

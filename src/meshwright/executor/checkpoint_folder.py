@@ -11,6 +11,7 @@ A crash at any point leaves every checkpoint that was published before, whole:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from meshwright.executor.checkpoint_file import make_folder, remove, rename, write_text
 from meshwright.executor.checkpoint_index import INDEX_FILE
+from meshwright.executor.checkpoint_lock import check_free
 from meshwright.specs.error import SpecError
 
 LATEST = "latest"
@@ -48,11 +50,12 @@ def latest_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
     """The checkpoint to go on from, after putting the folder in order; None where there is none.
 
     Raises:
-        SpecError: `folder` is something else.
+        SpecError: `folder` is something else, or a running training uses it.
     """
     root = Path(folder)
     if root.exists() and not root.is_dir():
         raise SpecError(f"{root} is a file", allowed="a folder of checkpoints")
+    check_free(root)
     recover(root)
     steps = steps_in(root)
     if not steps:
@@ -107,7 +110,8 @@ def recover(folder: Path) -> None:
             _log.warning(
                 "%s was being replaced when a training ended; the old one is put back", folder / name
             )
-            rename(path, folder / name)
+            with contextlib.suppress(FileNotFoundError):  # another process of the same job has done it
+                rename(path, folder / name)
         else:
             _log.info("removing %s, which was not finished", path)
             remove(path)
@@ -160,7 +164,11 @@ def _prune(folder: Path, keep: int, keep_every: int) -> None:
             _log.warning("the old checkpoint %s cannot be removed: %s", path, error)
 
 
+def nearest(folder: Path) -> Path:
+    """What is there already of a folder's path."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+
+
 def free_bytes(folder: Path) -> int:
     """Free space where a folder is, or will be."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    return shutil.disk_usage(there).free
+    return shutil.disk_usage(nearest(folder)).free

@@ -1,9 +1,9 @@
-"""How torch.distributed.checkpoint keeps tensors here: safetensors files and a JSON index; nothing is pickled."""
+"""How torch.distributed.checkpoint writes tensors here: safetensors files and a JSON index; nothing is pickled."""
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import prod
@@ -11,28 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
 from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
-    TensorProperties,
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import (
-    LoadPlan,
-    LoadPlanner,
-    ReadItem,
     SavePlan,
     SavePlanner,
     WriteItem,
 )
-from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from meshwright.executor.checkpoint_file import NO_SPACE, NewFile, flush_folder, write_text
-from meshwright.executor.checkpoint_folder import begin, free_bytes, publish
+from meshwright.executor.checkpoint_file import NO_SPACE, NewFile, flush_folder, remove, write_text
+from meshwright.executor.checkpoint_folder import PARTIAL, begin, free_bytes, publish, step_name
 from meshwright.executor.checkpoint_index import (
     INDEX_FILE,
     CheckpointIndex,
@@ -59,6 +52,7 @@ HEADER_ALIGNMENT = (
 )
 
 Progress = Callable[[int], None]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -96,12 +90,14 @@ class FolderWriter(StorageWriter):
         self.folder, self.step, self.files, self.retention = folder, step, files, retention
         self.progress = progress
         self.partial = Path()
+        self._is_coordinator = False
 
     def reset(self, checkpoint_id: Any = None) -> None:
         """Nothing is kept from one save to the next."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """The coordinator plans, and makes the folder then."""
+        self._is_coordinator = is_coordinator
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """As it is."""
@@ -180,6 +176,16 @@ class FolderWriter(StorageWriter):
                 raise no_space(self.folder, self._needed, free_bytes(self.folder)) from error
             raise
 
+    def abandon(self) -> None:
+        """After a failure, when all ranks have ended: the coordinator removes the partial folder."""
+        left = self.folder / (step_name(self.step) + PARTIAL)
+        if not self._is_coordinator or not left.exists():
+            return
+        try:
+            remove(left)
+        except OSError as error:  # the failure itself is what is told
+            _log.warning("what a failed checkpoint has left cannot be removed: %s", error)
+
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
         """Only made by name, never guessed from an address."""
@@ -245,104 +251,3 @@ def _stored(metadata: Metadata, boxes: Mapping[MetadataIndex, FileResult]) -> di
             of_tensor.append(StoredBox(box.name, box.key, tuple(chunk.offsets), tuple(chunk.sizes)))
         tensors[name] = StoredTensor(DTYPE_NAMES[found.properties.dtype], tuple(found.size), tuple(of_tensor))
     return tensors
-
-
-class FolderReader(StorageReader):
-    """Reads boxes from a checkpoint's safetensors files, and of these only what is asked for."""
-
-    def __init__(self, checkpoint: Path, index: CheckpointIndex, progress: Progress | None = None) -> None:
-        self.checkpoint, self.index, self.progress = checkpoint, index, progress
-        self._boxes = {
-            MetadataIndex(name, box.offsets): box
-            for name, tensor in index.tensors.items()
-            for box in tensor.boxes
-        }
-
-    def reset(self, checkpoint_id: Any = None) -> None:
-        """Nothing is kept."""
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """The index in torch's words."""
-        return Metadata(
-            {
-                name: TensorStorageMetadata(
-                    TensorProperties(DTYPES[tensor.dtype]),
-                    torch.Size(tensor.shape),
-                    [ChunkStorageMetadata(torch.Size(b.offsets), torch.Size(b.sizes)) for b in tensor.boxes],
-                )
-                for name, tensor in self.index.tensors.items()
-            }
-        )
-
-    def set_up_storage_reader(
-        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
-    ) -> None:
-        """It has the index already."""
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """As it is."""
-        return plan
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """As they are."""
-        return plans
-
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Copy what the plan names into what the planner resolves.
-
-        Raises:
-            ExecutionError: a file is missing, or not what the index says.
-        """
-        by_file: dict[str, list[ReadItem]] = defaultdict(list)
-        for item in plan.items:
-            by_file[self._boxes[item.storage_index].file].append(item)
-        for name, items in by_file.items():
-            self._check_file(name)
-            try:
-                with safe_open(str(self.checkpoint / name), framework="pt", device="cpu") as file:
-                    for item in items:
-                        self._read(file, item, planner)
-            except SafetensorError as error:
-                raise ExecutionError(
-                    f"{self.checkpoint / name} cannot be read: {error}",
-                    next="resume from an earlier checkpoint",
-                ) from error
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
-
-    def _check_file(self, name: str) -> None:
-        path, expected = self.checkpoint / name, self.index.files[name].size_bytes
-        found = path.stat().st_size if path.is_file() else None
-        if found != expected:
-            is_there = "is missing" if found is None else f"has {found} bytes instead of {expected}"
-            raise ExecutionError(
-                f"{path} {is_there}",
-                next="resume from an earlier checkpoint; `meshwright checkpoint verify` says which are whole",
-            )
-
-    def _read(self, file: Any, item: ReadItem, planner: LoadPlanner) -> None:
-        box = self._boxes[item.storage_index]
-        if tuple(item.lengths) == box.sizes:
-            part: Tensor = file.get_tensor(box.key)
-        else:
-            begins_ends = zip(item.storage_offsets, item.lengths)
-            part = file.get_slice(box.key)[tuple(slice(at, at + n) for at, n in begins_ends)]
-        stored = DTYPES[self.index.tensors[item.storage_index.fqn].dtype]
-        if part.shape != item.lengths or part.dtype != stored:
-            raise ExecutionError(
-                f"{self.checkpoint / box.file}: {box.key} is {part.dtype} of {list(part.shape)}, the index says {stored} of "
-                f"{list(item.lengths)}",
-                next="resume from an earlier checkpoint",
-            )
-        target = planner.resolve_tensor(item)
-        with torch.no_grad():
-            target.copy_(part)
-        planner.commit_tensor(item, target)
-        if self.progress is not None:
-            self.progress(part.nbytes)
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """Only made by name, never guessed from an address."""
-        return False

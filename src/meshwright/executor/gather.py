@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ class Iteration:
     seconds, and how many steps of a rank's parameter groups were taken back (`PostValidate`).
 
     The first one includes the start of the job. ``end_s`` is on the machine's monotonic clock. ``held_out_loss`` where one
-    was found after it, which took ``paused_s`` (they are not among the seconds of any iteration).
+    was found after it, which took ``paused_s`` (they are not among the seconds of any iteration). ``computes``, ``waits``:
+    by rank the seconds of its host in computes by name, and waiting for rows by name; only while the job runs.
     """
 
     number: int
@@ -43,6 +44,12 @@ class Iteration:
     num_undone: int = 0
     held_out_loss: float | None = None
     paused_s: float = 0.0
+    computes: Mapping[int, Mapping[str, float]] = field(default_factory=dict, repr=False, compare=False)
+    waits: Mapping[int, Mapping[str, float]] = field(default_factory=dict, repr=False, compare=False)
+
+    def without_spent(self) -> Iteration:
+        """The same as it is kept for the end of the job: a long one has many."""
+        return replace(self, computes={}, waits={})
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +95,8 @@ def iteration_of(
         num_undone=int(sum(row.get("num_undone", 0) for row in rows.values())),
         held_out_loss=sum(row["held_out_loss"] for row in evaluated.values()) if evaluated else None,
         paused_s=max((row["time"] for row in evaluated.values()), default=end_s) - end_s,
+        computes={rank: row["computes"] for rank, row in rows.items() if "computes" in row},
+        waits={rank: row["waits"] for rank, row in rows.items() if "waits" in row},
     )
 
 

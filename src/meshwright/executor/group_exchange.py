@@ -1,8 +1,8 @@
-"""Handlers of what copies and shards of a parameter group exchange: REDUCE_GRAD, UNSHARD and GATHER_PARAM."""
+"""Handlers of what a parameter group moves: REDUCE_GRAD, UNSHARD, GATHER_PARAM between ranks, LOAD_STATE, STORE_STATE."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -68,3 +68,22 @@ def gather_parameters(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
         return (group,)
 
     return Pending(wait)
+
+
+@handles("LOAD_STATE")
+def load_state(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The optimizer's state of a stage's groups, on the device."""
+    return _moved(context, row, GroupState.load_state)
+
+
+@handles("STORE_STATE")
+def store_state(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The optimizer's state of a stage's groups, on the host; the device's memory is free."""
+    return _moved(context, row, GroupState.store_state)
+
+
+def _moved(context: Any, row: Row, move: Callable[[GroupState], None]) -> Sequence[Any]:
+    groups: dict[int, GroupState] = context.training.groups
+    for g in sorted({name.index for names in row.writes for name in names or ()} & groups.keys()):
+        move(groups[g])
+    return row.outputs(lambda name: groups.get(name.index))

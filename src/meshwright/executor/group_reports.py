@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ class Sum(NamedTuple):
     values: Tensor
     work: Any
     time_s: float
+    spent: Mapping[str, Any]  # of this rank
 
 
 class GroupReports:
@@ -76,7 +77,9 @@ class GroupReports:
         )
         work = dist.all_reduce(values, group=self._group, async_op=True)
         number = int(fields["iteration"])
-        self._under_way.append(Sum(number, "held_out_loss" in fields, values, work, float(fields["time"])))
+        spent: dict[str, Any] = {name: fields[name] for name in ("computes", "waits") if name in fields}
+        is_evaluation = "held_out_loss" in fields
+        self._under_way.append(Sum(number, is_evaluation, values, work, float(fields["time"]), spent))
         while len(self._under_way) > 1:
             self._look(self._under_way.popleft(), number)
 
@@ -106,7 +109,7 @@ class GroupReports:
         rows, held_out = ({0: _row(found)} if found else {} for found in (one, evaluated))
         before = self.finished[-1] if self.finished else None
         finished = iteration_of(self.job, one.iteration, rows, held_out, before, self._begin_s)
-        self.finished.append(finished)
+        self.finished.append(finished.without_spent())
         if self.progress is not None:
             self.progress(finished)
 
@@ -136,7 +139,7 @@ class GroupReports:
 
 
 def _row(one: Sum) -> dict[str, Any]:
-    return {"time": one.time_s, **dict(zip(FIELDS, one.values.tolist()))}
+    return {"time": one.time_s, **one.spent, **dict(zip(FIELDS, one.values.tolist()))}
 
 
 def _clock_offset_s(rank: int, num_ranks: int, group: Any) -> float:

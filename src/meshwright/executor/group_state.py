@@ -22,6 +22,7 @@ from meshwright.executor.ops.optimizer_step import OptimizerConfig, OptimizerSte
 from meshwright.executor.piece import Piece
 from meshwright.ir.table import ParameterGroup
 
+MOMENTS = {"exp_avg", "exp_avg_sq", "momentum_buffer"}  # of torch's AdamW and SGD
 LEAST_DECAYED_DIMS = 2  # weight decay acts on matrices, not on norms and biases
 
 
@@ -86,6 +87,8 @@ class GroupState:
         self.master: Tensor | None = None
         self._place_values()
         self.trained = self._trained()
+        self._host_states: list[dict[str, Tensor]] = []
+        self.is_on_host = False
         self.step = OptimizerStep(
             [one.tensor for one in self.trained],
             config,
@@ -173,6 +176,28 @@ class GroupState:
         for name, view in self.layout.views(self.master).items():
             self.parameters[name].data.copy_(view)
 
+    def store_state(self) -> None:
+        """Move the optimizer's moments to the host's memory."""
+        if self.step.optimizer is None:
+            return
+        for one, host in zip(self.trained, self._host_states or [{} for _ in self.trained], strict=True):
+            kept = self.step.optimizer.state[one.tensor]
+            for name in MOMENTS & kept.keys():
+                moment = kept.pop(name)
+                host[name] = host[name].copy_(moment) if name in host else moment.to("cpu", copy=True)
+            if len(self._host_states) < len(self.trained):
+                self._host_states.append(host)
+        self.is_on_host = True
+
+    def load_state(self) -> None:
+        """Copy the optimizer's moments from the host's memory."""
+        if self.step.optimizer is None:
+            return
+        for one, host in zip(self.trained, self._host_states, strict=True):
+            for name, moment in host.items():
+                self.step.optimizer.state[one.tensor][name] = moment.to(self.device, copy=True)
+        self.is_on_host = False
+
     def loaded(self) -> None:
         """What is trained has been written from outside: the values that others step come from them."""
         self.publish()
@@ -180,9 +205,10 @@ class GroupState:
             self.values.copy_(self.team.gathered(self.shard_of_values()))
 
     def optimizer_states(self) -> list[dict[str, Tensor]]:
-        """The optimizer's state of every trained tensor; SGD's is empty before its first step."""
+        """The optimizer's state of every trained tensor, wherever it is; SGD's is empty before its first step."""
         states = {} if self.step.optimizer is None else self.step.optimizer.state
-        return [states.get(one.tensor, {}) for one in self.trained]
+        hosts = self._host_states if self.is_on_host else [{}] * len(self.trained)
+        return [{**states.get(one.tensor, {}), **host} for one, host in zip(self.trained, hosts, strict=True)]
 
     # gradients -------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.executor.rank_list import RankList, Step
+from meshwright.executor.seconds_by_name import SecondsByName, Spent
 from meshwright.executor.stream import Issued, Stream, Times, clock
 from meshwright.executor.value_store import ValueStore, fetch, put_all
 from meshwright.executor.watchdog import Position
@@ -41,9 +42,11 @@ class Interpreter:
         self.ranked, self.store, self.context, self.position = ranked, store, context, position
         self.times: deque[Times] = deque(maxlen=max(LEAST_KEPT, KEPT_ROWS // max(1, len(ranked.steps))))
         self.num_done = 0  # iterations begun, all but the last of them done
+        self.waited_s = [0.0] * len(ranked.steps)  # of this iteration, for each row that the host waited for
         self._taken = [0] * len(ranked.steps)  # completions that the host has seen, by row
         self._done: list[SimpleQueue[BaseException | None]] = [SimpleQueue() for _ in ranked.steps]
         self._failure: BaseException | None = None
+        self._seconds = SecondsByName(ranked)
         self._streams = [Stream(name, context, self._done, self._fail) for name in ranked.streams]
         self._batches: list[list[Issued]] = [[] for _ in ranked.streams]
 
@@ -62,6 +65,7 @@ class Interpreter:
         self.num_done += 1
         times = Times(len(self.ranked.steps))
         self.times.append(times)
+        self.waited_s[:] = [0.0] * len(self.waited_s)
         lines = self.store.lines(iteration)
         context, position = self.context, self.position
         for step in self.ranked.steps:
@@ -101,12 +105,18 @@ class Interpreter:
             for name in ("posted", "start", "end")
         }
 
+    def spent(self) -> Spent:
+        """Where the host's seconds of the last iteration went, by name."""
+        return self._seconds.of(self.times[-1], self.waited_s)
+
     def _wait(self, step: Step, iteration: int) -> None:
         taken = self._taken
         for other, lag in step.waits:
             while taken[other] <= iteration - lag:
                 self.position.waiting(other)
+                begin_s = clock()
                 failure = self._done[other].get()
+                self.waited_s[other] += clock() - begin_s
                 if failure is not None:
                     raise failure
                 taken[other] += 1

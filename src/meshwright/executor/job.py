@@ -78,6 +78,11 @@ class Job:
         if given != needed:
             raise ExecutionError(f"layers are given for {given} stages, the program has {needed}")
         names = {self.program.tables.effects[e].name for e in set(self.program.columns.effect.tolist())}
+        if training.modules and names & {"I", "S"}:
+            raise ExecutionError(
+                f"the modules of {training.modules} have torch's own backward, and the program needs another one",
+                allowed="a schedule without split backward, and every table on one stage",
+            )
         if training.optimizer.clip_norm is not None and "STEP" in names and "NORM" not in names:
             raise ExecutionError(
                 f"the optimizer clips at norm {training.optimizer.clip_norm}, and no instruction sums the norm of all ranks",

@@ -44,19 +44,26 @@ def meet(launch: Launch, is_second: bool = False) -> Any:
 
 
 def same_job(store: Any, launch: Launch, digest: str) -> None:
-    """Raises ExecutionError where this process was given another plan or other options than process 0."""
-    if launch.process == 0:
-        store.set("job", digest)
-        return
+    """Wait until all processes are here, and see that they were given the same.
+
+    Raises:
+        ExecutionError: one does not come, or has another plan or other options than process 0.
+    """
+    names = [f"job/{process}" for process in range(launch.num_processes)]
+    store.set(names[launch.process], digest)
     try:
-        first = store.get("job").decode()
+        store.wait(names, JOIN)
     except RuntimeError as error:
+        missing = [str(process) for process, name in enumerate(names) if not store.check([name])]
         raise ExecutionError(
-            f"process 0 said nothing within {JOIN.total_seconds():.0f} s", next="look at its output"
+            f"process {', '.join(missing)} has not come within {JOIN.total_seconds():.0f} s",
+            next="look at the output of that process: it tells why",
         ) from error
-    if first != digest:
+    found = [store.get(name).decode() for name in names]
+    others = [str(process) for process, one in enumerate(found) if one != found[0]]
+    if others:
         raise ExecutionError(
-            f"process {launch.process} has job {digest}, process 0 has {first}",
+            f"process {', '.join(others)} has another job than process 0",
             allowed="the same command, plan, data and version of meshwright on all hosts",
         )
 

@@ -94,7 +94,7 @@ class Run:
         before = self.finished[-1] if self.finished else None
         rows, evaluated = self.sums.pop(number), self.evaluated.pop(number, {})
         finished = iteration_of(self.job, number, rows, evaluated, before, self.begin_s)
-        self.finished.append(finished)
+        self.finished.append(finished.without_spent())
         if progress is not None:
             progress(finished)
 

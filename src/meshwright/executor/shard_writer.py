@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from meshwright import __version__
 from meshwright.executor.checkpoint_file import NewFile, flush_folder, make_folder, rename, write_text
 from meshwright.executor.text_source import HELD_OUT_SHARE, Piece, TextSource
 from meshwright.executor.token_shard import (
@@ -40,7 +39,9 @@ from meshwright.specs.error import SpecError
 from meshwright.specs.profile import cache_path
 
 SHARD_TOKENS = 1 << 27  # a shard ends behind the first document that reaches it: 256 MB of uint16
-BATCH_BYTES = 4 << 20  # text tokenised at once: enough for all cores, little memory
+BATCH_BYTES = (
+    1 << 20
+)  # text tokenised at once: enough for all cores; a tokenizer takes some 100 bytes for each
 PARTIAL = ".partial-"  # in the name of a folder that is being written
 STALE_S = 86_400.0  # such a folder that nobody has written to for a day was left by a maker that died
 
@@ -116,7 +117,6 @@ def _write(partial: Path, source: TextSource, tokenization: Tokenization) -> dic
     return {
         "kind": KIND,
         "schema": SCHEMA,
-        "meshwright": __version__,
         "dtype": dtype,
         "vocabulary_size": tokenization.vocabulary_size,
         "end_id": tokenization.end_id,

@@ -21,7 +21,7 @@ from meshwright.specs.error import SpecError
 
 HELD_OUT_SHARE = 0.05  # of the documents; half a megabyte of the standard library
 ZERO_BYTE = b"\0"  # text has none: a file with one is binary
-PIECE_BYTES = 1 << 20  # what is read and tokenised at once; a tokenizer takes some 50 bytes for each
+PIECE_BYTES = 1 << 18  # what is read at once of one document, and given to a tokenizer as one text
 # Tests are half of the library and much of them generated tables; site-packages differ between machines.
 SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 SKIPPED_PREFIX = "_sysconfigdata"  # written when Python was built: paths of one machine

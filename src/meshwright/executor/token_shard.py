@@ -215,7 +215,7 @@ def _header(folder: Path) -> Mapping[str, Any]:
         raise ExecutionError(f"{path} is no header of token shards", next="make the shards again")
     if header["schema"] > SCHEMA:
         raise ExecutionError(
-            f"{path} has schema {header['schema']}, written by meshwright {header.get('meshwright')}",
+            f"{path} has schema {header['schema']}, written by a newer meshwright",
             allowed=f"schema {SCHEMA} or older",
             next="upgrade meshwright",
         )
@@ -227,12 +227,19 @@ def _split(folder: Path, dtype: np.dtype[Any], fields: Mapping[str, Any]) -> Tok
         TokenShard(
             int(one["num_tokens"]),
             int(one["num_documents"]),
-            ShardFile(**one["tokens"]),
-            ShardFile(**one["starts"]),
+            _shard_file(**one["tokens"]),
+            _shard_file(**one["starts"]),
         )
         for one in fields["shards"]
     ]
     return TokenSplit(folder, dtype, tuple(shards))
+
+
+def _shard_file(name: str, size_bytes: int, sha256: str) -> ShardFile:
+    """What the header says of a file, which is in the header's folder and nowhere else."""
+    if Path(name).name != name:
+        raise ValueError(f"names the file {name!r}")
+    return ShardFile(name, size_bytes, sha256)
 
 
 def _check_sizes(folder: Path, shard: TokenShard, token_bytes: int) -> None:

@@ -81,8 +81,8 @@ class RandomTokens:
 @dataclass(frozen=True)
 class Training:
     """What a training job is besides its program. ``data``: "standard_library", "random", a folder or file of text or JSONL,
-    or a folder of token shards. ``tokenizer``: a tokenizer.json or the folder that holds one; empty: bytes. ``text_field``: of
-    JSONL objects. ``document_mask``: documents in shards do not see each other. ``first_sample``: samples of shards consumed
+    or a folder of token shards. ``tokenizer``: a tokenizer.json or the folder that holds one; empty: bytes. ``text_field``:
+    of JSONL objects. ``document_mask``: documents in shards do not see each other. ``first_sample``: samples of shards consumed
     before ``first_step``; None: as many as steps before it would have consumed.
 
     ``data_axes``: axes along which the data differ. ``records_gradients``: return every gradient of every iteration.
@@ -91,7 +91,10 @@ class Training:
     program with the edges that `stage_edges` gives (`ConnectStages`).
     ``first_step``: number of the first iteration, which keys the data. An optimizer that clips needs a program that sums the
     norm of all ranks (`ClipGradients`). ``learning_rate``: by step; None: the optimizer's, always.
-    ``initial``: a Hugging Face folder with the first values of the parameters, of which every rank reads its own; empty: drawn.
+    ``modules``: a user's Sequential that is trained instead of ``model``, which gives its sizes ("mine.py:model", see
+    `models.sequential`); empty: none.
+    ``initial``: a Hugging Face folder with the first values of the parameters, of which every rank reads its own; empty:
+    they are drawn.
     ``evaluate_every``: steps between two evaluations of the held-out loss (0: none), each over ``num_evaluated`` global
     batches; the last iteration has one, too.
     """
@@ -114,6 +117,7 @@ class Training:
     evaluate_every: int = 0
     num_evaluated: int = 1
     initial: str = ""
+    modules: str = ""
     tokenizer: str = ""
     text_field: str = "text"
     document_mask: bool = True
@@ -132,6 +136,8 @@ class Training:
             )
         if self.model.is_adapted:
             self._check_adapted()
+        if self.modules:
+            self._check_modules()
         if self.initial and (self.num_encoder_layers or self.layer_edges):
             raise ExecutionError(
                 f"{self.initial} gives first values to a model with long skips or an encoder",
@@ -142,6 +148,24 @@ class Training:
                 f"an encoder-decoder with {len(self.layer_edges)} long skips, windows of {self.sequence_length}",
                 allowed="no long skips, and windows of an even number of tokens",
             )
+
+    def _check_modules(self) -> None:
+        """A user's modules are only cut into stages, and copied."""
+        held = {
+            "first values from a folder": self.initial,
+            "dropout": self.dropout,
+            "an encoder": self.num_encoder_layers,
+            "long skips": self.layer_edges,
+            "tensor parallelism": self.layout.tp > 1,
+            "sharded states": self.layout.shard_axes,
+            "frozen parameters": self.model.is_adapted,
+            "tied tables": self.model.has_tied_embeddings,
+        }
+        for name, is_there in held.items():
+            if is_there:
+                raise ExecutionError(
+                    f"the modules of {self.modules} with {name}", allowed="pipeline and data parallelism, sharding none"
+                )
 
     def _check_adapted(self) -> None:
         """Frozen parameters stand outside of what is divided among ranks."""

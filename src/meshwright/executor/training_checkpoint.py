@@ -13,22 +13,31 @@ import torch.distributed as dist
 from meshwright.executor.checkpoint import CheckpointConfig, Checkpoints
 from meshwright.executor.checkpoint_folder import recover
 from meshwright.executor.checkpoint_index import CheckpointInfo
+from meshwright.executor.checkpoint_lock import FolderLock
 from meshwright.executor.checkpoint_planner import RankFacts
+from meshwright.executor.packing import PackedSequences
+from meshwright.executor.training import Batches, Training
 from meshwright.executor.training_pieces import loaded, pieces_of
 from meshwright.executor.training_state import TrainingState
+from meshwright.specs.error import SpecError
 
 # A slow disk is no failure: the watchdog, which sees bytes move, decides long before.
 GROUP_TIMEOUT = datetime.timedelta(days=1)
 
 
 class TrainingCheckpoints:
-    """The checkpoints of one rank of a training job; every rank makes one, behind the groups of its program."""
+    """The checkpoints of one rank of a training job; every rank makes one, behind the groups of its program.
+
+    Raises SpecError where another training uses the folder.
+    """
 
     def __init__(
         self, config: CheckpointConfig, state: TrainingState, beat: Callable[[int], None] | None = None
     ) -> None:
         self.config, self.state = config, state
+        self._lock = FolderLock(Path(config.folder))
         if dist.get_rank() == 0:
+            self._lock.take()
             recover(Path(config.folder))
         group = dist.new_group(backend="gloo", timeout=GROUP_TIMEOUT)
         self._checkpoints = Checkpoints(config, lambda: pieces_of(state), group, beat)
@@ -40,6 +49,7 @@ class TrainingCheckpoints:
         if not self.config.resume_from:
             return
         self._start = self._checkpoints.load()
+        _check_frozen(self._start, self.state.training)
         loaded(self.state)
 
     def is_due(self, iteration: int) -> bool:
@@ -65,8 +75,7 @@ class TrainingCheckpoints:
             training=state.training.to_dict(),
             versions={"meshwright": _version(), "torch": str(torch.__version__)},
         )
-        digest = str(getattr(state.batches, "digest", ""))
-        self._checkpoints.save(info, RankFacts(self._loss, digest))
+        self._checkpoints.save(info, RankFacts(self._loss, _digest(state.batches)))
 
     def end(self, num_iterations: int) -> None:
         """After the last iteration: save what is not saved yet, and wait until it is on the disk.
@@ -79,10 +88,41 @@ class TrainingCheckpoints:
         if self.config.saves_last and is_new:
             self.save(last)
         self._checkpoints.close()
+        self._lock.release()
 
     def _step(self, iteration: int) -> int:
         """Steps done after an iteration of the job."""
         return self.state.training.first_step + iteration + 1
+
+
+def _check_frozen(info: CheckpointInfo, training: Training) -> None:
+    """What is frozen is in no checkpoint, so it must come from where it came from before.
+
+    Raises:
+        SpecError: it would come from another folder, or be drawn by another seed.
+    """
+    if not training.model.is_adapted:
+        return
+    before = (_place(info.training.get("initial", "")), info.training.get("seed", training.seed))
+    now = (_place(training.initial), training.seed)
+    if before[0] != now[0] or (not now[0] and before[1] != now[1]):
+        raise SpecError(
+            f"the frozen parameters of this checkpoint are of {before[0] or f'seed {before[1]}'}, those of the job of "
+            f"{now[0] or f'seed {now[1]}'}",
+            allowed="the same source as before",
+            next=f"train with --from {before[0]}" if before[0] else f"train with --seed {before[1]}",
+        )
+
+
+def _place(folder: str) -> str:
+    return str(Path(folder).resolve()) if folder else ""
+
+
+def _digest(batches: Batches | None) -> str:
+    """Of the data; "" on ranks that read none, and for random tokens."""
+    if isinstance(batches, PackedSequences):
+        return batches.shards.digest
+    return str(getattr(batches, "digest", ""))
 
 
 def _version() -> str:

@@ -20,6 +20,7 @@ from meshwright.executor.layout import HEAD_NORMS, SHARDS, TENSOR
 from meshwright.executor.models.decoder import EMBEDDING_WEIGHT, Stage, build_stage
 from meshwright.executor.models.encoder_decoder import EncoderDecoderStage, build_encoder_decoder_stage
 from meshwright.executor.models.initialisation import parameter_source
+from meshwright.executor.models.sequential import build_sequential_stage
 from meshwright.executor.models.skip_decoder import SkipStage, build_skip_stage
 from meshwright.executor.models.tensor_parallel import TensorParallel, split_cross_entropy
 from meshwright.executor.models.tensor_shard import TensorShard
@@ -32,6 +33,7 @@ from meshwright.executor.training import Batches, Training
 from meshwright.executor.visited_share import visited_shares
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
+from meshwright.lowering.offload import HOST_STATE, STORE_STATE
 from meshwright.lowering.sharding import UNSHARD
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.layers import stage_layers
@@ -161,6 +163,11 @@ class TrainingState:
             return build_encoder_decoder_stage(model, blocks, has_embedding, has_head, number, *options)
         if training.layer_edges:
             return build_skip_stage(model, blocks, has_embedding, has_head, training.layer_edges, *options)
+        if training.modules:
+            dtype, seed, _, device = options
+            return build_sequential_stage(
+                training.modules, model, blocks, has_embedding, has_head, dtype, seed, device
+            )
         has_tables = self.shard is None
         return build_stage(
             model, blocks, has_embedding, has_head, *options, has_tables=has_tables, parallel=self.parallel,
@@ -233,10 +240,13 @@ class TrainingState:
         if team is not None:
             sharding = Sharding(team, layout.scatters_gradients, layout.gathers_parameters)
         ordered = dict(sorted(parameters.items(), key=lambda item: not self.is_partial(item[0])))
-        return GroupState(
+        made = GroupState(
             self.program.tables.groups[number], ordered, self.training.optimizer, self.formats,
             is_reduced=is_reduced or any(map(self.is_partial, ordered)), sharding=sharding,
         )  # fmt: skip
+        if any(effect.name == STORE_STATE.name for effect in self.program.tables.effects):
+            made.store_state()  # between two steps it is on the host
+        return made
 
     def is_partial(self, name: str) -> bool:
         """Is a parameter whole on every device of a tensor-parallel group, and its gradient there of a part of the tokens, or
@@ -447,7 +457,7 @@ class TrainingState:
         return {
             ValueName(kind, g): self.groups.get(g)
             for g in {g for s in self.stages for g in self.groups_of(s)}
-            for kind in ("parameter", "optimizer_state")
+            for kind in ("parameter", "optimizer_state", HOST_STATE.name)
         }
 
     def parameters(self) -> list[Piece]:

@@ -243,7 +243,8 @@ def _run_iteration(
     interpreter.run_iteration()
     sums = context.training.end_iteration() if context.training is not None else {}
     if reports is not None:
-        reports.send(iteration=iteration, time=time.monotonic(), **sums)
+        spent = interpreter.spent()
+        reports.send(iteration=iteration, time=time.monotonic(), computes=spent.computes, waits=spent.waits, **sums)
 
 
 def _write(

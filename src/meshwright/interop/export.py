@@ -1,10 +1,11 @@
-"""Plans in other programs' words: a Megatron-LM launch, a torchtitan TOML, a DeepSpeed JSON."""
+"""Plans in other programs' words (Megatron-LM, torchtitan, DeepSpeed), and jobs of our own (Slurm, torchrun, Kubernetes)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from meshwright.interop.export_deepspeed import export_deepspeed
+from meshwright.interop.export_launch import export_kubernetes, export_slurm, export_torchrun
 from meshwright.interop.export_megatron import export_megatron
 from meshwright.interop.export_torchtitan import export_torchtitan
 from meshwright.interop.exported import Exported
@@ -17,6 +18,12 @@ TARGETS: Mapping[str, Callable[[Plan, ClusterSpec], Exported]] = {
     "torchtitan": export_torchtitan,
     "deepspeed": export_deepspeed,
 }
+# what starts `meshwright train` on several hosts
+LAUNCHERS: Mapping[str, Callable[[Plan, ClusterSpec], Exported]] = {
+    "slurm": export_slurm,
+    "torchrun": export_torchrun,
+    "k8s": export_kubernetes,
+}
 
 
 def export_plan(plan: Plan, target: str, cluster: ClusterSpec) -> Exported:
@@ -24,18 +31,19 @@ def export_plan(plan: Plan, target: str, cluster: ClusterSpec) -> Exported:
 
     Args:
         plan: what is to run.
-        target: "megatron", "torchtitan" or "deepspeed".
+        target: "megatron", "torchtitan", "deepspeed"; or "slurm", "torchrun", "k8s" for a job that trains it here.
         cluster: what it runs on: how many processes a node starts.
 
     Raises ExportError listing every choice that the target has no words for, UnknownNameError for another target,
     PlanError where the cluster has not the plan's number of devices.
     """
-    if target not in TARGETS:
-        raise UnknownNameError("export format", target, TARGETS)
+    known = {**TARGETS, **LAUNCHERS}
+    if target not in known:
+        raise UnknownNameError("export format", target, known)
     if cluster.num_devices != plan.num_devices:
         raise PlanError(
             f"the plan is for {plan.num_devices} devices, {cluster.name} has {cluster.num_devices}",
             allowed="a cluster of the plan's size",
             next="give --cluster",
         )
-    return TARGETS[target](plan, cluster)
+    return known[target](plan, cluster)

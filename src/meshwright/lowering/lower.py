@@ -9,6 +9,7 @@ from meshwright.ir.table import Microbatch, ValueBytes
 from meshwright.lowering.adapted import check_adapted
 from meshwright.lowering.mesh import collapsed_axes
 from meshwright.lowering.order import program_of_orders, with_works
+from meshwright.lowering.offload import state_works
 from meshwright.lowering.parameter_group import (
     HeldGroup,
     gather_exchanges,
@@ -18,7 +19,7 @@ from meshwright.lowering.parameter_group import (
     num_stepped_parameters,
     reduction_algorithms,
 )
-from meshwright.lowering.plan_pass import check_passes, connect_stages, norm_passes, place_receives
+from meshwright.lowering.plan_pass import OFFLOAD, check_passes, connect_stages, options_of, place_receives, step_passes
 from meshwright.lowering.recompute import REMADE, Recompute
 from meshwright.lowering.recomputed_part import is_partly_recomputed, is_recomputed
 from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
@@ -39,6 +40,7 @@ from meshwright.lowering.vocabulary_choice import (
     with_vocabulary,
 )
 from meshwright.lowering.vocabulary_work import vocabulary_works
+from meshwright.lowering.value_size import optimizer_size
 from meshwright.lowering.work import works
 from meshwright.schedules.order import Schedule
 from meshwright.specs.layers import StageLayers
@@ -62,7 +64,7 @@ def lower(
     """
     check_passes(plan)
     check_vocabulary(plan)
-    check_adapted(plan)
+    check_adapted(plan, schedule.num_copies)
     counts = tuple(pieces) if pieces is not None else (1,) * plan.num_stages
     stages = piece_layers(plan.stages(), counts)
     held = held_groups(plan, stages)
@@ -84,8 +86,8 @@ def lower(
     program = Transfers()(program)
     if step:
         program = OptimizerStep()(program)
-        for norm_pass in norm_passes(plan):
-            program = norm_pass(program)
+        for step_pass in step_passes(plan):
+            program = step_pass(program)
     if step and plan.sharding in ("zero1", "zero2"):
         program = GatherParameters(gather_exchanges(held), "gather" in plan.overlap)(program)
     if plan.sharding == "zero3":
@@ -96,6 +98,8 @@ def lower(
     made, algorithm = works(plan, stages, num_stepped_parameters(program, held)), algorithm_of(plan)
     if algorithm is not None:
         made |= vocabulary_works(plan, algorithm, len(stages))
+    if options_of(plan, OFFLOAD) is not None:
+        made |= state_works(num_stepped_parameters(program, held), optimizer_size(plan).num_bytes, plan.dtype)
     return with_works(program, made)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from meshwright.ir.program import Program
 from meshwright.lowering.gradient_norm import ClipGradients, PostValidate
 from meshwright.lowering.mesh import collapsed_axes, shard_axes
+from meshwright.lowering.offload import OffloadOptimizer
 from meshwright.lowering.receive_place import PlaceReceives
 from meshwright.lowering.stage_edge import ConnectStages, LayerEdge, encoder_edges, parse_edges, skip_edges
 from meshwright.specs.error import PlanError
@@ -17,6 +18,7 @@ from meshwright.specs.plan import PassOption, Plan
 Pass = Callable[[Program], Program]
 CONNECT, PLACE_RECEIVES = ConnectStages.name, PlaceReceives.name
 CLIP, POST_VALIDATE = ClipGradients.name, PostValidate.name
+OFFLOAD = OffloadOptimizer.name
 DEFAULT_NORM = 1.0  # of GPT-3 and Llama (arXiv 2005.14165, 2302.13971)
 # name -> type of each option
 OPTIONS: dict[str, dict[str, type]] = {
@@ -24,6 +26,7 @@ OPTIONS: dict[str, dict[str, type]] = {
     PLACE_RECEIVES: {"computes_ahead": int},
     CLIP: {"max_norm": float},
     POST_VALIDATE: {},
+    OFFLOAD: {},
 }
 
 
@@ -41,6 +44,11 @@ def check_passes(plan: Plan) -> None:
         _check_options(each)
     if POST_VALIDATE in names and CLIP not in names:
         raise PlanError(f"the plan names {POST_VALIDATE} without {CLIP}", allowed="both, or the latter alone")
+    if POST_VALIDATE in names and OFFLOAD in names:
+        raise PlanError(
+            f"pass {POST_VALIDATE} may take a step back, and {OFFLOAD} has stored its state on the host by then",
+            allowed="one of the two",
+        )
     limit = clip_norm(plan)
     if limit is not None and not limit > 0.0:
         raise PlanError(f"pass {CLIP} is given max_norm = {limit}", allowed="a number above 0")
@@ -109,12 +117,13 @@ def clip_norm(plan: Plan) -> float | None:
     return None if given is None else float(given.get("max_norm", DEFAULT_NORM))
 
 
-def norm_passes(plan: Plan) -> tuple[Pass, ...]:
-    """The passes behind the optimizer step that the plan asks for."""
+def step_passes(plan: Plan) -> tuple[Pass, ...]:
+    """The passes that change the optimizer's step, as far as the plan asks for them."""
     named = {each.name for each in plan.passes}
     lengths = {axis.name: axis.size for axis in collapsed_axes(plan)}
     divided = tuple(axis for axis in (*shard_axes(plan), "tp") if lengths.get(axis, 1) > 1)
-    return tuple(one for one in (ClipGradients(divided), PostValidate()) if one.name in named)
+    known = (ClipGradients(divided), PostValidate(), OffloadOptimizer())
+    return tuple(one for one in known if one.name in named)
 
 
 def place_receives(plan: Plan) -> Pass | None:

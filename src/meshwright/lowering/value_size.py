@@ -64,7 +64,11 @@ def num_trained_parameters(plan: Plan, layers: StageLayers) -> LocalParameters:
     for block, count in model.block_kinds(layers.first_block, layers.num_blocks):
         trained = trained_block_parameters(model, block)
         dense += count * sum(-(-each.num_elements // _divisor(model, each, plan.tp)) for each in trained)
-    tables = {model.has_tied_embeddings or not of_head for of_head in (False, True) if _trains_table(model, layers, of_head)}
+    tables = {
+        model.has_tied_embeddings or not of_head
+        for of_head in (False, True)
+        if _trains_table(model, layers, of_head)
+    }
     dense += len(tables) * num_table_parameters(plan)
     if layers.has_embedding and trains(model, "positions.weight"):
         dense += sum(p.num_elements for p in embedding_parameters(model)[1:])

@@ -14,14 +14,10 @@ def dualpipe_v(num_devices: int, num_microbatches: int, num_chunks: int = 2) -> 
     that enter at the other end. Source: DeepSeek-V3 technical report, arXiv 2412.19437, folded in half.
     """
     p, whole = num_devices, max(num_microbatches, 2 * num_devices)
-    return [
-        [
-            made
-            for made in paired_order((device, 2 * p - 1 - device), device, p, whole)
-            if made.microbatch < num_microbatches
-        ]
-        for device in range(p)
-    ]
+    orders = [paired_order((device, 2 * p - 1 - device), device, p, whole) for device in range(p)]
+    if whole == num_microbatches:
+        return orders
+    return [[made for made in row if made.microbatch < num_microbatches] for row in orders]
 
 
 class _Device:

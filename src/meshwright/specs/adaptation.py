@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from meshwright.specs.model import ModelSpec
 
 LORA_TARGETS = ("qkv", "attention_output", "gate_up", "down")
-WHOLE_FLOPS, WEIGHT_FLOPS = 6, 2  # of a parameter and a token: forward and backward; of them the weight gradient
+WHOLE_FLOPS, WEIGHT_FLOPS = (
+    6,
+    2,
+)  # of a parameter and a token: forward and backward; of them the weight gradient
 LORA_A, LORA_B = "lora_a", "lora_b"
 
 
@@ -147,7 +150,8 @@ def check_adaptation(model: ModelSpec) -> None:
         raise SpecError(f"{model.name}: lora_targets {model.lora_targets!r}", allowed=", ".join(LORA_TARGETS))
     if model.architecture not in MODULES:
         raise SpecError(
-            f"{model.name}: frozen parameters of {model.architecture} models are not known", allowed=", ".join(MODULES)
+            f"{model.name}: frozen parameters of {model.architecture} models are not known",
+            allowed=", ".join(MODULES),
         )
     names = [executed_name(model.architecture, parameter.name) for parameter in model.base.parameters()]
     for pattern in model.trained:

@@ -49,7 +49,11 @@ def addition_forward(model: ModelSpec, target: str, shape: MicrobatchShape) -> t
     """Both products and the sum, where this matrix has an addition."""
     found = []
     for first, second in _pairs(model, target):
-        found += [first.forward(shape), second.forward(shape), residual_add(f"{target} addition", shape, second.num_out)]
+        found += [
+            first.forward(shape),
+            second.forward(shape),
+            residual_add(f"{target} addition", shape, second.num_out),
+        ]
     return tuple(found)
 
 

@@ -18,6 +18,7 @@ OperatorKind = Literal[
     "embedding",
     "loss",
     "optimizer",
+    "host_copy",
 ]
 Phase = Literal["forward", "backward", "input_gradient", "weight_gradient"]
 
@@ -46,6 +47,7 @@ class Operator:
         embedding    (tokens, hidden, vocabulary)
         loss         (tokens, vocabulary)
         optimizer    (parameters,)
+        host_copy    (parameters,): between the device's memory and the host's
     `phase` tells a kind from its backward: "backward", or for a matmul the two halves by name.
     `label` names the operator for people ("qkv", "down dW"); it does not enter equality.
     """

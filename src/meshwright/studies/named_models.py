@@ -37,9 +37,7 @@ class HeadPlace(nn.Module):
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Causal attention of [B, S, heads D] projections."""
-        q_BHSD, k_BKSD, v_BKSD = (
-            x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for x in (q, k, v)
-        )
+        q_BHSD, k_BKSD, v_BKSD = (x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2) for x in (q, k, v))
         heads = (self.first_query + torch.arange(q_BHSD.shape[1])) // self.group_size - self.first_key
         mixed = F.scaled_dot_product_attention(q_BHSD, k_BKSD[:, heads], v_BKSD[:, heads], is_causal=True)
         return mixed.transpose(1, 2).flatten(2)
@@ -87,7 +85,9 @@ class Gpt2Block(nn.Module):
 class Gpt2(nn.Module):
     """Logits [B, S, V]; the head is the table of words."""
 
-    def __init__(self, num_layers: int, width: int, head_dim: int, vocabulary_size: int, positions: int) -> None:
+    def __init__(
+        self, num_layers: int, width: int, head_dim: int, vocabulary_size: int, positions: int
+    ) -> None:
         super().__init__()
         self.wte, self.wpe = nn.Embedding(vocabulary_size, width), nn.Embedding(positions, width)
         self.h = nn.ModuleList(Gpt2Block(width, head_dim) for _ in range(num_layers))

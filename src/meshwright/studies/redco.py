@@ -17,15 +17,17 @@ from meshwright.executor import run_program
 from meshwright.executor.handler import ValueName
 from meshwright.executor.pool import Pool
 from meshwright.specs.error import UnknownNameError
-from meshwright.studies import small_tasks
+from meshwright.studies import named_models, small_tasks
+from meshwright.studies.tensor_shard import cut, module_tree
 from meshwright.studies.three_function_task import make_task
+from meshwright.systems.planning.tensor_rule import tensor_rules
 from meshwright.systems.planning.three_functions import PREDICTION, USER_LOSS, three_functions
 
 NUM_PROCESSES, NUM_CHECKED = 2, 3
 # What a task has to reach, and in how many steps: (steps, microbatches, mark, is less better).
 MARKS: Mapping[str, tuple[int, int, float, bool]] = {
-    "language model": (300, 2, 0.9, True),
-    "maml": (600, 1, 0.5, True),
+    "language model": (200, 2, 0.9, True),
+    "maml": (800, 1, 0.5, True),
     "policy gradient": (150, 1, 0.95, False),
 }
 
@@ -73,6 +75,7 @@ def run_task(
         "arguments": arguments,
         "num_data_parallel": num_data_parallel,
         "num_microbatches": num_microbatches,
+        "predict_every": num_steps,
     }
     result = run_program(
         three_functions(num_data_parallel, num_microbatches, num_processes // num_data_parallel),
@@ -108,6 +111,20 @@ def loss_difference(model: str, pool: Pool | None = None, num_processes: int = N
     with _opened(pool) as workers:
         ours, whole = (_cut_decoder(model, count, workers).losses for count in (num_processes, 1))
     return max(abs(loss / whole[0] - 1) for loss in ours)
+
+
+def parameter_difference(model: str, pool: Pool | None = None, num_processes: int = NUM_PROCESSES) -> float:
+    """Largest difference of any parameter behind three steps to the same part of the whole model."""
+    with _opened(pool) as workers:
+        ours, alone = (_cut_decoder(model, count, workers) for count in (num_processes, 1))
+    whole = named_models.build(model)
+    torch.nn.utils.vector_to_parameters(alone.parameters_N[0], whole.parameters())
+    rules = tensor_rules(module_tree(whole), num_processes, named_models.HEAD_DIM, least_bytes=0)
+    found = 0.0
+    for rank, parameters_N in enumerate(ours.parameters_N):
+        parts = [cut(p, rules[name], rank, num_processes).flatten() for name, p in whole.named_parameters()]
+        found = max(found, float((torch.cat(parts) - parameters_N).abs().max()))
+    return found
 
 
 def block_all_reduces(model: str, pool: Pool | None = None) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -60,7 +60,7 @@ class LanguageModel:
 
     def loss(self, parameters_N: Tensor, batch: Any) -> Tensor:
         """Nats of the next byte."""
-        return network_loss("deep", self.training, parameters_N.split(self._sizes()), *batch)
+        return network_loss("deep", self.training, torch.split(parameters_N, self._sizes()), *batch)
 
     def predict(self, parameters_N: Tensor) -> Tensor:
         """Held-out nats over the entropy of single bytes: below one where more is learned than how frequent bytes are."""
@@ -100,7 +100,7 @@ class Maml:
 
     def _run(self, parameters_N: Tensor, x_P1: Tensor) -> Tensor:
         shapes = self._shapes()
-        parts = parameters_N.split([math.prod(shape) for shape in shapes])
+        parts = torch.split(parameters_N, [math.prod(shape) for shape in shapes])
         w1, b1, w2, b2, w3, b3 = (part.view(shape) for part, shape in zip(parts, shapes, strict=True))
         return F.linear(F.relu(F.linear(F.relu(F.linear(x_P1, w1, b1)), w2, b2)), w3, b3)
 
@@ -185,7 +185,7 @@ class Walker:
 
     def loss(self, parameters_N: Tensor, batch: Any) -> Tensor:
         """Minus the advantage times the log chance of what was done."""
-        cell, way, counts, later = batch
+        cell, way, counts, later = cast("tuple[Tensor, Tensor, Tensor, Tensor]", batch)
         log_chance = parameters_N.view(-1, 4).log_softmax(-1)[cell, way]
         advantage = later - later[counts].mean()
         return -(advantage * log_chance)[counts].sum() / self.num_walks
@@ -226,7 +226,7 @@ class Decoder:
 
     def _split(self, parameters_N: Tensor) -> dict[str, Tensor]:
         named = dict(decoder(self.model, self.rank, self.num_ranks).named_parameters())
-        parts = parameters_N.split([p.numel() for p in named.values()])
+        parts = torch.split(parameters_N, [p.numel() for p in named.values()])
         return {name: part.view(p.shape) for (name, p), part in zip(named.items(), parts, strict=True)}
 
     def first(self) -> Tensor:

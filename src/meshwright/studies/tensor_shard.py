@@ -25,7 +25,9 @@ MINUS_INFINITY = float("-inf")
 def module_tree(model: nn.Module) -> Tree:
     """Names, shapes and roles of a module's parameters, each tied one once."""
     return tuple(
-        TreeParameter(name, tuple(p.shape), _role(model.get_submodule(name.rpartition(".")[0]), p), p.itemsize)
+        TreeParameter(
+            name, tuple(p.shape), _role(model.get_submodule(name.rpartition(".")[0]), p), p.itemsize
+        )
         for name, p in model.named_parameters()
     )
 
@@ -38,7 +40,9 @@ def _role(module: nn.Module, parameter: Tensor) -> Role:
     if isinstance(module, nn.Linear):
         return "linear"
     # the transformers library has such a layer of its own
-    return "linear_in_out" if isinstance(module, InOutLinear) or type(module).__name__ == "Conv1D" else "other"
+    return (
+        "linear_in_out" if isinstance(module, InOutLinear) or type(module).__name__ == "Conv1D" else "other"
+    )
 
 
 def cut(parameter: Tensor, rule: TensorRule, rank: int, num_shards: int) -> Tensor:
@@ -50,7 +54,7 @@ def cut(parameter: Tensor, rule: TensorRule, rank: int, num_shards: int) -> Tens
         padding = [0, 0] * (parameter.dim() - 1 - dim) + [0, rule.rows - size]
         parameter, size = F.pad(parameter.detach(), padding), rule.rows
     sections = rule.sections or (size,)
-    parts = parameter.detach().split(sections, dim)
+    parts = torch.split(parameter.detach(), list(sections), dim)
     return torch.cat([part.chunk(num_shards, dim)[rank] for part in parts], dim).clone()
 
 
@@ -62,7 +66,7 @@ class _Copy(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         total = gradient.contiguous().clone()
         dist.all_reduce(total)
         return total
@@ -78,7 +82,7 @@ class _Sum(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient
 
 
@@ -92,7 +96,7 @@ class _Gather(torch.autograd.Function):
         return torch.cat(parts, -1)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient.chunk(dist.get_world_size(), -1)[dist.get_rank()].contiguous()
 
 
@@ -115,9 +119,11 @@ def gathered(x: Tensor) -> Tensor:
 class PartLinear(nn.Module):
     """A device's part of a linear layer, by its rule."""
 
-    def __init__(self, layer: nn.Module, path: str, rule: TensorRule, num_outputs: int) -> None:
+    def __init__(
+        self, layer: nn.Module, path: str, rule: TensorRule, num_outputs: int, num_shards: int
+    ) -> None:
         super().__init__()
-        self.path, self.rule, self.num_outputs = path, rule, num_outputs
+        self.path, self.rule, self.num_outputs, self.num_shards = path, rule, num_outputs, num_shards
         self.is_reversed = not isinstance(layer, nn.Linear)
         self.weight, self.bias = layer.weight, getattr(layer, "bias", None)
 
@@ -160,7 +166,11 @@ def shard(model: nn.Module, rules: Mapping[str, TensorRule], rank: int, num_shar
     for name, one in sizes.items():
         rule, path = rules[name], one.module
         layer = model.get_submodule(path)
-        setattr(layer, name.rpartition(".")[2], nn.Parameter(cut(model.get_parameter(name), rule, rank, num_shards)))
+        setattr(
+            layer,
+            name.rpartition(".")[2],
+            nn.Parameter(cut(model.get_parameter(name), rule, rank, num_shards)),
+        )
         if name.endswith(".weight") and (rule.dim is not None or rule.is_shared):
             _replace(model, path, _part(layer, one, rule, rank, num_shards))
     for module in model.modules():
@@ -172,7 +182,7 @@ def shard(model: nn.Module, rules: Mapping[str, TensorRule], rank: int, num_shar
 def _part(layer: nn.Module, one: TreeParameter, rule: TensorRule, rank: int, num_shards: int) -> nn.Module:
     if isinstance(layer, nn.Embedding):
         return PartTable(layer, one.module, one.shape[0], rank * (rule.rows // num_shards))
-    return PartLinear(layer, one.module, rule, one.num_outputs)
+    return PartLinear(layer, one.module, rule, one.num_outputs, num_shards)
 
 
 def _replace(model: nn.Module, path: str, module: nn.Module) -> None:
@@ -183,10 +193,10 @@ def _replace(model: nn.Module, path: str, module: nn.Module) -> None:
 def _place_heads(module: HeadPlace, rank: int) -> None:
     """Heads of a device stand behind those of the devices before it; whole keys and values begin with the first."""
     for name, child in module.named_children():
-        if isinstance(child, PartLinear) and child.rule.cut == "column" and name in ("q_proj", "c_attn"):
-            outputs = child.weight.shape[1 if child.is_reversed else 0] // (3 if name == "c_attn" else 1)
-            module.first_query = rank * (outputs // module.head_dim)
-        if isinstance(child, PartLinear) and child.rule.cut == "column" and name == "k_proj":
-            module.first_key = rank * (child.weight.shape[0] // module.head_dim)
-    if hasattr(module, "c_attn"):
-        module.first_key = module.first_query
+        if not isinstance(child, PartLinear) or child.rule.cut != "column":
+            continue
+        first = rank * (child.rule.sections[0] // child.num_shards // module.head_dim)
+        if name in ("q_proj", "c_attn"):
+            module.first_query = first
+        if name in ("k_proj", "c_attn"):
+            module.first_key = first

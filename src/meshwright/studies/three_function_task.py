@@ -1,7 +1,8 @@
 """Handlers of CALL_DATA, CALL_LOSS, CALL_PREDICT and what goes around them, for tasks of three functions of a user.
 
-`options` of the job: `task` (a name of `TASKS`) and `arguments` of it. A module that is given as the job's handlers may add to
-`TASKS` before it imports this one.
+`options` of the job: `task` (a name of `TASKS`) and `arguments` of it, `num_data_parallel`, `num_microbatches`, and
+`predict_every`: in other steps CALL_PREDICT gives an empty tensor and asks nobody. The module that is given as the job's
+handlers registers tasks with `task`.
 
 Shapes: N parameters, flat.
 """
@@ -104,6 +105,8 @@ def call_loss(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
 def call_predict(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """The user's prediction with the stepped parameters."""
     ((parameters_N,),) = inputs
+    if (context.iteration + 1) % context.options["predict_every"]:
+        return (parameters_N.new_empty(0),)
     return (_task(context).predict(parameters_N.detach()),)
 
 

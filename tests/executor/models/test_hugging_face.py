@@ -14,12 +14,11 @@ from torch import Tensor
 from meshwright.executor.models.decoder import build_model, build_stage
 from meshwright.executor.models.hugging_face import (
     HuggingFaceSource,
-    NameMap,
     load_hugging_face,
     open_hugging_face,
-    parameter_shapes,
     save_hugging_face,
 )
+from meshwright.executor.models.parameter_map import NameMap, parameter_shapes
 from meshwright.executor.models.weights_folder import INDEX_FILE, WeightsFolder
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.model import ModelSpec

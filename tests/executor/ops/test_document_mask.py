@@ -71,21 +71,17 @@ def _value_and_gradient(function: object, x: Tensor) -> tuple[Tensor, Tensor]:
 def test_both_paths_equal_the_masked_softmax(
     num_tokens: int, num_samples: int, group_size: int, is_rotary: bool, data: st.DataObject
 ) -> None:
-    begins = [
-        data.draw(st.lists(st.integers(0, num_tokens - 1), max_size=12)) for _ in range(num_samples)
-    ]
+    begins = [data.draw(st.lists(st.integers(0, num_tokens - 1), max_size=12)) for _ in range(num_samples)]
     starts_BS = _starts(num_tokens, begins)
     layout = HeadLayout(2, group_size, HEAD_DIM)
     torch.manual_seed(0)
-    qkv = torch.randn(
-        num_samples, num_tokens, layout.query_size + 2 * layout.key_size, dtype=torch.float64
-    )
+    qkv = torch.randn(num_samples, num_tokens, layout.query_size + 2 * layout.key_size, dtype=torch.float64)
     turn = rotation(num_tokens, HEAD_DIM, 10_000.0, torch.float64) if is_rotary else None
     documents = DocumentMask(starts_BS)
     turned = None if turn is None else turned_at(turn, documents.positions_BS)
     expected = _value_and_gradient(lambda x: _plain(x, layout, turn, starts_BS), qkv)
     for path in (causal_attention, attention._fused_attention):
-        found = _value_and_gradient(lambda x: path(x, layout, turned, documents), qkv)
+        found = _value_and_gradient(lambda x, path=path: path(x, layout, turned, documents), qkv)
         for one, other in zip(found, expected):
             torch.testing.assert_close(one, other, rtol=0, atol=TOLERANCE)
 

@@ -5,14 +5,11 @@ Shapes: I inputs, O outputs, R rank; W [O, I], A [R, I], B [O, R].
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
 
-from meshwright.executor.models.initialisation import ParameterSource
 from meshwright.executor.ops.linear import SplitLinear
-from meshwright.specs.adaptation import LORA_A, LORA_B, lora_scale
+from meshwright.specs.adaptation import lora_scale
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model import ModelSpec
 
@@ -40,25 +37,9 @@ def with_addition(model: ModelSpec, target: str, layer: nn.Linear) -> nn.Linear:
         return layer
     if type(layer) is not SplitLinear:
         raise ExecutionError(
-            "low-rank additions with tensor parallelism", allowed="tp 1", next="use data or pipeline parallelism"
+            "low-rank additions with tensor parallelism",
+            allowed="tp 1",
+            next="use data or pipeline parallelism",
         )
     has_bias = layer.bias is not None
     return LoraLinear(layer.in_features, layer.out_features, has_bias, model.lora_rank, lora_scale(model))
-
-
-def merged_parameters(
-    model: ModelSpec, trained: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], source: ParameterSource
-) -> dict[str, Tensor]:
-    """All parameters of `model.base` (their `shapes` by name): what was `trained`, with the additions added to their
-    matrices, and of `source` what was frozen. In the dtype of what was trained.
-    """
-    dtype = next(iter(trained.values())).dtype
-    found = {}
-    for name, shape in shapes.items():
-        value = trained[name] if name in trained else source.value(name, shape, dtype)
-        module = name.removesuffix(".weight")
-        pair = [trained.get(f"{module}.{part}.weight") for part in (LORA_A, LORA_B)]
-        if pair[0] is not None and pair[1] is not None and name.endswith(".weight"):
-            value = torch.addmm(value, pair[1], pair[0], alpha=lora_scale(model))
-        found[name] = value
-    return found

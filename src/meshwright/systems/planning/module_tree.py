@@ -58,7 +58,9 @@ class TreeParameter:
 Tree = tuple[TreeParameter, ...]
 
 
-def _linear(name: str, num_outputs: int, num_inputs: int, has_bias: bool, in_out: bool = False) -> Iterable[TreeParameter]:
+def _linear(
+    name: str, num_outputs: int, num_inputs: int, has_bias: bool, in_out: bool = False
+) -> Iterable[TreeParameter]:
     if in_out:
         yield TreeParameter(f"{name}.weight", (num_inputs, num_outputs), "linear_in_out")
     else:
@@ -73,7 +75,9 @@ def _norm(name: str, width: int, has_bias: bool) -> Iterable[TreeParameter]:
         yield TreeParameter(f"{name}.bias", (width,), "vector")
 
 
-def gpt2_tree(num_layers: int = 12, width: int = 768, vocabulary_size: int = 50257, positions: int = 1024) -> Tree:
+def gpt2_tree(
+    num_layers: int = 12, width: int = 768, vocabulary_size: int = 50257, positions: int = 1024
+) -> Tree:
     """GPT-2 by the names of the transformers library, its head tied; defaults are the smallest published one."""
     found = [
         TreeParameter("wte.weight", (vocabulary_size, width), "table"),

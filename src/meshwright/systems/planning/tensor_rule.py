@@ -1,8 +1,8 @@
 """Which dimension of every parameter is cut over devices, from names and shapes alone; and what a block then exchanges.
 
-*Column*: the outputs of a linear layer are cut, nothing is exchanged, what comes out is cut. *Gathered*: so too, and what comes
-out is gathered, as a head's is. *Row*: the inputs are cut, what comes out is a part of a sum. *Table*: rows of a lookup are cut,
-padded to a multiple; a part of a sum comes out. *Whole*: every device has it.
+*Column*: the outputs of a linear layer are cut, nothing is exchanged, what comes out is cut. *Gathered*: so too, and what
+comes out is gathered, as a head's is. *Row*: the inputs are cut, what comes out is a part of a sum. *Table*: rows of a lookup
+are cut, padded to a multiple; a part of a sum comes out. *Whole*: every device has it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Literal
 from meshwright.systems.planning.module_tree import Tree, TreeParameter
 
 Cut = Literal["column", "gathered", "row", "table", "whole"]
-LEAST_BYTES = 1 << 20  # tables, heads and lonely layers up to here are whole: to cut them is not worth an exchange
+LEAST_BYTES = (
+    1 << 20
+)  # tables, heads and lonely layers up to here are whole: to cut them is not worth an exchange
 # Layers that close a module: they take what the others made, and give what goes back into the stream.
 ROW_NAMES = ("c_proj", "o_proj", "out_proj", "down_proj", "fc2", "wo", "w2", "dense_4h_to_h", "o")
 HEAD_NAMES = ("lm_head", "head", "embed_out")
@@ -22,8 +24,13 @@ QUERY_NAMES = ("q_proj", "q", "query", "wq")
 KEY_VALUE_NAMES = ("k_proj", "v_proj", "k", "v", "key", "value", "wk", "wv")
 # Layers that make several outputs at once, one behind the other. query_key_value has them head by head: one section.
 FUSED_NAMES: Mapping[str, int] = {
-    **{"c_attn": 3, "qkv_proj": 3, "qkv": 3, "Wqkv": 3, "in_proj": 3, "query_key_value": 1},
-    **{"gate_up_proj": 2},
+    "c_attn": 3,
+    "qkv_proj": 3,
+    "qkv": 3,
+    "Wqkv": 3,
+    "in_proj": 3,
+    "query_key_value": 1,
+    "gate_up_proj": 2,
 }
 ATTENTION_NAMES = (*QUERY_NAMES, *KEY_VALUE_NAMES, *(n for n in FUSED_NAMES if n != "gate_up_proj"))
 
@@ -31,8 +38,8 @@ ATTENTION_NAMES = (*QUERY_NAMES, *KEY_VALUE_NAMES, *(n for n in FUSED_NAMES if n
 @dataclass(frozen=True)
 class TensorRule:
     """What happens to one parameter. `dim`: of its tensor, as it is stored; `sections`: sizes of the outputs that stand one
-    behind the other, each cut by itself; `rows`: of a table with its padding; `is_shared`: whole, though what it makes is used
-    in parts, so that gradients have to be summed. `reason` says why it is whole."""
+    behind the other, each cut by itself; `rows`: of a table with its padding; `is_shared`: whole, though what it makes is
+    used in parts, so that gradients have to be summed. `reason` says why it is whole."""
 
     name: str
     cut: Cut

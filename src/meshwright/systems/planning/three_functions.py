@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from meshwright.ir.program import Axis, Program, ProgramBuilder
-from meshwright.ir.table import Duty, Effect, Exchange, Hop, Kind, Microbatch, ParameterGroup, Pattern, ValueKind
+from meshwright.ir.table import (
+    Duty,
+    Effect,
+    Exchange,
+    Hop,
+    Kind,
+    Microbatch,
+    ParameterGroup,
+    Pattern,
+    ValueKind,
+)
 from meshwright.ir.vocabulary import register_name, register_value_kind
 
 DATA_AXIS, TENSOR_AXIS = "dp", "tp"
@@ -41,9 +51,11 @@ for _effect in EFFECTS.values():
 
 
 def three_functions(num_devices: int, num_microbatches: int = 1, tp: int = 1) -> Program:
-    """A step of data parallelism: one list, the same for all devices, each a part of `tp` of a model. `data` may look at the parameters, as an agent does
-    that acts to gather its data; the gradients of the microbatches are averaged, and those of the devices; `predict` runs
-    with the stepped parameters."""
+    """A step of data parallelism: one list, the same for all devices, each a part of `tp` of a model.
+
+    `data` may look at the parameters, as an agent does that acts to gather its data; the gradients of microbatches and
+    devices are averaged; `predict` runs with the stepped parameters.
+    """
     builder = ProgramBuilder(
         (Axis("pp", 1), Axis(DATA_AXIS, num_devices, False), Axis(TENSOR_AXIS, tp, False)),
         microbatches=(Microbatch(1, 1.0 / num_microbatches),) * num_microbatches,

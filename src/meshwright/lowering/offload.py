@@ -1,0 +1,87 @@
+"""The optimizer's state in the memory of the host: loaded before a device's step, stored behind it (ZeRO-Offload's memory,
+Ren et al. 2021, arXiv 2101.06840, with the step itself on the device)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.ir.program import Columns, Program
+from meshwright.ir.table import Duty, Effect, Kind, Pattern, ValueBytes, ValueKind, Work
+from meshwright.ir.vocabulary import register_name, register_value_kind
+from meshwright.lowering.order import with_effects
+from meshwright.specs.operator import Operator
+
+STATE = "optimizer_state"
+HOST_STATE = register_value_kind(
+    ValueKind("host_optimizer_state", index="group", microbatch=False, carried=True, tier="host")
+)
+LOAD_STATE = Effect(
+    Kind.LOAD, "LOAD_STATE", (Pattern(HOST_STATE.name, index="groups"),), (Pattern(STATE, index="groups"),)
+)
+STORE_STATE = Effect(
+    Kind.STORE, "STORE_STATE", (Pattern(STATE, index="groups"),), (Pattern(HOST_STATE.name, index="groups"),)
+)
+register_name(LOAD_STATE, per="stage")
+register_name(STORE_STATE, per="stage")
+
+
+@dataclass(frozen=True)
+class OffloadOptimizer:
+    """A LOAD_STATE before, and a STORE_STATE behind, the STEP of every stage, on streams of their own.
+
+    Between two steps the state is on the host only. Loads stand before the first STEP of their device, so that those of
+    later stages travel while the first one steps; stores travel beside what comes next, the next iteration's computes.
+    """
+
+    name = "offload_optimizer"
+
+    def __call__(self, program: Program) -> Program:
+        """The program with its loads and stores; it has its STEPs."""
+        t, c = program.tables, program.columns
+        steps = np.flatnonzero(np.array([effect.name == "STEP" for effect in t.effects])[c.effect])
+        loads, stores = [], []
+        for row in steps.tolist():
+            places = tuple(p for p in t.effects[int(c.effect[row])].writes if p.kind == STATE)
+            hosts = tuple(p._replace(kind=HOST_STATE.name) for p in places)
+            load = LOAD_STATE._replace(reads=hosts, writes=places)
+            program, found = with_effects(program, load, STORE_STATE._replace(reads=places, writes=hosts))
+            loads.append(found[0])
+            stores.append(found[1])
+        program = _with_tables(program)
+        lists = program.list_of_row[steps]
+        first = np.array([int(steps[lists == one].min()) for one in lists.tolist()], dtype=np.int64)
+        own = program.columns.take(steps).with_column("work", np.full(len(steps), -1))
+
+        def rows(effects: Sequence[int], stream: str) -> Columns:
+            number = program.tables.streams.index(stream)
+            return own.with_column("effect", effects).with_column("stream", np.full(len(steps), number))
+
+        new = Columns.concatenate([rows(loads, "load"), rows(stores, "store")])
+        before = np.concatenate([first, program.offsets[lists + 1]])
+        return program.inserted(before, np.concatenate([lists, lists]), new)
+
+
+def _with_tables(program: Program) -> Program:
+    """With the streams; the state on the device is made by each load, and on the host it is carried."""
+    t = program.tables
+    streams = (*t.streams, *(name for name in ("load", "store") if name not in t.streams))
+    kinds = tuple(kind._replace(carried=False) if kind.name == STATE else kind for kind in t.value_kinds)
+    sizes = tuple(ValueBytes(HOST_STATE.name, row.by_index) for row in t.value_bytes if row.kind == STATE)
+    duties = (*t.duties, Duty(LOAD_STATE.name, "stage"), Duty(STORE_STATE.name, "stage"))
+    return program.with_tables(
+        streams=streams, value_kinds=kinds, value_bytes=(*t.value_bytes, *sizes), duties=duties
+    )
+
+
+def state_works(num_stepped: Sequence[int], state_bytes: float, dtype: str) -> dict[tuple[str, int], Work]:
+    """What loads and stores move: `state_bytes` for each parameter that the STEP of a stage updates."""
+    found = {}
+    for stage, number in enumerate(num_stepped):
+        num_bytes = state_bytes * number
+        operators = (Operator("host_copy", 0.0, num_bytes, (number,), label="optimizer state"),)
+        for name in (LOAD_STATE.name, STORE_STATE.name):
+            found[name, stage] = Work(name, 0, (number,), dtype, 0.0, num_bytes, 1.0, operators)
+    return found
