@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import shutil
 import socket
@@ -12,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from meshwright.api import doctor as room
 from meshwright.api.doctor import Finding, doctor, is_within, required
 from tests.cli.running import rough_profile
 
@@ -113,8 +113,8 @@ def test_a_profile_is_missing_old_of_another_machine_or_well(cache: Path) -> Non
 
 
 def test_without_torch_nothing_of_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = room.importlib.util.find_spec
+    real = importlib.util.find_spec
     monkeypatch.setattr(
-        room.importlib.util, "find_spec", lambda name: None if name == "torch" else real(name)
+        importlib.util, "find_spec", lambda name: None if name == "torch" else real(name)
     )
     assert not [one for one in doctor() if one.name in ("backends", "devices")]

@@ -31,7 +31,7 @@ from meshwright.lowering.lower import lower
 from meshwright.schedules import registered
 from meshwright.specs import Cluster, Plan, Workload
 from meshwright.specs.adaptation import lora_scale, trains
-from meshwright.specs.error import ExecutionError
+from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.model import ModelSpec
 from tests.training_case import (
     ADAMW,
@@ -231,7 +231,7 @@ def test_checkpoints_have_what_trains_and_export_all(gloo_pool: Pool, tmp_path: 
     again = run(2, CheckpointConfig(str(tmp_path / "again"), resume_from=str(middle)), first_step=1)
     assert again.losses == whole.losses[1:]
     assert all(torch.equal(again.parameters[name], value) for name, value in whole.parameters.items())
-    with pytest.raises(ExecutionError, match="train with --from"):
+    with pytest.raises(SpecError, match="train with --from"):
         run(2, CheckpointConfig(str(tmp_path / "wrong"), resume_from=str(middle)), first_step=1, initial="")
     export(tmp_path / "again" / "step-3", tmp_path / "exported", "hugging_face")
     found = load_hugging_face(tmp_path / "exported", torch.float64)[1]

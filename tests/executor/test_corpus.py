@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from meshwright.executor import corpus as module
 from meshwright.executor.corpus import Corpus
 from meshwright.specs.error import ExecutionError
 
@@ -117,4 +116,3 @@ def test_unreadable_files_are_left_out_with_a_warning(
     (folder / "gone.txt").symlink_to(folder / "nothing")
     assert Corpus.folder(folder).num_files == 80
     assert "1 of 82 files" in caplog.text
-    assert module.NUM_BYTE_VALUES == 256

@@ -10,12 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from meshwright.api.training import run_training as train_plan
+from meshwright.api.training_recipe import Source
 from meshwright.executor import run_training
 from meshwright.executor.layout import Layout
 from meshwright.executor.models.sequential import build_sequential_stage, load_function
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.pool import Pool
 from meshwright.executor.training import RandomTokens
+from meshwright.specs import Cluster, Plan, Workload
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model import ModelSpec
 from tests.training_case import (
@@ -48,6 +51,24 @@ class Block(nn.Module):
 
 def model():
     return nn.Sequential(nn.Embedding(29, 16), *(Block(16) for _ in range(5)), nn.Linear(16, 29))
+"""
+
+MEAN = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(2 * width, 64), nn.Linear(64, width)
+
+    def forward(self, x):
+        count = torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
+        seen = torch.cat((self.norm(x), x.cumsum(1) / count), -1)
+        return x + self.down(self.up(seen).relu())
+
+def model():
+    return nn.Sequential(nn.Embedding(256, 32), *(Block(32) for _ in range(4)), nn.Linear(32, 256))
 """
 
 
@@ -96,6 +117,18 @@ def test_training_equals_one_process(case: Case, mine: str, gloo_pool: Pool) -> 
     tolerance = TOLERANCE if case.optimizer is SGD else ADAMW_TOLERANCE
     assert largest_difference(result.parameters, parameters) < tolerance
     load_function(mine)().double().load_state_dict(result.parameters)
+
+
+def test_it_trains_by_a_plan_on_text(tmp_path: Path, gloo_pool: Pool) -> None:
+    """A causal mean of what was read so far, of bytes: the loss falls below that of a uniform guess."""
+    (tmp_path / "mine.py").write_text(MEAN)
+    model = ModelSpec.decoder(4, 32, 2, vocabulary_size=256, max_sequence_length=32)
+    plan = Plan.of(model, Cluster("2xcpu"), Workload(8, 32), dtype="float32", pp=2, dp=1)
+    source = Source(modules=f"{tmp_path / 'mine.py'}:model")
+    done = train_plan(plan, source=source, iterations=30, learning_rate=1e-2, pool=gloo_pool)
+    losses = done.result.losses
+    assert losses[-1] < 4.5 < 5.4 < losses[0]
+    assert set(done.result.parameters) >= {"0.weight", "1.up.weight", "5.weight"}
 
 
 def test_a_split_backward_is_refused_before_anything_starts(mine: str) -> None:

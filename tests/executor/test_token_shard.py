@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.executor import shard_writer
@@ -45,6 +45,7 @@ def test_every_document_is_in_one_split_with_its_end(shards: TokenShards) -> Non
     assert not {tuple(d) for d in _documents(shards.held_out)} & {tuple(d) for d in _documents(shards.train)}
 
 
+@settings(max_examples=30)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=2, max_size=30),
     shard_tokens=st.integers(1, 40),

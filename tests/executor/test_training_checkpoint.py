@@ -40,6 +40,10 @@ LAYOUTS = {
     "pp2-dp2": Planned(MODEL, choices={"pp": 2, "dp": 2}),
     "pp2-dp2-zero3": Planned(MODEL, choices={"pp": 2, "dp": 2, "sharding": "zero3"}),
     "tp2-dp2-zero2": Planned(MODEL, choices={"tp": 2, "dp": 2, "sharding": "zero2"}),
+    "pp2-offload": Planned(MODEL, choices={"pp": 2, "passes": ("offload_optimizer",)}),
+    "dp2-zero1-offload": Planned(
+        MODEL, choices={"dp": 2, "sharding": "zero1", "passes": ("offload_optimizer",)}
+    ),
     "split-vocabulary": Planned(MODEL, choices={"pp": 2, "vocabulary": "two_barriers"}),
 }
 SMOKE = [
@@ -48,6 +52,7 @@ SMOKE = [
     ("tp2-dp2-zero2", "pp2-dp2-zero3"),
     ("pp2-dp2-zero3", "pp2-dp2-zero3"),
     ("interleaved", "tp2"),
+    ("dp2-zero1-offload", "pp2-offload"),
 ]
 ALL = [(source, target) for source in LAYOUTS for target in LAYOUTS if (source, target) not in SMOKE]
 

@@ -118,10 +118,20 @@ def test_a_device_with_two_stages_sends_one_sum() -> None:
 def test_a_plan_names_them() -> None:
     clip, early = PassOption("clip_gradients", {"max_norm": 0.5}), PassOption("post_validation")
     verify(lower(plan(pp=4, dp=2, passes=(clip, early)), registered()["1f1b"]))
+    for choices in (
+        {"dp": 2, "tp": 2},
+        {"dp": 2, "sharding": "zero1"},
+        {"dp": 4, "tp": 2, "sharding": "zero3", "sharding_degree": 2},
+    ):
+        divided = lower(plan(pp=4, passes=(clip,), **choices), registered()["1f1b"])
+        verify(divided)
+        sums = [e for e in divided.tables.exchanges if e.axes[0] == "pp" and e.ends is None and e.shift == 0]
+        axes = {"tp"} if choices.get("tp") else set()
+        axes |= {"dp" if "sharding_degree" not in choices else "dp2"} if "sharding" in choices else set()
+        assert {*sums[0].axes} == {"pp", *axes}
     for choices, words in (
         ({"passes": (early,)}, "without clip_gradients"),
-        ({"passes": (clip,), "tp": 2}, "whole parameters"),
-        ({"passes": (clip,), "dp": 2, "sharding": "zero1"}, "whole parameters"),
+        ({"passes": (clip, early), "dp": 2, "sharding": "zero1"}, "sharding none"),
         ({"passes": (PassOption("clip_gradients", {"max_norm": 0.0}),)}, "above 0"),
     ):
         with pytest.raises(PlanError, match=words):

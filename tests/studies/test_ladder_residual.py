@@ -26,7 +26,8 @@ def test_both_forms_wait_where_their_programs_say(gloo_pool: Pool) -> None:
     assert study.executed_waits("ladder", 2, gloo_pool) == 1
 
 
-def test_byte_models_start_alike_and_learn() -> None:
+def test_byte_models_start_alike_and_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study, "NUM_HELD_OUT", 16)
     standard, ladder = (study.trained_loss(form, 0, 20) for form in ("standard", "ladder"))
     assert standard != ladder
     assert max(standard, ladder) < 5.0  # from log(256) = 5.5

@@ -91,5 +91,7 @@ def job_of(
 
 def _source_fields(source: Source) -> dict[str, Any]:
     """Fields of the executor's `Training` that say what is read."""
-    given = {"data": source.data, "tokenizer": source.tokenizer, "initial": source.weights}
+    given = {
+        "data": source.data, "tokenizer": source.tokenizer, "initial": source.weights, "modules": source.modules or None,
+    }  # fmt: skip
     return {name: os.fspath(path) for name, path in given.items() if path is not None}

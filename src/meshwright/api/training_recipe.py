@@ -162,6 +162,7 @@ class Source:
         weights: a Hugging Face folder whose weights the training begins with; None: drawn by the seed.
         evaluate_every: steps between two evaluations of the held-out loss; 0: none.
         num_evaluated: global batches of held-out text in one evaluation.
+        modules: a torch.nn.Sequential that is trained instead of the plan's model, which gives its sizes: "mine.py:model".
     """
 
     data: PathLike | None = None
@@ -169,6 +170,7 @@ class Source:
     weights: PathLike | None = None
     evaluate_every: int = 0
     num_evaluated: int = 4
+    modules: str = ""
 
     def __post_init__(self) -> None:
         if self.evaluate_every < 0 or self.num_evaluated < 1:

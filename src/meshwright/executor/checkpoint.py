@@ -126,6 +126,30 @@ class CheckpointConfig:
                     allowed="to go on with the same model, optimizer and seed, from the checkpoint's step",
                     next="`meshwright checkpoint inspect` shows what it is of",
                 )
+        _check_frozen(info, training)
+
+
+def _check_frozen(info: CheckpointInfo, training: Training) -> None:
+    """What is frozen is in no checkpoint, so it must come from where it came from before.
+
+    Raises:
+        SpecError: it would come from another folder, or be drawn by another seed.
+    """
+    if not training.model.is_adapted:
+        return
+    before = (_place(info.training.get("initial", "")), info.training.get("seed", training.seed))
+    now = (_place(training.initial), training.seed)
+    if before[0] != now[0] or (not now[0] and before[1] != now[1]):
+        raise SpecError(
+            f"the frozen parameters of this checkpoint are of {before[0] or f'seed {before[1]}'}, those of the job of "
+            f"{now[0] or f'seed {now[1]}'}",
+            allowed="the same source as before",
+            next=f"train with --from {before[0]}" if before[0] else f"train with --seed {before[1]}",
+        )
+
+
+def _place(folder: str) -> str:
+    return str(Path(folder).resolve()) if folder else ""
 
 
 def _model_digest(info: CheckpointInfo) -> str | None:

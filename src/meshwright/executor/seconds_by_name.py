@@ -21,7 +21,7 @@ class Spent(NamedTuple):
 
 
 class SecondsByName:
-    """Sums of one rank's list, made after every iteration: one pass over two lists in numpy, 40 ns a row."""
+    """Sums of one rank's list, made after every iteration: in numpy, below 1 us a row."""
 
     def __init__(self, ranked: RankList) -> None:
         names = [step.row.name for step in ranked.steps]

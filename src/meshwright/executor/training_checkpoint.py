@@ -16,10 +16,9 @@ from meshwright.executor.checkpoint_index import CheckpointInfo
 from meshwright.executor.checkpoint_lock import FolderLock
 from meshwright.executor.checkpoint_planner import RankFacts
 from meshwright.executor.packing import PackedSequences
-from meshwright.executor.training import Batches, Training
+from meshwright.executor.training import Batches
 from meshwright.executor.training_pieces import loaded, pieces_of
 from meshwright.executor.training_state import TrainingState
-from meshwright.specs.error import SpecError
 
 # A slow disk is no failure: the watchdog, which sees bytes move, decides long before.
 GROUP_TIMEOUT = datetime.timedelta(days=1)
@@ -49,7 +48,6 @@ class TrainingCheckpoints:
         if not self.config.resume_from:
             return
         self._start = self._checkpoints.load()
-        _check_frozen(self._start, self.state.training)
         loaded(self.state)
 
     def is_due(self, iteration: int) -> bool:
@@ -93,29 +91,6 @@ class TrainingCheckpoints:
     def _step(self, iteration: int) -> int:
         """Steps done after an iteration of the job."""
         return self.state.training.first_step + iteration + 1
-
-
-def _check_frozen(info: CheckpointInfo, training: Training) -> None:
-    """What is frozen is in no checkpoint, so it must come from where it came from before.
-
-    Raises:
-        SpecError: it would come from another folder, or be drawn by another seed.
-    """
-    if not training.model.is_adapted:
-        return
-    before = (_place(info.training.get("initial", "")), info.training.get("seed", training.seed))
-    now = (_place(training.initial), training.seed)
-    if before[0] != now[0] or (not now[0] and before[1] != now[1]):
-        raise SpecError(
-            f"the frozen parameters of this checkpoint are of {before[0] or f'seed {before[1]}'}, those of the job of "
-            f"{now[0] or f'seed {now[1]}'}",
-            allowed="the same source as before",
-            next=f"train with --from {before[0]}" if before[0] else f"train with --seed {before[1]}",
-        )
-
-
-def _place(folder: str) -> str:
-    return str(Path(folder).resolve()) if folder else ""
 
 
 def _digest(batches: Batches | None) -> str:

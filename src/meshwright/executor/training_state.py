@@ -213,7 +213,9 @@ class TrainingState:
     def loss_of(self, logits_BSV: Tensor, targets_BS: Tensor, weight: float) -> Tensor:
         """Sum of the tokens' losses, each with this weight."""
         if self.parallel is None:
-            return token_cross_entropy(logits_BSV, targets_BS, weight)
+            # a module of the user's may keep its output for its own backward
+            is_consumed = not self.training.modules
+            return token_cross_entropy(logits_BSV, targets_BS, weight, is_consumed=is_consumed)
         return split_cross_entropy(logits_BSV, targets_BS, weight, self.parallel)
 
     def count_loss(self, loss: Tensor) -> None:

@@ -166,6 +166,13 @@ class Export:
             f"mesh_order = {', '.join(plan.mesh_order)}",
             f"it has {known}; plan with --fix mesh_order={'-'.join(AXES)}",
         )
+        model = plan.model
+        for is_there, what in (
+            (model.is_adapted, "frozen parameters or low-rank additions"),
+            (bool(model.rope_scaling), f"{model.rope_scaling} scaling of rotary positions"),
+            (bool(model.activation), f"activation {model.activation}"),
+        ):
+            self.need(not is_there, f"model {model.name}", f"{what} is not written")
         self.need(not plan.workload.lengths, "lengths of sequences", "every sequence is full")
         for each in plan.passes:
             self.refuse(f"pass {each.name}", "it has no such pass over its instructions")

@@ -4,7 +4,7 @@ Ren et al. 2021, arXiv 2101.06840, with the step itself on the device)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from meshwright.lowering.order import with_effects
 from meshwright.specs.operator import Operator
 
 STATE = "optimizer_state"
+PASSES = ("F", "R", "B", "I", "W")
 HOST_STATE = register_value_kind(
     ValueKind("host_optimizer_state", index="group", microbatch=False, carried=True, tier="host")
 )
@@ -33,7 +34,8 @@ class OffloadOptimizer:
     """A LOAD_STATE before, and a STORE_STATE behind, the STEP of every stage, on streams of their own.
 
     Between two steps the state is on the host only. Loads stand before the first STEP of their device, so that those of
-    later stages travel while the first one steps; stores travel beside what comes next, the next iteration's computes.
+    later stages travel while the first one steps, and wait (``after``) for the device's last pass over a microbatch; stores
+    travel beside what comes next, the next iteration's computes.
     """
 
     name = "offload_optimizer"
@@ -61,7 +63,18 @@ class OffloadOptimizer:
 
         new = Columns.concatenate([rows(loads, "load"), rows(stores, "store")])
         before = np.concatenate([first, program.offsets[lists + 1]])
-        return program.inserted(before, np.concatenate([lists, lists]), new)
+        return _loading_late(program.inserted(before, np.concatenate([lists, lists]), new))
+
+
+def _loading_late(program: Program) -> Program:
+    """Loads wait for the last pass over a microbatch: earlier they would hold memory while activations do."""
+    names = np.array([effect.name for effect in program.tables.effects])[program.columns.effect]
+    loads = np.flatnonzero(names == LOAD_STATE.name)
+    passes = np.flatnonzero(np.isin(names, PASSES))
+    last = {int(program.list_of_row[row]): int(row) for row in passes}  # rising: the last one stays
+    pairs = np.array([(row, last[int(program.list_of_row[row])]) for row in loads.tolist()], dtype=np.int64)
+    written = np.unique(np.concatenate([program.after, pairs.reshape(-1, 2)]), axis=0)
+    return replace(program, after=written)
 
 
 def _with_tables(program: Program) -> Program:

@@ -11,18 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshwright.executor.corpus import Corpus
 from meshwright.executor.exchange import all_reduce
 from meshwright.executor.handler import Row, handles
 from meshwright.executor.randomness import keyed_generator, random_key
 from meshwright.executor.tokenization import NUM_BYTE_VALUES
+from meshwright.studies.byte_corpus import byte_corpus
 from meshwright.systems.architecture.branch_step import (
     BRANCH_B,
     BRANCH_F,
@@ -101,15 +100,9 @@ def loss_of(training: BranchTraining, weight_N: Tensor, y_BD: Tensor, target_B: 
     return F.cross_entropy(y_BD @ head_VD.T, target_B)
 
 
-@lru_cache(maxsize=1)
-def corpus() -> Corpus:
-    """The standard library's sources, read once a process."""
-    return Corpus.standard_library()
-
-
 def batch_of(training: BranchTraining, step: int) -> tuple[Tensor, Tensor]:
     """context_BC and target_B."""
-    tokens, targets = corpus().batch(training.seed, step, range(training.batch), training.context)
+    tokens, targets = byte_corpus().batch(training.seed, step, range(training.batch), training.context)
     return tokens, targets[:, -1]
 
 

@@ -6,8 +6,7 @@ Shapes: B samples, S tokens, E width, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 
@@ -17,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from meshwright.executor import run_program
-from meshwright.executor.corpus import Corpus
 from meshwright.executor.gather import JobResult
 from meshwright.executor.handler import ValueName
 from meshwright.executor.pool import Pool
@@ -28,6 +26,8 @@ from meshwright.ir.table import Kind
 from meshwright.ir.trace import Trace
 from meshwright.specs.slowing import LinkLimit, Slowing
 from meshwright.studies import ladder_block
+from meshwright.studies.byte_corpus import byte_corpus
+from meshwright.studies.opened_pool import opened_pool
 from meshwright.studies.sublayer import (
     KINDS,
     SublayerSize,
@@ -45,21 +45,11 @@ NUM_SAMPLES, NUM_TOKENS = 2, 64
 LINK_BYTES_PER_S, SLOWER, LONG_TOKENS, NUM_TIMED = 200e6, 12.0, 256, 7
 # The byte model: four blocks, enough steps to be far below the entropy of single bytes (3.3 nats).
 TRAINED = SublayerSize(64, 4, 16, 256)
-TRAINED_BLOCKS, NUM_STEPS, BATCH, SEQUENCE_LENGTH, NUM_SEEDS = 4, 800, 8, 64, 2
+TRAINED_BLOCKS, NUM_STEPS, BATCH, SEQUENCE_LENGTH, NUM_SEEDS = 4, 600, 8, 64, 2
 RATE, LEAST_RATE, WARM_UP = 3e-3, 3e-4, 20  # a cosine from the one to the other behind a linear rise
 TABLE_SPREAD = 0.1
 NUM_HELD_OUT = 256
 Weights = Mapping[ValueName, Tensor]
-
-
-@contextmanager
-def _opened(pool: Pool | None) -> Iterator[Pool]:
-    """The pool, or one for this time only."""
-    if pool is not None:
-        yield pool
-        return
-    with Pool(NUM_PROCESSES) as own:
-        yield own
 
 
 def whole_weights(num_blocks: int, seed: int = 0) -> list[Tensor]:
@@ -118,7 +108,7 @@ def execute(
 
 def output_difference(form: str, pool: Pool | None = None) -> float:
     """Largest |two processes - one| over the largest |output|."""
-    with _opened(pool) as workers:
+    with opened_pool(pool, NUM_PROCESSES) as workers:
         result = execute(form, NUM_BLOCKS, workers)
     wanted = one_process(form, stream_input(), whole_weights(NUM_BLOCKS))
     found = [rank[ValueName(OUTPUT.name)] for rank in result.values]
@@ -131,7 +121,7 @@ def executed_waits(form: str, num_blocks: int, pool: Pool | None = None) -> floa
         (LinkLimit(0, 1, LINK_BYTES_PER_S, burst_bytes=0.0),),
         tuple((p, SLOWER) for p in range(NUM_PROCESSES)),
     )
-    with _opened(pool) as workers:
+    with opened_pool(pool, NUM_PROCESSES) as workers:
         trace = execute(form, num_blocks, workers, LONG_TOKENS, NUM_TIMED, slowing).trace
     assert trace is not None, "a job that is not interrupted has a trace"
     return float(np.median([num_waits(trace, iteration) for iteration in range(NUM_TIMED)]))
@@ -182,7 +172,7 @@ def first_model(seed: int, num_blocks: int = TRAINED_BLOCKS) -> list[Tensor]:
 
 def trained_loss(form: str, seed: int, num_steps: int = NUM_STEPS) -> float:
     """Held-out nats a byte after training."""
-    corpus, weights = Corpus.standard_library(), first_model(seed)
+    corpus, weights = byte_corpus(), first_model(seed)
     optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=0.0)
     for step in range(num_steps):
         tokens, targets = corpus.batch(seed, step, range(BATCH), SEQUENCE_LENGTH)

@@ -5,8 +5,7 @@ Shapes: N numbers of a layer (with padding).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -19,12 +18,13 @@ from meshwright.executor.handler import ValueName
 from meshwright.executor.job import DTYPES
 from meshwright.executor.pool import Pool
 from meshwright.studies import partitioned_layer
+from meshwright.studies.byte_corpus import byte_corpus
+from meshwright.studies.opened_pool import opened_pool
 from meshwright.studies.partitioned_layer import (
     BETAS,
     EPSILON,
     PartitionedTraining,
     batch_of,
-    corpus,
     run_layer,
 )
 from meshwright.systems.memory.low_bandwidth_partitioning import low_bandwidth_partitioning
@@ -41,16 +41,6 @@ class Reached:
 
     weights: tuple[Tensor, ...]
     loss: float
-
-
-@contextmanager
-def _opened(pool: Pool | None) -> Iterator[Pool]:
-    """The pool, or one for this time only."""
-    if pool is not None:
-        yield pool
-        return
-    with Pool(MESH.num_devices) as own:
-        yield own
 
 
 def train(
@@ -138,7 +128,7 @@ def train_alone(
 def parameter_difference(pool: Pool | None = None, num_microbatches: int = 1, mesh: Mesh = MESH) -> float:
     """Largest difference of any parameter after three steps, nothing quantised."""
     training = PartitionedTraining(num_microbatches=num_microbatches)
-    with _opened(pool) as workers:
+    with opened_pool(pool, MESH.num_devices) as workers:
         ours = train(training, NUM_CHECKED, workers, mesh)
     alone = train_alone(training, NUM_CHECKED, mesh.num_devices)
     return max(float((a - b).abs().max()) for a, b in zip(ours.weights, alone.weights, strict=True))
@@ -146,7 +136,7 @@ def parameter_difference(pool: Pool | None = None, num_microbatches: int = 1, me
 
 def held_out_loss(training: PartitionedTraining, weights: Sequence[Tensor]) -> float:
     """Nats a byte of held-out files."""
-    batches = corpus().held_out_batches(NUM_HELD_OUT, training.sequence_length, training.batch)
+    batches = byte_corpus().held_out_batches(NUM_HELD_OUT, training.sequence_length, training.batch)
     losses = []
     with torch.no_grad():
         for tokens, targets in batches:
@@ -165,7 +155,7 @@ def trained_loss(training: PartitionedTraining, pool: Pool, num_steps: int = NUM
 def loss_ratio(pool: Pool | None = None, num_steps: int = NUM_TRAINED) -> float:
     """Quantised over not quantised."""
     training = PartitionedTraining()
-    with _opened(pool) as workers:
+    with opened_pool(pool, MESH.num_devices) as workers:
         plain = trained_loss(training, workers, num_steps)
         quantised = trained_loss(replace(training, weight_bits=INT8, gradient_bits=INT4), workers, num_steps)
     return quantised / plain

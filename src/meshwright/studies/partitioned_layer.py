@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshwright.executor.corpus import Corpus
 from meshwright.executor.exchange import all_gather, exchange_counts, reduce_scatter
 from meshwright.executor.handler import Pending, Row, handles
 from meshwright.executor.ops.block_quantise import LARGEST, dequantise, quantise
 from meshwright.executor.randomness import keyed_generator, random_key
 from meshwright.executor.tokenization import NUM_BYTE_VALUES
+from meshwright.studies.byte_corpus import byte_corpus
 from meshwright.studies.sublayer import SublayerSize, attention, first_weight, mlp
 from meshwright.systems.memory.partitioning import (
     BACKWARD,
@@ -112,16 +111,10 @@ def run_layer(
     return x + mlp(training.size, x, weight_N[middle : middle + training.size.num_numbers("mlp")])
 
 
-@lru_cache(maxsize=1)
-def corpus() -> Corpus:
-    """The standard library's sources, read once a process."""
-    return Corpus.standard_library()
-
-
 def batch_of(training: PartitionedTraining, step: int, device: int, microbatch: int) -> tuple[Tensor, Tensor]:
     """tokens_BS and targets_BS of one microbatch of a device."""
     first = (device * training.num_microbatches + microbatch) * training.batch
-    return corpus().batch(0, step, range(first, first + training.batch), training.sequence_length)
+    return byte_corpus().batch(0, step, range(first, first + training.batch), training.sequence_length)
 
 
 def adamw(

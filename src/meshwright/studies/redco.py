@@ -5,8 +5,7 @@ Shapes: N parameters, flat.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ from meshwright.executor.handler import ValueName
 from meshwright.executor.pool import Pool
 from meshwright.specs.error import UnknownNameError
 from meshwright.studies import named_models, small_tasks
+from meshwright.studies.opened_pool import opened_pool
 from meshwright.studies.tensor_shard import cut, module_tree
 from meshwright.studies.three_function_task import make_task
 from meshwright.systems.planning.tensor_rule import tensor_rules
@@ -39,16 +39,6 @@ class Outcome:
     losses: tuple[float, ...]
     parameters_N: tuple[Tensor, ...]
     predictions: tuple[Tensor, ...]
-
-
-@contextmanager
-def _opened(pool: Pool | None) -> Iterator[Pool]:
-    """The pool, or one for this time only."""
-    if pool is not None:
-        yield pool
-        return
-    with Pool(NUM_PROCESSES) as own:
-        yield own
 
 
 def run_task(
@@ -108,14 +98,14 @@ def _cut_decoder(model: str, num_processes: int, pool: Pool) -> Outcome:
 
 def loss_difference(model: str, pool: Pool | None = None, num_processes: int = NUM_PROCESSES) -> float:
     """|cut / whole - 1| of the loss in the third step, which two steps of Adam came before."""
-    with _opened(pool) as workers:
+    with opened_pool(pool, NUM_PROCESSES) as workers:
         ours, whole = (_cut_decoder(model, count, workers).losses for count in (num_processes, 1))
     return max(abs(loss / whole[0] - 1) for loss in ours)
 
 
 def parameter_difference(model: str, pool: Pool | None = None, num_processes: int = NUM_PROCESSES) -> float:
     """Largest difference of any parameter behind three steps to the same part of the whole model."""
-    with _opened(pool) as workers:
+    with opened_pool(pool, NUM_PROCESSES) as workers:
         ours, alone = (_cut_decoder(model, count, workers) for count in (num_processes, 1))
     whole = named_models.build(model)
     torch.nn.utils.vector_to_parameters(alone.parameters_N[0], whole.parameters())
@@ -129,7 +119,7 @@ def parameter_difference(model: str, pool: Pool | None = None, num_processes: in
 
 def block_all_reduces(model: str, pool: Pool | None = None) -> float:
     """Forward all-reduces of a block on the first process; the most of any block where they differ."""
-    with _opened(pool) as workers:
+    with opened_pool(pool, NUM_PROCESSES) as workers:
         counts = _cut_decoder(model, NUM_PROCESSES, workers).predictions[0]
     return float(counts.max())
 
@@ -139,7 +129,7 @@ def reached(name: str, pool: Pool | None = None) -> float:
     if name not in MARKS:
         raise UnknownNameError("task with a mark", name, MARKS)
     num_steps, num_microbatches, _, _ = MARKS[name]
-    with _opened(pool) as workers:
+    with opened_pool(pool, NUM_PROCESSES) as workers:
         outcome = run_task(name, num_steps, workers, num_microbatches=num_microbatches)
     return float(outcome.predictions[0])
 
@@ -147,7 +137,7 @@ def reached(name: str, pool: Pool | None = None) -> float:
 def num_marks_reached(pool: Pool | None = None) -> float:
     """Tasks whose prediction is as good as their mark."""
     found = 0
-    with _opened(pool) as workers:
+    with opened_pool(pool, NUM_PROCESSES) as workers:
         for name, (_, _, mark, is_less_better) in MARKS.items():
             value = reached(name, workers)
             found += value <= mark if is_less_better else value >= mark

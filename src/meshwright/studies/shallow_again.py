@@ -6,8 +6,7 @@ Shapes: B samples, S tokens, C bytes of context, D width of the stream, N number
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import cache, partial
 
@@ -22,7 +21,9 @@ from meshwright.executor.pool import Pool
 from meshwright.executor.randomness import keyed_generator, random_key
 from meshwright.ir.table import Kind
 from meshwright.studies import branch_layer
-from meshwright.studies.branch_layer import BranchTraining, batch_of, branch, corpus, embed, loss_of
+from meshwright.studies.branch_layer import BranchTraining, batch_of, branch, embed, loss_of
+from meshwright.studies.byte_corpus import byte_corpus
+from meshwright.studies.opened_pool import opened_pool
 from meshwright.studies.sublayer import KINDS, SublayerSize, first_weight, sublayer
 from meshwright.systems.architecture.branch_step import HEAD, branches_of
 from meshwright.systems.architecture.shallow_again import SCALES, check_form, fitted_slope, shallow_again
@@ -70,16 +71,6 @@ def run_form(form: str, layers: Sequence[Layer], x: Tensor) -> Tensor:
     for layer in layers:
         stream = stream + layer(stream if form == "deep" else x)
     return stream
-
-
-@contextmanager
-def _opened(pool: Pool | None) -> Iterator[Pool]:
-    """The pool, or one for this time only."""
-    if pool is not None:
-        yield pool
-        return
-    with Pool(NUM_PROCESSES) as own:
-        yield own
 
 
 def execute(
@@ -141,7 +132,7 @@ def train_alone(training: BranchTraining, num_steps: int) -> list[Tensor]:
 def parameter_difference(pool: Pool | None = None, num_devices: int = NUM_PROCESSES) -> float:
     """Largest difference of any parameter after four steps; what several devices have is equal on all of them."""
     training = BranchTraining()
-    with _opened(pool) as workers:
+    with opened_pool(pool, NUM_PROCESSES) as workers:
         result = execute(training, NUM_CHECKED, workers, num_devices)
     alone = train_alone(training, NUM_CHECKED)
     found = {name.index for rank in result.values for name in rank}
@@ -155,7 +146,7 @@ def parameter_difference(pool: Pool | None = None, num_devices: int = NUM_PROCES
 
 def executed_all_reduces(pool: Pool | None = None) -> float:
     """Collectives that ran on the first process in front of the head, in the last iteration."""
-    with _opened(pool) as workers:
+    with opened_pool(pool, NUM_PROCESSES) as workers:
         trace = execute(BranchTraining(), 2, workers).trace
     assert trace is not None, "a job that is not interrupted has a trace"
     rows = list(trace.program.instructions(0))
@@ -194,7 +185,7 @@ def trained_loss(form: str, seed: int, num_steps: int = NUM_STEPS) -> float:
         torch.autograd.backward(_step_loss(form, training, weights, step))
         optimizer.step()
     with torch.no_grad():
-        batches = corpus().held_out_batches(NUM_HELD_OUT, training.context, 256)
+        batches = byte_corpus().held_out_batches(NUM_HELD_OUT, training.context, 256)
         losses = [float(network_loss(form, training, weights, x, y[:, -1])) for x, y in batches]
     return float(np.mean(losses))
 

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwright.executor.corpus import Corpus
 from meshwright.executor.randomness import keyed_generator, random_key
-from meshwright.studies import branch_layer, named_models
+from meshwright.studies import named_models
 from meshwright.studies.branch_layer import BranchTraining
+from meshwright.studies.byte_corpus import byte_corpus
 from meshwright.studies.shallow_again import network_loss
 from meshwright.studies.tensor_shard import SUMMED, module_tree, shard
 from meshwright.studies.three_function_task import task
@@ -55,7 +55,7 @@ class LanguageModel:
         step, device, microbatch = key
         first = (device * 2 + microbatch) * self.training.batch
         samples = range(first, first + self.training.batch)
-        tokens, targets = branch_layer.corpus().batch(0, step, samples, self.training.context)
+        tokens, targets = byte_corpus().batch(0, step, samples, self.training.context)
         return tokens, targets[:, -1]
 
     def loss(self, parameters_N: Tensor, batch: Any) -> Tensor:
@@ -64,7 +64,7 @@ class LanguageModel:
 
     def predict(self, parameters_N: Tensor) -> Tensor:
         """Held-out nats over the entropy of single bytes: below one where more is learned than how frequent bytes are."""
-        corpus: Corpus = branch_layer.corpus()
+        corpus = byte_corpus()
         batches = corpus.held_out_batches(512, self.training.context, 256)
         losses = [self.loss(parameters_N, (x, y[:, -1])) for x, y in batches]
         return torch.stack(losses).mean() / corpus.unigram_entropy()

@@ -188,7 +188,8 @@ def split_cross_entropy(
     logits_BSV: Tensor, targets_BS: Tensor, weight: float, parallel: TensorParallel
 ) -> Tensor:
     """Sum over tokens of -log p(target) in nats, times `weight`, from every device's rows of the logits: a scalar, the same
-    on all devices. 16-bit logits are summed in float32; tokens with IGNORED_TARGET are left out."""
+    on all devices. 16-bit logits are summed in float32; tokens with IGNORED_TARGET are left out. Logits are overwritten, by
+    probabilities and then by their gradient: nothing else may read them, and one backward is run."""
     logits_TV = logits_BSV.reshape(-1, logits_BSV.shape[-1])
     return _SplitLoss.apply(logits_TV, targets_BS.reshape(-1), weight, parallel)  # type: ignore[no-untyped-call, no-any-return]
 
@@ -200,7 +201,7 @@ class _SplitLoss(torch.autograd.Function):
     ) -> Tensor:
         low, high = parallel.shard.rows(parallel.shard.model.vocabulary_size)
         wide = torch.float32 if logits_TV.dtype in (torch.bfloat16, torch.float16) else logits_TV.dtype
-        p_TV = logits_TV.to(wide, copy=True)
+        p_TV = logits_TV.detach().to(wide)
         p_TV[:, high - low :] = -torch.inf  # rows of padding
         maximum_T = p_TV.amax(1).clamp_(min=torch.finfo(wide).min)
         parallel.team.largest(maximum_T)
@@ -219,7 +220,6 @@ class _SplitLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor, None, None, None]:
         p_TV, is_here_T, place_T = ctx.saved_tensors
-        gradient_TV = p_TV.clone()
         rows_T = torch.nonzero(is_here_T)[:, 0]
-        gradient_TV[rows_T, place_T[rows_T]] -= 1.0
-        return gradient_TV.mul_(dloss * ctx.weight).to(ctx.dtype), None, None, None
+        p_TV[rows_T, place_T[rows_T]] -= 1.0
+        return p_TV.mul_(dloss * ctx.weight).to(ctx.dtype), None, None, None

@@ -128,10 +128,11 @@ def _heads_first(qkv: Tensor, layout: HeadLayout, turn: Rotation | None) -> tupl
         torch.mul(as_pairs(query), turn.query.unsqueeze(-2), out=as_pairs(turned_query))
         torch.mul(as_pairs(key), turn.key, out=as_pairs(turned_key))
     num_rows, head_dim = query.shape[2] * layout.group_size, layout.head_dim
+    # copies: of one sample they would be views, which keep the whole projection alive until the backward
     return (
         turned_query.reshape(-1, num_rows, head_dim),
-        turned_key.reshape(-1, query.shape[2], head_dim),
-        value.reshape(-1, query.shape[2], head_dim),
+        turned_key.reshape(-1, query.shape[2], head_dim).contiguous(),
+        value.reshape(-1, query.shape[2], head_dim).contiguous(),
     )
 
 

@@ -225,7 +225,7 @@ class _Builder:
     ) -> None:  # fmt: skip
         """An exchange over `axes` of a `share` of the layer's numbers, so many bits each."""
         num_bytes = bits / BITS_PER_BYTE * share * self.size.layer_parameters[layer]
-        name = f"{algorithm}_{round(num_bytes)}"
+        name = f"{algorithm}_{num_bytes:.17g}"
         self.sizes[name] = Size(name, num_bytes, num_bytes)
         exchange = Exchange(axes, algorithm=algorithm, size=name)
         self.builder.add(0, effect, stage=layer, microbatch=microbatch, stream=stream, exchange=exchange)

@@ -1,0 +1,148 @@
+"""`train` with what a real training needs: metrics, evaluations, TensorBoard, checkpoints, and going on elsewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.cli.progress import duration_text
+from meshwright.executor.pool import Pool
+from tests.cli.running import Runner, small_plan
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for number in range(40):
+        (folder / f"{number}.txt").write_text(
+            f"part {number}: to be or not to be, that is the question. " * 20
+        )
+    return folder
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_training_goes_on_under_another_plan(
+    run: Runner, plan_file: Path, profile: None, shared_pool: Pool, tmp_path: Path, text: Path
+) -> None:
+    """pp = 2 for 6 steps, then dp = 2 to the 10th: the same losses as without a stop, in float32."""
+    other, metrics, runs = tmp_path / "other.toml", tmp_path / "m.jsonl", tmp_path / "runs"
+    small_plan(pp=1, dp=2).save(other)
+    common = (
+        "--data",
+        text,
+        "--warmup",
+        2,
+        "--final-lr",
+        1,
+        "--evaluate-every",
+        5,
+        "--evaluate-batches",
+        2,
+        "--json",
+    )
+    whole = run("train", plan_file, *common, "--iterations", 10)
+    kept = ("--metrics", metrics, "--checkpoints", runs, "--checkpoint-every", 3, "--keep", 1)
+    first = run("train", plan_file, *common, *kept, "--iterations", 6)
+    assert (whole.code, first.code) == (0, 0), first.stderr
+    assert sorted(path.name for path in runs.glob("step-*")) == ["step-6"]
+    refused = run("train", other, *common, *kept, "--iterations", 10)
+    assert refused.code == 2 and "--resume" in refused.stderr
+    second = run("train", other, *common, *kept, "--iterations", 10, "--resume")
+    assert second.code == 0, second.stderr
+    assert second.data["first_step"] == 6 and second.data["num_iterations"] == 4
+    losses = [row["loss"] for row in rows_of(metrics)]
+    assert losses == first.data["losses"] + second.data["losses"]
+    assert losses == pytest.approx(whole.data["losses"], rel=1e-4)
+    assert [row["step"] for row in rows_of(metrics)] == list(range(1, 11))
+    held_out = {row["step"]: row["held_out_loss"] for row in rows_of(metrics) if "held_out_loss" in row}
+    expected = {row["step"]: row["loss"] for row in whole.data["held_out_losses"]}
+    assert set(held_out) == {5, 6, 10} and held_out[10] == pytest.approx(expected[10], rel=1e-4)
+    assert rows_of(metrics)[0]["learning_rate"] == pytest.approx(0.0005)
+    done = run("train", other, *common, *kept, "--iterations", 10, "--resume")
+    assert done.code == 2 and "has done 10 steps" in done.stderr
+
+
+def test_tokens_are_the_length_and_the_line_says_what_is_left(
+    run: Runner, plan_file: Path, profile: None, shared_pool: Pool, text: Path, tmp_path: Path
+) -> None:
+    board = tmp_path / "board"
+    options = ("--data", text, "--tokens", 3 * 8 * 16, "--clip", 0.5, "--betas", "0.8,0.9")
+    extra = ("--tensorboard", board) if importlib.util.find_spec("tensorboard") else ()
+    ran = run("train", plan_file, *options, *extra)
+    assert ran.code == 0 and "trained 3 steps" in ran.stdout
+    assert "tokens/s" in ran.stderr and "MFU" in ran.stderr and "left" in ran.stderr
+    if extra:
+        assert list(board.glob("events.out.tfevents.*"))
+
+
+def test_tensorboard_that_is_missing_is_named(
+    run: Runner,
+    plan_file: Path,
+    profile: None,
+    shared_pool: Pool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "tensorboard" else real(name)
+    )
+    ran = run("train", plan_file, "--iterations", 2, "--tensorboard", tmp_path / "board")
+    assert ran.code == 1 and "pip install tensorboard" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--resume",), "--checkpoints FOLDER"),
+        (("--keep", 2), "--checkpoints FOLDER"),
+        (("--betas", "0.9"), "two numbers"),
+        (("--betas", "0.9,1"), "below 1"),
+        (("--tokens", 0), "1 iteration"),
+        (("--evaluate-every", -1), "every 0 steps"),
+        (("--final-lr", 2), "from 0 to 1"),
+        (("--warmup", -2), "warm-up from 0"),
+        (("--metrics", "none/m.jsonl"), "cannot be written"),
+    ],
+)
+def test_mistakes_are_told_before_any_process_starts(
+    run: Runner,
+    plan_file: Path,
+    profile: None,
+    options: tuple[object, ...],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("meshwright.api.training._pool", lambda *given: pytest.fail("processes were started"))
+    ran = run("train", plan_file, *options)
+    assert ran.code == 2 and words in ran.stderr
+
+
+def test_a_job_of_another_size_is_refused(
+    run: Runner, plan_file: Path, profile: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = {
+        "RANK": "0",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    ran = run("train", plan_file)
+    assert ran.code == 1 and "the plan has 2 devices" in ran.stderr
+
+
+def test_time_left_as_people_say_it() -> None:
+    seconds = (0.4, 59.0, 61, 3599, 3600, 86_399, 90_000, 400_000)
+    expected = ["0 s", "59 s", "1:01 min", "59:59 min", "1:00 h", "23:59 h", "1 d 1 h", "4 d 15 h"]
+    assert [duration_text(one) for one in seconds] == expected
