@@ -69,7 +69,9 @@ def main() -> int:
     return report(steps, predicted_s, peaks)
 
 
-def report(steps: dict[int, list[float]], predicted_s: dict[int, float], peaks: dict[int, list[float]]) -> int:
+def report(
+    steps: dict[int, list[float]], predicted_s: dict[int, float], peaks: dict[int, list[float]]
+) -> int:
     """One line a layout, then the claims."""
     errors, peak_errors = [], []
     for number, choices in enumerate(LAYOUTS):

@@ -65,7 +65,8 @@ class Planned:
         """The plan. Raises PlanError where the choices contradict each other."""
         passes = [PassOption("clip_gradients", {"max_norm": self.clip})] if self.clip else []
         given = {"dtype": "float64", **self.choices}
-        passes += [PassOption(name) for name in given.pop("passes", ())]
+        options = {"unshard": {"prefetch": 1, "keeps_after_forward": True}}
+        passes += [PassOption(name, options.get(name, {})) for name in given.pop("passes", ())]
         cluster = Cluster.detect(self.num_devices)
         workload = Workload(BATCH, SEQUENCE)
         return Plan.of(MODELS[self.model], cluster, workload, passes=tuple(passes), **given)
@@ -128,7 +129,8 @@ def covering(rows: Sequence[Mapping[str, Any]]) -> list[int]:
     """Numbers of rows that together have every pair of values of two factors that any row has: the row with most pairs that
     are new, again and again (the first of equals)."""
     pairs = [
-        {((a, str(row[a])), (b, str(row[b]))) for a, b in itertools.combinations(sorted(row), 2)} for row in rows
+        {((a, str(row[a])), (b, str(row[b]))) for a, b in itertools.combinations(sorted(row), 2)}
+        for row in rows
     ]
     missing = set[Any]().union(*pairs)
     chosen = []

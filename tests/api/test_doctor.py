@@ -114,7 +114,5 @@ def test_a_profile_is_missing_old_of_another_machine_or_well(cache: Path) -> Non
 
 def test_without_torch_nothing_of_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "torch" else real(name)
-    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else real(name))
     assert not [one for one in doctor() if one.name in ("backends", "devices")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,15 @@ from torch import Tensor
 
 from meshwright.executor import run_training
 from meshwright.executor.job import Job
+from meshwright.executor.layout import Layout
 from meshwright.executor.models.hugging_face import open_hugging_face, save_hugging_face
 from meshwright.executor.models.parameter_map import NameMap
 from meshwright.executor.pool import Pool
-from meshwright.executor.training import RandomTokens
+from meshwright.executor.training import RANDOM, RandomTokens, Training
+from meshwright.lowering.lower import lower
 from meshwright.lowering.stage_edge import LayerEdge
+from meshwright.schedules import registered
+from meshwright.specs import Cluster, Plan, Workload
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model_source import load_model
 from tests.training_case import SEQUENCE, SGD, Case, largest_difference, program_of, training_of
@@ -80,6 +85,42 @@ def test_training_continues_a_folder(case: Case, gloo_pool: Pool, tmp_path: Path
     assert again.dtype == torch.float64
     for parameter, expected in zip(again.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(parameter, expected, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"pp": 2, "vocabulary": "one_barrier"},
+        {"tp": 2, "pp": 2, "sequence_parallel": True},
+        {"dp": 2, "sharding": "zero3"},
+    ],
+    ids=str,
+)
+def test_divided_tensors_begin_at_the_folder(
+    choices: dict[str, Any], gloo_pool: Pool, tmp_path: Path
+) -> None:
+    theirs = _folder(tmp_path)
+    model = load_model(tmp_path)
+    num_devices = math.prod(choices.get(axis, 1) for axis in ("pp", "tp", "dp"))
+    plan = Plan.of(
+        model,
+        Cluster(f"{num_devices}xcpu"),
+        Workload(4, SEQUENCE),
+        **{"dtype": "float64", "dp": 1, **choices},
+    )
+    training = Training(
+        model,
+        plan.layers_per_stage,
+        SEQUENCE,
+        SGD,
+        data=RANDOM,
+        layout=Layout.of(plan),
+        initial=str(tmp_path),
+    )
+    program = lower(plan, registered()[plan.schedule])
+    result = run_training(program, training, ITERATIONS, pool=gloo_pool, dtype="float64")
+    losses, _ = _in_transformers(theirs, 4)
+    assert result.losses == pytest.approx(losses, rel=TOLERANCE)
 
 
 def test_the_job_file_names_the_folder(tmp_path: Path) -> None:

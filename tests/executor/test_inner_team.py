@@ -20,9 +20,7 @@ AXES = (Axis("pp", 2), Axis("dp", 2), Axis("dp2", 2), Axis("tp", 2))
         ((), (0,), 16),
     ],
 )
-def test_ranks_that_differ_along_axes(
-    names: tuple[str, ...], first: tuple[int, ...], num_teams: int
-) -> None:
+def test_ranks_that_differ_along_axes(names: tuple[str, ...], first: tuple[int, ...], num_teams: int) -> None:
     teams = ranks_along(AXES, names)
     assert teams[0] == first and len(teams) == num_teams
     assert sorted(rank for team in teams for rank in team) == list(range(16))

@@ -85,7 +85,7 @@ def four_processes() -> list[Planned]:
         "sharding_degree": (0, 2),
         "split_backward": (False, True),
         "recompute": ("none", "full"),
-        "passes": ((), ("offload_optimizer",)),
+        "passes": ((), ("offload_optimizer",), ("canonical_reduction",), ("unshard",)),
         "clip": (0.0, 0.1),
         "model": ("llama", "tied", "qwen", "gpt"),
     }
@@ -174,3 +174,23 @@ def test_what_does_not_divide_is_refused() -> None:
         planned(tp=3).job(1)
     with pytest.raises(MeshwrightError, match="recompute=selective"):
         planned(tp=2, recompute="selective").job(1)
+
+
+def test_a_canonical_sum_is_bitwise_the_same_in_every_layout(gloo_pool: Pool) -> None:
+    """Same microbatches, added in the same order: the parameters of three steps agree to the last bit."""
+    passes = ("canonical_reduction",)
+    layouts = [
+        planned(passes=passes),
+        planned(pp=2, passes=passes),
+        planned(dp=2, passes=passes),
+        planned(dp=2, pp=2, schedule="zb_h1", passes=passes),
+        planned(dp=4, sharding="zero1", passes=passes),
+        planned(pp=2, recompute="full", schedule="interleaved_1f1b", passes=passes),
+    ]
+    first, *others = [case.run(gloo_pool, ITERATIONS) for case in layouts]
+    assert_equal_to_one_process(layouts[0], first, ITERATIONS)
+    for other in others:
+        assert first.parameters.keys() == other.parameters.keys()
+        assert all(torch.equal(first.parameters[name], other.parameters[name]) for name in first.parameters)
+    ordinary = planned(dp=4).run(gloo_pool, ITERATIONS)
+    assert not all(torch.equal(first.parameters[n], ordinary.parameters[n]) for n in first.parameters)

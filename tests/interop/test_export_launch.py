@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from meshwright.interop.export import LAUNCHERS, export_plan
 from meshwright.interop.export_launch import job_name

@@ -18,15 +18,15 @@ OFFLOAD = PassOption("offload_optimizer")
 def planned(*passes: PassOption, **choices: object) -> Plan:
     """A plan of a small model on GPUs."""
     given = {"pp": 2, "dp": 4, "dtype": "bfloat16", "master_dtype": "float32", **choices}
-    return Plan.of(
-        mw.Model("Llama-3.2-1B"), mw.Cluster("8xH100"), Workload(64, 4096), passes=passes, **given
-    )
+    return Plan.of(mw.Model("Llama-3.2-1B"), mw.Cluster("8xH100"), Workload(64, 4096), passes=passes, **given)
 
 
 def test_loads_stand_before_the_first_step_and_stores_behind() -> None:
     program = lower(planned(OFFLOAD, schedule="interleaved_1f1b"), registered()["interleaved_1f1b"])
     names = [program.tables.effects[e].name for e in program.columns.effect[: program.offsets[1]]]
-    at = {name: [i for i, n in enumerate(names) if n == name] for name in ("LOAD_STATE", "STEP", "STORE_STATE")}
+    at = {
+        name: [i for i, n in enumerate(names) if n == name] for name in ("LOAD_STATE", "STEP", "STORE_STATE")
+    }
     assert [len(found) for found in at.values()] == [2, 2, 2]
     assert max(at["LOAD_STATE"]) < min(at["STEP"]) < max(at["STEP"]) < min(at["STORE_STATE"])
     for host in ("in_order", "asynchronous"):

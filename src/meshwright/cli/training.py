@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -194,8 +195,8 @@ def _source(
     """What is read."""
     from meshwright.api.training_recipe import Source
 
-    batches = {} if evaluate_batches is None else {"num_evaluated": evaluate_batches}
-    return Source(data, tokenizer, weights, evaluate_every, **batches)
+    chosen = Source(data, tokenizer, weights, evaluate_every)
+    return chosen if evaluate_batches is None else replace(chosen, num_evaluated=evaluate_batches)
 
 
 def _checkpoints(

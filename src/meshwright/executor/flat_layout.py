@@ -1,4 +1,4 @@
-"""Where the parameters of a group lie in one flat buffer, in equal shards, and which boxes of its tensors a range of it holds."""
+"""Where the parameters of a group lie in one flat buffer of equal shards, and which boxes of tensors a range of it holds."""
 
 from __future__ import annotations
 

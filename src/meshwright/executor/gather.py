@@ -138,7 +138,9 @@ def _trace(job: Job, folder: Path) -> Trace:
     """All ranks' times in program order, zero at the first posted row; an exchange starts when all its ends are posted."""
     columns, num_done = joined_times([folder / f"times-{rank}.npz" for rank in range(job.num_ranks)])
     starts = exchange_starts(job.program, columns["posted"], columns["start"])
-    columns["start"] = np.minimum(starts, columns["end"])  # clocks of two hosts agree to half a message's time only
+    columns["start"] = np.minimum(
+        starts, columns["end"]
+    )  # clocks of two hosts agree to half a message's time only
     zero = columns["posted"].min(initial=np.inf)
     zero = zero if np.isfinite(zero) else 0.0
     metadata: dict[str, Any] = {"device": job.device, "backend": job.backend, "dtype": job.dtype}

@@ -20,6 +20,8 @@ def reduce_gradients(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     """
     group: GroupState = inputs[0]
     team = context.groups.collective(row)
+    if group.contributions is not None:
+        return _gather_contributions(context, row, group)
     whole = group.to_reduce()
     if group.sharding is not None and row.members == group.team.ranks and context.backend != "gloo":
         context.links.pass_ring(row.members, whole.nbytes, passes=1)
@@ -33,6 +35,25 @@ def reduce_gradients(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
         if group.sharding is not None:
             low, high = group.own
             group.reduced(whole[low:high].clone())
+        return (group,)
+
+    return Pending(wait)
+
+
+def _gather_contributions(context: Any, row: Row, group: GroupState) -> Pending:
+    """Everybody's gradients of every microbatch, then their sum in one order."""
+    assert group.contributions is not None, "who keeps contributions apart was asked"
+    team, num = context.groups.collective(row), len(row.members)
+    orders, values = group.contributions.stacked()
+    context.links.pass_ring(row.members, num * values.nbytes, passes=1)
+    all_orders = orders.new_empty((num * len(orders), orders.shape[1]))
+    all_values = values.new_empty((num * len(values), values.shape[1]))
+    dist.all_gather_into_tensor(all_orders, orders, team)
+    work = dist.all_gather_into_tensor(all_values, values, team, async_op=True)
+
+    def wait() -> Sequence[Any]:
+        work.wait()
+        group.add_in_order(all_orders, all_values)
         return (group,)
 
     return Pending(wait)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from meshwright.executor.canonical_sum import CanonicalSum, Contribution, summed
 from meshwright.executor.flat_layout import FlatLayout, Segment, boxes
 from meshwright.executor.inner_team import InnerTeam, alone
 from meshwright.executor.models.tensor_shard import TensorShard
@@ -73,9 +74,11 @@ class GroupState:
         *,
         is_reduced: bool = False,
         sharding: Sharding | None = None,
+        is_canonical: bool = False,
     ) -> None:
         self.group, self.parameters, self.formats = group, dict(parameters), formats
         self.is_reduced, self.sharding = is_reduced, sharding
+        self.contributions = CanonicalSum() if is_canonical else None
         shapes = {name: tuple(p.shape) for name, p in self.parameters.items()}
         self.layout = FlatLayout(shapes, sharding.team.degree if sharding else 1)
         self.has_master = formats.master != formats.parameters
@@ -214,7 +217,8 @@ class GroupState:
 
     @property
     def _is_flat(self) -> bool:
-        return self.is_reduced or self.sharding is not None or self.has_master or self.is_widened
+        is_kept = self.contributions is not None or self.has_master or self.is_widened
+        return self.is_reduced or self.sharding is not None or is_kept
 
     def begin(self) -> None:
         """A contribution is about to come."""
@@ -226,9 +230,14 @@ class GroupState:
             if self.parameters[name].requires_grad:
                 self.parameters[name].grad = view
 
-    def contributed(self, is_last: bool) -> None:
+    def contributed(self, which: Contribution, is_last: bool) -> None:
         """A compute has added to the gradients: sum them in their own format, and scatter all but the last, which its
-        REDUCE_GRAD does."""
+        REDUCE_GRAD does. Where they are added in canonical order, keep them apart."""
+        if self.contributions is not None:
+            assert self.flat is not None, "contributions that are kept apart are flat"
+            self.contributions.add(which, self.flat.to(self.formats.gradients))
+            self._drop_flat()
+            return
         scatters = self.sharding is not None and self.sharding.scatters_each and not is_last
         if not (scatters or self.is_widened) or self.flat is None:
             return
@@ -261,6 +270,12 @@ class GroupState:
             self.sum = None
         return whole
 
+    def add_in_order(self, orders: Tensor, values: Tensor) -> None:
+        """Take the sum of contributions, in their order."""
+        whole = summed(orders, values)
+        low, high = self.own
+        self.sum = whole if self.sharding is None else whole[low:high].clone()
+
     def reduced(self, own: Tensor) -> None:
         """A reduction has given this rank's shard of the sum."""
         self._drop_flat()
@@ -288,6 +303,8 @@ class GroupState:
         if self.is_finished:
             return
         self.is_finished = True
+        if self.contributions is not None and self.sum is None:  # nobody else has any
+            self.add_in_order(*self.contributions.stacked())
         flat = self.final()
         if 0.0 < visited < 1.0:
             torch._foreach_div_(self.gradients() if flat is None else [flat], visited)

@@ -1,4 +1,4 @@
-"""How a training's tensors are divided and in which formats they are, as the executor is told; degrees are the program's axes."""
+"""How a training's tensors are divided and in which formats they are; the degrees are those of the program's axes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import torch
 from meshwright.executor.group_state import Formats
 from meshwright.executor.inner_team import Ranks, inner_teams
 from meshwright.ir.program import Program
+from meshwright.lowering.canonical import CANONICAL
 from meshwright.lowering.mesh import collapsed_axes, shard_axes
+from meshwright.lowering.plan_pass import options_of
 from meshwright.specs.plan import Plan
 
 TENSOR, SHARDS = "tp", "shards"  # labels of teams that exchange inside computes
@@ -24,9 +26,10 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 @dataclass(frozen=True)
 class Layout:
-    """``tp``: length of that axis. ``shard_axes``: axes of the ranks that share one copy of what is sharded. ``gathers_parameters``: ZeRO-3;
-    ``scatters_gradients``: ZeRO-2 and 3. ``sequence_parallel``: the residual stream is divided by tokens along tp.
-    ``reduction_dtype``, ``master_dtype``: empty: the job's dtype.
+    """``tp``: length of that axis. ``shard_axes``: axes of the ranks that share one copy of what is sharded.
+    ``gathers_parameters``: ZeRO-3; ``scatters_gradients``: ZeRO-2 and 3. ``sequence_parallel``: the residual stream is divided
+    by tokens along tp. ``reduction_dtype``, ``master_dtype``: empty: the job's dtype. ``is_canonical``: gradients are added in
+    one order whatever the layout.
     """
 
     tp: int = 1
@@ -36,6 +39,7 @@ class Layout:
     sequence_parallel: bool = False
     reduction_dtype: str = ""
     master_dtype: str = ""
+    is_canonical: bool = False
 
     @staticmethod
     def of(plan: Plan) -> Layout:
@@ -50,6 +54,7 @@ class Layout:
             sequence_parallel=plan.sequence_parallel and plan.tp > 1,
             reduction_dtype=plan.gradient_dtype,
             master_dtype=plan.master_dtype or plan.dtype,
+            is_canonical=options_of(plan, CANONICAL) is not None,
         )
 
     @staticmethod

@@ -25,9 +25,7 @@ class ProcessGroups:
     ``rendezvous``: a file that all ranks see, or a store where they have met already.
     """
 
-    def __init__(
-        self, rank: int, num_ranks: int, rendezvous: Any, backend: str, timeout_s: float
-    ) -> None:
+    def __init__(self, rank: int, num_ranks: int, rendezvous: Any, backend: str, timeout_s: float) -> None:
         self.rank, self.num_ranks = rank, num_ranks
         self._rendezvous, self._backend = rendezvous, backend
         self._timeout = datetime.timedelta(seconds=timeout_s)

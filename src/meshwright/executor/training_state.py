@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from meshwright.executor.canonical_sum import Contribution
 from meshwright.executor.group_state import GroupState, Sharding
 from meshwright.executor.handler import Row, ValueName
 from meshwright.executor.inner_team import InnerTeam
@@ -244,7 +245,7 @@ class TrainingState:
         ordered = dict(sorted(parameters.items(), key=lambda item: not self.is_partial(item[0])))
         made = GroupState(
             self.program.tables.groups[number], ordered, self.training.optimizer, self.formats,
-            is_reduced=is_reduced or any(map(self.is_partial, ordered)), sharding=sharding,
+            is_reduced=is_reduced or any(map(self.is_partial, ordered)), sharding=sharding, is_canonical=layout.is_canonical,
         )  # fmt: skip
         if any(effect.name == STORE_STATE.name for effect in self.program.tables.effects):
             made.store_state()  # between two steps it is on the host
@@ -314,7 +315,8 @@ class TrainingState:
         """A compute has added to the gradients of its stage's groups."""
         for g in self.groups_of(row.stage):
             if g in self.groups:
-                self.groups[g].contributed(self.last_rows[g] == row.number)
+                which = Contribution(self.replica, row.microbatch, row.stage)
+                self.groups[g].contributed(which, self.last_rows[g] == row.number)
 
     @contextlib.contextmanager
     def reading(self, row: Row, inputs: Sequence[Any]) -> Iterator[None]:
@@ -323,7 +325,9 @@ class TrainingState:
         for names, values in zip(row.reads, inputs):
             if names and names[0].kind == GATHERED:
                 flat = values if isinstance(values, tuple) else (values,)
-                bound += [(self.groups[name.index], value) for name, value in zip(names, flat) if value is not None]
+                bound += [
+                    (self.groups[name.index], value) for name, value in zip(names, flat) if value is not None
+                ]
         for group, value in bound:
             group.bind(value)
         try:
@@ -379,7 +383,8 @@ class TrainingState:
         self.squared_norm = norm if self.squared_norm is None else self.squared_norm + norm
         if self.training.records_gradients:
             self.copies += [
-                replace(piece, tensor=piece.tensor.detach().clone()) for piece in self._pieces(number, "gradient")
+                replace(piece, tensor=piece.tensor.detach().clone())
+                for piece in self._pieces(number, "gradient")
             ]
 
     def squared_norm_of(self, number: int) -> Tensor:

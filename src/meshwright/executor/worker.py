@@ -244,7 +244,9 @@ def _run_iteration(
     sums = context.training.end_iteration() if context.training is not None else {}
     if reports is not None:
         spent = interpreter.spent()
-        reports.send(iteration=iteration, time=time.monotonic(), computes=spent.computes, waits=spent.waits, **sums)
+        reports.send(
+            iteration=iteration, time=time.monotonic(), computes=spent.computes, waits=spent.waits, **sums
+        )
 
 
 def _write(

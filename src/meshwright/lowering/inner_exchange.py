@@ -76,7 +76,11 @@ def step_exchanges(plan: Plan, layers: StageLayers) -> tuple[Inner, ...]:
     num_bytes = float(num_partial_parameters(plan, layers) * dtype_bytes(plan.gradient_dtype))
     if plan.sharding != "none":
         num_bytes /= plan.sharing_degree
-    return (Inner(Exchange(("tp",), algorithm="all_reduce"), num_bytes, 1, "", "tensor parallel"),) if num_bytes else ()
+    return (
+        (Inner(Exchange(("tp",), algorithm="all_reduce"), num_bytes, 1, "", "tensor parallel"),)
+        if num_bytes
+        else ()
+    )
 
 
 def _tensor(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward: bool) -> list[Inner]:

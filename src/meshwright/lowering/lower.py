@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from meshwright.ir.program import Program
 from meshwright.ir.table import Microbatch, ValueBytes
 from meshwright.lowering.adapted import check_adapted
+from meshwright.lowering.canonical import ALGORITHM, CANONICAL, canonical_sizes, kept_apart
 from meshwright.lowering.mesh import collapsed_axes
-from meshwright.lowering.order import program_of_orders, with_works
 from meshwright.lowering.offload import state_works
+from meshwright.lowering.order import program_of_orders, with_works
 from meshwright.lowering.parameter_group import (
     HeldGroup,
     gather_exchanges,
@@ -19,7 +20,15 @@ from meshwright.lowering.parameter_group import (
     num_stepped_parameters,
     reduction_algorithms,
 )
-from meshwright.lowering.plan_pass import OFFLOAD, check_passes, connect_stages, options_of, place_receives, step_passes
+from meshwright.lowering.plan_pass import (
+    OFFLOAD,
+    check_passes,
+    connect_stages,
+    options_of,
+    place_receives,
+    step_passes,
+    unshard,
+)
 from meshwright.lowering.recompute import REMADE, Recompute
 from meshwright.lowering.recomputed_part import is_partly_recomputed, is_recomputed
 from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
@@ -29,10 +38,11 @@ from meshwright.lowering.saved_size import (
     local_pending_bytes_per_token,
     remade_bytes_per_token,
 )
-from meshwright.lowering.sharding import GatherParameters, Unshard
+from meshwright.lowering.sharding import GatherParameters
 from meshwright.lowering.split_backward import SplitBackward
 from meshwright.lowering.stage_edge import with_sizes_beside
 from meshwright.lowering.transfer import Transfers
+from meshwright.lowering.value_size import optimizer_size
 from meshwright.lowering.vocabulary_choice import (
     algorithm_of,
     check_vocabulary,
@@ -40,7 +50,6 @@ from meshwright.lowering.vocabulary_choice import (
     with_vocabulary,
 )
 from meshwright.lowering.vocabulary_work import vocabulary_works
-from meshwright.lowering.value_size import optimizer_size
 from meshwright.lowering.work import works
 from meshwright.schedules.order import Schedule
 from meshwright.specs.layers import StageLayers
@@ -82,6 +91,10 @@ def lower(
         program = program.with_tables(sizes=tuple(dict.fromkeys(sizes.values())))
         names = {g: size.name for g, size in sizes.items()}
         algorithms = reduction_algorithms(held, plan)
+        if options_of(plan, CANONICAL) is not None:
+            sizes = canonical_sizes(plan, held)
+            program = kept_apart(program, plan.num_microbatches).with_tables(sizes=tuple(sizes.values()))
+            names, algorithms = {g: size.name for g, size in sizes.items()}, dict.fromkeys(sizes, ALGORITHM)
         program = ReduceGradients(algorithms, names, is_beside, plan.sharding == "zero3")(program)
     program = Transfers()(program)
     if step:
@@ -91,7 +104,7 @@ def lower(
     if step and plan.sharding in ("zero1", "zero2"):
         program = GatherParameters(gather_exchanges(held), "gather" in plan.overlap)(program)
     if plan.sharding == "zero3":
-        program = Unshard(gather_exchanges(held))(program)
+        program = unshard(plan, gather_exchanges(held))(program)
     place = place_receives(plan)
     if place is not None:
         program = place(program)

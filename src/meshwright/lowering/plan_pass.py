@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 from meshwright.ir.program import Program
+from meshwright.ir.table import Exchange
+from meshwright.lowering.canonical import CANONICAL
 from meshwright.lowering.gradient_norm import ClipGradients, PostValidate
 from meshwright.lowering.mesh import collapsed_axes, shard_axes
 from meshwright.lowering.offload import OffloadOptimizer
 from meshwright.lowering.receive_place import PlaceReceives
+from meshwright.lowering.sharding import Unshard
 from meshwright.lowering.stage_edge import ConnectStages, LayerEdge, encoder_edges, parse_edges, skip_edges
 from meshwright.specs.error import PlanError
 from meshwright.specs.plan import PassOption, Plan
@@ -19,6 +22,7 @@ Pass = Callable[[Program], Program]
 CONNECT, PLACE_RECEIVES = ConnectStages.name, PlaceReceives.name
 CLIP, POST_VALIDATE = ClipGradients.name, PostValidate.name
 OFFLOAD = OffloadOptimizer.name
+UNSHARDED = Unshard.name
 DEFAULT_NORM = 1.0  # of GPT-3 and Llama (arXiv 2005.14165, 2302.13971)
 # name -> type of each option
 OPTIONS: dict[str, dict[str, type]] = {
@@ -27,6 +31,8 @@ OPTIONS: dict[str, dict[str, type]] = {
     CLIP: {"max_norm": float},
     POST_VALIDATE: {},
     OFFLOAD: {},
+    CANONICAL: {},
+    UNSHARDED: {"prefetch": int, "keeps_after_forward": bool},
 }
 
 
@@ -49,6 +55,7 @@ def check_passes(plan: Plan) -> None:
             f"pass {POST_VALIDATE} may take a step back, and {OFFLOAD} has stored its state on the host by then",
             allowed="one of the two",
         )
+    _check_sharded(plan, names)
     limit = clip_norm(plan)
     if limit is not None and not limit > 0.0:
         raise PlanError(f"pass {CLIP} is given max_norm = {limit}", allowed="a number above 0")
@@ -62,6 +69,23 @@ def check_passes(plan: Plan) -> None:
             f"pass {POST_VALIDATE} may take a step back, and sharding={plan.sharding} has gathered it by then",
             allowed="sharding none",
         )
+
+
+def _check_sharded(plan: Plan, names: Sequence[str]) -> None:
+    """Passes that sharded state decides on."""
+    if CANONICAL in names and plan.sharding in ("zero2", "zero3"):
+        raise PlanError(
+            f"pass {CANONICAL} keeps whole gradients of every microbatch, and sharding={plan.sharding} shards them at once",
+            allowed="sharding none or zero1",
+        )
+    if UNSHARDED in names and plan.sharding != "zero3":
+        raise PlanError(
+            f"pass {UNSHARDED} says how parameters are gathered, and sharding={plan.sharding} keeps them whole",
+            allowed="sharding zero3",
+        )
+    prefetch = (options_of(plan, UNSHARDED) or {}).get("prefetch", 0)
+    if prefetch < 0:
+        raise PlanError(f"pass {UNSHARDED} is given prefetch = {prefetch}", allowed="0 or more pieces ahead")
 
 
 def _check_options(given: PassOption) -> None:
@@ -124,6 +148,11 @@ def step_passes(plan: Plan) -> tuple[Pass, ...]:
     divided = tuple(axis for axis in (*shard_axes(plan), "tp") if lengths.get(axis, 1) > 1)
     known = (ClipGradients(divided), PostValidate(), OffloadOptimizer())
     return tuple(one for one in known if one.name in named)
+
+
+def unshard(plan: Plan, exchanges: Mapping[int, Exchange]) -> Pass:
+    """How parameters that are sharded are gathered."""
+    return Unshard(exchanges, **(options_of(plan, UNSHARDED) or {}))
 
 
 def place_receives(plan: Plan) -> Pass | None:

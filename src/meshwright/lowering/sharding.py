@@ -32,10 +32,13 @@ class Unshard:
     ahead; what was gathered for the stage before that is given back.
 
     `exchanges`: parameter group (its number) -> how it is gathered; groups that are whole are not in it.
+    `keeps_after_forward`: what was gathered for a stage's first computes stays for all of the iteration; its gathers are
+    then one a stage, and so is its memory (FSDP's reshard_after_forward=False).
     """
 
     exchanges: Mapping[int, Exchange]
     prefetch: int = PREFETCH
+    keeps_after_forward: bool = False
     name = "unshard"
 
     def __call__(self, program: Program) -> Program:
@@ -45,7 +48,8 @@ class Unshard:
         program = self._reading_gathered(program)
         t, c = program.tables, program.columns
         most = max(sum(g in self.exchanges for g in groups) for groups in t.groups_of_stage)
-        ring = VALUE_KINDS["gathered_parameter"]._replace(ring=most * (self.prefetch + 1))
+        slots = 0 if self.keeps_after_forward else most * (self.prefetch + 1)
+        ring = VALUE_KINDS["gathered_parameter"]._replace(ring=slots)
         kinds = tuple(ring if kind.name == ring.name else kind for kind in t.value_kinds)
         program, (effect,) = with_effects(program.with_tables(value_kinds=kinds), UNSHARD)
         program, numbers, stream = _with_exchanges(program, self.exchanges, STREAM)
@@ -53,6 +57,8 @@ class Unshard:
         before, lists, rows = [], [], []
         for device in range(program.num_lists):
             runs = _runs(program, reads[c.effect], device)
+            if self.keeps_after_forward:
+                runs = list({stage: (first, stage) for first, stage in reversed(runs)}.values())[::-1]
             for place, (first, stage) in enumerate(runs):
                 # its slot is free when the run `prefetch + 1` runs before it has ended: it stands behind that one
                 ahead = place - self.prefetch

@@ -45,7 +45,7 @@ NUM_SAMPLES, NUM_TOKENS = 2, 64
 LINK_BYTES_PER_S, SLOWER, LONG_TOKENS, NUM_TIMED = 200e6, 12.0, 256, 7
 # The byte model: four blocks, enough steps to be far below the entropy of single bytes (3.3 nats).
 TRAINED = SublayerSize(64, 4, 16, 256)
-TRAINED_BLOCKS, NUM_STEPS, BATCH, SEQUENCE_LENGTH, NUM_SEEDS = 4, 600, 8, 64, 2
+TRAINED_BLOCKS, NUM_STEPS, BATCH, SEQUENCE_LENGTH, NUM_SEEDS = 4, 800, 8, 64, 2
 RATE, LEAST_RATE, WARM_UP = 3e-3, 3e-4, 20  # a cosine from the one to the other behind a linear rise
 TABLE_SPREAD = 0.1
 NUM_HELD_OUT = 256

@@ -29,9 +29,10 @@ class _GatedSilu(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> Tensor:
         gate_up, activated = ctx.saved_tensors
         gate, up = gate_up.chunk(2, -1)
-        # Both halves are written where they belong: no concatenation.
+        # Both halves are written where they belong: no concatenation, and nothing beside.
         gradient = torch.empty_like(gate_up)
         dgate, dup = gradient.chunk(2, -1)
         torch.mul(dy, activated, out=dup)
-        torch.ops.aten.silu_backward.grad_input(dy * up, gate, grad_input=dgate)
+        torch.mul(dy, up, out=dgate)
+        torch.ops.aten.silu_backward.grad_input(dgate, gate, grad_input=dgate)
         return gradient

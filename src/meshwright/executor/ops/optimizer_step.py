@@ -70,7 +70,9 @@ class OptimizerStep:
                 next="run every backward (B, or I and W) of the step before it",
             )
         if counted is not None:
-            gradients = [gradient for gradient, is_counted in zip(gradients, counted, strict=True) if is_counted]
+            gradients = [
+                gradient for gradient, is_counted in zip(gradients, counted, strict=True) if is_counted
+            ]
         if not gradients:
             return torch.zeros((), dtype=torch.float64)
         norms = torch._foreach_norm(gradients)
