@@ -66,6 +66,21 @@ def test_train_reads_a_file_of_text(
     assert again.data["losses"][-1] < 0.9 * again.data["losses"][0]
 
 
+def test_train_reads_json_lines_with_and_without_masked_documents(
+    run: Runner, plan_file: Path, profile: None, shared_pool: Pool, tmp_path: Path
+) -> None:
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text("".join(f'{{"body": "line {number} of all"}}\n' for number in range(200)))
+    common = ("train", plan_file, "--data", lines, "--iterations", 2, "--json")
+    masked = run(*common, "--text-field", "body")
+    assert masked.code == 0, masked.stderr
+    assert run(*common, "--text-field", "body").data["losses"] == masked.data["losses"]
+    seeing = run(*common, "--text-field", "body", "--no-document-mask")
+    assert seeing.code == 0 and seeing.data["losses"][0] != masked.data["losses"][0]
+    refused = run(*common)
+    assert refused.code == 2 and "lines.jsonl, line 1" in refused.stderr
+
+
 def test_ctrl_c_ends_a_training_with_what_was_reached(
     run: Runner, plan_file: Path, profile: None, shared_pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

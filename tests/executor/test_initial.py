@@ -32,7 +32,7 @@ transformers = pytest.importorskip("transformers")
 TOLERANCE = 1e-6  # transformers computes norms and rotary angles in float32 whatever the model is in
 ITERATIONS = 2
 CONFIG: dict[str, Any] = {
-    "vocab_size": 37, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "vocab_size": 38, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 32, "tie_word_embeddings": True,
     "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 2,
 }  # fmt: skip

@@ -171,7 +171,7 @@ def run_training(
     made.plan.model.check_executable()
     require_torch()
     _require_proof(made)
-    resumed = resumed_from(checkpoints, first_step, seed)
+    resumed = resumed_from(checkpoints, first_step, seed, launch is None or launch.process == 0)
     predicted = simulate(made)
     step_s = float(predicted.metadata["step"]["value"])
     num_steps = length.num_steps(made.plan, resumed.step, resumed.tokens)

@@ -39,9 +39,11 @@ class Resumed:
     is_asked: bool = False
 
 
-def resumed_from(checkpoints: Checkpoints | None, first_step: int, seed: int) -> Resumed:
+def resumed_from(
+    checkpoints: Checkpoints | None, first_step: int, seed: int, is_first: bool = True
+) -> Resumed:
     """What the newest checkpoint says, or what was given where there is none to go on from."""
-    found = None if checkpoints is None else checkpoints.newest()
+    found = None if checkpoints is None else checkpoints.newest(is_first)
     if found is None:
         return Resumed(first_step, seed, is_asked=checkpoints is not None and checkpoints.resumes)
     from meshwright.executor.checkpoint_index import read_index
@@ -71,7 +73,8 @@ def job_of(
         seed=resumed.seed, first_step=resumed.step, layer_edges=edges, num_encoder_layers=num_encoder_layers,
         layout=Layout.of(plan), data_axes=data_axes(plan),
         learning_rate=rates, evaluate_every=source.evaluate_every, num_evaluated=source.num_evaluated,
-        first_sample=resumed.samples, records_parameters=not is_launched, **_source_fields(source),
+        first_sample=resumed.samples, records_parameters=not is_launched,
+        text_field=source.text_field, document_mask=source.document_mask, **_source_fields(source),
     )  # fmt: skip
     kept: dict[str, Any] = (
         {} if checkpoints is None else {"checkpoints": checkpoints.config(resumed.path, plan)}
@@ -90,7 +93,7 @@ def job_of(
 
 
 def _source_fields(source: Source) -> dict[str, Any]:
-    """Fields of the executor's `Training` that say what is read."""
+    """Fields of the executor's `Training` that say where what is read lies."""
     given = {
         "data": source.data, "tokenizer": source.tokenizer, "initial": source.weights, "modules": source.modules or None,
     }  # fmt: skip

@@ -125,14 +125,18 @@ class Checkpoints:
     keep: int = 3
     resumes: bool = False
 
-    def newest(self) -> Path | None:
-        """The checkpoint to go on from, None where there is none.
+    def newest(self, is_first: bool = True) -> Path | None:
+        """The checkpoint to go on from, None where there is none. Of several processes the first puts the folder in order.
 
         Raises SpecError where there is one and it is not to be resumed.
         """
-        from meshwright.executor.checkpoint_folder import latest_checkpoint
+        from meshwright.executor.checkpoint_folder import checkpoint_at, latest_checkpoint, steps_in
 
-        found = latest_checkpoint(Path(self.folder))
+        folder = Path(self.folder)
+        if is_first:
+            found = latest_checkpoint(folder)
+        else:
+            found = checkpoint_at(folder) if steps_in(folder) else None
         if found is not None and not self.resumes:
             raise SpecError(
                 f"{self.folder} holds a training already, its newest checkpoint is {found.name}",
@@ -163,6 +167,8 @@ class Source:
         evaluate_every: steps between two evaluations of the held-out loss; 0: none.
         num_evaluated: global batches of held-out text in one evaluation.
         modules: a torch.nn.Sequential that is trained instead of the plan's model, which gives its sizes: "mine.py:model".
+        text_field: field of the objects of a JSONL file that holds the text.
+        document_mask: documents packed into one sequence do not see each other; False: a sequence is one text.
     """
 
     data: PathLike | None = None
@@ -171,6 +177,8 @@ class Source:
     evaluate_every: int = 0
     num_evaluated: int = 4
     modules: str = ""
+    text_field: str = "text"
+    document_mask: bool = True
 
     def __post_init__(self) -> None:
         if self.evaluate_every < 0 or self.num_evaluated < 1:

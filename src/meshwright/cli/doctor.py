@@ -23,7 +23,7 @@ def doctor(out: Output) -> Result:
     """Explain this environment: Python, libraries, torch, devices, memory, network, profile. Exit 3 where it cannot work."""
     from rich.text import Text
 
-    from meshwright.api.doctor import doctor as look
+    from meshwright.api.diagnosing import doctor as look
 
     findings = look()
     width = max(len(one.name) for one in findings)

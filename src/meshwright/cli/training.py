@@ -79,6 +79,16 @@ def train(
         Path | None,
         typer.Option("--tokenizer", help="A `tokenizers` file for text (bytes).", rich_help_panel=DATA),
     ] = None,
+    text_field: Annotated[
+        str | None,
+        typer.Option("--text-field", help="Of JSON lines, what holds the text (text).", rich_help_panel=DATA),
+    ] = None,
+    no_document_mask: Annotated[
+        bool,
+        typer.Option(
+            "--no-document-mask", help="Documents in a sequence see each other.", rich_help_panel=DATA
+        ),
+    ] = False,
     weights: Annotated[
         Path | None,
         typer.Option("--from", help="Begin with the weights of this folder.", rich_help_panel=DATA),
@@ -136,7 +146,9 @@ def train(
         done = api.run_training(
             plan, iterations=iterations, tokens=count, seconds=seconds, seed=out.seed,
             recipe=_recipe(learning_rate, warmup, final_lr, weight_decay, betas, clip),
-            source=_source(data, tokenizer, weights, evaluate_every, evaluate_batches),
+            source=_source(
+                data, tokenizer, weights, evaluate_every, evaluate_batches, text_field, not no_document_mask
+            ),
             checkpoints=_checkpoints(checkpoints, checkpoint_every, keep, resume),
             metrics=metrics, tensorboard=tensorboard, cluster=cluster, profile=read_profile(profile),
             progress=TrainingLine(line), slowing=slowing_of(slow_link, slow_process),
@@ -191,12 +203,15 @@ def _source(
     weights: Path | None,
     evaluate_every: int,
     evaluate_batches: int | None,
+    text_field: str | None,
+    document_mask: bool,
 ) -> Source:
     """What is read."""
     from meshwright.api.training_recipe import Source
 
-    chosen = Source(data, tokenizer, weights, evaluate_every)
-    return chosen if evaluate_batches is None else replace(chosen, num_evaluated=evaluate_batches)
+    chosen = Source(data, tokenizer, weights, evaluate_every, document_mask=document_mask)
+    given = {"num_evaluated": evaluate_batches, "text_field": text_field}
+    return replace(chosen, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 
 def _checkpoints(

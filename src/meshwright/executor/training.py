@@ -82,8 +82,8 @@ class RandomTokens:
 class Training:
     """What a training job is besides its program. ``data``: "standard_library", "random", a folder or file of text or JSONL,
     or a folder of token shards. ``tokenizer``: a tokenizer.json or the folder that holds one; empty: bytes. ``text_field``:
-    of JSONL objects. ``document_mask``: documents in shards do not see each other. ``first_sample``: samples of shards consumed
-    before ``first_step``; None: as many as steps before it would have consumed.
+    of JSONL objects. ``document_mask``: documents in shards do not see each other. ``first_sample``: samples of shards
+    consumed before ``first_step``; None: as many as steps before it would have consumed.
 
     ``data_axes``: axes along which the data differ. ``records_gradients``: return every gradient of every iteration.
     ``layer_edges``: layers that read the outputs of earlier layers (long skips); ``num_encoder_layers``: the first layers
@@ -247,7 +247,7 @@ class Training:
         if source.has_documents and self.num_encoder_layers:
             raise ExecutionError(
                 "an encoder-decoder reads windows of text, and documents in them are masked",
-                allowed="document_mask=False",
+                allowed="document_mask=False (on the command line --no-document-mask)",
             )
         return replace(self, data=source.data, tokenizer=source.tokenizer, text_field=source.text_field)
 

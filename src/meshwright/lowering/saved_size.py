@@ -20,6 +20,7 @@ from meshwright.specs.saved import (
     saved_bytes_per_token,
     stage_saved_bytes,
 )
+from meshwright.specs.saved import pending_bytes_per_token as bytes_for_w
 
 FINAL_NORM_SAVED = ("input", "norm statistics")
 WIDENED_BYTES = 4  # log-probabilities or exponentials of logits, in float32
@@ -115,5 +116,13 @@ def pending_bytes_per_token(plan: Plan, layers: StageLayers) -> float:
 
 
 def local_pending_bytes_per_token(plan: Plan, layers: StageLayers) -> float:
-    """The same on one device, per token of the whole microbatch; what W reads of F is among what F keeps."""
-    return pending_bytes_per_token(plan, layers) / (plan.cp * plan.tp)
+    """What I adds on one device, per token of the whole microbatch: W reads inputs, which F keeps anyway, and I's output
+    gradients. All else that F kept for the backward I frees, layer by layer, so that these take its place; that is counted
+    of the executor's own decoder, whose tensors are known one by one."""
+    added = pending_bytes_per_token(plan, layers) / (plan.cp * plan.tp)
+    if not is_own_decoder(plan) or has_vocabulary_passes(plan):
+        return added
+    model, dtype = plan.model, plan.dtype
+    inputs = bytes_for_w(model, layers, dtype) - pending_gradient_bytes_per_token(model, layers, dtype)
+    freed = kept_bytes_per_token(plan, layers) - inputs
+    return max(0.0, added - max(0.0, freed))

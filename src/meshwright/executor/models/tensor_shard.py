@@ -81,7 +81,7 @@ class TensorShard:
             return dim, [self.rows(whole[0])]
         owner, model = name.split(".")[-2], self.model
         if owner == "qkv":
-            sizes = (model.query_size, model.key_size, model.key_size)
+            sizes: tuple[int, ...] = (model.query_size, model.key_size, model.key_size)
         elif owner == "gate_up":
             sizes = (model.intermediate_size,) * (whole[0] // model.intermediate_size)
         else:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.api.doctor import Finding, doctor, is_within, required
+from meshwright.api.diagnosing import Finding, doctor, is_within, required
 from tests.cli.running import rough_profile
 
 
