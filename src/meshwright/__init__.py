@@ -18,11 +18,15 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from meshwright.api import (
         Check,
+        Checkpoints,
+        Recipe,
+        Source,
         calibrate,
         check,
         compare,
         compare_log,
         compare_schedules,
+        doctor,
         execute_schedule,
         export_plan,
         find,
@@ -69,7 +73,8 @@ if TYPE_CHECKING:
 _PLACES: dict[str, str] = {
     **dict.fromkeys(("Check", "calibrate", "check", "compare", "find", "load", "lower"), "meshwright.api"),
     **dict.fromkeys(("compare_log", "export_plan", "import_plan"), "meshwright.api"),
-    **dict.fromkeys(("compare_schedules", "execute_schedule"), "meshwright.api"),
+    **dict.fromkeys(("compare_schedules", "doctor", "execute_schedule"), "meshwright.api"),
+    **dict.fromkeys(("Checkpoints", "Recipe", "Source"), "meshwright.api"),
     **dict.fromkeys(("pareto", "plan", "run_training", "simulate", "solve", "train"), "meshwright.api"),
     "names": "meshwright.catalog",
     **dict.fromkeys(("Comparison", "reproduce"), "meshwright.evidence"),
@@ -101,6 +106,7 @@ _PLACES: dict[str, str] = {
 
 __all__ = [
     "Check",
+    "Checkpoints",
     "Cluster",
     "ClusterSpec",
     "Comparison",
@@ -117,8 +123,10 @@ __all__ = [
     "Profile",
     "Program",
     "ProgramError",
+    "Recipe",
     "Schedule",
     "ScheduleError",
+    "Source",
     "SpecError",
     "Trace",
     "UnknownNameError",
@@ -132,6 +140,7 @@ __all__ = [
     "compare_schedules",
     "device_time_s",
     "display",
+    "doctor",
     "execute_schedule",
     "export_plan",
     "find",

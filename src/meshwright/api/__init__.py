@@ -3,6 +3,7 @@
 from meshwright.api.calibrating import calibrate, compare
 from meshwright.api.checking import Check, check
 from meshwright.api.checkpointing import convert_checkpoint, inspect_checkpoint, verify_checkpoint
+from meshwright.api.diagnosing import Finding, doctor
 from meshwright.api.exporting import export_plan
 from meshwright.api.importing import calibrate_log, compare_log, import_plan
 from meshwright.api.loading import find, load
@@ -13,10 +14,15 @@ from meshwright.api.schedule_execution import execute_schedule
 from meshwright.api.simulating import lower, simulate
 from meshwright.api.subject import Subject, subject
 from meshwright.api.training import Training, run_training, train
+from meshwright.api.training_recipe import Checkpoints, Recipe, Source
 from meshwright.api.validating import validate_training
 
 __all__ = [
     "Check",
+    "Checkpoints",
+    "Finding",
+    "Recipe",
+    "Source",
     "Subject",
     "Training",
     "calibrate",
@@ -26,6 +32,7 @@ __all__ = [
     "compare_log",
     "compare_schedules",
     "convert_checkpoint",
+    "doctor",
     "execute_schedule",
     "export_plan",
     "find",

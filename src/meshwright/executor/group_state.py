@@ -24,6 +24,7 @@ from meshwright.executor.piece import Piece
 from meshwright.ir.table import ParameterGroup
 
 MOMENTS = {"exp_avg", "exp_avg_sq", "momentum_buffer"}  # of torch's AdamW and SGD
+NUM_PARTS = 8  # in which gradients are widened
 LEAST_DECAYED_DIMS = 2  # weight decay acts on matrices, not on norms and biases
 
 
@@ -238,21 +239,36 @@ class GroupState:
             self.contributions.add(which, self.flat.to(self.formats.gradients))
             self._drop_flat()
             return
-        scatters = self.sharding is not None and self.sharding.scatters_each and not is_last
-        if not (scatters or self.is_widened) or self.flat is None:
+        if self.flat is None:
             return
-        given = self.flat.to(self.formats.gradients) if self.is_widened else self.flat
-        if scatters:
-            self._drop_flat()
-            given = self.team.scattered_sum(given)
-            self.is_scattered = True
-        elif self.sharding is not None and self.sharding.scatters_each:
-            self._drop_flat()
-            self.flat = given  # whole, in the format of the reduction, for REDUCE_GRAD
+        if self.sharding is not None and self.sharding.scatters_each:
+            self._scatter(self.flat, is_last)
+        elif self.is_widened:
+            self._widen(self.flat)
+
+    def _scatter(self, flat: Tensor, is_last: bool) -> None:
+        """Add this rank's shard of what the ranks have added. The last one stays whole for REDUCE_GRAD, in its format."""
+        if is_last and not self.is_widened:
             return
-        else:
-            self.flat.zero_()
+        self._drop_flat()
+        given = flat.to(self.formats.gradients)
+        del flat
+        if is_last:
+            self.flat = given
+            return
+        given = self.team.scattered_sum(given)
+        self.is_scattered = True
         self.sum = given if self.sum is None else self.sum.add_(given)
+
+    def _widen(self, flat: Tensor) -> None:
+        """Add to a sum in the wider format, part by part: adding two formats needs a copy of one. The buffer itself is
+        there for the compute only."""
+        if self.sum is None:
+            self.sum = flat.to(self.formats.gradients)
+        else:
+            for own, part in zip(self.sum.chunk(NUM_PARTS), flat.chunk(NUM_PARTS), strict=True):
+                own.add_(part)
+        self._drop_flat()
 
     def _drop_flat(self) -> None:
         self.flat = None
