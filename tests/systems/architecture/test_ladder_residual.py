@@ -24,7 +24,8 @@ def test_claims_that_need_no_processes_hold_but_for_the_two_misses() -> None:
         if ":" in claim.by:
             continue
         result = claim.judge(getattr(ladder, claim.by)(**claim.arguments))
-        if not result.passed:
+        assert result.passed
+        if claim.by == "ladder_per_s" and abs(result.our_value / claim.paper_value - 1.0) > 0.10:
             missed.add(tuple(claim.arguments[name] for name in ("tp", "batch", "links")))
     assert missed == MISSES
 
