@@ -52,6 +52,7 @@ def test_a_microbatch_out_of_range_is_named() -> None:
         ),
         ([[("F", 0, 0)], []], {"num_stages": 2}, "has 1 stages, 2 were asked for"),
         ([[("F", 0, 0), ("SEND_F", 0, 0), ("STEP", 0, 0)]], {}, "the order has SEND_F, STEP"),
+        ([[("F", 0, 0), ("Q", 0, 0)]], {}, "the order has Q; it holds computes of stages"),
     ],
 )
 def test_an_order_that_is_not_what_was_asked_for(

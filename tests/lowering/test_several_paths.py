@@ -149,5 +149,5 @@ def test_state_that_is_shared_along_dp_only_is_reduced_in_two_levels() -> None:
 
 
 def test_an_odd_pipeline_is_refused() -> None:
-    with pytest.raises(ScheduleError, match="takes multiples of 2 devices, 3 were asked for"):
+    with pytest.raises(ScheduleError, match="takes multiples of 2 devices and was asked for 3"):
         lowered(plan(pp=3, batch=6, schedule="dualpipe"), None)

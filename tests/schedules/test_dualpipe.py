@@ -90,7 +90,7 @@ def test_fewer_microbatches_than_it_is_made_for(p: int) -> None:
 
 @pytest.mark.parametrize("p", [1, 3, 7])
 def test_an_odd_number_of_devices_has_no_mirror(p: int) -> None:
-    with pytest.raises(ScheduleError, match=f"takes multiples of 2 devices, {p} were asked for"):
+    with pytest.raises(ScheduleError, match=f"takes multiples of 2 devices and was asked for {p}"):
         registered()["dualpipe"].orders(p, 8)
     assert not registered()["dualpipe"].takes_devices(p) and registered()["dualpipe"].takes_devices(p + 1)
 

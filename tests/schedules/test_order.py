@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright.schedules import Compute, Schedule, read_compute, registered, schedule
-from meshwright.specs.error import ScheduleError
+from meshwright.specs.error import CountError, ScheduleError
 
 FIXED = (
     *("1f1b", "breadth_first", "dualpipe_v", "gpipe", "hanayo", "interleaved_1f1b"),
@@ -71,7 +71,7 @@ def test_what_is_no_compute_is_said(item: object) -> None:
     ],
 )
 def test_counts_that_cannot_be(counts: tuple[int, int, int], words: str) -> None:
-    with pytest.raises(ScheduleError, match=words):
+    with pytest.raises(CountError, match=words):
         registered()["1f1b"].orders(*counts)
 
 

@@ -38,6 +38,7 @@ def test_out_of_memory_names_the_largest_holders_first():
 def test_tree_and_exit_codes():
     assert issubclass(error.DeadlockError, error.ProgramError)
     assert issubclass(error.ScheduleError, error.ProgramError)
+    assert issubclass(error.CountError, error.ScheduleError) and error.CountError.exit_code == 2
     codes = {cls.__name__: cls.exit_code for cls in (error.SpecError, error.PlanError, error.DeadlockError)}
     assert codes == {"SpecError": 2, "PlanError": 2, "DeadlockError": 3}
     assert error.ExecutionError.exit_code == 1 and error.OutOfMemoryError.exit_code == 3

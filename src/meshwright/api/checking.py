@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.api.subject import Subject, subject
 from meshwright.specs.error import (
+    CountError,
     DeadlockError,
     MeshwrightError,
     OutOfMemoryError,
@@ -131,6 +132,8 @@ def check(
         made = (
             what if isinstance(what, Subject) else subject(what, with_step=True, extrapolate=True, **choices)
         )
+    except CountError:  # there is no order to judge
+        raise
     except ProgramError as error:  # the order itself is refused, before there is a program
         return Check(
             str(what if choices.get("schedule") is None else choices["schedule"]), 0, legal=False, error=error

@@ -127,8 +127,9 @@ def compare_schedules(
     read = None if stage_times is None else read_times(stage_times, times, comm)
     p = stages or (read.num_stages if read is not None and stages is None else DEFAULT_STAGES)
     m = microbatches or DEFAULT_MICROBATCHES
-    if stages is not None and stages < 1 or microbatches is not None and microbatches < 1:
-        raise SpecError(f"{stages} stages and {microbatches} microbatches", allowed="1 or more of each")
+    for what, count in {"stages": stages, "microbatches": microbatches, "chunks": chunks}.items():
+        if count is not None and count < 1:
+            raise SpecError(f"{count} {what}", allowed="1 or more")
     if memory_cap is not None and not memory_cap >= 1:
         raise SpecError(
             f"a memory cap of {memory_cap:g}", allowed="at least 1, the activations of a full stage"

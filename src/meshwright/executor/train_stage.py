@@ -13,10 +13,11 @@ from torch import Tensor
 
 import meshwright.executor.group_exchange  # noqa: F401 - registers handlers
 import meshwright.executor.step_stage  # noqa: F401 - registers handlers
-from meshwright.executor.handler import Row, handles, reads_of_kind
+from meshwright.executor.handler import Row, ValueName, handles, reads_of_kind
 from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, deferring, registering
 from meshwright.executor.vocabulary_stage import read_of_kind, writes_kind
 from meshwright.lowering.stage_edge import SKIP, SKIP_GRADIENT
+from meshwright.lowering.whole_gradient import WHOLE
 
 
 class Saved:
@@ -140,15 +141,24 @@ def _output_gradients(context: Any, row: Row, inputs: Sequence[Any]) -> tuple[Te
     return gradient, *(sums[output] for output in sorted(sums))
 
 
-def _more_gradients(
-    row: Row, gradient: Tensor | None, received: Sequence[Tensor | None]
-) -> tuple[Tensor | None, ...]:
+def _more_gradients(row: Row, gradient: Tensor | None, received: Sequence[Tensor | None]) -> tuple[Any, ...]:
     """What a backward's effect writes behind its first two values: the gradients of what it received beside the path; for
-    a split embedding its input's once more.
+    a split embedding its input's once more; buffers of gradients.
     """
     rest = iter(received)
-    kinds = (names[0].kind if names else "" for names in row.writes[2:])
-    return tuple(next(rest) if kind == SKIP_GRADIENT.name else gradient for kind in kinds)
+    found: list[Any] = []
+    for names, is_many in zip(row.writes[2:], row.is_many[2:], strict=True):
+        kind = names[0].kind if names else ""
+        if kind == WHOLE.name:
+            found.append(_buffers(names, is_many))
+        else:
+            found.append(next(rest) if kind == SKIP_GRADIENT.name else gradient)
+    return tuple(found)
+
+
+def _buffers(names: tuple[ValueName, ...] | None, is_many: bool) -> Any:
+    """What stands for the buffers of gradients, which their groups have."""
+    return (None,) * len(names or ()) if is_many else None
 
 
 @handles("I")
@@ -169,4 +179,6 @@ def weight_gradient(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[A
     if context.training.trains(row.stage):
         queue.run()
     context.training.contributed(row)
-    return (gradients,)
+    return gradients, *(
+        _buffers(names, many) for names, many in zip(row.writes[1:], row.is_many[1:], strict=True)
+    )

@@ -50,6 +50,7 @@ from meshwright.lowering.vocabulary_choice import (
     with_vocabulary,
 )
 from meshwright.lowering.vocabulary_work import vocabulary_works
+from meshwright.lowering.whole_gradient import whole_gradients
 from meshwright.lowering.work import works
 from meshwright.schedules.order import Schedule
 from meshwright.specs.layers import StageLayers
@@ -105,6 +106,9 @@ def lower(
         program = GatherParameters(gather_exchanges(held), "gather" in plan.overlap)(program)
     if plan.sharding == "zero3":
         program = unshard(plan, gather_exchanges(held))(program)
+    buffers = whole_gradients(plan, held) if step else None
+    if buffers is not None:
+        program = buffers(program)
     place = place_receives(plan)
     if place is not None:
         program = place(program)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from meshwright.ir.program import Axis, Columns, Program, Tables, value_kinds_of
 from meshwright.ir.table import Duty, Effect, Hop, Kind, Microbatch, ParameterGroup, Work
-from meshwright.ir.vocabulary import VALUE_KINDS, name_of
+from meshwright.ir.vocabulary import NAMES, VALUE_KINDS, name_of
 from meshwright.schedules.order import Orders
 from meshwright.specs.error import ScheduleError
 
@@ -54,12 +54,12 @@ def program_of_orders(
     flat = list(chain.from_iterable(orders))  # column by column: a job has a hundred thousand and more
     written = list(map(itemgetter(0), flat))
     names = sorted(set(written))
-    effects = tuple(name_of(name).effect for name in names)
-    others = [name for name in names if name_of(name).per != "path"]
+    others = [name for name in names if name not in NAMES or name_of(name).per != "path"]
     if others:
         raise ScheduleError(
             f"the order has {', '.join(others)}; it holds computes of stages (F, B, I, W), passes place all else"
         )
+    effects = tuple(name_of(name).effect for name in names)
     offsets = np.concatenate([[0], np.cumsum([len(row) for row in orders])]).astype(np.int64)
     try:
         stages, numbers = (np.array(list(map(itemgetter(k), flat)), dtype=np.int64) for k in (1, 2))

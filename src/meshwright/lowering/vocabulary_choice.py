@@ -15,7 +15,7 @@ from meshwright.lowering.vocabulary_pass import (
     SplitVocabulary,
     delayed_orders,
 )
-from meshwright.schedules.order import Orders
+from meshwright.schedules.order import Orders, devices_of_stages
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.error import PlanError
 from meshwright.specs.layers import StageLayers
@@ -52,15 +52,13 @@ def vocabulary_orders(plan: Plan, orders: Orders) -> Orders:
 
 def _check_paths(plan: Plan, orders: Orders) -> None:
     """Raise PlanError where a stage stands on several devices: then it is not one of them that has the output."""
-    seen: dict[int, int] = {}
-    for device, row in enumerate(orders):
-        for stage in {compute.stage for compute in row}:
-            if seen.setdefault(stage, device) != device:
-                raise PlanError(
-                    f"schedule {plan.schedule} has stage {stage} on devices {seen[stage]} and {device}, and the vocabulary "
-                    f"is split ({plan.vocabulary})",
-                    allowed="schedules in which every stage is on one device, or vocabulary ends",
-                )
+    for stage, devices in devices_of_stages(orders).items():
+        if len(devices) > 1:
+            raise PlanError(
+                f"schedule {plan.schedule} has stage {stage} on devices {' and '.join(map(str, devices))}, and the "
+                f"vocabulary is split ({plan.vocabulary})",
+                allowed="schedules in which every stage is on one device, or vocabulary ends",
+            )
 
 
 def with_vocabulary(plan: Plan, program: Program, stages: Sequence[StageLayers]) -> Program:

@@ -10,7 +10,7 @@ from numbers import Integral
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from meshwright.specs.error import ScheduleError
+from meshwright.specs.error import CountError, ScheduleError
 
 
 class Compute(NamedTuple):
@@ -63,8 +63,8 @@ class Schedule:
         """The computes of every device, in order.
 
         Raises:
-            ScheduleError: counts below one, or the function returns something that is no order, or a stage on more devices
-                than the schedule says.
+            CountError: counts below one, or others that the schedule does not take.
+            ScheduleError: the function returns something that is no order, or a stage on more devices than it says.
         """
         chunks = self.num_chunks if num_chunks is None else num_chunks
         self._check_counts(num_devices, num_microbatches, chunks)
@@ -95,25 +95,25 @@ class Schedule:
         }
         for what, count in counts.items():
             if not isinstance(count, Integral) or count < 1:
-                raise ScheduleError(f"schedule {self.name} was asked for {count} {what}; it takes 1 or more")
+                raise CountError(f"schedule {self.name} was asked for {count} {what}; it takes 1 or more")
         if not self.takes_devices(num_devices):
-            raise ScheduleError(
-                f"schedule {self.name} takes multiples of {self.device_step} devices, {num_devices} were asked for; take "
+            raise CountError(
+                f"schedule {self.name} takes multiples of {self.device_step} devices and was asked for {num_devices}; take "
                 f"{-(-num_devices // self.device_step) * self.device_step} devices, or another schedule"
             )
         if self.num_chunks == 1 and num_chunks != 1:
-            raise ScheduleError(
+            raise CountError(
                 f"schedule {self.name} has one stage a device, {num_chunks} chunks were asked for; "
                 f"leave --chunks out, or take interleaved_1f1b"
             )
         if not self.takes_chunks(num_chunks):
             allowed = f"exactly {self.num_chunks}" if self.is_exact else f"multiples of {self.chunk_step}"
-            raise ScheduleError(
+            raise CountError(
                 f"schedule {self.name} takes {allowed} chunks a device, {num_chunks} were asked for; give --chunks "
                 f"{self.num_chunks}, or take interleaved_1f1b"
             )
         if num_devices * num_chunks * num_microbatches > MAX_CELLS:
-            raise ScheduleError(
+            raise CountError(
                 f"schedule {self.name} was asked for {num_devices * num_chunks:,} stages x {num_microbatches:,} "
                 f"microbatches; an order has up to {MAX_CELLS:,}; take fewer of one"
             )

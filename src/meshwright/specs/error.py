@@ -5,6 +5,7 @@
     ├── PlanError            a plan that contradicts itself, its model or its cluster, or a bad plan file
     ├── ProgramError         a program that breaks the law of DESIGN, "The program, exactly"
     │   ├── ScheduleError    an order of computes that is not legal
+    │   │   └── CountError   a schedule was asked for counts that it does not take: the user's mistake
     │   └── DeadlockError    exchanges, rings or streams that wait for each other in a circle
     ├── OutOfMemoryError     a device's memory is too small (names the largest holders)
     ├── ExecutionError       a running job failed: a rank died, hung, or returned nonsense
@@ -65,6 +66,12 @@ class ProgramError(MeshwrightError):
 
 class ScheduleError(ProgramError):
     """An order of computes that is not legal; the message shows the grid with an arrow."""
+
+
+class CountError(ScheduleError):
+    """Counts of devices, microbatches or chunks that a schedule does not take, so that there is no order to judge."""
+
+    exit_code: ClassVar[int] = 2
 
 
 class DeadlockError(ProgramError):
