@@ -35,7 +35,8 @@ LLAMA = ModelSpec.decoder(4, 32, 4, num_kv_heads=2, vocabulary_size=34, max_sequ
 TIED = replace(LLAMA, has_tied_embeddings=True)
 QWEN = replace(LLAMA, has_query_key_norm=True)
 GPT = ModelSpec.gpt(4, 32, 4, vocabulary_size=34, max_sequence_length=SEQUENCE, name="gpt", source="tests")
-MODELS: Mapping[str, ModelSpec] = {"llama": LLAMA, "tied": TIED, "qwen": QWEN, "gpt": GPT}
+DEEP = ModelSpec.decoder(8, 32, 4, num_kv_heads=2, vocabulary_size=34, max_sequence_length=SEQUENCE)
+MODELS: Mapping[str, ModelSpec] = {"llama": LLAMA, "tied": TIED, "qwen": QWEN, "gpt": GPT, "deep": DEEP}
 GRADIENTS, AFTER_ADAMW = 1e-10, 1e-8  # DESIGN's tolerances against one process, float64
 BATCH = 8
 
@@ -47,6 +48,7 @@ class Planned:
     model: str = "llama"
     clip: float = 0.0
     dropout: float = 0.0
+    learning_rate: float = ADAMW.learning_rate
     choices: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
@@ -75,7 +77,7 @@ class Planned:
         """The job of its program; every gradient of every iteration comes back."""
         plan = self.plan()
         plan.check_executable()
-        optimizer = replace(ADAMW, clip_norm=clip_norm(plan))
+        optimizer = replace(ADAMW, clip_norm=clip_norm(plan), learning_rate=self.learning_rate)
         pieces = executed_pieces(plan)
         layers = tuple(piece.num_blocks for piece in piece_layers(plan.stages(), pieces))
         training = Training(

@@ -31,6 +31,17 @@ def test_systems_json_keeps_its_contract(run: Runner) -> None:
     assert gpipe["simulated"] is True and gpipe["num_claims"] > 0
 
 
+@pytest.mark.parametrize(("paper_value", "said"), [(2.0, "10 %"), (0.0, "0.1 x")])
+def test_a_tolerance_is_relative_or_in_the_unit_where_the_paper_has_zero(
+    run: Runner, monkeypatch: pytest.MonkeyPatch, paper_value: float, said: str
+) -> None:
+    claims = [{**CLAIM, "paper_value": paper_value}]
+    monkeypatch.setattr(
+        meshwright.evidence, "reproduce", lambda name, **_: {"name": name, "claims": claims, "wall_s": 1.0}
+    )
+    assert said in run("reproduce", "gpipe").stdout
+
+
 @pytest.mark.parametrize(
     ("claims", "code"),
     [([CLAIM], 0), ([CLAIM, {**CLAIM, "passed": False, "our_value": None, "ratio": None}], 3)],

@@ -106,11 +106,14 @@ def test_orders_from_a_csv_file_are_compared(tmp_path: Path) -> None:
     assert theirs.span_s == pytest.approx(ours.span_s) and theirs.peak == ours.peak
 
 
-def test_picture_and_page_are_written(run: Runner, tmp_path: Path) -> None:
+def test_picture_and_page_are_written(run: Runner, tmp_path: Path, times_file: Path) -> None:
     svg, page = tmp_path / "frontier.svg", tmp_path / "f.html"
     assert run("simulate", "--schedule", "all", "-o", svg, "--report", page, *COUNTS).code == 0
     assert "v_half" in svg.read_text() and "searched here" in svg.read_text()
-    assert "Span against peak" in page.read_text()
+    assert "Span against peak" in page.read_text() and "times are those given" in page.read_text()
+    times = ("--stage-times", times_file)
+    assert run("simulate", "--schedule", "1f1b", "--schedule", "zbv", *times, "--report", page).code == 0
+    assert "times of every stage from" in page.read_text() and "those given" not in page.read_text()
 
 
 def test_the_fastest_that_fits_is_a_file_for_other_commands(
@@ -131,7 +134,7 @@ def test_copies_of_stages_are_said_and_are_no_schedule_of_torchs(run: Runner, tm
     rows = run("simulate", *asked, "-o", path, "--json").data["schedules"]
     assert [(row["schedule"], row["num_copies"]) for row in rows] == [("zbv", 1), ("dualpipe", 2)]
     assert run("simulate", "--schedule", path, "--json").data["span"] == pytest.approx(rows[0]["span"])
-    assert "dualpipe has every stage on 2 devices" in run("simulate", *asked, "--explain").stdout
+    assert "dualpipe has every stage on 2 devices" in run("simulate", *asked).stdout
 
 
 @pytest.mark.parametrize(
@@ -142,6 +145,9 @@ def test_copies_of_stages_are_said_and_are_no_schedule_of_torchs(run: Runner, tm
         ("--schedule", "1f1b", "--stage-times", "nothing.csv"),
         ("--schedule", "all", "--schedule", "1f1c"),
         ("--schedule", "all", "--cluster", "8xH100"),
+        ("--schedule", "all", "--chunks", 0),
+        ("--schedule", "1f1b", "--chunks", 2),
+        ("--schedule", "dualpipe", "--stages", 3),
         ("plan.toml", "--memory-cap", 3),
     ],
 )

@@ -70,6 +70,31 @@ def test_a_training_goes_on_under_another_plan(
     assert done.code == 2 and "has done 10 steps" in done.stderr
 
 
+def test_other_data_are_told_and_a_damaged_checkpoint_is_refused(
+    run: Runner, plan_file: Path, profile: None, shared_pool: Pool, tmp_path: Path, text: Path
+) -> None:
+    runs, other = tmp_path / "runs", tmp_path / "other"
+    begun = run("train", plan_file, "--data", text, "--iterations", 1, "--checkpoints", runs)
+    assert begun.code == 0 and "step-1; --resume goes on" in " ".join(begun.stdout.split())
+    other.mkdir()
+    for path in text.iterdir():
+        (other / path.name).write_text(path.read_text().upper())
+    kept = ("--checkpoints", runs, "--resume")
+    same = run("train", plan_file, "--data", text, "--iterations", 2, *kept)
+    assert same.code == 0 and "other data" not in same.stderr
+    told = run("train", plan_file, "--data", other, "--iterations", 3, *kept)
+    assert told.code == 0 and "trained on other data" in " ".join(told.stderr.split())
+    file = runs / "step-3" / "tensors-0.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    refused = run("train", plan_file, "--data", other, "--iterations", 4, *kept)
+    assert refused.code == 2 and "tensors-0.safetensors was changed" in refused.stderr
+    (runs / "step-3").rename(tmp_path / "step-3")
+    earlier = run("train", plan_file, "--data", text, "--iterations", 3, *kept, "--json")
+    assert earlier.code == 0 and earlier.data["first_step"] == 2
+
+
 def test_tokens_are_the_length_and_the_line_says_what_is_left(
     run: Runner, plan_file: Path, profile: None, shared_pool: Pool, text: Path, tmp_path: Path
 ) -> None:

@@ -6,22 +6,23 @@ slow.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from meshwright.executor.pool import Pool
+from meshwright.lowering.refine import executed_pieces
 from meshwright.specs.error import MeshwrightError
 from tests.planned_case import (
-    MODELS,
     Planned,
     assert_equal_to_one_process,
     covering,
     legal,
     product,
 )
-from tests.training_case import ADAMW, largest_difference, reference
+from tests.training_case import largest_difference
 
 ITERATIONS = 3
 MATRIX_ITERATIONS = 20
@@ -30,7 +31,7 @@ SHARDINGS = ("none", "zero1", "zero2", "zero3")
 
 def planned(model: str = "llama", clip: float = 0.0, dropout: float = 0.0, **choices: Any) -> Planned:
     """A layout by its choices."""
-    return Planned(model, clip, dropout, choices)
+    return Planned(model, clip, dropout, choices=choices)
 
 
 SMOKE = [
@@ -49,6 +50,23 @@ SMOKE = [
 
 @pytest.mark.parametrize("case", SMOKE, ids=str)
 def test_layouts_equal_one_process(case: Planned, gloo_pool: Pool) -> None:
+    assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
+
+
+# torch's split backward collects a block's parameters before autograd has gathered its shards, and then silently loses weight
+# gradients (pipelining's ZBV over FSDP2 block by block). Here both are instructions, and a W reads what an UNSHARD gathered.
+SPLIT_AND_NESTED = [
+    planned("deep", pp=2, dp=2, schedule="zbv", sharding="zero3"),
+    planned("deep", pp=2, dp=2, schedule="zb_h1", sharding="zero3", passes=("unshard",)),
+]
+
+
+@pytest.mark.parametrize("case", SPLIT_AND_NESTED, ids=str)
+def test_split_backward_with_nested_sharding_loses_no_gradient(case: Planned, gloo_pool: Pool) -> None:
+    """Stages of several blocks, each sharded by itself."""
+    job, plan = case.job(ITERATIONS)
+    names = {job.program.tables.effects[number].name for number in set(job.program.columns.effect.tolist())}
+    assert names >= {"I", "W", "UNSHARD", "REDUCE_GRAD"} and min(executed_pieces(plan)) > 1
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 
 
@@ -141,6 +159,8 @@ def test_draws_do_not_know_the_layout(gloo_pool: Pool) -> None:
         assert largest_difference(other.gradients[0], first.gradients[0]) < 1e-10
 
 
+# At the rate of the other cases a model of 32 units follows its rounding errors elsewhere within twenty steps.
+BFLOAT16_RATE = 1e-3
 MIXED = {"dtype": "bfloat16", "reduction_dtype": "float32", "master_dtype": "float32"}
 
 
@@ -157,16 +177,18 @@ def test_sums_in_float32_do_not_know_the_sharding(gloo_pool: Pool) -> None:
 
 @pytest.mark.slow
 def test_bfloat16_stays_within_the_spread_of_seeds(gloo_pool: Pool) -> None:
-    """DESIGN's tolerance: the loss in bfloat16 within two standard deviations of five seeds of one process."""
-    seeds = [planned(**MIXED).run(gloo_pool, MATRIX_ITERATIONS, seed=seed).losses[-1] for seed in range(5)]
-    spread = float(torch.tensor(seeds).std())
-    expected = reference(MODELS["llama"], ADAMW, 8, MATRIX_ITERATIONS, torch.float32).losses[-1]
-    for case in (
-        planned(pp=2, **MIXED),
-        planned(tp=2, sequence_parallel=True, **MIXED),
-        planned(dp=2, tp=2, sharding="zero3", **MIXED),
+    """DESIGN's tolerance: the loss within two standard deviations of five seeds of one process, which it has in common with
+    the first of them."""
+    one = replace(planned(**MIXED), learning_rate=BFLOAT16_RATE)
+    seeds = [one.run(gloo_pool, MATRIX_ITERATIONS, seed=seed).losses[-1] for seed in range(5)]
+    spread, expected = float(torch.tensor(seeds).std()), seeds[0]
+    for choices in (
+        {"pp": 2},
+        {"tp": 2, "sequence_parallel": True},
+        {"dp": 2, "tp": 2, "sharding": "zero3"},
     ):
-        assert abs(case.run(gloo_pool, MATRIX_ITERATIONS).losses[-1] - expected) < 2 * spread
+        case = replace(planned(**choices, **MIXED), learning_rate=BFLOAT16_RATE)
+        assert abs(case.run(gloo_pool, MATRIX_ITERATIONS).losses[-1] - expected) < 2 * spread, case
 
 
 def test_what_does_not_divide_is_refused() -> None:

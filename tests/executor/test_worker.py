@@ -49,7 +49,7 @@ def test_it_reports_a_job_that_it_cannot_read(worker: subprocess.Popen[str], tmp
     worker.stdin.write(json.dumps({"folder": str(tmp_path), "rank": 0}) + "\n")
     worker.stdin.flush()
     report = json.loads(worker.stdout.readline())
-    assert report["error"].startswith("JSONDecodeError") and "Traceback" in report["traceback"]
+    assert report["error"].startswith("JSONDecodeError") and "Traceback" in report["error"]
 
 
 def test_it_refuses_a_job_of_a_newer_version(worker: subprocess.Popen[str], tmp_path: Path) -> None:

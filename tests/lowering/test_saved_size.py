@@ -7,7 +7,7 @@ from meshwright.lowering.saved_size import is_own_decoder, kept_bytes_per_token,
 from meshwright.planner.memory_estimate import ACTIVATIONS, estimate_memory
 from meshwright.schedules import registered
 from meshwright.specs import Cluster, saved_bytes_per_token
-from meshwright.specs.saved import pending_gradient_bytes_per_token
+from meshwright.specs.saved import pending_bytes_per_token, pending_gradient_bytes_per_token
 from tests.lowering.plans import DENSE, EXPERTS, SEQUENCE, lowered, plan
 
 OWN = {"dtype": "float32", "master_dtype": "", "reduction_dtype": ""}
@@ -26,7 +26,20 @@ def test_plans_of_the_executor_keep_what_its_decoder_keeps(model, recompute):
     assert is_own_decoder(chosen)
     for layers in chosen.stages():
         assert kept_bytes_per_token(chosen, layers) == saved_bytes_per_token(model, layers)
-        pending = pending_gradient_bytes_per_token(model, layers)
+        # between I and W: the inputs of all that has parameters, and their output gradients; nothing else that F kept
+        left = pending_bytes_per_token(model, layers)
+        both = kept_bytes_per_token(chosen, layers) + local_pending_bytes_per_token(chosen, layers)
+        assert (
+            both
+            == left
+            < saved_bytes_per_token(model, layers) + pending_gradient_bytes_per_token(model, layers)
+        )
+
+
+def test_stacks_on_gpus_are_not_known_tensor_by_tensor():
+    chosen = plan(DENSE, pp=2)
+    for layers in chosen.stages():
+        pending = pending_gradient_bytes_per_token(DENSE, layers, chosen.dtype)
         assert local_pending_bytes_per_token(chosen, layers) == pending
 
 

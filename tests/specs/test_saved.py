@@ -24,10 +24,10 @@ FIRST, MIDDLE, LAST = (
     StageLayers(1, 1, False, False),
     StageLayers(2, 1, False, True),
 )
-NUM_TOKENS = 2 * 32
+SEQUENCE = 32
 
 
-def measured_bytes(model, layers):
+def measured_bytes(model, layers, num_samples=2):
     """(kept from F to B, kept from I to W): live storages, parameters left out, per microbatch."""
     torch = pytest.importorskip("torch")
     from meshwright.executor.models.decoder import build_stage
@@ -36,8 +36,8 @@ def measured_bytes(model, layers):
 
     blocks = range(layers.first_block, layers.first_block + layers.num_blocks)
     stage = build_stage(model, blocks, layers.has_embedding, layers.has_head)
-    tokens = torch.randint(model.vocabulary_size, (2, 32))
-    x = tokens if layers.has_embedding else torch.randn(2, 32, model.hidden_size, requires_grad=True)
+    tokens = torch.randint(model.vocabulary_size, (num_samples, SEQUENCE))
+    x = tokens if layers.has_embedding else torch.randn(*tokens.shape, model.hidden_size, requires_grad=True)
     parameters = {parameter.untyped_storage().data_ptr() for parameter in stage.parameters()}
     kept = {}
 
@@ -59,16 +59,18 @@ def measured_bytes(model, layers):
 
 @pytest.mark.parametrize("layers", [FIRST, MIDDLE, LAST], ids=["first", "middle", "last"])
 @pytest.mark.parametrize("architecture", CONFIGS)
-def test_counts_are_those_of_the_executed_decoder(architecture, layers):
+@pytest.mark.parametrize("num_samples", [1, 2])
+def test_counts_are_those_of_the_executed_decoder(architecture, layers, num_samples):
     model = model_from_config(CONFIGS[architecture])
-    saved, pending = measured_bytes(model, layers)
+    saved, pending = measured_bytes(model, layers, num_samples)
+    num_tokens = num_samples * SEQUENCE
     ours = (
-        saved_bytes_per_token(model, layers) * NUM_TOKENS,
-        pending_bytes_per_token(model, layers) * NUM_TOKENS,
+        saved_bytes_per_token(model, layers) * num_tokens,
+        pending_bytes_per_token(model, layers) * num_tokens,
     )
     if architecture == "gpt2" and layers.has_embedding:  # positions are counted once for each sequence
-        assert 0 <= ours[0] - saved <= 8 * NUM_TOKENS
-        assert 0 <= ours[1] - pending <= (8 + 4 * model.hidden_size) * NUM_TOKENS
+        assert 0 <= ours[0] - saved <= 8 * num_tokens
+        assert 0 <= ours[1] - pending <= (8 + 4 * model.hidden_size) * num_tokens
         return
     assert ours[1] == pending
     assert ours[0] == pytest.approx(saved, abs=16)  # a few scalars of the loss

@@ -97,8 +97,9 @@ def subject(
     given = what if schedule is None else schedule
     if given is None:
         raise SpecError("nothing was given", allowed="a plan, a program, a CSV file, or a schedule's name")
+    file = ""
     if isinstance(given, str | os.PathLike) and is_data_file(given):
-        given = load(given)
+        file, given = os.path.basename(given), load(given)
     given = getattr(given, "plan", given)  # a planner's candidate carries its plan
     counts = {"stages": stages, "microbatches": microbatches, "chunks": chunks}
     if isinstance(given, Plan):
@@ -117,9 +118,9 @@ def subject(
         _refuse("orders say their own", stages=stages, microbatches=microbatches)
         if chunks is not None and chunks < 1:
             raise SpecError(f"{chunks} chunks", allowed="1 or more")
-        return _orders_subject(
-            read_orders(given, "orders"), "orders", chunks, split, recompute, with_step, **costs
-        )
+        label = file or "orders"
+        orders = read_orders(given, label)
+        return _orders_subject(orders, label, chunks, split, recompute, with_step, **costs)
     if not isinstance(given, str | os.PathLike | Schedule):
         raise SpecError(
             f"a {type(given).__name__} was given",

@@ -13,7 +13,7 @@ from meshwright.ir.program import Program
 from meshwright.lowering.mesh import data_axes
 from meshwright.lowering.plan_pass import architecture_of, clip_norm
 from meshwright.lowering.refine import executed_pieces, piece_layers
-from meshwright.specs.error import ExecutionError
+from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.plan import Plan
 
 if TYPE_CHECKING:
@@ -42,16 +42,36 @@ class Resumed:
 def resumed_from(
     checkpoints: Checkpoints | None, first_step: int, seed: int, is_first: bool = True
 ) -> Resumed:
-    """What the newest checkpoint says, or what was given where there is none to go on from."""
+    """What the newest checkpoint says, or what was given where there is none to go on from. The first of several processes
+    reads all of it before anything starts.
+
+    Raises SpecError where it is not whole, and as `Checkpoints.newest`.
+    """
     found = None if checkpoints is None else checkpoints.newest(is_first)
     if found is None:
         return Resumed(first_step, seed, is_asked=checkpoints is not None and checkpoints.resumes)
     from meshwright.executor.checkpoint_index import read_index
 
     info = read_index(found).info
+    if is_first:
+        _require_whole(found)
     if seed not in (0, info.seed):
         logger.warning("%s began with seed %d, which is kept; %d is not used", found, info.seed, seed)
     return Resumed(info.step, info.seed, found, info.samples, info.tokens, True)
+
+
+def _require_whole(checkpoint: Path) -> None:
+    """Going on with damaged numbers would never be noticed. Raises SpecError that names the files."""
+    from meshwright.executor.checkpoint_verify import problems
+
+    wrong = problems(checkpoint)
+    if wrong:
+        raise SpecError(
+            f"{checkpoint} is not whole: {'; '.join(wrong)}",
+            allowed="a checkpoint as it was written",
+            next=f"put the file back, or move {checkpoint} away to go on from the checkpoint before it "
+            "(`meshwright checkpoint verify` says which are whole)",
+        )
 
 
 def job_of(

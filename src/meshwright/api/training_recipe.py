@@ -117,7 +117,7 @@ class Checkpoints:
         folder: all ranks see it.
         every: steps between two; 0: only at the end, also where Ctrl-C or the clock is the end.
         keep: how many of the last are kept.
-        resumes: go on from the newest whole one, whatever layout wrote it; where there is none, begin.
+        resumes: go on from the newest one, whatever layout wrote it; where there is none, begin.
     """
 
     folder: PathLike

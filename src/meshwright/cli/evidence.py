@@ -92,6 +92,14 @@ def _row(claim: dict[str, Any]) -> dict[str, Any]:
         "ours": "-" if ours is None else f"{ours:.5g}",
         "ratio": "-" if ratio is None else f"{ratio:.3f}",
         "unit": claim["unit"],
-        "tolerance": "exact" if claim["tolerance"] < EXACT else f"{100 * claim['tolerance']:g} %",
+        "tolerance": _tolerance(claim),
         "holds": "yes" if claim["passed"] else "no",
     }
+
+
+def _tolerance(claim: Mapping[str, Any]) -> str:
+    """Relative, or in the claim's unit where the paper's value is zero."""
+    allowed = claim["tolerance"]
+    if allowed < EXACT:
+        return "exact"
+    return f"{100 * allowed:g} %" if claim["paper_value"] else f"{allowed:g} {claim['unit']}"

@@ -41,13 +41,14 @@ def schedule_table(
         **choices,
     )
     points = frontier_points(found)
+    explained = _explanation(found, choices.get("stage_times"))
     is_refused = any(row.error is not None and row.origin == "own" for row in found.rows)
     return Result(
         _data(found, figures),
         _view(found),
         _forms(found, points),
-        lambda: _page(found, points),
-        _explanation(found, choices.get("stage_times")),
+        lambda: _page(found, points, [*explained, *_copies(found)]),
+        explained,
         REFUSED if is_refused or not found.frontier else DONE,
     )
 
@@ -97,12 +98,22 @@ def _view(found: ScheduleComparison) -> list[Any]:
     lines: list[Any] = [table_of([_cells(row) for row in _ordered(found)])]
     if found.memory_cap is not None and not found.frontier:
         lines.append(Text(f"nothing keeps within the memory cap of {found.memory_cap:g}"))
+    lines += [Text(note) for note in _copies(found)]
     lines += [
         Text(f"left out: {row.name}, {row.error}", style="dim" if row.origin == "published" else "bold red")
         for row in found.rows
         if row.error is not None
     ]
     return lines
+
+
+def _copies(found: ScheduleComparison) -> list[str]:
+    """What the peak, which is of activations, does not say of schedules that have a stage on several devices."""
+    return [
+        f"{row.name} has every stage on {row.num_copies} devices: parameters, gradients and optimizer state as often"
+        for row in found.simulated
+        if row.num_copies > 1
+    ]
 
 
 def _ordered(found: ScheduleComparison) -> list[ScheduleRow]:
@@ -133,11 +144,6 @@ def _explanation(found: ScheduleComparison, stage_times: Any) -> list[str]:
         times = f"times of every stage from {stage_times}: B = I + W, R = F; of a device with v chunks each takes 1/v"
     shapes = {1: "one stage a device", 2: "two in V shape"}
     bounds = [f"{shapes[v]} {_number(bound)} s" for v, bound in found.bound_s.items()]
-    copies = [
-        f"{row.name} has every stage on {row.num_copies} devices: parameters, gradients and optimizer state as often"
-        for row in found.simulated
-        if row.num_copies > 1
-    ]
     return [
         times,
         "peak: the most activations of a device, in full stages, each from the start of its F to the end of its W (or B)",
@@ -145,7 +151,6 @@ def _explanation(found: ScheduleComparison, stage_times: Any) -> list[str]:
         "searched orders keep within their cap, and stand under the smallest that gives them; --seed repeats them",
         f"no order that has each stage once is faster than the largest work of a device and the fill before it: "
         f"{', '.join(bounds)}",
-        *copies,
     ]
 
 
@@ -164,7 +169,7 @@ def _forms(found: ScheduleComparison, points: Sequence[FrontierPoint]) -> dict[s
     return forms
 
 
-def _page(found: ScheduleComparison, points: Sequence[FrontierPoint]) -> Report:
+def _page(found: ScheduleComparison, points: Sequence[FrontierPoint], assumptions: Sequence[str]) -> Report:
     """The frontier, the table, and the timeline of the fastest schedule that fits."""
     from meshwright.reports.chart import PAGE
     from meshwright.reports.frontier import frontier_svg
@@ -189,7 +194,7 @@ def _page(found: ScheduleComparison, points: Sequence[FrontierPoint]) -> Report:
             DataTable("Schedules", [_cells(row) for row in _ordered(found)]),
         ],
         predicted=front[-1].trace if front else None,
-        assumptions=_explanation(found, None),
+        assumptions=assumptions,
     )
 
 

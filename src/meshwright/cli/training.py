@@ -154,7 +154,7 @@ def train(
             progress=TrainingLine(line), slowing=slowing_of(slow_link, slow_process),
             launch=launch,
         )  # fmt: skip
-    return training_result(done, launch)
+    return training_result(done, launch, checkpoints)
 
 
 def read_profile(path: Path | None) -> Profile | None:

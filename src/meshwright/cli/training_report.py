@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.cli.output import DONE, INTERRUPTED, Result
@@ -13,8 +14,11 @@ if TYPE_CHECKING:
     from meshwright.ir.trace import Trace
 
 
-def training_result(done: Training, launch: Launch | None = None) -> Result:
-    """Losses, rates and predicted beside measured of a finished or interrupted training; of a launched one rank 0's."""
+def training_result(done: Training, launch: Launch | None = None, checkpoints: Path | None = None) -> Result:
+    """Losses, rates and predicted beside measured of a finished or interrupted training; of a launched one rank 0's.
+
+    ``checkpoints``: the folder in which it was kept.
+    """
     from rich.text import Text
 
     from meshwright import api
@@ -25,6 +29,7 @@ def training_result(done: Training, launch: Launch | None = None) -> Result:
         return Result({}, exit_code=code, is_silent=True)  # another rank tells
     data = training_figures(done)
     view: list[Any] = [Text(describe(done.plan), style="bold"), training_sentence(done)]
+    view += [] if checkpoints is None else [_saved_sentence(done, checkpoints)]
     if done.trace is None or not done.trace.num_iterations:
         return Result(data, view, exit_code=code)
     comparison = api.compare(done.predicted, done.trace)
@@ -59,10 +64,21 @@ def training_sentence(done: Training) -> str:
     since = f" from step {done.first_step} on" if done.first_step else ""
     held_out = list(done.held_out_losses.items())[-1:]
     looked = "".join(f", held out {loss:.3f} at step {step}" for step, loss in held_out)
+    number = len(done.iterations)
     return (
-        f"{head} {len(done.iterations)} steps{since}, {done.tokens_per_s:,.0f} tokens/s, "
+        f"{head} {number} step{'s' if number > 1 else ''}{since}, {done.tokens_per_s:,.0f} tokens/s, "
         f"loss {first.loss:.3f} -> {last.loss:.3f} nats a token{looked}"
     )
+
+
+def _saved_sentence(done: Training, folder: Path) -> str:
+    """Where it is, or that nothing of this run is."""
+    from meshwright.executor.checkpoint_folder import step_name
+
+    made = folder / step_name(done.first_step + len(done.iterations))
+    if not done.iterations or not made.is_dir():
+        return f"its end is not saved; --resume goes on from the newest checkpoint in {folder}"
+    return f"saved in {made}; --resume goes on from there"
 
 
 def comparison_view(comparison: Comparison, predicted: Trace, measured: Trace) -> list[Any]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from meshwright.executor.training import Training
 
 BEAT_S = 0.5  # between two looks at a save that is waited for
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,18 @@ class CheckpointConfig:
                     next="`meshwright checkpoint inspect` shows what it is of",
                 )
         _check_frozen(info, training)
+
+    def warn_of_other_data(self, training: Training) -> None:
+        """Text may be changed on the way, and seldom is on purpose: the samples that were counted are of other text, and
+        with another tokenizer no token means what it did. ``training``: prepared."""
+        before = read_index(self.resume_from).info.data_digest if self.resume_from else ""
+        if before and before != training.data_digest():
+            _log.warning(
+                "%s was trained on other data or with another tokenizer, or files were touched since: it goes on with %s, at "
+                "the sample where it was",
+                self.resume_from,
+                training.data,
+            )
 
 
 def _check_frozen(info: CheckpointInfo, training: Training) -> None:

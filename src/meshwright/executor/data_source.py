@@ -88,6 +88,13 @@ class DataSource:
         source = self.prepared()
         if source.has_shards:
             return PackedSequences(TokenShards.open(source.data), count, self.document_mask)
+        return self._corpus()
+
+    def digest(self) -> str:
+        """What tells these tokens and their order from others, of a prepared source; bytes are read for it."""
+        return TokenShards.open(self.data).digest if self.has_shards else self._corpus().digest
+
+    def _corpus(self) -> Corpus:
         return Corpus.standard_library() if self.data == STANDARD_LIBRARY else Corpus.folder(self.data)
 
     def _text(self) -> TextSource:

@@ -127,12 +127,15 @@ class Job:
         shapes = {kind: tuple(shape) for kind, shape in self.shapes.items()}
         return lambda name: shapes.get(name.kind)
 
-    def write(self, folder: Path) -> None:
-        """Write it for the workers."""
+    def write(self, folder: Path, warns: bool = True) -> None:
+        """Write it for the workers. ``warns``: of what the user may not have meant; one process of a job does."""
+        training = None if self.training is None else self.training.prepared()
+        if warns and self.checkpoints is not None and training is not None:
+            self.checkpoints.warn_of_other_data(training)
         fields = {
             "schema": SCHEMA,
             "iterations": self.iterations,
-            "training": None if self.training is None else self.training.prepared().to_dict(),
+            "training": None if training is None else training.to_dict(),
             "handlers_module": self.handlers_module,
             "keep": list(self.keep),
             "shapes": {kind: list(shape) for kind, shape in self.shapes.items()},

@@ -80,9 +80,7 @@ def _run(
             watch.fail(f"rank {rank} was interrupted twice")
             raise
         except BaseException as error:
-            said = failure(error)
-            text = f"{where()} failed: {said['error']}\n{said['traceback'].strip()}"
-            raise ExecutionError(watch.fail(text)) from None
+            raise ExecutionError(watch.fail(f"{where()} failed: {failure(error)['error']}")) from None
     if rank != 0:
         return JobResult(trace=None, interrupted=reports.was_asked)
     return gather(job, folder, reports.finished, reports.was_asked)
@@ -93,7 +91,7 @@ def _write(job: Job, folder: Path, launch: Launch, store: Any) -> str:
     ready = f"ready/{socket.gethostname()}"
     if launch.local_process != 0:
         store.wait([ready])
-    job.write(folder)
+    job.write(folder, warns=launch.process == 0)
     if launch.local_process == 0:
         store.set(ready, "yes")
     fields = json.loads((folder / "job.json").read_text())

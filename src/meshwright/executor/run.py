@@ -135,12 +135,13 @@ class Run:
             ((worker, said) for worker, said in reports if "error" in said), key=lambda item: item[1]["time"]
         )
         rank = self.rank_of_worker.get(first, first)
-        where = (
-            f"at {said['row']}, iteration {said['iteration']}"
-            if "row" in said
-            else f"at {self._position(rank)}"
-        )
-        raise ExecutionError(f"rank {rank} failed {where}: {said['error']}\n{said['traceback'].strip()}")
+        where = f"at {said['row']}, iteration {said['iteration']}" if "row" in said else self._reached(rank)
+        raise ExecutionError(f"rank {rank} failed {where}: {said['error']}")
+
+    def _reached(self, rank: int) -> str:
+        """How far a rank had come, behind "failed" or "died"."""
+        has_begun = self.shared.of(rank)[0] >= 0
+        return f"at {self._position(rank)}" if has_begun else "before its first iteration"
 
     def _death(self, number: int) -> str:
         worker = next((worker for worker in self.workers if worker.number == number), None)
@@ -150,6 +151,6 @@ class Run:
         code = worker.process.wait(STOP_S)
         how = f"was ended by signal {-code}" if code < 0 else f"exited with status {code}"
         words = worker.last_words()
-        return f"rank {rank} died ({how}) at {self._position(rank)}" + (
+        return f"rank {rank} died ({how}) {self._reached(rank)}" + (
             f"; its last words:\n{words}" if words else ""
         )

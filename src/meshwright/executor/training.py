@@ -164,7 +164,8 @@ class Training:
         for name, is_there in held.items():
             if is_there:
                 raise ExecutionError(
-                    f"the modules of {self.modules} with {name}", allowed="pipeline and data parallelism, sharding none"
+                    f"the modules of {self.modules} with {name}",
+                    allowed="pipeline and data parallelism, sharding none",
                 )
 
     def _check_adapted(self) -> None:
@@ -238,8 +239,13 @@ class Training:
 
         Raises:
             SpecError: no text, no tokenizer, or bad ones.
-            ExecutionError: damaged shards, too little text, a model whose vocabulary is too small, or that has no documents.
+            ExecutionError: damaged shards, too little text, a model whose vocabulary is too small, or that has no documents;
+                first values of another model.
         """
+        if self.initial:
+            from meshwright.executor.models.initialisation import parameter_source
+
+            parameter_source(self.model, self.seed, self.initial)
         if self.data == RANDOM:
             return self
         source = self.source.prepared(shard_folder)
@@ -251,13 +257,15 @@ class Training:
             )
         return replace(self, data=source.data, tokenizer=source.tokenizer, text_field=source.text_field)
 
+    def data_digest(self) -> str:
+        """What tells its data from others, once it is `prepared`; "" for random tokens."""
+        return "" if self.data == RANDOM else self.source.digest()
+
     def batches(self, samples_per_step: int) -> Batches:
         """The source of samples, of which all replicas together take ``samples_per_step`` in an iteration."""
         if self.data == RANDOM:
             return RandomTokens(self.model.vocabulary_size)
-        consumed = (
-            self.first_step * samples_per_step if self.first_sample is None else self.first_sample
-        )
+        consumed = self.first_step * samples_per_step if self.first_sample is None else self.first_sample
         return self.source.open(SampleCount(samples_per_step, self.first_step, consumed))
 
     def sample_counts(self, program: Program) -> list[int]:

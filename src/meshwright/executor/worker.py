@@ -42,6 +42,7 @@ from meshwright.executor.training_state import TrainingState
 from meshwright.executor.value_store import ValueStore
 from meshwright.executor.watchdog import Position, SharedPositions
 from meshwright.ir.replay import wire
+from meshwright.specs.error import MeshwrightError
 from meshwright.specs.slowing import Slowing
 
 if TYPE_CHECKING:
@@ -116,13 +117,15 @@ def _listen(commands: SimpleQueue[dict[str, Any]]) -> None:
 
 
 def failure(error: BaseException) -> dict[str, Any]:
-    """What the user is told: the instruction, the error, its traceback."""
+    """What the user is told: the instruction, the error, and the traceback of one that is not ours."""
     fields: dict[str, Any] = {"time": time.monotonic()}
     if isinstance(error, RowError):
         fields |= {"row": error.step.row.text, "iteration": error.iteration}
         error = error.__cause__ or error
-    text = "".join(traceback.format_exception(error))
-    return {"error": f"{type(error).__name__}: {error}", "traceback": text, **fields}
+    text = f"{type(error).__name__}: {error}"
+    if not isinstance(error, MeshwrightError):
+        text += "\n" + "".join(traceback.format_exception(error)).strip()
+    return {"error": text, **fields}
 
 
 def run_rank(folder: Path, rank: int, reports: RankReports, meeting: Any = None) -> None:

@@ -14,7 +14,7 @@ from meshwright.ir.table import Effect
 from meshwright.lowering.order import with_effects
 from meshwright.specs.error import ProgramError
 
-# What makes the loss: the last forward, or T where the vocabulary is split.
+# What ends in the loss: the last forward, or T where the vocabulary is split.
 LOSSES = ("F", "T")
 KEPT_FOR_BACKWARD = ("saved", "weight_gradient", "output_part")
 
@@ -36,10 +36,10 @@ class ForwardOnly:
             ProgramError: it has no F.
         """
         names = [effect.name for effect in program.tables.effects]
-        lossy = np.array([name in LOSSES for name in names])[program.columns.effect]
-        if not lossy.any():
+        wanted = np.array([name in LOSSES for name in names])[program.columns.effect]
+        if not wanted.any():
             raise ProgramError("the program has no F, so it has no forwards", allowed="a program that trains")
-        kept = np.flatnonzero(_needed(program, lossy))
+        kept = np.flatnonzero(_needed(program, wanted))
         counts = np.bincount(program.list_of_row[kept], minlength=program.num_lists)
         short = program.reordered(kept, np.concatenate([[0], np.cumsum(counts)]))
         short = _without_backward(short)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import cast
 
 from meshwright.ir.program import Program
+from meshwright.lowering.inner_exchange import LOSS_ELEMENT_BYTES
 from meshwright.lowering.plan_pass import CONNECT, options_of
 from meshwright.lowering.refine import has_vocabulary_passes
 from meshwright.lowering.vocabulary_pass import (
     INTERLACED,
-    LOSS_BYTES,
     Algorithm,
     SplitVocabulary,
     delayed_orders,
@@ -72,6 +72,6 @@ def with_vocabulary(plan: Plan, program: Program, stages: Sequence[StageLayers])
     shares = tuple(float(max(1, layers.num_blocks)) for layers in stages)
     split = SplitVocabulary(
         algorithm, vocabulary_size=plan.model.vocabulary_size, shares=shares, is_delayed=True,
-        logit_bytes=max(LOSS_BYTES, float(dtype_bytes(plan.dtype))), tp=plan.tp, cp=plan.cp,
+        logit_bytes=float(max(LOSS_ELEMENT_BYTES, dtype_bytes(plan.dtype))), tp=plan.tp, cp=plan.cp,
     )  # fmt: skip
     return split(program)

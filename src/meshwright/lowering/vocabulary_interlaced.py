@@ -58,10 +58,9 @@ def interlaced(program: Program) -> Program:
     """The program in the order of the steps before which its computes stand. Raises ProgramError as `num_behind`."""
     lists = program.list_of_row
     is_backward = names_of(program) != "F"
-    is_first = is_backward == (
-        num_behind(program)[lists] % 2 == 0
-    )  # of a device with an even number behind, the backward
-    order = np.lexsort((~is_first, _steps(program), lists))
+    # between two steps the backward is first on a device with an even number behind it, the forward on the others
+    is_second = is_backward != (num_behind(program)[lists] % 2 == 0)
+    order = np.lexsort((is_second, _steps(program), lists))
     return program.reordered(order, program.offsets)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Duty, Exchange, Kind, ValueBytes
+from meshwright.lowering.inner_exchange import LOSS_ELEMENT_BYTES, LOSS_EXCHANGES
 from meshwright.lowering.order import FIRST_AXIS, program_of_orders, with_effects
 from meshwright.lowering.vocabulary_effect import ALGORITHMS, COMPUTES, KINDS, value
 from meshwright.lowering.vocabulary_interlaced import interlaced, interlaced_events
@@ -37,8 +38,6 @@ Algorithm = Literal["one_barrier", "two_barriers", "interlaced"]
 INTERLACED = "interlaced"
 # Microbatches that backwards wait longer, so that computes hide every barrier (arXiv 2411.05288: p + 1 and p + 2 alive).
 DELAYS: dict[Algorithm, int] = {"one_barrier": 1, "two_barriers": 2}
-LOSS_BYTES = 4.0  # of a logit: the softmax is in float32
-NUM_SUMS = 3  # maximum, sum and the target's logit of a token
 FORWARDS = ("F", "R")
 
 
@@ -60,7 +59,7 @@ class SplitVocabulary:
     vocabulary_size: int = 0
     shares: tuple[float, ...] = ()
     is_delayed: bool = False
-    logit_bytes: float = LOSS_BYTES
+    logit_bytes: float = LOSS_ELEMENT_BYTES
     tp: int = 1
     cp: int = 1
     name = "split_vocabulary"
@@ -186,7 +185,7 @@ def _with_bytes(program: Program, options: SplitVocabulary) -> Program:
     softmax = options.logit_bytes * rows / options.cp + (
         2 * num_bytes if options.algorithm == "one_barrier" else 0.0
     )
-    normalizer = NUM_SUMS * options.logit_bytes / options.cp
+    normalizer = LOSS_EXCHANGES * options.logit_bytes / options.cp
     sizes = dict.fromkeys(KINDS, activation) | {"softmax": (softmax,), "normalizer": (normalizer,)}
     added = tuple(ValueBytes(kind, size, per_token=True) for kind, size in sizes.items())
     return program.with_tables(value_bytes=(*program.tables.value_bytes, *added))

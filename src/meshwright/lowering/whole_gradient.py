@@ -17,7 +17,7 @@ from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.plan import Plan
 
 GRADIENT = "weight_gradient"
-WHOLE = register_value_kind(ValueKind("whole_gradient", index="group", microbatch=False))
+WHOLE = register_value_kind(ValueKind("gradient_buffer", index="group", microbatch=False))
 SCATTERED = ("zero2", "zero3")
 
 

@@ -50,11 +50,11 @@ class Schedule:
     num_copies: int = 1
 
     def takes_devices(self, num_devices: int) -> bool:
-        """Whether the schedule can run on as many devices."""
+        """Whether the schedule can run on so many devices."""
         return num_devices >= 1 and num_devices % self.device_step == 0
 
     def takes_chunks(self, num_chunks: int) -> bool:
-        """Whether the schedule can put as many stages on a device."""
+        """Whether the schedule can put so many stages on a device."""
         if self.num_chunks == 1 or self.is_exact:
             return num_chunks == self.num_chunks
         return num_chunks >= 1 and num_chunks % self.chunk_step == 0

@@ -84,7 +84,8 @@ def _fused_attention(
     scale = None
     if turn is not None:
         query, key, scale = rotate(query, turn.query.unsqueeze(-2)), rotate(key, turn.key), 1.0
-        value = value.contiguous()  # queries and keys are copies by now: no view shall keep the whole projection
+        # queries and keys are copies by now: no view shall keep the whole projection
+        value = value.contiguous()
     num_heads = layout.num_kv_heads * layout.group_size
     query = query.transpose(2, 3).reshape(qkv.shape[0], num_heads, -1, layout.head_dim)
     mask = None if documents is None else documents.visible()
