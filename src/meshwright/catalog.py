@@ -32,6 +32,10 @@ PASSES: Mapping[str, str] = {
     "clip_gradients": "meshwright.lowering.gradient_norm:ClipGradients",
     "post_validation": "meshwright.lowering.gradient_norm:PostValidate",
     "place_receives": "meshwright.lowering.receive_place:PlaceReceives",
+    "canonical_reduction": "meshwright.lowering.canonical:CanonicalReduction",
+    "offload_optimizer": "meshwright.lowering.offload:OffloadOptimizer",
+    "unshard": "meshwright.lowering.sharding:Unshard",
+    "gather_parameters": "meshwright.lowering.sharding:GatherParameters",
     "split_vocabulary": "meshwright.lowering.vocabulary_pass:SplitVocabulary",
 }
 DETECTED = "this computer"  # the cluster that is detected, not read
@@ -74,6 +78,14 @@ def find_schedule(name: str | Schedule) -> Schedule:
     return _as_schedule(_guarded(offered[name].load, f"entry point {name}"), name)
 
 
+def _pass_class(name: str) -> Any:
+    """What makes a pass of that name. Raises UnknownNameError."""
+    if name not in PASSES:
+        raise UnknownNameError("pass", name, PASSES)
+    module, _, attribute = PASSES[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
 def find_pass(name: str, **options: Any) -> Any:
     """A lowering pass by name, made with its options.
 
@@ -81,10 +93,7 @@ def find_pass(name: str, **options: Any) -> Any:
         UnknownNameError: no pass of that name.
         SpecError: it has no such option.
     """
-    if name not in PASSES:
-        raise UnknownNameError("pass", name, PASSES)
-    module, _, attribute = PASSES[name].partition(":")
-    make = getattr(importlib.import_module(module), attribute)
+    make = _pass_class(name)
     try:
         return make(**options)
     except TypeError:
@@ -94,7 +103,7 @@ def find_pass(name: str, **options: Any) -> Any:
 
 def pass_summary(name: str) -> str:
     """First paragraph of what a pass says it does."""
-    return " ".join((inspect.getdoc(type(find_pass(name))) or "").partition("\n\n")[0].split())
+    return " ".join((inspect.getdoc(_pass_class(name)) or "").partition("\n\n")[0].split())
 
 
 @cache

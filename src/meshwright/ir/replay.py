@@ -386,6 +386,6 @@ def _raise_deadlock(program: Program, end: Times, remaining: int) -> None:
     raise DeadlockError(
         f"deadlock: {remaining} of {program.num_rows} rows can never start ({', '.join(heads)}"
         f"{', ...' if len(devices) > 4 else ''}); they wait for each other through "
-        f"{', '.join(sorted(kinds))}; give exchanges a stream per peer and direction, a batch, or a ring more slots\n"
-        + grid(program, int(stuck[0]))
+        f"{', '.join(sorted(kinds))}; change the order of these rows, or give exchanges a stream per peer and direction, a "
+        f"batch, or a ring more slots\n" + grid(program, int(stuck[0]))
     )

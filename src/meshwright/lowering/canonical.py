@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 from meshwright.ir.program import Program
@@ -29,12 +30,20 @@ def canonical_sizes(plan: Plan, held: Sequence[HeldGroup]) -> dict[int, Size]:
     return found
 
 
-def kept_apart(program: Program, num_microbatches: int) -> Program:
-    """The program with a gradient of every microbatch where one sum was."""
-    sizes = tuple(
-        row._replace(by_index=tuple(size * num_microbatches for size in row.by_index))
-        if row.kind == "weight_gradient"
-        else row
-        for row in program.tables.value_bytes
-    )
-    return program.with_tables(value_bytes=sizes)
+@dataclass(frozen=True)
+class CanonicalReduction:
+    """A gradient of every microbatch where one sum was; the reduction, or the step, adds them in the order of replicas and
+    microbatches (`executor.canonical_sum`)."""
+
+    num_microbatches: int
+    name = CANONICAL
+
+    def __call__(self, program: Program) -> Program:
+        """The program with the memory of as many gradients."""
+        sizes = tuple(
+            row._replace(by_index=tuple(size * self.num_microbatches for size in row.by_index))
+            if row.kind == "weight_gradient"
+            else row
+            for row in program.tables.value_bytes
+        )
+        return program.with_tables(value_bytes=sizes)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from meshwright.ir.program import Program
 from meshwright.ir.table import Microbatch, ValueBytes
 from meshwright.lowering.adapted import check_adapted
-from meshwright.lowering.canonical import ALGORITHM, CANONICAL, canonical_sizes, kept_apart
+from meshwright.lowering.canonical import ALGORITHM, CANONICAL, CanonicalReduction, canonical_sizes
 from meshwright.lowering.mesh import collapsed_axes
 from meshwright.lowering.offload import state_works
 from meshwright.lowering.order import program_of_orders, with_works
@@ -94,7 +94,9 @@ def lower(
         algorithms = reduction_algorithms(held, plan)
         if options_of(plan, CANONICAL) is not None:
             sizes = canonical_sizes(plan, held)
-            program = kept_apart(program, plan.num_microbatches).with_tables(sizes=tuple(sizes.values()))
+            program = CanonicalReduction(plan.num_microbatches)(program).with_tables(
+                sizes=tuple(sizes.values())
+            )
             names, algorithms = {g: size.name for g, size in sizes.items()}, dict.fromkeys(sizes, ALGORITHM)
         program = ReduceGradients(algorithms, names, is_beside, plan.sharding == "zero3")(program)
     program = Transfers()(program)

@@ -104,7 +104,7 @@ class Schedule:
         if self.num_chunks == 1 and num_chunks != 1:
             raise CountError(
                 f"schedule {self.name} has one stage a device, {num_chunks} chunks were asked for; "
-                f"leave --chunks out, or take interleaved_1f1b"
+                f"leave --chunks out, or take a schedule with several, such as interleaved_1f1b"
             )
         if not self.takes_chunks(num_chunks):
             allowed = f"exactly {self.num_chunks}" if self.is_exact else f"multiples of {self.chunk_step}"

@@ -226,8 +226,11 @@ class Plan:
         missing = [f"{name}={value}" for name, value in (("cp", self.cp), ("ep", self.ep)) if value > 1]
         defaults = {"float8": "", "attention": "flash"}
         missing += [
-            f"{name}={getattr(self, name)}" for name, value in defaults.items() if getattr(self, name) != value
+            f"{name}={getattr(self, name)}"
+            for name, value in defaults.items()
+            if getattr(self, name) != value
         ]
+        missing += self._undivided()
         missing += self._missing_with_vocabulary()
         if self.tp > 1 and any(each.name == "connect_stages" for each in self.passes):
             missing.append(f"tp={self.tp} with connect_stages")
@@ -242,6 +245,14 @@ class Plan:
                 allowed="pp, dp and tp, any sharding, recompute none or full (of all blocks), 16, 32 or 64 bits",
                 next="simulate it, or change the plan",
             )
+
+    def _undivided(self) -> list[str]:
+        """What tensor parallelism would have to divide, and cannot."""
+        model = self.model
+        counts = {
+            "heads": model.num_heads, "key-value heads": model.num_kv_heads, "inner units": model.intermediate_size,
+        }  # fmt: skip
+        return [f"tp={self.tp} with {count} {what}" for what, count in counts.items() if count % self.tp]
 
     def _missing_with_vocabulary(self) -> list[str]:
         """What `executor` does not run with a vocabulary that is split over the pipeline."""

@@ -117,8 +117,8 @@ CLAIMS = (
         "kind": "fitted on TP=8",
         "unit": "tokens/s",
         "tolerance": 0.30,
-        "reason": "the two with the longest all-reduces are too fast here, why is not established; shown, and counted as missed "
-        "in the next claim",
+        "reason": "the two with the longest all-reduces are too fast here, why is not established; shown, and counted as "
+        "missed in the next claim",
         "how": "as above",
         "by": "ladder_per_s",
         "cases": (
