@@ -78,7 +78,11 @@ class Watch:
         timeout_s: float,
         where: Callable[[], str],
     ) -> None:
-        self._store, self._launch, self._where = meet(launch, is_second=True), launch, where  # a connection of its own
+        self._store, self._launch, self._where = (
+            meet(launch, is_second=True),
+            launch,
+            where,
+        )  # a connection of its own
         self._watchdog = Watchdog(shared, timeout_s)
         self._timeout_s = timeout_s
         self._ended = threading.Event()

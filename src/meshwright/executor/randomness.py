@@ -44,9 +44,7 @@ class SampleKeys:
         return tuple(random_key(self.seed, self.step, sample, layer, use) for sample in self.samples)
 
 
-def dropout(
-    x_BSD: Tensor, probability: float, keys: Sequence[int], part: tuple[int, int] = (0, 1)
-) -> Tensor:
+def dropout(x_BSD: Tensor, probability: float, keys: Sequence[int], part: tuple[int, int] = (0, 1)) -> Tensor:
     """Zero each number with `probability` and scale the rest by 1 / (1 - probability); one key a sample.
 
     `part`: (number, of how many) equal parts of the sequence that x is; the whole one's numbers are drawn, and these kept.
