@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.executor.job import DTYPES
 from meshwright.ir.text import to_torch_csv
 from meshwright.ir.trace import Trace
+from meshwright.specs.plan import EXECUTED_DTYPES
 from tests.cli.running import Runner, small_plan
 
 
@@ -113,6 +115,22 @@ def test_check_accepts_what_is_whole(run: Runner, plan_file: Path) -> None:
     data = run("check", plan_file, "--json").data
     assert data["accepted"] and data["legal"] and data["deadlock_free"] and data["gradients_whole"]
     assert data["fits"] and 0 < max(data["peak_bytes"]) < data["capacity_bytes"]
+
+
+def test_check_says_which_legal_plan_train_would_refuse(run: Runner, tmp_path: Path) -> None:
+    plan = small_plan()
+    for choices, words in (
+        ({"recompute": "selective"}, "recompute=selective"),
+        ({"dtype": "float16"}, "dtype=float16"),
+    ):
+        path = tmp_path / "other.toml"
+        plan.changed(**choices).save(path)
+        checked, refused = run("check", path, "--json"), run("train", path, "--iterations", 1)
+        assert checked.code == 0 and words in checked.data["train_refusal"]
+        assert refused.code == 2 and words in refused.stderr
+    plan.save(path)
+    assert run("check", path, "--json").data["train_refusal"] is None
+    assert set(EXECUTED_DTYPES) == set(DTYPES)
 
 
 def test_check_refuses_with_the_grid(run: Runner, schedule_file: Path) -> None:

@@ -209,9 +209,11 @@ NAMESPACES = """
 set -e
 ip link set lo up
 unshare -n sleep 120 & other=$!
-for i in 1 2 3 4 5 6 7 8 9 10; do
-  ip link add veth0 type veth peer name veth1 netns $other 2>/dev/null && break; sleep 0.2
+trap 'kill $other' EXIT
+for i in $(seq 100); do  # until it is in a namespace of its own; before, the other end would stay in ours
+  [ "$(readlink /proc/$other/ns/net)" = "$(readlink /proc/self/ns/net)" ] || break; sleep 0.1
 done
+ip link add veth0 type veth peer name veth1 netns $other
 ip addr add 10.9.0.1/24 dev veth0; ip link set veth0 up
 inside="nsenter -t $other -n"
 $inside ip addr add 10.9.0.2/24 dev veth1; $inside ip link set veth1 up; $inside ip link set lo up
@@ -221,14 +223,13 @@ export MASTER_ADDR=10.9.0.1 MASTER_PORT=29511 WORLD_SIZE=2 LOCAL_RANK=0
 RANK=1 $inside "$@" > one.out 2> one.err & one=$!
 code=0; RANK=0 "$@" > zero.out 2> zero.err || code=$?
 wait $one || code=$?
-kill $other
 exit $code
 """
 
 
 def can_shape() -> bool:
     """May this user make two network namespaces with a shaped link between them?"""
-    probe = NAMESPACES.split("export")[0] + "kill $other"
+    probe = NAMESPACES.split("export")[0]
     try:
         done = subprocess.run(["unshare", "-Urn", "bash", "-c", probe], capture_output=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):

@@ -84,6 +84,19 @@ class Check:
             return (), str(error)
 
     @property
+    def train_refusal(self) -> str:
+        """Why `train` would refuse an accepted plan, which is simulated only; empty where it runs it, and for no plan."""
+        plan = None if self.made is None else self.made.plan
+        if plan is None or not self.is_accepted:
+            return ""
+        try:
+            plan.check_executable()
+            plan.model.check_executable()
+        except MeshwrightError as error:
+            return str(error)
+        return ""
+
+    @property
     def is_accepted(self) -> bool:
         """Was nothing refused?"""
         return self.error is None

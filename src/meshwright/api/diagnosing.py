@@ -24,11 +24,10 @@ from meshwright.specs.units import format_bytes
 
 Status = Literal["ok", "warn", "fail"]
 
-TRAINED_PYTHON = ((3, 11), (3, 14))  # from, to below: what is tested
+TESTED_PYTHON = ((3, 11), (3, 14))  # from, to below: what is tested
 BUSY_SHARE = 0.5  # of the cores; beyond it what is measured is too slow
-LEAST_DISK_BYTES = (
-    1 << 30
-)  # for traces and parameters of a job, which go through the folder for temporary files
+# Traces and parameters of a job go through the folder for temporary files.
+LEAST_DISK_BYTES = 1 << 30
 LEAST_SHARED_BYTES = 1 << 30  # NCCL keeps its buffers there; Docker gives 64 MiB unless told otherwise
 STALE_DAYS = 30
 TRAINING_LIBRARIES = ("torch", "safetensors", "tokenizers", "transformers")
@@ -60,7 +59,7 @@ def doctor() -> list[Finding]:
 
 def _python() -> Iterator[Finding]:
     version = sys.version_info[:2]
-    low, high = TRAINED_PYTHON
+    low, high = TESTED_PYTHON
     text = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     tested = f"{low[0]}.{low[1]} to {high[0]}.{high[1] - 1} are tested"
     if version < low:

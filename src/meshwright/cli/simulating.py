@@ -264,6 +264,7 @@ def check(
         "capacity_bytes": proof.capacity_bytes,
         **({} if proof.memory is None else {"memory": memory_figures(proof.memory)}),
         **advice_figures(proof),
+        "train_refusal": proof.train_refusal or None,
         "error": None
         if proof.error is None
         else {"kind": type(proof.error).__name__, "message": str(proof.error)},
@@ -311,6 +312,8 @@ def _verdict_view(proof: Check) -> list[Any]:
     elif proof.peak_bytes:
         room = "" if proof.capacity_bytes is None else f" of {format_bytes(proof.capacity_bytes)}"
         lines.append(Text(f"  {'memory at most':<18}{format_bytes(max(proof.peak_bytes))}{room}"))
+    if proof.train_refusal:
+        lines.append(Text(f"  {'trained':<18}no: {proof.train_refusal}", style="yellow"))
     if proof.error is not None:
         lines += [Text(""), Text(f"{type(proof.error).__name__}: {proof.error}")]
     return lines

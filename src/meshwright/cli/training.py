@@ -133,8 +133,8 @@ def train(
 ) -> Result:
     """Train by a plan on processes of this machine: the very program that `simulate` runs.
 
-    -o writes .npz (the measured trace), .perfetto.json, .svg. Ctrl-C ends it with what was reached. Started by torchrun
-    or srun, on one host or several, this process is one rank of the job.
+    -o writes .npz (the measured trace), .perfetto.json, .svg. Ctrl-C ends it at a whole step, and saves where --checkpoints
+    says. Started by torchrun or srun, on one host or several, this process is one rank of the job.
     """
     from meshwright import api
     from meshwright.cli.progress import TrainingLine, live_line

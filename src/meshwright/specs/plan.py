@@ -32,6 +32,7 @@ VOCABULARIES: tuple[Vocabulary, ...] = ("ends", "one_barrier", "two_barriers", "
 # unfused: the score matrix is written and read, before FlashAttention also by a dropout of its own
 ATTENTIONS: tuple[Attention, ...] = ("flash", "unfused", "unfused_dropout")
 FLOAT8_RECIPES = ("", "tensorwise", "rowwise", "blockwise", "mxfp8")
+EXECUTED_DTYPES = ("float32", "float64", "bfloat16")  # float16 would need its loss scaled
 OVERLAPS = ("reduce", "gather", "tp")  # what may run beside computes
 AXES = ("pp", "dp", "cp", "tp")  # default order of the mesh, outermost first: tp is next to itself
 NUM_CHUNKS = dict.fromkeys(
@@ -236,13 +237,15 @@ class Plan:
             missing.append(f"tp={self.tp} with connect_stages")
         if self.recompute not in ("none", "full"):
             missing.append(f"recompute={self.recompute}")
+        if self.dtype not in EXECUTED_DTYPES:
+            missing.append(f"dtype={self.dtype}")
         # its R runs a stage's whole forward again
         if self.recompute_blocks not in ((), self.layers_per_stage):
             missing.append(f"recompute_blocks={self.recompute_blocks}")
         if missing:
             raise PlanError(
                 f"the executor does not run {', '.join(missing)}",
-                allowed="pp, dp and tp, any sharding, recompute none or full (of all blocks), 16, 32 or 64 bits",
+                allowed=f"pp, dp and tp, any sharding, recompute none or full (of all blocks), {', '.join(EXECUTED_DTYPES)}",
                 next="simulate it, or change the plan",
             )
 
