@@ -35,7 +35,7 @@ class CanonicalReduction:
     """A gradient of every microbatch where one sum was; the reduction, or the step, adds them in the order of replicas and
     microbatches (`executor.canonical_sum`)."""
 
-    num_microbatches: int
+    num_microbatches: int = 1
     name = CANONICAL
 
     def __call__(self, program: Program) -> Program:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -36,7 +36,7 @@ class Unshard:
     then one a stage, and so is its memory (FSDP's reshard_after_forward=False).
     """
 
-    exchanges: Mapping[int, Exchange]
+    exchanges: Mapping[int, Exchange] = field(default_factory=dict)
     prefetch: int = PREFETCH
     keeps_after_forward: bool = False
     name = "unshard"
@@ -121,7 +121,7 @@ class GatherParameters:
     `is_beside`: on the stream of reductions, so that later groups travel while the next iteration runs.
     """
 
-    exchanges: Mapping[int, Exchange]
+    exchanges: Mapping[int, Exchange] = field(default_factory=dict)
     is_beside: bool = False
     name = "gather_parameters"
 
