@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshwright.ir.program import Program
-from meshwright.ir.table import Microbatch, ValueBytes
+from meshwright.ir.table import Microbatch, ValueBytes, Work
 from meshwright.lowering.adapted import check_adapted
 from meshwright.lowering.canonical import ALGORITHM, CANONICAL, CanonicalReduction, canonical_sizes
 from meshwright.lowering.mesh import collapsed_axes
@@ -88,17 +88,7 @@ def lower(
     if connect is not None:
         program = with_sizes_beside(connect(program))
     if step:
-        is_beside, sizes = "reduce" in plan.overlap, gradient_sizes(plan, held)
-        program = program.with_tables(sizes=tuple(dict.fromkeys(sizes.values())))
-        names = {g: size.name for g, size in sizes.items()}
-        algorithms = reduction_algorithms(held, plan)
-        if options_of(plan, CANONICAL) is not None:
-            sizes = canonical_sizes(plan, held)
-            program = CanonicalReduction(plan.num_microbatches)(program).with_tables(
-                sizes=tuple(sizes.values())
-            )
-            names, algorithms = {g: size.name for g, size in sizes.items()}, dict.fromkeys(sizes, ALGORITHM)
-        program = ReduceGradients(algorithms, names, is_beside, plan.sharding == "zero3")(program)
+        program = _reduced(plan, held, program)
     program = Transfers()(program)
     if step:
         program = OptimizerStep()(program)
@@ -114,12 +104,32 @@ def lower(
     place = place_receives(plan)
     if place is not None:
         program = place(program)
-    made, algorithm = works(plan, stages, num_stepped_parameters(program, held)), algorithm_of(plan)
+    return with_works(program, _works(plan, stages, num_stepped_parameters(program, held)))
+
+
+def _reduced(plan: Plan, held: Sequence[HeldGroup], program: Program) -> Program:
+    """The program with the reductions of its gradients."""
+    if options_of(plan, CANONICAL) is not None:
+        program = CanonicalReduction(plan.num_microbatches)(program)
+        sizes = canonical_sizes(plan, held)
+        algorithms = dict.fromkeys(sizes, ALGORITHM)
+    else:
+        sizes, algorithms = gradient_sizes(plan, held), reduction_algorithms(held, plan)
+    program = program.with_tables(sizes=tuple(dict.fromkeys(sizes.values())))
+    names = {g: size.name for g, size in sizes.items()}
+    return ReduceGradients(algorithms, names, "reduce" in plan.overlap, plan.sharding == "zero3")(program)
+
+
+def _works(
+    plan: Plan, stages: Sequence[StageLayers], num_stepped: Sequence[int]
+) -> dict[tuple[str, int], Work]:
+    """What every name does on every stage, those of passes that the plan asks for among them."""
+    made, algorithm = works(plan, stages, num_stepped), algorithm_of(plan)
     if algorithm is not None:
         made |= vocabulary_works(plan, algorithm, len(stages))
     if options_of(plan, OFFLOAD) is not None:
-        made |= state_works(num_stepped_parameters(program, held), optimizer_size(plan).num_bytes, plan.dtype)
-    return with_works(program, made)
+        made |= state_works(num_stepped, optimizer_size(plan).num_bytes, plan.dtype)
+    return made
 
 
 def _recompute(plan: Plan, stages: Sequence[StageLayers]) -> Recompute:

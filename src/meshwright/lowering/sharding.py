@@ -15,7 +15,7 @@ from meshwright.lowering.order import with_effects
 # Groups of a stage that are gathered while another one computes: FSDP's limit of gathers in flight
 # (torch.distributed.fsdp, limit_all_gathers).
 PREFETCH = 2
-COMPUTES = ("F", "R", "B", "I", "LOOKUP", "S", "T")  # of those that read parameters
+COMPUTES = ("F", "R", "B", "I", "LOOKUP", "S", "T")  # they read parameters; W does not
 STREAM = "reduce"  # gathers and reductions of the same devices are one communicator, hence one order
 
 _PARAMETER, _GATHERED = Pattern("parameter", index="group"), Pattern("gathered_parameter", index="group")
