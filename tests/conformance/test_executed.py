@@ -3,6 +3,7 @@ obeys the start rule."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +26,11 @@ SIZES = ((2, 4), (4, 8))
 CASES = cases(sorted(registered()), SIZES)
 
 
+def marked(chosen: list[Case], is_quick: Callable[[Case], bool]) -> list[object]:
+    """The cases as parameters, slow where they are not quick: what they share with the quick ones is tried always."""
+    return [case if is_quick(case) else pytest.param(case, marks=pytest.mark.slow) for case in chosen]
+
+
 def executed(case: Case, pool: Pool) -> JobResult:
     """The case on the pool."""
     program = program_of(case)
@@ -33,13 +39,21 @@ def executed(case: Case, pool: Pool) -> JobResult:
 
 
 @pytest.mark.parametrize(
-    "case", CASES, ids=lambda c: f"{c.schedule}-{c.variant}-p{c.num_devices}m{c.num_microbatches}"
+    "case",
+    marked(CASES, lambda c: c.num_devices == 2 or c.variant == "plain"),
+    ids=lambda c: f"{c.schedule}-{c.variant}-p{c.num_devices}m{c.num_microbatches}",
 )
 def test_one_process_finds_the_same(case: Case, gloo_pool: Pool) -> None:
     check_equals_one_process(case, gloo_pool)
 
 
-@pytest.mark.parametrize("case", [replace(c, optimizer=ADAMW) for c in CASES if c.num_devices == 2], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    marked(
+        [replace(c, optimizer=ADAMW) for c in CASES if c.num_devices == 2], lambda c: c.variant == "plain"
+    ),
+    ids=str,
+)
 def test_parameters_after_adamw(case: Case, gloo_pool: Pool) -> None:
     result = executed(case, gloo_pool)
     expected = reference(case.model, case.optimizer, case.global_batch, ITERATIONS)

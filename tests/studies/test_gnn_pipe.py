@@ -66,6 +66,7 @@ def test_generated_graphs_can_be_learned(gloo_pool: Pool) -> None:
     assert chunks > 0.6 and whole > 0.6  # a guess is right in a quarter
 
 
+@pytest.mark.slow
 def test_seeds_side_by_side_are_those_one_by_one(
     gloo_pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
