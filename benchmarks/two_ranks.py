@@ -84,7 +84,7 @@ class Runtime:
             if rank in ranks
         }
         self.state = TrainingState(training, program, rank, torch.float32, context.device, teams)
-        self.state.batches = data  # type: ignore[assignment]
+        self.state.data.batches = data  # type: ignore[assignment]
         context.training = self.state
         counts = training.sample_counts(program)
         ranked = compile_rank(wiring, rank, lambda value: training.shape_of(counts, value))

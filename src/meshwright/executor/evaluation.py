@@ -39,11 +39,11 @@ class Evaluation:
         try:
             for batch in range(num):
                 state.begin_iteration(iteration)
-                state.evaluated = batch
+                state.data.evaluated = batch
                 interpreter.run_iteration()
                 total += 0.0 if state.loss is None else float(state.loss)
             interpreter.close()
         finally:
-            state.evaluated = None
+            state.data.evaluated = None
         self._position.end_evaluation()
         return total / num

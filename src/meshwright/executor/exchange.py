@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from meshwright.executor.collective import scatter_sum, start_gather, wait_all
 from meshwright.executor.handler import Pending, Row, handles
+from meshwright.executor.live_storage import born_on_host
 from meshwright.ir.table import Kind
 from meshwright.specs.error import ExecutionError
 
@@ -109,7 +111,8 @@ def load(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
 @handles(Kind.STORE)
 def store(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """A copy in the memory of the host."""
-    return (first_tensor(row, inputs).to("cpu", copy=True),)
+    with born_on_host():
+        return (first_tensor(row, inputs).to("cpu", copy=True),)
 
 
 @handles(Kind.COPY)
@@ -134,14 +137,11 @@ def all_reduce(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
 def all_gather(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     """The members' equal shards one behind the other along the first dimension."""
     shard = first_tensor(row, inputs).contiguous()
-    whole = shard.new_empty((len(row.members) * shard.shape[0], *shard.shape[1:]))
-    context.links.pass_ring(row.members, whole.nbytes, passes=1)
-    work = torch.distributed.all_gather_into_tensor(
-        whole, shard, context.groups.collective(row), async_op=True
-    )
+    context.links.pass_ring(row.members, len(row.members) * shard.nbytes, passes=1)
+    whole, works = start_gather(shard, context.groups.collective(row), context.backend)
 
     def wait() -> Sequence[Any]:
-        work.wait()
+        wait_all(works)
         return (whole,)
 
     return Pending(wait)
@@ -150,17 +150,8 @@ def all_gather(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
 def reduce_scatter(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     """The sum's own shard along the first dimension."""
     whole = first_tensor(row, inputs).contiguous()
-    shard = whole.new_empty((whole.shape[0] // len(row.members), *whole.shape[1:]))
     context.links.pass_ring(row.members, whole.nbytes, passes=1)
-    work = torch.distributed.reduce_scatter_tensor(
-        shard, whole, group=context.groups.collective(row), async_op=True
-    )
-
-    def wait() -> Sequence[Any]:
-        work.wait()
-        return (shard,)
-
-    return Pending(wait)
+    return Pending(lambda: (scatter_sum(whole, context.groups.collective(row), context.backend),))
 
 
 def exchange_counts(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:

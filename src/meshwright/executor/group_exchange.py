@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch.distributed as dist
-
+from meshwright.executor.collective import gather, scatter_sum, start_gather, wait_all
 from meshwright.executor.group_state import GroupState
 from meshwright.executor.handler import Pending, Row, handles
-from meshwright.executor.inner_team import scatter_sum
 
 
 @handles("REDUCE_GRAD")
@@ -23,9 +21,9 @@ def reduce_gradients(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     if group.contributions is not None:
         return _gather_contributions(context, row, group)
     whole = group.to_reduce()
-    if group.sharding is not None and row.members == group.team.ranks and context.backend != "gloo":
+    if group.sharding is not None and row.members == group.team.ranks:
         context.links.pass_ring(row.members, whole.nbytes, passes=1)
-        group.reduced(scatter_sum(whole, group.team.number, group.team.degree, team, context.backend))
+        group.reduced(scatter_sum(whole, team, context.backend))
         return Pending(lambda: (group,))
     context.links.pass_ring(row.members, whole.nbytes, passes=2)
     work = team.allreduce([whole])
@@ -46,13 +44,11 @@ def _gather_contributions(context: Any, row: Row, group: GroupState) -> Pending:
     team, num = context.groups.collective(row), len(row.members)
     orders, values = group.contributions.stacked()
     context.links.pass_ring(row.members, num * values.nbytes, passes=1)
-    all_orders = orders.new_empty((num * len(orders), orders.shape[1]))
-    all_values = values.new_empty((num * len(values), values.shape[1]))
-    dist.all_gather_into_tensor(all_orders, orders, team)
-    work = dist.all_gather_into_tensor(all_values, values, team, async_op=True)
+    all_orders, works = start_gather(orders, team, context.backend)
+    all_values, more = start_gather(values, team, context.backend)
 
     def wait() -> Sequence[Any]:
-        work.wait()
+        wait_all([*works, *more])
         group.add_in_order(all_orders, all_values)
         return (group,)
 
@@ -63,13 +59,16 @@ def _gather_contributions(context: Any, row: Row, group: GroupState) -> Pending:
 def unshard(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     """All parameters of a group, one behind the other, for the computes that read them."""
     group: GroupState = inputs[0]
-    shard = group.shard_of_values()
-    whole = shard.new_empty(group.layout.num_padded)
+    shards, team, num = group.gathered_shards(), context.groups.collective(row), len(row.members)
+    whole = shards[0].new_empty(num * sum(shard.numel() for shard in shards))
     context.links.pass_ring(row.members, whole.nbytes, passes=1)
-    work = dist.all_gather_into_tensor(whole, shard, context.groups.collective(row), async_op=True)
+    works = []
+    for shard, part in zip(shards, whole.split([num * shard.numel() for shard in shards]), strict=True):
+        part.view(num, shard.numel())[team.rank()].copy_(shard)
+        works += gather(part, team, context.backend)
 
     def wait() -> Sequence[Any]:
-        work.wait()
+        wait_all(works)
         return (whole,)
 
     return Pending(wait)
@@ -81,11 +80,10 @@ def gather_parameters(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     group: GroupState = inputs[0]
     assert group.values is not None, "what is gathered behind the step is kept whole"
     context.links.pass_ring(row.members, group.values.nbytes, passes=1)
-    shard, team = group.shard_of_values(), context.groups.collective(row)
-    work = dist.all_gather_into_tensor(group.values, shard, team, async_op=True)
+    works = gather(group.values, context.groups.collective(row), context.backend)
 
     def wait() -> Sequence[Any]:
-        work.wait()
+        wait_all(works)
         return (group,)
 
     return Pending(wait)

@@ -7,12 +7,12 @@ those of instructions: a compute may wait here while a stream is under way.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor
 
+from meshwright.executor.collective import combine, scatter_sum, start_gather, wait_all
 from meshwright.executor.slowed_link import SlowedLinks
 from meshwright.ir.program import Axis, Program
 
@@ -55,52 +55,46 @@ class InnerTeam:
         """The sum over the team, in place."""
         if self.degree > 1:
             self._links.pass_ring(self.ranks, tensor.nbytes, passes=2)
-            dist.all_reduce(tensor, group=self.group)
+            combine(tensor, self.group, self._backend)
         return tensor
 
     def largest(self, tensor: Tensor) -> Tensor:
         """The element-wise maximum over the team, in place."""
         if self.degree > 1:
             self._links.pass_ring(self.ranks, tensor.nbytes, passes=2)
-            dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.group)
+            combine(tensor, self.group, self._backend, is_maximum=True)
         return tensor
 
     def gathered(self, part: Tensor, dim: int = 0) -> Tensor:
         """The members' equal parts one behind the other along `dim`."""
+        return self.gathering(part, dim)()
+
+    def gathering(self, part: Tensor, dim: int = 0) -> Callable[[], Tensor]:
+        """Start what `gathered` does; the caller may compute before it asks for the result."""
         if self.degree == 1:
-            return part
+            return lambda: part
         front = part.movedim(dim, 0).contiguous()
-        whole = front.new_empty((self.degree * front.shape[0], *front.shape[1:]))
-        self._links.pass_ring(self.ranks, whole.nbytes, passes=1)
-        dist.all_gather_into_tensor(whole, front, group=self.group)
-        return whole.movedim(0, dim).contiguous()
+        self._links.pass_ring(self.ranks, self.degree * front.nbytes, passes=1)
+        whole, works = start_gather(front, self.group, self._backend)
+
+        def result() -> Tensor:
+            wait_all(works)
+            return whole.movedim(0, dim).contiguous()
+
+        return result
 
     def scattered_sum(self, whole: Tensor, dim: int = 0) -> Tensor:
-        """The rank's own equal part along `dim` of the sum over the team; `whole` may be overwritten."""
+        """The rank's own equal part along `dim` of the sum over the team."""
         if self.degree == 1:
             return whole
         front = whole.movedim(dim, 0).contiguous()
         self._links.pass_ring(self.ranks, front.nbytes, passes=1)
-        part = scatter_sum(front, self.number, self.degree, self.group, self._backend)
+        part = scatter_sum(front, self.group, self._backend)
         return part.movedim(0, dim).contiguous()
 
     def own_part(self, whole: Tensor, dim: int) -> Tensor:
         """The rank's own equal part along `dim`: a view."""
         return whole.chunk(self.degree, dim)[self.number] if self.degree > 1 else whole
-
-
-def scatter_sum(whole: Tensor, number: int, degree: int, group: Any, backend: str) -> Tensor:
-    """Part `number` of the sum over a group along the first dimension.
-
-    gloo has no reduce-scatter of its own: torch's makes one of a whole all-reduce and copies, so here it is the all-reduce
-    in place, and a copy of the part.
-    """
-    if backend == "gloo":
-        dist.all_reduce(whole, group=group)
-        return whole.chunk(degree)[number].clone()
-    part = whole.new_empty((whole.shape[0] // degree, *whole.shape[1:]))
-    dist.reduce_scatter_tensor(part, whole, group=group)
-    return part
 
 
 def alone(rank: int) -> InnerTeam:

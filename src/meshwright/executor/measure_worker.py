@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
+from meshwright.executor.collective import combine, scatter_sum, start_gather, wait_all
 from meshwright.executor.compute_clock import compute_seconds
 from meshwright.executor.measure import SLOWING_FILE
 from meshwright.executor.measure_cases import Case, compute_cases
@@ -37,10 +39,11 @@ UNEVEN = 0.15  # processes of one even machine differ by several percent from on
 QUANTILE = 0.25
 TRANSFER_BYTES = (4, 16 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20)
 RING_PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
-REDUCE_BYTES = (4, 64 << 10, 1 << 20, 4 << 20, 16 << 20)
+REDUCE_BYTES = (4, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 TICKS_A_STAGE = 5  # how many ordinary cases the steps of one stage take as long as, for the progress line
 SLOWDOWN_MATMUL = 256  # side of the product that runs while messages move
 SLOWDOWN_BYTES = 2 << 20
+USUAL_SHARE = 0.9  # of the repetitions of a collective
 SLOWDOWN_S = 0.25  # of products alone
 SLOWDOWN_TRANSFERS = 60
 
@@ -167,17 +170,45 @@ def time_transfers(recorder: Recorder) -> None:
         recorder.add("send_receive", (num_bytes,), together(run, repetitions(num_bytes)))
         recorder.tick("send_receive")
     for num_bytes in REDUCE_BYTES:
-        whole = torch.zeros(max(num_bytes // 4 // size, 1) * size)
-        part = torch.zeros(whole.numel() // size)
+        whole, world = torch.zeros(max(num_bytes // 4 // size, 1) * size), dist.group.WORLD
+        part = whole[: whole.numel() // size]
         collectives: tuple[tuple[str, Thunk], ...] = (
-            ("all_reduce", partial(dist.all_reduce, whole)),
-            ("all_gather", partial(dist.all_gather_into_tensor, whole, part)),
-            ("reduce_scatter", partial(dist.reduce_scatter_tensor, part, whole)),
+            ("all_reduce", partial(combine, whole, world, "gloo")),
+            ("all_gather", partial(gathered, part, world)),
+            ("reduce_scatter", partial(scatter_sum, whole, world, "gloo")),
         )
-        for table, reduce in collectives:
-            run = partial(ring, recorder, RING_PASSES[table], whole.nbytes, reduce)
-            recorder.add(table, (num_bytes,), together(run, repetitions(num_bytes)))
+        for table, run_one in collectives:
+            run = partial(ring, recorder, RING_PASSES[table], whole.nbytes, run_one)
+            times = behind_compute(run, repetitions(num_bytes))
+            recorder.add(table, (num_bytes,), [usual_mean(times)])
         recorder.tick("collectives")
+
+
+def gathered(part: torch.Tensor, group: object) -> None:
+    """All members' parts, complete."""
+    _, works = start_gather(part, group, "gloo")
+    wait_all(works)
+
+
+def behind_compute(run: Thunk, count: int) -> list[float]:
+    """Seconds of `count` calls that every rank makes as soon as its own compute has ended, as a step does: with the wait for
+    the slowest, and for a core that threads of the backend get beside those that compute. Two warm up."""
+    rows_DD = torch.randn(SLOWDOWN_MATMUL, SLOWDOWN_MATMUL)
+    columns_DN = torch.randn(SLOWDOWN_MATMUL, 4 * SLOWDOWN_MATMUL)
+    dist.barrier()
+    times = []
+    for _ in range(2 + count):
+        rows_DD @ columns_DN
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return times[2:]
+
+
+def usual_mean(times: Sequence[float]) -> float:
+    """Mean without the slowest tenth: a step pays for every wait, but not for what happens once in a minute."""
+    kept = sorted(times)[: max(1, math.ceil(USUAL_SHARE * len(times)))]
+    return sum(kept) / len(kept)
 
 
 def ring(recorder: Recorder, passes: int, num_bytes: int, run: Thunk) -> None:
@@ -188,7 +219,7 @@ def ring(recorder: Recorder, passes: int, num_bytes: int, run: Thunk) -> None:
 
 def repetitions(num_bytes: int) -> int:
     """How often to repeat an exchange: fewer for large ones; the same on every rank, by design."""
-    return 5 if num_bytes > 4 << 20 else 15
+    return 5 if num_bytes > 4 << 20 else 15 if num_bytes > 1 << 20 else 40
 
 
 def together(run: Thunk, count: int) -> list[float]:

@@ -66,14 +66,18 @@ def _forward(context: Any, row: Row, inputs: Sequence[Any]) -> tuple[Tensor, tup
     enabled, what backward needs.
     """
     state, x_BSE = context.training, _input(row, inputs)
-    x = state.data(row.microbatch, context.device)[0] if x_BSE is None else _leaf(state.whole(row, -1, x_BSE))
+    x = (
+        state.data.tokens(row.microbatch, context.device)[0]
+        if x_BSE is None
+        else _leaf(state.whole(row, -1, x_BSE))
+    )
     received = tuple(_leaf(value) for _, value in reads_of_kind(row, inputs, SKIP.name))
     saved = Saved(x, received, WeightGradientQueue(row.text))
     with registering(saved.queue):
         y, given = state.apply(row.stage, row.microbatch, x, received, context.device)
         if row.is_last and state.shard is None:
-            targets_BS = state.data(row.microbatch, context.device)[1][:, -y.shape[1] :]
-            y = saved.end = state.loss_of(y, targets_BS, state.token_weight(row.microbatch))
+            targets_BS = state.data.tokens(row.microbatch, context.device)[1][:, -y.shape[1] :]
+            y = saved.end = state.loss_of(y, targets_BS, state.data.token_weight(row.microbatch))
         elif torch.is_grad_enabled():
             saved.end = _End.apply(saved, y, *given)  # type: ignore[no-untyped-call]
     return y.detach(), tuple(value.detach() for value in given), saved

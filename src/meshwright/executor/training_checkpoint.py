@@ -63,8 +63,7 @@ class TrainingCheckpoints:
         """
         state, step = self.state, self._step(iteration)
         num_steps = step - self._start.step
-        samples = sum(state.counts) * state.num_replicas
-        tokens = sum(row.tokens for row in state.program.tables.microbatches) * state.num_replicas
+        samples, tokens = state.data.num_samples, state.data.num_step_tokens
         info = CheckpointInfo(
             step,
             samples=self._start.samples + num_steps * samples,
@@ -73,7 +72,7 @@ class TrainingCheckpoints:
             training=state.training.to_dict(),
             versions={"meshwright": _version(), "torch": str(torch.__version__)},
         )
-        self._checkpoints.save(info, RankFacts(self._loss, _digest(state.batches)))
+        self._checkpoints.save(info, RankFacts(self._loss, _digest(state.data.batches)))
 
     def end(self, num_iterations: int) -> None:
         """After the last iteration: save what is not saved yet, and wait until it is on the disk.

@@ -14,30 +14,29 @@ import torch
 from torch import Tensor, nn
 
 from meshwright.executor.canonical_sum import Contribution
+from meshwright.executor.frozen_shard import FrozenShard
 from meshwright.executor.group_state import GroupState, Sharding
 from meshwright.executor.handler import Row, ValueName
 from meshwright.executor.inner_team import InnerTeam
 from meshwright.executor.layout import HEAD_NORMS, SHARDS, TENSOR
-from meshwright.executor.models.decoder import EMBEDDING_WEIGHT, Stage, build_stage
-from meshwright.executor.models.encoder_decoder import EncoderDecoderStage, build_encoder_decoder_stage
+from meshwright.executor.models.encoder_decoder import EncoderDecoderStage
 from meshwright.executor.models.initialisation import parameter_source
-from meshwright.executor.models.sequential import build_sequential_stage
-from meshwright.executor.models.skip_decoder import SkipStage, build_skip_stage
+from meshwright.executor.models.skip_decoder import SkipStage
 from meshwright.executor.models.tensor_parallel import TensorParallel, split_cross_entropy
 from meshwright.executor.models.tensor_shard import TensorShard
 from meshwright.executor.models.vocabulary_shard import VocabularyShard
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
-from meshwright.executor.packing import PackedSequences, documents_of
 from meshwright.executor.piece import Piece
-from meshwright.executor.randomness import SampleKeys
-from meshwright.executor.training import Batches, Training
+from meshwright.executor.rank_data import RankData
+from meshwright.executor.rank_stages import build_stages, group_of, is_table_elsewhere
+from meshwright.executor.training import Training
 from meshwright.executor.visited_share import visited_shares
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
 from meshwright.lowering.offload import HOST_STATE, STORE_STATE
 from meshwright.lowering.sharding import UNSHARD
+from meshwright.specs.adaptation import LORA_A, LORA_B
 from meshwright.specs.error import ExecutionError
-from meshwright.specs.layers import stage_layers
 
 GATHERED = UNSHARD.writes[0].kind
 HIDDEN = 2  # dimension of the hidden units in [B, S, E]
@@ -46,7 +45,7 @@ HIDDEN = 2  # dimension of the hidden units in [B, S, E]
 class TrainingState:
     """Stages, parameters, gradients and data of one rank.
 
-    ``replica``: which part of the data. ``groups``: by number in the program's table, those of the stages here.
+    ``data``: its part of every batch. ``groups``: by number in the program's table, those of the stages here.
     ``teams``: with whom this rank exchanges inside computes, by label (`executor.layout`); those that are not
     given are of one rank.
     """
@@ -66,13 +65,16 @@ class TrainingState:
         self.coordinates, self.formats = coordinates, training.layout.formats(dtype)
         self.parallel = self._parallel()
         self.pipeline = coordinates.get(program.axes[0].name, 0)
-        self._place_in_data(coordinates)
+        self.data = RankData(self.training, program, coordinates)
         own = range(int(program.offsets[rank]), int(program.offsets[rank + 1]))
         names = [program.tables.effects[e].name for e in program.columns.effect[own.start : own.stop]]
         stages = [int(s) for s in program.columns.stage[own.start : own.stop]]
         self.source = parameter_source(training.model, training.seed, training.initial)
         self.shard = self._shard(program, names, dtype, device)
-        self.stages = self._build(sorted(set(stages)), dtype, device)
+        self.stages = build_stages(
+            self.training, sorted(set(stages)), dtype, device, has_tables=self.shard is None, parallel=self.parallel,
+            source=self.source,
+        )  # fmt: skip
         edges = training.stage_edges()
         # of every stage that others read beside the path: which of its outputs each edge reads
         self.outputs_of_edges = {s: tuple(e.part for e in edges if e.source == s) for s in self.stages}
@@ -84,8 +86,6 @@ class TrainingState:
         self.groups = self._groups(reduced)
         self.last_rows = self._last_rows(own, stages)
         self.visited = visited_shares(program)
-        self.batches: Batches | None = None
-        self.evaluated: int | None = None  # which global batch of the held-out part is being evaluated
         self.loss: Tensor | None
         self.begin_iteration(0)
         self.recorded: list[list[Piece]] = []
@@ -110,17 +110,6 @@ class TrainingState:
                 found.update(dict.fromkeys(self.groups_of(stage), number))
         return found
 
-    def _place_in_data(self, coordinates: Mapping[str, int]) -> None:
-        """Which replica this is, and where its samples begin in the global batch."""
-        self.replica, self.num_replicas = 0, 1
-        for axis in self.program.axes:
-            if axis.name in self.training.data_axes:
-                self.replica = self.replica * axis.size + coordinates[axis.name]
-                self.num_replicas *= axis.size
-        self.has_documents = self.training.has_documents
-        self.counts = self.training.sample_counts(self.program)
-        self.num_samples = sum(self.counts) * self.num_replicas  # of all replicas in an iteration
-
     def _shard(
         self, program: Program, names: Sequence[str], dtype: torch.dtype, device: torch.device
     ) -> VocabularyShard | None:
@@ -133,57 +122,15 @@ class TrainingState:
         options = (program.axes[0].size, self.training.seed, dtype, device)
         return VocabularyShard(self.training.model, self.pipeline, *options, source=self.source)
 
-    def _build(self, stages: Sequence[int], dtype: torch.dtype, device: torch.device) -> dict[int, Stage]:
-        """The modules of this rank; a table that two of them share is one parameter."""
-        training, options = self.training, (dtype, self.training.seed, self.training.dropout, device)
-        built: dict[int, Stage] = {}
-        layers = stage_layers(training.layers_per_stage)
-        for s in stages:
-            first, count, has_embedding, has_head = layers[s]
-            blocks = range(first, first + count)
-            built[s] = self._build_stage(blocks, has_embedding, has_head, options)
-        tables = [
-            p for x in built.values() for n, p in x.global_parameters().items() if n == EMBEDDING_WEIGHT
-        ]
-        for stage in built.values():
-            if tables and training.model.has_tied_embeddings:
-                stage.use_table(tables[0])
-        return built
-
-    def _build_stage(
-        self,
-        blocks: range,
-        has_embedding: bool,
-        has_head: bool,
-        options: tuple[torch.dtype, int, float, torch.device],
-    ) -> Stage:
-        """A stage of the architecture that is trained."""
-        training, model = self.training, self.training.model
-        if training.num_encoder_layers:
-            number = training.num_encoder_layers
-            return build_encoder_decoder_stage(model, blocks, has_embedding, has_head, number, *options)
-        if training.layer_edges:
-            return build_skip_stage(model, blocks, has_embedding, has_head, training.layer_edges, *options)
-        if training.modules:
-            dtype, seed, _, device = options
-            return build_sequential_stage(
-                training.modules, model, blocks, has_embedding, has_head, dtype, seed, device
-            )
-        has_tables = self.shard is None
-        return build_stage(
-            model, blocks, has_embedding, has_head, *options, has_tables=has_tables, parallel=self.parallel,
-            source=self.source,
-        )  # fmt: skip
-
     def apply(
         self, stage: int, microbatch: int, x: Tensor, received: Sequence[Tensor], device: torch.device
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Output of a stage (logits with the head), and what stages beside the path read of it."""
-        module, keys = self.stages[stage], self.keys(microbatch)
+        module, keys = self.stages[stage], self.data.keys(microbatch)
         if isinstance(module, EncoderDecoderStage):
-            y, given = module.with_edges(x, keys, received, self.data(microbatch, device)[0])
+            y, given = module.with_edges(x, keys, received, self.data.tokens(microbatch, device)[0])
             return y, given if self.outputs_of_edges[stage] else ()  # the next stage has it from the path
-        documents_BS = self.documents(microbatch, device)
+        documents_BS = self.data.documents(microbatch, device)
         if isinstance(module, SkipStage):
             return module.with_edges(x, keys, received, documents_BS)
         return module(x, keys, documents_BS), ()
@@ -234,9 +181,34 @@ class TrainingState:
         if self.shard is not None:
             for name, parameter in self.shard.global_parameters().items():
                 parts[self._group_of(min(self.stages), name)][name] = parameter
-        return {g: self._group(g, found, g in reduced) for g, found in parts.items() if found}
+        frozen = self._frozen_shards()
+        return {
+            g: self._group(g, found, g in reduced, frozen.get(g))
+            for g, found in parts.items()
+            if found or g in frozen
+        }
 
-    def _group(self, number: int, parameters: Mapping[str, nn.Parameter], is_reduced: bool) -> GroupState:
+    def _frozen_shards(self) -> dict[int, FrozenShard]:
+        """Of every group here what does not train, where parameters are gathered; made while all of them are there."""
+        team = self.teams.get(SHARDS)
+        if team is None or not self.training.layout.gathers_parameters:
+            return {}
+        parts: dict[int, dict[str, nn.Parameter]] = {}
+        for stage, module in self.stages.items():
+            for name, parameter in module.global_parameters().items():
+                if not parameter.requires_grad:
+                    # a frozen table that stages share is in the group of each
+                    group = group_of(self.training, self.program, stage, name, is_table_shared=False)
+                    parts.setdefault(group, {})[name] = parameter
+        return {g: FrozenShard(found, team, self.formats.parameters) for g, found in parts.items()}
+
+    def _group(
+        self,
+        number: int,
+        parameters: Mapping[str, nn.Parameter],
+        is_reduced: bool,
+        frozen: FrozenShard | None = None,
+    ) -> GroupState:
         """One group, its partial gradients (`is_partial`) in front, so that they are one piece of its buffers."""
         layout, team = self.training.layout, self.teams.get(SHARDS)
         sharding = None
@@ -246,54 +218,22 @@ class TrainingState:
         made = GroupState(
             self.program.tables.groups[number], ordered, self.training.optimizer, self.formats,
             is_reduced=is_reduced or any(map(self.is_partial, ordered)), sharding=sharding, is_canonical=layout.is_canonical,
+            frozen=frozen,
         )  # fmt: skip
         if any(effect.name == STORE_STATE.name for effect in self.program.tables.effects):
             made.store_state()  # between two steps it is on the host
         return made
 
     def is_partial(self, name: str) -> bool:
-        """Is a parameter whole on every device of a tensor-parallel group, and its gradient there of a part of the tokens, or
-        of the heads? Then it is summed over them."""
+        """Is a parameter whole on every device of a tensor-parallel group, and its gradient there of a part of the tokens, of
+        the heads, or of what an addition reads or gives? Then it is summed over them."""
         if self.parallel is None or not self.tensor_shard.is_whole(name):
             return False
-        return self.parallel.divides_sequence or name.split(".")[-2] in HEAD_NORMS
+        return self.parallel.divides_sequence or name.split(".")[-2] in (*HEAD_NORMS, LORA_A, LORA_B)
 
     def _group_of(self, stage: int, name: str) -> int:
-        """A group by name: one that two stages use has the tied table; else the group named like the parameter; else the
-        only one left.
-
-        Raises:
-            ExecutionError: no group, or several, could have it.
-        """
-        groups = self.program.tables.groups
-        own = self.groups_of(stage)
-        tied = [g for g in own if len(groups[g].stages) > 1]
-        if name == EMBEDDING_WEIGHT and tied:
-            return tied[0]
-        if name == EMBEDDING_WEIGHT and self._is_used_elsewhere():
-            raise ExecutionError(
-                f"stage {stage} uses a table that others use, too, and no parameter group of the program joins them",
-                next="give the program a group with all stages that embed tokens or make logits",
-            )
-        named = [g for g in own if f"{name}.".startswith(f"{groups[g].name}.")]
-        rest = [g for g in own if g not in tied]
-        if len(named) == 1:
-            return named[0]
-        if len(rest) == 1:
-            return rest[0]
-        raise ExecutionError(
-            f"stage {stage}: parameter {name} could be in {len(rest)} groups ({', '.join(groups[g].name for g in rest)})",
-            allowed="one group for a stage besides tied ones, or groups named like what they hold (layers.3)",
-        )
-
-    def _is_used_elsewhere(self) -> bool:
-        """Do stages of other ranks use the tied table?"""
-        training, paths = self.training, self.program.tables.paths
-        if not training.model.has_tied_embeddings or self.shard is not None:
-            return False
-        starts = [layers[0] for layers in stage_layers(training.layers_per_stage)]
-        users = {0, len(starts) - 1} | {s for s, at in enumerate(starts) if at == training.num_encoder_layers}
-        return any(hop.stage in users and hop.device != self.pipeline for path in paths for hop in path)
+        elsewhere = self.shard is None and is_table_elsewhere(self.training, self.program, self.pipeline)
+        return group_of(self.training, self.program, stage, name, is_table_shared=elsewhere)
 
     def trains(self, stage: int) -> bool:
         """Does any parameter of a stage here train?"""
@@ -315,7 +255,7 @@ class TrainingState:
         """A compute has added to the gradients of its stage's groups."""
         for g in self.groups_of(row.stage):
             if g in self.groups:
-                which = Contribution(self.replica, row.microbatch, row.stage)
+                which = Contribution(self.data.replica, row.microbatch, row.stage)
                 self.groups[g].contributed(which, self.last_rows[g] == row.number)
 
     @contextlib.contextmanager
@@ -352,12 +292,10 @@ class TrainingState:
 
     def begin_iteration(self, iteration: int) -> None:
         """Forget the data and sums of the iteration before."""
-        self.step = self.training.first_step + iteration
+        self.data.begin(self.training.first_step + iteration)
         self.loss = None
         self.squared_norm: Tensor | None = None
         self.num_undone = 0  # groups whose step was taken back
-        self._data: dict[int, tuple[Tensor, Tensor]] = {}
-        self._token_ratio: float | None = None
         self.copies: list[Piece] = []
 
     def end_iteration(self) -> dict[str, float]:
@@ -399,65 +337,11 @@ class TrainingState:
         pieces = self.groups[number].pieces(shard, which)
         return [piece for piece in pieces if self.is_counted(piece.name)]
 
-    def samples(self, microbatch: int) -> tuple[int, ...]:
-        """Numbers of a microbatch's samples in the global batch."""
-        first = self.replica * sum(self.counts) + sum(self.counts[:microbatch])
-        return tuple(range(first, first + self.counts[microbatch]))
-
-    def data(self, microbatch: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """tokens_BS and targets_BS of a microbatch in this iteration."""
-        if microbatch not in self._data:
-            if self.batches is None:
-                self.batches = self.training.batches(self.num_samples)
-            samples, length = self.samples(microbatch), self.training.sequence_length
-            if self.evaluated is None:
-                tokens_BS, targets_BS = self.batches.batch(self.training.seed, self.step, samples, length)
-            else:
-                held_out = self.held_out_samples(samples)
-                tokens_BS, targets_BS = self.batches.held_out_windows(*held_out, length)
-            self._data[microbatch] = (tokens_BS.to(device), targets_BS.to(device))
-        return self._data[microbatch]
-
-    def documents(self, microbatch: int, device: torch.device) -> Tensor | None:
-        """Where every token's document begins in its sequence, [B, S]; None where documents are not masked."""
-        return documents_of(self.data(microbatch, device)[1]) if self.has_documents else None
-
-    def _tokens_per_counted(self) -> float:
-        """Tokens of the global batch for each whose target is not left out."""
-        if self._token_ratio is None:
-            self._token_ratio, length = 1.0, self.training.sequence_length
-            if isinstance(self.batches, PackedSequences):
-                if self.evaluated is None:
-                    num_targets = self.batches.num_targets(self.training.seed, self.step, length)
-                else:
-                    held_out = self.held_out_samples(range(self.num_samples))
-                    num_targets = self.batches.num_held_out_targets(*held_out, length)
-                self._token_ratio = self.num_samples * length / num_targets
-        return self._token_ratio
-
-    def held_out_samples(self, samples: Sequence[int]) -> tuple[tuple[int, ...], int]:
-        """Numbers of samples of the global batch that is evaluated among all that an evaluation takes; how many these are."""
-        batch = sum(self.counts) * self.num_replicas
-        first = (self.evaluated or 0) * batch
-        return tuple(first + sample for sample in samples), batch * self.training.num_evaluated
-
     @property
     def learning_rate(self) -> float | None:
         """Of this step; None: the optimizer's own."""
         rate = self.training.learning_rate
-        return None if rate is None else rate.at(self.step)
-
-    def token_weight(self, microbatch: int) -> float:
-        """Weight of one token's loss: those of all tokens of all replicas that have a target sum to one."""
-        row = self.program.tables.microbatches[microbatch]
-        weight = row.weight / row.tokens / self.num_replicas * self.training.tokens_per_target
-        return weight * self._tokens_per_counted()
-
-    def keys(self, microbatch: int) -> SampleKeys | None:
-        """Names of the draws of a microbatch; None without dropout."""
-        if not self.training.dropout or self.evaluated is not None:
-            return None
-        return SampleKeys(self.training.seed, self.step, self.samples(microbatch))
+        return None if rate is None else rate.at(self.data.step)
 
     def initial_values(self) -> dict[ValueName, Any]:
         """Parameters and optimizer states as they are before the first iteration."""
@@ -480,4 +364,5 @@ class TrainingState:
         """All parameters here and what is kept of them, for counting memory (their gradients count with them)."""
         modules = [*self.stages.values(), *([] if self.shard is None else [self.shard])]
         kept = [t for group in self.groups.values() for t in (group.values, group.master) if t is not None]
-        return [*(p for module in modules for p in module.parameters()), *kept]
+        frozen = [group.frozen.values for group in self.groups.values() if group.frozen is not None]
+        return [*(p for module in modules for p in module.parameters()), *kept, *frozen]

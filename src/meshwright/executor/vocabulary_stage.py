@@ -52,7 +52,7 @@ def lookup(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """This device's part of the embedding's output."""
     state = context.training
     with state.reading(row, inputs):
-        part_BSE: Tensor = state.shard.lookup(state.data(row.microbatch, context.device)[0])
+        part_BSE: Tensor = state.shard.lookup(state.data.tokens(row.microbatch, context.device)[0])
     return (part_BSE,)
 
 
@@ -62,7 +62,7 @@ def scatter(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     state = context.training
     gradients = state.live_gradients(row.stage)
     with torch.no_grad():
-        state.shard.accumulate_lookup(state.data(row.microbatch, context.device)[0], inputs[0])
+        state.shard.accumulate_lookup(state.data.tokens(row.microbatch, context.device)[0], inputs[0])
     state.contributed(row)
     return (gradients,)
 
@@ -72,7 +72,7 @@ def softmax_of_rows(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[A
     """Logits of this device's rows and their softmax; with one barrier also both halves of the input's gradient."""
     state = context.training
     shard: VocabularyShard = state.shard
-    targets_T = state.data(row.microbatch, context.device)[1].reshape(-1)
+    targets_T = state.data.tokens(row.microbatch, context.device)[1].reshape(-1)
     with torch.no_grad(), state.reading(row, inputs):
         part = partial_softmax(
             _flat(inputs[0]), shard.head, targets_T, shard.first_row, shard.num_rows, state.has_one_barrier
@@ -96,7 +96,7 @@ def sum_softmax(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
         normalizer = Normalizer(maximum_T, *sums_T.unbind())
         if part.weighted_TE is None:
             return (normalizer,)
-        weight = context.training.token_weight(row.microbatch)
+        weight = context.training.data.token_weight(row.microbatch)
         gradient_TE = early_input_gradient(part, normalizer, weight)
         context.links.pass_ring(row.members, gradient_TE.nbytes, passes=1)
         dist.reduce(gradient_TE, last, group=group)
@@ -117,7 +117,9 @@ def gradients_of_rows(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence
     gradients = state.live_gradients(row.stage)
     weight_RE: Tensor = state.shard.head
     with torch.no_grad(), state.reading(row, inputs):
-        gradient_TR = logit_gradient(part, normalizer, state.token_weight(row.microbatch)).to(weight_RE.dtype)
+        gradient_TR = logit_gradient(part, normalizer, state.data.token_weight(row.microbatch)).to(
+            weight_RE.dtype
+        )
         accumulate_into(weight_RE, gradient_TR.t() @ _flat(x_BSE))
         own = (gradient_TR @ weight_RE,) if writes_kind(row, "output_part") else ()
     state.contributed(row)
@@ -128,13 +130,13 @@ def _count_loss(context: Any, row: Row, normalizer: Normalizer) -> None:
     """Every microbatch's loss once, where the last stage is."""
     state = context.training
     if state.pipeline == state.program.tables.paths[0][-1].device:
-        loss = normalizer.loss() * state.token_weight(row.microbatch)
+        loss = normalizer.loss() * state.data.token_weight(row.microbatch)
         state.loss = loss if state.loss is None else state.loss + loss
 
 
 def _shaped(context: Any, row: Row, x_TE: Tensor) -> Tensor:
     state = context.training
-    return x_TE.view(state.counts[row.microbatch], state.training.sequence_length, x_TE.shape[-1])
+    return x_TE.view(state.data.counts[row.microbatch], state.training.sequence_length, x_TE.shape[-1])
 
 
 @handles("SUM_OUTPUT_GRAD")
@@ -180,7 +182,7 @@ def _shared(context: Any, row: Row, inputs: Sequence[Any], root: int) -> Pending
         x_BSE = inputs[0].contiguous()
     else:
         shape = (
-            state.counts[row.microbatch],
+            state.data.counts[row.microbatch],
             state.training.sequence_length,
             state.training.model.hidden_size,
         )

@@ -181,19 +181,24 @@ def with_inner(
 ) -> Cost:  # fmt: skip
     """The cost of a work with the exchanges inside it; `ends` are the devices of each.
 
-    What runs beside operators of one kind adds only the seconds that these do not cover.
+    What runs beside operators of one kind adds the seconds that these do not cover and, of those that they do, the share of
+    the device that the exchange needs: as in the event engine, both are slowed in proportion.
     """
     beside: dict[str, float] = {}
+    taken: dict[str, float] = {}  # of the seconds beside, those of the device
     bases = [cost.basis]
     for inner, devices in zip(work.inner, ends, strict=True):
         one = messages.exchange_cost(inner.exchange, inner.bytes, devices)
-        beside[inner.beside] = beside.get(inner.beside, 0.0) + one.seconds * inner.count
+        seconds = one.seconds * inner.count
+        beside[inner.beside] = beside.get(inner.beside, 0.0) + seconds
+        taken[inner.beside] = taken.get(inner.beside, 0.0) + one.compute_share * seconds
         bases.append(one.basis)
     added = beside.pop("", 0.0)
     for kind, seconds in beside.items():
         own = tuple(operator for operator in work.operators if operator.kind == kind)
         covered = computes.cost(work._replace(operators=own, inner=()), spec).seconds if own else 0.0
-        added += max(0.0, seconds - covered)
+        hidden = min(seconds, covered)
+        added += seconds - hidden + (taken[kind] * hidden / seconds if seconds else 0.0)
     added = max(0.0, added - cost.slack_s)
     return replace(cost, seconds=cost.seconds + added, slack_s=0.0, basis=weakest(*bases))
 

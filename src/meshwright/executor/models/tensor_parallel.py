@@ -11,6 +11,7 @@ that only this device's part is kept (Korthikanti et al. 2022, arXiv 2205.05198)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,10 @@ class TensorParallel:
         """What a column-parallel matrix reads, of the whole sequence; no graph."""
         return self.team.gathered(x, TOKENS) if self.divides_sequence else x
 
+    def entering(self, x: Tensor) -> Callable[[], Tensor]:
+        """Start what `entered` does; the caller may compute before it asks for the result."""
+        return self.team.gathering(x, TOKENS) if self.divides_sequence else lambda: x
+
     def left(self, part: Tensor) -> Tensor:
         """The sum of the devices' parts, as the residual stream has it; no graph. `part` may be overwritten."""
         return self.team.scattered_sum(part, TOKENS) if self.divides_sequence else self.team.sum(part)
@@ -76,18 +81,21 @@ class _Column(torch.autograd.Function):
         parallel: TensorParallel,
         queue: WeightGradientQueue | None,
     ) -> Tensor:
-        ctx.save_for_backward(x)
+        ctx.save_for_backward(x if _trains(weight_OI, bias_O) else None)
         ctx.weight_OI, ctx.bias_O, ctx.parallel, ctx.queue = weight_OI, bias_O, parallel, queue
         return F.linear(parallel.entered(x), weight_OI, bias_O)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, None, None, None, None]:
         (x,) = ctx.saved_tensors
+        # travels beside the product, which does not need it
+        entering = None if x is None else ctx.parallel.entering(x)
         dx = None
         if ctx.needs_input_grad[0]:
             dx_BSI = torch.mm(dy.reshape(-1, dy.shape[-1]), ctx.weight_OI).view(*dy.shape[:-1], -1)
             dx = ctx.parallel.left(dx_BSI)
-        deliver(ctx.queue, accumulate_linear, ctx.parallel.entered(x), dy, ctx.weight_OI, ctx.bias_O)
+        if entering is not None:
+            deliver(ctx.queue, accumulate_linear, entering(), dy, ctx.weight_OI, ctx.bias_O)
         return dx, None, None, None, None
 
 
@@ -114,7 +122,7 @@ class _Row(torch.autograd.Function):
         parallel: TensorParallel,
         queue: WeightGradientQueue | None,
     ) -> Tensor:
-        ctx.save_for_backward(x)
+        ctx.save_for_backward(x if _trains(weight_OI, bias_O) else None)
         ctx.weight_OI, ctx.bias_O, ctx.parallel, ctx.queue = weight_OI, bias_O, parallel, queue
         y = parallel.left(F.linear(x, weight_OI))
         return y if bias_O is None else y.add_(bias_O)
@@ -125,12 +133,18 @@ class _Row(torch.autograd.Function):
         whole = ctx.parallel.entered(dy)
         dx = None
         if ctx.needs_input_grad[0]:
-            dx = torch.mm(whole.reshape(-1, whole.shape[-1]), ctx.weight_OI).view(x.shape)
-        deliver(ctx.queue, _accumulate_row, x, whole, dy, ctx.weight_OI, ctx.bias_O)
+            dx = torch.mm(whole.reshape(-1, whole.shape[-1]), ctx.weight_OI).view(*whole.shape[:-1], -1)
+        if x is not None:
+            deliver(ctx.queue, accumulate_row, x, whole, dy, ctx.weight_OI, ctx.bias_O)
         return dx, None, None, None, None
 
 
-def _accumulate_row(x: Tensor, whole: Tensor, dy: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> None:
+def _trains(weight_OI: Tensor, bias_O: Tensor | None) -> bool:
+    """Is there a weight gradient, which reads the input?"""
+    return weight_OI.requires_grad or (bias_O is not None and bias_O.requires_grad)
+
+
+def accumulate_row(x: Tensor, whole: Tensor, dy: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> None:
     """Weight half; the bias's gradient is of the tokens here, which with a divided sequence is a part of it."""
     accumulate_linear(x, whole, weight_OI, None)
     if bias_O is not None and bias_O.requires_grad:
