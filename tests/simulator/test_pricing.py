@@ -15,6 +15,7 @@ from meshwright.simulator import price
 from meshwright.simulator.pricing import with_inner
 from meshwright.specs import Cluster, Plan, Workload
 from meshwright.specs.operator import Operator
+from meshwright.specs.prediction import Basis
 from tests.lowering.plans import DENSE, EXPERTS, NamedWork, lowered, plan
 
 TP, CP = Exchange(("tp",), algorithm="all_reduce"), Exchange(("cp",), algorithm="all_gather")
@@ -30,16 +31,19 @@ class OperatorSeconds:
 
 
 class NodeLinks:
-    """A second a byte within a node, ten between nodes; never seen on more than two devices."""
+    """A second a byte within a node, ten between nodes; never seen on more than two devices. An exchange needs a share of the
+    device."""
 
-    def __init__(self) -> None:
+    def __init__(self, compute_share: float = 0.0) -> None:
+        self.compute_share = compute_share
         self.asked: list[tuple[str, tuple[int, ...]]] = []
 
     def exchange_cost(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> Cost:
         """By bytes and the nodes of the members."""
         self.asked.append((exchange.algorithm, devices))
         factor = 10.0 if len({device // NODE for device in devices}) > 1 else 1.0
-        return Cost(num_bytes * factor, basis="never seen" if len(devices) > 2 else "interpolated")
+        basis: Basis = "never seen" if len(devices) > 2 else "interpolated"
+        return Cost(num_bytes * factor, compute_share=self.compute_share, basis=basis)
 
     def flows(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> tuple[Flow, ...]:
         """They share no link."""
@@ -57,11 +61,13 @@ def work(*inner: Inner) -> Work:
     return Work("F", operators=operators, inner=inner)
 
 
-def seconds(*inner: Inner) -> float:
+def seconds(*inner: Inner, compute_share: float = 0.0) -> float:
     given = work(*inner)
     cost = OperatorSeconds().cost(given)
     assert cost.seconds == 10
-    return with_inner(cost, given, OperatorSeconds(), NodeLinks(), [(0, 1)] * len(inner), None).seconds
+    return with_inner(
+        cost, given, OperatorSeconds(), NodeLinks(compute_share), [(0, 1)] * len(inner), None
+    ).seconds
 
 
 @pytest.mark.parametrize(
@@ -82,6 +88,21 @@ def seconds(*inner: Inner) -> float:
 )
 def test_only_what_operators_do_not_cover_is_added(inner: tuple[Inner, ...], expected: float) -> None:
     assert seconds(*inner) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("inner", "expected"),
+    [
+        ((Inner(TP, 4.0),), 14),  # by itself it takes its time
+        ((Inner(TP, 4.0, beside="matmul"),), 13),  # 4 s beside products, which lose three quarters of them
+        ((Inner(TP, 4.0, count=2, beside="matmul"),), 16.75),  # 5 s beside, then 3 s alone
+        ((Inner(TP, 0.0, beside="matmul"),), 10),
+    ],
+)
+def test_an_exchange_that_needs_the_device_slows_what_it_runs_beside(
+    inner: tuple[Inner, ...], expected: float
+) -> None:
+    assert seconds(*inner, compute_share=0.75) == pytest.approx(expected)
 
 
 def test_the_weakest_basis_is_kept() -> None:
