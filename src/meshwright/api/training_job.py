@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,7 +100,6 @@ def job_of(
     kept: dict[str, Any] = (
         {} if checkpoints is None else {"checkpoints": checkpoints.config(resumed.path, plan)}
     )
-    measures_memory = measures_memory and not is_launched
     job = Job.of(
         program, iterations, training=told, dtype=plan.dtype, measures_memory=measures_memory, **kept
     )
@@ -110,6 +110,25 @@ def job_of(
             next="train a plan for `this computer`",
         )
     return job
+
+
+def prepare(job: Any, said: Callable[[str], None]) -> None:
+    """Read, check and tokenise the data before any process starts, and tell how far that is.
+
+    Raises SpecError, ExecutionError where the data are none, too little, or not those of the checkpoint.
+    """
+    from meshwright.executor.data_source import STANDARD_LIBRARY
+    from meshwright.executor.training import RANDOM
+
+    training = job.training.prepared(
+        progress=lambda share: said(
+            f"making tokens of {job.training.data}, {share:.0%} (once: they are kept)"
+        )
+    )
+    if job.training.data not in (RANDOM, STANDARD_LIBRARY):
+        training.source.check_bytes(training.sequence_length)
+    if job.checkpoints is not None:
+        job.checkpoints.check_data(training, job.training.data, warns=False)
 
 
 def _source_fields(source: Source) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from meshwright.executor.handler import ValueName
 from meshwright.executor.job import Job
+from meshwright.executor.memory_file import read_curves
 from meshwright.executor.piece import assembled
 from meshwright.executor.rank_times import joined_times
 from meshwright.ir.matching import match
@@ -169,10 +170,5 @@ def exchange_starts(program: Program, posted: Times, start: Times) -> Times:
 
 
 def _memory(job: Job, folder: Path) -> tuple[MemoryCurve, ...]:
-    curves = []
-    for rank in range(job.num_ranks):
-        with np.load(folder / f"memory-{rank}.npz", allow_pickle=False) as file:
-            curve = file["curve"]
-        if len(curve):
-            curves.append(MemoryCurve(rank, "device", curve[:, 0].copy(), curve[:, 1].copy()))
-    return tuple(curves)
+    ranks = range(job.num_ranks)
+    return tuple(curve for rank in ranks for curve in read_curves(folder / f"memory-{rank}.npz", rank))
