@@ -51,6 +51,11 @@ def test_a_step_says_where_it_is_in_the_whole_training() -> None:
     assert "held_out_loss" not in row and "num_undone" not in row
 
 
+def test_the_first_step_holds_the_start_and_says_nothing_of_the_time_left() -> None:
+    meter = Meter(LearningRate(1.0), 0.25, 1.0, None, num_steps=5)
+    assert seen_by(meter, [iteration(0, seconds=9.0)])[0].left_s == 4 * 0.25
+
+
 def test_the_clock_is_an_end_too_and_evaluations_count() -> None:
     meter = Meter(LearningRate(1.0), 0.1, 1.0, None, num_steps=1000, duration_s=3.0)
     last = seen_by(meter, [iteration(0), iteration(1, held_out_loss=4.0, paused_s=0.75)])[-1]

@@ -29,6 +29,20 @@ def test_warm_up_and_end_follow_the_number_of_steps() -> None:
     assert Recipe(1.0, warmup=3).rates(1000).num_warmup == 3
 
 
+def test_counted_in_tokens_the_rate_goes_on_where_it_was_whatever_the_batch() -> None:
+    """Ten steps of 8 sequences, then on with batches of 2: the rates of tokens, not of steps."""
+    length, per_step, small = Length(tokens=8 * 16 * 20), 8 * 16, PLAN.changed(workload=Workload(2, 16))
+    whole = Recipe(1.0, warmup=0).rates(length.num_steps(PLAN))
+    done, lead = 10 * per_step, length.lead(small, 10, 10 * per_step)
+    num_steps = length.num_steps(small, 10, done)
+    assert num_steps == 10 + 40 and lead == 30
+    rates = Recipe(1.0, warmup=0).rates(num_steps, lead)
+    assert rates.at(10) == pytest.approx(whole.at(10), abs=0.05)  # half of the way, but for the first step
+    assert rates.at(num_steps - 1) == pytest.approx(whole.at(19))
+    assert length.lead(PLAN, 10, done) == 0.0 and length.lead(small) == 0.0
+    assert Length(iterations=50).lead(small, 10, done) == 0.0
+
+
 def test_a_norm_to_clip_at_is_a_pass_of_the_plan() -> None:
     assert clip_norm(PLAN) is None and Recipe().clipped(PLAN) is PLAN
     assert clip_norm(Recipe(clip=0.5).clipped(PLAN)) == 0.5

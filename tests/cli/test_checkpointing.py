@@ -116,6 +116,7 @@ def test_convert_writes_one_file_of_our_names(run: Runner, folder: Path, tmp_pat
         (("convert", "{runs}", "--to", "{tmp}/hf", "--format", "hugging_fase"), "hugging_face"),
         (("convert", "{runs}", "--to", "{tmp}/hf", "--dtype", "float31"), "float32"),
         (("convert", "{runs}", "--to", "{tmp}/hf", "--tokenizer", "{tmp}/no"), "is no folder"),
+        (("convert", "{runs}", "--to", "{tmp}/hf", "--tokenizer", "{tmp}"), "has no tokenizer"),
     ],
 )
 def test_mistakes_are_told(

@@ -20,7 +20,11 @@ CLAIM = {
     "tolerance": 0.1,
     "passed": True,
     "how": "simulated",
+    "not_run": None,
 }
+ABSENT = {
+    "our_value": None, "ratio": None, "passed": False, "how": "trained; not run: no graph", "not_run": "no graph",
+}  # fmt: skip
 
 
 def test_systems_json_keeps_its_contract(run: Runner) -> None:
@@ -68,14 +72,29 @@ def test_data_that_is_missing_is_said_once_and_a_folder_is_passed_on(
     run: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def recomputed(name: str, progress: Any = None, data: Any = None) -> dict[str, Any]:
-        absent = {"our_value": None, "ratio": None, "passed": False, "how": "trained; not run: no graph"}
-        return {"name": name, "claims": [CLAIM if data else {**CLAIM, **absent}] * 2, "wall_s": 1.0}
+        return {"name": name, "claims": [CLAIM if data else {**CLAIM, **ABSENT}] * 2, "wall_s": 1.0}
 
     monkeypatch.setattr(meshwright.evidence, "reproduce", recomputed)
     without = run("reproduce", "gnn_pipe")
-    assert without.code == 3 and without.stderr.count("not run: no graph") == 1
+    assert without.code == 3 and without.stdout.count("2 of 2 not run: no graph") == 1
     given = run("reproduce", "gnn_pipe", "--data", str(tmp_path))
-    assert given.code == 0 and "not run" not in given.stderr
+    assert given.code == 0 and "not run" not in given.stdout
+
+
+@pytest.mark.parametrize(
+    ("others", "code", "said"),
+    [((CLAIM,), 0, "yes"), (({**CLAIM, "passed": False},), 3, "no"), ((), 3, "")],
+)
+def test_a_claim_that_was_not_run_neither_holds_nor_fails(
+    run: Runner, monkeypatch: pytest.MonkeyPatch, others: tuple[dict[str, Any], ...], code: int, said: str
+) -> None:
+    claims = [{**CLAIM, **ABSENT}, *others]
+    monkeypatch.setattr(
+        meshwright.evidence, "reproduce", lambda name, **_: {"name": name, "claims": claims, "wall_s": 1.0}
+    )
+    ran = run("reproduce", "gpipe")
+    rows = [line.split("10 %")[1].strip() for line in ran.stdout.splitlines() if "10 %" in line]
+    assert ran.code == code and rows == ["not run", *([said] if said else [])]
 
 
 def test_data_for_a_system_that_reads_none_is_a_mistake(run: Runner, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from meshwright.cli.plan_view import tight_lines
 from meshwright.specs import Cluster, Plan
-from tests.cli.running import Runner
+from tests.cli.running import Runner, rough_profile
 
 SMALL = ("plan", "gpt2", "4xH100", "--global-batch", 16, "--seq", 1024)
 
@@ -48,6 +48,20 @@ def test_json_has_the_promised_fields_best_first(run: Runner) -> None:
     assert ran.data["search_s"] > 0 and 0 <= ran.data["optimality_gap"] < 1 and ran.data["is_complete"]
     assert ran.data["assumptions"] == list(ran.data["overridden_by"])
     assert all(each["worst_memory_bytes"] > each["peak_memory_bytes"] for each in ran.data["plans"])
+
+
+def test_rates_of_this_computer_are_assumed_until_it_was_calibrated(run: Runner, cache: Path) -> None:
+    """Then the page says on which profile its times rest."""
+    model = cache.parent / "model.json"
+    model.write_text(
+        '{"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 16, "vocab_size": 64}'
+    )
+    asked = ("plan", model, "this computer", "--global-batch", 4, "--seq", 16)
+    before = " ".join(run(*asked).stdout.split())
+    assert "assumed until `meshwright calibrate`" in before
+    rough_profile().save(cache / "meshwright" / "profile.json")
+    after = " ".join(run(*asked).stdout.split())
+    assert "times rest on the profile" in after and "assumed until" not in after
 
 
 def test_every_assumption_is_told_with_what_overrides_it(run: Runner) -> None:

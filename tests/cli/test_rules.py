@@ -13,6 +13,7 @@ import typer.main
 from meshwright import __version__, api
 from meshwright.cli.app import app
 from meshwright.cli.command import SHARED
+from meshwright.cli.output import Output, Result
 from tests.cli.running import Runner, start
 
 COMMANDS = [
@@ -96,7 +97,11 @@ def test_the_result_is_on_stdout_and_files_say_the_same(
 
 @pytest.mark.parametrize(
     ("path", "words"),
-    [(("-o", "none/out.json"), "no folder none"), (("--report", "out.pdf"), "is no page")],
+    [
+        (("-o", "none/out.json"), "no folder none"),
+        (("-o", "out.xyz"), "no form"),
+        (("--report", "out.pdf"), "is no page"),
+    ],
 )
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(
     run: Runner, path: tuple[str, str], words: str, monkeypatch: pytest.MonkeyPatch
@@ -104,6 +109,79 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(
     monkeypatch.setattr(api, "simulate", lambda *given, **choices: pytest.fail("it ran"))
     ran = run(*SIMULATE, *path)
     assert ran.code == 2 and words in ran.stderr and ran.stdout == ""
+
+
+def test_no_command_begins_for_a_form_that_it_does_not_write(
+    run: Runner, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Output, "deliver", lambda out, result: pytest.fail("it ran"))
+    ran = run(*arguments, "-o", "out.xyz")
+    assert ran.code == 2 and "out.xyz says no form" in ran.stderr and ".json" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "work"),
+    [
+        (("simulate", "--schedule", "all", "-o", "out.npz"), "api.schedule_comparison.compare_schedules"),
+        ((*SIMULATE, "-o", "out.csv"), "api.simulate"),
+        (("compare", "{plan}", "{trace}", "-o", "out.svg"), "api.compare_log"),
+        (("plan", "gpt2", "2xH100", "--global-batch", 8, "--seq", 64, "-o", "out.sh"), "api.plan"),
+        (("plan", "2xH100", "--like", "{plan}", "-o", "out.sh"), "api.plan"),
+        (
+            ("plan", "2xH100", "--like", "a.sh", "--from", "megatron", "--to", "plan", "-o", "out.sh"),
+            "api.plan",
+        ),
+        (("plan", "2xH100", "--like", "a.sh", "--from", "megatron", "-o", "out.npz"), "api.plan"),
+    ],
+)
+def test_a_form_of_the_same_command_with_other_options_is_refused_before_the_work(
+    run: Runner, arguments: tuple[object, ...], work: str, plan_file: Path, trace_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(f"meshwright.{work}", lambda *given, **choices: pytest.fail("it ran"))
+    ran = run(*(str(word).format(plan=plan_file, trace=trace_file) for word in arguments))
+    assert ran.code == 2 and "says no form" in ran.stderr, ran.stderr
+
+
+def test_a_result_has_no_form_that_its_command_was_not_registered_with(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meshwright.cli.simulating.trace_result", lambda *_: Result({}, forms={".odd": str}))
+    ran = run(*SIMULATE)
+    assert ran.code == 1 and "{'.odd'}" in ran.stderr
+
+
+def test_what_was_interrupted_before_there_was_a_file_ends_as_interrupted(
+    run: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(
+        "meshwright.cli.simulating.trace_result", lambda *_: Result({"steps": 0}, ["none"], exit_code=130)
+    )
+    ran = run(*SIMULATE, "-o", tmp_path / "out.npz")
+    assert ran.code == 130 and ran.stdout == "none\n" and "is not written" in ran.stderr
+    assert not (tmp_path / "out.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (("check", "--schedule", "1f1b", "--schedule", "gpipe"), "--schedule"),
+        (("simulate", "--schedule", "1f1b", "-p", 2, "--stages=4"), "--stages"),
+        ((*SIMULATE, "--seed", 1, "--seed", 2), "--seed"),
+        (("checkpoint", "convert", "a", "--to", "x", "--to", "y"), "--to"),
+    ],
+)
+def test_an_option_of_one_value_is_not_taken_twice(
+    run: Runner, arguments: tuple[object, ...], option: str
+) -> None:
+    ran = run(*arguments)
+    assert ran.code == 2 and ran.stdout == ""
+    assert option in ran.stderr and "given 2 times" in ran.stderr
+
+
+def test_flags_and_options_of_several_values_may_be_repeated(run: Runner) -> None:
+    ran = run("simulate", "--schedule", "1f1b", "--schedule", "gpipe", "--json", "--json", "-q")
+    assert ran.code == 0 and len(ran.data["schedules"]) == 2
 
 
 def test_text_can_be_written(run: Runner, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_the_frontier_is_what_no_other_beats() -> None:
 
 
 def test_what_needs_more_than_the_cap_is_marked_and_stands_last(run: Runner) -> None:
-    arguments = ("simulate", "--schedule", "all", *COUNTS, "--memory-cap", 3)
+    arguments = ("simulate", "--schedule", "all", "-p", 4, "-m", 4, "--memory-cap", 3)
     data = run(*arguments, "--json").data
     for row in data["schedules"]:
         assert row["fits_cap"] == (row["peak"] <= 3)
@@ -70,13 +70,13 @@ def test_search_goes_through_several_caps() -> None:
 
 
 def test_stage_times_price_every_schedule(run: Runner, times_file: Path) -> None:
-    data = run("simulate", "--schedule", "all", "-m", 12, "--stage-times", times_file, "--json").data
+    data = run("simulate", "--schedule", "all", "-m", 8, "--stage-times", times_file, "--json").data
     rows = {row["schedule"]: row for row in data["schedules"]}
     assert rows["1f1b"]["stages"] == 4
-    single = run("simulate", "--schedule", "1f1b", "-m", 12, "--stage-times", times_file, "--json").data
+    single = run("simulate", "--schedule", "1f1b", "-m", 8, "--stage-times", times_file, "--json").data
     assert single["span"] == pytest.approx(rows["1f1b"]["span"])
     # the slowest device is busy all the time behind what must come before it
-    assert single["span"] > 12 * 3.5
+    assert single["span"] > 8 * 3.5
     assert rows["search (cap 4)"]["span"] <= rows["zb_h1"]["span"]
 
 

@@ -61,7 +61,7 @@ def test_train_reads_a_file_of_text(
     text = tmp_path / "text.txt"
     text.write_text("to be or not to be, " * 200)
     ran = run("train", plan_file, "--data", text, "--iterations", 30, "--learning-rate", 0.01)
-    assert ran.code == 0 and "trained 30 steps" in ran.stdout
+    assert ran.code == 0 and "trained 30 steps" in ran.stdout and "nothing is kept of it" in ran.stdout
     again = run("train", plan_file, "--data", text, "--iterations", 30, "--learning-rate", 0.01, "--json")
     assert again.data["losses"][-1] < 0.9 * again.data["losses"][0]
 
@@ -88,6 +88,49 @@ def test_ctrl_c_ends_a_training_with_what_was_reached(
     ran = run("train", plan_file, "--seconds", 60, "--json")
     assert ran.code == 130 and ran.data["interrupted"]
     assert 2 <= ran.data["num_iterations"] == len(ran.data["losses"])
+
+
+def test_a_terminated_training_is_saved_like_an_interrupted_one(
+    run: Runner,
+    plan_file: Path,
+    profile: None,
+    shared_pool: Pool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    def terminate(self: Any, iteration: Any) -> None:
+        if iteration.number == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(progress.TrainingLine, "__call__", terminate)
+    before = signal.getsignal(signal.SIGTERM)
+    ran = run("train", plan_file, "--seconds", 60, "--checkpoints", tmp_path / "runs")
+    assert ran.code == 130 and "saved in" in ran.stdout
+    assert "stopping at the end of a step, then saving" in ran.stderr
+    assert len(list((tmp_path / "runs").glob("step-*"))) == 1
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_data_are_refused_before_any_process_starts(
+    run: Runner, plan_file: Path, profile: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def started(self: Pool) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(Pool, "start", started)
+    binary, short = tmp_path / "binary", tmp_path / "short"
+    for folder, content in ((binary, b"\0\1"), (short, b"hi")):
+        folder.mkdir()
+        for name in ("a.txt", "b.txt"):
+            (folder / name).write_bytes(content)
+    for folder, said in (
+        (tmp_path / "none", "there is no folder"),
+        (binary, "0 files to train on"),
+        (short, "do not fit"),
+    ):
+        ran = run("train", plan_file, "--data", folder, "--iterations", 1)
+        assert ran.code in (1, 2) and said in " ".join(ran.stderr.split()), ran.stderr
+        assert "rank" not in ran.stderr
 
 
 def test_train_refuses_what_does_not_fit(run: Runner, tmp_path: Path, profile: None) -> None:
@@ -189,9 +232,10 @@ def test_a_real_ctrl_c_leaves_no_process(tmp_path: Path, plan_file: Path) -> Non
     process = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
     )  # fmt: skip
     assert process.stderr is not None
-    assert "step" in process.stderr.readline()
+    assert any(line.startswith("step ") for line in iter(process.stderr.readline, ""))
     workers = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
     process.send_signal(signal.SIGINT)
     stdout, _ = process.communicate(timeout=30)

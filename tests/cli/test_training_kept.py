@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 
 from meshwright.cli.progress import duration_text
 from meshwright.executor.pool import Pool
+from meshwright.specs import Cluster, ModelSpec, Plan, Workload
 from tests.cli.running import Runner, small_plan
+from tests.executor.token_data import write_tokenizer
 
 
 @pytest.fixture
@@ -70,7 +73,7 @@ def test_a_training_goes_on_under_another_plan(
     assert done.code == 2 and "has done 10 steps" in done.stderr
 
 
-def test_other_data_are_told_and_a_damaged_checkpoint_is_refused(
+def test_other_data_and_a_damaged_checkpoint_are_refused(
     run: Runner, plan_file: Path, profile: None, shared_pool: Pool, tmp_path: Path, text: Path
 ) -> None:
     runs, other = tmp_path / "runs", tmp_path / "other"
@@ -82,17 +85,59 @@ def test_other_data_are_told_and_a_damaged_checkpoint_is_refused(
     kept = ("--checkpoints", runs, "--resume")
     same = run("train", plan_file, "--data", text, "--iterations", 2, *kept)
     assert same.code == 0 and "other data" not in same.stderr
-    told = run("train", plan_file, "--data", other, "--iterations", 3, *kept)
-    assert told.code == 0 and "trained on other data" in " ".join(told.stderr.split())
+    others = run("train", plan_file, "--data", other, "--iterations", 3, *kept)
+    assert others.code == 2 and "step-2 was trained on other text than" in " ".join(others.stderr.split())
+    told = run("train", plan_file, "--data", other, "--iterations", 3, *kept, "--other-data")
+    assert told.code == 0 and "goes on with other data" in " ".join(told.stderr.split())
     file = runs / "step-3" / "tensors-0.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    refused = run("train", plan_file, "--data", other, "--iterations", 4, *kept)
+    refused = run("train", plan_file, "--data", other, "--iterations", 4, *kept, "--other-data")
     assert refused.code == 2 and "tensors-0.safetensors was changed" in refused.stderr
     (runs / "step-3").rename(tmp_path / "step-3")
     earlier = run("train", plan_file, "--data", text, "--iterations", 3, *kept, "--json")
     assert earlier.code == 0 and earlier.data["first_step"] == 2
+
+
+def test_text_that_was_copied_is_the_same_and_another_length_is_told(
+    run: Runner, plan_file: Path, profile: None, shared_pool: Pool, tmp_path: Path
+) -> None:
+    """Tokens are made anew of files with other times, and are the same ones."""
+    runs, copy, shorter = tmp_path / "runs", tmp_path / "copy.jsonl", tmp_path / "shorter.toml"
+    text = "".join(f'{{"text": "line {number} of all"}}\n' for number in range(200))
+    (tmp_path / "lines.jsonl").write_text(text)
+    copy.write_text(text)
+    os.utime(copy, (1e9, 1e9))
+    begun = run(
+        "train", plan_file, "--data", tmp_path / "lines.jsonl", "--iterations", 1, "--checkpoints", runs
+    )
+    assert begun.code == 0, begun.stderr
+    kept = ("--checkpoints", runs, "--resume")
+    same = run("train", plan_file, "--data", copy, "--iterations", 2, *kept)
+    assert same.code == 0 and "other" not in same.stderr
+    plan = small_plan()
+    plan.changed(workload=Workload(8, 8)).save(shorter)
+    told = run("train", shorter, "--data", copy, "--iterations", 3, *kept)
+    assert told.code == 0 and "sequences of 16 tokens, this plan's have 8" in " ".join(told.stderr.split())
+
+
+def test_a_tokenizer_is_that_of_the_weights_and_bytes_for_more_words_are_told(
+    run: Runner, profile: None, shared_pool: Pool, tmp_path: Path, text: Path
+) -> None:
+    model = ModelSpec.decoder(2, 32, 2, max_sequence_length=16, vocabulary_size=300)
+    plan, runs, folder = tmp_path / "words.toml", tmp_path / "runs", tmp_path / "model"
+    Plan.of(model, Cluster.detect(2), Workload(8, 16), dp=2).save(plan)
+    common = ("train", plan, "--data", text, "--iterations", 1)
+    told = run(*common, "--checkpoints", runs)
+    assert told.code == 0 and "256 of the model's 300 tokens" in " ".join(told.stderr.split())
+    write_tokenizer(tmp_path / "tokens")
+    assert run("checkpoint", "convert", runs, "--to", folder, "--tokenizer", tmp_path / "tokens").code == 0
+    # the folder's own tokenizer, unless another one is named
+    from_it = run(*common, "--from", folder, "--json")
+    assert from_it.code == 0 and "are used" not in from_it.stderr, from_it.stderr
+    named = run(*common, "--from", folder, "--tokenizer", tmp_path / "tokens", "--json")
+    assert named.data["losses"] == from_it.data["losses"]
 
 
 def test_tokens_are_the_length_and_the_line_says_what_is_left(
@@ -131,7 +176,8 @@ def test_tensorboard_that_is_missing_is_named(
         (("--keep", 2), "--checkpoints FOLDER"),
         (("--betas", "0.9"), "two numbers"),
         (("--betas", "0.9,1"), "below 1"),
-        (("--tokens", 0), "1 iteration"),
+        (("--tokens", 0), "1 or more"),
+        (("--tokens", "inf"), "1 or more"),
         (("--evaluate-every", -1), "every 0 steps"),
         (("--final-lr", 2), "from 0 to 1"),
         (("--warmup", -2), "warm-up from 0"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from random import Random
 
 import numpy as np
@@ -37,6 +38,7 @@ NAMES = sorted(
 )
 
 
+@cache  # programs do not change; five tests look at each
 def lowered(name: str, passes: str, p: int, m: int, dp: int = 1) -> Program:
     """The whole program of a training iteration; skips the test where the schedule does not run on so many devices."""
     if not registered()[name].takes_devices(p):

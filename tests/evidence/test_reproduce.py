@@ -13,6 +13,7 @@ from meshwright.evidence.claim import Claim
 from meshwright.evidence.reproduce import reads_data, recompute
 from meshwright.evidence.system_card import system
 from meshwright.specs import ExecutionError, SpecError
+from meshwright.specs.error import MissingDataError
 
 REPRODUCE = importlib.import_module(
     "meshwright.evidence.reproduce"
@@ -47,7 +48,7 @@ def test_without_torch_a_measured_claim_has_no_value(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(REPRODUCE.importlib, "import_module", missing)
     result = recompute(replace(CLAIM, by="studies.gpipe:memory_ratio"), MODULE)
-    assert result.our_value is None and not result.passed and "torch" in result.how
+    assert result.our_value is None and not result.passed and "torch" in result.not_run
 
 
 def test_a_run_that_fails_is_a_claim_that_did_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,6 +58,17 @@ def test_a_run_that_fails_is_a_claim_that_did_not_pass(monkeypatch: pytest.Monke
     monkeypatch.setattr("meshwright.systems.pipeline.gpipe.bubble_share", fail)
     result = recompute(CLAIM, MODULE)
     assert not result.passed and "rank 1 died" in result.how
+    assert not result.not_run and result.to_dict()["not_run"] is None
+
+
+def test_a_claim_whose_data_is_not_here_was_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(**_: int) -> float:
+        raise MissingDataError("no graph")
+
+    monkeypatch.setattr("meshwright.systems.pipeline.gpipe.bubble_share", absent)
+    result = recompute(CLAIM, MODULE)
+    assert result.our_value is None and not result.passed and result.not_run == "no graph"
+    assert result.how == "how; not run: no graph"
 
 
 def test_a_folder_of_data_is_told_to_the_functions_that_read_one(

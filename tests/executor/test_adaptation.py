@@ -22,17 +22,15 @@ from meshwright.executor.models.decoder import build_model
 from meshwright.executor.models.hugging_face import HuggingFaceSource, load_hugging_face, save_hugging_face
 from meshwright.executor.models.initialisation import RandomValues
 from meshwright.executor.models.merged_parameters import MergedParameters
-from meshwright.executor.models.plain_decoder import PlainDecoder
-from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.pool import Pool
 from meshwright.executor.training import RANDOM, RandomTokens, Training
 from meshwright.ir.metrics import peak_bytes
 from meshwright.lowering.lower import lower
 from meshwright.schedules import registered
 from meshwright.specs import Cluster, Plan, Workload
-from meshwright.specs.adaptation import lora_scale, trains
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.model import ModelSpec
+from tests.adapted_case import adapted_reference, gradient_difference
 from tests.training_case import (
     ADAMW,
     SEQUENCE,
@@ -40,7 +38,6 @@ from tests.training_case import (
     Case,
     largest_difference,
     program_of,
-    torch_optimizer,
     training_of,
 )
 
@@ -58,56 +55,6 @@ UPPER = replace(MODEL, trained=("layers.3.*", "final_norm.*", "head.*"))
 TIED = replace(MODEL, has_tied_embeddings=True, trained=("layers.2.*", "embedding.*"))
 
 
-class _Plain(torch.nn.Module):
-    """The whole model in plain torch; the additions are made whole matrices for every forward."""
-
-    def __init__(self, model: ModelSpec) -> None:
-        super().__init__()
-        first = build_model(model, torch.float64)
-        values = {name: p.detach().clone() for name, p in first.global_parameters().items()}
-        self.model, self.given = model, {name: x for name, x in values.items() if not trains(model, name)}
-        chosen = {n.replace(".", "/"): torch.nn.Parameter(x) for n, x in values.items() if trains(model, n)}
-        self.chosen = torch.nn.ParameterDict(chosen)
-        torch.set_default_dtype(torch.float64)
-        try:
-            self.plain = [PlainDecoder(model.base)]  # in a list: its own parameters are not this module's
-        finally:
-            torch.set_default_dtype(torch.float32)
-
-    def named(self) -> dict[str, torch.nn.Parameter]:
-        """What trains, by the executor's names."""
-        return {name.replace("/", "."): p for name, p in self.chosen.items()}
-
-    def forward(self, tokens_BS: Tensor) -> Tensor:
-        """Logits."""
-        trained = self.named()
-        values = {**self.given, **trained}
-        for name in [n for n in trained if ".lora_a." in n]:
-            a, b = trained[name], trained[name.replace("lora_a", "lora_b")]
-            whole = name.replace(".lora_a", "")
-            values[whole] = values[whole] + lora_scale(self.model) * b @ a
-        used = {n: x for n, x in values.items() if ".lora_" not in n}
-        found: Tensor = torch.func.functional_call(self.plain[0], used, (tokens_BS,), tie_weights=True)
-        return found
-
-
-def _reference(
-    model: ModelSpec, config: OptimizerConfig, batch: int
-) -> tuple[list[float], list[dict[str, Tensor]], _Plain]:
-    module = _Plain(model)
-    optimizer = torch_optimizer(module, config)
-    losses, gradients = [], []
-    for step in range(ITERATIONS):
-        tokens_BS, targets_BS = RandomTokens(32).batch(0, step, range(batch), SEQUENCE)
-        optimizer.zero_grad()
-        loss = F.cross_entropy(module(tokens_BS).flatten(0, 1), targets_BS.flatten())
-        loss.backward()
-        losses.append(loss.item())
-        gradients.append({n: p.grad.clone() for n, p in module.named().items() if p.grad is not None})
-        optimizer.step()
-    return losses, gradients, module
-
-
 CASES = [
     Case("1f1b", 2, 2, model=LORA, num_replicas=2),
     Case("zb_h1", 2, 3, model=LORA, optimizer=ADAMW),
@@ -122,10 +69,10 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
 def test_training_equals_one_process(case: Case, gloo_pool: Pool) -> None:
     result = run_training(program_of(case), training_of(case), ITERATIONS, pool=gloo_pool, dtype="float64")
-    losses, gradients, module = _reference(case.model, case.optimizer, case.global_batch)
+    losses, gradients, module = adapted_reference(case.model, case.optimizer, case.global_batch, ITERATIONS)
     assert result.losses == pytest.approx(losses, rel=TOLERANCE)
     for ours, theirs in zip(result.gradients, gradients, strict=True):
-        assert _difference(ours, theirs) < TOLERANCE
+        assert gradient_difference(ours, theirs) < TOLERANCE
     tolerance = TOLERANCE if case.optimizer is SGD else ADAMW_TOLERANCE
     expected = {name: p.detach() for name, p in module.named().items()}
     assert largest_difference(result.parameters, expected) < tolerance
@@ -162,10 +109,10 @@ def test_plans_train_what_one_process_trains(number: int, gloo_pool: Pool) -> No
         layout=Layout.of(plan),
     )
     result = run_training(program, training, ITERATIONS, pool=gloo_pool, dtype="float64")
-    losses, gradients, module = _reference(model, SGD, 8)
+    losses, gradients, module = adapted_reference(model, SGD, 8, ITERATIONS)
     assert result.losses == pytest.approx(losses, rel=TOLERANCE)
     for ours, theirs in zip(result.gradients, gradients, strict=True):
-        assert _difference(ours, theirs) < TOLERANCE
+        assert gradient_difference(ours, theirs) < TOLERANCE
     assert (
         largest_difference(result.parameters, {n: p.detach() for n, p in module.named().items()}) < TOLERANCE
     )
@@ -189,14 +136,6 @@ def test_the_measured_peak_is_near_the_simulated_one(gloo_pool: Pool) -> None:
         )  # the ledger has nothing of what lives inside a compute
     for (less, _), (more, _) in zip(peaks[adapted], peaks[wide], strict=True):
         assert less < 0.5 * more
-
-
-def _difference(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
-    """Gradients that are zero (of A, before B has moved) are compared as they are."""
-    assert set(ours) == set(theirs)
-    return max(
-        float((ours[n] - theirs[n]).abs().max() / theirs[n].abs().max().clamp(min=1e-3)) for n in theirs
-    )
 
 
 def test_export_adds_the_additions(gloo_pool: Pool, tmp_path: Path) -> None:
@@ -270,7 +209,5 @@ def test_frozen_inputs_are_not_kept() -> None:
 
 
 def test_what_is_not_built_is_refused() -> None:
-    with pytest.raises(ExecutionError, match="sharded states"):
-        training_of(Case("1f1b", 2, 2, model=LORA), layout=Layout(shard_axes=("dp",)))
-    with pytest.raises(ExecutionError, match="tensor parallelism"):
-        training_of(Case("1f1b", 2, 2, model=LORA), layout=Layout(tp=2))
+    with pytest.raises(ExecutionError, match="an encoder"):
+        training_of(Case("1f1b", 2, 2, model=LORA), num_encoder_layers=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,6 +83,15 @@ def again(folder: Path) -> None:
     save(folder, 10, cut(tensors(10.0), 1))
 
 
+def prepare(folder: Path, situation: Situation) -> None:
+    """The folder in this situation: saved once beside it, then copied."""
+    kept = folder.with_name(f"kept-{situation.__name__}")
+    if not kept.exists():
+        situation(kept)
+    if kept.exists():
+        shutil.copytree(kept, folder)
+
+
 def known(step: int) -> list[dict[str, Tensor]]:
     """What a checkpoint of this step may hold."""
     return [tensors(10.0)] if step == 10 else [tensors(20.0), tensors(-20.0)]
@@ -121,7 +131,7 @@ def test_a_crash_anywhere_leaves_a_whole_checkpoint(situation: Situation, tmp_pa
     assert count >= NUM_OPERATIONS
     for number in range(1, count + 1):
         folder = tmp_path / str(number)
-        situation(folder)
+        prepare(folder, situation)
         disk = Disk(number, Crash())
         with watching(disk), pytest.raises((Crash, ExecutionError)):
             save(folder, 20, cut(tensors(20.0), 3), keep=1)
@@ -133,7 +143,7 @@ def test_a_crash_anywhere_leaves_a_whole_checkpoint(situation: Situation, tmp_pa
 def test_a_crash_while_order_is_made_does_no_harm(tmp_path: Path) -> None:
     for number in range(1, len(operations(tmp_path / "whole", again)) + 1):
         folder = tmp_path / str(number)
-        again(folder)
+        prepare(folder, again)
         with watching(Disk(number, Crash())), pytest.raises((Crash, ExecutionError)):
             save(folder, 20, cut(tensors(20.0), 3), keep=1)
         for crash in range(1, 6):  # the first operations of `recover`, one crash after the other
@@ -151,7 +161,7 @@ def test_one_failure_anywhere_is_told_and_does_no_harm(situation: Situation, tmp
     num_told = 0
     for number in range(1, len(done) + 1):
         folder = tmp_path / str(number)
-        situation(folder)
+        prepare(folder, situation)
         error = OSError(errno.EIO, "the disk is broken")
         with watching(Disk(number, error, once=True)):
             try:
@@ -171,7 +181,7 @@ def test_a_full_disk_leaves_the_one_before_and_says_how_much_is_missing(tmp_path
     count = sum(line.startswith("write") for line in operations(tmp_path / "whole", situation))
     for number in range(1, count + 1):
         folder = tmp_path / str(number)
-        situation(folder)
+        prepare(folder, situation)
         full = Disk(number, OSError(errno.ENOSPC, "No space left on device"), only="write")
         with watching(full), pytest.raises(ExecutionError, match=r"it needs .* \(\d+ bytes\), .* are free"):
             save(folder, 20, cut(tensors(20.0), 3), keep=1)

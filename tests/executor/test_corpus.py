@@ -109,6 +109,17 @@ def test_errors_name_what_is_missing(tmp_path: Path) -> None:
         short.batch(0, 0, [0], 10)
 
 
+def test_binary_files_are_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for name in "ab":
+        (folder / f"{name}.txt").write_text(f"text of {name}")
+    before = Corpus.folder(folder).digest
+    assert not caplog.records
+    (folder / "program.txt").write_bytes(b"\x7fELF\0")
+    assert Corpus.folder(folder).digest == before and "1 files" in caplog.text
+
+
 def test_unreadable_files_are_left_out_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

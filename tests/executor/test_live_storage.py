@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import threading
 
 import pytest
 import torch
 from torch import nn
 
-from meshwright.executor.live_storage import LiveStorage, measure_memory
+from meshwright.executor.live_storage import LiveStorage, born_on_host, measure_memory
 
 KIB = 1024
 
@@ -73,6 +75,38 @@ def test_what_outlives_the_context_is_no_longer_counted() -> None:
         kept = _block(2)
     del kept
     assert live.current_bytes == 2 * KIB
+
+
+def test_what_is_of_the_host_counts_there_wherever_it_is() -> None:
+    moment, kept = _block(4), _block(4)
+    with LiveStorage() as live:
+        live.include([moment])
+        live.include([kept], is_on_host=True)
+        with born_on_host():
+            other = _block(2)
+            kept.copy_(moment)  # what lives already stays where it is
+        again = other.clone()
+        assert (live.device.current_bytes, live.host.current_bytes) == (6 * KIB, 6 * KIB)
+        del other, again
+    assert (live.current_bytes, live.host.current_bytes) == (4 * KIB, 4 * KIB)
+    assert (live.peak_bytes, live.host.peak_bytes) == (6 * KIB, 6 * KIB)
+
+
+def test_operations_of_another_thread_are_counted_where_it_says_so() -> None:
+    kept: list[torch.Tensor] = []
+
+    def work(is_watched: bool) -> None:
+        with live.in_thread() if is_watched else contextlib.nullcontext():
+            kept.append(_block(3))
+
+    with LiveStorage() as live:
+        for is_watched in (False, True):
+            thread = threading.Thread(target=work, args=(is_watched,))
+            thread.start()
+            thread.join()
+        assert live.current_bytes == 3 * KIB
+        kept.clear()
+        assert live.current_bytes == 0
 
 
 def test_measure_memory_of_a_function() -> None:

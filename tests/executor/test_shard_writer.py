@@ -74,6 +74,26 @@ def test_the_same_source_and_tokenizer_are_made_once(
     )
 
 
+def test_progress_is_told_and_the_digest_is_of_the_tokens(
+    tmp_path: Path, source: TextSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_writer, "BATCH_BYTES", 40)
+    told: list[float] = []
+    one = make_shards(source, ByteTokenization(), tmp_path / "one", told.append)
+    assert told[0] == 0 and len(told) > 2 and told == sorted(told) and told[-1] <= 1
+    for file in source.files:
+        os.utime(source.root / file.name, (1e9, 1e9))
+    touched = TextSource.open(source.root)
+    assert touched.digest != source.digest
+    assert make_shards(touched, ByteTokenization(), tmp_path / "two").digest == one.digest
+    (source.root / source.files[0].name).write_text("something else")
+    assert (
+        make_shards(TextSource.open(source.root), ByteTokenization(), tmp_path / "three").digest != one.digest
+    )
+    others = FileTokenization(write_tokenizer(tmp_path / "small"))
+    assert make_shards(TextSource.open(source.root), others, tmp_path / "four").digest != one.digest
+
+
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path, source: TextSource) -> None:
     make_shards(source, ByteTokenization(), tmp_path / "shards")
     (source.root / "000.txt").write_text("changed")

@@ -87,6 +87,19 @@ def test_a_plan_trains_what_one_process_trains(
     assert largest_difference(result.parameters, wanted.parameters) < 1e-10
 
 
+@pytest.mark.parametrize("model", [MODEL, TIED], ids=["own", "tied"])
+@pytest.mark.parametrize("vocabulary", SPLIT)
+def test_contributions_kept_apart_have_those_of_the_tables(
+    gloo_pool: Pool, vocabulary: str, model: ModelSpec
+) -> None:
+    """A microbatch adds to a stage's groups several times: its blocks, its rows of the head, its rows of the embedding."""
+    plan = plan_of(vocabulary, model, pp=2, dp=2, passes=(PassOption("canonical_reduction", {}),))
+    result = run_training(program_of(plan), training_of(plan, SGD), 2, pool=gloo_pool, dtype="float64")
+    wanted = reference(model, SGD, BATCH, 2)
+    assert largest_difference(result.gradients[0], wanted.gradients[0]) < 1e-10
+    assert largest_difference(result.parameters, wanted.parameters) < 1e-10
+
+
 def test_adamw_steps_the_rows_and_leaves_the_padding(gloo_pool: Pool) -> None:
     plan = plan_of("one_barrier", pp=4)
     result = run_training(program_of(plan), training_of(plan, ADAMW), 3, pool=gloo_pool, dtype="float64")

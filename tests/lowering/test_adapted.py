@@ -13,6 +13,7 @@ from meshwright.lowering.lower import lower
 from meshwright.lowering.value_size import (
     gradient_bytes,
     num_local_parameters,
+    num_partial_parameters,
     num_trained_parameters,
     optimizer_bytes,
     parameter_bytes,
@@ -72,8 +73,79 @@ def test_additions_by_hand() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_programs_are_whole(name: str) -> None:
-    for choices in ({"pp": 3, "dp": 2}, {"pp": 2, "dp": 2, "split_backward": True, "recompute": "full"}):
+    for choices in (
+        {"pp": 3, "dp": 2},
+        {"pp": 2, "dp": 2, "split_backward": True, "recompute": "full"},
+        {"pp": 2, "dp": 2, "sharding": "zero1"},
+        {"pp": 2, "dp": 2, "tp": 2, "sharding": "zero2", "sequence_parallel": True},
+        {"pp": 2, "dp": 2, "sharding": "zero3"},
+    ):
         verify(_program(_plan(MODELS[name], **choices)))
+
+
+def test_shards_have_the_format_of_what_they_hold() -> None:
+    mixed = {"dtype": "bfloat16", "reduction_dtype": "float32", "master_dtype": "float32"}
+    plan = _plan(LORA, dp=2, sharding="zero3", **mixed)
+    layers, trained, frozen = plan.stages()[0], LORA.num_trained_parameters, MODEL.num_parameters
+    assert parameter_bytes(plan, layers) == (4 * trained + 2 * frozen) / 2
+    assert gradient_bytes(plan, layers) == 4 * trained / 2
+    assert optimizer_bytes(plan, layers) == 8 * trained / 2  # the shard is the master copy
+    sizes = {each.kind: sum(each.by_index) for each in _program(plan).tables.value_bytes}
+    assert sizes["parameter"] == (4 * trained + 2 * frozen) / 2
+    assert sizes["gathered_parameter"] == 2 * (trained + frozen)
+    assert sizes["weight_gradient"] == 4 * trained / 2
+
+
+def test_a_stage_that_is_frozen_is_gathered_and_not_reduced() -> None:
+    program = _program(_plan(UPPER, pp=3, dp=2, sharding="zero3"))
+    names = [program.tables.effects[e].name for e in program.columns.effect]
+    stages = {
+        name: {int(program.columns.stage[i]) for i, each in enumerate(names) if each == name}
+        for name in ("UNSHARD", "REDUCE_GRAD")
+    }
+    assert stages == {"UNSHARD": {0, 1, 2}, "REDUCE_GRAD": {2}}
+
+
+@pytest.mark.parametrize("sharding", ["zero1", "zero2"])
+def test_behind_a_step_what_was_stepped_is_gathered(sharding: str) -> None:
+    tables = _program(_plan(LORA, dp=2, sharding=sharding)).tables
+    (gather,) = (each for each in tables.exchanges if each.algorithm == "all_gather")
+    expected = {size.name: size.expected for size in tables.sizes}
+    assert expected[gather.size] == 8 * LORA.num_trained_parameters
+    (whole,) = (
+        each for each in _program(_plan(MODEL, dp=2, sharding=sharding)).tables.exchanges
+        if each.algorithm == "all_gather"
+    )  # fmt: skip
+    assert whole.size == ""
+
+
+def test_tensor_parallelism_divides_one_factor() -> None:
+    plan = _plan(LORA, tp=2)
+    inner, layers = MODEL.intermediate_size, plan.stages()[0]
+    whole = 32 + 32 + 32 + 32  # inputs of qkv and gate_up, outputs of attention_output and down
+    divided = (64 + 32 + 2 * inner + inner) // 2
+    assert num_trained_parameters(plan, layers).dense == 6 * 4 * (whole + divided)
+    assert num_partial_parameters(plan, layers) == 6 * 4 * whole
+    norms = replace(LORA, trained=("*.attention_norm.*",))
+    assert num_partial_parameters(_plan(norms, tp=2), layers) == 6 * 4 * whole
+    assert num_partial_parameters(_plan(norms, tp=2, sequence_parallel=True), layers) == 6 * (4 * whole + 32)
+
+
+def test_work_of_additions_is_divided_along_tp() -> None:
+    layers = _plan(MODEL).stages()[0]
+
+    def added(tp: int) -> float:
+        shape, kinds = MicrobatchShape(1, 16, tp=tp), ("matmul",)
+        flops = [
+            sum(o.flops * o.count for o in stage_operators(model, layers, "F", shape) if o.kind in kinds)
+            for model in (LORA, MODEL)
+        ]
+        return flops[0] - flops[1]
+
+    shapes = [(32, 64), (32, 32), (32, 192), (96, 32)]
+    assert added(1) == 6 * 2 * 16 * 4 * sum(num_in + num_out for num_in, num_out in shapes)
+    halves = [(32, 32), (16, 32), (32, 96), (48, 32)]
+    assert added(2) == 6 * 2 * 16 * 4 * sum(num_in + num_out for num_in, num_out in halves)
 
 
 def test_what_is_frozen_is_not_reduced_nor_stepped() -> None:
@@ -117,8 +189,11 @@ def test_inputs_of_frozen_matrices_are_not_kept() -> None:
 @pytest.mark.parametrize(
     ("model", "choices", "message"),
     [
-        (UPPER, {"dp": 2, "sharding": "zero1"}, "sharding = zero1"),
-        (LORA, {"tp": 2, "dp": 1}, "tp = 2"),
+        (
+            UPPER,
+            {"pp": 2, "dp": 1, "vocabulary": "one_barrier"},
+            "first 4 blocks .* vocabulary = one_barrier",
+        ),
         (UPPER, {"pp": 2, "dp": 1, "schedule": "dualpipe"}, "2 copies of a stage"),
     ],
 )

@@ -44,6 +44,29 @@ def test_what_is_on_the_host_is_not_on_the_device() -> None:
     assert peaks[True]["device"] < peaks[False]["device"]
 
 
+def test_a_master_copy_stays_on_the_device() -> None:
+    sizes = {}
+    for passes in ((), (OFFLOAD,)):
+        plan = planned(*passes, sharding="none")
+        sizes[bool(passes)] = {
+            row.kind: sum(row.by_index) for row in lower(plan, registered()[plan.schedule]).tables.value_bytes
+        }
+    state, moved = sizes[False]["optimizer_state"], sizes[True]
+    assert moved["host_optimizer_state"] == moved["optimizer_state"] == pytest.approx(state * 2 / 3)
+    assert moved["master_copy"] == pytest.approx(state / 3)
+    program = lower(planned(OFFLOAD, sharding="none"), registered()["1f1b"])
+    moves = [work for work in program.tables.works if work.name in ("LOAD_STATE", "STORE_STATE")]
+    assert moves and all(work.bytes == 2 * 4 * work.shape[0] for work in moves)  # two moments in float32
+
+
+@pytest.mark.parametrize("sharding", ["none", "zero1"])
+def test_loads_wait_for_the_sums_that_leave_a_shard(sharding: str) -> None:
+    program = lower(planned(OFFLOAD, sharding=sharding), registered()["1f1b"])
+    names = [program.tables.effects[e].name for e in program.columns.effect]
+    awaited = {names[behind] for row, behind in program.after.tolist() if names[row] == "LOAD_STATE"}
+    assert ("REDUCE_GRAD" in awaited) == (sharding == "zero1") and awaited - {"REDUCE_GRAD"} == {"B"}
+
+
 def test_it_takes_time_on_the_link_to_the_host() -> None:
     fast, slow = (mw.simulate(planned(*passes)) for passes in ((), (OFFLOAD,)))
     assert slow.metadata["step"]["value"] > fast.metadata["step"]["value"]

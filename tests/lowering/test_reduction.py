@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +14,13 @@ from meshwright.ir.replay import replay, wire
 from meshwright.ir.table import Exchange, Kind, ParameterGroup
 from meshwright.ir.value_space import effect_of
 from meshwright.ir.verify import verify
+from meshwright.lowering.lower import lower
+from meshwright.lowering.mesh import shard_axes
 from meshwright.lowering.order import program_of_orders
 from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
 from meshwright.lowering.transfer import Transfers
 from meshwright.schedules import Compute, registered
+from meshwright.specs import Cluster, ModelSpec, Plan, Workload
 from meshwright.specs.error import ProgramError, ScheduleError
 from tests.ir.random_program import random_orders
 
@@ -73,6 +78,21 @@ def test_tied_parameters_are_reduced_between_their_stages(dp: int) -> None:
     step = next(view for view in program.instructions(0) if view.name == "STEP")
     reduced = {p.index for p in effect_of(program, step.row).reads if p.kind == "reduced_gradient"}
     assert reduced == ({"place"} if dp == 1 else {"groups"})
+
+
+@pytest.mark.parametrize(
+    ("schedule", "algorithms"),
+    [("1f1b", {(0, 2): "all_reduce.two_level", None: "reduce_scatter"}), ("zbv", {None: "reduce_scatter"})],
+)
+def test_a_tie_between_devices_is_not_scattered(schedule: str, algorithms: dict[object, str]) -> None:
+    """State is shared along dp; a table on two devices of the pipeline has copies beyond that, on one device it has not."""
+    p, stages = (3, 3) if schedule == "1f1b" else (2, 4)
+    groups = [ParameterGroup(f"g{s}", (s,), 4, ("dp",)) for s in range(stages)]
+    groups.append(ParameterGroup("tied", (0, stages - 1), 8, ("dp",)))
+    orders = registered()[schedule].orders(p, 4)
+    program = program_of_orders(orders, groups=groups, collapsed=[DP])
+    program = ReduceGradients(dict.fromkeys(range(len(groups)), "reduce_scatter"))(program)
+    assert {exchange.ends: exchange.algorithm for exchange in program.tables.exchanges} == algorithms
 
 
 def test_tied_parameters_on_one_device_are_stepped_once() -> None:
@@ -151,3 +171,32 @@ def test_a_quotient_runs_as_its_expansion(seed: int) -> None:
                     )
         quotient, expanded = verify(program, host), verify(full, host)
         np.testing.assert_allclose(np.repeat(quotient.peak_bytes, dp, axis=0), expanded.peak_bytes)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"pp": 2, "dp": 2, "sharding": "zero1"},
+        {"pp": 2, "dp": 4, "sharding": "zero2"},
+        {"pp": 2, "dp": 4, "sharding": "zero3", "sharding_degree": 2},
+        {"pp": 2, "dp": 2, "sharding": "zero1", "schedule": "dualpipe", "microbatch_size": 1},
+        {"pp": 2, "dp": 2, "sharding": "zero1", "schedule": "zbv"},
+        {"pp": 2, "dp": 2, "sharding": "none"},
+    ],
+)
+def test_what_is_priced_as_scattered_is_what_the_executor_scatters(choices: dict[str, Any]) -> None:
+    """The executor scatters where those who reduce are those who share the state (`executor.group_exchange`), else it sums
+    whole gradients."""
+    model = replace(ModelSpec.decoder(4, 32, 4, vocabulary_size=32), has_tied_embeddings=True)
+    plan = Plan.of(model, Cluster(f"{choices['pp'] * choices['dp']}xcpu"), Workload(16, 8), **choices)
+    program = lower(plan, registered()[plan.schedule])
+    shards = tuple(axis for axis in shard_axes(plan) if program.axis(axis).size > 1)
+    found = set()
+    for number in np.flatnonzero(program.columns.exchange >= 0):
+        view = program.row(int(number))
+        if view.name != "REDUCE_GRAD" or view.exchange is None:
+            continue
+        is_team = bool(shards) and view.exchange.ends is None and view.exchange.axes == shards
+        assert (view.exchange.algorithm == "reduce_scatter") == is_team, view.exchange
+        found.add(view.exchange.algorithm)
+    assert found

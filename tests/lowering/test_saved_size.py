@@ -2,12 +2,13 @@
 
 import pytest
 
-from meshwright.lowering.refine import num_pieces, piece_layers
+from meshwright.lowering.refine import as_executed, num_pieces, piece_layers
 from meshwright.lowering.saved_size import is_own_decoder, kept_bytes_per_token, local_pending_bytes_per_token
 from meshwright.planner.memory_estimate import ACTIVATIONS, estimate_memory
 from meshwright.schedules import registered
 from meshwright.specs import Cluster, saved_bytes_per_token
 from meshwright.specs.saved import pending_bytes_per_token, pending_gradient_bytes_per_token
+from meshwright.specs.saved_block import block_saved
 from tests.lowering.plans import DENSE, EXPERTS, SEQUENCE, lowered, plan
 
 OWN = {"dtype": "float32", "master_dtype": "", "reduction_dtype": ""}
@@ -56,6 +57,21 @@ def test_a_microbatch_of_a_stack_is_that_of_the_estimate(model, choices):
     in_flight = 2  # of four, on the first of two stages
     expected = dict(devices[0].holders)[ACTIVATIONS]
     assert in_flight * kept(chosen) * SEQUENCE == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("choices", [{"tp": 2}, {"tp": 2, "sequence_parallel": True}, {"dp": 2}], ids=str)
+def test_what_processes_run_is_the_decoder_whatever_the_plan_was_made_for(choices):
+    chosen = as_executed(plan(DENSE, pp=2, **choices))
+    assert is_own_decoder(chosen)
+    rows, b = chosen.tp if chosen.sequence_parallel else 1, HALF
+    divisors = {"rows": rows, "heads": chosen.tp, "keys": chosen.tp, "inner": chosen.tp}
+    block = sum(each.bytes_per_token / divisors[each.division] for each in block_saved(DENSE, chosen.dtype))
+    blocks, tokens = chosen.stages()[0].num_blocks, 8
+    assert kept(chosen) == blocks * block + tokens
+    ends = (
+        (2 * DENSE.hidden_size + 1) * b / rows + FLOAT32 * LOGITS / chosen.tp + tokens
+    )  # the loss in float32
+    assert kept(chosen, 1) == chosen.stages()[1].num_blocks * block + ends
 
 
 @pytest.mark.parametrize("sharding", ["none", "zero3"])

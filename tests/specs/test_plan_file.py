@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.specs import Cluster, ModelSpec, PassOption, Plan, PlanError, Workload, load_model
-from meshwright.specs.model import ADDED_FIELDS
+from meshwright.specs.model_digest import ADDED_FIELDS
 from meshwright.specs.software import CLASSES
 
 CLUSTER = Cluster("4xcpu")

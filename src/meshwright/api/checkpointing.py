@@ -138,7 +138,7 @@ def convert_checkpoint(
     Args:
         format: "hugging_face" (transformers loads it), or "safetensors" (one file, our own names).
         dtype: "float32", "bfloat16", ...; "": the checkpoint's.
-        tokenizer: a folder whose tokenizer is copied, too.
+        tokenizer: a folder (or its tokenizer.json) whose tokenizer is copied, too.
 
     Raises SpecError, UnknownNameError, ExecutionError.
     """
@@ -146,12 +146,21 @@ def convert_checkpoint(
         raise UnknownNameError("format", format, FORMATS)
     if dtype and dtype not in DTYPES:
         raise UnknownNameError("dtype", dtype, DTYPES)
-    if tokenizer is not None and not Path(tokenizer).is_dir():
-        raise SpecError(f"{tokenizer} is no folder", allowed="a folder with a tokenizer's files")
+    source = None if tokenizer is None else _tokenizer_folder(Path(tokenizer))
     path = checkpoint_at(folder)
     if importlib.util.find_spec("torch") is None:
         raise ExecutionError("PyTorch is not installed", next="pip install 'meshwright[torch]'")
     from meshwright.executor.checkpoint_export import export
 
-    number = export(path, Path(to), format, dtype, None if tokenizer is None else Path(tokenizer))
+    number = export(path, Path(to), format, dtype, source)
     return Conversion(path, Path(to), format, number)
+
+
+def _tokenizer_folder(given: Path) -> Path:
+    """The folder of a tokenizer, or of its tokenizer.json, which `train` takes, too. Raises SpecError."""
+    folder = given.parent if given.is_file() and given.name == "tokenizer.json" else given
+    if not folder.is_dir():
+        raise SpecError(
+            f"{given} is no folder", allowed="a folder with a tokenizer's files, or its tokenizer.json"
+        )
+    return folder

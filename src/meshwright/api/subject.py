@@ -14,7 +14,7 @@ from meshwright.ir.trace import Trace
 from meshwright.lowering.order import with_shares
 from meshwright.schedules.order import Orders, Schedule, read_orders
 from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.cluster_source import Cluster
+from meshwright.specs.cluster_source import ASSUMED_RATES, Cluster
 from meshwright.specs.error import PlanError, SpecError, UnknownNameError
 from meshwright.specs.plan import Plan
 from meshwright.specs.profile import Profile
@@ -158,7 +158,7 @@ def plan_subject(
     """
     from meshwright.lowering import lower, place
     from meshwright.lowering.mesh import device_order
-    from meshwright.lowering.refine import executed_pieces
+    from meshwright.lowering.refine import as_executed, executed_pieces
     from meshwright.planner.candidate import materialised
     from meshwright.planner.description import describe
     from meshwright.planner.step_pricing import is_gpu_cluster
@@ -167,7 +167,8 @@ def plan_subject(
     schedule = catalog.find_schedule(plan.schedule)
     if is_gpu_cluster(spec):
         return _gpu_subject(plan, spec, schedule, extrapolate)
-    program = materialised(lower(plan, schedule, pieces=executed_pieces(plan)), plan.num_devices)
+    lowered = lower(as_executed(plan), schedule, pieces=executed_pieces(plan))
+    program = materialised(lowered, plan.num_devices)
     costs, assumptions = costs_of(spec, profile)
     return Subject(
         describe(plan), program, costs, costs, place(program, spec, device_order(plan)), spec.devices[0].host,
@@ -198,19 +199,28 @@ def costs_of(cluster: ClusterSpec, profile: Profile | None = None) -> tuple[Any,
         from meshwright.costs.calibrated_cluster import device_factors
         from meshwright.costs.measured_costs import MeasuredCosts
 
-        basis = f"times rest on the profile of {profile.device} measured {profile.measured or 'earlier'}"
-        return MeasuredCosts(profile, device_factors(cluster, profile)), (basis,)
+        return MeasuredCosts(profile, device_factors(cluster, profile)), (_basis(profile),)
     from meshwright.costs.kernel_curve import gpu_costs
 
     return gpu_costs(cluster)
 
 
 def calibrated_cluster(cluster: ClusterSpec, profile: Profile | None = None) -> ClusterSpec:
-    """The cluster as this machine was measured: processes that are slower than others are slower devices."""
+    """The cluster as this machine was measured: processes that are slower than others are slower devices, and what was
+    assumed of their rates is not any more.
+    """
     from meshwright.costs.calibrated_cluster import calibrated
 
     found = _profile_of(cluster, profile)
-    return cluster if found is None else calibrated(cluster, found)
+    if found is None or ASSUMED_RATES not in cluster.assumptions:
+        return cluster if found is None else calibrated(cluster, found)
+    told = tuple(_basis(found) if line == ASSUMED_RATES else line for line in cluster.assumptions)
+    return calibrated(replace(cluster, assumptions=told), found)
+
+
+def _basis(profile: Profile) -> str:
+    """What measured times rest on."""
+    return f"times rest on the profile of {profile.device} measured {profile.measured or 'earlier'}"
 
 
 def _profile_of(cluster: ClusterSpec, profile: Profile | None) -> Profile | None:

@@ -16,7 +16,7 @@ from meshwright.api.loading import is_data_file, load
 from meshwright.api.simulating import simulate
 from meshwright.api.subject import Subject, cluster_of, plan_subject, subject
 from meshwright.api.training_drift import DriftWatch
-from meshwright.api.training_job import Resumed, job_of, resumed_from
+from meshwright.api.training_job import Resumed, job_of, prepare, resumed_from
 from meshwright.api.training_metrics import Meter, MetricsFile, StepMetrics, peak_flops_per_s
 from meshwright.api.training_recipe import LEARNING_RATE, Checkpoints, Length, PathLike, Recipe, Source
 from meshwright.ir.trace import Trace
@@ -99,6 +99,7 @@ class TrainingChoices(TypedDict, total=False):
     pool: Pool | None
     slowing: Slowing | None
     launch: Launch | None
+    said: Callable[[str], None] | None
 
 
 def train(what: Any, **choices: Unpack[TrainingChoices]) -> Trace:
@@ -141,6 +142,7 @@ def run_training(
     measures_memory: bool = True,
     slowing: Slowing | None = None,
     launch: Launch | None = None,
+    said: Callable[[str], None] | None = None,
 ) -> Training:
     """`train` with everything that it gives: prediction, parameters, losses, metrics.
 
@@ -158,6 +160,7 @@ def run_training(
         first_step: number of the first step, which keys the data; a checkpoint says its own.
         slowing: links and processes slowed on purpose; `profile` is then one that was measured under it.
         launch: this process is one rank of a job on several hosts (`executor.launch.launch_of`); rank 0 gives the trace.
+        said: called with what is being done before the first step, where that may take a while.
 
     Raises ExecutionError, OutOfMemoryError, SpecError, and what `subject` raises.
     """
@@ -175,7 +178,8 @@ def run_training(
     predicted = simulate(made)
     step_s = float(predicted.metadata["step"]["value"])
     num_steps = length.num_steps(made.plan, resumed.step, resumed.tokens)
-    rates = recipe.rates(num_steps)
+    rates = recipe.rates(num_steps, length.lead(made.plan, resumed.step, resumed.tokens))
+    said = said or _nothing
     job = job_of(
         made.plan, made.program, _num_iterations(num_steps, seconds, step_s, resumed), recipe, rates, source,
         checkpoints, resumed, measures_memory, is_launched=launch is not None,
@@ -185,6 +189,9 @@ def run_training(
         peak_flops_per_s(made.plan, made.cluster, getattr(made.computes, "profile", None)), resumed.step, num_steps,
         seconds, resumed.tokens, DriftWatch(predicted, step_s, job.program),
     )  # fmt: skip
+    if launch is None:
+        prepare(job, said)
+        said(f"starting {job.num_ranks} processes")
     seen: list[StepMetrics] = []
 
     def note(one: StepMetrics) -> None:
@@ -201,6 +208,10 @@ def run_training(
             progress=meter.follow(note), duration_s=seconds,
         )  # fmt: skip
     return Training(made.plan, predicted, result, resumed.step, tuple(seen))
+
+
+def _nothing(text: str) -> None:
+    """Nobody wants to know."""
 
 
 def _run(
@@ -279,7 +290,13 @@ def _on_processes(
     """What is trained. A plan for GPUs runs on processes of this machine, and is predicted and proven for these."""
     from meshwright.planner.step_pricing import is_gpu_cluster
 
-    made = load(what) if isinstance(what, str | os.PathLike) and is_data_file(what) else what
+    if isinstance(what, str | os.PathLike) and not is_data_file(what):
+        raise SpecError(
+            f"{os.fspath(what)} is no plan",
+            allowed="the file of one (.toml)",
+            next="`meshwright plan MODEL CLUSTER --global-batch N --seq N -o plan.toml` makes one",
+        )
+    made = load(what) if isinstance(what, str | os.PathLike) else what
     plan = getattr(made, "plan", made)
     if isinstance(plan, Plan):
         clipped = recipe.clipped(plan)

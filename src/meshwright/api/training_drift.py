@@ -52,7 +52,7 @@ class Drift:
 
 
 def _ms(seconds: float) -> str:
-    return f"{DIGITS_MS * seconds:.3g} ms"
+    return f"{DIGITS_MS * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 class DriftWatch:

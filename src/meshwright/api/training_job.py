@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from meshwright.executor.learning_rate import LearningRate
 
 logger = logging.getLogger(__name__)
+TOKENIZER_FILE = "tokenizer.json"
 MAX_RANKS = 64  # processes on one machine; more is a plan for a cluster, given to the wrong machine
 
 
@@ -118,6 +119,7 @@ def prepare(job: Any, said: Callable[[str], None]) -> None:
     Raises SpecError, ExecutionError where the data are none, too little, or not those of the checkpoint.
     """
     from meshwright.executor.data_source import STANDARD_LIBRARY
+    from meshwright.executor.tokenization import NUM_BYTE_VALUES
     from meshwright.executor.training import RANDOM
 
     training = job.training.prepared(
@@ -125,6 +127,13 @@ def prepare(job: Any, said: Callable[[str], None]) -> None:
             f"making tokens of {job.training.data}, {share:.0%} (once: they are kept)"
         )
     )
+    words = training.model.vocabulary_size
+    if job.training.data != RANDOM and not training.source.has_shards and words > NUM_BYTE_VALUES:
+        logger.warning(
+            "no tokenizer is named, so text is read as bytes: %d of the model's %d tokens are used",
+            NUM_BYTE_VALUES,
+            words,
+        )
     if job.training.data not in (RANDOM, STANDARD_LIBRARY):
         training.source.check_bytes(training.sequence_length)
     if job.checkpoints is not None:
@@ -132,8 +141,20 @@ def prepare(job: Any, said: Callable[[str], None]) -> None:
 
 
 def _source_fields(source: Source) -> dict[str, Any]:
-    """Fields of the executor's `Training` that say where what is read lies."""
+    """Fields of the executor's `Training` that say where what is read lies. Weights that come with a tokenizer were trained
+    on its tokens, so it is taken where none is named.
+    """
+    from meshwright.executor.token_shard import has_shards
+
+    tokenizer = source.tokenizer
+    if (
+        tokenizer is None
+        and source.weights is not None
+        and (source.data is None or not has_shards(Path(source.data)))
+    ):
+        theirs = Path(source.weights) / TOKENIZER_FILE
+        tokenizer = theirs if theirs.is_file() else None
     given = {
-        "data": source.data, "tokenizer": source.tokenizer, "initial": source.weights, "modules": source.modules or None,
+        "data": source.data, "tokenizer": tokenizer, "initial": source.weights, "modules": source.modules or None,
     }  # fmt: skip
     return {name: os.fspath(path) for name, path in given.items() if path is not None}

@@ -84,8 +84,10 @@ class Meter:
         def note(iteration: Iteration) -> None:
             nonlocal total, mean_s, elapsed_s
             total, elapsed_s = total + iteration.tokens, elapsed_s + iteration.seconds + iteration.paused_s
-            if iteration.number < 2:
-                mean_s = iteration.seconds  # the first one includes the start of the job
+            if iteration.number == 0:
+                mean_s = self.predicted_s  # the first one includes the start of the job
+            elif iteration.number == 1:
+                mean_s = iteration.seconds
             else:
                 mean_s += SMOOTHING * (iteration.seconds - mean_s)
             before = self.first_step * iteration.tokens if self.first_tokens is None else self.first_tokens

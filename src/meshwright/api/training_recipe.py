@@ -51,14 +51,15 @@ class Recipe:
                 allowed="a decay from 0, betas from 0 to below 1, an epsilon above 0",
             )
 
-    def rates(self, num_steps: int | None) -> LearningRate:
-        """The rate of every step of a training of so many (None: nobody knows)."""
+    def rates(self, num_steps: int | None, lead: float = 0.0) -> LearningRate:
+        """The rate of every step of a training of so many (None: nobody knows); `lead` as `Length.lead` says."""
         from meshwright.executor.learning_rate import LearningRate
 
+        length = None if num_steps is None else num_steps + lead
         warmup = self.warmup
         if warmup is None:
-            warmup = 0 if num_steps is None else math.ceil(WARMUP_SHARE * num_steps)
-        return LearningRate(self.learning_rate, warmup, num_steps, self.final_share)
+            warmup = 0 if length is None else math.ceil(WARMUP_SHARE * length)
+        return LearningRate(self.learning_rate, warmup, length, self.final_share, lead)
 
     def optimizer(self, clip_norm: float | None) -> OptimizerConfig:
         """The optimizer's own numbers."""
@@ -108,6 +109,15 @@ class Length:
             steps.append(DEFAULT_ITERATIONS)
         return min(steps, default=None)
 
+    def lead(self, plan: Plan, done: int = 0, done_tokens: int | None = None) -> float:
+        """Where the length is in tokens: steps of this plan that the tokens done are, less the steps that they were. The
+        rate then goes on from where it was, whatever batches there were before."""
+        if self.tokens is None or done_tokens is None:
+            return 0.0
+        if self.iterations is not None and self.num_steps(plan, done, done_tokens) == self.iterations:
+            return 0.0
+        return done_tokens / plan.workload.tokens_per_step - done
+
 
 @dataclass(frozen=True)
 class Checkpoints:
@@ -118,12 +128,14 @@ class Checkpoints:
         every: steps between two; 0: only at the end, also where Ctrl-C or the clock is the end.
         keep: how many of the last are kept.
         resumes: go on from the newest one, whatever layout wrote it; where there is none, begin.
+        accepts_other_data: go on with other text, or another tokenizer; otherwise they are refused.
     """
 
     folder: PathLike
     every: int = 0
     keep: int = 3
     resumes: bool = False
+    accepts_other_data: bool = False
 
     def newest(self, is_first: bool = True) -> Path | None:
         """The checkpoint to go on from, None where there is none. Of several processes the first puts the folder in order.
@@ -152,7 +164,7 @@ class Checkpoints:
         return CheckpointConfig(
             os.fspath(self.folder), self.every, self.keep,
             resume_from="" if resume_from is None else str(resume_from),
-            files={"plan.toml": plan_text(plan)},
+            files={"plan.toml": plan_text(plan)}, accepts_other_data=self.accepts_other_data,
         )  # fmt: skip
 
 
@@ -162,7 +174,7 @@ class Source:
 
     Args:
         data: a folder or file of text, or a folder of token shards; None: the Python standard library's sources.
-        tokenizer: a `tokenizers` file for text; None: bytes.
+        tokenizer: a `tokenizers` file for text; None: that of `weights`, where the folder has one, else bytes.
         weights: a Hugging Face folder whose weights the training begins with; None: drawn by the seed.
         evaluate_every: steps between two evaluations of the held-out loss; 0: none.
         num_evaluated: global batches of held-out text in one evaluation.

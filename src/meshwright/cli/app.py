@@ -12,6 +12,7 @@ import typer
 from meshwright import __version__
 from meshwright.cli import (
     calibrating,
+    checking,
     checkpointing,
     comparing,
     doctor,
@@ -56,6 +57,7 @@ def _root(
 
 quickstart.add_to(app)
 simulating.add_to(app)
+checking.add_to(app)
 planning.add_to(app)
 training.add_to(app)
 comparing.add_to(app)

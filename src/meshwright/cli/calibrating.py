@@ -18,7 +18,7 @@ ADD_TOUCHES = 3  # arrays that a sum of two into a third touches
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    command(app, "calibrate", LOOP)(calibrate)
+    command(app, "calibrate", LOOP, (".profile.json",))(calibrate)
 
 
 def calibrate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,6 +49,16 @@ def inspect(
     return Result(found.to_dict(), _contents_view(found, all_tensors))
 
 
+def _model_text(fields: Mapping[str, Any] | None) -> str:
+    """The model in one line; "" where the checkpoint says none."""
+    if fields is None:
+        return "not known"
+    return (
+        f"{fields['name']}: {fields['num_layers']} layers of width {fields['hidden_size']}, "
+        f"vocabulary {fields['vocabulary_size']:,}"
+    )
+
+
 def _contents_view(found: CheckpointContents, all_tensors: bool) -> list[Any]:
     from rich.text import Text
 
@@ -59,6 +70,7 @@ def _contents_view(found: CheckpointContents, all_tensors: bool) -> list[Any]:
         "samples": f"{info.samples:,}",
         "tokens": f"{info.tokens:,}",
         "loss": "" if info.loss is None else f"{info.loss:.4f} nats a token",
+        "model": _model_text(info.training.get("model")),
         "seed": str(info.seed),
         "data": info.data_digest or "not known",
         "written by": ", ".join(f"{name} {version}" for name, version in info.versions.items()),

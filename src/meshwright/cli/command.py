@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from meshwright.cli.output import FAILED, INTERRUPTED, Output, Result
+from meshwright.cli.output import EVERY_FORM, FAILED, INTERRUPTED, Output, Result
 
 ALL = "For every command"
 
@@ -68,17 +70,36 @@ SHARED: dict[str, tuple[Any, Any]] = {
 }
 
 
+class OnceCommand(TyperCommand):
+    """A command that refuses an option which takes one value and is given several times: the parser would silently keep
+    the last. Flags may be repeated, they say the same.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse as always, then count."""
+        given = list(args)
+        rest: list[str] = super().parse_args(ctx, args)
+        counts: Counter[Any] = Counter(self.make_parser(ctx).parse_args(given)[2])
+        for option, count in counts.items():
+            if count > 1 and option.param_type_name == "option" and not (option.multiple or option.is_flag):
+                raise typer.BadParameter(f"it takes one value and was given {count} times", ctx, option)
+        return rest
+
+
 def command(
-    app: typer.Typer, name: str, panel: str
+    app: typer.Typer, name: str, panel: str, forms: Sequence[str] = ()
 ) -> Callable[[Callable[..., Result]], Callable[..., None]]:
-    """Register ``function(out, ...) -> Result`` under `name`; the rest of its signature is the command's own."""
+    """Register ``function(out, ...) -> Result`` under `name`; the rest of its signature is the command's own.
+
+    `forms`: every suffix of -o that its results can have beside those of all commands; others are refused before the work.
+    """
 
     def register(function: Callable[..., Result]) -> Callable[..., None]:
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
 
         def run(**given: Any) -> None:
             shared = {key: given.pop(key) for key in SHARED}
-            _finish(_output(**shared), lambda out: function(out, **given))
+            _finish(_output(**shared), lambda out: function(out, **given), forms)
 
         keyword = inspect.Parameter.KEYWORD_ONLY
         extra = [
@@ -91,7 +112,7 @@ def command(
         run.__annotations__ = {}
         run.__doc__ = inspect.getdoc(function)
         run.__name__ = function.__name__
-        return app.command(name, rich_help_panel=panel)(run)
+        return app.command(name, cls=OnceCommand, rich_help_panel=panel)(run)
 
     return register
 
@@ -108,14 +129,16 @@ def _output(
     return Output(as_json, output, report, seed, quiet, debug, explain)
 
 
-def _finish(out: Output, run: Callable[[Output], Result]) -> None:
+def _finish(out: Output, run: Callable[[Output], Result], forms: Sequence[str]) -> None:
     """Run a command and leave with its exit code; an error is one clear message, with --debug also a traceback."""
     from meshwright.specs.error import MeshwrightError
 
     out.configure_logging()
     try:
-        out.check_paths()
+        out.check_paths(forms)
         result = run(out)
+        undeclared = {*result.forms} - {*forms, *EVERY_FORM}
+        assert not undeclared, f"a command writes {undeclared}, which it was not registered with"
         out.deliver(result)
         code = result.exit_code
     except MeshwrightError as error:

@@ -12,11 +12,12 @@ from meshwright.cli.output import Output, Result
 from meshwright.cli.training_report import comparison_view
 
 LOOP = "The loop"
+TIMELINE_FORMS = (".perfetto.json", ".svg")  # of -o, of two traces
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    command(app, "compare", LOOP)(compare)
+    command(app, "compare", LOOP, TIMELINE_FORMS)(compare)
 
 
 def compare(
@@ -54,6 +55,7 @@ def compare(
     if predicted.suffix == ".toml":
         from meshwright.cli.plan_log import compared_log
 
+        out.check_form(())
         return compared_log(
             api.compare_log(predicted, measured, cluster=cluster, profile=profile, extrapolate=extrapolate)
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ from meshwright.cli.command import command
 from meshwright.cli.output import DONE, REFUSED, Output, Result, table_of
 
 PANEL = "Evidence"
+NOT_RUN = "not run"
 EXACT = 1e-6  # a tolerance below it is there for rounding only
 
 
@@ -47,7 +49,12 @@ def reproduce(
         ),
     ] = None,
 ) -> Result:
-    """Recompute the claims of a published system. Exit 3 where a claim fails."""
+    """Recompute the claims of a published system. Exit 3 where a claim fails, or none could be run.
+
+    A claim that needs torch or data which are not here is not run: it neither holds nor fails, and the reason is said.
+    """
+    from rich.text import Text
+
     from meshwright.evidence import reproduce as recompute
     from meshwright.evidence import systems
     from meshwright.evidence.reproduce import reads_data
@@ -65,21 +72,23 @@ def reproduce(
     found = {key: value for key, value in found.items() if key != "wall_s"}
     claims = [{"system": result["name"], **claim} for result in results for claim in result["claims"]]
     explained = [f"{claim['claim']}: {claim['kind']}; {claim['how']}" for claim in claims]
-    code = DONE if all(claim["passed"] for claim in claims) else REFUSED
     rows = [_row(claim) for claim in claims]
     if name is not None:  # one system: its name in every row only takes room from the claims
         rows = [{key: value for key, value in row.items() if key != "system"} for row in rows]
-    for line in _not_run(claims):
-        out.note(line)
-    return Result(found, [table_of(rows)], explanation=explained, exit_code=code)
+    view = [table_of(rows), *(Text(line, overflow="fold") for line in _not_run(claims))]
+    return Result(found, view, explanation=explained, exit_code=_exit_code(claims))
+
+
+def _exit_code(claims: Sequence[Mapping[str, Any]]) -> int:
+    """The honest no where a claim that ran fails, or where none of several could be run: then nothing was reproduced."""
+    ran = [claim["passed"] for claim in claims if not claim["not_run"]]
+    return REFUSED if not all(ran) or (claims and not ran) else DONE
 
 
 def _not_run(claims: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Why claims have no value, each reason once."""
-    from meshwright.evidence.reproduce import NOT_RUN
-
-    reasons = [claim["how"].partition(NOT_RUN)[2] for claim in claims if claim["our_value"] is None]
-    return [f"{NOT_RUN}{reason}" for reason in dict.fromkeys(reasons)]
+    """How many claims were not run, for each reason."""
+    reasons = Counter(claim["not_run"] for claim in claims if claim["not_run"])
+    return [f"{count} of {len(claims)} not run: {reason}" for reason, count in reasons.items()]
 
 
 def _row(claim: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +102,7 @@ def _row(claim: dict[str, Any]) -> dict[str, Any]:
         "ratio": "-" if ratio is None else f"{ratio:.3f}",
         "unit": claim["unit"],
         "tolerance": _tolerance(claim),
-        "holds": "yes" if claim["passed"] else "no",
+        "holds": NOT_RUN if claim["not_run"] else "yes" if claim["passed"] else "no",
     }
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 PANEL = "In and out"
+FORMS = (".sh", ".toml", ".json", ".yaml")  # of -o: what the targets read
 
 
 class Verbatim:
@@ -30,7 +31,7 @@ class Verbatim:
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    command(app, "export", PANEL)(export_plan)
+    command(app, "export", PANEL, FORMS)(export_plan)
 
 
 def export_plan(

@@ -19,7 +19,7 @@ PANEL = "In and out"
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    command(app, "import", PANEL)(import_file)
+    command(app, "import", PANEL, (".toml",))(import_file)
 
 
 def import_file(

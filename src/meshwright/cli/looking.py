@@ -9,14 +9,16 @@ import typer
 
 from meshwright.cli.command import command
 from meshwright.cli.output import Output, Result, table_of
+from meshwright.cli.trace_view import TRACE_FORMS, trace_result
 
 PANEL = "Looking"
+PROGRAM_FORMS = (".program", ".csv")  # of -o
 Facts = dict[str, Any]
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    command(app, "show", PANEL)(show)
+    command(app, "show", PANEL, (".toml", *PROGRAM_FORMS, *TRACE_FORMS))(show)
 
 
 def show(
@@ -136,7 +138,6 @@ def _program(program: Any) -> Result:
 
 def _trace(trace: Any) -> Result:
     from meshwright.api import Subject
-    from meshwright.cli.simulating import trace_forms, trace_result
     from meshwright.ir import metrics
 
     label = str(trace.metadata.get("label") or trace.metadata.get("plan") or "trace")
@@ -147,7 +148,7 @@ def _trace(trace: Any) -> Result:
         "num_iterations": trace.num_iterations,
         "seconds_by_name": metrics.seconds_by_name(trace),
     }
-    return Result(data, made.view, trace_forms(trace), made.report, made.explanation)
+    return Result(data, made.view, made.forms, made.report, made.explanation)
 
 
 def _profile(profile: Any) -> Result:

@@ -24,6 +24,7 @@ JSON_SCHEMA = (
     1  # of the object that --json prints; a field may be added, none is changed without a new number
 )
 PAGE_SUFFIXES = (".html", ".htm")
+EVERY_FORM = (".json", ".txt")  # of -o, of all commands: the data, and what a terminal shows
 PLAIN_WIDTH = 100  # columns where the output is no terminal
 DONE, FAILED, MISTAKE, REFUSED, INTERRUPTED = 0, 1, 2, 3, 130
 LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
@@ -87,8 +88,10 @@ class Output:
         for name in ("numba", "matplotlib", "asyncio"):  # their debugging is not ours
             logging.getLogger(name).setLevel(logging.WARNING)
 
-    def check_paths(self) -> None:
-        """Before the work: that the files can be written where they are asked for. Raises SpecError."""
+    def check_paths(self, forms: Sequence[str] = ()) -> None:
+        """Before the work: that the files can be written where they are asked for, and -o in one of `forms` or in a form
+        that every command writes. Raises SpecError.
+        """
         from meshwright.specs.error import SpecError
 
         for path in (self.path, self.report_path):
@@ -99,6 +102,14 @@ class Output:
                 )
         if self.report_path is not None and self.report_path.suffix not in PAGE_SUFFIXES:
             raise SpecError(f"--report {self.report_path} is no page", allowed=" or ".join(PAGE_SUFFIXES))
+        self.check_form(forms)
+
+    def check_form(self, forms: Sequence[str]) -> None:
+        """Before the work, where a command's options leave it only some of its forms: that -o has one of them, or one that
+        every command writes. Raises SpecError.
+        """
+        if self.path is not None:
+            _form_of(self.path, forms)
 
     def deliver(self, result: Result) -> None:
         """Write files first, then the result, so that what reads stdout finds the files there."""
@@ -134,10 +145,14 @@ class Output:
             ".txt": lambda target: target.write_text(text_of(result.view), encoding="utf-8"),
             **result.forms,
         }
-        suffix = max((known for known in forms if path.name.endswith(known)), key=len, default="")
-        if not suffix:
-            raise SpecError(f"-o {path} says no form that this result has", allowed=" ".join(sorted(forms)))
-        _into(path, forms[suffix])
+        try:
+            form = _form_of(path, tuple(result.forms))
+        except SpecError:
+            if result.exit_code != INTERRUPTED:
+                raise
+            self.note(f"{path} is not written: there was nothing of it yet")
+            return
+        _into(path, forms[form])
         self.note(f"wrote {path}")
 
     def _write_report(self, result: Result, path: Path) -> None:
@@ -205,6 +220,17 @@ def _console(stream: Any) -> Console:
 
     width = None if stream.isatty() else PLAIN_WIDTH
     return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+
+
+def _form_of(path: Path, forms: Sequence[str]) -> str:
+    """The longest suffix of a path that is a form. Raises SpecError where it has none."""
+    from meshwright.specs.error import SpecError
+
+    known = {*EVERY_FORM, *forms}
+    found = max((suffix for suffix in known if path.name.endswith(suffix)), key=len, default="")
+    if not found:
+        raise SpecError(f"-o {path} says no form that this result has", allowed=" ".join(sorted(known)))
+    return found
 
 
 def _into(path: Path, write: Callable[[Path], Any]) -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 TODAY = "today"
 PLAN = "plan"  # of --to: our own file
+SCRIPT = ".sh"  # of -o: the one suffix that says by itself that another program's words are meant
+SCRIPTED = "megatron"  # what is started by a script
 COLOURS = {"added": "green", "removed": "red", "changed": ""}
 
 
@@ -98,11 +100,16 @@ def check_said(
         )
 
 
+def forms_of(form: str, to: str) -> tuple[str, ...]:
+    """The suffixes of -o: our own file's and, unless --to says otherwise, those of the program behind --from."""
+    return (".toml", SCRIPT) if form == SCRIPTED and to != PLAN else (".toml",)
+
+
 def _forms(found: PlansLike, to: str) -> dict[str, Callable[[Path], Any]]:
     """Writers by suffix: ours for .toml unless --to says otherwise, the program's for a suffix that is only its own."""
     forms: dict[str, Callable[[Path], Any]] = {".toml": found.best.plan.save}
     exported = found.exported
-    if exported is not None and to != PLAN and (to or exported.suffix == ".sh"):
+    if exported is not None and to != PLAN and (to or exported.suffix == SCRIPT):
         forms[exported.suffix] = lambda path: path.write_text(exported.text, encoding="utf-8")
     return forms
 

@@ -36,6 +36,7 @@ from meshwright.cli.plan_view import (
     sentences,
     tight_lines,
 )
+from meshwright.cli.trained_part import LoraAlpha, LoraRank, LoraTargets, Trained, trained_part
 from meshwright.specs.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from meshwright.planner.search import PlannedStep, SearchResult
     from meshwright.reports.report import Report
     from meshwright.specs.cluster import ClusterSpec
+    from meshwright.specs.model import ModelSpec
     from meshwright.specs.plan import Plan
     from meshwright.specs.profile import Profile
 
@@ -52,7 +54,7 @@ PANEL = "The loop"
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    command(app, "plan", PANEL)(plan)
+    command(app, "plan", PANEL, (".toml", ".sh", ".json"))(plan)
 
 
 def plan(
@@ -105,6 +107,10 @@ def plan(
             help="Also vary the best plans stage by stage: blocks, and how many are run again.",
         ),
     ] = None,
+    lora_rank: LoraRank = None,
+    lora_alpha: LoraAlpha = None,
+    lora_targets: LoraTargets = None,
+    trained: Trained = None,
     objective: ObjectiveOption = "time",
     pareto: ParetoOption = False,
     price: PriceOption = None,
@@ -122,6 +128,7 @@ def plan(
     -o writes .toml (the best plan), which simulate, check and compare take; with --like also the file's own form.
     """
     from meshwright import api
+    from meshwright.api.subject import calibrated_cluster
     from meshwright.cli.plan_cost import costs_lines, costs_notes, costs_view
     from meshwright.cli.plan_like import check_said
     from meshwright.cli.progress import live_line
@@ -137,13 +144,17 @@ def plan(
         objective=objective, price=price, power=power, tokens=tokens, failing=(mtbf, checkpoint, restart), solve=solve,
         deadline=deadline, max_gpus=max_gpus, pareto=pareto, time_limit=time_limit, has_like=like is not None,
     )  # fmt: skip
+    part = trained_part(lora_rank, lora_alpha, lora_targets, trained)
     if like is not None:
+        part.refuse("--like, which says the model")
         return _like(
             out, like, form, to, (model, cluster), global_batch=global_batch, seq=seq, variables=variables or (),
             fix=fixed_of(fix or ()), extrapolate=extrapolate, top=top, **limits,
         )  # fmt: skip
+    out.check_form((".toml",))
     check_said(model, cluster, global_batch, 0 if solve == "seq" else seq, form, to)
     where = asked.on(str(cluster))
+    wanted = part.of_model(str(model)) if part.is_asked else str(model)
     if asked.objective != "time":
         limits["objective"] = asked.objective
     with live_line(out) as line:
@@ -152,9 +163,10 @@ def plan(
             "progress": lambda what, share: line.say(f"{100 * share:3.0f} %  {what}"), **limits,
         }  # fmt: skip
         if pareto or asked.solve:
-            return _solved(str(model), where, asked, job, top)
-        found = api.plan(model, where, **job)
+            return _solved(wanted, where, asked, job, top)
+        found = api.plan(wanted, where, **job)
     best = found[0]
+    where = calibrated_cluster(where, limits.get("profile"))
     forms = {".toml": best.save}
     helping, helping_view = _helping(found, cluster)
     limit = limits.get("max_memory_bytes")
@@ -187,7 +199,9 @@ def _report(
     return plans_report(Shown(found, cluster, top, plan_row, remarks, lines, today, limit, asked))
 
 
-def _solved(model: str, cluster: ClusterSpec, asked: Asked, job: Mapping[str, Any], top: int) -> Result:
+def _solved(
+    model: str | ModelSpec, cluster: ClusterSpec, asked: Asked, job: Mapping[str, Any], top: int
+) -> Result:
     """--solve and --pareto: a number with its plans, or all plans that no other beats."""
     from meshwright.api.plan_solving import pareto, solve
     from meshwright.cli.plan_cost import costs_notes, costs_view
@@ -236,10 +250,11 @@ def _like(
     """--like: today's plan first, then the others, then the change."""
     from meshwright import api
     from meshwright.cli.importing import variables_of
-    from meshwright.cli.plan_like import check_target, like_result, named_parts
+    from meshwright.cli.plan_like import check_target, forms_of, like_result, named_parts
     from meshwright.cli.progress import live_line
 
     target = check_target(like, form, to)
+    out.check_form(forms_of(form, target))
     model, cluster = named_parts(*names)
     with live_line(out) as line:
         found = api.plan(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     Figures = Callable[[Trace, Any], dict[str, Any]]
 
+TABLE_FORMS = (".svg", ".csv")  # of -o
 TABLES = ("all", "search")  # words for --schedule that ask for a table
 FRONTIER, ABOVE = "frontier", "above the cap"
 

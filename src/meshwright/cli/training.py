@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
+import signal
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from meshwright.cli.command import command
 from meshwright.cli.output import Output, Result
 from meshwright.cli.slowed import SlowLink, SlowProcess, slowing_of
+from meshwright.cli.trace_view import TRACE_FORMS
+from meshwright.cli.trained_part import LoraAlpha, LoraRank, LoraTargets, Trained, trained_part
 from meshwright.cli.training_report import training_result
 
 if TYPE_CHECKING:
@@ -26,7 +33,7 @@ LENGTH, OPTIMIZER, DATA, LOOKING, KEEPING = (
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    command(app, "train", LOOP)(train)
+    command(app, "train", LOOP, TRACE_FORMS)(train)
 
 
 def train(
@@ -77,7 +84,9 @@ def train(
     ] = None,
     tokenizer: Annotated[
         Path | None,
-        typer.Option("--tokenizer", help="A `tokenizers` file for text (bytes).", rich_help_panel=DATA),
+        typer.Option(
+            "--tokenizer", help="A `tokenizers` file for text (that of --from; bytes).", rich_help_panel=DATA
+        ),
     ] = None,
     text_field: Annotated[
         str | None,
@@ -122,6 +131,14 @@ def train(
         bool,
         typer.Option("--resume", help="Go on from the newest, by any plan.", rich_help_panel=KEEPING),
     ] = False,
+    other_data: Annotated[
+        bool,
+        typer.Option("--other-data", help="Also with other text than it had.", rich_help_panel=KEEPING),
+    ] = False,
+    lora_rank: LoraRank = None,
+    lora_alpha: LoraAlpha = None,
+    lora_targets: LoraTargets = None,
+    trained: Trained = None,
     cluster: Annotated[
         str | None, typer.Option("--cluster", help="Where the plan runs: a file or a name.")
     ] = None,
@@ -141,20 +158,43 @@ def train(
     from meshwright.executor.launch import launch_of
 
     launch = launch_of(os.environ)
-    count = None if tokens is None else int(tokens)
-    with live_line(out) as line:
+    count = None if tokens is None else _whole(tokens)
+    part = trained_part(lora_rank, lora_alpha, lora_targets, trained)
+    with live_line(out) as line, ending_like_interrupted(launch is None):
+        line.stage("checking the plan and predicting its step")
         done = api.run_training(
-            plan, iterations=iterations, tokens=count, seconds=seconds, seed=out.seed,
+            part.of_plan(plan) if part.is_asked else plan, iterations=iterations, tokens=count,
+            seconds=seconds, seed=out.seed,
             recipe=_recipe(learning_rate, warmup, final_lr, weight_decay, betas, clip),
             source=_source(
                 data, tokenizer, weights, evaluate_every, evaluate_batches, text_field, not no_document_mask
             ),
-            checkpoints=_checkpoints(checkpoints, checkpoint_every, keep, resume),
+            checkpoints=_checkpoints(checkpoints, checkpoint_every, keep, resume, other_data),
             metrics=metrics, tensorboard=tensorboard, cluster=cluster, profile=read_profile(profile),
             progress=TrainingLine(line), slowing=slowing_of(slow_link, slow_process),
-            launch=launch,
+            launch=launch, said=line.stage,
         )  # fmt: skip
     return training_result(done, launch, checkpoints)
+
+
+@contextlib.contextmanager
+def ending_like_interrupted(is_ours: bool = True) -> Iterator[None]:
+    """SIGTERM, by which schedulers and `kill` end a process, is a Ctrl-C: it ends the training at a step, and saves.
+
+    ``is_ours``: False where somebody else listens. Nothing is changed outside of the main thread, which alone may.
+    """
+    if not is_ours or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def read_profile(path: Path | None) -> Profile | None:
@@ -186,6 +226,15 @@ def _recipe(
     return Recipe(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 
+def _whole(tokens: float) -> int:
+    """A number of tokens. Raises SpecError for one that is none."""
+    from meshwright.specs.error import SpecError
+
+    if not math.isfinite(tokens) or tokens < 1:
+        raise SpecError(f"--tokens {tokens:g}", allowed="1 or more, such as 2e9")
+    return int(tokens)
+
+
 def _betas(text: str) -> tuple[float, float]:
     """Two numbers with a comma between them."""
     from meshwright.specs.error import SpecError
@@ -215,20 +264,19 @@ def _source(
 
 
 def _checkpoints(
-    folder: Path | None, every: int | None, keep: int | None, resumes: bool
+    folder: Path | None, every: int | None, keep: int | None, resumes: bool, accepts_other_data: bool
 ) -> Checkpoints | None:
     """Where it is kept; None without a folder."""
     from meshwright.api.training_recipe import Checkpoints
     from meshwright.specs.error import SpecError
 
     if folder is None:
-        if every is not None or keep is not None or resumes:
+        if every is not None or keep is not None or resumes or accepts_other_data:
             raise SpecError(
-                "--checkpoint-every, --keep or --resume is given without a folder",
+                "--checkpoint-every, --keep, --resume or --other-data is given without a folder",
                 allowed="--checkpoints FOLDER beside them",
             )
         return None
-    counts = {"every": every, "keep": keep}
-    return Checkpoints(
-        folder, resumes=resumes, **{name: count for name, count in counts.items() if count is not None}
-    )
+    given = {"every": every, "keep": keep}
+    counts = {name: count for name, count in given.items() if count is not None}
+    return Checkpoints(folder, resumes=resumes, accepts_other_data=accepts_other_data, **counts)

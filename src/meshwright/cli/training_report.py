@@ -29,7 +29,7 @@ def training_result(done: Training, launch: Launch | None = None, checkpoints: P
         return Result({}, exit_code=code, is_silent=True)  # another rank tells
     data = training_figures(done)
     view: list[Any] = [Text(describe(done.plan), style="bold"), training_sentence(done)]
-    view += [] if checkpoints is None else [_saved_sentence(done, checkpoints)]
+    view.append(_saved_sentence(done, checkpoints))
     if done.trace is None or not done.trace.num_iterations:
         return Result(data, view, exit_code=code)
     comparison = api.compare(done.predicted, done.trace)
@@ -71,8 +71,10 @@ def training_sentence(done: Training) -> str:
     )
 
 
-def _saved_sentence(done: Training, folder: Path) -> str:
+def _saved_sentence(done: Training, folder: Path | None) -> str:
     """Where it is, or that nothing of this run is."""
+    if folder is None:
+        return "nothing is kept of it; --checkpoints FOLDER saves what was trained"
     from meshwright.executor.checkpoint_folder import step_name
 
     made = folder / step_name(done.first_step + len(done.iterations))
@@ -135,7 +137,7 @@ def training_page(
 
 def trace_files(trace: Trace) -> dict[str, Any]:
     """The files that a measured trace can become."""
-    from meshwright.cli.simulating import trace_forms
+    from meshwright.cli.trace_view import trace_forms
 
     return trace_forms(trace)
 

@@ -74,14 +74,19 @@ class Claim:
         """The result of this claim; `note` says why there is no value, or what was assumed."""
         return Result(self, our_value, f"{self.how}; {note}" if note else self.how)
 
+    def left_out(self, reason: str) -> Result:
+        """The result where nothing ran, because something it needs is not here: neither held nor failed."""
+        return Result(self, None, f"{self.how}; not run: {reason}", reason)
+
 
 @dataclass(frozen=True)
 class Result:
-    """A claim, and what we found; None where it could not be recomputed here."""
+    """A claim, and what we found; None where it could not be recomputed here. `not_run`: why nothing ran, or empty."""
 
     claim: Claim
     our_value: float | None
     how: str
+    not_run: str = ""
 
     @property
     def ratio(self) -> float | None:
@@ -111,6 +116,7 @@ class Result:
             "tolerance": claim.tolerance,
             "passed": self.passed,
             "how": self.how,
+            "not_run": self.not_run or None,
         }
 
 

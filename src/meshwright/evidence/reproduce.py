@@ -13,7 +13,7 @@ from typing import Any
 
 from meshwright.evidence.claim import Claim, Result
 from meshwright.evidence.system_card import SystemCard, system
-from meshwright.specs.error import MeshwrightError, SpecError
+from meshwright.specs.error import MeshwrightError, MissingDataError, SpecError
 
 log = logging.getLogger(__name__)
 STUDIES = "studies."  # claims that train or sample live in this room, and need torch
@@ -21,7 +21,6 @@ OPTIONAL = "torch"
 DATA = (
     "data"  # the parameter by which a claim's function is told the folder of data that is not in the package
 )
-NOT_RUN = "not run: "  # begins what the note of a claim without a value says
 
 
 def reproduce(
@@ -37,8 +36,9 @@ def reproduce(
         data: folder of what its claims read and the package does not have (the system's card says what).
         progress: is told each claim, and the share of claims before it.
 
-    Returns `name`, `claims` (one mapping each: claim, kind, paper_value, our_value, ratio, unit, tolerance, passed, how)
-    and `wall_s`. A claim that cannot be recomputed here has no value, did not pass, and says why in `how`.
+    Returns `name`, `claims` (one mapping each: claim, kind, paper_value, our_value, ratio, unit, tolerance, passed, how,
+    not_run) and `wall_s`. A claim without a value did not pass, and says why in `how`. Where nothing ran, as torch or data
+    are not here, `not_run` has the reason; it is None for what ran, also for what failed as it ran.
 
     Raises:
         UnknownNameError: there is no such system.
@@ -76,12 +76,14 @@ def recompute(claim: Claim, module: str, data: Path | None = None) -> Result:
         value = function(**claim.arguments, **({DATA: data} if is_told else {}))
     except ModuleNotFoundError as error:
         _check_optional(error)
-        return claim.judge(None, f"{NOT_RUN}it needs torch, which is not installed")
+        return claim.left_out("it needs torch, which is not installed")
     except SpecError:
         raise
+    except MissingDataError as error:
+        return claim.left_out(str(error))
     except MeshwrightError as error:
         log.info("claim %r could not be recomputed: %s", claim.claim, error)
-        return claim.judge(None, f"{NOT_RUN}{error}")
+        return claim.judge(None, f"failed: {error}")
     return claim.judge(float(value))
 
 

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshwright.evidence.training_table import TrainingRow
+from meshwright.specs.architecture import Architecture
 from meshwright.specs.cluster import ClusterSpec, Level
 from meshwright.specs.device import DeviceSpec, NodeSpec, load_device, usual_node
 from meshwright.specs.error import SpecError
-from meshwright.specs.model import Architecture, ModelSpec
+from meshwright.specs.model import ModelSpec
 
 VOCABULARY_MULTIPLE = 128  # Megatron-LM pads the vocabulary to a multiple of this times tp
 FEEDFORWARD_FACTOR = 4  # of the hidden size, where the width of the MLP is not given

@@ -28,8 +28,9 @@ class CanonicalSum:
         self._parts: dict[tuple[int, int, int], Tensor] = {}
 
     def add(self, contribution: Contribution, flat: Tensor) -> None:
-        """One contribution, flat."""
-        self._parts[contribution.order()] = flat
+        """One contribution, flat. A stage and microbatch may have several: with a split vocabulary its tables' are apart."""
+        before = self._parts.get(contribution.order())
+        self._parts[contribution.order()] = flat if before is None else before.add_(flat)
 
     def stacked(self) -> tuple[Tensor, Tensor]:
         """Orders of all contributions here, [n, 3], and their values, [n, elements]; they are forgotten."""

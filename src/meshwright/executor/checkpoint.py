@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from meshwright.executor.training import Training
 
 BEAT_S = 0.5  # between two looks at a save that is waited for
+SHOWN_FIELDS = 4  # in which two models differ
 _log = logging.getLogger(__name__)
 
 
@@ -71,6 +72,7 @@ class CheckpointConfig:
         converts_dtype: load numbers of another dtype than the training's; otherwise they are refused.
         saves_last: also save after the last iteration, interrupted or not.
         files: texts that are kept beside the tensors, by file name, such as {"plan.toml": ...}.
+        accepts_other_data: go on from `resume_from` on other text, or with another tokenizer; otherwise they are refused.
     """
 
     folder: str
@@ -81,6 +83,7 @@ class CheckpointConfig:
     converts_dtype: bool = False
     saves_last: bool = True
     files: Mapping[str, str] = field(default_factory=dict)
+    accepts_other_data: bool = False
 
     def __post_init__(self) -> None:
         if self.every < 0 or self.keep < 1 or self.keep_every < 0:
@@ -117,7 +120,7 @@ class CheckpointConfig:
             return
         info = read_index(self.resume_from).info
         for what, there, here in (
-            ("model", _model_digest(info), training.model.digest),
+            ("model", *_models(info, training.model)),
             ("optimizer", info.training.get("optimizer", {}).get("name"), training.optimizer.name),
             ("seed", info.seed, training.seed),
             ("step", info.step, training.first_step),
@@ -130,17 +133,36 @@ class CheckpointConfig:
                 )
         _check_frozen(info, training)
 
-    def warn_of_other_data(self, training: Training) -> None:
+    def check_data(self, training: Training, name: str, warns: bool = True) -> None:
         """Text may be changed on the way, and seldom is on purpose: the samples that were counted are of other text, and
-        with another tokenizer no token means what it did. ``training``: prepared."""
-        before = read_index(self.resume_from).info.data_digest if self.resume_from else ""
-        if before and before != training.data_digest():
-            _log.warning(
-                "%s was trained on other data or with another tokenizer, or files were touched since: it goes on with %s, at "
-                "the sample where it was",
-                self.resume_from,
-                training.data,
+        with another tokenizer no token means what it did.
+
+        Args:
+            training: prepared. name: of its data, as the user gave it.
+            warns: of other data that are accepted, and of sequences of another length; one process of a job does.
+
+        Raises:
+            SpecError: the data are others, and not accepted.
+        """
+        if not self.resume_from:
+            return
+        info = read_index(self.resume_from).info
+        is_other = bool(info.data_digest) and info.data_digest != training.data_digest()
+        if is_other and not self.accepts_other_data:
+            raise SpecError(
+                f"{self.resume_from} was trained on other text than {name}, or with another tokenizer",
+                allowed="the same as before",
+                next=f"--other-data goes on with {name} nevertheless, at sample {info.samples:,}",
             )
+        length = info.training.get("sequence_length", training.sequence_length)
+        if is_other and warns:
+            _log.warning("%s goes on with other data, %s, at sample %d", self.resume_from, name, info.samples)
+        if length != training.sequence_length and warns:
+            _log.warning(
+                "%s was trained on sequences of %d tokens, this plan's have %d: the order of the text is another from "
+                "here on, some of it comes again and some later",
+                self.resume_from, length, training.sequence_length,
+            )  # fmt: skip
 
 
 def _check_frozen(info: CheckpointInfo, training: Training) -> None:
@@ -166,9 +188,20 @@ def _place(folder: str) -> str:
     return str(Path(folder).resolve()) if folder else ""
 
 
-def _model_digest(info: CheckpointInfo) -> str | None:
-    model = info.training.get("model")
-    return None if model is None else ModelSpec.from_dict(model).digest
+def _models(info: CheckpointInfo, here: ModelSpec) -> tuple[str | None, str]:
+    """The models of a checkpoint (None: not known) and of a training in words, which are equal where the models are."""
+    fields = info.training.get("model")
+    there = None if fields is None else ModelSpec.from_dict(fields)
+    if there is None or there.digest == here.digest:
+        return (None if there is None else here.digest), here.digest
+    before, now = there.to_dict(), here.to_dict()
+    names = [
+        name for name in now if before.get(name) != now[name] and name not in ("name", "source", "digest")
+    ]
+    told = [
+        ", ".join(f"{name} {fields.get(name)}" for name in names[:SHOWN_FIELDS]) for fields in (before, now)
+    ]
+    return f"{there.name} ({told[0]})", f"{here.name} ({told[1]})"
 
 
 class Checkpoints:

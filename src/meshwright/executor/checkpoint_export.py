@@ -13,7 +13,7 @@ from meshwright.executor.checkpoint import load_pieces
 from meshwright.executor.checkpoint_file import NewFile
 from meshwright.executor.checkpoint_index import CheckpointIndex, StoredTensor, read_index
 from meshwright.executor.checkpoint_storage import DTYPES, bytes_of, header_of
-from meshwright.executor.models.hugging_face import save_hugging_face
+from meshwright.executor.models.hugging_face import TOKENIZER_FILES, save_hugging_face
 from meshwright.executor.models.initialisation import parameter_source
 from meshwright.executor.models.merged_parameters import MergedParameters
 from meshwright.executor.piece import Piece
@@ -61,7 +61,7 @@ def export(
         tokenizer_from: a folder whose tokenizer is copied to a Hugging Face folder.
 
     Raises:
-        SpecError: the checkpoint says no model; the target is there; or the family cannot say what the model has.
+        SpecError: the checkpoint says no model; there is no tokenizer; the target is there; the family cannot say the model.
         ExecutionError: the checkpoint cannot be read, or its model has no map of names.
     """
     index = read_index(checkpoint)
@@ -69,6 +69,8 @@ def export(
     parameters = StoredParameters(checkpoint, index)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise SpecError(f"{target} is there already", allowed="a new or empty folder")
+    if tokenizer_from is not None and not any((tokenizer_from / name).is_file() for name in TOKENIZER_FILES):
+        raise SpecError(f"{tokenizer_from} has no tokenizer", allowed=f"a folder with {TOKENIZER_FILES[0]}")
     if form == SAFETENSORS:
         _write_plain(parameters, target, chosen)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,10 +96,11 @@ class PieceSavePlanner(SavePlanner):
                 items.setdefault(item.index.fqn, []).append(item)
         tensors = {name: _whole(name, found) for name, found in sorted(items.items())}
         facts: list[RankFacts] = [plan.planner_data for plan in all_plans]
+        loss = sum(one.loss for one in facts)
         digests = [one.data_digest for one in facts if one.data_digest]
         info = {
             **self.info,
-            "loss": sum(one.loss for one in facts),
+            "loss": loss if math.isfinite(loss) else None,
             "data_digest": digests[0] if digests else "",
             "num_ranks": len(all_plans),
         }

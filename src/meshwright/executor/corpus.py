@@ -114,16 +114,20 @@ class Corpus:
         return int.from_bytes(key, "little") % (last + 1)
 
 
-def _last_start(data: Bytes, sequence_length: int) -> int:
-    """Where the last window of S tokens and one target can begin."""
-    last = len(data) - sequence_length - 1
-    if last < 0:
+def check_length(data: Bytes, sequence_length: int, name: str = "") -> None:
+    """Is there a window of S tokens and one target? ``name``: of the part ("held-out "). Raises ExecutionError."""
+    if len(data) <= sequence_length:
         raise ExecutionError(
-            f"a sequence of {sequence_length} tokens and its target do not fit into {len(data)} bytes of text",
+            f"a sequence of {sequence_length} tokens and its target do not fit into {len(data)} bytes of {name}text",
             allowed=f"sequences up to {max(len(data) - 1, 0)}",
             next="shorten the sequences or give more text",
         )
-    return last
+
+
+def _last_start(data: Bytes, sequence_length: int) -> int:
+    """Where the last window of S tokens and one target can begin. Raises ExecutionError where there is none."""
+    check_length(data, sequence_length)
+    return len(data) - sequence_length - 1
 
 
 def _windows(data: Bytes, starts: Sequence[int], sequence_length: int) -> tuple[Tensor, Tensor]:
@@ -137,7 +141,7 @@ def _read(kind: type[Corpus], name: str, root: Path, paths: Sequence[Path]) -> C
     held out.
     """
     texts: list[tuple[float, bytes]] = []
-    num_skipped = 0
+    num_skipped = num_binary = 0
     for path in paths:
         try:
             text = path.read_bytes()
@@ -145,8 +149,14 @@ def _read(kind: type[Corpus], name: str, root: Path, paths: Sequence[Path]) -> C
             num_skipped += 1
             _log.debug("left out of the corpus: %s (%s)", path, error)
             continue
-        if text and FILE_END not in text:
+        if FILE_END in text:
+            num_binary += 1
+        elif text:
             texts.append((hash_share(path.relative_to(root).as_posix()), text + FILE_END))
+    if num_binary:
+        _log.warning(
+            "%d files of %s have zero bytes, so they are no text, and are left out", num_binary, root
+        )
     if num_skipped:
         _log.warning("%d of %d files of the corpus %r cannot be read", num_skipped, len(paths), name)
     limit = HELD_OUT_SHARE

@@ -6,10 +6,11 @@ by whoever prepares the job, before its processes start; all of these then map t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.executor.corpus import Corpus
+from meshwright.executor.corpus import Corpus, check_length
 from meshwright.executor.packing import PackedSequences, SampleCount, num_sequences
 from meshwright.executor.shard_writer import make_shards
 from meshwright.executor.text_source import TextSource
@@ -45,11 +46,13 @@ class DataSource:
         """Are documents masked? True once there are shards."""
         return self.document_mask and self.has_shards
 
-    def prepared(self, folder: str | Path | None = None) -> DataSource:
+    def prepared(
+        self, folder: str | Path | None = None, progress: Callable[[float], None] | None = None
+    ) -> DataSource:
         """The same with shards to open, made now where text has to be tokenised; bytes stay as they are.
 
         Args:
-            folder: where shards shall be; None: the user's cache.
+            folder: where shards shall be; None: the user's cache. progress: as of `make_shards`.
 
         Raises SpecError as `make_shards` and for a tokenizer that the shards were not made with; ExecutionError for damaged
         shards.
@@ -59,7 +62,7 @@ class DataSource:
             return self
         if not self.tokenizer and (self.data == STANDARD_LIBRARY or not self._text().has_jsonl):
             return self
-        shards = make_shards(self._text(), tokenization(self.tokenizer), folder)
+        shards = make_shards(self._text(), tokenization(self.tokenizer), folder, progress)
         return DataSource(str(shards.folder.absolute()), document_mask=self.document_mask)
 
     def check(self, vocabulary_size: int, sequence_length: int, has_held_out: bool) -> None:
@@ -78,6 +81,15 @@ class DataSource:
                 allowed=f"a model with a vocabulary of {needed} or more",
                 next="set the model's vocabulary_size, or take another tokenizer",
             )
+
+    def check_bytes(self, sequence_length: int) -> None:
+        """Text that is read as bytes is read here once, so that what is wrong with it is said before processes start.
+        Nothing for shards. Raises ExecutionError.
+        """
+        if not self.has_shards:
+            corpus = self._corpus()
+            for part, name in ((corpus.train, ""), (corpus.held_out, "held-out ")):
+                check_length(part, sequence_length, name)
 
     def open(self, count: SampleCount = ONE_BY_ONE) -> Corpus | PackedSequences:
         """The batches of a training, and its held-out ones. Raises SpecError, ExecutionError as `prepared`.

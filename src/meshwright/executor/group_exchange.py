@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from meshwright.executor.collective import gather, scatter_sum, start_gather, wait_all
 from meshwright.executor.group_state import GroupState
 from meshwright.executor.handler import Pending, Row, handles
+from meshwright.executor.host_moments import HostMoments
 
 
 @handles("REDUCE_GRAD")
@@ -63,7 +66,9 @@ def unshard(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     whole = shards[0].new_empty(num * sum(shard.numel() for shard in shards))
     context.links.pass_ring(row.members, whole.nbytes, passes=1)
     works = []
-    for shard, part in zip(shards, whole.split([num * shard.numel() for shard in shards]), strict=True):
+    for shard, part in zip(
+        shards, torch.split(whole, [num * shard.numel() for shard in shards]), strict=True
+    ):
         part.view(num, shard.numel())[team.rank()].copy_(shard)
         works += gather(part, team, context.backend)
 
@@ -92,17 +97,17 @@ def gather_parameters(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
 @handles("LOAD_STATE")
 def load_state(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """The optimizer's state of a stage's groups, on the device."""
-    return _moved(context, row, GroupState.load_state)
+    return _moved(context, row, HostMoments.load)
 
 
 @handles("STORE_STATE")
 def store_state(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """The optimizer's state of a stage's groups, on the host; the device's memory is free."""
-    return _moved(context, row, GroupState.store_state)
+    return _moved(context, row, HostMoments.store)
 
 
-def _moved(context: Any, row: Row, move: Callable[[GroupState], None]) -> Sequence[Any]:
+def _moved(context: Any, row: Row, move: Callable[[HostMoments], None]) -> Sequence[Any]:
     groups: dict[int, GroupState] = context.training.groups
     for g in sorted({name.index for names in row.writes for name in names or ()} & groups.keys()):
-        move(groups[g])
+        move(groups[g].moments)
     return row.outputs(lambda name: groups.get(name.index))

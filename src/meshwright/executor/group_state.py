@@ -16,14 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from meshwright.executor.canonical_sum import CanonicalSum, Contribution, summed
-from meshwright.executor.flat_layout import FlatLayout, Segment, boxes
+from meshwright.executor.flat_layout import FlatLayout, Segment
+from meshwright.executor.frozen_shard import FrozenShard
+from meshwright.executor.host_moments import HostMoments
 from meshwright.executor.inner_team import InnerTeam, alone
-from meshwright.executor.models.tensor_shard import TensorShard
 from meshwright.executor.ops.optimizer_step import OptimizerConfig, OptimizerStep
-from meshwright.executor.piece import Piece
 from meshwright.ir.table import ParameterGroup
 
-MOMENTS = {"exp_avg", "exp_avg_sq", "momentum_buffer"}  # of torch's AdamW and SGD
 NUM_PARTS = 8  # in which gradients are widened
 LEAST_DECAYED_DIMS = 2  # weight decay acts on matrices, not on norms and biases
 
@@ -63,7 +62,8 @@ class GroupState:
     ``values``: the flat buffer that the parameters are views of, where a shard of them is gathered. ``master``: what is
     stepped, flat, where that is not the parameters themselves. ``flat``: gradients of all parameters as views of one
     buffer, where they will be reduced, cast or scattered; else they are the parameters' own. ``sum``: what was added up of
-    them, whole or a shard, where they are not summed in ``flat``.
+    them, whole or a shard, where they are not summed in ``flat``. ``moments``: the optimizer's. ``frozen``: the group's shard
+    of what does not train, where that is gathered; ``parameters`` are those that train.
     """
 
     def __init__(
@@ -76,9 +76,10 @@ class GroupState:
         is_reduced: bool = False,
         sharding: Sharding | None = None,
         is_canonical: bool = False,
+        frozen: FrozenShard | None = None,
     ) -> None:
         self.group, self.parameters, self.formats = group, dict(parameters), formats
-        self.is_reduced, self.sharding = is_reduced, sharding
+        self.is_reduced, self.sharding, self.frozen = is_reduced, sharding, frozen
         self.contributions = CanonicalSum() if is_canonical else None
         shapes = {name: tuple(p.shape) for name, p in self.parameters.items()}
         self.layout = FlatLayout(shapes, sharding.team.degree if sharding else 1)
@@ -91,13 +92,12 @@ class GroupState:
         self.master: Tensor | None = None
         self._place_values()
         self.trained = self._trained()
-        self._host_states: list[dict[str, Tensor]] = []
-        self.is_on_host = False
         self.step = OptimizerStep(
             [one.tensor for one in self.trained],
             config,
             [len(shapes[one.segment.name]) >= LEAST_DECAYED_DIMS for one in self.trained],
         )
+        self.moments = HostMoments(self.step, [one.tensor for one in self.trained], self.device)
 
     @property
     def team(self) -> InnerTeam:
@@ -107,7 +107,7 @@ class GroupState:
     @property
     def device(self) -> torch.device:
         """Where it is."""
-        return next(iter(self.parameters.values())).device
+        return next(p.device for p in self._bound_parameters())
 
     @property
     def own(self) -> tuple[int, int]:
@@ -152,14 +152,23 @@ class GroupState:
         ]
 
     def bind(self, whole: Tensor) -> None:
-        """Let the parameters be views of a buffer."""
+        """Let the parameters be views of a buffer; behind those that train are the frozen ones that are gathered, too."""
         for name, view in self.layout.views(whole).items():
             self.parameters[name].data = view
+        if self.frozen is not None:
+            self.frozen.bind(whole[self.layout.num_padded :])
 
     def unbind(self) -> None:
         """Let the parameters have a shape, and no memory."""
-        for parameter in self.parameters.values():
+        for parameter in self._bound_parameters():
             parameter.data = parameter.data.new_zeros(()).expand(parameter.shape)
+
+    def _bound_parameters(self) -> list[nn.Parameter]:
+        return [*self.parameters.values(), *(self.frozen.parameters.values() if self.frozen else ())]
+
+    def gathered_shards(self) -> list[Tensor]:
+        """What this rank gives of all that a compute reads, one behind the other in its buffer."""
+        return [self.shard_of_values(), *([] if self.frozen is None else [self.frozen.values])]
 
     def shard_of_values(self) -> Tensor:
         """What this rank gives when values are gathered."""
@@ -180,39 +189,11 @@ class GroupState:
         for name, view in self.layout.views(self.master).items():
             self.parameters[name].data.copy_(view)
 
-    def store_state(self) -> None:
-        """Move the optimizer's moments to the host's memory."""
-        if self.step.optimizer is None:
-            return
-        for one, host in zip(self.trained, self._host_states or [{} for _ in self.trained], strict=True):
-            kept = self.step.optimizer.state[one.tensor]
-            for name in MOMENTS & kept.keys():
-                moment = kept.pop(name)
-                host[name] = host[name].copy_(moment) if name in host else moment.to("cpu", copy=True)
-            if len(self._host_states) < len(self.trained):
-                self._host_states.append(host)
-        self.is_on_host = True
-
-    def load_state(self) -> None:
-        """Copy the optimizer's moments from the host's memory."""
-        if self.step.optimizer is None:
-            return
-        for one, host in zip(self.trained, self._host_states, strict=True):
-            for name, moment in host.items():
-                self.step.optimizer.state[one.tensor][name] = moment.to(self.device, copy=True)
-        self.is_on_host = False
-
     def loaded(self) -> None:
         """What is trained has been written from outside: the values that others step come from them."""
         self.publish()
         if self.values is not None:
             self.values.copy_(self.team.gathered(self.shard_of_values()))
-
-    def optimizer_states(self) -> list[dict[str, Tensor]]:
-        """The optimizer's state of every trained tensor, wherever it is; SGD's is empty before its first step."""
-        states = {} if self.step.optimizer is None else self.step.optimizer.state
-        hosts = self._host_states if self.is_on_host else [{}] * len(self.trained)
-        return [{**states.get(one.tensor, {}), **host} for one, host in zip(self.trained, hosts, strict=True)]
 
     # gradients -------------------------------------------------------------------------------------------------------
 
@@ -223,6 +204,8 @@ class GroupState:
 
     def begin(self) -> None:
         """A contribution is about to come."""
+        if not self.parameters:  # all of them are frozen
+            return
         self.is_live = True
         if not self._is_flat or self.flat is not None:
             return
@@ -234,7 +217,7 @@ class GroupState:
     def contributed(self, which: Contribution, is_last: bool) -> None:
         """A compute has added to the gradients: sum them in their own format, and scatter all but the last, which its
         REDUCE_GRAD does. Where they are added in canonical order, keep them apart."""
-        if self.contributions is not None:
+        if self.contributions is not None and self.parameters:
             assert self.flat is not None, "contributions that are kept apart are flat"
             self.contributions.add(which, self.flat.to(self.formats.gradients))
             self._drop_flat()
@@ -316,7 +299,7 @@ class GroupState:
     ) -> None:
         """Once in an iteration, when nothing more is added: into the mean over what visited the group, where that is not the
         whole iteration; sum what every device of a tensor-parallel group has a part of; hand all to what is stepped."""
-        if self.is_finished:
+        if self.is_finished or not self.parameters:
             return
         self.is_finished = True
         if self.contributions is not None and self.sum is None:  # nobody else has any
@@ -336,7 +319,7 @@ class GroupState:
             return [one.tensor.grad for one in self.trained if one.tensor.grad is not None]
         if self.master is None and self.values is None:
             views = self.layout.views(flat)
-            return [views[one.segment.name] for one in self.trained]
+            return [views[one.segment.name].to(one.tensor.dtype) for one in self.trained]
         return [flat[s.place : s.place + s.length].to(one.dtype) for one, s in self.trained]
 
     def _give_gradients(self) -> None:
@@ -351,34 +334,3 @@ class GroupState:
         self._drop_flat()
         for one in self.trained:
             one.tensor.grad = None
-
-    # parts of the model's tensors ------------------------------------------------------------------------------------
-
-    def pieces(self, shard: TensorShard, which: str) -> list[Piece]:
-        """What is trained here ("parameter"), its gradient ("gradient"), or a moment of the optimizer ("exp_avg"), as boxes
-        of the whole model's tensors. Views, except of gradients that are not of the trained format."""
-        found = []
-        sources = self._sources(which)
-        for one, source in zip(self.trained, sources, strict=True):
-            name, segment = one.segment.name, one.segment
-            flat, place = source.reshape(-1), 0
-            label = name if which in ("parameter", "gradient") else f"{which}/{name}"
-            local = self.layout.shapes[name]
-            whole = shard.whole_shape(name, local)
-            for box in boxes(local, segment.first, segment.length):
-                size = prod(box.sizes)
-                view = flat[place : place + size].view(box.sizes)
-                place += size
-                for inside, offsets in shard.placed(name, whole, box):
-                    part = view[
-                        tuple(slice(at, at + n) for at, n in zip(inside.offsets, inside.sizes, strict=True))
-                    ]
-                    found.append(Piece(label, whole, offsets, part))
-        return found
-
-    def _sources(self, which: str) -> list[Tensor]:
-        if which == "parameter":
-            return [one.tensor.detach() for one in self.trained]
-        if which == "gradient":
-            return self.gradients()
-        return [kept[which] for kept in self.optimizer_states()]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
@@ -35,7 +36,7 @@ class Interpreter:
 
     At each row it waits until the versions it reads are complete, its ring slot is free and its `after` are complete
     (`Step.waits`: only asynchronous rows can be incomplete), then runs a COMPUTE itself and hands anything else to its
-    stream. ``position`` publishes where it is; ``observe`` sees what asynchronous rows return.
+    stream. ``position`` publishes where it is; ``watch`` lets asynchronous rows run inside a context.
     """
 
     def __init__(self, ranked: RankList, store: ValueStore, context: Any, position: Position) -> None:
@@ -50,10 +51,10 @@ class Interpreter:
         self._streams = [Stream(name, context, self._done, self._fail) for name in ranked.streams]
         self._batches: list[list[Issued]] = [[] for _ in ranked.streams]
 
-    def observe(self, see: Callable[[Sequence[Any]], None] | None) -> None:
-        """Let `see` have what asynchronous rows return."""
+    def watch(self, watching: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
+        """Let the handlers of asynchronous rows run inside `watching()`, in the threads of their streams."""
         for stream in self._streams:
-            stream.observe = see
+            stream.watching = watching
 
     def run_iteration(self) -> None:
         """Walk the list once. Exchanges that nobody waited for may still be under way afterwards.

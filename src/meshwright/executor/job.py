@@ -130,8 +130,8 @@ class Job:
     def write(self, folder: Path, warns: bool = True) -> None:
         """Write it for the workers. ``warns``: of what the user may not have meant; one process of a job does."""
         training = None if self.training is None else self.training.prepared()
-        if warns and self.checkpoints is not None and training is not None:
-            self.checkpoints.warn_of_other_data(training)
+        if self.checkpoints is not None and self.training is not None and training is not None:
+            self.checkpoints.check_data(training, self.training.data, warns)
         fields = {
             "schema": SCHEMA,
             "iterations": self.iterations,

@@ -18,14 +18,17 @@ class LearningRate:
         num_steps: where the cosine ends, counted from step 0; None: the peak is kept after the warm-up.
         final_share: what is left at the end, as a share of the peak (Loshchilov and Hutter, arXiv 1608.03983, with a
             floor); it stays so behind the end.
+        lead: of a training that is counted in tokens, how many of its steps now those before would have been, less how many
+            they were: batches may have had another size.
 
     Raises SpecError on numbers that cannot be.
     """
 
     peak: float
     num_warmup: int = 0
-    num_steps: int | None = None
+    num_steps: float | None = None
     final_share: float = 1.0
+    lead: float = 0.0
 
     def __post_init__(self) -> None:
         if not (self.peak >= 0 and math.isfinite(self.peak)):
@@ -42,10 +45,11 @@ class LearningRate:
 
     def at(self, step: int) -> float:
         """The rate of a step, the first is 0."""
-        if step < self.num_warmup:
-            return self.peak * (step + 1) / self.num_warmup
+        place = step + self.lead
+        if place < self.num_warmup:
+            return self.peak * (place + 1) / self.num_warmup
         if self.num_steps is None or self.final_share == 1.0:
             return self.peak
-        length = max(1, self.num_steps - 1 - self.num_warmup)
-        done = min(1.0, (step - self.num_warmup) / length)
+        length = max(1.0, self.num_steps - 1 - self.num_warmup)
+        done = min(1.0, (place - self.num_warmup) / length)
         return self.peak * (self.final_share + (1 - self.final_share) * 0.5 * (1 + math.cos(math.pi * done)))

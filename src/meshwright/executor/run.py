@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ GRACE_S = 1.0  # after the first failure the other ranks may say something, too:
 STOP_MARGIN_S = 0.2
 
 Progress = Callable[[Iteration], None]
+
+_log = logging.getLogger(__name__)
 
 
 class Run:
@@ -53,7 +56,7 @@ class Run:
                 self._listen(progress)
                 if watchdog.is_expired():
                     raise ExecutionError(
-                        f"no rank has moved for {timeout_s:g} s:\n{self._positions()}",
+                        f"no rank has moved for {watchdog.limit_s:g} s:\n{self._positions()}",
                         next="give a longer timeout if a step takes that long; else look at what the named rows wait for",
                     )
                 if duration_s is not None and time.monotonic() - self.begin_s > duration_s:
@@ -63,6 +66,11 @@ class Run:
                 if self.interrupted:
                     return self._what_was_reached()
                 self.interrupted = True
+                saves = self.job.checkpoints is not None and self.job.checkpoints.saves_last
+                _log.warning(
+                    "stopping at the end of a step%s; Ctrl-C again ends it now",
+                    ", then saving" if saves else "",
+                )
                 self._stop()
         return gather(self.job, self.folder, self.finished, self.interrupted)
 

@@ -14,7 +14,7 @@ import logging
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -49,12 +49,16 @@ _log = logging.getLogger(__name__)
 
 
 def make_shards(
-    source: TextSource, tokenization: Tokenization, folder: str | Path | None = None
+    source: TextSource,
+    tokenization: Tokenization,
+    folder: str | Path | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> TokenShards:
     """The shards of a source, made where they are not there yet. Any number of processes may call it at once.
 
     Args:
         folder: where they shall be; None: in the user's cache, under a name made of the source and the tokenizer.
+        progress: called with the share of the text that is done, now and then; not where shards are there already.
 
     Raises:
         SpecError: text that cannot be read, too few documents, a folder that holds something else or cannot be written.
@@ -68,7 +72,7 @@ def make_shards(
     try:
         _clear_stale(target)
         with _partial(target) as partial:
-            header = _write(partial, source, tokenization)
+            header = _write(partial, source, tokenization, progress)
             write_text(partial / HEADER, json.dumps(header, indent=1))
             _publish(partial, target)
     except OSError as error:
@@ -99,10 +103,12 @@ def _reused(target: Path, source: TextSource, tokenization: Tokenization) -> Tok
     return shards
 
 
-def _write(partial: Path, source: TextSource, tokenization: Tokenization) -> dict[str, Any]:
+def _write(
+    partial: Path, source: TextSource, tokenization: Tokenization, progress: Callable[[float], None] | None
+) -> dict[str, Any]:
     """All shards into a folder; returns their header. Where no document is held out by its share, the least one is."""
     dtype = "uint16" if tokenization.vocabulary_size <= 1 << 16 else "uint32"
-    splits, least = _write_splits(partial, source, tokenization, dtype, HELD_OUT_SHARE)
+    splits, least = _write_splits(partial, source, tokenization, dtype, HELD_OUT_SHARE, progress)
     if not _has_both(splits):  # few documents: all on one side of the limit
         for path in partial.iterdir():
             path.unlink()
@@ -127,18 +133,27 @@ def _write(partial: Path, source: TextSource, tokenization: Tokenization) -> dic
 
 
 def _write_splits(
-    partial: Path, source: TextSource, tokenization: Tokenization, dtype: str, limit: float
+    partial: Path,
+    source: TextSource,
+    tokenization: Tokenization,
+    dtype: str,
+    limit: float,
+    progress: Callable[[float], None] | None = None,
 ) -> tuple[dict[str, Any], float]:
     """Tokenise and write everything; documents with a share below `limit` are held out. Returns the splits' headers and the
     least share of a document.
     """
-    least = 1.0
+    least, done_bytes = 1.0, 0
+    whole_bytes = max(1, sum(file.size_bytes for file in source.files))
     with contextlib.ExitStack() as stack:
         writers = {
             name: stack.enter_context(SplitWriter(partial, name, dtype, tokenization.end_id))
             for name in (TRAIN, HELD_OUT)
         }
         for pieces in _batches(source.pieces()):
+            if progress is not None:
+                progress(min(1.0, done_bytes / whole_bytes))
+            done_bytes += sum(len(piece.data) for piece in pieces)
             for piece, tokens in zip(pieces, tokenization.encode(pieces), strict=True):
                 least = min(least, piece.share)
                 writers[HELD_OUT if piece.share < limit else TRAIN].add(tokens, piece.begins, piece.ends)

@@ -29,6 +29,8 @@ def step(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
         if norm is None or math.isfinite(norm):
             group.step.run(norm, state.learning_rate, clips=norm is not None)
             group.publish()
+        else:
+            state.num_undone += 1
         if not keeps:
             group.end()
     return row.outputs(lambda name: (copies if name.kind == STEP_COPY.name else state.groups).get(name.index))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -38,7 +39,8 @@ class Issued:
 
 
 class Stream:
-    """One stream of a rank. Failures go to ``fail(error, step, iteration)``, once, and the thread ends."""
+    """One stream of a rank. Failures go to ``fail(error, step, iteration)``, once, and the thread ends. Handlers run inside
+    ``watching()``, a context for the thread that they run in."""
 
     def __init__(
         self,
@@ -46,9 +48,9 @@ class Stream:
         context: Any,
         done: Sequence[SimpleQueue[BaseException | None]],
         fail: Callable[[BaseException, Step, int], None],
-        observe: Callable[[Sequence[Any]], None] | None = None,
+        watching: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
-        self.name, self.observe = name, observe
+        self.name, self.watching = name, watching
         self._context, self._done, self._fail = context, done, fail
         self._queue: SimpleQueue[list[Issued] | SimpleQueue[None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -96,14 +98,16 @@ class Stream:
     def _post(self, issued: Issued) -> Any:
         step = issued.step
         issued.times.posted[step.row.number] = issued.times.start[step.row.number] = clock()
-        return step.handler(self._context, step.row, issued.inputs)
+        with self.watching():
+            return step.handler(self._context, step.row, issued.inputs)
 
     def _finish(self, issued: Issued, result: Any) -> None:
         step, number = issued.step, issued.step.row.number
-        outputs = result.wait() if type(result) is Pending else result
+        outputs = result
+        if type(result) is Pending:
+            with self.watching():
+                outputs = result.wait()
         self._context.synchronise()
-        if self.observe is not None:
-            self.observe(outputs)
         put_all(issued.line, step.writes, outputs, step.row.text)
         issued.inputs.clear()
         issued.times.end[number] = clock()

@@ -170,8 +170,15 @@ class TokenShards:
 
     @property
     def digest(self) -> str:
-        """Of the header: which tokens these are."""
-        return hashlib.blake2b((self.folder / HEADER).read_bytes(), digest_size=DIGEST_BYTES).hexdigest()
+        """Which tokens these are: of the files' checksums and the tokenizer, so that text that was copied, or only touched,
+        is the same.
+        """
+        files = [
+            [file.sha256 for shard in split.shards for file in (shard.tokens, shard.starts)]
+            for split in (self.train, self.held_out)
+        ]
+        told = json.dumps([self.vocabulary_size, self.end_id, self.tokenizer["digest"], files])
+        return hashlib.blake2b(told.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
     def verify(self) -> None:
         """Read every file and compare its checksum. Raises ExecutionError that names the first one that differs."""

@@ -5,7 +5,7 @@ Shapes: B samples of a microbatch, S tokens, E hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -169,18 +169,16 @@ class Training:
                 )
 
     def _check_adapted(self) -> None:
-        """Frozen parameters stand outside of what is divided among ranks."""
+        """What trains is known of plain decoders."""
         held = {
-            "sharded states": self.layout.shard_axes,
             "an encoder": self.num_encoder_layers,
             "long skips": self.layer_edges,
-            "low-rank additions with tensor parallelism": self.model.lora_rank and self.layout.tp > 1,
         }
         for name, is_there in held.items():
             if is_there:
                 raise ExecutionError(
                     f"{self.model.name} has frozen parameters, and the job {name}",
-                    allowed="a plain decoder, pipeline and data parallelism, sharding none",
+                    allowed="a plain decoder",
                 )
 
     def stage_edges(self) -> tuple[StageEdge, ...]:
@@ -233,9 +231,12 @@ class Training:
         """Are documents masked? Known once it is `prepared`."""
         return self.data != RANDOM and self.source.has_documents
 
-    def prepared(self, shard_folder: str | Path | None = None) -> Training:
+    def prepared(
+        self, shard_folder: str | Path | None = None, progress: Callable[[float], None] | None = None
+    ) -> Training:
         """The same with its data checked, and with token shards to open where text has to be tokenised: called before
-        processes start, so that one makes them. Shards go to ``shard_folder``, else to the user's cache.
+        processes start, so that one makes them. Shards go to ``shard_folder``, else to the user's cache; ``progress`` is
+        called with the share that is done.
 
         Raises:
             SpecError: no text, no tokenizer, or bad ones.
@@ -248,7 +249,7 @@ class Training:
             parameter_source(self.model, self.seed, self.initial)
         if self.data == RANDOM:
             return self
-        source = self.source.prepared(shard_folder)
+        source = self.source.prepared(shard_folder, progress)
         source.check(self.model.vocabulary_size, self.sequence_length, self.evaluate_every > 0)
         if source.has_documents and self.num_encoder_layers:
             raise ExecutionError(

@@ -40,7 +40,10 @@ class TrainingCheckpoints:
             recover(Path(config.folder))
         group = dist.new_group(backend="gloo", timeout=GROUP_TIMEOUT)
         self._checkpoints = Checkpoints(config, lambda: pieces_of(state), group, beat)
-        self._start = CheckpointInfo(step=state.training.first_step)
+        first = state.training.first_step  # without a checkpoint: as if all of it had had batches of today
+        self._start = CheckpointInfo(
+            step=first, samples=first * state.data.num_samples, tokens=first * state.data.num_step_tokens
+        )
         self._loss = 0.0  # this rank's share of the last iteration's
 
     def load(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
+from meshwright.executor.group_pieces import group_pieces
 from meshwright.executor.group_state import GroupState
 from meshwright.executor.models.tensor_shard import TensorShard
 from meshwright.executor.piece import Piece
@@ -33,15 +34,15 @@ def loaded(state: TrainingState) -> None:
 
 
 def _of_group(group: GroupState, shard: TensorShard) -> Iterator[Piece]:
-    yield from group.pieces(shard, "parameter")
+    yield from group_pieces(group, shard, "parameter")
     config, optimizer = group.step.config, group.step.optimizer
     if optimizer is not None and config.name == "sgd" and config.momentum:
         for one in group.trained:
             optimizer.state[one.tensor].setdefault(MOMENTUM, torch.zeros_like(one.tensor))
-    states = group.optimizer_states()
+    states = group.moments.states()
     for key in states[0] if states else ():
         if key == "step":
             for kept in states:
                 yield Piece(STEP_COUNT, (), (), kept[key])
         else:
-            yield from group.pieces(shard, key)
+            yield from group_pieces(group, shard, key)

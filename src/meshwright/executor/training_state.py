@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from meshwright.executor.canonical_sum import Contribution
 from meshwright.executor.frozen_shard import FrozenShard
+from meshwright.executor.group_pieces import group_pieces
 from meshwright.executor.group_state import GroupState, Sharding
 from meshwright.executor.handler import Row, ValueName
 from meshwright.executor.inner_team import InnerTeam
@@ -33,10 +34,9 @@ from meshwright.executor.training import Training
 from meshwright.executor.visited_share import visited_shares
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
-from meshwright.lowering.offload import HOST_STATE, STORE_STATE
+from meshwright.lowering.offload import HOST_STATE, MASTER_COPY, STORE_STATE
 from meshwright.lowering.sharding import UNSHARD
 from meshwright.specs.adaptation import LORA_A, LORA_B
-from meshwright.specs.error import ExecutionError
 
 GATHERED = UNSHARD.writes[0].kind
 HIDDEN = 2  # dimension of the hidden units in [B, S, E]
@@ -117,8 +117,6 @@ class TrainingState:
         self.has_one_barrier = "SUM_OUTPUT_GRAD" not in names
         if "S" not in names:
             return None
-        if self.training.model.is_adapted:
-            raise ExecutionError("frozen parameters with a split vocabulary", allowed="one or the other")
         options = (program.axes[0].size, self.training.seed, dtype, device)
         return VocabularyShard(self.training.model, self.pipeline, *options, source=self.source)
 
@@ -180,7 +178,8 @@ class TrainingState:
                     parts[self._group_of(number, name)][name] = parameter
         if self.shard is not None:
             for name, parameter in self.shard.global_parameters().items():
-                parts[self._group_of(min(self.stages), name)][name] = parameter
+                if parameter.requires_grad:
+                    parts[self._group_of(min(self.stages), name)][name] = parameter
         frozen = self._frozen_shards()
         return {
             g: self._group(g, found, g in reduced, frozen.get(g))
@@ -194,8 +193,11 @@ class TrainingState:
         if team is None or not self.training.layout.gathers_parameters:
             return {}
         parts: dict[int, dict[str, nn.Parameter]] = {}
-        for stage, module in self.stages.items():
-            for name, parameter in module.global_parameters().items():
+        held = [(stage, module.global_parameters()) for stage, module in self.stages.items()]
+        if self.shard is not None:
+            held.append((min(self.stages), self.shard.global_parameters()))
+        for stage, parameters in held:
+            for name, parameter in parameters.items():
                 if not parameter.requires_grad:
                     # a frozen table that stages share is in the group of each
                     group = group_of(self.training, self.program, stage, name, is_table_shared=False)
@@ -221,7 +223,7 @@ class TrainingState:
             frozen=frozen,
         )  # fmt: skip
         if any(effect.name == STORE_STATE.name for effect in self.program.tables.effects):
-            made.store_state()  # between two steps it is on the host
+            made.moments.store()  # between two steps it is on the host
         return made
 
     def is_partial(self, name: str) -> bool:
@@ -295,7 +297,7 @@ class TrainingState:
         self.data.begin(self.training.first_step + iteration)
         self.loss = None
         self.squared_norm: Tensor | None = None
-        self.num_undone = 0  # groups whose step was taken back
+        self.num_undone = 0  # groups whose step was skipped or taken back
         self.copies: list[Piece] = []
 
     def end_iteration(self) -> dict[str, float]:
@@ -334,7 +336,7 @@ class TrainingState:
 
     def _pieces(self, number: int, which: str) -> list[Piece]:
         shard = self.tensor_shard if self.shard is None else self.shard.tables
-        pieces = self.groups[number].pieces(shard, which)
+        pieces = group_pieces(self.groups[number], shard, which)
         return [piece for piece in pieces if self.is_counted(piece.name)]
 
     @property
@@ -348,7 +350,7 @@ class TrainingState:
         return {
             ValueName(kind, g): self.groups.get(g)
             for g in {g for s in self.stages for g in self.groups_of(s)}
-            for kind in ("parameter", "optimizer_state", HOST_STATE.name)
+            for kind in ("parameter", "optimizer_state", HOST_STATE.name, MASTER_COPY.name)
         }
 
     def parameters(self) -> list[Piece]:

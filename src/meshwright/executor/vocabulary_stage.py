@@ -120,7 +120,8 @@ def gradients_of_rows(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence
         gradient_TR = logit_gradient(part, normalizer, state.data.token_weight(row.microbatch)).to(
             weight_RE.dtype
         )
-        accumulate_into(weight_RE, gradient_TR.t() @ _flat(x_BSE))
+        if weight_RE.requires_grad:
+            accumulate_into(weight_RE, gradient_TR.t() @ _flat(x_BSE))
         own = (gradient_TR @ weight_RE,) if writes_kind(row, "output_part") else ()
     state.contributed(row)
     return gradients, *own

@@ -16,6 +16,8 @@ from meshwright.ir.program import Program
 NUM_FIELDS = 5
 NEVER = 1 << 62
 NOT_STARTED = -1
+# Opening a corpus and drawing the first values of billions of parameters take minutes, whatever a step takes.
+PREPARATION_S = 900.0
 
 
 class SharedPositions:
@@ -120,7 +122,8 @@ class EvaluationPosition(Position):
 
 
 class Watchdog:
-    """Knows for how long no rank has moved. ``timeout_s`` is a number the caller derived from the predicted step."""
+    """Knows for how long no rank has moved. ``timeout_s`` is a number the caller derived from the predicted step; until all
+    have begun it is at least `PREPARATION_S`."""
 
     def __init__(self, shared: SharedPositions, timeout_s: float) -> None:
         self.shared, self.timeout_s = shared, timeout_s
@@ -128,11 +131,17 @@ class Watchdog:
         self._moved_s = time.monotonic()
 
     def is_expired(self) -> bool:
-        """Has no rank moved for longer than the timeout? Ranks that prepare the job count as standing."""
+        """Has no rank moved for longer than it may? Ranks that prepare the job count as standing."""
         now = self._snapshot()
         if now != self._last:
             self._last, self._moved_s = now, time.monotonic()
-        return time.monotonic() - self._moved_s > self.timeout_s
+        return time.monotonic() - self._moved_s > self.limit_s
+
+    @property
+    def limit_s(self) -> float:
+        """For how long nobody may move now."""
+        have_begun = all(self.shared.of(rank)[0] >= 0 for rank in range(self.shared.num_ranks))
+        return self.timeout_s if have_begun else max(self.timeout_s, PREPARATION_S)
 
     def _snapshot(self) -> list[int]:
         numbers: list[int] = self.shared.numbers.tolist()

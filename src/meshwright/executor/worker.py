@@ -18,19 +18,20 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 import meshwright.executor.exchange  # noqa: F401 - registers handlers
 import meshwright.executor.train_stage  # noqa: F401 - registers handlers
 from meshwright.executor.context import Context
+from meshwright.executor.divergence import Divergence
 from meshwright.executor.evaluation import Evaluation
 from meshwright.executor.handler import check_handlers
 from meshwright.executor.inner_team import InnerTeam
 from meshwright.executor.interpreter import Interpreter, RowError
+from meshwright.executor.iteration_memory import Curves, iteration_curves
 from meshwright.executor.job import Job
-from meshwright.executor.live_storage import LiveStorage
+from meshwright.executor.memory_file import write_curves
 from meshwright.executor.process_group import ProcessGroups, Team
 from meshwright.executor.rank_list import compile_rank
 from meshwright.executor.rank_times import Pause, write_times
@@ -42,7 +43,7 @@ from meshwright.executor.training_state import TrainingState
 from meshwright.executor.value_store import ValueStore
 from meshwright.executor.watchdog import Position, SharedPositions
 from meshwright.ir.replay import wire
-from meshwright.specs.error import MeshwrightError
+from meshwright.specs.error import ExecutionError, MeshwrightError
 from meshwright.specs.slowing import Slowing
 
 if TYPE_CHECKING:
@@ -158,12 +159,13 @@ def run_rank(folder: Path, rank: int, reports: RankReports, meeting: Any = None)
         checkpoints = _checkpoints(job, context, position)
         groups.barrier()
         pauses = _iterate(job, context, interpreter, reports, evaluation, checkpoints)
-        _write(context, interpreter, store, folder, rank, pauses, reports.clock_offset_s)
-        if checkpoints is not None:
+        interpreter.drain()
+        if checkpoints is not None:  # first of all: the disk of what is written below may be full
             checkpoints.end(interpreter.num_done)
-        curve = _measure_memory(job, context, interpreter)
+        _write(context, interpreter, store, folder, rank, pauses, reports.clock_offset_s)
+        curves = _measure_memory(job, context, interpreter)
         interpreter.close()
-        np.savez(folder / f"memory-{rank}.npz", curve=np.array(curve, dtype=np.float64).reshape(-1, 2))
+        write_curves(folder / f"memory-{rank}.npz", curves)
         reports.end(folder)
     shared.close()
     reports.send(done=interpreter.num_done)
@@ -218,10 +220,11 @@ def _iterate(
     Returns when this rank did something else between them.
     """
     pauses = []
+    divergence = Divergence(0 if job.training is None else job.training.first_step)
     for iteration in range(job.iterations):
         if not interpreter.position.may_begin(iteration):
             break
-        _run_iteration(context, interpreter, iteration, reports)
+        divergence.see(iteration, _run_iteration(context, interpreter, iteration, reports))
         begin, is_paused = clock(), False
         if checkpoints is not None and checkpoints.is_due(iteration):
             interpreter.drain()
@@ -239,7 +242,8 @@ def _iterate(
 
 def _run_iteration(
     context: Context, interpreter: Interpreter, iteration: int, reports: RankReports | None
-) -> None:
+) -> dict[str, float]:
+    """One iteration; what `TrainingState.end_iteration` says of it."""
     context.iteration = iteration
     if context.training is not None:
         context.training.begin_iteration(iteration)
@@ -250,14 +254,18 @@ def _run_iteration(
         reports.send(
             iteration=iteration, time=time.monotonic(), computes=spent.computes, waits=spent.waits, **sums
         )
+    return sums
 
 
 def _write(
     context: Context, interpreter: Interpreter, store: ValueStore, folder: Path, rank: int, pauses: list[Pause],
     clock_offset_s: float,
 ) -> None:  # fmt: skip
-    """Times, and the tensors that were asked for."""
-    interpreter.drain()
+    """Times, and the tensors that were asked for.
+
+    Raises:
+        ExecutionError: they cannot be written.
+    """
     arrays = interpreter.arrays()
     write_times(folder / f"times-{rank}.npz", arrays, interpreter.num_done, pauses, clock_offset_s)
     kept = store.kept(interpreter.num_done - 1)
@@ -270,37 +278,25 @@ def _write(
         tensors["gradients"] = [[piece.to_row() for piece in found] for found in context.training.recorded]
         if context.training.training.records_parameters:
             tensors["parameters"] = [piece.to_row() for piece in context.training.parameters()]
-    torch.save(tensors, folder / f"tensors-{rank}.pt")
+    try:
+        torch.save(tensors, folder / f"tensors-{rank}.pt")
+    except (OSError, RuntimeError) as error:  # torch's writer has no error of its own for a full disk
+        raise ExecutionError(
+            f"results of rank {rank} cannot be written to {folder.parent}: {error}",
+            next="free space there, or name another folder in TMPDIR",
+        ) from error
 
 
-def _measure_memory(job: Job, context: Context, interpreter: Interpreter) -> list[tuple[float, float]]:
-    """The curve of live bytes over one more iteration, which is not part of the results: (seconds, bytes)."""
+def _measure_memory(job: Job, context: Context, interpreter: Interpreter) -> Curves:
+    """Of one more iteration, which is not part of the results; nothing where it is not asked for."""
     if not job.measures_memory:
-        return []
-    with LiveStorage(context.device.type, keeps_curve=True) as live:
-        live.include(_held(context))
-        begin = time.perf_counter()
+        return {}
 
-        def see(outputs: Sequence[Any]) -> None:
-            live.include(value for value in outputs if isinstance(value, Tensor))
-
-        interpreter.observe(see)
-        curve = [(0.0, float(live.current_bytes))]
+    def run() -> None:
         _run_iteration(context, interpreter, interpreter.num_done, None)
         interpreter.drain()
-        interpreter.observe(None)
-    points = [(point.time_s - begin, float(point.bytes)) for point in live.curve]
-    return curve + [point for point in points if point[0] >= 0.0]
 
-
-def _held(context: Context) -> list[Tensor]:
-    """Tensors that live before the iteration begins."""
-    if context.training is None:
-        return []
-    steps = [group.step for group in context.training.groups.values()]
-    states = [step.optimizer.state for step in steps if step.optimizer is not None]
-    kept = [value for state in states for slot in state.values() for value in slot.values()]
-    return [*context.training.tensors(), *(value for value in kept if isinstance(value, Tensor))]
+    return iteration_curves(context, job.program, interpreter.watch, run)
 
 
 if __name__ == "__main__":

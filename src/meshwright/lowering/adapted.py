@@ -1,30 +1,30 @@
-"""Plans of models of which only a part trains, or that have low-rank additions: what lowering does of them."""
+"""Plans of models of which only a part trains, or that have low-rank additions: what lowering does not do of them."""
 
 from __future__ import annotations
 
 from meshwright.lowering.refine import is_vocabulary_split
+from meshwright.specs.adaptation import first_trained_block
 from meshwright.specs.error import PlanError
 from meshwright.specs.plan import Plan
 
 
 def check_adapted(plan: Plan, num_copies: int) -> None:
-    """Frozen parameters are whole on every device that has them. `num_copies`: devices of a pipeline that have a stage.
+    """`num_copies`: devices of a pipeline that have a stage.
 
-    Raises PlanError for state that is sharded, for a split vocabulary, for schedules with copies of a stage (of one that is
-    frozen nothing would be added up), and for additions with tensor parallelism.
+    Raises PlanError for schedules with copies of a stage (of one that is frozen nothing would be added up), and for a split
+    vocabulary where the first blocks are frozen: its passes want the gradient of the first stage's input, which nothing
+    else would need.
     """
     if not plan.model.is_adapted:
         return
-    asked = {
-        f"sharding = {plan.sharding}": plan.sharding != "none",
-        "a split vocabulary": is_vocabulary_split(plan),
-        f"schedule = {plan.schedule}, with {num_copies} copies of a stage": num_copies > 1,
-        f"low-rank additions with tp = {plan.tp}": plan.model.lora_rank > 0 and plan.tp > 1,
-    }
-    for name, is_asked in asked.items():
-        if is_asked:
-            raise PlanError(
-                f"{plan.model.name} has frozen parameters, and the plan {name}",
-                allowed="sharding none, every stage on one device and every table on one stage, additions with tp 1",
-                next="what is frozen has no gradient and no optimizer state that could be sharded",
-            )
+    if num_copies > 1:
+        raise PlanError(
+            f"{plan.model.name} has frozen parameters, and schedule = {plan.schedule} has {num_copies} copies of a stage",
+            allowed="schedules with every stage on one device of a pipeline",
+        )
+    if is_vocabulary_split(plan) and first_trained_block(plan.model) > 0:
+        raise PlanError(
+            f"nothing trains in the first {first_trained_block(plan.model)} blocks of {plan.model.name}, and the plan has "
+            f"vocabulary = {plan.vocabulary}",
+            allowed='vocabulary "ends" for it, or low-rank additions to all blocks',
+        )

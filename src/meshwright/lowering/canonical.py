@@ -24,7 +24,7 @@ def canonical_sizes(plan: Plan, held: Sequence[HeldGroup]) -> dict[int, Size]:
     for g, each in enumerate(held):
         copies = prod(lengths.get(axis, 1) for axis in each.group.replicated) * len(each.group.stages)
         num_bytes = float(
-            copies * plan.num_microbatches * each.num_parameters * dtype_bytes(plan.gradient_dtype)
+            copies * plan.num_microbatches * each.num_trained * dtype_bytes(plan.gradient_dtype)
         )
         found[g] = Size(f"contributions{g}", num_bytes, num_bytes)
     return found

@@ -19,6 +19,7 @@ from meshwright.lowering.parameter_group import (
     held_groups,
     num_stepped_parameters,
     reduction_algorithms,
+    stepped_sizes,
 )
 from meshwright.lowering.plan_pass import (
     OFFLOAD,
@@ -31,6 +32,7 @@ from meshwright.lowering.plan_pass import (
 )
 from meshwright.lowering.recompute import REMADE, Recompute
 from meshwright.lowering.recomputed_part import is_partly_recomputed, is_recomputed
+from meshwright.lowering.reduced_shard import reduced_shards
 from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
 from meshwright.lowering.refine import piece_layers, refined
 from meshwright.lowering.saved_size import (
@@ -42,7 +44,7 @@ from meshwright.lowering.sharding import GatherParameters
 from meshwright.lowering.split_backward import SplitBackward
 from meshwright.lowering.stage_edge import with_sizes_beside
 from meshwright.lowering.transfer import Transfers
-from meshwright.lowering.value_size import optimizer_size
+from meshwright.lowering.value_size import moment_bytes
 from meshwright.lowering.vocabulary_choice import (
     algorithm_of,
     check_vocabulary,
@@ -95,12 +97,15 @@ def lower(
         for step_pass in step_passes(plan):
             program = step_pass(program)
     if step and plan.sharding in ("zero1", "zero2"):
-        program = GatherParameters(gather_exchanges(held), "gather" in plan.overlap)(program)
+        program = _gathered(plan, held, program)
     if plan.sharding == "zero3":
         program = unshard(plan, gather_exchanges(held))(program)
     buffers = whole_gradients(plan, held) if step else None
     if buffers is not None:
         program = buffers(program)
+    shards = reduced_shards(plan, held) if step else None
+    if shards is not None:
+        program = shards(program)
     place = place_receives(plan)
     if place is not None:
         program = place(program)
@@ -120,6 +125,14 @@ def _reduced(plan: Plan, held: Sequence[HeldGroup], program: Program) -> Program
     return ReduceGradients(algorithms, names, "reduce" in plan.overlap, plan.sharding == "zero3")(program)
 
 
+def _gathered(plan: Plan, held: Sequence[HeldGroup], program: Program) -> Program:
+    """The program with gathers of what was stepped."""
+    sizes, exchanges = stepped_sizes(plan, held), gather_exchanges(held)
+    program = program.with_tables(sizes=(*program.tables.sizes, *sizes.values()))
+    named = {g: each._replace(size=sizes[g].name) if g in sizes else each for g, each in exchanges.items()}
+    return GatherParameters(named, "gather" in plan.overlap)(program)
+
+
 def _works(
     plan: Plan, stages: Sequence[StageLayers], num_stepped: Sequence[int]
 ) -> dict[tuple[str, int], Work]:
@@ -128,7 +141,7 @@ def _works(
     if algorithm is not None:
         made |= vocabulary_works(plan, algorithm, len(stages))
     if options_of(plan, OFFLOAD) is not None:
-        made |= state_works(num_stepped, optimizer_size(plan).num_bytes, plan.dtype)
+        made |= state_works(num_stepped, moment_bytes(plan), plan.dtype)
     return made
 
 

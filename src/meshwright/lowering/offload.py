@@ -16,6 +16,8 @@ from meshwright.specs.operator import Operator
 
 STATE = "optimizer_state"
 PASSES = ("F", "R", "B", "I", "W")
+# What of the optimizer's state stays on the device.
+MASTER_COPY = register_value_kind(ValueKind("master_copy", index="group", microbatch=False, carried=True))
 HOST_STATE = register_value_kind(
     ValueKind("host_optimizer_state", index="group", microbatch=False, carried=True, tier="host")
 )
@@ -36,8 +38,14 @@ class OffloadOptimizer:
     Between two steps the state is on the host only. Loads stand before the first STEP of their device, so that those of
     later stages travel while the first one steps, and wait (``after``) for the device's last pass over a microbatch; stores
     travel beside what comes next, the next iteration's computes.
+
+    `moved_share`: of the state's bytes, those of the moments, which the step alone reads; a master copy of the parameters is
+    the rest, and stays. `waits_for_sums`: loads also wait for the reductions of their stage, which leave a shard of its whole
+    gradients: so the state never is beside these.
     """
 
+    moved_share: float = 1.0
+    waits_for_sums: bool = False
     name = "offload_optimizer"
 
     def __call__(self, program: Program) -> Program:
@@ -52,7 +60,7 @@ class OffloadOptimizer:
             program, found = with_effects(program, load, STORE_STATE._replace(reads=places, writes=hosts))
             loads.append(found[0])
             stores.append(found[1])
-        program = _with_tables(program)
+        program = self._with_tables(_reading_copies(program) if self.moved_share < 1.0 else program)
         lists = program.list_of_row[steps]
         first = np.array([int(steps[lists == one].min()) for one in lists.tolist()], dtype=np.int64)
         own = program.columns.take(steps).with_column("work", np.full(len(steps), -1))
@@ -63,34 +71,58 @@ class OffloadOptimizer:
 
         new = Columns.concatenate([rows(loads, "load"), rows(stores, "store")])
         before = np.concatenate([first, program.offsets[lists + 1]])
-        return _loading_late(program.inserted(before, np.concatenate([lists, lists]), new))
+        program = program.inserted(before, np.concatenate([lists, lists]), new)
+        return _loading_late(program, self.waits_for_sums)
+
+    def _with_tables(self, program: Program) -> Program:
+        """With the streams; the state on the device is made by each load, and on the host it is carried."""
+        t = program.tables
+        streams = (*t.streams, *(name for name in ("load", "store") if name not in t.streams))
+        kinds = tuple(kind._replace(carried=False) if kind.name == STATE else kind for kind in t.value_kinds)
+        state = next((row.by_index for row in t.value_bytes if row.kind == STATE), ())
+        moved = tuple(each * self.moved_share for each in state)
+        stays = tuple(each - part for each, part in zip(state, moved, strict=True))
+        sizes = [ValueBytes(STATE, moved), ValueBytes(HOST_STATE.name, moved)] if state else []
+        sizes += [ValueBytes(MASTER_COPY.name, stays)] if any(stays) else []
+        others = (row for row in t.value_bytes if row.kind != STATE)
+        duties = (*t.duties, Duty(LOAD_STATE.name, "stage"), Duty(STORE_STATE.name, "stage"))
+        return program.with_tables(
+            streams=streams, value_kinds=kinds, value_bytes=(*others, *sizes), duties=duties
+        )
 
 
-def _loading_late(program: Program) -> Program:
+def _reading_copies(program: Program) -> Program:
+    """Steps read the master copies of the groups whose state they read."""
+    chosen = program.columns.effect.copy()
+    for place, effect in enumerate(program.tables.effects):
+        copies = tuple(p._replace(kind=MASTER_COPY.name) for p in effect.reads if p.kind == STATE)
+        if effect.name == "STEP" and copies:
+            program, (number,) = with_effects(program, effect._replace(reads=(*effect.reads, *copies)))
+            chosen[program.columns.effect == place] = number
+    return program.with_columns(effect=chosen)
+
+
+def _loading_late(program: Program, waits_for_sums: bool) -> Program:
     """Loads wait for the last pass over a microbatch: earlier they would hold memory while activations do."""
     names = np.array([effect.name for effect in program.tables.effects])[program.columns.effect]
     loads = np.flatnonzero(names == LOAD_STATE.name)
     passes = np.flatnonzero(np.isin(names, PASSES))
     last = {int(program.list_of_row[row]): int(row) for row in passes}  # rising: the last one stays
     pairs = np.array([(row, last[int(program.list_of_row[row])]) for row in loads.tolist()], dtype=np.int64)
+    if waits_for_sums:
+        where, stage = program.list_of_row, program.columns.stage
+        sums = np.flatnonzero(names == "REDUCE_GRAD")
+        awaited = (
+            (row, sums[(where[sums] == where[row]) & (stage[sums] == stage[row])]) for row in loads.tolist()
+        )
+        behind = [(row, int(one)) for row, found in awaited for one in found]
+        pairs = np.concatenate([pairs.reshape(-1, 2), np.array(behind, dtype=np.int64).reshape(-1, 2)])
     written = np.unique(np.concatenate([program.after, pairs.reshape(-1, 2)]), axis=0)
     return replace(program, after=written)
 
 
-def _with_tables(program: Program) -> Program:
-    """With the streams; the state on the device is made by each load, and on the host it is carried."""
-    t = program.tables
-    streams = (*t.streams, *(name for name in ("load", "store") if name not in t.streams))
-    kinds = tuple(kind._replace(carried=False) if kind.name == STATE else kind for kind in t.value_kinds)
-    sizes = tuple(ValueBytes(HOST_STATE.name, row.by_index) for row in t.value_bytes if row.kind == STATE)
-    duties = (*t.duties, Duty(LOAD_STATE.name, "stage"), Duty(STORE_STATE.name, "stage"))
-    return program.with_tables(
-        streams=streams, value_kinds=kinds, value_bytes=(*t.value_bytes, *sizes), duties=duties
-    )
-
-
 def state_works(num_stepped: Sequence[int], state_bytes: float, dtype: str) -> dict[tuple[str, int], Work]:
-    """What loads and stores move: `state_bytes` for each parameter that the STEP of a stage updates."""
+    """What loads and stores move: `state_bytes` (of the moments) for each parameter that the STEP of a stage updates."""
     found = {}
     for stage, number in enumerate(num_stepped):
         num_bytes = state_bytes * number

@@ -16,6 +16,7 @@ from meshwright.ir.vocabulary import NAMES, VALUE_KINDS, name_of
 from meshwright.schedules.order import Orders
 from meshwright.specs.error import ScheduleError
 
+Ints = NDArray[np.int64]
 FIRST_AXIS = "pp"  # the axis along which paths go
 # Kinds that most passes touch stand in every table, so that passes seldom have to add one.
 STANDARD_KINDS = (
@@ -90,12 +91,12 @@ class _Placed(NamedTuple):
     """The computes of all devices one behind the other: columns, and where each device's begin."""
 
     orders: Orders
-    offsets: NDArray[np.int64]
-    stage: NDArray[np.int64]
-    microbatch: NDArray[np.int64]
+    offsets: Ints
+    stage: Ints
+    microbatch: Ints
 
     @property
-    def device(self) -> NDArray[np.int64]:
+    def device(self) -> Ints:
         """Device of every compute."""
         return np.repeat(np.arange(len(self.orders)), np.diff(self.offsets))
 
@@ -128,37 +129,55 @@ def _paths(
     placed: _Placed, num_stages: int | None, num_microbatches: int
 ) -> tuple[tuple[tuple[Hop, ...], ...], list[int]]:
     """The ways that microbatches take, stage after stage, each where the lists have it; and the way of every microbatch."""
+    num = _num_stages(placed, num_stages)
+    _check_enough(placed, num, num_microbatches)
+    numbers: dict[tuple[int, ...], int] = {}
+    ways = _devices(placed, num, num_microbatches).tolist()
+    path_of = [numbers.setdefault(tuple(way), len(numbers)) for way in ways]
+    return tuple(tuple(starmap(Hop, enumerate(devices))) for devices in numbers), path_of
+
+
+def _num_stages(placed: _Placed, asked: int | None) -> int:
+    """How many stages the lists have: numbered without gaps, and as many as were asked for. Raises ScheduleError."""
     known = np.unique(placed.stage)
     if len(known) != known[-1] + 1:
         missing = sorted({*range(len(known))} - {*known.tolist()})
         raise ScheduleError(
             f"stages {missing} are on no device, but stage {known[-1]} is; number stages from 0 without gaps"
         )
-    if num_stages is not None and len(known) != num_stages:
+    if asked is not None and len(known) != asked:
         raise ScheduleError(
-            f"the order has {len(known)} stages, {num_stages} were asked for; a schedule with several stages a device "
+            f"the order has {len(known)} stages, {asked} were asked for; a schedule with several stages a device "
             f"takes their number as its third argument, num_chunks"
         )
-    num = len(known)
-    device, cell = placed.device, placed.microbatch * num + placed.stage
-    if num * num_microbatches > len(cell):
-        there = np.unique(cell)
+    return len(known)
+
+
+def _check_enough(placed: _Placed, num_stages: int, num_microbatches: int) -> None:
+    """There are as many computes as a table of all stages and microbatches has places: one that was asked for a million
+    microbatches need not be made. Raises ScheduleError for the first that is missing.
+    """
+    if num_stages * num_microbatches > len(placed.stage):
+        there = np.unique(placed.microbatch * num_stages + placed.stage)
         gaps = np.flatnonzero(there != np.arange(len(there)))
-        raise _never(int(gaps[0]) if len(gaps) else len(there), num, num_microbatches)
-    way = np.full(num * num_microbatches, -1, dtype=np.int64)
-    way[cell] = device
-    elsewhere = np.flatnonzero(way[cell] != device)
+        raise _never(int(gaps[0]) if len(gaps) else len(there), num_stages, num_microbatches)
+
+
+def _devices(placed: _Placed, num_stages: int, num_microbatches: int) -> Ints:
+    """The device of every microbatch and stage, [microbatches, stages]. Raises ScheduleError where there are two, or none."""
+    device, cell = placed.device, placed.microbatch * num_stages + placed.stage
+    found = np.full(num_stages * num_microbatches, -1, dtype=np.int64)
+    found[cell] = device
+    elsewhere = np.flatnonzero(found[cell] != device)
     if len(elsewhere):
         first = int(elsewhere[0])
         raise ScheduleError(
             f"{placed.where(first)}, but stage {placed.stage[first]} computes microbatch {placed.microbatch[first]} on "
-            f"device {way[cell[first]]}, too; a microbatch passes a stage on one device"
+            f"device {found[cell[first]]}, too; a microbatch passes a stage on one device"
         )
-    if way.min() < 0:
-        raise _never(int(np.argmin(way)), num, num_microbatches)
-    numbers: dict[tuple[int, ...], int] = {}
-    path_of = [numbers.setdefault(tuple(row), len(numbers)) for row in way.reshape(-1, num).tolist()]
-    return tuple(tuple(starmap(Hop, enumerate(devices))) for devices in numbers), path_of
+    if found.min() < 0:
+        raise _never(int(np.argmin(found)), num_stages, num_microbatches)
+    return found.reshape(-1, num_stages)
 
 
 def _never(cell: int, num_stages: int, num_microbatches: int) -> ScheduleError:

@@ -18,6 +18,7 @@ from meshwright.lowering.reduction import owns
 from meshwright.lowering.refine import is_vocabulary_split
 from meshwright.lowering.value_size import (
     StateSize,
+    frozen_size,
     gradient_size,
     num_local_parameters,
     num_table_parameters,
@@ -80,7 +81,8 @@ def _held(
     num_parameters, num_trained = counts
     copied = axes if num_trained else ()  # what is frozen has no gradient to be summed over its copies
     sizes = {axis.name: axis.size for axis in collapsed_axes(plan)}
-    shards = tuple(axis for axis in shard_axes(plan) if axis in copied and sizes[axis] > 1)
+    shared = axes if plan.sharding == "zero3" else copied
+    shards = tuple(axis for axis in shard_axes(plan) if axis in shared and sizes[axis] > 1)
     group = ParameterGroup(name, stages, num_parameters * dtype_bytes(plan.dtype), copied)
     return HeldGroup(group, num_parameters, num_trained, shards, num_members(plan, shards))
 
@@ -105,15 +107,17 @@ def group_bytes(plan: Plan, held: Sequence[HeldGroup]) -> tuple[ValueBytes, ...]
     """Bytes of parameters, gathered parameters, gradients and optimizer state of every group, on one device."""
     whole = StateSize(dtype_bytes(plan.dtype), is_shared=False)
 
-    def each(size: StateSize) -> tuple[float, ...]:
-        return tuple(size.of(group.num_parameters, group.num_shards) for group in held)
+    def frozen(size: StateSize) -> tuple[float, ...]:
+        return tuple(size.of(group.num_parameters - group.num_trained, group.num_shards) for group in held)
 
     def trained(size: StateSize) -> tuple[float, ...]:
         return tuple(size.of(group.num_trained, group.num_shards) for group in held)
 
+    both = zip(trained(parameter_size(plan)), frozen(frozen_size(plan)), strict=True)
+    kept = tuple(own + rest for own, rest in both)
     return (
-        ValueBytes("parameter", each(parameter_size(plan))),
-        ValueBytes("gathered_parameter", each(whole)),
+        ValueBytes("parameter", kept),
+        ValueBytes("gathered_parameter", tuple(whole.of(group.num_parameters, 1) for group in held)),
         ValueBytes("weight_gradient", trained(gradient_size(plan))),
         ValueBytes("optimizer_state", trained(optimizer_size(plan))),
     )
@@ -124,12 +128,22 @@ def gradient_sizes(plan: Plan, held: Sequence[HeldGroup]) -> dict[int, Size]:
     if plan.sharding not in ("zero2", "zero3"):
         return {}
     size = dtype_bytes(plan.gradient_dtype)
-    numbers = sorted({g.num_parameters for g in held})
+    numbers = sorted({g.num_trained for g in held})
     named = {}
     for place, number in enumerate(numbers):
         num_bytes = float(size * number)
         named[number] = Size(f"gradient{place}", num_bytes, num_bytes)
-    return {g: named[each.num_parameters] for g, each in enumerate(held)}
+    return {g: named[each.num_trained] for g, each in enumerate(held)}
+
+
+def stepped_sizes(plan: Plan, held: Sequence[HeldGroup]) -> dict[int, Size]:
+    """Bytes that are gathered behind a step of every group of which a part is frozen: of what was stepped."""
+    found = {}
+    for g, each in enumerate(held):
+        if each.num_trained < each.num_parameters:
+            num_bytes = float(dtype_bytes(plan.dtype) * each.num_trained)
+            found[g] = Size(f"stepped{g}", num_bytes, num_bytes)
+    return found
 
 
 def gather_exchanges(held: Sequence[HeldGroup]) -> dict[int, Exchange]:

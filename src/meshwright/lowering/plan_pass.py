@@ -15,6 +15,7 @@ from meshwright.lowering.offload import OffloadOptimizer
 from meshwright.lowering.receive_place import PlaceReceives
 from meshwright.lowering.sharding import Unshard
 from meshwright.lowering.stage_edge import ConnectStages, LayerEdge, encoder_edges, parse_edges, skip_edges
+from meshwright.lowering.value_size import moment_bytes, optimizer_size
 from meshwright.specs.error import PlanError
 from meshwright.specs.plan import PassOption, Plan
 
@@ -146,7 +147,9 @@ def step_passes(plan: Plan) -> tuple[Pass, ...]:
     named = {each.name for each in plan.passes}
     lengths = {axis.name: axis.size for axis in collapsed_axes(plan)}
     divided = tuple(axis for axis in (*shard_axes(plan), "tp") if lengths.get(axis, 1) > 1)
-    known = (ClipGradients(divided), PostValidate(), OffloadOptimizer())
+    moved_share = moment_bytes(plan) / optimizer_size(plan).num_bytes
+    offload = OffloadOptimizer(moved_share, waits_for_sums=plan.sharding != "none")
+    known = (ClipGradients(divided), PostValidate(), offload)
     return tuple(one for one in known if one.name in named)
 
 

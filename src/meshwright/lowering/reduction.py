@@ -74,10 +74,9 @@ class ReduceGradients:
         """The class of a group's reduction, or None where there is nobody to reduce with."""
         axes, devices = reduction_axes(program, group)
         algorithm, size = self.algorithms.get(group, "ring"), self.sizes.get(group, "")
-        t = program.tables
-        has_copies = any(len(t.devices_of_stage[stage]) > 1 for stage in t.groups[group].stages)
-        if algorithm == "reduce_scatter" and has_copies:
-            algorithm = "all_reduce.two_level"  # those that share the state are not all of its copies
+        if algorithm == "reduce_scatter" and len(devices) > 1:
+            # a tied table, or a stage on several devices: those that share the state are not all of its copies
+            algorithm = "all_reduce.two_level"
         if len(devices) > 1:
             return Exchange((FIRST_AXIS, *axes), devices, size=size, algorithm=algorithm)
         return Exchange(axes, size=size, algorithm=algorithm) if axes else None

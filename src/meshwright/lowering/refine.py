@@ -4,10 +4,12 @@ gathered and gradients reduced piece by piece, beside computes."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from meshwright.schedules.order import Compute, Orders
 from meshwright.specs.layers import StageLayers, split_layers
 from meshwright.specs.plan import Plan
+from meshwright.specs.software import EXECUTOR
 
 # Computes of a refined program: finer pieces than these allow change a step by less than its interval, and cost time.
 MAX_COMPUTES = 8192
@@ -35,6 +37,11 @@ def executed_pieces(plan: Plan) -> tuple[int, ...]:
     if plan.sharding in ("zero2", "zero3") and plan.sharing_degree > 1:
         return tuple(max(1, layers.num_blocks) for layers in plan.stages())
     return (1,) * plan.num_stages
+
+
+def as_executed(plan: Plan) -> Plan:
+    """The plan as processes run it, whatever software it was made for: for lowering a program of them."""
+    return replace(plan, software=EXECUTOR.name)
 
 
 def is_vocabulary_split(plan: Plan) -> bool:

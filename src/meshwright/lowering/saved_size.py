@@ -1,14 +1,15 @@
 """Bytes that a stage of a program keeps from F to its backward, and from I to W, per token of the whole microbatch.
 
 Two kinds of software: the executor's own decoder, tensor by tensor as it keeps them, and training stacks on GPUs, by
-what their kernels keep (`specs.saved_block`). Which one a plan means it says by its degrees and formats: tensor
-parallelism, a master copy and a class of software are the stacks'.
+what their kernels keep (`specs.saved_block`). Which one a plan means its class of software says; one that names none by its
+degrees and formats: tensor parallelism and a master copy are then the stacks'.
 """
 
 from __future__ import annotations
 
 from meshwright.lowering.recomputed_part import is_partly_recomputed, kept_layers, recomputed_layers
 from meshwright.lowering.refine import has_vocabulary_passes, has_vocabulary_share, is_vocabulary_split
+from meshwright.specs.adaptation import trains_table
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.layers import StageLayers
 from meshwright.specs.plan import Plan
@@ -21,6 +22,7 @@ from meshwright.specs.saved import (
     stage_saved_bytes,
 )
 from meshwright.specs.saved import pending_bytes_per_token as bytes_for_w
+from meshwright.specs.software import EXECUTOR
 
 FINAL_NORM_SAVED = ("input", "norm statistics")
 WIDENED_BYTES = 4  # log-probabilities or exponentials of logits, in float32
@@ -28,6 +30,10 @@ WIDENED_BYTES = 4  # log-probabilities or exponentials of logits, in float32
 
 def saving_context(plan: Plan) -> SavingContext:
     """Which tensors the plan's software keeps."""
+    if plan.software == EXECUTOR.name:
+        return SavingContext(
+            plan.dtype, plan.recompute, plan.tp, plan.expert_tp, sequence_parallel=plan.sequence_parallel
+        )
     return SavingContext(
         dtype=plan.dtype, recompute=plan.recompute, tp=plan.tp, expert_tp=plan.expert_tp,
         sequence_parallel=plan.sequence_parallel, attention="flash" if plan.attention == "flash" else "unfused",
@@ -38,7 +44,14 @@ def saving_context(plan: Plan) -> SavingContext:
 
 def is_own_decoder(plan: Plan) -> bool:
     """Is it the executor's decoder that the plan's sizes are of?"""
-    return plan.tp == plan.cp == 1 and not plan.master_dtype and not plan.software
+    if plan.software:
+        return plan.cp == 1 and plan.software == EXECUTOR.name
+    return plan.tp == plan.cp == 1 and not plan.master_dtype
+
+
+def _is_undivided(plan: Plan) -> bool:
+    """Is it the executor's decoder, and every block whole on a device?"""
+    return is_own_decoder(plan) and plan.tp == 1
 
 
 def kept_bytes_per_token(plan: Plan, layers: StageLayers) -> float:
@@ -47,10 +60,9 @@ def kept_bytes_per_token(plan: Plan, layers: StageLayers) -> float:
     With recompute "full" it is what R makes again; F keeps the stage's input only, which is a value of its own. Of a
     stage that is recomputed in part R makes `remade_bytes_per_token` of it.
     """
-    if is_own_decoder(plan):
-        return float(saved_bytes_per_token(plan.model, layers, plan.dtype)) - _loss_elsewhere_bytes(
-            plan, layers
-        )
+    if _is_undivided(plan):
+        whole = float(saved_bytes_per_token(plan.model, layers, plan.dtype)) + _widened_bytes(plan, layers)
+        return whole - _loss_elsewhere_bytes(plan, layers)
     context = saving_context(plan)
     if plan.recompute == "full":
         context = context._replace(recompute="none")
@@ -74,7 +86,7 @@ def remade_bytes_per_token(plan: Plan, layers: StageLayers) -> float:
     if plan.recompute != "full" or not is_partly_recomputed(plan, layers):
         return 0.0
     part, dtype = recomputed_layers(plan, layers), plan.dtype
-    if is_own_decoder(plan):
+    if _is_undivided(plan):
         input_bytes = boundary_bytes_per_token(plan.model, dtype) if layers.has_embedding else 0
         return float(saved_bytes_per_token(plan.model, part, dtype) - input_bytes)
     context = saving_context(plan)._replace(recompute="none")
@@ -82,6 +94,13 @@ def remade_bytes_per_token(plan: Plan, layers: StageLayers) -> float:
     if layers.has_embedding:
         made -= boundary_bytes_per_token(plan.model, dtype) / (plan.tp if plan.sequence_parallel else 1)
     return made / plan.cp
+
+
+def _widened_bytes(plan: Plan, layers: StageLayers) -> float:
+    """What the logits' log-probabilities in float32 have beyond the format of activations."""
+    if not layers.has_head or has_vocabulary_passes(plan):
+        return 0.0
+    return float(plan.model.vocabulary_size * max(0, WIDENED_BYTES - dtype_bytes(plan.dtype)))
 
 
 def _loss_elsewhere_bytes(plan: Plan, layers: StageLayers) -> float:
@@ -100,6 +119,7 @@ def _logits_bytes(plan: Plan, layers: StageLayers) -> float:
     if not (has_vocabulary_share(plan, layers) if is_split else layers.has_head):
         return 0.0
     each = dtype_bytes(plan.dtype) if plan.software_class.has_loss_in_place else WIDENED_BYTES
+    each = max(each, WIDENED_BYTES) if is_own_decoder(plan) else each
     return each * plan.model.vocabulary_size / (plan.tp * (plan.pp if is_split else 1))
 
 
@@ -108,9 +128,10 @@ def pending_bytes_per_token(plan: Plan, layers: StageLayers) -> float:
     own are none of them."""
     whole = float(pending_gradient_bytes_per_token(plan.model, layers, plan.dtype))
     if has_vocabulary_passes(plan):
-        elements = (
-            layers.has_head * plan.model.vocabulary_size + layers.has_embedding * plan.model.hidden_size
-        )
+        model = plan.model
+        has_head = layers.has_head and trains_table(model, of_head=True)
+        has_embedding = layers.has_embedding and trains_table(model, of_head=False)
+        elements = has_head * model.vocabulary_size + has_embedding * model.hidden_size
         whole -= elements * dtype_bytes(plan.dtype)
     return whole
 
@@ -120,7 +141,7 @@ def local_pending_bytes_per_token(plan: Plan, layers: StageLayers) -> float:
     gradients. All else that F kept for the backward I frees, layer by layer, so that these take its place; that is counted
     of the executor's own decoder, whose tensors are known one by one."""
     added = pending_bytes_per_token(plan, layers) / (plan.cp * plan.tp)
-    if not is_own_decoder(plan) or has_vocabulary_passes(plan):
+    if not _is_undivided(plan) or has_vocabulary_passes(plan):
         return added
     model, dtype = plan.model, plan.dtype
     inputs = bytes_for_w(model, layers, dtype) - pending_gradient_bytes_per_token(model, layers, dtype)

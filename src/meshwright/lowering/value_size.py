@@ -20,10 +20,13 @@ from meshwright.specs.parameter import Parameter, block_parameters, embedding_pa
 from meshwright.specs.plan import Plan
 
 NUM_MOMENTS = 2  # of AdamW, each as large as the parameters it updates
+# The factor of an addition that tensor parallelism leaves whole: what reads the residual stream, and what adds to it.
+WHOLE_FACTORS = ("qkv.lora_a.", "gate_up.lora_a.", "attention_output.lora_b.", "down.lora_b.")
 # Parts of the names of parameters that every device of a tensor-parallel group has whole.
 WHOLE = (
     *("norm.", "layernorm.", ".ln_", "wpe", "mlp.gate.weight", "router.", "shared_expert_gate"),
     *("q_a_proj.", "kv_a_proj_with_mqa.", "o_proj.bias", "down_proj.bias", "c_proj.bias"),
+    *WHOLE_FACTORS,
 )
 HEAD_NORMS = ("q_norm.", "k_norm.")  # used for every head
 # A tensor of experts' biases added after the row-parallel product: whole along tp, divided along ep.
@@ -67,20 +70,30 @@ def num_trained_parameters(plan: Plan, layers: StageLayers) -> LocalParameters:
     tables = {
         model.has_tied_embeddings or not of_head
         for of_head in (False, True)
-        if _trains_table(model, layers, of_head)
+        if _has_table(plan, layers, of_head) and trains_table(model, of_head=of_head)
     }
     dense += len(tables) * num_table_parameters(plan)
-    if layers.has_embedding and trains(model, "positions.weight"):
-        dense += sum(p.num_elements for p in embedding_parameters(model)[1:])
-    if layers.has_head:
-        dense += model.hidden_size * trains(model, "final_norm.weight")
-        dense += model.hidden_size * (model.is_gpt2 and trains(model, "final_norm.bias"))
+    dense += num_trained_positions(model) if layers.has_embedding else 0
+    dense += num_trained_norms(model) if layers.has_head else 0
     return LocalParameters(dense, 0)
 
 
-def _trains_table(model: ModelSpec, layers: StageLayers, of_head: bool) -> bool:
-    """Does a stage have the table of embedding or head, and does it train?"""
-    return (layers.has_head if of_head else layers.has_embedding) and trains_table(model, of_head=of_head)
+def num_trained_positions(model: ModelSpec) -> int:
+    """Of learned positions, where they train."""
+    return sum(p.num_elements for p in embedding_parameters(model)[1:]) * trains(model, "positions.weight")
+
+
+def num_trained_norms(model: ModelSpec) -> int:
+    """Of the final norm, where it trains."""
+    names = ("final_norm.weight", "final_norm.bias") if model.is_gpt2 else ("final_norm.weight",)
+    return model.hidden_size * sum(trains(model, name) for name in names)
+
+
+def _has_table(plan: Plan, layers: StageLayers, of_head: bool) -> bool:
+    """Does a stage have the table of embedding or head, or its part of it?"""
+    if is_vocabulary_split(plan):
+        return has_vocabulary_share(plan, layers)
+    return layers.has_head if of_head else layers.has_embedding
 
 
 @lru_cache(maxsize=1024)
@@ -124,17 +137,17 @@ def num_partial_parameters(plan: Plan, layers: StageLayers) -> int:
     model = plan.model
     if plan.tp == 1:
         return 0
-    parts = WHOLE if plan.sequence_parallel else HEAD_NORMS
+    parts = WHOLE if plan.sequence_parallel else (*HEAD_NORMS, *WHOLE_FACTORS)
     blocks = model.block_kinds(layers.first_block, layers.num_blocks)
     total = sum(
         count * parameter.num_elements
         for block, count in blocks
-        for parameter in block_parameters(model, block)
+        for parameter in trained_block_parameters(model, block)
         if any(part in parameter.name for part in parts)
     )
     if plan.sequence_parallel:
-        total += sum(p.num_elements for p in embedding_parameters(model)[1:]) if layers.has_embedding else 0
-        total += model.num_norm_parameters if layers.has_head else 0
+        total += num_trained_positions(model) if layers.has_embedding else 0
+        total += num_trained_norms(model) if layers.has_head else 0
     return total
 
 
@@ -183,13 +196,25 @@ def gradient_size(plan: Plan) -> StateSize:
 def optimizer_size(plan: Plan) -> StateSize:
     """Of AdamW's state: two moments, and a master copy where the plan has one that is not the parameters themselves."""
     has_copy = bool(plan.master_dtype) and plan.sharding != "zero3"
-    size = (NUM_MOMENTS + has_copy) * dtype_bytes(plan.master_dtype or plan.dtype)
-    return StateSize(size, is_shared=plan.sharding != "none")
+    copy_bytes = has_copy * dtype_bytes(plan.master_dtype or plan.dtype)
+    return StateSize(moment_bytes(plan) + copy_bytes, is_shared=plan.sharding != "none")
+
+
+def moment_bytes(plan: Plan) -> int:
+    """The part of AdamW's state for one parameter that the step alone reads: its moments."""
+    return NUM_MOMENTS * dtype_bytes(plan.master_dtype or plan.dtype)
+
+
+def frozen_size(plan: Plan) -> StateSize:
+    """Of parameters that do not train: never in the optimizer's format; shared as the others are."""
+    return StateSize(dtype_bytes(plan.dtype), is_shared=parameter_size(plan).is_shared)
 
 
 def parameter_bytes(plan: Plan, layers: StageLayers) -> float:
     """Bytes of parameters that one device keeps all the time."""
-    return _state_bytes(plan, num_local_parameters(plan, layers), parameter_size(plan))
+    counts, trained = num_local_parameters(plan, layers), num_trained_parameters(plan, layers)
+    frozen = LocalParameters(counts.dense - trained.dense, counts.expert - trained.expert)
+    return _state_bytes(plan, trained, parameter_size(plan)) + _state_bytes(plan, frozen, frozen_size(plan))
 
 
 def gradient_bytes(plan: Plan, layers: StageLayers) -> float:

@@ -18,7 +18,7 @@ from meshwright.ir.verify import verify
 from meshwright.lowering.lower import lower
 from meshwright.lowering.mesh import device_order
 from meshwright.lowering.place import place
-from meshwright.lowering.refine import executed_pieces
+from meshwright.lowering.refine import as_executed, executed_pieces
 from meshwright.planner.description import describe, sentence
 from meshwright.planner.memory_estimate import MemoryEstimate, estimate_memory
 from meshwright.planner.memory_limit import Rejection, estimated_rejection, rejection
@@ -109,7 +109,8 @@ def evaluate(
     """
     if computes is None or messages is None:
         return _evaluate_on_gpus(plan, cluster, schedule, iterations, extrapolate)
-    program = materialised(lower(plan, schedule, pieces=executed_pieces(plan)), plan.num_devices)
+    lowered = lower(as_executed(plan), schedule, pieces=executed_pieces(plan))
+    program = materialised(lowered, plan.num_devices)
     host = cluster.devices[0].host
     verified = verify(program, host=host)
     placement = place(program, cluster, device_order(plan))

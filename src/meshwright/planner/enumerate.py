@@ -136,6 +136,8 @@ def choices(
             raise PlanError(f"{name} is {value!r}", allowed="a whole number from 1")
     for pp, dp in _degrees(cluster.num_devices // _taken(wanted)):
         for name in _orders(schedules, pp):
+            if model.is_adapted and schedules[name].num_copies > 1 and wanted.get("schedule") != name:
+                continue  # copies of a frozen stage: `lower` refuses them
             for options in _options(schedules[name], pp, workload.global_batch, dp, sizes):
                 choice = {"schedule": name, "pp": pp, "dp": dp, **options}
                 if choice["num_chunks"] > 1:  # how many there are is a choice where there are any

@@ -82,7 +82,7 @@ def check_degrees(
         raise PlanError(
             f"{model.name} has frozen parameters, and the search counts gradients and optimizer states of all",
             allowed="models all of which train",
-            next="write the plan: `meshwright check` and `simulate` count what trains",
+            next="plan for the whole model, then `meshwright simulate PLAN --lora-rank 8`: it counts what trains",
         )
     single = {name: values[0] for name, values in wanted.items() if len(values) == 1}
     taken = [(name, int(single[name])) for name in ("pp", "dp", "cp", "tp") if name in single]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from meshwright.specs.model import ModelSpec
 
 LORA_TARGETS = ("qkv", "attention_output", "gate_up", "down")
+LORA_COLUMNS = ("qkv", "gate_up")  # those that tensor parallelism divides by outputs, the others by inputs
 WHOLE_FLOPS, WEIGHT_FLOPS = (
     6,
     2,

@@ -1,7 +1,8 @@
 """What freezing and low-rank additions change in the work of a block: weight gradients that nobody needs, products beside.
 
 An addition's two products are (T, inputs) by (inputs, rank) and (T, rank) by (rank, outputs); then its result is scaled
-and added. Its backward scales the gradient, makes both input gradients and adds to that of the matrix's input.
+and added. Its backward scales the gradient, makes both input gradients and adds to that of the matrix's input. Tensor
+parallelism divides B of a matrix that it divides by outputs, and A of one that it divides by inputs.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from meshwright.specs.adaptation import LORA_A, LORA_B, lora_sizes
+from meshwright.specs.adaptation import LORA_A, LORA_B, LORA_COLUMNS, lora_sizes
 from meshwright.specs.layer_operator import (
     SCALE_TOUCHES,
     Linear,
@@ -48,11 +49,11 @@ def trained_operators(trained: Sequence[str], operators: Sequence[Operator]) -> 
 def addition_forward(model: ModelSpec, target: str, shape: MicrobatchShape) -> tuple[Operator, ...]:
     """Both products and the sum, where this matrix has an addition."""
     found = []
-    for first, second in _pairs(model, target):
+    for first, second in _pairs(model, target, shape.tp):
         found += [
             first.forward(shape),
             second.forward(shape),
-            residual_add(f"{target} addition", shape, second.num_out),
+            residual_add(f"{target} addition", _whole(shape), second.num_out),
         ]
     return tuple(found)
 
@@ -60,14 +61,14 @@ def addition_forward(model: ModelSpec, target: str, shape: MicrobatchShape) -> t
 def addition_input(model: ModelSpec, target: str, shape: MicrobatchShape) -> tuple[Operator, ...]:
     """Gradients of both products' inputs, and the sum of those of the matrix's input."""
     found = []
-    for first, second in _pairs(model, target):
+    for first, second in _pairs(model, target, shape.tp):
         work, dims = shape.num_tokens * second.num_out, (shape.num_tokens, second.num_out)
         num_bytes = SCALE_TOUCHES * work * shape.element_bytes
         found += [
             Operator("elementwise", work, num_bytes, dims, label=f"{target} addition scale"),
             second.input_gradient(shape),
             first.input_gradient(shape),
-            residual_add(f"{target} addition gradient", shape, first.num_in),
+            residual_add(f"{target} addition gradient", _whole(shape), first.num_in),
         ]
     return tuple(found)
 
@@ -76,16 +77,26 @@ def addition_weight(model: ModelSpec, target: str, shape: MicrobatchShape) -> tu
     """Both products' weight gradients."""
     return tuple(
         operator
-        for first, second in _pairs(model, target)
+        for first, second in _pairs(model, target, shape.tp)
         for linear in (first, second)
         for operator in linear.weight_gradient(shape)
     )
 
 
-def _pairs(model: ModelSpec, target: str) -> list[tuple[Linear, Linear]]:
+def _whole(shape: MicrobatchShape) -> MicrobatchShape:
+    """Between gather and scatter of a divided sequence a device has all of its tokens."""
+    return shape._replace(sequence_parallel=False)
+
+
+def _pairs(model: ModelSpec, target: str, tp: int) -> list[tuple[Linear, Linear]]:
+    """Both products on one device: B is divided by outputs where the matrix is, A by inputs."""
     sizes = lora_sizes(model).get(target)
     if sizes is None:
         return []
     num_in, num_out = sizes
+    if target in LORA_COLUMNS:
+        num_out //= tp
+    else:
+        num_in //= tp
     first = Linear(f"{target} {LORA_A}", num_in, model.lora_rank, False)
     return [(first, Linear(f"{target} {LORA_B}", model.lora_rank, num_out, False))]

@@ -57,6 +57,10 @@ from meshwright.specs.units import format_bandwidth, parse_bandwidth, parse_seco
 
 CLUSTER_SCHEMA = 1
 MAX_DEVICES = 1 << 20  # a million devices is a typing mistake
+# What `calibrate` makes untrue
+ASSUMED_RATES = (
+    "rates of cores, memory and loopback are assumed until `meshwright calibrate` has measured them"
+)
 _SHORT_NAME = re.compile(r"\s*(?:(\d+)\s*[x*]\s*)?(?:(\d+)\s*[x*]\s*)?([A-Za-z].*?)\s*$")
 _LEVEL_KEYS = ("name", "num_devices", "bandwidth", "latency", "attached", "is_shared")
 _LINK_KEYS = ("source", "target", "bandwidth", "latency", "group")
@@ -159,8 +163,7 @@ def _this_computer(count: int, cores: int, memory_bytes: int) -> ClusterSpec:
         note=preset.note,
     )
     levels = _node_levels(node, 1, count, node.nic_bytes_per_s)
-    assumed = "rates of cores, memory and loopback are assumed until `meshwright calibrate` has measured them"
-    return ClusterSpec("this computer", (device,) * count, levels, assumptions=(assumed,))
+    return ClusterSpec("this computer", (device,) * count, levels, assumptions=(ASSUMED_RATES,))
 
 
 def _from_table(table: TomlTable) -> ClusterSpec:

@@ -9,6 +9,7 @@
     │   └── DeadlockError    exchanges, rings or streams that wait for each other in a circle
     ├── OutOfMemoryError     a device's memory is too small (names the largest holders)
     ├── ExecutionError       a running job failed: a rank died, hung, or returned nonsense
+    │   └── MissingDataError what it was to read is not on this machine: nothing ran
     └── UnknownNameError     no model, device, schedule, ... of that name (lists near matches)
 
 A message has three parts, in this order: what was given, what is allowed, what to do next.
@@ -100,6 +101,10 @@ class OutOfMemoryError(MeshwrightError):
 
 class ExecutionError(MeshwrightError):
     """A running job failed: a rank died, hung or returned nonsense; names rank and instruction."""
+
+
+class MissingDataError(ExecutionError):
+    """What a job was to read is not on this machine, so that it did not begin."""
 
 
 class UnknownNameError(MeshwrightError):

@@ -2,60 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any
 
-from meshwright.specs.adaptation import (
-    adapted_train_flops,
-    check_adaptation,
-    num_trained_parameters,
-    trained_names,
-)
-from meshwright.specs.block_kind import BlockKind, attended_pairs
+from meshwright.specs.adaptation import check_adaptation, num_trained_parameters, trained_names
+from meshwright.specs.architecture import ARCHITECTURES, Architecture
+from meshwright.specs.block_kind import BlockKind
 from meshwright.specs.error import SpecError
+from meshwright.specs.executed_feature import check_executed, unexecuted_features
 from meshwright.specs.model_check import check_model
+from meshwright.specs.model_digest import model_digest
 from meshwright.specs.parameter import Parameter, block_parameters, embedding_parameters, head_parameters
-from meshwright.specs.rotary_scaling import ROTARY_SCALINGS, RotaryScaling
+from meshwright.specs.rotary_scaling import RotaryScaling
+from meshwright.specs.token_work import num_active_parameters, num_matmul_parameters, train_flops_per_token
 
-Architecture = Literal[
-    "gpt2",
-    "llama",
-    "qwen2",
-    "qwen3",
-    "mistral",
-    "mixtral",
-    "qwen2_moe",
-    "qwen3_moe",
-    "deepseek_v2",
-    "deepseek_v3",
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-    "gpt_oss",
-]
-ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
-# One multiply and one add forward, twice that backward (input and weight gradient).
-TRAIN_FLOPS_PER_MATMUL_PARAMETER = 6
-# Fields that plan files of schema 1 do not have. At their defaults they stay out of the digest, so that a model
-# keeps the digest it had before there were such models.
-ADDED_FIELDS = (
-    *("num_experts", "num_experts_per_token", "expert_intermediate_size", "shared_intermediate_size"),
-    *("dense_layers", "query_rank", "key_value_rank", "rotary_head_dim", "value_head_dim"),
-    *("sliding_window", "sliding_layers", "attention_logit_cap", "final_logit_cap"),
-    *(
-        "activation",
-        "rope_scaling",
-        "rope_factor",
-        "rope_low_factor",
-        "rope_high_factor",
-        "rope_original_length",
-    ),
-    *("trained", "lora_rank", "lora_alpha", "lora_targets"),
-)
 FLOAT_FIELDS = (
     *("norm_epsilon", "rope_theta", "attention_logit_cap", "final_logit_cap"),
     *("rope_factor", "rope_low_factor", "rope_high_factor", "lora_alpha"),
@@ -277,14 +239,7 @@ class ModelSpec:
     @property
     def unexecuted_features(self) -> tuple[str, ...]:
         """What this model has that the executor's block has not; empty: it can be trained here."""
-        found = {
-            "experts": self.num_experts > 0,
-            "latent attention": self.has_latent_attention,
-            "attention sinks": self.has_attention_sinks,
-            f"{self.architecture} blocks": self.is_gemma,
-            f"{self.rope_scaling} rotary scaling": self.rope_scaling not in ("", *ROTARY_SCALINGS),
-        }
-        return tuple(name for name, is_there in found.items() if is_there)
+        return unexecuted_features(self)
 
     @property
     def is_executable(self) -> bool:
@@ -293,12 +248,7 @@ class ModelSpec:
 
     def check_executable(self) -> None:
         """Raises SpecError naming what the executor does not build, where there is such a thing."""
-        if not self.is_executable:
-            raise SpecError(
-                f"{self.name} has {', '.join(self.unexecuted_features)}, which the executor does not build",
-                allowed="dense models of the GPT-2, Llama, Qwen 2, Qwen 3 and Mistral families",
-                next="plan and simulate it, or train a dense model",
-            )
+        check_executed(self)
 
     @property
     def rotary_scaling(self) -> RotaryScaling | None:
@@ -406,49 +356,16 @@ class ModelSpec:
     @cached_property
     def num_active_parameters(self) -> int:
         """Parameters that one token uses: of the experts those it goes to; in a dense model all of them."""
-        inactive = sum(
-            count * (parameter.num_elements - self._num_active(parameter))
-            for block, count in self.block_kinds(0, self.num_layers)
-            for parameter in block_parameters(self, block)
-        )
-        return self.num_parameters - inactive
+        return num_active_parameters(self)
 
     @cached_property
     def num_matmul_parameters(self) -> int:
         """Parameters that one token meets in a matrix product: of the blocks' matrices and the vocabulary head."""
-        blocks = sum(
-            count * self._num_active(parameter)
-            for block, count in self.block_kinds(0, self.num_layers)
-            for parameter in block_parameters(self, block)
-            if parameter.is_matmul
-        )
-        return blocks + self.num_head_parameters
-
-    def _num_active(self, parameter: Parameter) -> int:
-        """Elements one token uses; a tensor of experts has them in its first dimension."""
-        if not parameter.is_expert:
-            return parameter.num_elements
-        return parameter.num_elements // self.num_experts * self.num_experts_per_token
+        return num_matmul_parameters(self)
 
     def train_flops_per_token(self, sequence_length: int | None = None) -> float:
-        """Model FLOPs (forward and backward, no recompute) that training spends on one token.
-
-        6 per active parameter of a matrix product (the embedding lookup is no product); with `sequence_length`
-        S also causal attention: for each block a product of 2 * query_size and one of 2 * result_size FLOPs
-        with each key, of which a query sees (S + 1) / 2 on average (fewer through a window), three times for
-        the backward. Norms, activations, routing: left out. Of a frozen matrix there is no weight gradient: 4 per
-        parameter, also where no gradient passes.
-        """
-        flops = float(TRAIN_FLOPS_PER_MATMUL_PARAMETER * self.num_matmul_parameters)
-        if self.is_adapted:
-            flops += adapted_train_flops(self)
-        if sequence_length is None:
-            return flops
-        keys = sum(
-            count * attended_pairs(sequence_length, self.block_kind(block).window) / sequence_length
-            for block, count in self.block_kinds(0, self.num_layers)
-        )
-        return flops + TRAIN_FLOPS_PER_MATMUL_PARAMETER * (self.query_size + self.result_size) * keys
+        """Model FLOPs (forward and backward, no recompute) that training spends on one token: see `token_work`."""
+        return train_flops_per_token(self, sequence_length)
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Every parameter in checkpoint names: embedding, blocks, head (a tied head has no matrix)."""
@@ -474,8 +391,4 @@ class ModelSpec:
     @cached_property
     def digest(self) -> str:
         """Hash of everything that decides shapes and arithmetic; a plan keeps it to know its model again."""
-        fields = {key: value for key, value in asdict(self).items() if key not in ("name", "source")}
-        for key in ADDED_FIELDS:
-            if fields[key] == type(self).__dataclass_fields__[key].default:
-                del fields[key]
-        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
+        return model_digest(self)

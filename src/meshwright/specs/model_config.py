@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from meshwright.specs.architecture import ARCHITECTURES, Architecture
 from meshwright.specs.config_reader import DECODER_FIELDS, GPT2_FIELDS, ConfigReader
 from meshwright.specs.error import SpecError
-from meshwright.specs.model import ARCHITECTURES, Architecture, ModelSpec
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.model_family import family_fields
 from meshwright.specs.rotary_scaling import rotary_fields
 

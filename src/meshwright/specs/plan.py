@@ -235,6 +235,8 @@ class Plan:
         missing += self._missing_with_vocabulary()
         if self.tp > 1 and any(each.name == "connect_stages" for each in self.passes):
             missing.append(f"tp={self.tp} with connect_stages")
+        if self.sharding in ("zero2", "zero3") and any(each.name == "connect_stages" for each in self.passes):
+            missing.append(f"sharding={self.sharding} with connect_stages")
         if self.recompute not in ("none", "full"):
             missing.append(f"recompute={self.recompute}")
         if self.dtype not in EXECUTED_DTYPES:
@@ -255,6 +257,8 @@ class Plan:
         counts = {
             "heads": model.num_heads, "key-value heads": model.num_kv_heads, "inner units": model.intermediate_size,
         }  # fmt: skip
+        if self.sequence_parallel:
+            counts["tokens of a sequence"] = self.workload.sequence_length
         return [f"tp={self.tp} with {count} {what}" for what, count in counts.items() if count % self.tp]
 
     def _missing_with_vocabulary(self) -> list[str]:

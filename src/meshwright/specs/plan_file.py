@@ -13,8 +13,8 @@ num_devices = 2
 [[passes]]               # name, and a table of options
 
 Schema 3 did not know recompute_blocks: all blocks followed recompute. Schema 2 had fewer keys; what a file leaves out is
-as in `Plan`. Schema 1 knew dense models only: its [model] lacks `model.ADDED_FIELDS`, which are then as in a dense model,
-and its digest stays valid.
+as in `Plan`. Schema 1 knew dense models only: its [model] lacks `model_digest.ADDED_FIELDS`, which are then as in a dense
+model, and its digest stays valid.
 """
 
 from __future__ import annotations

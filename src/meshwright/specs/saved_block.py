@@ -226,7 +226,7 @@ def _adapted_saved(model: ModelSpec, kept: list[SavedTensor], block: int, b: int
     read = {*model.lora_targets, *(name.split(".")[0] for name in trained)}
     used = [tensor for tensor in kept if tensor.name not in INPUT_OF or INPUT_OF[tensor.name] in read]
     return used + [
-        SavedTensor(f"{target} narrowed", model.lora_rank, b, "weight gradient of what widens it")
+        SavedTensor(f"{target} narrowed", model.lora_rank, b, "weight gradient of what widens it", "whole")
         for target in model.lora_targets
     ]
 

@@ -86,12 +86,19 @@ CLASSES: Mapping[str, SoftwareClass] = {
         ),
     )
 }  # fmt: skip
+# What `executor` runs, filled in where a plan is lowered for processes; not among those to choose a prediction from.
+EXECUTOR = SoftwareClass(
+    "executor", "PyTorch's operations one by one; the loss, and the logits' gradient, in their place", has_loss_in_place=True,
+    has_native_attention=False,
+)  # fmt: skip
 # A plan that names no class: who shards parameters uses PyTorch's FSDP, and compiles; the rest is Megatron-LM's kind.
 DEFAULT_CLASS, SHARDED_DEFAULT_CLASS = "fused", "compiled"
 
 
 def software_class(name: str, sharding: str = "none") -> SoftwareClass:
     """The class of this name; for an empty one the default of plans that shard like this. Raises UnknownNameError."""
+    if name == EXECUTOR.name:
+        return EXECUTOR
     if name and name not in CLASSES:
         raise UnknownNameError("software class", name, sorted(CLASSES))
     return CLASSES[name or (SHARDED_DEFAULT_CLASS if sharding == "zero3" else DEFAULT_CLASS)]

@@ -21,7 +21,7 @@ from meshwright.executor import run_program
 from meshwright.executor.handler import ValueName
 from meshwright.executor.pool import Pool
 from meshwright.executor.randomness import random_key
-from meshwright.specs.error import ExecutionError
+from meshwright.specs.error import MissingDataError
 from meshwright.studies import graph_stage
 from meshwright.studies.graph_convolution import (
     Dropout,
@@ -168,11 +168,11 @@ def named_graph(name: str, data: Path | None = None) -> Graph:
     """A graph from the folder `data`, or without one from that which the environment variable MESHWRIGHT_GRAPHS names.
 
     Raises:
-        ExecutionError: no folder was named, or the graph is not in it; the package has no data of others.
+        MissingDataError: no folder was named, or the graph is not in it; the package has no data of others.
     """
     folder = data or (Path(os.environ[GRAPHS]) if os.environ.get(GRAPHS) else None)
     if folder is None or not (folder / f"{name}.npz").is_file():
-        raise ExecutionError(
+        raise MissingDataError(
             f"the graph {name!r} is not here" if folder is None else f"there is no {name}.npz in {folder}",
             allowed=f"{ARCHIVE}, for each graph of the claims",
             next=f"meshwright reproduce gnn_pipe --data FOLDER, with {name}.npz in it",

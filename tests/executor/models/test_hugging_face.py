@@ -23,6 +23,7 @@ from meshwright.executor.models.weights_folder import INDEX_FILE, WeightsFolder
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.model_source import load_model
+from tests.executor.token_data import write_tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -178,6 +179,20 @@ def test_half_precision_and_tokenizer_travel(tmp_path: Path) -> None:
     _, half = load_hugging_face(tmp_path / "ours", torch.float32)
     for name, value in parameters.items():
         assert torch.equal(half[name], value.bfloat16().float())
+
+
+def test_generation_ends_where_a_document_ended_in_training(tmp_path: Path) -> None:
+    """Not at token 2, which is Llama's own end and some letter of another tokenizer."""
+    (tmp_path / "theirs").mkdir()
+    _theirs(VARIANTS["llama"]).save_pretrained(tmp_path / "theirs")
+    model, parameters = load_hugging_face(tmp_path / "theirs")
+    write_tokenizer(tmp_path / "tokens")
+    for name, tokenizer_from, end in (("bare", None, None), ("told", tmp_path / "tokens", 0)):
+        save_hugging_face(model, parameters, tmp_path / name, tokenizer_from=tokenizer_from)
+        again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / name)
+        assert again.config.eos_token_id == again.generation_config.eos_token_id == end
+        modes = {path.name: path.stat().st_mode for path in (tmp_path / name).iterdir()}
+        assert modes["model.safetensors"] == modes["config.json"]
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

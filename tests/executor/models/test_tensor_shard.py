@@ -52,3 +52,11 @@ def test_a_table_has_as_many_rows_everywhere() -> None:
 def test_what_does_not_divide_is_refused() -> None:
     with pytest.raises(ExecutionError, match=r"tp\(4\) does not divide the model's 2 key-value heads"):
         TensorShard(MODELS["llama"], 4).check()
+
+
+def test_what_is_here_does_not_keep_the_whole_alive() -> None:
+    """Rows of a matrix that lie one behind the other would, as a view, hold the memory of all of it."""
+    model = ModelSpec.gpt(1, 8, 2, vocabulary_size=8, max_sequence_length=8, name="gpt", source="tests")
+    whole = torch.zeros(4 * 8, 8)
+    part = TensorShard(model, 2, 0).local("layers.0.gate_up.weight", whole)
+    assert part.shape == (2 * 8, 8) and part.untyped_storage().nbytes() == part.nbytes

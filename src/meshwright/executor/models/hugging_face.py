@@ -9,6 +9,7 @@ How names and layouts correspond stands in `parameter_map`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -22,7 +23,8 @@ from torch import Tensor
 
 from meshwright.executor.models.parameter_map import NameMap, parameter_shapes
 from meshwright.executor.models.weights_folder import SHARD_BYTES, WeightsFolder, write_folder
-from meshwright.specs.error import ExecutionError
+from meshwright.executor.tokenization import TOKENIZER_FILE, FileTokenization
+from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.model_export import check_weights_config, config_from_model
 from meshwright.specs.model_source import load_model
@@ -118,7 +120,8 @@ def save_hugging_face(
 
     Args:
         parameters: all parameters by our names, of any kind of mapping: each is asked for when its shard is written.
-        tokenizer_from: a folder whose tokenizer's files are copied, and whose config.json says the special tokens.
+        tokenizer_from: a folder whose tokenizer's files are copied, and whose config.json says the special tokens; where it
+            does not, the end is what ends a document in training.
         dtype: of the file; None: that of the parameters.
 
     Raises:
@@ -129,14 +132,27 @@ def save_hugging_face(
     _check_names(model, set(names.names), set(parameters))
     chosen = dtype or next(iter(parameters.values())).dtype
     config = {**config_from_model(model.base), "torch_dtype": str(chosen).removeprefix("torch.")}
+    config |= _special_tokens(tokenizer_from)
     files: list[Path] = []
     if tokenizer_from is not None:
-        given = read_config(tokenizer_from)
-        config |= {field: given[field] for field in TOKEN_FIELDS if given.get(field) is not None}
         files = [path for path in (Path(tokenizer_from) / name for name in TOKENIZER_FILES) if path.is_file()]
     theirs = _LastConverted(names, parameters)
     order = {part: names.shapes[part] for place in names.names.values() for part in place.parts}
     return write_folder(folder, config, order, theirs.value, chosen, shard_bytes, files)
+
+
+def _special_tokens(tokenizer_from: str | os.PathLike[str] | None) -> dict[str, Any]:
+    """TOKEN_FIELDS of a configuration. None where nothing says one: a family's own default (2 ends a text of Llama) is some
+    letter of another tokenizer, at which generation would end.
+    """
+    if tokenizer_from is None:
+        return dict.fromkeys(TOKEN_FIELDS)
+    given = read_config(tokenizer_from)
+    found = {name: given.get(name) for name in TOKEN_FIELDS}
+    if found["eos_token_id"] is None and (Path(tokenizer_from) / TOKENIZER_FILE).is_file():
+        with contextlib.suppress(SpecError):  # a tokenizer that names no end has none
+            found["eos_token_id"] = FileTokenization(Path(tokenizer_from)).end_id
+    return found
 
 
 class _LastConverted:

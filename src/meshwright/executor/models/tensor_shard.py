@@ -2,7 +2,9 @@
 
 Column-parallel matrices are divided by output, row-parallel ones by input, tables by vocabulary (Shoeybi et al. 2019, arXiv
 1909.08053). A fused tensor is divided part by part: of queries, keys and values every device has whole heads, of gate and
-up the same units. Norms, learned positions and the bias behind a row-parallel product are on every device.
+up the same units. Norms, learned positions and the bias behind a row-parallel product are on every device. Of a low-rank
+addition to a column-parallel matrix B is divided as the matrix is, to a row-parallel one A; the other factor is on every
+device.
 
     shard = TensorShard(model, degree=2, number=1)
     shard.ranges("layers.3.qkv.weight", (12, 8))        # (0, [(2, 4), (6, 8), (10, 12)])
@@ -17,11 +19,12 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.flat_layout import Box
+from meshwright.specs.adaptation import LORA_A, LORA_B
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model import ModelSpec
 
-ROW_PARALLEL = ("attention_output.weight", "down.weight")  # divided by input, their second dimension
-COLUMN_PARALLEL = ("qkv", "gate_up")  # weight and bias
+ROW_PARALLEL = ("attention_output", "down")  # divided by input, the second dimension of weight and A
+COLUMN_PARALLEL = ("qkv", "gate_up")  # weight, bias and B, by output
 TABLES = ("embedding.weight", "head.weight")
 WHOLE = None
 
@@ -53,12 +56,15 @@ class TensorShard:
 
     def dim(self, name: str) -> int | None:
         """The dimension of a parameter that is divided; WHOLE where every device has all of it."""
-        leaf = ".".join(name.split(".")[-2:])
         if self.degree == 1:
             return WHOLE
-        if leaf in ROW_PARALLEL:
-            return 1
-        return 0 if leaf in TABLES or leaf.split(".")[0] in COLUMN_PARALLEL else WHOLE
+        if name.endswith(TABLES):
+            return 0
+        owner, addition = _matrix_of(name)
+        if owner in ROW_PARALLEL:
+            is_divided = addition == LORA_A or (not addition and name.endswith(".weight"))
+            return 1 if is_divided else WHOLE
+        return 0 if owner in COLUMN_PARALLEL and addition != LORA_A else WHOLE
 
     def whole_shape(self, name: str, local: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the whole tensor, from that of what is here."""
@@ -79,7 +85,7 @@ class TensorShard:
             return WHOLE
         if name.endswith(TABLES):
             return dim, [self.rows(whole[0])]
-        owner, model = name.split(".")[-2], self.model
+        (owner, _), model = _matrix_of(name), self.model
         if owner == "qkv":
             sizes: tuple[int, ...] = (model.query_size, model.key_size, model.key_size)
         elif owner == "gate_up":
@@ -115,7 +121,7 @@ class TensorShard:
             return part
         pieces = [value.narrow(dim, low, high - low) for low, high in ranges]
         if len(pieces) == 1:
-            return pieces[0].contiguous()
+            return pieces[0].clone(memory_format=torch.contiguous_format)  # a view would keep the whole alive
         return torch.cat(pieces, dim)
 
     def placed(self, name: str, whole: tuple[int, ...], box: Box) -> Iterator[tuple[Box, tuple[int, ...]]]:
@@ -135,6 +141,12 @@ class TensorShard:
                 sizes = _changed(box.sizes, dim, last - first)
                 yield Box(inside, sizes), _changed(box.offsets, dim, low + first - here)
             here += high - low
+
+
+def _matrix_of(name: str) -> tuple[str, str]:
+    """The module with the matrix that a parameter belongs to, and which factor of its addition it is ("" for its own)."""
+    *_, outer, module, _ = ("", "", *name.split("."))
+    return (outer, module) if module in (LORA_A, LORA_B) else (module, "")
 
 
 def _changed(values: tuple[int, ...], place: int, value: int) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from meshwright.executor.models.decoder import EMBEDDING_WEIGHT, HEAD_WEIGHT
 from meshwright.executor.models.initialisation import ParameterSource, RandomValues
 from meshwright.executor.models.tensor_shard import TABLES, WHOLE, TensorShard
 from meshwright.executor.ops.weight_gradient_queue import accumulate_into
+from meshwright.specs.adaptation import trains
 from meshwright.specs.model import ModelSpec
 
 
@@ -53,7 +54,7 @@ class VocabularyShard(nn.Module):
         def table(name: str) -> nn.Parameter:
             shape = (model.vocabulary_size, model.hidden_size)
             whole = values.value(name, shape, dtype)
-            return nn.Parameter(self.tables.local(name, whole).to(device))
+            return nn.Parameter(self.tables.local(name, whole).to(device), requires_grad=trains(model, name))
 
         self.embedding = table(EMBEDDING_WEIGHT)
         self.head = self.embedding if model.has_tied_embeddings else table(HEAD_WEIGHT)
@@ -71,7 +72,9 @@ class VocabularyShard(nn.Module):
         return self.embedding.detach()[place_BS] * is_here_BS[..., None]
 
     def accumulate_lookup(self, tokens_BS: Tensor, dy_BSE: Tensor) -> None:
-        """Add each token's gradient to its row, where that is here."""
+        """Add each token's gradient to its row, where that is here, and the table trains."""
+        if not self.embedding.requires_grad:
+            return
         is_here_BS, place_BS = self._places(tokens_BS)
         gradient_RE = torch.zeros_like(self.embedding)
         gradient_RE.index_add_(0, place_BS[is_here_BS], dy_BSE[is_here_BS])

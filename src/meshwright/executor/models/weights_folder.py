@@ -133,6 +133,9 @@ def write_folder(
             file_of |= dict.fromkeys(names, file)
             tensors = {name: _checked(name, value(name), shapes[name], dtype) for name in names}
             save_file(tensors, str(made / file), metadata={"format": "pt"})
+            shutil.copymode(
+                made / "config.json", made / file
+            )  # some versions of safetensors let only the owner read
         if len(shards) > 1:
             total = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
             index = {"metadata": {"total_size": total}, "weight_map": file_of}
