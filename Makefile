@@ -31,7 +31,7 @@ INSTALL_INPUTS := pyproject.toml constraints.txt
 HYPOTHESIS_PROFILE ?= ci
 PYTEST_ARGS ?=
 QUICKSTART_ARGS ?=
-STRICT_ROOMS := specs ir schedules lowering costs simulator
+STRICT_ROOMS := specs ir schedules stage lowering costs simulator
 
 help:
 	@sed -n '3,/^$$/s/^# \{0,3\}//p' Makefile

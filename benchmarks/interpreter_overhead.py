@@ -17,15 +17,15 @@ from pathlib import Path
 
 import torch
 
-from meshwright.executor.context import Context
-from meshwright.executor.handler import handles
-from meshwright.executor.interpreter import Interpreter
-from meshwright.executor.rank_list import compile_rank
-from meshwright.executor.value_store import ValueStore
-from meshwright.executor.watchdog import Position, SharedPositions
+from meshwright.executor.rank.context import Context
+from meshwright.executor.rank.handler import handles
+from meshwright.executor.rank.interpreter import Interpreter
+from meshwright.executor.rank.rank_list import compile_rank
+from meshwright.executor.rank.value_store import ValueStore
+from meshwright.executor.rank.watchdog import Position, SharedPositions
 from meshwright.ir.program import Axis, Program, ProgramBuilder
-from meshwright.ir.replay import wire
 from meshwright.ir.table import Effect, Kind, Microbatch, Pattern, ValueKind
+from meshwright.ir.timing.replay import wire
 
 NUM_ROWS = 1_000
 NUM_ROUNDS = 21

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshwright.evidence.training_words import with_vocabulary_as_layers
-from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.cluster_source import Cluster
+from meshwright.evidence.tables.words import with_vocabulary_as_layers
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.source import Cluster
+from meshwright.specs.config.source import load_model
 from meshwright.specs.error import SpecError
-from meshwright.specs.model import ModelSpec
-from meshwright.specs.model_source import load_model
-from meshwright.specs.plan import Plan
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.workload import Workload
 from meshwright.specs.toml_table import TomlTable
-from meshwright.specs.workload import Workload
 
 FILE = Path(__file__).with_name("jobs.toml")
 SCHEMA = 1

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from meshwright.costs.kernel_chip import Chip, FloatArray
-from meshwright.costs.kernel_profile import FORMULAS, KernelCurve
-from meshwright.evidence.fit_kernels import BYTES, CHIPS
-from meshwright.evidence.kernel_fit import Score, half_fitted, score
-from meshwright.evidence.kernel_table import MS, KernelTable, Row, read_kernel_tables, read_rows
+from meshwright.costs.kernel.chip import Chip, FloatArray
+from meshwright.costs.kernel.profile import FORMULAS, KernelCurve
+from meshwright.evidence.fit.fit_kernels import BYTES, CHIPS
+from meshwright.evidence.fit.kernel_fit import Score, half_fitted, score
+from meshwright.evidence.fit.kernel_table import MS, KernelTable, Row, read_kernel_tables, read_rows
 
 NUM_WORST = 3
 # Where the tables lie when they are beside the checkout.

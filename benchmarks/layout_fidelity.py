@@ -15,14 +15,14 @@ import statistics
 import sys
 from typing import Any, NamedTuple
 
-from meshwright.api.calibrating import calibrate
-from meshwright.api.training import run_training
-from meshwright.executor.pool import Pool
-from meshwright.ir.metrics import peak_bytes
-from meshwright.specs.cluster_source import Cluster
-from meshwright.specs.model import ModelSpec
-from meshwright.specs.plan import Plan
-from meshwright.specs.workload import Workload
+from meshwright.api.exchange.calibrating import calibrate
+from meshwright.api.train.training import run_training
+from meshwright.executor.job.pool import Pool
+from meshwright.ir.judge.metrics import peak_bytes
+from meshwright.specs.cluster.source import Cluster
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.workload import Workload
 
 MODEL = ModelSpec.decoder(8, 256, 8, num_kv_heads=4, vocabulary_size=2048, max_sequence_length=256)
 WORKLOAD = Workload(8, 256)

@@ -1,6 +1,6 @@
 """Memory: the predicted peak of every row of the training tables that has one, beside what was measured.
 
-A row is a plan (`meshwright.evidence.training_job`), and the plan's peak comes from `planner.memory_estimate`: allocated
+A row is a plan (`meshwright.evidence.tables.job`), and the plan's peak comes from `planner.memory_estimate`: allocated
 bytes, or reserved ones where the source reports these (`training_source.Facts`). No constant of the estimate is fitted to
 these rows, though they were in view when its terms were chosen (the block of freed logits was added after torchtitan's).
 The column "left out" shows, for what it is worth, one common factor fitted on the other sources and applied to the one
@@ -27,10 +27,10 @@ from pathlib import Path
 
 import meshwright
 from meshwright.catalog import find_schedule
-from meshwright.evidence.training_job import job_of
-from meshwright.evidence.training_source import facts_of
-from meshwright.evidence.training_table import TrainingRow, read_training_table
-from meshwright.planner.memory_estimate import estimate_memory
+from meshwright.evidence.tables.job import job_of
+from meshwright.evidence.tables.source import facts_of
+from meshwright.evidence.tables.table import TrainingRow, read_training_table
+from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.specs.units import format_bytes
 
 # Where the tables lie when they are beside the checkout.

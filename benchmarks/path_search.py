@@ -17,9 +17,9 @@ import time
 from typing import Any
 
 import meshwright
-from meshwright.systems.pipeline.path_search import search_paths
-from meshwright.systems.pipeline.published_paths import PLANS, network
-from meshwright.systems.pipeline.skip_pipe import dispatched_s, path_rules
+from meshwright.systems.pipeline.skip_pipe.card import dispatched_s, path_rules
+from meshwright.systems.pipeline.skip_pipe.path_search import search_paths
+from meshwright.systems.pipeline.skip_pipe.published_paths import PLANS, network
 
 SCHEMA = 1
 MOST_S = 60.0

@@ -35,15 +35,15 @@ from two_ranks import (
 
 from meshwright.executor.models.decoder import build_stage
 from meshwright.executor.models.plain_decoder import PlainDecoder
-from meshwright.executor.process_group import ProcessGroups
-from meshwright.executor.training import RANDOM, Training
+from meshwright.executor.rank.process_group import ProcessGroups
+from meshwright.executor.training.training_job import RANDOM, Training
 from meshwright.ir.program import Program
 from meshwright.ir.table import Microbatch, ParameterGroup
 from meshwright.lowering.order import program_of_orders
-from meshwright.lowering.transfer import Transfers
+from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules import registered
-from meshwright.specs.layers import split_layers, stage_layers
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model.layers import split_layers, stage_layers
+from meshwright.specs.model.model import ModelSpec
 
 NUM_MICROBATCHES = 8
 SEQUENCE = 256

@@ -32,16 +32,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes share the cores
 import numpy as np
 from jobs import Job, Recipe, load_jobs
 
-from meshwright.planner.description import describe
-from meshwright.planner.memory_estimate import estimate_memory
-from meshwright.planner.memory_limit import estimated_rejection
-from meshwright.planner.search import NUM_SIMULATED, PlannedStep, search
-from meshwright.planner.step_prediction import predict_step
+from meshwright.planner.search.search import NUM_SIMULATED, PlannedStep, search
+from meshwright.prediction.description import describe
+from meshwright.prediction.memory_estimate import estimate_memory
+from meshwright.prediction.memory_limit import estimated_rejection
+from meshwright.prediction.step_prediction import predict_step
 from meshwright.schedules import registered
 from meshwright.specs.error import MeshwrightError, OutOfMemoryError, PlanError
-from meshwright.specs.plan import Plan
+from meshwright.specs.plan.plan import Plan
 from meshwright.specs.units import format_bytes
-from meshwright.systems.planning.megatron_rules import plan_of
+from meshwright.systems.planning.megatron_rules.card import plan_of
 
 PAGE = "gains.md"
 TOLERANCE, SHARE_ASKED = 0.15, 0.75  # of a published time; of all recipes that have one

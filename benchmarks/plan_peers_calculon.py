@@ -29,8 +29,8 @@ from plan_peers_job import (
 )
 
 from meshwright.specs import Cluster, Workload
-from meshwright.specs.model import ModelSpec
-from meshwright.specs.plan import Plan
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import Plan
 
 SYSTEM = "a100_80g"
 VOCABULARY = 51_200

@@ -21,19 +21,19 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
-from meshwright.planner.closed_form import closed_form
-from meshwright.planner.cost_table import tables_of
-from meshwright.planner.description import describe
-from meshwright.planner.memory_estimate import estimate_memory
-from meshwright.planner.memory_limit import estimated_rejection
-from meshwright.planner.search import search
-from meshwright.planner.space import space_of
-from meshwright.planner.step_prediction import predict_step
+from meshwright.planner.form.closed_form import closed_form
+from meshwright.planner.form.cost_table import tables_of
+from meshwright.planner.search.search import search
+from meshwright.planner.space.space import space_of
+from meshwright.prediction.description import describe
+from meshwright.prediction.memory_estimate import estimate_memory
+from meshwright.prediction.memory_limit import estimated_rejection
+from meshwright.prediction.step_prediction import predict_step
 from meshwright.schedules.order import registered
 from meshwright.specs import Workload
-from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.model import ModelSpec
-from meshwright.specs.plan import Plan
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import Plan
 
 Answer = TypeVar("Answer")
 NUM_PAIRS = 11  # of interleaved measurements, as for every speed that is compared

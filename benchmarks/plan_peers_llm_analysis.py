@@ -11,9 +11,9 @@ from pathlib import Path
 
 from plan_peers_job import MIXED, PEERS_AXES, PlanJob, peer_modules, rates
 
-from meshwright.planner.space import MICROBATCH_SIZES
+from meshwright.planner.space.space import MICROBATCH_SIZES
 from meshwright.specs import Cluster, Workload
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model.model import ModelSpec
 
 NUM_DEVICES, BATCH, SEQUENCE, VOCABULARY = 64, 512, 2048, 50_272
 MODEL, GPU, FORMATS = "facebook_opt-175b", "a100-sxm-80gb", "w16a16e16"

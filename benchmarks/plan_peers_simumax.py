@@ -20,11 +20,11 @@ from typing import Any
 
 from plan_peers_job import MIXED, PEERS_AXES, Found, PlanJob, is_fitting, peer_modules, rates, with_memory
 
-from meshwright.planner.space import MICROBATCH_SIZES
+from meshwright.planner.space.space import MICROBATCH_SIZES
 from meshwright.specs import Cluster, Workload, load_model
-from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.model import ModelSpec
-from meshwright.specs.plan import Plan
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import Plan
 
 SYSTEM, STRATEGY = "a100_pcie", "tp1_pp2_dp4_mbs1"
 INSIDE, OUTSIDE = "intra_node_pcie_8x", "inter_node"  # its networks of a node of eight and between nodes

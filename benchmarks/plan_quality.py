@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.evidence.plan_regret import (
+from meshwright.evidence.fit.plan_regret import (
     BASELINES,
     MeasuredJob,
     MemoryCheck,
@@ -30,8 +30,8 @@ from meshwright.evidence.plan_regret import (
     most_replicas,
     pair_order,
 )
-from meshwright.evidence.training_score import newest_releases
-from meshwright.evidence.validate_training import read_rows
+from meshwright.evidence.tables.score import newest_releases
+from meshwright.evidence.tables.validate_training import read_rows
 from meshwright.specs.units import format_bytes
 
 # Where the tables lie when they are beside the checkout.

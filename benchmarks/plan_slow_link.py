@@ -30,16 +30,16 @@ from typing import Any
 import meshwright
 from meshwright.api import plan
 from meshwright.evidence.compare import steady, step_s
-from meshwright.executor.job import Job
-from meshwright.executor.measure import measure
-from meshwright.executor.pool import Pool
-from meshwright.executor.training import RANDOM, Training
+from meshwright.executor.job.job import Job
+from meshwright.executor.job.pool import Pool
+from meshwright.executor.measure.measure import measure
+from meshwright.executor.training.training_job import RANDOM, Training
 from meshwright.planner import Candidate, Ranking
-from meshwright.specs.cluster_source import Cluster
-from meshwright.specs.model import ModelSpec
-from meshwright.specs.profile import Profile
-from meshwright.specs.slowing import Slowing
-from meshwright.specs.workload import Workload
+from meshwright.specs.cluster.profile import Profile
+from meshwright.specs.cluster.slowing import Slowing
+from meshwright.specs.cluster.source import Cluster
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.workload import Workload
 
 SCHEMA = 1
 NUM_PROCESSES = 2

@@ -11,10 +11,10 @@ from __future__ import annotations
 import resource
 import time
 
-from meshwright.planner.closed_form import closed_form
-from meshwright.planner.cost_table import tables_of
-from meshwright.planner.search import search
-from meshwright.planner.space import space_of
+from meshwright.planner.form.closed_form import closed_form
+from meshwright.planner.form.cost_table import tables_of
+from meshwright.planner.search.search import search
+from meshwright.planner.space.space import space_of
 from meshwright.specs import Cluster, Workload, load_model
 
 MIXED = {"dtype": "bfloat16", "master_dtype": "float32", "reduction_dtype": "float32"}

@@ -27,18 +27,18 @@ from pathlib import Path
 from typing import Any
 
 import meshwright
-from meshwright.costs.measured_costs import MeasuredCosts
+from meshwright.costs.measured.measured_costs import MeasuredCosts
 from meshwright.evidence.compare import compare
-from meshwright.executor.job import Job
-from meshwright.executor.measure import measure
-from meshwright.executor.pool import Pool
-from meshwright.executor.training import RANDOM, Training
+from meshwright.executor.job.job import Job
+from meshwright.executor.job.pool import Pool
+from meshwright.executor.measure.measure import measure
+from meshwright.executor.training.training_job import RANDOM, Training
 from meshwright.planner import Candidate, Ranking, plans_for
 from meshwright.schedules import registered
-from meshwright.specs.cluster_source import Cluster
-from meshwright.specs.model import ModelSpec
-from meshwright.specs.profile import Profile
-from meshwright.specs.workload import Workload
+from meshwright.specs.cluster.profile import Profile
+from meshwright.specs.cluster.source import Cluster
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.workload import Workload
 
 SCHEMA = 1
 NUM_PROCESSES = 2

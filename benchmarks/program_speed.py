@@ -18,9 +18,9 @@ from typing import TypeVar
 import numpy as np
 
 from meshwright.costs.fixed_costs import FixedCosts
+from meshwright.ir.judge.verify import Verification, verify
 from meshwright.ir.program import Axis, Program
 from meshwright.ir.table import Work
-from meshwright.ir.verify import Verification, verify
 from meshwright.lowering import Transfers, program_of_orders, with_works
 from meshwright.schedules import registered
 from meshwright.simulator import Prices, price, run_events

@@ -17,10 +17,10 @@ import sys
 import time
 from dataclasses import dataclass
 
-from meshwright.schedules.searched_pipeline import times_of
-from meshwright.schedules.solver import solve_orders
-from meshwright.schedules.stage_times import StageTimes, span_bound_s
-from meshwright.schedules.zero_bubble_search import search_orders
+from meshwright.schedules.searched.pipeline import times_of
+from meshwright.schedules.searched.solver import solve_orders
+from meshwright.schedules.searched.stage_times import StageTimes, span_bound_s
+from meshwright.schedules.searched.zero_bubble_search import search_orders
 from meshwright.specs.error import ExecutionError, SpecError
 
 GOAL = 1.03  # of the heuristic's span to the best that the solver finds, and to the lower bound

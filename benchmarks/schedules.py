@@ -21,15 +21,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from meshwright import catalog
-from meshwright.ir import metrics
+from meshwright.ir.judge import metrics
+from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
-from meshwright.ir.verify import verify
 from meshwright.lowering import Transfers, program_of_orders
 from meshwright.lowering.order import with_shares
 from meshwright.schedules.order import Orders
-from meshwright.schedules.searched_pipeline import times_of
-from meshwright.schedules.stage_times import StageTimes, span_bound_s
-from meshwright.schedules.zero_bubble_search import search_orders
+from meshwright.schedules.searched.pipeline import times_of
+from meshwright.schedules.searched.stage_times import StageTimes, span_bound_s
+from meshwright.schedules.searched.zero_bubble_search import search_orders
 
 PUBLIC_GENERATOR_S = 15.4  # for PUBLIC_COUNTS; measured earlier, see above
 PUBLIC_COUNTS = (8, 64)
@@ -104,7 +104,7 @@ def searched(num_devices: int, num_microbatches: int, spread: float = 0.0) -> li
 def simulated(orders: Orders, num_microbatches: int, num_chunks: int) -> tuple[float, float, float]:
     """Span in seconds, bubble and peak activations of an order, through the simulator."""
     from meshwright.costs.fixed_costs import FixedCosts
-    from meshwright.ir.replay import wire
+    from meshwright.ir.timing.replay import wire
     from meshwright.simulator.pricing import price
     from meshwright.simulator.simulate import simulate_priced
 
@@ -173,7 +173,7 @@ def _told(each: Generator, p: int, m: int, spread: float) -> str:
 
 def solver(limit_s: float) -> None:
     """The CP-SAT model on a small case, apart: it proves, and is no generator for large ones."""
-    from meshwright.schedules.solver import solve_orders
+    from meshwright.schedules.searched.solver import solve_orders
     from meshwright.specs.error import MeshwrightError
 
     p, m, cap = 4, 8, 4.0

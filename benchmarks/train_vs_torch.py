@@ -47,21 +47,21 @@ from two_ranks import (
     start_ranks,
 )
 
-from meshwright.executor.layout import Layout
-from meshwright.executor.live_storage import LiveStorage
+from meshwright.executor.meter.live_storage import LiveStorage
 from meshwright.executor.models.decoder import build_model
 from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
-from meshwright.executor.process_group import ProcessGroups
-from meshwright.executor.training import RANDOM, Training
+from meshwright.executor.rank.process_group import ProcessGroups
+from meshwright.executor.training.tensor_layout import Layout
+from meshwright.executor.training.training_job import RANDOM, Training
 from meshwright.lowering.lower import lower
-from meshwright.lowering.mesh import data_axes
-from meshwright.lowering.refine import executed_pieces, piece_layers
 from meshwright.schedules import registered
-from meshwright.specs.cluster_source import Cluster
-from meshwright.specs.model import ModelSpec
-from meshwright.specs.plan import PassOption, Plan
-from meshwright.specs.workload import Workload
+from meshwright.specs.cluster.source import Cluster
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import PassOption, Plan
+from meshwright.specs.plan.workload import Workload
+from meshwright.stage.mesh import data_axes
+from meshwright.stage.piece import executed_pieces, piece_layers
 
 SEQUENCE, BATCH = 256, 8
 # ANCHORS.md, part A, 4: the model of the baselines measured on this kind of machine.

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from meshwright.evidence.training_error import MeasuredStep
+from meshwright.evidence.tables.error import MeasuredStep
 
 Values = NDArray[np.float64]
 Facts = Mapping[str, Values]

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import meshwright as mw
-from meshwright.planner.step_prediction import predict_step
-from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.plan import Plan
+from meshwright.prediction.step_prediction import predict_step
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.plan.plan import Plan
 
 
 class Job(NamedTuple):

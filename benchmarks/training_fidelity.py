@@ -18,10 +18,10 @@ from pathlib import Path
 
 from training_baselines import Predictor, closed_form, fit_closed_form, median_utilisation
 
-from meshwright.evidence.cross_validation import group_of
-from meshwright.evidence.training_error import MeasuredStep, RowPrediction, Score
-from meshwright.evidence.training_score import Line, Summary, newest_releases, score_table
-from meshwright.evidence.validate_training import read_rows
+from meshwright.evidence.fit.cross_validation import group_of
+from meshwright.evidence.tables.error import MeasuredStep, RowPrediction, Score
+from meshwright.evidence.tables.score import Line, Summary, newest_releases, score_table
+from meshwright.evidence.tables.validate_training import read_rows
 
 # Where the tables lie when they are beside the checkout.
 BESIDE = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "calibration" / "training"
@@ -87,7 +87,7 @@ def main() -> int:
         print(*chosen_class(rows), "", sep="\n")
     print("Constants of the closed form, of all rows:", *constants(rows), "", sep="\n")
     if ours is None:
-        print(f"{OURS}: no column, this installation has no meshwright.evidence.cross_validation")
+        print(f"{OURS}: no column, this installation has no meshwright.evidence.fit.cross_validation")
         return 3
     print(*(claim.text() for claim in claims), sep="\n")
     return 0 if all(claim.holds for claim in claims) else 3
@@ -95,7 +95,7 @@ def main() -> int:
 
 def chosen_class(rows: Sequence[MeasuredStep]) -> Iterator[str]:
     """Our second figure: three rows of a left-out source choose its software class, the others are scored."""
-    found = import_module("meshwright.evidence.cross_validation").chosen_class_predictions(rows)
+    found = import_module("meshwright.evidence.fit.cross_validation").chosen_class_predictions(rows)
     rest = [row for row in rows if row.row_id in found]
     yield "## Left out: one source at a time, three of its rows choose its software class\n"
     yield from table({OURS: scored(rest, found)})
@@ -103,7 +103,7 @@ def chosen_class(rows: Sequence[MeasuredStep]) -> Iterator[str]:
 
 def our_model() -> Callable[..., Predicted] | None:
     """`cross_validate(rows, by="source" | "model")` of the package; None where it has none."""
-    name = "meshwright.evidence.cross_validation"
+    name = "meshwright.evidence.fit.cross_validation"
     try:
         found: Callable[..., Predicted] = import_module(name).cross_validate
     except ModuleNotFoundError as error:

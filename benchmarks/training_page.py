@@ -22,22 +22,22 @@ from training_example import EXAMPLE, JOBS, example
 from training_reasons import REASONS
 
 from meshwright.catalog import find_schedule
-from meshwright.costs.step_profile import packaged_step_profile
-from meshwright.evidence.fit_steps import FAMILIES, NAMES, PRIORS
-from meshwright.evidence.training_job import job_of
-from meshwright.evidence.training_score import RowPrediction, Score, Summary, newest_releases, score_table
-from meshwright.evidence.training_table import TrainingRow
-from meshwright.evidence.validate_training import read_rows
-from meshwright.planner.memory_estimate import estimate_memory
-from meshwright.planner.step_prediction import StepEstimate, predict_step
-from meshwright.planner.step_trait import BESIDE as BESIDE_STREAMS
-from meshwright.planner.step_trait import TRAITS
+from meshwright.costs.step.profile import packaged_step_profile
+from meshwright.evidence.fit.fit_steps import FAMILIES, NAMES, PRIORS
+from meshwright.evidence.tables.job import job_of
+from meshwright.evidence.tables.score import RowPrediction, Score, Summary, newest_releases, score_table
+from meshwright.evidence.tables.table import TrainingRow
+from meshwright.evidence.tables.validate_training import read_rows
+from meshwright.prediction.memory_estimate import estimate_memory
+from meshwright.prediction.step_prediction import StepEstimate, predict_step
+from meshwright.prediction.step_trait import BESIDE as BESIDE_STREAMS
+from meshwright.prediction.step_trait import TRAITS
 from meshwright.reports import Chart, Series, Theme, chart_svg
-from meshwright.reports.bars import bars_svg
-from meshwright.reports.quantity import quantity
-from meshwright.reports.validation import scatter_svg
+from meshwright.reports.chart.bars import bars_svg
+from meshwright.reports.chart.quantity import quantity
+from meshwright.reports.page.validation import scatter_svg
 from meshwright.specs.error import MeshwrightError
-from meshwright.specs.software import CLASSES
+from meshwright.specs.plan.software import CLASSES
 from meshwright.specs.units import format_bytes
 
 BESIDE = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "calibration" / "training"

@@ -17,20 +17,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-import meshwright.executor.exchange
-import meshwright.executor.train_stage  # noqa: F401 - registers handlers
-from meshwright.executor.context import Context
-from meshwright.executor.inner_team import InnerTeam
-from meshwright.executor.interpreter import Interpreter
-from meshwright.executor.process_group import ProcessGroups
-from meshwright.executor.rank_list import compile_rank
-from meshwright.executor.team import teams_of
-from meshwright.executor.training import RandomTokens, Training
-from meshwright.executor.training_state import TrainingState
-from meshwright.executor.value_store import ValueStore
-from meshwright.executor.watchdog import Position, SharedPositions
+import meshwright.executor.handlers.stage_handler  # noqa: F401 - registers handlers
+from meshwright.executor.rank.context import Context
+from meshwright.executor.rank.interpreter import Interpreter
+from meshwright.executor.rank.process_group import ProcessGroups
+from meshwright.executor.rank.rank_list import compile_rank
+from meshwright.executor.rank.value_store import ValueStore
+from meshwright.executor.rank.watchdog import Position, SharedPositions
+from meshwright.executor.team.exchange_ends import teams_of
+from meshwright.executor.team.inner_team import InnerTeam
+from meshwright.executor.training.rank_training import TrainingState
+from meshwright.executor.training.training_job import RandomTokens, Training
 from meshwright.ir.program import Program
-from meshwright.ir.replay import wire
+from meshwright.ir.timing.replay import wire
 
 NUM_RANKS = 2
 NUM_WARM_UPS = 2

@@ -12,9 +12,9 @@ from torch import Tensor
 from meshwright.executor.models.decoder import build_model
 from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
-from meshwright.executor.training import RandomTokens
-from meshwright.specs.adaptation import lora_scale, trains
-from meshwright.specs.model import ModelSpec
+from meshwright.executor.training.training_job import RandomTokens
+from meshwright.specs.model.adaptation import lora_scale, trains
+from meshwright.specs.model.model import ModelSpec
 from tests.training_case import SEQUENCE, torch_optimizer
 
 

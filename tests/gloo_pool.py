@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from meshwright.executor.pool import Pool
+from meshwright.executor.job.pool import Pool
 
 NUM_WORKERS = 4
 _open: list[Pool] = []

@@ -12,22 +12,22 @@ from typing import Any
 
 import pytest
 
-from meshwright.executor.gather import JobResult
-from meshwright.executor.job import Job
-from meshwright.executor.layout import Layout
+from meshwright.executor.job.gather import JobResult
+from meshwright.executor.job.job import Job
+from meshwright.executor.job.pool import Pool
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
-from meshwright.executor.pool import Pool
-from meshwright.executor.training import RANDOM, Training
+from meshwright.executor.training.tensor_layout import Layout
+from meshwright.executor.training.training_job import RANDOM, Training
 from meshwright.lowering.lower import lower
-from meshwright.lowering.mesh import data_axes, device_order
 from meshwright.lowering.plan_pass import clip_norm
-from meshwright.lowering.refine import executed_pieces, piece_layers
 from meshwright.schedules import registered
-from meshwright.specs.cluster_source import Cluster
+from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.error import MeshwrightError
-from meshwright.specs.model import ModelSpec
-from meshwright.specs.plan import PassOption, Plan
-from meshwright.specs.workload import Workload
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import PassOption, Plan
+from meshwright.specs.plan.workload import Workload
+from meshwright.stage.mesh import data_axes, device_order
+from meshwright.stage.piece import executed_pieces, piece_layers
 from tests.training_case import ADAMW, SEQUENCE, largest_difference, reference
 
 # Four query heads, two of keys and values, a table of an even number of rows: what tp 2 divides.

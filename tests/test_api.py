@@ -12,7 +12,7 @@ import pytest
 import meshwright as mw
 from meshwright import api
 from meshwright.ir.text import to_text, to_torch_csv
-from meshwright.specs.profile import kept
+from meshwright.specs.cluster.profile import kept
 
 MODEL = mw.ModelSpec.decoder(4, 32, 2, max_sequence_length=16)
 
@@ -198,7 +198,7 @@ def test_training_refuses_before_it_starts_anything() -> None:
 
 def test_calibrate_keeps_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "meshwright.executor.measure.measure", lambda n, **_: mw.Profile("cpu", num_processes=n)
+        "meshwright.executor.measure.measure.measure", lambda n, **_: mw.Profile("cpu", num_processes=n)
     )
     profile = mw.calibrate(3)
     assert kept() == profile and profile.num_processes == 3

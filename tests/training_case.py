@@ -16,17 +16,17 @@ from torch import Tensor
 from meshwright.executor.models.decoder import build_model
 from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
-from meshwright.executor.training import RANDOM, RandomTokens, Training
+from meshwright.executor.training.training_job import RANDOM, RandomTokens, Training
 from meshwright.ir.program import Axis, Program
 from meshwright.ir.table import Microbatch, ParameterGroup
+from meshwright.lowering.memory.recompute import Recompute
 from meshwright.lowering.order import program_of_orders
-from meshwright.lowering.recompute import Recompute
-from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
+from meshwright.lowering.sharding.reduction import OptimizerStep, ReduceGradients
 from meshwright.lowering.split_backward import SplitBackward
-from meshwright.lowering.transfer import Transfers
+from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules import registered
-from meshwright.specs.layers import split_layers
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model.layers import split_layers
+from meshwright.specs.model.model import ModelSpec
 
 SEQUENCE = 8
 SGD = OptimizerConfig("sgd", learning_rate=0.1, weight_decay=0.0, clip_norm=None)

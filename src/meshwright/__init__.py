@@ -42,15 +42,17 @@ if TYPE_CHECKING:
     )
     from meshwright.catalog import names
     from meshwright.evidence import Comparison, reproduce
-    from meshwright.ir.metrics import bubble, device_time_s, idle_s, peak_bytes, period_s, span_s
+    from meshwright.ir.judge.metrics import bubble, device_time_s, idle_s, peak_bytes, period_s, span_s
+    from meshwright.ir.judge.verify import verify
     from meshwright.ir.program import Program
     from meshwright.ir.trace import Trace
-    from meshwright.ir.verify import verify
     from meshwright.reports.notebook import display
     from meshwright.schedules.order import Schedule, schedule
-    from meshwright.specs.cluster import ClusterSpec
-    from meshwright.specs.cluster_source import Cluster
-    from meshwright.specs.device import DeviceSpec
+    from meshwright.specs.cluster.cluster import ClusterSpec
+    from meshwright.specs.cluster.device import DeviceSpec
+    from meshwright.specs.cluster.profile import Profile
+    from meshwright.specs.cluster.source import Cluster
+    from meshwright.specs.config.source import load_model as Model
     from meshwright.specs.error import (
         DeadlockError,
         ExecutionError,
@@ -62,12 +64,10 @@ if TYPE_CHECKING:
         SpecError,
         UnknownNameError,
     )
-    from meshwright.specs.model import ModelSpec
-    from meshwright.specs.model_source import load_model as Model
-    from meshwright.specs.plan import Plan
-    from meshwright.specs.prediction import Prediction
-    from meshwright.specs.profile import Profile
-    from meshwright.specs.workload import Workload
+    from meshwright.specs.model.model import ModelSpec
+    from meshwright.specs.plan.plan import Plan
+    from meshwright.specs.plan.prediction import Prediction
+    from meshwright.specs.plan.workload import Workload
 
 # Public name -> module, and the name there where it is another.
 _PLACES: dict[str, str] = {
@@ -79,16 +79,17 @@ _PLACES: dict[str, str] = {
     "names": "meshwright.catalog",
     **dict.fromkeys(("Comparison", "reproduce"), "meshwright.evidence"),
     **dict.fromkeys(
-        ("bubble", "device_time_s", "idle_s", "peak_bytes", "period_s", "span_s"), "meshwright.ir.metrics"
+        ("bubble", "device_time_s", "idle_s", "peak_bytes", "period_s", "span_s"),
+        "meshwright.ir.judge.metrics",
     ),
     "Program": "meshwright.ir.program",
     "Trace": "meshwright.ir.trace",
-    "verify": "meshwright.ir.verify",
+    "verify": "meshwright.ir.judge.verify",
     "display": "meshwright.reports.notebook",
     **dict.fromkeys(("Schedule", "schedule"), "meshwright.schedules.order"),
-    "ClusterSpec": "meshwright.specs.cluster",
-    "Cluster": "meshwright.specs.cluster_source",
-    "DeviceSpec": "meshwright.specs.device",
+    "ClusterSpec": "meshwright.specs.cluster.cluster",
+    "Cluster": "meshwright.specs.cluster.source",
+    "DeviceSpec": "meshwright.specs.cluster.device",
     **dict.fromkeys(
         (
             *("DeadlockError", "ExecutionError", "MeshwrightError", "OutOfMemoryError", "PlanError"),
@@ -96,12 +97,12 @@ _PLACES: dict[str, str] = {
         ),
         "meshwright.specs.error",
     ),
-    "ModelSpec": "meshwright.specs.model",
-    "Model": "meshwright.specs.model_source:load_model",
-    "Plan": "meshwright.specs.plan",
-    "Prediction": "meshwright.specs.prediction",
-    "Profile": "meshwright.specs.profile",
-    "Workload": "meshwright.specs.workload",
+    "ModelSpec": "meshwright.specs.model.model",
+    "Model": "meshwright.specs.config.source:load_model",
+    "Plan": "meshwright.specs.plan.plan",
+    "Prediction": "meshwright.specs.plan.prediction",
+    "Profile": "meshwright.specs.cluster.profile",
+    "Workload": "meshwright.specs.plan.workload",
 }
 
 __all__ = [

@@ -16,27 +16,27 @@ from types import ModuleType
 from typing import Any
 
 from meshwright.schedules.order import Schedule, registered
-from meshwright.specs.device import device_presets
+from meshwright.specs.cluster.device import device_presets
+from meshwright.specs.config.source import model_presets
 from meshwright.specs.error import MeshwrightError, SpecError, UnknownNameError
-from meshwright.specs.model_source import model_presets
 
 ENTRY_POINTS = "meshwright.schedules"  # the group in which installed packages offer schedules
 KINDS = ("models", "devices", "clusters", "schedules", "passes", "systems")
 PASSES: Mapping[str, str] = {
-    "recompute": "meshwright.lowering.recompute:Recompute",
+    "recompute": "meshwright.lowering.memory.recompute:Recompute",
     "split_backward": "meshwright.lowering.split_backward:SplitBackward",
-    "reduce_gradients": "meshwright.lowering.reduction:ReduceGradients",
-    "optimizer_step": "meshwright.lowering.reduction:OptimizerStep",
-    "transfers": "meshwright.lowering.transfer:Transfers",
-    "connect_stages": "meshwright.lowering.stage_edge:ConnectStages",
-    "clip_gradients": "meshwright.lowering.gradient_norm:ClipGradients",
-    "post_validation": "meshwright.lowering.gradient_norm:PostValidate",
-    "place_receives": "meshwright.lowering.receive_place:PlaceReceives",
-    "canonical_reduction": "meshwright.lowering.canonical:CanonicalReduction",
-    "offload_optimizer": "meshwright.lowering.offload:OffloadOptimizer",
-    "unshard": "meshwright.lowering.sharding:Unshard",
-    "gather_parameters": "meshwright.lowering.sharding:GatherParameters",
-    "split_vocabulary": "meshwright.lowering.vocabulary_pass:SplitVocabulary",
+    "reduce_gradients": "meshwright.lowering.sharding.reduction:ReduceGradients",
+    "optimizer_step": "meshwright.lowering.sharding.reduction:OptimizerStep",
+    "transfers": "meshwright.lowering.transfer.transfer:Transfers",
+    "connect_stages": "meshwright.lowering.transfer.stage_edge:ConnectStages",
+    "clip_gradients": "meshwright.lowering.sharding.gradient_norm:ClipGradients",
+    "post_validation": "meshwright.lowering.sharding.gradient_norm:PostValidate",
+    "place_receives": "meshwright.lowering.transfer.receive_place:PlaceReceives",
+    "canonical_reduction": "meshwright.lowering.sharding.canonical:CanonicalReduction",
+    "offload_optimizer": "meshwright.lowering.memory.offload:OffloadOptimizer",
+    "unshard": "meshwright.lowering.sharding.gather:Unshard",
+    "gather_parameters": "meshwright.lowering.sharding.gather:GatherParameters",
+    "split_vocabulary": "meshwright.lowering.vocabulary.split:SplitVocabulary",
 }
 DETECTED = "this computer"  # the cluster that is detected, not read
 NUM_CHUNKS = 2  # of a user's schedule that takes chunks and does not say how many
@@ -108,10 +108,9 @@ def pass_summary(name: str) -> str:
 
 @cache
 def system_files() -> Mapping[str, Path]:
-    """Published systems: name -> source file; nothing is imported."""
+    """Published systems: name -> its card; nothing is imported."""
     root = Path(__file__).with_name("systems")
-    files = sorted(root.glob("*/*.py"))
-    return {path.stem: path for path in files if path.stem != "__init__" and _cites(path)}
+    return {path.parent.name: path for path in sorted(root.glob("*/*/card.py"))}
 
 
 def import_file(path: Path) -> ModuleType:
@@ -226,7 +225,7 @@ def _offered() -> Mapping[str, Any]:
 
 def _clusters() -> tuple[str, ...]:
     """The usual node of every device, and this computer."""
-    from meshwright.specs.device import usual_node
+    from meshwright.specs.cluster.device import usual_node
 
     nodes = (f"{usual_node(name).num_devices}x{name}" for name in device_presets() if name != "cpu")
     return (*sorted(nodes), DETECTED)
@@ -234,11 +233,3 @@ def _clusters() -> tuple[str, ...]:
 
 def _summary(function: Callable[..., Any]) -> str:
     return (inspect.getdoc(function) or "").partition("\n")[0]
-
-
-def _cites(path: Path) -> bool:
-    """Whether a file's docstring is the card of a system."""
-    import ast
-
-    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return "\nPaper:" in docstring

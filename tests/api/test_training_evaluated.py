@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from meshwright.api.training import Training, run_training
-from meshwright.api.training_recipe import Source
-from meshwright.executor.pool import Pool
+from meshwright.api.train.recipe import Source
+from meshwright.api.train.training import Training, run_training
+from meshwright.executor.job.pool import Pool
 from tests.cli.running import small_plan
 
 PLANS: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from meshwright import api
-from meshwright.executor.pool import Pool
+from meshwright.executor.job.pool import Pool
 from tests.cli.running import Runner, rough_profile, runner, small_plan
 from tests.gloo_pool import gloo_pool
 
@@ -61,10 +61,10 @@ def checkpoint_folder(tmp_path: Path) -> Path:
     """A folder of checkpoints with one, of one tensor."""
     import torch
 
-    from meshwright.executor.checkpoint import CheckpointConfig, Checkpoints
-    from meshwright.executor.checkpoint_index import CheckpointInfo
-    from meshwright.executor.checkpoint_planner import RankFacts
-    from meshwright.executor.piece import Piece
+    from meshwright.executor.checkpoint.checkpoint import CheckpointConfig, Checkpoints
+    from meshwright.executor.checkpoint.index import CheckpointInfo
+    from meshwright.executor.checkpoint.planner import RankFacts
+    from meshwright.executor.layout.piece import Piece
 
     folder = tmp_path / "checkpoints"
     made = Checkpoints(CheckpointConfig(str(folder)), lambda: [Piece("a", (3,), (0,), torch.ones(3))])
@@ -95,5 +95,5 @@ def shared_pool(gloo_pool: Pool, monkeypatch: pytest.MonkeyPatch) -> Pool:
     def pool(given: Any, num_ranks: int) -> Any:
         return contextlib.nullcontext(given or gloo_pool)
 
-    monkeypatch.setattr("meshwright.api.training._pool", pool)
+    monkeypatch.setattr("meshwright.api.train.training._pool", pool)
     return gloo_pool

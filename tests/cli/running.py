@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from meshwright.cli import main
-from meshwright.executor.measure import device_name
+from meshwright.executor.measure.measure import device_name
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload
-from meshwright.specs.profile import Profile, Sample
+from meshwright.specs.cluster.profile import Profile, Sample
 
 SOURCE = Path(__file__).parents[2] / "src"
 

@@ -12,8 +12,8 @@ import typer.main
 
 from meshwright import __version__, api
 from meshwright.cli.app import app
-from meshwright.cli.command import SHARED
-from meshwright.cli.output import Output, Result
+from meshwright.cli.frame.command import SHARED
+from meshwright.cli.frame.output import Output, Result
 from tests.cli.running import Runner, start
 
 COMMANDS = [
@@ -146,7 +146,9 @@ def test_a_form_of_the_same_command_with_other_options_is_refused_before_the_wor
 def test_a_result_has_no_form_that_its_command_was_not_registered_with(
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meshwright.cli.simulating.trace_result", lambda *_: Result({}, forms={".odd": str}))
+    monkeypatch.setattr(
+        "meshwright.cli.look.simulating.trace_result", lambda *_: Result({}, forms={".odd": str})
+    )
     ran = run(*SIMULATE)
     assert ran.code == 1 and "{'.odd'}" in ran.stderr
 
@@ -155,7 +157,8 @@ def test_what_was_interrupted_before_there_was_a_file_ends_as_interrupted(
     run: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(
-        "meshwright.cli.simulating.trace_result", lambda *_: Result({"steps": 0}, ["none"], exit_code=130)
+        "meshwright.cli.look.simulating.trace_result",
+        lambda *_: Result({"steps": 0}, ["none"], exit_code=130),
     )
     ran = run(*SIMULATE, "-o", tmp_path / "out.npz")
     assert ran.code == 130 and ran.stdout == "none\n" and "is not written" in ran.stderr

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from meshwright.executor.pool import Pool
-from meshwright.specs.profile import Profile
-from meshwright.specs.slowing import Slowing
+from meshwright.executor.job.pool import Pool
+from meshwright.specs.cluster.profile import Profile
+from meshwright.specs.cluster.slowing import Slowing
 from tests.cli.running import Runner, rough_profile
 
 CONFIG = {
@@ -51,7 +51,7 @@ def test_a_slowed_profile_is_written_and_never_kept(
         seen.append(slowing)
         return rough_profile(process_factors=(0.5, 1.5))
 
-    monkeypatch.setattr("meshwright.executor.measure.measure", measured)
+    monkeypatch.setattr("meshwright.executor.measure.measure.measure", measured)
     target = tmp_path / "slow.profile.json"
     ran = run("calibrate", "--slow-link", "0-1=50MB/s", "--slow-process", "1=3", "-o", target, "--json")
     assert ran.code == 0, ran.stderr

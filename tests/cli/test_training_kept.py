@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from meshwright.cli.progress import duration_text
-from meshwright.executor.pool import Pool
+from meshwright.cli.frame.progress import duration_text
+from meshwright.executor.job.pool import Pool
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload
 from tests.cli.running import Runner, small_plan
 from tests.executor.token_data import write_tokenizer
@@ -192,7 +192,9 @@ def test_mistakes_are_told_before_any_process_starts(
     words: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("meshwright.api.training._pool", lambda *given: pytest.fail("processes were started"))
+    monkeypatch.setattr(
+        "meshwright.api.train.training._pool", lambda *given: pytest.fail("processes were started")
+    )
     ran = run("train", plan_file, *options)
     assert ran.code == 2 and words in ran.stderr
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from meshwright.ir.program import Axis, Program, ProgramBuilder
-from meshwright.ir.reference import interpret
-from meshwright.ir.replay import HOSTS, replay, wire
 from meshwright.ir.table import INDEX_MODES, WHEN_MODES, Effect, Exchange, Kind, Pattern, ValueKind
 from meshwright.ir.text import default_stream, from_text, to_text
+from meshwright.ir.timing.reference import interpret
+from meshwright.ir.timing.replay import HOSTS, replay, wire
 from meshwright.ir.vocabulary import NAMES, VALUE_KINDS, name_of, register_name, register_value_kind
 from meshwright.specs.error import ProgramError, UnknownNameError
 from tests.ir.random_program import random_general, random_pipeline
@@ -82,8 +82,8 @@ def test_random_programs_use_the_patterns_that_there_are() -> None:
 @pytest.mark.parametrize("mode", WHEN_MODES)
 def test_every_condition_holds_where_it_says(mode: str) -> None:
     """A write under each condition on a path of three hops."""
-    from meshwright.ir.dependencies import dependencies
     from meshwright.ir.table import Hop, Microbatch
+    from meshwright.ir.timing.dependencies import dependencies
 
     path = tuple(Hop(k, 0) for k in range(3))
     effect = Effect(Kind.COMPUTE, "c", (), (Pattern("x", index="none", when=mode),))
@@ -106,8 +106,8 @@ def test_every_condition_holds_where_it_says(mode: str) -> None:
 @pytest.mark.parametrize("mode", INDEX_MODES)
 def test_every_index_mode_names_the_value_it_says(mode: str) -> None:
     """Stage 1 at hop 2, whose groups are 1 and 2; offset 1, and part 1 of the row."""
-    from meshwright.ir.dependencies import dependencies
     from meshwright.ir.table import Hop, ParameterGroup
+    from meshwright.ir.timing.dependencies import dependencies
 
     index = {"groups": "group", "place": "group"}.get(mode, mode)
     kind = ValueKind("y", index=index, microbatch=False)
@@ -129,17 +129,16 @@ def test_every_index_mode_names_the_value_it_says(mode: str) -> None:
 def test_every_name_of_ours_has_an_effect_and_a_handler(name: str) -> None:
     assert name_of(name).effect.name == name
     pytest.importorskip("torch")
-    import meshwright.executor.exchange
-    import meshwright.executor.train_stage  # noqa: F401  (both register handlers)
-    from meshwright.executor.handler import handler_of
+    import meshwright.executor.handlers.stage_handler  # noqa: F401  (both register handlers)
+    from meshwright.executor.rank.handler import handler_of
 
     assert handler_of(name_of(name).effect.kind, name) is not None
 
 
 def test_every_kind_that_moves_has_a_handler() -> None:
     pytest.importorskip("torch")
-    import meshwright.executor.exchange  # noqa: F401  (registers handlers)
-    from meshwright.executor.handler import KIND_HANDLERS
+    import meshwright.executor.rank.exchange_handler  # noqa: F401  (registers handlers)
+    from meshwright.executor.rank.handler import KIND_HANDLERS
 
     assert {Kind.SEND, Kind.RECEIVE, Kind.LOAD, Kind.STORE, Kind.COPY} <= set(KIND_HANDLERS)
 

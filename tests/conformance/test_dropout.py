@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwright.executor import run_training
+from meshwright.executor.job.pool import Pool
 from meshwright.executor.models.decoder import build_model
 from meshwright.executor.models.plain_decoder import PlainDecoder
-from meshwright.executor.pool import Pool
-from meshwright.executor.randomness import SampleKeys, keep_mask
-from meshwright.executor.training import RandomTokens
-from meshwright.ir.verify import verify
+from meshwright.executor.ops.randomness import SampleKeys, keep_mask
+from meshwright.executor.training.training_job import RandomTokens
+from meshwright.ir.judge.verify import verify
 from meshwright.schedules import registered
 from tests.training_case import (
     MODEL,

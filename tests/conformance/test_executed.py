@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from meshwright.executor import run_training
-from meshwright.executor.gather import JobResult
-from meshwright.executor.pool import Pool
-from meshwright.ir.dependencies import dependencies
-from meshwright.ir.dependency_table import RING
+from meshwright.executor.job.gather import JobResult
+from meshwright.executor.job.pool import Pool
+from meshwright.ir.judge.verify import verify
+from meshwright.ir.timing.dependencies import dependencies
+from meshwright.ir.timing.dependency_table import RING
 from meshwright.ir.trace import Trace
-from meshwright.ir.verify import verify
 from meshwright.schedules import registered
 from tests.training_case import ADAMW, Case, cases, largest_difference, program_of, reference, training_of
 

@@ -9,20 +9,20 @@ from random import Random
 import numpy as np
 import pytest
 
-from meshwright.ir.metrics import bubble, device_time_s, idle_s, peak_alive, span_s
+from meshwright.ir.judge.metrics import bubble, device_time_s, idle_s, peak_alive, span_s
+from meshwright.ir.judge.symbolic import outputs
+from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Axis, Program
-from meshwright.ir.reference import interpret
-from meshwright.ir.replay import HOSTS, replay, wire
-from meshwright.ir.symbolic import outputs
 from meshwright.ir.table import ParameterGroup
 from meshwright.ir.text import from_text, to_text
+from meshwright.ir.timing.reference import interpret
+from meshwright.ir.timing.replay import HOSTS, replay, wire
 from meshwright.ir.trace import Trace
-from meshwright.ir.verify import verify
+from meshwright.lowering.memory.recompute import Recompute
 from meshwright.lowering.order import program_of_orders
-from meshwright.lowering.recompute import Recompute
-from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
+from meshwright.lowering.sharding.reduction import OptimizerStep, ReduceGradients
 from meshwright.lowering.split_backward import SplitBackward
-from meshwright.lowering.transfer import Transfers
+from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules import registered
 from tests.ir.random_program import random_costs
 

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 import pytest
 
 from meshwright.executor import run_training
-from meshwright.executor.pool import Pool
-from meshwright.executor.training import RANDOM, Training
+from meshwright.executor.job.pool import Pool
+from meshwright.executor.training.training_job import RANDOM, Training
+from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Axis, Program
 from meshwright.ir.table import Microbatch, ParameterGroup
-from meshwright.ir.verify import verify
+from meshwright.lowering.memory.recompute import Recompute
 from meshwright.lowering.order import program_of_orders
-from meshwright.lowering.recompute import Recompute
-from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
-from meshwright.lowering.transfer import Transfers
+from meshwright.lowering.sharding.reduction import OptimizerStep, ReduceGradients
+from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules import Orders, registered
-from meshwright.schedules.searched_pipeline import codes_of, pipeline_of, times_of
-from meshwright.schedules.stage_times import StageTimes
-from meshwright.schedules.zero_bubble_search import search_orders
-from meshwright.specs.layers import split_layers
+from meshwright.schedules.searched.pipeline import codes_of, pipeline_of, times_of
+from meshwright.schedules.searched.stage_times import StageTimes
+from meshwright.schedules.searched.zero_bubble_search import search_orders
+from meshwright.specs.model.layers import split_layers
 from tests.training_case import MODEL, SEQUENCE, SGD, largest_difference, reference
 
 ITERATIONS = 2

@@ -1,8 +1,8 @@
 """Tests of costs/memory.py: what stays, what a microbatch adds, what recompute saves."""
 
 from meshwright.costs.memory import stage_memory
-from meshwright.specs.layers import StageLayers
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.model.model import ModelSpec
 
 MODEL = ModelSpec.decoder(4, 64, 4, vocabulary_size=256)
 MIDDLE = StageLayers(1, 2, False, False)

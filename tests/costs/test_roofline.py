@@ -4,8 +4,8 @@ import pytest
 
 from meshwright.costs.roofline import LINK_EFFICIENCY, MATMUL_EFFICIENCY, MEMORY_EFFICIENCY, Roofline
 from meshwright.ir.table import Exchange, Work
-from meshwright.specs.cluster import ClusterSpec, Level
-from meshwright.specs.device import DeviceSpec
+from meshwright.specs.cluster.cluster import ClusterSpec, Level
+from meshwright.specs.cluster.device import DeviceSpec
 from meshwright.specs.error import SpecError
 from meshwright.specs.operator import Operator
 

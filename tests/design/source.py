@@ -10,7 +10,7 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PACKAGE = CHECKOUT / "src" / "meshwright"
-CORE_ROOMS = ("specs", "ir", "schedules", "lowering", "costs", "simulator")
+CORE_ROOMS = ("specs", "ir", "schedules", "stage", "lowering", "costs", "simulator")
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -16,8 +16,8 @@ from tests.design.source import CHECKOUT, PACKAGE, module_level_imports, package
 LINTER = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
 HEAVY = ("torch", "numba", "transformers", "scipy", "llvmlite")
 ROOMS = (
-    "cli workbench api evidence studies catalog systems planner executor serving workflow simulator costs "
-    "machines lowering schedules ir specs reports interop"
+    "cli workbench api evidence catalog systems planner executor prediction serving workflow simulator costs "
+    "machines lowering stage schedules ir specs reports interop"
 ).split()
 
 
@@ -88,7 +88,6 @@ def test_an_offence_against_the_direction_is_noticed(empty_rooms: Path, room: st
     ("room", "statement"),
     [
         ("executor", "import torch, meshwright.serving, meshwright.lowering"),
-        ("studies", "from torch import nn\nimport meshwright.systems"),
         ("reports", "import meshwright.ir, meshwright.specs"),
         ("planner", "import meshwright.simulator"),
     ],

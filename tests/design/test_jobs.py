@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from meshwright.costs.step_profile import packaged_step_profile
+from meshwright.costs.step.profile import packaged_step_profile
 from meshwright.specs.error import PlanError, SpecError
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "benchmarks"

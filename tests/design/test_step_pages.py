@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.costs.step_profile import packaged_step_profile
-from meshwright.evidence.fit_steps import FAMILIES, NAMES
-from meshwright.planner.step_trait import TRAITS
-from meshwright.specs.software import CLASSES
+from meshwright.costs.step.profile import packaged_step_profile
+from meshwright.evidence.fit.fit_steps import FAMILIES, NAMES
+from meshwright.prediction.step_trait import TRAITS
+from meshwright.specs.plan.software import CLASSES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ("how-a-step-is-predicted.md", "accuracy-training.md")

@@ -64,10 +64,17 @@ def card_offences(file: SourceFile) -> Iterator[str]:
         yield "no CLAIMS at the top level"
 
 
+# What two systems share and is not yet a module of a family.
+SHARING = {
+    "src/meshwright/systems/planning/megatron_rules/card.py",
+    "src/meshwright/systems/planning/redco/small_tasks.py",
+}
+
+
 def system_files() -> list[SourceFile]:
     """Every file in systems/<family>/ that is a system."""
     files = python_files("src/meshwright/systems")
-    return [file for file in files if not file.path.endswith("__init__.py") and is_system(file)]
+    return [file for file in files if Path(file.path).name == "card.py"]
 
 
 @pytest.mark.skipif(not (PACKAGE / "systems").is_dir(), reason="the room systems is not in this tree")
@@ -81,11 +88,15 @@ def test_every_system_has_its_card() -> None:
 @pytest.mark.skipif(not (PACKAGE / "systems").is_dir(), reason="the room systems is not in this tree")
 def test_systems_live_in_families_and_do_not_import_each_other() -> None:
     files = system_files()
-    modules = {file.path.removeprefix("src/").removesuffix(".py").replace("/", ".") for file in files}
-    for file in files:
-        assert Path(file.path).parent.name in FAMILIES, f"{file.path}: families are {FAMILIES}"
-        imported = {name for node in ast.walk(file.tree) for name in imported_modules(node)}
-        assert not imported & modules, f"{file.path} imports another system"
+    packages = {Path(file.path).parent for file in files}
+    for package in packages:
+        assert package.parent.name in FAMILIES, f"{package}: families are {FAMILIES}"
+    for file in python_files("src/meshwright/systems"):
+        own = Path(file.path).parent
+        for name in (name for node in ast.walk(file.tree) for name in imported_modules(node)):
+            imported = Path("src", *name.split("."))
+            others = {p for p in packages - {own} if imported.is_relative_to(p)}
+            assert not others or file.path in SHARING, f"{file.path} imports another system: {name}"
 
 
 def test_a_complete_card_is_accepted() -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from meshwright.costs.step_costs import StepConstants
-from meshwright.evidence.step_data import MeasuredStep, measured_steps
-from meshwright.evidence.training_table import TrainingRow, training_row
+from meshwright.costs.step.step_costs import StepConstants
+from meshwright.evidence.fit.step_data import MeasuredStep, measured_steps
+from meshwright.evidence.tables.table import TrainingRow, training_row
 from tests.evidence.training_sample import table_row
 
 SMALL = {

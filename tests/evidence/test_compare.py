@@ -10,11 +10,11 @@ import pytest
 from meshwright.costs.fixed_costs import FixedCosts
 from meshwright.evidence import compare
 from meshwright.evidence.compare import step_s
-from meshwright.ir import metrics
+from meshwright.ir.judge import metrics
 from meshwright.ir.program import Program
 from meshwright.ir.trace import MemoryCurve, Trace
 from meshwright.lowering import lower
-from meshwright.reports.comparison import as_rows
+from meshwright.reports.page.comparison import as_rows
 from meshwright.schedules import registered
 from meshwright.simulator import simulate_program
 from meshwright.specs import Cluster, ModelSpec, Plan, ProgramError, Workload

@@ -7,7 +7,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from meshwright.costs.step_costs import StepConstants
+from meshwright.costs.step.step_costs import StepConstants
 from meshwright.evidence.log_comparison import (
     KINDS,
     STEP_FACTOR,
@@ -17,12 +17,12 @@ from meshwright.evidence.log_comparison import (
     step_profile,
 )
 from meshwright.interop.training_log import MeasuredRun
-from meshwright.planner.step_prediction import predict_step
+from meshwright.prediction.step_prediction import predict_step
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload
+from meshwright.specs.cluster.profile import Profile
+from meshwright.specs.config.source import load_model
 from meshwright.specs.error import SpecError
-from meshwright.specs.model_source import load_model
-from meshwright.specs.prediction import Prediction
-from meshwright.specs.profile import Profile
+from meshwright.specs.plan.prediction import Prediction
 
 PARTS = {"waiting": 2.0, "matmul": 6.0, "gap": 0.5, "REDUCE_GRAD": 3.0, "nothing": 0.0}
 CLUSTER = Cluster("8xH100")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from meshwright.evidence.training_score import RowPrediction
+from meshwright.evidence.tables.score import RowPrediction
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from meshwright.executor.pool import Pool
+from meshwright.executor.job.pool import Pool
 from tests.gloo_pool import gloo_pool
 
 __all__ = ["gloo_pool", "own_pool"]

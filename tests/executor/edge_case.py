@@ -11,19 +11,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwright.executor.models.initialisation import initial_value
 from meshwright.executor.models.plain_decoder import PlainBlock, PlainDecoder
-from meshwright.executor.training import RandomTokens, Training
+from meshwright.executor.models.weights.initialisation import initial_value
+from meshwright.executor.training.training_job import RandomTokens, Training
 from meshwright.ir.program import Axis, Program
 from meshwright.ir.table import Microbatch, ParameterGroup
+from meshwright.lowering.memory.recompute import Recompute
 from meshwright.lowering.order import program_of_orders
-from meshwright.lowering.recompute import Recompute
-from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
+from meshwright.lowering.sharding.reduction import OptimizerStep, ReduceGradients
 from meshwright.lowering.split_backward import SplitBackward
-from meshwright.lowering.stage_edge import ConnectStages, LayerEdge
-from meshwright.lowering.transfer import Transfers
+from meshwright.lowering.transfer.stage_edge import ConnectStages, LayerEdge
+from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules import registered
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model.model import ModelSpec
 from tests.training_case import Reference, torch_optimizer
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from meshwright.executor.checkpoint_file import watching
+from meshwright.executor.file.new_file import watching
 
 
 def fill(operation: str, path: Path) -> None:

@@ -21,11 +21,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # a host runs it in a folder
 import torch.distributed as dist
 
 from meshwright.cli import main
-from meshwright.executor import launched_run
-from meshwright.executor.gather import Iteration
-from meshwright.executor.group_reports import GroupReports
-from meshwright.executor.launch import Launch
-from meshwright.executor.meeting import meet
+from meshwright.executor.job import launched_run
+from meshwright.executor.job.gather import Iteration
+from meshwright.executor.job.group_reports import GroupReports
+from meshwright.executor.job.launch import Launch
+from meshwright.executor.job.meeting import meet
 from tests.executor.slow_link import ask_for_port
 
 # What gloo publishes under keys with this: the host's name and an address, each behind its length. The address begins

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from meshwright.executor.data.packing import PackedSequences
 from meshwright.executor.models.decoder import build_model
 from meshwright.executor.models.plain_decoder import PlainDecoder
-from meshwright.executor.packing import PackedSequences
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model.model import ModelSpec
 from tests.training_case import ADAMW, torch_optimizer
 
 

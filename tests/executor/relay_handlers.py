@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from meshwright.executor.handler import Row, ValueName, handles
+from meshwright.executor.rank.handler import Row, ValueName, handles
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Effect, Exchange, Kind, Microbatch, Pattern, ValueKind
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from meshwright.executor.checkpoint import CheckpointConfig, Checkpoints, load_pieces
-from meshwright.executor.checkpoint_index import CheckpointInfo, read_index
-from meshwright.executor.checkpoint_planner import RankFacts
-from meshwright.executor.checkpoint_storage import DTYPES
-from meshwright.executor.piece import Piece
+from meshwright.executor.checkpoint.checkpoint import CheckpointConfig, Checkpoints, load_pieces
+from meshwright.executor.checkpoint.index import CheckpointInfo, read_index
+from meshwright.executor.checkpoint.planner import RankFacts
+from meshwright.executor.checkpoint.storage import DTYPES
+from meshwright.executor.layout.piece import Piece
 
 LEAST_CUT = 2  # a box of one element along a dimension is not cut there
 

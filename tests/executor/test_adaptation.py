@@ -11,25 +11,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshwright.api.training import run_training as train_plan
+from meshwright.api.train.training import run_training as train_plan
 from meshwright.executor import run_training
-from meshwright.executor.checkpoint import CheckpointConfig
-from meshwright.executor.checkpoint_export import export
-from meshwright.executor.gather import JobResult
-from meshwright.executor.job import Job
-from meshwright.executor.layout import Layout
+from meshwright.executor.checkpoint.checkpoint import CheckpointConfig
+from meshwright.executor.checkpoint.export import export
+from meshwright.executor.job.gather import JobResult
+from meshwright.executor.job.job import Job
+from meshwright.executor.job.pool import Pool
 from meshwright.executor.models.decoder import build_model
-from meshwright.executor.models.hugging_face import HuggingFaceSource, load_hugging_face, save_hugging_face
-from meshwright.executor.models.initialisation import RandomValues
-from meshwright.executor.models.merged_parameters import MergedParameters
-from meshwright.executor.pool import Pool
-from meshwright.executor.training import RANDOM, RandomTokens, Training
-from meshwright.ir.metrics import peak_bytes
+from meshwright.executor.models.weights.hugging_face import (
+    HuggingFaceSource,
+    load_hugging_face,
+    save_hugging_face,
+)
+from meshwright.executor.models.weights.initialisation import RandomValues
+from meshwright.executor.models.weights.merged_parameters import MergedParameters
+from meshwright.executor.training.tensor_layout import Layout
+from meshwright.executor.training.training_job import RANDOM, RandomTokens, Training
+from meshwright.ir.judge.metrics import peak_bytes
 from meshwright.lowering.lower import lower
 from meshwright.schedules import registered
 from meshwright.specs import Cluster, Plan, Workload
 from meshwright.specs.error import ExecutionError, SpecError
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model.model import ModelSpec
 from tests.adapted_case import adapted_reference, gradient_difference
 from tests.training_case import (
     ADAMW,

@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-from meshwright.api.training import run_training as train_plan
+from meshwright.api.train.training import run_training as train_plan
 from meshwright.executor import run_training
-from meshwright.executor.checkpoint import CheckpointConfig
-from meshwright.executor.job import Job
-from meshwright.executor.layout import Layout
+from meshwright.executor.checkpoint.checkpoint import CheckpointConfig
+from meshwright.executor.job.job import Job
+from meshwright.executor.job.pool import Pool
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
-from meshwright.executor.pool import Pool
-from meshwright.executor.training import RANDOM, Training
-from meshwright.ir.metrics import peak_bytes
-from meshwright.lowering.canonical import CANONICAL
+from meshwright.executor.training.tensor_layout import Layout
+from meshwright.executor.training.training_job import RANDOM, Training
+from meshwright.ir.judge.metrics import peak_bytes
 from meshwright.lowering.lower import lower
-from meshwright.lowering.mesh import data_axes
+from meshwright.lowering.sharding.canonical import CANONICAL
 from meshwright.schedules import registered
 from meshwright.specs import Cluster, PassOption, Plan, Workload
-from meshwright.specs.adaptation import LORA_TARGETS
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model.adaptation import LORA_TARGETS
+from meshwright.specs.model.model import ModelSpec
+from meshwright.stage.mesh import data_axes
 from tests.adapted_case import adapted_reference, gradient_difference
 from tests.training_case import ADAMW, SEQUENCE, SGD, largest_difference
 

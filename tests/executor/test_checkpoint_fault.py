@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from meshwright.executor import checkpoint_storage
-from meshwright.executor.checkpoint_file import watching
-from meshwright.executor.checkpoint_folder import latest_checkpoint, steps_in
-from meshwright.executor.checkpoint_verify import problems
+from meshwright.executor.checkpoint import storage as checkpoint_storage
+from meshwright.executor.checkpoint.folder import latest_checkpoint, steps_in
+from meshwright.executor.checkpoint.verify import problems
+from meshwright.executor.file.new_file import watching
 from meshwright.specs.error import ExecutionError
 from tests.executor.stored_case import assert_same, cut, save, stored, tensors, whole
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.executor.checkpoint import CheckpointConfig
-from meshwright.executor.checkpoint_folder import latest_checkpoint
-from meshwright.executor.checkpoint_index import read_index
-from meshwright.executor.checkpoint_verify import problems
-from meshwright.executor.gather import Iteration
-from meshwright.executor.pool import Pool
-from meshwright.lowering.mesh import device_order
+from meshwright.executor.checkpoint.checkpoint import CheckpointConfig
+from meshwright.executor.checkpoint.folder import latest_checkpoint
+from meshwright.executor.checkpoint.index import read_index
+from meshwright.executor.checkpoint.verify import problems
+from meshwright.executor.job.gather import Iteration
+from meshwright.executor.job.pool import Pool
 from meshwright.specs.error import ExecutionError
+from meshwright.stage.mesh import device_order
 from tests.planned_case import Planned
 
 NUM_KILLS = 20

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from meshwright.executor import run_program, run_training
-from meshwright.executor.gather import Iteration
-from meshwright.executor.pool import Pool
+from meshwright.executor.job.gather import Iteration
+from meshwright.executor.job.pool import Pool
 from meshwright.specs.error import ExecutionError
 from tests.executor import relay_handlers
 from tests.executor.relay_handlers import first_values, relay

@@ -13,18 +13,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from meshwright.executor import run_training
-from meshwright.executor.job import Job
-from meshwright.executor.layout import Layout
-from meshwright.executor.models.hugging_face import open_hugging_face, save_hugging_face
-from meshwright.executor.models.parameter_map import NameMap
-from meshwright.executor.pool import Pool
-from meshwright.executor.training import RANDOM, RandomTokens, Training
+from meshwright.executor.job.job import Job
+from meshwright.executor.job.pool import Pool
+from meshwright.executor.models.weights.hugging_face import open_hugging_face, save_hugging_face
+from meshwright.executor.models.weights.parameter_map import NameMap
+from meshwright.executor.training.tensor_layout import Layout
+from meshwright.executor.training.training_job import RANDOM, RandomTokens, Training
 from meshwright.lowering.lower import lower
-from meshwright.lowering.stage_edge import LayerEdge
+from meshwright.lowering.transfer.stage_edge import LayerEdge
 from meshwright.schedules import registered
 from meshwright.specs import Cluster, Plan, Workload
+from meshwright.specs.config.source import load_model
 from meshwright.specs.error import ExecutionError
-from meshwright.specs.model_source import load_model
 from tests.training_case import SEQUENCE, SGD, Case, largest_difference, program_of, training_of
 
 transformers = pytest.importorskip("transformers")

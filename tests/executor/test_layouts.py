@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from meshwright.executor.pool import Pool
-from meshwright.lowering.refine import executed_pieces
+from meshwright.executor.job.pool import Pool
 from meshwright.specs.error import MeshwrightError
+from meshwright.stage.piece import executed_pieces
 from tests.planned_case import (
     Planned,
     assert_equal_to_one_process,

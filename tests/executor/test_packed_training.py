@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from meshwright.executor import run_training
+from meshwright.executor.data.packing import PackedSequences, SampleCount, num_sequences
+from meshwright.executor.data.token_shard import TokenShards
+from meshwright.executor.job.pool import Pool
 from meshwright.executor.models.plain_decoder import PlainDecoder
-from meshwright.executor.packing import PackedSequences, SampleCount, num_sequences
-from meshwright.executor.pool import Pool
-from meshwright.executor.token_shard import TokenShards
-from meshwright.executor.training import Training
-from meshwright.lowering.mesh import device_order
+from meshwright.executor.training.training_job import Training
 from meshwright.specs.error import MeshwrightError
+from meshwright.stage.mesh import device_order
 from tests.executor.packed_reference import document_losses, train_document_by_document
 from tests.executor.token_data import shards_of
 from tests.planned_case import AFTER_ADAMW, BATCH, GRADIENTS, MODELS, Planned
@@ -29,8 +29,8 @@ DOCUMENTS = [[1 + (n * n + i) % 31 for i in range(1 + n * n % 13)] for n in rang
 def shards(tmp_path_factory: pytest.TempPathFactory) -> TokenShards:
     """Less than two epochs of `ITERATIONS` batches, in several shards."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("meshwright.executor.shard_writer.SHARD_TOKENS", 40)
-        patch.setattr("meshwright.executor.shard_writer.HELD_OUT_SHARE", 0.3)
+        patch.setattr("meshwright.executor.data.shard_writer.SHARD_TOKENS", 40)
+        patch.setattr("meshwright.executor.data.shard_writer.HELD_OUT_SHARE", 0.3)
         made = shards_of(tmp_path_factory.mktemp("packed"), DOCUMENTS, vocabulary_size=32)
     assert len(made.train.shards) > 2
     assert num_sequences(made.train, SEQUENCE) < ITERATIONS * BATCH < 2 * num_sequences(made.train, SEQUENCE)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from meshwright.api.training import run_training
-from meshwright.executor.pool import Pool
-from meshwright.ir.metrics import peak_bytes
-from meshwright.specs.cluster_source import Cluster
-from meshwright.specs.model import ModelSpec
-from meshwright.specs.plan import PassOption, Plan
-from meshwright.specs.workload import Workload
+from meshwright.api.train.training import run_training
+from meshwright.executor.job.pool import Pool
+from meshwright.ir.judge.metrics import peak_bytes
+from meshwright.specs.cluster.source import Cluster
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import PassOption, Plan
+from meshwright.specs.plan.workload import Workload
 
 LLAMA = ModelSpec.decoder(4, 128, 4, num_kv_heads=2, vocabulary_size=512, max_sequence_length=128)
 TIED = replace(LLAMA, has_tied_embeddings=True)

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import meshwright as mw
-from meshwright.api.training import run_training as train_plan
+from meshwright.api.train.training import run_training as train_plan
 from meshwright.executor import run_training
-from meshwright.executor.pool import Pool
-from meshwright.ir.dependencies import dependencies
-from meshwright.ir.metrics import span_s
-from meshwright.lowering.receive_place import PlaceReceives
+from meshwright.executor.job.pool import Pool
+from meshwright.ir.judge.metrics import span_s
+from meshwright.ir.timing.dependencies import dependencies
+from meshwright.lowering.transfer.receive_place import PlaceReceives
 from meshwright.specs import Cluster, ModelSpec, PassOption, Plan, PlanError, Workload
 from tests.training_case import ADAMW, Case, program_of, training_of
 

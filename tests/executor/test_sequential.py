@@ -10,17 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshwright.api.training import run_training as train_plan
-from meshwright.api.training_recipe import Source
+from meshwright.api.train.recipe import Source
+from meshwright.api.train.training import run_training as train_plan
 from meshwright.executor import run_training
-from meshwright.executor.layout import Layout
+from meshwright.executor.job.pool import Pool
 from meshwright.executor.models.sequential import build_sequential_stage, load_function
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
-from meshwright.executor.pool import Pool
-from meshwright.executor.training import RandomTokens
+from meshwright.executor.training.tensor_layout import Layout
+from meshwright.executor.training.training_job import RandomTokens
 from meshwright.specs import Cluster, Plan, Workload
 from meshwright.specs.error import ExecutionError
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model.model import ModelSpec
 from tests.training_case import (
     ADAMW,
     SEQUENCE,

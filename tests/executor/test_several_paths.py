@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from meshwright.executor import run_training
-from meshwright.executor.gather import JobResult
-from meshwright.executor.pool import Pool
+from meshwright.executor.job.gather import JobResult
+from meshwright.executor.job.pool import Pool
+from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
-from meshwright.ir.verify import verify
-from meshwright.lowering.gradient_norm import ClipGradients, PostValidate
+from meshwright.lowering.sharding.gradient_norm import ClipGradients, PostValidate
 from meshwright.schedules import Schedule, registered
-from meshwright.specs.device import HOSTS
+from meshwright.specs.cluster.device import HOSTS
 from tests.training_case import ADAMW, TIED, Case, largest_difference, program_of, reference, training_of
 
 ITERATIONS = 2

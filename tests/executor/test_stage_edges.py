@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from meshwright.executor import run_training
-from meshwright.executor.pool import Pool
-from meshwright.executor.training import RANDOM, Training
-from meshwright.ir.verify import verify
-from meshwright.lowering.stage_edge import parse_edges
-from meshwright.specs.device import HOSTS
+from meshwright.executor.job.pool import Pool
+from meshwright.executor.training.training_job import RANDOM, Training
+from meshwright.ir.judge.verify import verify
+from meshwright.lowering.transfer.stage_edge import parse_edges
+from meshwright.specs.cluster.device import HOSTS
 from meshwright.specs.error import ExecutionError, PlanError
-from meshwright.specs.layers import split_layers
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model.layers import split_layers
+from meshwright.specs.model.model import ModelSpec
 from tests.executor.edge_case import edged_program, edged_reference
 from tests.training_case import ADAMW, SGD, largest_difference
 

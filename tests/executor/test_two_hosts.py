@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from meshwright.api import compare
-from meshwright.api.training import Training, run_training
-from meshwright.api.training_recipe import Source
-from meshwright.executor.pool import Pool
+from meshwright.api.train.recipe import Source
+from meshwright.api.train.training import Training, run_training
+from meshwright.executor.job.pool import Pool
 from meshwright.ir.table import Kind
 from meshwright.ir.trace import Trace
 from meshwright.specs import Cluster, Plan

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from meshwright.api.training import run_training as train_plan
+from meshwright.api.train.training import run_training as train_plan
 from meshwright.executor import run_training
-from meshwright.executor.layout import Layout
+from meshwright.executor.job.pool import Pool
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
-from meshwright.executor.pool import Pool
-from meshwright.executor.training import RANDOM, Training
+from meshwright.executor.training.tensor_layout import Layout
+from meshwright.executor.training.training_job import RANDOM, Training
 from meshwright.ir.program import Program
 from meshwright.lowering.lower import lower
 from meshwright.schedules import registered

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from meshwright.executor import shard_writer
-from meshwright.executor.text_source import Piece, TextSource
-from meshwright.executor.token_shard import TokenShards
-from meshwright.executor.tokenization import Tokens
+from meshwright.executor.data import shard_writer
+from meshwright.executor.data.text_source import Piece, TextSource
+from meshwright.executor.data.token_shard import TokenShards
+from meshwright.executor.data.tokenization import Tokens
 
 END = "<|endoftext|>"
 SENTENCES = ("the cat sat on the mat\n", "a dog ate the cat\n", "où est le chat?\n", "on the mat sat a dog\n")

@@ -16,7 +16,7 @@ from meshwright.interop.export import TARGETS, export_plan
 from meshwright.interop.exported import ExportError, canonical
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload, load_model
 from meshwright.specs.error import PlanError, SpecError, UnknownNameError
-from meshwright.specs.layers import split_layers
+from meshwright.specs.model.layers import split_layers
 from tests.interop.recipe import RECIPES, Recipe
 
 PRESETS = {

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from meshwright.interop import Given
-from meshwright.interop.deepspeed import import_deepspeed
+from meshwright.interop.deepspeed.config import import_deepspeed
 from meshwright.interop.export import TARGETS
 from meshwright.interop.imported import Option
-from meshwright.interop.megatron import import_megatron
+from meshwright.interop.megatron.arguments import import_megatron
 from meshwright.interop.plan_difference import (
     OptionChange,
     difference,
@@ -18,7 +18,7 @@ from meshwright.interop.plan_difference import (
     plan_options,
     written_options,
 )
-from meshwright.interop.torchtitan import import_torchtitan
+from meshwright.interop.torchtitan.config import import_torchtitan
 from meshwright.specs import Cluster, Plan, Workload, load_model
 from tests.interop.todays_file import DEEPSPEED, MEGATRON, TORCHTITAN
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.interop import Given, Imported, import_plan
-from meshwright.planner.step_prediction import predict_step
+from meshwright.prediction.step_prediction import predict_step
 from meshwright.specs import Cluster
 from tests.interop.recipe import RECIPES, Recipe
 

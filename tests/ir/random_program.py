@@ -13,11 +13,11 @@ import numpy as np
 
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Effect, Exchange, Kind, Microbatch, ParameterGroup, Pattern, ValueKind, Work
+from meshwright.lowering.memory.recompute import Recompute
 from meshwright.lowering.order import program_of_orders
-from meshwright.lowering.recompute import Recompute
-from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
+from meshwright.lowering.sharding.reduction import OptimizerStep, ReduceGradients
 from meshwright.lowering.split_backward import SplitBackward
-from meshwright.lowering.transfer import Transfers
+from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules import Compute, Orders
 
 # --------------------------------------------------------------------------------------------- pipelines

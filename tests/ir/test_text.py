@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Axis, Program
-from meshwright.ir.replay import replay, wire
 from meshwright.ir.table import Exchange, Inner, ParameterGroup, Work
 from meshwright.ir.text import canonical, from_text, from_torch_csv, to_text, to_torch_csv
-from meshwright.ir.verify import verify
+from meshwright.ir.timing.replay import replay, wire
+from meshwright.lowering.memory.recompute import Recompute
 from meshwright.lowering.order import program_of_orders, with_works
-from meshwright.lowering.recompute import Recompute
-from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
+from meshwright.lowering.sharding.reduction import OptimizerStep, ReduceGradients
 from meshwright.lowering.split_backward import SplitBackward
-from meshwright.lowering.transfer import Transfers
+from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules import Compute, Schedule, registered
 from meshwright.specs.error import ProgramError
 from meshwright.specs.operator import Operator

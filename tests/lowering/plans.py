@@ -9,9 +9,9 @@ from meshwright.costs.cost import Cost, Flow
 from meshwright.ir.program import Program
 from meshwright.ir.table import Exchange, Inner, Work
 from meshwright.lowering.lower import lower
-from meshwright.lowering.refine import num_pieces
 from meshwright.schedules import registered
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload, model_from_config
+from meshwright.stage.piece import num_pieces
 from tests.specs.configs import LLAMA, QWEN3_MOE
 
 SEQUENCE = 64

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from meshwright.costs.collective_nccl import NcclCollectives
+from meshwright.costs.collective.nccl import NcclCollectives
 from meshwright.ir import period_s, verify, wire
 from meshwright.lowering.lower import lower
-from meshwright.lowering.mesh import device_order
 from meshwright.lowering.place import place
 from meshwright.schedules import registered
 from meshwright.simulator import price, simulate_program
 from meshwright.specs import Cluster, PassOption, Plan, PlanError, Workload
+from meshwright.stage.mesh import device_order
 from tests.lowering.plans import (
     DENSE,
     EXPERTS,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from meshwright.ir.judge.verify import verify
 from meshwright.ir.table import Hop, Work
-from meshwright.ir.verify import verify
 from meshwright.lowering.order import program_of_orders, with_works
-from meshwright.lowering.transfer import Transfers
+from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules import Compute, registered
 from meshwright.specs.error import ProgramError, ScheduleError
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
+from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Axis, Program
 from meshwright.ir.table import Hop, ParameterGroup
-from meshwright.ir.verify import verify
-from meshwright.lowering.gradient_norm import ClipGradients
 from meshwright.lowering.order import program_of_orders
-from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
-from meshwright.lowering.transfer import Transfers
-from meshwright.planner.memory_estimate import estimate_memory
+from meshwright.lowering.sharding.gradient_norm import ClipGradients
+from meshwright.lowering.sharding.reduction import OptimizerStep, ReduceGradients
+from meshwright.lowering.transfer.transfer import Transfers
+from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.schedules import Compute, registered
 from meshwright.specs import Cluster
-from meshwright.specs.device import HOSTS
+from meshwright.specs.cluster.device import HOSTS
 from meshwright.specs.error import ProgramError, ScheduleError
 from tests.lowering.plans import DENSE, TIED, lowered, plan
 

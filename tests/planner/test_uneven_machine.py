@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from meshwright.costs.calibrated_cluster import calibrated, device_factors
-from meshwright.costs.measured_costs import MeasuredCosts
+from meshwright.costs.measured.calibrated_cluster import calibrated, device_factors
+from meshwright.costs.measured.measured_costs import MeasuredCosts
 from meshwright.planner import Ranking, plans_for
 from meshwright.schedules import registered
 from meshwright.specs import Cluster, ModelSpec, Workload
-from meshwright.specs.profile import Profile, Sample
+from meshwright.specs.cluster.profile import Profile, Sample
 
 PRODUCTS_PER_S, MEMORY_BYTES_PER_S, LATENCY_S = 5e10, 1e10, 1e-4  # of the made-up machine
 FAST_LINK, SLOW_LINK = 2e10, 5e7  # bytes/s

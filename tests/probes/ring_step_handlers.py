@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwright.executor.handler import Row, handles
+from meshwright.executor.rank.handler import Row, handles
 from tests.probes import ring_step  # noqa: F401  (registers the names)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwright.executor.exchange import all_gather
-from meshwright.executor.handler import Row, handles
+from meshwright.executor.rank.exchange_handler import all_gather
+from meshwright.executor.rank.handler import Row, handles
 from tests.probes import sharded_layer  # noqa: F401  (registers the names)
 
 handles("gather_layer")(all_gather)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from meshwright.executor.handler import Row, handles
+from meshwright.executor.rank.handler import Row, handles
 from tests.probes import stale_exchange  # noqa: F401  (registers the names)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from meshwright.ir.program import Program
-from meshwright.ir.replay import wire
+from meshwright.ir.timing.replay import wire
 from meshwright.ir.trace import Trace
 from tests.probes.offloaded_step import offloaded_step
 from tests.probes.ring_step import ring_step
@@ -20,7 +20,7 @@ from tests.probes.uneven_all_to_all import uneven_all_to_all
 torch = pytest.importorskip("torch")
 
 from meshwright.executor import run_program  # noqa: E402
-from meshwright.executor.handler import ValueName  # noqa: E402
+from meshwright.executor.rank.handler import ValueName  # noqa: E402
 
 FOLDER = Path(__file__).resolve().parent
 

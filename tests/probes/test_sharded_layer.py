@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.ir.metrics import peak_bytes
+from meshwright.ir.judge.metrics import peak_bytes
+from meshwright.ir.judge.verify import verify
 from meshwright.ir.text import from_text, to_text
-from meshwright.ir.verify import verify
-from meshwright.specs.device import HOSTS
+from meshwright.specs.cluster.device import HOSTS
 from tests.golden.text import check_golden
 from tests.probes.sharded_layer import LAYER_BYTES, sharded_layer
 from tests.probes.timing import trace_of

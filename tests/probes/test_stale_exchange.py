@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshwright.ir.dependencies import dependencies
-from meshwright.ir.metrics import period_s
+from meshwright.ir.judge.metrics import period_s
+from meshwright.ir.judge.verify import verify
 from meshwright.ir.text import from_text, to_text
-from meshwright.ir.verify import verify
-from meshwright.specs.device import HOSTS
+from meshwright.ir.timing.dependencies import dependencies
+from meshwright.specs.cluster.device import HOSTS
 from tests.golden.text import check_golden
 from tests.probes.stale_exchange import stale_exchange
 from tests.probes.timing import starts_of, trace_of

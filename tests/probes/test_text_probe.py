@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from meshwright.ir.judge.symbolic import outputs
+from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
-from meshwright.ir.symbolic import outputs
 from meshwright.ir.text import from_text, to_text
-from meshwright.ir.verify import verify
-from meshwright.specs.device import HOSTS
+from meshwright.specs.cluster.device import HOSTS
 from meshwright.specs.error import ProgramError
 from tests.golden.text import FOLDER
 from tests.probes.timing import trace_of

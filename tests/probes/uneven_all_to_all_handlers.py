@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwright.executor.exchange import all_to_all, exchange_counts
-from meshwright.executor.handler import Row, handles
+from meshwright.executor.rank.exchange_handler import all_to_all, exchange_counts
+from meshwright.executor.rank.handler import Row, handles
 from tests.probes import uneven_all_to_all  # noqa: F401  (registers the names)
 
 handles("EXCHANGE_COUNTS")(exchange_counts)

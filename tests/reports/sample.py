@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from meshwright.ir.program import Program
-from meshwright.ir.replay import replay_program
 from meshwright.ir.table import Kind
 from meshwright.ir.text import from_text
+from meshwright.ir.timing.replay import replay_program
 from meshwright.ir.trace import MemoryCurve, Trace
 
 SECONDS = {"F": 1.0, "B": 2.0, "SEND_F": 0.25, "RECV_F": 0.25, "SEND_B": 0.25, "RECV_B": 0.25}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.ir.metrics import busy_s, device_time_s, peak_alive, span_s
+from meshwright.ir.judge.metrics import busy_s, device_time_s, peak_alive, span_s
 from meshwright.schedules import registered
 from tests.schedules.timing import idle_of_devices, latency_edge_span, schedule_trace
 

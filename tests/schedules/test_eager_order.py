@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.ir.metrics import device_time_s, peak_alive, span_s
+from meshwright.ir.judge.metrics import device_time_s, peak_alive, span_s
 from meshwright.schedules import registered
 from tests.schedules.timing import schedule_trace
 

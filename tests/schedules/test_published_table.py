@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.ir.metrics import device_time_s, peak_alive, span_s
-from meshwright.schedules.searched_pipeline import times_of
-from meshwright.schedules.stage_times import StageTimes
-from meshwright.schedules.zero_bubble_search import search_orders
+from meshwright.ir.judge.metrics import device_time_s, peak_alive, span_s
+from meshwright.schedules.searched.pipeline import times_of
+from meshwright.schedules.searched.stage_times import StageTimes
+from meshwright.schedules.searched.zero_bubble_search import search_orders
 from tests.schedules.timing import Times, schedule_trace
 
 TOLERANCE = 1e-9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.ir.metrics import peak_alive, span_s
+from meshwright.ir.judge.metrics import peak_alive, span_s
 from meshwright.schedules import registered
 from meshwright.schedules.repeating_pattern import order_of_pattern
 from tests.schedules.timing import latency_edge_span, schedule_trace

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshwright.ir.program import Program
-from meshwright.ir.replay import replay, wire
 from meshwright.ir.table import Kind, Work
+from meshwright.ir.timing.replay import replay, wire
 from meshwright.ir.trace import Trace
 from meshwright.lowering.order import program_of_orders, with_works
-from meshwright.lowering.transfer import Transfers
+from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules import Compute, Orders, registered
 
 Times = tuple[float, float, float]
@@ -94,6 +94,6 @@ def ideal_s(m: int, times: Times) -> float:
 
 def idle_of_devices(trace: Trace) -> Sequence[float]:
     """Seconds every device idles within the span."""
-    from meshwright.ir.metrics import busy_s, span_s
+    from meshwright.ir.judge.metrics import busy_s, span_s
 
     return [float(idle) for idle in span_s(trace) - busy_s(trace)]

@@ -9,13 +9,13 @@ import pytest
 from meshwright.costs.cost import Cost, Flow
 from meshwright.ir import wire
 from meshwright.ir.table import Exchange, Inner, Work
-from meshwright.lowering.mesh import device_order
 from meshwright.lowering.place import place
 from meshwright.simulator import price
 from meshwright.simulator.pricing import with_inner
 from meshwright.specs import Cluster, Plan, Workload
 from meshwright.specs.operator import Operator
-from meshwright.specs.prediction import Basis
+from meshwright.specs.plan.prediction import Basis
+from meshwright.stage.mesh import device_order
 from tests.lowering.plans import DENSE, EXPERTS, NamedWork, lowered, plan
 
 TP, CP = Exchange(("tp",), algorithm="all_reduce"), Exchange(("cp",), algorithm="all_gather")

@@ -1,21 +1,21 @@
 """The verbs, for Python and for the command line: simulate, check, plan, train, compare, validate, calibrate, load, find."""
 
-from meshwright.api.calibrating import calibrate, compare
-from meshwright.api.checking import Check, check
-from meshwright.api.checkpointing import convert_checkpoint, inspect_checkpoint, verify_checkpoint
-from meshwright.api.diagnosing import Finding, doctor
-from meshwright.api.exporting import export_plan
-from meshwright.api.importing import calibrate_log, compare_log, import_plan
-from meshwright.api.loading import find, load
-from meshwright.api.plan_solving import pareto, solve
-from meshwright.api.planning import plan
-from meshwright.api.schedule_comparison import compare_schedules
-from meshwright.api.schedule_execution import execute_schedule
-from meshwright.api.simulating import lower, simulate
-from meshwright.api.subject import Subject, subject
-from meshwright.api.training import Training, run_training, train
-from meshwright.api.training_recipe import Checkpoints, Recipe, Source
-from meshwright.api.validating import validate_training
+from meshwright.api.exchange.calibrating import calibrate, compare
+from meshwright.api.exchange.exporting import export_plan
+from meshwright.api.exchange.importing import calibrate_log, compare_log, import_plan
+from meshwright.api.exchange.validating import validate_training
+from meshwright.api.plan.checking import Check, check
+from meshwright.api.plan.planning import plan
+from meshwright.api.plan.solving import pareto, solve
+from meshwright.api.subject.diagnosing import Finding, doctor
+from meshwright.api.subject.loading import find, load
+from meshwright.api.subject.schedule_comparison import compare_schedules
+from meshwright.api.subject.schedule_execution import execute_schedule
+from meshwright.api.subject.simulating import lower, simulate
+from meshwright.api.subject.subject import Subject, subject
+from meshwright.api.train.checkpointing import convert_checkpoint, inspect_checkpoint, verify_checkpoint
+from meshwright.api.train.recipe import Checkpoints, Recipe, Source
+from meshwright.api.train.training import Training, run_training, train
 
 __all__ = [
     "Check",

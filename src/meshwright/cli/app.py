@@ -10,24 +10,14 @@ from typing import Annotated
 import typer
 
 from meshwright import __version__
-from meshwright.cli import (
-    calibrating,
-    checking,
-    checkpointing,
-    comparing,
-    doctor,
-    evidence,
-    exporting,
-    importing,
-    listing,
-    looking,
-    planning,
-    quickstart,
-    simulating,
-    training,
-    validating,
-)
-from meshwright.cli.output import INTERRUPTED
+from meshwright.cli import doctor
+from meshwright.cli.evidence import reproducing as evidence
+from meshwright.cli.evidence import validating
+from meshwright.cli.frame.output import INTERRUPTED
+from meshwright.cli.look import checking, listing, looking, simulating
+from meshwright.cli.plan import exporting, importing, planning
+from meshwright.cli.quickstart import quickstart
+from meshwright.cli.train import calibrating, checkpointing, comparing, training
 
 app = typer.Typer(
     name="meshwright",

@@ -7,8 +7,8 @@ from typing import Any
 
 import typer
 
-from meshwright.cli.command import command
-from meshwright.cli.output import DONE, REFUSED, Output, Result
+from meshwright.cli.frame.command import command
+from meshwright.cli.frame.output import DONE, REFUSED, Output, Result
 
 PANEL = "The rest"
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -23,7 +23,7 @@ def doctor(out: Output) -> Result:
     """Explain this environment: Python, libraries, torch, devices, memory, network, profile. Exit 3 where it cannot work."""
     from rich.text import Text
 
-    from meshwright.api.diagnosing import doctor as look
+    from meshwright.api.subject.diagnosing import doctor as look
 
     findings = look()
     width = max(len(one.name) for one in findings)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from meshwright.ir.table import Exchange, Work
-from meshwright.specs.prediction import Basis, Prediction
+from meshwright.specs.plan.prediction import Basis, Prediction
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.specs.dtype import dtype_bytes
-from meshwright.specs.layers import StageLayers
-from meshwright.specs.model import ModelSpec
-from meshwright.specs.saved import (
+from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.model.model import ModelSpec
+from meshwright.stage.saved.saved import (
     boundary_bytes_per_token,
     num_stage_parameters,
     pending_bytes_per_token,

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshwright.costs.collective import collective_s, collective_table, flows_between
+from meshwright.costs.collective.collective import collective_s, collective_table, flows_between
 from meshwright.costs.cost import Cost, Flow
 from meshwright.ir.table import Exchange, Work
-from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.device import DeviceSpec
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.device import DeviceSpec
 from meshwright.specs.error import SpecError
 from meshwright.specs.operator import Operator
 

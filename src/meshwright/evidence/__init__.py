@@ -1,9 +1,9 @@
 """Evidence: predicted beside measured, and the claims of published systems recomputed."""
 
-from meshwright.evidence.claim import Claim, Result, claims_of
+from meshwright.evidence.claim.claim import Claim, Result, claims_of
+from meshwright.evidence.claim.reproduce import reproduce
+from meshwright.evidence.claim.system_card import SystemCard, systems
 from meshwright.evidence.compare import Comparison, NameRow, compare
-from meshwright.evidence.reproduce import reproduce
-from meshwright.evidence.system_card import SystemCard, systems
 
 __all__ = [
     "Claim",

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.ir import metrics
+from meshwright.ir.judge import metrics
 from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
-from meshwright.reports.comparison import comparison_html, comparison_text
+from meshwright.reports.page.comparison import comparison_html, comparison_text
 from meshwright.specs.error import ProgramError
 
 WARM_UP = (

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from meshwright.interop.training_log import MeasuredRun
+from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.error import SpecError
-from meshwright.specs.plan import Plan
-from meshwright.specs.prediction import Prediction
-from meshwright.specs.profile import Profile
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.prediction import Prediction
 
 STEP_FACTOR = "step_factor"  # of a profile: seconds of a measured step / seconds of the predicted one
 NUM_PARTS_TOLD = 5

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from meshwright.executor.gather import JobResult
-    from meshwright.executor.handler import ValueName
-    from meshwright.executor.pool import Pool
-    from meshwright.executor.training import Training
+    from meshwright.executor.job.gather import JobResult
+    from meshwright.executor.job.pool import Pool
+    from meshwright.executor.rank.handler import ValueName
+    from meshwright.executor.training.training_job import Training
     from meshwright.ir.program import Program
 
 __all__ = ["run_program", "run_training"]
@@ -64,8 +64,8 @@ def run_program(
 
 
 def _run(program: Program, iterations: int, pool: Pool | None, options: dict[str, Any]) -> JobResult:
-    from meshwright.executor.job import Job
-    from meshwright.executor.pool import Pool
+    from meshwright.executor.job.job import Job
+    from meshwright.executor.job.pool import Pool
 
     of_pool = {name: options.pop(name) for name in _POOL_OPTIONS if name in options}
     job = Job.of(program, iterations, **options)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from meshwright.interop.deepspeed import import_deepspeed
+from meshwright.interop.deepspeed.config import import_deepspeed
 from meshwright.interop.imported import Draft, Given, Imported, Option
-from meshwright.interop.megatron import import_megatron
-from meshwright.interop.torchtitan import import_torchtitan
+from meshwright.interop.megatron.arguments import import_megatron
+from meshwright.interop.torchtitan.config import import_torchtitan
 from meshwright.interop.training_log import MeasuredRun, read_run
 from meshwright.specs.error import PlanError, UnknownNameError
 

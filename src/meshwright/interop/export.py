@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from meshwright.interop.export_deepspeed import export_deepspeed
-from meshwright.interop.export_launch import export_kubernetes, export_slurm, export_torchrun
-from meshwright.interop.export_megatron import export_megatron
-from meshwright.interop.export_torchtitan import export_torchtitan
+from meshwright.interop.deepspeed.export import export_deepspeed
 from meshwright.interop.exported import Exported
-from meshwright.specs.cluster import ClusterSpec
+from meshwright.interop.launch.export import export_kubernetes, export_slurm, export_torchrun
+from meshwright.interop.megatron.export import export_megatron
+from meshwright.interop.torchtitan.export import export_torchtitan
+from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError, UnknownNameError
-from meshwright.specs.plan import Plan
+from meshwright.specs.plan.plan import Plan
 
 TARGETS: Mapping[str, Callable[[Plan, ClusterSpec], Exported]] = {
     "megatron": export_megatron,

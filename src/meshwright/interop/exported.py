@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.specs.error import PlanError
-from meshwright.specs.plan import AXES, OVERLAPS, Plan
-from meshwright.specs.plan_file import plan_text
+from meshwright.specs.plan.file import plan_text
+from meshwright.specs.plan.plan import AXES, OVERLAPS, Plan
 
 DIGEST_DIGITS = 16  # as of a model's digest
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.cluster_source import Cluster
-from meshwright.specs.device import usual_node
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.device import usual_node
+from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.error import PlanError
-from meshwright.specs.layers import split_layers
-from meshwright.specs.model import ModelSpec
-from meshwright.specs.plan import Plan
-from meshwright.specs.workload import Workload
+from meshwright.specs.model.layers import split_layers
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.workload import Workload
 
 
 @dataclass(frozen=True)

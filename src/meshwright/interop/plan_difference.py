@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 from meshwright.interop.exported import Exported
 from meshwright.interop.imported import Imported, Option
+from meshwright.interop.launch.shell_script import ShellScript
 from meshwright.interop.option_set import launch_words
-from meshwright.interop.shell_script import ShellScript
-from meshwright.interop.torchtitan_option import RENAMED
-from meshwright.specs.plan import Plan
-from meshwright.specs.plan_file import plan_text
+from meshwright.interop.torchtitan.option import RENAMED
+from meshwright.specs.plan.file import plan_text
+from meshwright.specs.plan.plan import Plan
 
 Options = dict[str, str]  # name -> value; empty for a flag
 # Older or shorter options -> the one that an export writes, and others that decide what they mean.

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshwright.interop.megatron_option import PIPELINE_INSIDE
-from meshwright.specs.plan import AXES, Plan
+from meshwright.interop.megatron.option import PIPELINE_INSIDE
+from meshwright.specs.plan.plan import AXES, Plan
 
 BOTH = ("reduce", "gather")
 PIPELINES = ("1f1b", "interleaved_1f1b")

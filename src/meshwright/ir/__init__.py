@@ -118,9 +118,7 @@ and ours runs there), then only what is not the default:
     1: 1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1SEND_B1
 """
 
-from meshwright.ir.dependencies import dependencies
-from meshwright.ir.dependency_table import Dependencies
-from meshwright.ir.metrics import (
+from meshwright.ir.judge.metrics import (
     bubble,
     busy_s,
     device_time_s,
@@ -131,10 +129,9 @@ from meshwright.ir.metrics import (
     seconds_by_name,
     span_s,
 )
+from meshwright.ir.judge.symbolic import outputs
+from meshwright.ir.judge.verify import Verification, verify
 from meshwright.ir.program import Axis, Columns, Instruction, Program, ProgramBuilder, Tables
-from meshwright.ir.reference import interpret
-from meshwright.ir.replay import Wiring, replay, wire
-from meshwright.ir.symbolic import outputs
 from meshwright.ir.table import (
     Duty,
     Effect,
@@ -150,8 +147,11 @@ from meshwright.ir.table import (
     Work,
 )
 from meshwright.ir.text import from_text, from_torch_csv, to_text, to_torch_csv
+from meshwright.ir.timing.dependencies import dependencies
+from meshwright.ir.timing.dependency_table import Dependencies
+from meshwright.ir.timing.reference import interpret
+from meshwright.ir.timing.replay import Wiring, replay, wire
 from meshwright.ir.trace import MemoryCurve, Trace
-from meshwright.ir.verify import Verification, verify
 from meshwright.ir.vocabulary import register_name, register_value_kind
 
 __all__ = [

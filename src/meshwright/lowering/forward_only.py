@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.ir.dependencies import dependencies
-from meshwright.ir.matching import match
 from meshwright.ir.program import Program
 from meshwright.ir.table import Effect
+from meshwright.ir.timing.dependencies import dependencies
+from meshwright.ir.timing.matching import match
 from meshwright.lowering.order import with_effects
 from meshwright.specs.error import ProgramError
 

@@ -6,21 +6,9 @@ from collections.abc import Sequence
 
 from meshwright.ir.program import Program
 from meshwright.ir.table import Microbatch, ValueBytes, Work
-from meshwright.lowering.adapted import check_adapted
-from meshwright.lowering.canonical import ALGORITHM, CANONICAL, CanonicalReduction, canonical_sizes
-from meshwright.lowering.mesh import collapsed_axes
-from meshwright.lowering.offload import state_works
+from meshwright.lowering.memory.offload import state_works
+from meshwright.lowering.memory.recompute import REMADE, Recompute
 from meshwright.lowering.order import program_of_orders, with_works
-from meshwright.lowering.parameter_group import (
-    HeldGroup,
-    gather_exchanges,
-    gradient_sizes,
-    group_bytes,
-    held_groups,
-    num_stepped_parameters,
-    reduction_algorithms,
-    stepped_sizes,
-)
 from meshwright.lowering.plan_pass import (
     OFFLOAD,
     check_passes,
@@ -30,34 +18,46 @@ from meshwright.lowering.plan_pass import (
     step_passes,
     unshard,
 )
-from meshwright.lowering.recompute import REMADE, Recompute
-from meshwright.lowering.recomputed_part import is_partly_recomputed, is_recomputed
-from meshwright.lowering.reduced_shard import reduced_shards
-from meshwright.lowering.reduction import OptimizerStep, ReduceGradients
-from meshwright.lowering.refine import piece_layers, refined
-from meshwright.lowering.saved_size import (
-    kept_bytes_per_token,
-    local_pending_bytes_per_token,
-    remade_bytes_per_token,
-)
-from meshwright.lowering.sharding import GatherParameters
+from meshwright.lowering.sharding.adapted import check_adapted
+from meshwright.lowering.sharding.canonical import ALGORITHM, CANONICAL, CanonicalReduction, canonical_sizes
+from meshwright.lowering.sharding.gather import GatherParameters
+from meshwright.lowering.sharding.reduced_shard import reduced_shards
+from meshwright.lowering.sharding.reduction import OptimizerStep, ReduceGradients
+from meshwright.lowering.sharding.whole_gradient import whole_gradients
 from meshwright.lowering.split_backward import SplitBackward
-from meshwright.lowering.stage_edge import with_sizes_beside
-from meshwright.lowering.transfer import Transfers
-from meshwright.lowering.value_size import moment_bytes
-from meshwright.lowering.vocabulary_choice import (
+from meshwright.lowering.transfer.stage_edge import with_sizes_beside
+from meshwright.lowering.transfer.transfer import Transfers
+from meshwright.lowering.vocabulary.choice import (
     algorithm_of,
     check_vocabulary,
     vocabulary_orders,
     with_vocabulary,
 )
-from meshwright.lowering.vocabulary_work import vocabulary_works
-from meshwright.lowering.whole_gradient import whole_gradients
-from meshwright.lowering.work import works
+from meshwright.lowering.vocabulary.work import vocabulary_works
 from meshwright.schedules.order import Schedule
-from meshwright.specs.layers import StageLayers
-from meshwright.specs.plan import Plan
-from meshwright.specs.saved import boundary_bytes_per_token
+from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.plan.plan import Plan
+from meshwright.stage.group.parameter_group import (
+    HeldGroup,
+    gather_exchanges,
+    gradient_sizes,
+    group_bytes,
+    held_groups,
+    num_stepped_parameters,
+    reduction_algorithms,
+    stepped_sizes,
+)
+from meshwright.stage.group.value_size import moment_bytes
+from meshwright.stage.mesh import collapsed_axes
+from meshwright.stage.piece import piece_layers, refined
+from meshwright.stage.saved.recomputed import is_partly_recomputed, is_recomputed
+from meshwright.stage.saved.saved import boundary_bytes_per_token
+from meshwright.stage.saved.size import (
+    kept_bytes_per_token,
+    local_pending_bytes_per_token,
+    remade_bytes_per_token,
+)
+from meshwright.stage.stage_pass import works
 
 
 def lower(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.ir.axis import FIRST_AXIS
 from meshwright.ir.program import Axis, Columns, Program, Tables, value_kinds_of
 from meshwright.ir.table import Duty, Effect, Hop, Kind, Microbatch, ParameterGroup, Work
 from meshwright.ir.vocabulary import NAMES, VALUE_KINDS, name_of
@@ -17,7 +18,6 @@ from meshwright.schedules.order import Orders
 from meshwright.specs.error import ScheduleError
 
 Ints = NDArray[np.int64]
-FIRST_AXIS = "pp"  # the axis along which paths go
 # Kinds that most passes touch stand in every table, so that passes seldom have to add one.
 STANDARD_KINDS = (
     "activation",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from meshwright.ir.program import Program
 from meshwright.ir.table import Exchange, Kind
-from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
 
 

@@ -8,16 +8,22 @@ from typing import Any
 
 from meshwright.ir.program import Program
 from meshwright.ir.table import Exchange
-from meshwright.lowering.canonical import CANONICAL
-from meshwright.lowering.gradient_norm import ClipGradients, PostValidate
-from meshwright.lowering.mesh import collapsed_axes, shard_axes
-from meshwright.lowering.offload import OffloadOptimizer
-from meshwright.lowering.receive_place import PlaceReceives
-from meshwright.lowering.sharding import Unshard
-from meshwright.lowering.stage_edge import ConnectStages, LayerEdge, encoder_edges, parse_edges, skip_edges
-from meshwright.lowering.value_size import moment_bytes, optimizer_size
+from meshwright.lowering.memory.offload import OffloadOptimizer
+from meshwright.lowering.sharding.canonical import CANONICAL
+from meshwright.lowering.sharding.gather import Unshard
+from meshwright.lowering.sharding.gradient_norm import ClipGradients, PostValidate
+from meshwright.lowering.transfer.receive_place import PlaceReceives
+from meshwright.lowering.transfer.stage_edge import (
+    ConnectStages,
+    LayerEdge,
+    encoder_edges,
+    parse_edges,
+    skip_edges,
+)
 from meshwright.specs.error import PlanError
-from meshwright.specs.plan import PassOption, Plan
+from meshwright.specs.plan.plan import PassOption, Plan
+from meshwright.stage.group.value_size import moment_bytes, optimizer_size
+from meshwright.stage.mesh import collapsed_axes, shard_axes
 
 Pass = Callable[[Program], Program]
 CONNECT, PLACE_RECEIVES = ConnectStages.name, PlaceReceives.name

@@ -1,8 +1,8 @@
 """The planner: all plans that a number of devices allows, verified, simulated and ranked; and why the others do not fit."""
 
-from meshwright.planner.candidate import Candidate, evaluate, interval_of_step
-from meshwright.planner.enumerate import Ranking, choices, plans_for
-from meshwright.planner.memory_limit import Rejection, largest_holders
+from meshwright.planner.search.every_plan import Ranking, choices, plans_for
+from meshwright.prediction.memory_limit import Rejection, largest_holders
+from meshwright.prediction.predicted_plan import Candidate, evaluate, interval_of_step
 
 __all__ = [
     "Candidate",

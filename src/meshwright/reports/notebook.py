@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from meshwright.reports.svg import timeline_svg
-from meshwright.reports.terminal import timeline_text
+from meshwright.reports.trace.svg import timeline_svg
+from meshwright.reports.trace.terminal import timeline_text
 
 if TYPE_CHECKING:
     from meshwright.ir.trace import Trace

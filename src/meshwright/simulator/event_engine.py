@@ -8,10 +8,10 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.ir.dependency_table import RING
 from meshwright.ir.grid import grid
-from meshwright.ir.replay import Wiring
 from meshwright.ir.table import Kind
+from meshwright.ir.timing.dependency_table import RING
+from meshwright.ir.timing.replay import Wiring
 from meshwright.simulator.certificate import occupies_links
 from meshwright.simulator.pricing import Prices
 from meshwright.specs.error import DeadlockError

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.costs.cost import CommunicationModel, Cost, CostModel
-from meshwright.ir.matching import moved_codes
 from meshwright.ir.program import Program
-from meshwright.ir.replay import Wiring
 from meshwright.ir.table import Exchange, Kind, Work
+from meshwright.ir.timing.matching import moved_codes
+from meshwright.ir.timing.replay import Wiring
 from meshwright.lowering.place import Placement
-from meshwright.specs.prediction import weakest
+from meshwright.specs.plan.prediction import weakest
 
 Ints = NDArray[Any]
 Demand = tuple[str, float]  # (name of a resource, share of it while the instruction runs at full speed)

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwright.costs.cost import CommunicationModel, CostModel
 from meshwright.ir.program import Program
-from meshwright.ir.replay import Wiring, replay, wire
+from meshwright.ir.timing.replay import Wiring, replay, wire
 from meshwright.ir.trace import Trace
 from meshwright.lowering.place import Placement
 from meshwright.simulator.certificate import is_uncontended

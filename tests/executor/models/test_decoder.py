@@ -12,11 +12,11 @@ from torch import Tensor
 from meshwright.executor.models.decoder import Stage, build_model, build_stage
 from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.executor.models.sampling import sample_bytes
+from meshwright.executor.ops.randomness import SampleKeys
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
 from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, deferring, registering
-from meshwright.executor.randomness import SampleKeys
 from meshwright.specs.error import ExecutionError
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model.model import ModelSpec
 
 TOLERANCE = 1e-10
 LLAMA = ModelSpec.decoder(3, 24, 4, num_kv_heads=2, intermediate_size=40, vocabulary_size=50)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from meshwright.executor.models.encoder_decoder import EncoderDecoderStage, build_encoder_decoder_stage
 from meshwright.specs.error import ExecutionError
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model.model import ModelSpec
 
 MODEL = ModelSpec.decoder(4, 16, 2, num_kv_heads=1, vocabulary_size=32, max_sequence_length=8)
 TOKENS_BS = torch.arange(8)[None]

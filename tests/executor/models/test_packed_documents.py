@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from meshwright.executor.data.packing import documents_of
 from meshwright.executor.models.decoder import build_model, build_stage
 from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.executor.models.skip_decoder import build_skip_stage
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
-from meshwright.executor.packing import documents_of
-from meshwright.lowering.stage_edge import LayerEdge
-from meshwright.specs.model import ModelSpec
+from meshwright.lowering.transfer.stage_edge import LayerEdge
+from meshwright.specs.model.model import ModelSpec
 from tests.executor.packed_reference import document_losses
 
 TOLERANCE = 1e-10

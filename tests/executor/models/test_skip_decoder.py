@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.models.skip_decoder import build_skip_stage
-from meshwright.lowering.stage_edge import parse_edges
-from meshwright.specs.model import ModelSpec
+from meshwright.lowering.transfer.stage_edge import parse_edges
+from meshwright.specs.model.model import ModelSpec
 
 MODEL = ModelSpec.decoder(6, 16, 2, num_kv_heads=1, vocabulary_size=32, max_sequence_length=8)
 EDGES = parse_edges("0>5 1>4 2>3 0>4")

@@ -9,7 +9,7 @@ import torch
 
 from meshwright.executor.models.decoder import build_model
 from meshwright.executor.models.vocabulary_shard import VocabularyShard
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model.model import ModelSpec
 
 MODEL = ModelSpec.decoder(2, 8, 2, vocabulary_size=10, max_sequence_length=4)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from meshwright.executor.live_storage import LiveStorage
+from meshwright.executor.meter.live_storage import LiveStorage
 from meshwright.executor.ops.token_cross_entropy import IGNORED_TARGET, NUM_PARTS, token_cross_entropy
 
 WEIGHT = 0.3

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from meshwright.specs.error import SpecError
-from meshwright.systems.planning.island_cluster import ISLAND_OF_NODE, link_rates
 from meshwright.systems.planning.node_placement import MOVES, NodeOrderCost, anneal
+from meshwright.systems.planning.pipette.island_cluster import ISLAND_OF_NODE, link_rates
 
 INF = float("inf")
 # Rates in bytes a second; the way from 1 to 0 is half as fast as the way there.

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from meshwright.executor.models.lora import with_addition
 from meshwright.executor.models.tensor_parallel import ColumnLinear, RowLinear, TensorParallel
-from meshwright.executor.ops.causal_attention import HeadLayout, causal_attention
-from meshwright.executor.ops.document_mask import DocumentMask
+from meshwright.executor.ops.attention.causal_attention import HeadLayout, causal_attention
+from meshwright.executor.ops.attention.document_mask import DocumentMask
+from meshwright.executor.ops.attention.rotary import Rotation
 from meshwright.executor.ops.gated_silu import gated_silu
 from meshwright.executor.ops.layer_norm import SplitLayerNorm
 from meshwright.executor.ops.linear import SplitLinear
+from meshwright.executor.ops.randomness import SampleKeys, dropout
 from meshwright.executor.ops.rms_norm import SplitRMSNorm
-from meshwright.executor.ops.rotary import Rotation
-from meshwright.executor.randomness import SampleKeys, dropout
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model.model import ModelSpec
 
 
 def norm_layer(model: ModelSpec, width: int) -> nn.Module:

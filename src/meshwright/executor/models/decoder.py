@@ -14,17 +14,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from meshwright.executor.layout.tensor_shard import TensorShard
 from meshwright.executor.models.block import Block, column, norm_layer
-from meshwright.executor.models.initialisation import ParameterSource, RandomValues
 from meshwright.executor.models.tensor_parallel import TensorParallel, VocabularyEmbedding
-from meshwright.executor.models.tensor_shard import TensorShard
-from meshwright.executor.ops.document_mask import DocumentMask
+from meshwright.executor.models.weights.initialisation import ParameterSource, RandomValues
+from meshwright.executor.ops.attention.document_mask import DocumentMask
+from meshwright.executor.ops.attention.rotary import Rotation, rotation, turned_at
 from meshwright.executor.ops.embedding import SplitEmbedding
-from meshwright.executor.ops.rotary import Rotation, rotation, turned_at
-from meshwright.executor.randomness import SampleKeys
-from meshwright.specs.adaptation import trains
+from meshwright.executor.ops.randomness import SampleKeys
 from meshwright.specs.error import ExecutionError
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model.adaptation import trains
+from meshwright.specs.model.model import ModelSpec
 
 EMBEDDING_WEIGHT = "embedding.weight"
 HEAD_WEIGHT = "head.weight"

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from meshwright.executor.models.block import Block, norm_layer
 from meshwright.executor.models.decoder import EMBEDDING_WEIGHT, Stage, fill_parameters
-from meshwright.executor.ops.document_mask import DocumentMask
+from meshwright.executor.ops.attention.document_mask import DocumentMask
+from meshwright.executor.ops.attention.full_attention import cross_attention, full_attention
+from meshwright.executor.ops.attention.rotary import Rotation
 from meshwright.executor.ops.embedding import SplitEmbedding
-from meshwright.executor.ops.full_attention import cross_attention, full_attention
 from meshwright.executor.ops.linear import SplitLinear
-from meshwright.executor.ops.rotary import Rotation
-from meshwright.executor.randomness import SampleKeys
+from meshwright.executor.ops.randomness import SampleKeys
 from meshwright.specs.error import ExecutionError
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model.model import ModelSpec
 
 TARGET_EMBEDDING_WEIGHT = "target_embedding.weight"
 

@@ -15,11 +15,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwright.executor.models.tensor_parallel import ColumnLinear, RowLinear, TensorParallel, accumulate_row
+from meshwright.executor.models.tensor_parallel import (
+    ColumnLinear,
+    ParallelLinear,
+    RowLinear,
+    TensorParallel,
+    accumulate_row,
+)
 from meshwright.executor.ops.linear import SplitLinear, accumulate_linear
 from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, deliver, registered_queue
-from meshwright.specs.adaptation import lora_scale
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model.adaptation import lora_scale
+from meshwright.specs.model.model import ModelSpec
 
 
 class LoraLinear(SplitLinear):
@@ -61,44 +67,6 @@ class _Matrices(NamedTuple):
         """Weight half of A and B."""
         accumulate_linear(x, narrow_gradient, self.a_RI, None)
         accumulate_linear(narrow * self.scale, dy, self.b_OR, None)
-
-
-class LoraColumn(ColumnLinear):
-    """This device's outputs of an adapted matrix that reads the residual stream: [B, s or S, I] -> [B, S, O]."""
-
-    def __init__(self, layer: ColumnLinear, rank: int, scale: float) -> None:
-        super().__init__(layer.in_features, layer.out_features, layer.bias is not None, layer.parallel)
-        self.scale = scale
-        self.lora_a = nn.Linear(layer.in_features, rank, bias=False)
-        self.lora_b = nn.Linear(rank, layer.out_features, bias=False)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Column-parallel product with its addition."""
-        return _run(_Column, self, input)
-
-
-class LoraRow(RowLinear):
-    """This device's inputs of an adapted matrix that adds to the residual stream: [B, S, I] -> [B, s or S, O], summed."""
-
-    def __init__(self, layer: RowLinear, rank: int, scale: float) -> None:
-        super().__init__(layer.in_features, layer.out_features, layer.bias is not None, layer.parallel)
-        self.scale = scale
-        self.lora_a = nn.Linear(layer.in_features, rank, bias=False)
-        self.lora_b = nn.Linear(rank, layer.out_features, bias=False)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Row-parallel product with its addition; the bias is added once, behind the sum."""
-        return _run(_Row, self, input)
-
-
-def _run(function: Any, layer: LoraColumn | LoraRow, x: Tensor) -> Tensor:
-    """The product of a layer, counted on the queue of its forward. The parameters are named apart: autograd sees of them
-    only whether any of them trains."""
-    a_RI, b_OR = layer.lora_a.weight, layer.lora_b.weight
-    queue = registered_queue(layer.weight, layer.bias, a_RI, b_OR)
-    matrices = _Matrices(layer.weight, layer.bias, a_RI, b_OR, layer.scale)
-    y: Tensor = function.apply(x, a_RI, matrices, layer.parallel, queue)
-    return y
 
 
 class _Column(torch.autograd.Function):
@@ -168,6 +136,38 @@ def _accumulate_row(
 ) -> None:
     accumulate_row(x, whole, dy, matrices.weight_OI, matrices.bias_O)
     matrices.accumulate_addition(x, narrow, whole, narrow_gradient)
+
+
+class LoraParallel(ParallelLinear):
+    """This device's part of an adapted matrix, made from its part of the matrix alone."""
+
+    def __init__(self, layer: ParallelLinear, rank: int, scale: float) -> None:
+        super().__init__(layer.in_features, layer.out_features, layer.bias is not None, layer.parallel)
+        self.scale = scale
+        self.lora_a = nn.Linear(layer.in_features, rank, bias=False)
+        self.lora_b = nn.Linear(rank, layer.out_features, bias=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The product with its addition, counted on the queue of its forward. The parameters are named apart: autograd sees
+        of them only whether any of them trains."""
+        a_RI, b_OR = self.lora_a.weight, self.lora_b.weight
+        queue = registered_queue(self.weight, self.bias, a_RI, b_OR)
+        matrices = _Matrices(self.weight, self.bias, a_RI, b_OR, self.scale)
+        y: Tensor = self.function.apply(input, a_RI, matrices, self.parallel, queue)
+        return y
+
+
+class LoraColumn(LoraParallel):
+    """This device's outputs of an adapted matrix that reads the residual stream: [B, s or S, I] -> [B, S, O]."""
+
+    function = _Column
+
+
+class LoraRow(LoraParallel):
+    """This device's inputs of an adapted matrix that adds to the residual stream: [B, S, I] -> [B, s or S, O], summed; the
+    bias is added once, behind the sum."""
+
+    function = _Row
 
 
 def with_addition(model: ModelSpec, target: str, layer: nn.Linear) -> nn.Linear:

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwright.executor.ops.rotary import frequencies
-from meshwright.specs.model import ModelSpec
+from meshwright.executor.ops.attention.rotary import frequencies
+from meshwright.specs.model.model import ModelSpec
 
 
 def _norm(model: ModelSpec, width: int) -> nn.Module:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.models.decoder import Stage
-from meshwright.executor.randomness import keyed_generator, random_key
+from meshwright.executor.ops.randomness import keyed_generator, random_key
 from meshwright.specs.error import ExecutionError
 
 BYTE_VALUES = 256

@@ -35,9 +35,9 @@ import torch
 from torch import Tensor, nn
 
 from meshwright.executor.models.decoder import Stage
-from meshwright.executor.randomness import SampleKeys
+from meshwright.executor.ops.randomness import SampleKeys
 from meshwright.specs.error import ExecutionError
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model.model import ModelSpec
 
 NUM_ENDS = 2  # modules besides the blocks: what embeds, what makes logits
 

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from meshwright.executor.models.decoder import Stage, fill_parameters
-from meshwright.executor.ops.document_mask import DocumentMask
+from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.linear import SplitLinear
-from meshwright.executor.randomness import SampleKeys
-from meshwright.lowering.stage_edge import LayerEdge
-from meshwright.specs.model import ModelSpec
+from meshwright.executor.ops.randomness import SampleKeys
+from meshwright.lowering.transfer.stage_edge import LayerEdge
+from meshwright.specs.model.model import ModelSpec
 
 
 class SkipStage(Stage):

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwright.executor.inner_team import InnerTeam
-from meshwright.executor.models.tensor_shard import TensorShard
+from meshwright.executor.layout.tensor_shard import TensorShard
 from meshwright.executor.ops.linear import accumulate_linear
 from meshwright.executor.ops.token_cross_entropy import IGNORED_TARGET
 from meshwright.executor.ops.weight_gradient_queue import (
@@ -29,6 +28,7 @@ from meshwright.executor.ops.weight_gradient_queue import (
     deliver,
     registered_queue,
 )
+from meshwright.executor.team.inner_team import InnerTeam
 
 TOKENS = 1  # dimension of the tokens in [B, S, E]
 
@@ -58,19 +58,6 @@ class TensorParallel:
         return self.team.own_part(x, TOKENS) if self.divides_sequence else x
 
 
-class ColumnLinear(nn.Linear):
-    """This device's outputs of a linear layer that reads the residual stream: [B, s or S, I] -> [B, S, O]."""
-
-    def __init__(self, num_inputs: int, num_outputs: int, bias: bool, parallel: TensorParallel) -> None:
-        super().__init__(num_inputs, num_outputs, bias)
-        self.parallel = parallel
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Column-parallel product."""
-        queue = registered_queue(self.weight, self.bias)
-        return _Column.apply(input, self.weight, self.bias, self.parallel, queue)  # type: ignore[no-untyped-call, no-any-return]
-
-
 class _Column(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -97,19 +84,6 @@ class _Column(torch.autograd.Function):
         if entering is not None:
             deliver(ctx.queue, accumulate_linear, entering(), dy, ctx.weight_OI, ctx.bias_O)
         return dx, None, None, None, None
-
-
-class RowLinear(nn.Linear):
-    """This device's inputs of a linear layer that adds to the residual stream: [B, S, I] -> [B, s or S, O], summed."""
-
-    def __init__(self, num_inputs: int, num_outputs: int, bias: bool, parallel: TensorParallel) -> None:
-        super().__init__(num_inputs, num_outputs, bias)
-        self.parallel = parallel
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Row-parallel product; the bias is added once, behind the sum."""
-        queue = registered_queue(self.weight, self.bias)
-        return _Row.apply(input, self.weight, self.bias, self.parallel, queue)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class _Row(torch.autograd.Function):
@@ -142,6 +116,35 @@ class _Row(torch.autograd.Function):
 def _trains(weight_OI: Tensor, bias_O: Tensor | None) -> bool:
     """Is there a weight gradient, which reads the input?"""
     return weight_OI.requires_grad or (bias_O is not None and bias_O.requires_grad)
+
+
+class ParallelLinear(nn.Linear):
+    """This device's part of a linear layer; `function` is the autograd function of its product."""
+
+    function: ClassVar[Any]
+
+    def __init__(self, num_inputs: int, num_outputs: int, bias: bool, parallel: TensorParallel) -> None:
+        super().__init__(num_inputs, num_outputs, bias)
+        self.parallel = parallel
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The product, counted on the queue of its forward."""
+        queue = registered_queue(self.weight, self.bias)
+        y: Tensor = self.function.apply(input, self.weight, self.bias, self.parallel, queue)
+        return y
+
+
+class ColumnLinear(ParallelLinear):
+    """This device's outputs of a linear layer that reads the residual stream: [B, s or S, I] -> [B, S, O]."""
+
+    function = _Column
+
+
+class RowLinear(ParallelLinear):
+    """This device's inputs of a linear layer that adds to the residual stream: [B, S, I] -> [B, s or S, O], summed; the bias
+    is added once, behind the sum."""
+
+    function = _Row
 
 
 def accumulate_row(x: Tensor, whole: Tensor, dy: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> None:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from meshwright.executor.layout.tensor_shard import TABLES, WHOLE, TensorShard
 from meshwright.executor.models.decoder import EMBEDDING_WEIGHT, HEAD_WEIGHT
-from meshwright.executor.models.initialisation import ParameterSource, RandomValues
-from meshwright.executor.models.tensor_shard import TABLES, WHOLE, TensorShard
+from meshwright.executor.models.weights.initialisation import ParameterSource, RandomValues
 from meshwright.executor.ops.weight_gradient_queue import accumulate_into
-from meshwright.specs.adaptation import trains
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model.adaptation import trains
+from meshwright.specs.model.model import ModelSpec
 
 
 @dataclass(frozen=True)

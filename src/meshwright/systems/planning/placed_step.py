@@ -11,19 +11,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshwright.ir.replay import wire
 from meshwright.ir.table import Exchange, Kind
-from meshwright.lowering.mesh import data_axes, device_order
+from meshwright.ir.timing.replay import wire
 from meshwright.lowering.place import place
-from meshwright.lowering.value_size import num_local_parameters
-from meshwright.planner.step_prediction import period_s, step_program
-from meshwright.planner.step_pricing import pricing_of
+from meshwright.prediction.step_prediction import period_s, step_program
+from meshwright.prediction.step_pricing import pricing_of
 from meshwright.simulator.pricing import price
-from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.error import PlanError
-from meshwright.specs.plan import AXES, Plan
-from meshwright.specs.saved import boundary_bytes_per_token
+from meshwright.specs.plan.plan import AXES, Plan
+from meshwright.stage.group.value_size import num_local_parameters
+from meshwright.stage.mesh import data_axes, device_order
+from meshwright.stage.saved.saved import boundary_bytes_per_token
 from meshwright.systems.planning.node_placement import NodeOrderCost
 
 PASSES = ("F", "R", "B")  # of a microbatch on a stage: f and w together

@@ -1,0 +1,1 @@
+"""The verbs import, export, adapt, validate and calibrate."""

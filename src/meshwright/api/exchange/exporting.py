@@ -1,0 +1,34 @@
+"""`export_plan`: a plan in another program's words."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from meshwright.api.subject.loading import cluster_named
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from meshwright.interop.exported import Exported
+
+
+def export_plan(
+    plan: Plan | str | os.PathLike[str], format: str, *, cluster: str | ClusterSpec | None = None
+) -> Exported:
+    """A plan as the file with which another program does the same run.
+
+    Args:
+        plan: a plan or its file.
+        format: "megatron" (a shell script), "torchtitan" (TOML), "deepspeed" (JSON); or the job that trains it with
+            meshwright: "slurm", "torchrun" (scripts), "k8s" (YAML).
+        cluster: what it runs on, which says how many processes a node starts; None: the cluster that the plan names.
+
+    Raises ExportError (a PlanError) listing every choice that the format has no words for, UnknownNameError for another
+    format or cluster, PlanError for a file that is no plan.
+    """
+    from meshwright.interop.export import export_plan as export
+
+    chosen = plan if isinstance(plan, Plan) else Plan.load(plan)
+    where = cluster if isinstance(cluster, ClusterSpec) else cluster_named(cluster or chosen.cluster)
+    return export(chosen, format, where)

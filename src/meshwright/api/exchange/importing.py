@@ -1,0 +1,124 @@
+"""`import_plan`, `compare_log` and `calibrate_log`: configurations and logs of other programs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from meshwright import catalog
+from meshwright.api.subject.loading import cluster_named
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.profile import Profile
+from meshwright.specs.config.source import load_model
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from meshwright.evidence.log_comparison import LogComparison
+    from meshwright.interop.imported import Imported
+
+PathLike = str | os.PathLike[str]
+
+
+def import_plan(
+    path: PathLike,
+    format: str,
+    *,
+    model: str | ModelSpec | None = None,
+    cluster: str = "",
+    gpus: int | None = None,
+    seq: int | None = None,
+    global_batch: int | None = None,
+    micro_batch: int | None = None,
+    vocab: int | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Imported:
+    """A plan from another program's configuration, with what was understood, what does not matter, and what is unknown.
+
+    Args:
+        path: the file.
+        format: "megatron" (a shell script or text with its options), "torchtitan" (TOML) or "deepspeed" (JSON).
+        model: where the file does not say it, or in place of the file's: a preset, a config.json, or a ModelSpec.
+        cluster: what the job runs on: "8x8xH100", "H100", or a .toml file.
+        gpus, seq, global_batch, micro_batch: what the file does not say (sequences of a step, of a microbatch).
+        vocab: tokens of the tokenizer, before padding.
+        variables: values of a script's own variables that are set outside it.
+
+    Raises PlanError with the flag for what is missing, UnknownNameError for a format or a model that is not known.
+    """
+    from meshwright.interop import Given
+    from meshwright.interop import import_plan as read
+
+    given = Given(
+        None if model is None else load_model(model),
+        cluster,
+        gpus,
+        seq,
+        global_batch,
+        micro_batch,
+        vocab,
+        variables or {},
+    )
+    return read(Path(path), format, given)
+
+
+def compare_log(
+    plan: Plan | PathLike,
+    log: PathLike,
+    *,
+    cluster: str | ClusterSpec | None = None,
+    profile: Profile | PathLike | None = None,
+    extrapolate: bool = False,
+) -> LogComparison:
+    """A plan's predicted step beside the steps of a log (Megatron-LM, torchtitan, our JSON or trace).
+
+    Args:
+        plan: a plan or its file.
+        log: the log's file; its format is found by its content.
+        cluster: where the plan runs; None: the cluster that the plan names.
+        profile: of `calibrate --from-log`, whose factor scales the prediction.
+        extrapolate: predict for devices that were never measured, too, by their data sheet.
+
+    Raises PlanError for such devices otherwise, and SpecError for a log in which nothing is recognised.
+    """
+    from meshwright.evidence.log_comparison import compare_log as compare
+    from meshwright.evidence.log_comparison import profile_factor
+    from meshwright.interop.training_log import read_run
+
+    chosen = plan if isinstance(plan, Plan) else Plan.load(plan)
+    where = _cluster(chosen, cluster)
+    kept = profile if isinstance(profile, Profile) or profile is None else Profile.load(Path(profile))
+    factor = profile_factor(kept, where.devices[0].name)
+    run = read_run(Path(log), tokens_per_device=chosen.workload.tokens_per_step / chosen.num_devices)
+    from meshwright.prediction.memory_estimate import estimate_memory
+    from meshwright.prediction.step_prediction import predict_step
+
+    schedule = catalog.find_schedule(chosen.schedule)
+    estimate = predict_step(chosen, where, schedule=schedule, extrapolate=extrapolate)
+    peak = None
+    if run.peak_bytes is not None:
+        memory = estimate_memory(chosen, where, schedule)
+        peak = memory.reserved_bytes if run.memory_kind == "reserved" else memory.allocated_bytes
+    return compare(estimate.step, estimate.parts, run, chosen, factor=factor, predicted_peak_bytes=peak)
+
+
+def calibrate_log(
+    plan: Plan | PathLike, log: PathLike, *, cluster: str | ClusterSpec | None = None
+) -> tuple[Profile, LogComparison]:
+    """A profile of one factor, measured step over predicted step, from a log or a saved trace of a plan."""
+    from meshwright.evidence.log_comparison import step_profile
+
+    chosen = plan if isinstance(plan, Plan) else Plan.load(plan)
+    # a run is measured here, so that the prediction it scales may rest on a data sheet
+    found = compare_log(chosen, log, cluster=cluster, extrapolate=True)
+    device = _cluster(chosen, cluster).devices[0].name
+    return step_profile(found, device, f"{found.run.source} {Path(log).name}"), found
+
+
+def _cluster(plan: Plan, given: str | ClusterSpec | None) -> ClusterSpec:
+    """Where the plan runs."""
+    if isinstance(given, ClusterSpec):
+        return given
+    return cluster_named(given or plan.cluster)

@@ -1,0 +1,1 @@
+"""The verbs plan, solve, pareto and check."""

@@ -1,0 +1,114 @@
+"""`solve` for a number of a job, and `pareto`: the plans that no other beats in both step and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from meshwright.api.plan.planning import ModelLike, with_formats
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.config.source import load_model
+from meshwright.specs.error import PlanError, UnknownNameError
+from meshwright.specs.plan.workload import Workload
+
+if TYPE_CHECKING:
+    from meshwright.planner.advice.goodput import Failures
+    from meshwright.planner.search.pareto import Frontier
+    from meshwright.planner.search.solve import Solution
+
+SOLVED = ("seq", "microbatch", "gpus")
+
+
+def solve(
+    model: ModelLike,
+    cluster: str | ClusterSpec,
+    what: str,
+    *,
+    global_batch: int,
+    seq: int | None = None,
+    num_tokens: int | None = None,
+    deadline_s: float | None = None,
+    failures: Failures | None = None,
+    max_devices: int | None = None,
+    fix: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Solution:
+    """The longest sequence, the largest microbatch, or the fewest devices for which some plan does it.
+
+    Args:
+        what: "seq" (of this batch, on this cluster), "microbatch" (with what is fixed) or "gpus" (whole nodes of the
+            cluster's kind that read `num_tokens` by `deadline_s`, failures included where they are given).
+        seq: tokens of a sequence; not for "seq".
+        max_devices: with "gpus", none above is tried.
+        fix, options: as of `plan` on GPUs, besides its objective and time limit for "gpus".
+
+    Raises PlanError for what does not go together or cannot be, OutOfMemoryError where nothing fits, DeadlineError (a
+    PlanError) where no number of devices is in time.
+    """
+    from meshwright.planner.search.deadline import MOST_DEVICES, fewest_devices
+    from meshwright.planner.search.solve import largest_microbatch, longest_sequence
+
+    if what not in SOLVED:
+        raise UnknownNameError("number to solve for", what, SOLVED)
+    spec, fixed = _on_gpus(cluster, fix, options)
+    chosen = load_model(model)
+    if (what == "seq") != (seq is None):
+        given = "without a sequence" if seq is None else f"with a sequence of {seq}"
+        raise PlanError(
+            f"solving for {what} {given}",
+            allowed="a sequence, except for seq itself",
+            next="give seq" if seq is None else "leave seq out",
+        )
+    length = 0 if seq is None else seq
+    if what == "gpus":
+        if num_tokens is None or deadline_s is None:
+            raise PlanError("solving for gpus", allowed="a deadline and a budget: --deadline 30d --tokens 2T")
+        return fewest_devices(
+            chosen, spec, Workload(global_batch, length), num_tokens=num_tokens, deadline_s=deadline_s,
+            failures=failures, max_devices=max_devices or MOST_DEVICES, fix=fixed, **options,
+        )  # fmt: skip
+    if deadline_s is not None or max_devices is not None:
+        raise PlanError(f"a deadline or most devices with solving for {what}", allowed="them with gpus")
+    if what == "seq":
+        return longest_sequence(chosen, spec, global_batch, fix=fixed, **options)
+    return largest_microbatch(chosen, spec, Workload(global_batch, length), fix=fixed, **options)
+
+
+def pareto(
+    model: ModelLike,
+    cluster: str | ClusterSpec,
+    *,
+    global_batch: int,
+    seq: int,
+    fix: Mapping[str, Any] | None = None,
+    forbid: Sequence[str] = (),
+    **options: Any,
+) -> Frontier:
+    """The plans that no other equals or beats in both step and peak memory, the fastest first.
+
+    Args: as of `plan` on GPUs; options: those of `planner.pareto.frontier`.
+
+    Raises PlanError and OutOfMemoryError as `plan`.
+    """
+    from meshwright.planner.search.pareto import frontier
+
+    spec, fixed = _on_gpus(cluster, fix, options)
+    work = Workload(global_batch, seq)
+    return frontier(load_model(model), spec, work, fix=fixed, forbid=forbid, **options)
+
+
+def _on_gpus(
+    cluster: str | ClusterSpec, fix: Mapping[str, Any] | None, options: dict[str, Any]
+) -> tuple[ClusterSpec, Mapping[str, Any]]:
+    """The cluster, and what is fixed with the usual formats; these are written into the assumptions of `options`."""
+    from meshwright.api.subject.loading import cluster_named
+    from meshwright.prediction.step_pricing import is_gpu_cluster
+
+    spec = cluster if isinstance(cluster, ClusterSpec) else cluster_named(cluster)
+    if not is_gpu_cluster(spec):
+        raise PlanError(
+            f"{spec.name} has no GPUs", allowed="a cluster of GPUs, whose plans have a closed form"
+        )
+    fixed, assumptions = with_formats(spec, fix or {})
+    options["assumptions"] = (*options.get("assumptions", ()), *assumptions)
+    return spec, fixed

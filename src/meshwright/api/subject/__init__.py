@@ -1,0 +1,1 @@
+"""The verbs simulate, load, find, doctor, and schedules side by side."""

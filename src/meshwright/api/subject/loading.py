@@ -1,0 +1,106 @@
+"""Reading anything that people have by its path or name: plans, programs, traces, schedules, models, clusters."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from meshwright import catalog
+from meshwright.ir.trace import Trace
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.device import load_device
+from meshwright.specs.cluster.profile import Profile
+from meshwright.specs.cluster.source import Cluster
+from meshwright.specs.config.source import load_model
+from meshwright.specs.error import SpecError, UnknownNameError
+from meshwright.specs.plan.plan import Plan
+
+PathLike = str | os.PathLike[str]
+DATA_SUFFIXES = (".toml", ".npz", ".csv", ".txt", ".program")
+
+
+def load(path: PathLike) -> Any:
+    """Read a file by what is in it: a plan (.toml), trace (.npz), program text, torch's schedule CSV (as orders),
+    profile or model (.json). Raises SpecError for anything else."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise SpecError(f"there is no file {file}", allowed="a plan, program, trace, profile or CSV file")
+    if file.suffix == ".npz":
+        return Trace.load(file)
+    if file.suffix == ".toml":
+        return _load_toml(file)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise SpecError(
+            f"{file} is not text", allowed="a plan, program, trace (.npz), profile or CSV"
+        ) from None
+    except OSError as error:
+        raise SpecError(f"{file} cannot be read: {error.strerror}", next="check the path") from None
+    if text.lstrip().startswith("meshwright-program"):
+        from meshwright.ir.text import from_text
+
+        return from_text(text)
+    if file.suffix == ".csv":
+        from meshwright.ir.text import from_torch_csv
+
+        return from_torch_csv(text)
+    if file.suffix == ".json":
+        return Profile.from_json(text) if '"meshwright-profile"' in text else load_model(file)
+    raise SpecError(
+        f"{file} is nothing that meshwright reads", allowed=".toml, .npz, .csv, .json, program text"
+    )
+
+
+def _load_toml(file: Path) -> Plan | ClusterSpec:
+    """A plan, or a cluster where the file has devices."""
+    try:
+        keys = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return Plan.load(file)  # its message names line and column
+    return Cluster.load(file) if "devices" in keys and "model" not in keys else Plan.load(file)
+
+
+def find(text: PathLike) -> Any:
+    """Anything by name or path: a file, a model, schedule, device, cluster or pass.
+
+    Raises UnknownNameError that lists near matches of all kinds.
+    """
+    path, name = Path(text).expanduser(), str(text)
+    if ".py" in path.suffix:
+        return catalog.find_schedule(name)
+    if path.is_file() or is_data_file(path):
+        return load(path)
+    if name in catalog.PASSES:
+        return catalog.find_pass(name)
+    tries: tuple[Callable[[str], Any], ...] = (
+        load_model,
+        catalog.find_schedule,
+        load_device,
+        cluster_named,
+    )
+    for attempt in tries:
+        try:
+            return attempt(name)
+        except UnknownNameError as error:
+            unknown = error
+        except SpecError:
+            if path.exists():  # a model's folder with something wrong in it, not a name
+                raise
+    known = {entry for kind in catalog.KINDS if kind != "systems" for entry in catalog.names(kind)}
+    raise UnknownNameError(
+        "thing", name, known, next="or a file: plan, program, trace, profile, config.json"
+    ) from unknown
+
+
+def cluster_named(name: str) -> ClusterSpec:
+    """A cluster by its short name or file, or "this computer"."""
+    return Cluster.detect() if name == catalog.DETECTED else Cluster(name)
+
+
+def is_data_file(given: PathLike) -> bool:
+    """Whether a path's suffix is that of a file which says what it is."""
+    return Path(given).suffix in DATA_SUFFIXES

@@ -1,0 +1,65 @@
+"""`simulate` and `lower`: a program on virtual time."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from meshwright import catalog
+from meshwright.api.subject.subject import Subject, subject
+from meshwright.ir.program import Program
+from meshwright.ir.timing.replay import wire
+from meshwright.ir.trace import Trace
+from meshwright.specs.error import SpecError
+from meshwright.specs.plan.plan import Plan
+
+PLAN_ITERATIONS = 3  # the last of them is past the first one's cold start
+
+
+def simulate(what: Any = None, *, iterations: int | None = None, **choices: Any) -> Trace:
+    """Run a plan, a program or a schedule on virtual time.
+
+    Args:
+        what: as in `subject`, or a Subject; a bare schedule costs `times` (1, 1, 1 seconds).
+        iterations: of the program; plans run three, so that the last is past the cold start, schedules one.
+        choices: the other arguments of `subject`, such as ``stages=4, microbatches=8``.
+
+    Returns a trace (shown as a timeline in notebooks); of a plan its metadata carry `step` (value, low, high, basis), and
+    on GPUs `parts` of it. Raises as `subject` does, and ProgramError.
+    """
+    from meshwright.prediction.predicted_plan import predict, predict_on_gpus
+    from meshwright.simulator.pricing import price
+    from meshwright.simulator.simulate import simulate_priced
+
+    made = what if isinstance(what, Subject) else subject(what, **choices)
+    if made.computes is None or made.messages is None:
+        raise SpecError(f"{made.label} has no costs", allowed="times=(F, I, W)")
+    num_iterations = iterations or (PLAN_ITERATIONS if made.plan is not None else 1)
+    said = {"label": made.label, "assumptions": list(made.assumptions)}
+    if made.step is not None and made.pricing is not None:
+        trace, _ = predict_on_gpus(made.step, made.pricing, num_iterations, said)
+        show_in_notebooks()
+        return trace
+    wiring = wire(made.program)
+    prices = price(wiring, made.computes, made.messages, made.placement)
+    if made.plan is not None:
+        trace, _ = predict(wiring, prices, num_iterations, made.host, said)
+    else:
+        trace = simulate_priced(wiring, prices, iterations=num_iterations, host=made.host, metadata=said)
+    show_in_notebooks()
+    return trace
+
+
+def lower(plan: Plan) -> Program:
+    """The program of one training step of a plan."""
+    from meshwright.lowering import lower as lower_plan
+
+    return lower_plan(plan, catalog.find_schedule(plan.schedule))
+
+
+def show_in_notebooks() -> None:
+    """Traces show themselves as timelines where a notebook runs."""
+    if "IPython" in sys.modules:
+        from meshwright.reports.notebook import show_traces_in_notebooks
+
+        show_traces_in_notebooks()

@@ -1,0 +1,299 @@
+"""What a verb works on: a program made from whatever people have, with its costs and its place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from meshwright import catalog
+from meshwright.api.subject.loading import cluster_named, is_data_file, load
+from meshwright.ir.program import Program
+from meshwright.ir.trace import Trace
+from meshwright.lowering.order import with_shares
+from meshwright.schedules.order import Orders, Schedule, read_orders
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.profile import Profile
+from meshwright.specs.cluster.source import ASSUMED_RATES, Cluster
+from meshwright.specs.error import PlanError, SpecError, UnknownNameError
+from meshwright.specs.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from meshwright.costs.cost import CommunicationModel, CostModel
+    from meshwright.lowering.place import Placement
+    from meshwright.prediction.memory_estimate import MemoryEstimate
+    from meshwright.prediction.step_prediction import StepProgram
+    from meshwright.prediction.step_pricing import StepPricing
+
+DEFAULT_STAGES, DEFAULT_MICROBATCHES = 4, 8  # of a schedule that is looked at without counts
+REPLICAS = (
+    2  # data-parallel copies with which `check` proves a bare schedule: reductions are part of the proof
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What a verb works on: a program and, where they are known, what it costs, where it runs and whence it came.
+
+    ``counts`` (stages, microbatches, chunks) are those of a bare schedule. ``assumptions`` say what the times rest on.
+    Of a plan on a cluster of GPUs ``step`` and ``pricing`` are what `predict_step` works on, ``memory`` is what it holds.
+    """
+
+    label: str
+    program: Program
+    computes: CostModel | None = None
+    messages: CommunicationModel | None = None
+    placement: Placement | None = None
+    host: str = "asynchronous"
+    plan: Plan | None = None
+    cluster: ClusterSpec | None = None
+    counts: Mapping[str, int] | None = None
+    assumptions: tuple[str, ...] = ()
+    step: StepProgram | None = None
+    pricing: StepPricing | None = None
+    memory: MemoryEstimate | None = None
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """Memory of the smallest device, where the devices are known."""
+        return None if self.cluster is None else self.cluster.memory_bytes
+
+
+def subject(
+    what: Any = None,
+    *,
+    schedule: str | Schedule | None = None,
+    stages: int | None = None,
+    microbatches: int | None = None,
+    chunks: int | None = None,
+    times: Sequence[float] | None = None,
+    comm: float | None = None,
+    split: bool = False,
+    recompute: bool = False,
+    cluster: str | ClusterSpec | None = None,
+    profile: Profile | None = None,
+    with_step: bool = False,
+    extrapolate: bool = False,
+) -> Subject:
+    """Turn what people have into a program with its costs.
+
+    Args:
+        what: a Plan or its file, a Program or its text, torch's schedule CSV, a schedule or its name, or a saved trace.
+        schedule: a schedule by name, ``./mine.py:wave``, or a CSV file; the same as giving it as `what`.
+        stages, microbatches, chunks: counts of a schedule: devices, microbatches, stages a device.
+        times: seconds of F, I and W of a full stage (1, 1, 1); B = I + W, R = F, a chunk costs its share.
+        comm: latency in seconds of a hop between different devices.
+        split, recompute: apply these passes.
+        cluster: where a plan runs, if not the cluster that it names.
+        profile: what this machine was measured to take; None: the one in the user's cache, if there is one.
+        with_step: of a bare schedule, also the gradient reduction over two replicas and the optimizer step.
+        extrapolate: price plans on devices that were never measured by their data sheet.
+
+    Raises:
+        UnknownNameError, SpecError, PlanError: what was given is not there or cannot be.
+        ScheduleError: the schedule's order is none.
+    """
+    given = what if schedule is None else schedule
+    if given is None:
+        raise SpecError("nothing was given", allowed="a plan, a program, a CSV file, or a schedule's name")
+    file = ""
+    if isinstance(given, str | os.PathLike) and is_data_file(given):
+        file, given = os.path.basename(given), load(given)
+    given = getattr(given, "plan", given)  # a planner's candidate carries its plan
+    counts = {"stages": stages, "microbatches": microbatches, "chunks": chunks}
+    if isinstance(given, Plan):
+        _refuse("a plan says its own", **counts, times=times, comm=comm)
+        changes = {"recompute": "full"} if recompute else {}
+        changed = given.changed(**changes, **({"split_backward": True} if split else {}))
+        return plan_subject(changed, cluster, profile, extrapolate)
+    _refuse("without a plan there is no model to place on a", cluster=cluster)
+    if isinstance(given, Trace):
+        given = given.program
+    costs: dict[str, Any] = {"times": times, "comm": comm}
+    if isinstance(given, Program):
+        _refuse("a program says its own", **counts)
+        return _program_subject(given, split, recompute, **costs)
+    if isinstance(given, list):  # orders, from a CSV file
+        _refuse("orders say their own", stages=stages, microbatches=microbatches)
+        if chunks is not None and chunks < 1:
+            raise SpecError(f"{chunks} chunks", allowed="1 or more")
+        label = file or "orders"
+        orders = read_orders(given, label)
+        return _orders_subject(orders, label, chunks, split, recompute, with_step, **costs)
+    if not isinstance(given, str | os.PathLike | Schedule):
+        raise SpecError(
+            f"a {type(given).__name__} was given",
+            allowed="a plan, a program, orders, a trace, a schedule or its name",
+        )
+    name = given if isinstance(given, Schedule) else os.fspath(given)
+    if isinstance(name, str) and name in catalog.names("models"):
+        raise SpecError(
+            f"{name} is a model, which alone is no program",
+            allowed="a plan, a program, a trace or a schedule",
+            next=f"meshwright check {name} CLUSTER --global-batch N --seq N, or make a plan of it: meshwright plan -o",
+        )
+    found = catalog.find_schedule(name)
+    p, m = stages or DEFAULT_STAGES, microbatches or DEFAULT_MICROBATCHES
+    v = found.num_chunks if chunks is None else chunks
+    if stages is not None and stages < 1 or microbatches is not None and microbatches < 1:
+        raise SpecError(f"{stages} stages and {microbatches} microbatches", allowed="1 or more of each")
+    orders = found.orders(p, m, v)
+    made = _orders_subject(
+        orders, found.name, v, split, recompute, with_step, num_stages=p * v, microbatches=m, **costs
+    )
+    return replace(made, counts={"stages": p, "microbatches": m, "chunks": v})
+
+
+def plan_subject(
+    plan: Plan,
+    cluster: str | ClusterSpec | None = None,
+    profile: Profile | None = None,
+    extrapolate: bool = False,
+) -> Subject:
+    """A plan's program, placed on its cluster and priced: on GPUs as `predict_step` does it, on processes of this machine
+    by its profile or by the data sheet.
+
+    Raises PlanError where no step was measured on a relative of the devices, and `extrapolate` is off.
+    """
+    from meshwright.lowering import lower, place
+    from meshwright.prediction.description import describe
+    from meshwright.prediction.predicted_plan import materialised
+    from meshwright.prediction.step_pricing import is_gpu_cluster
+    from meshwright.stage.mesh import device_order
+    from meshwright.stage.piece import as_executed, executed_pieces
+
+    spec = calibrated_cluster(cluster_of(plan, cluster), profile)
+    schedule = catalog.find_schedule(plan.schedule)
+    if is_gpu_cluster(spec):
+        return _gpu_subject(plan, spec, schedule, extrapolate)
+    lowered = lower(as_executed(plan), schedule, pieces=executed_pieces(plan))
+    program = materialised(lowered, plan.num_devices)
+    costs, assumptions = costs_of(spec, profile)
+    return Subject(
+        describe(plan), program, costs, costs, place(program, spec, device_order(plan)), spec.devices[0].host,
+        plan, spec, assumptions=assumptions,
+    )  # fmt: skip
+
+
+def _gpu_subject(plan: Plan, cluster: ClusterSpec, schedule: Schedule, extrapolate: bool) -> Subject:
+    """The quotient program that `predict_step` simulates, with its prices."""
+    from meshwright.prediction.description import describe
+    from meshwright.prediction.memory_estimate import estimate_memory
+    from meshwright.prediction.step_prediction import step_program
+    from meshwright.prediction.step_pricing import pricing_of
+
+    pricing = pricing_of(plan, cluster, extrapolate=extrapolate)
+    made = step_program(plan, cluster, schedule)
+    return Subject(
+        describe(plan), made.wiring.program, pricing.costs, pricing.costs, made.placement, cluster.devices[0].host,
+        plan, cluster, assumptions=pricing.assumptions, step=made, pricing=pricing,
+        memory=estimate_memory(plan, cluster, schedule),
+    )  # fmt: skip
+
+
+def costs_of(cluster: ClusterSpec, profile: Profile | None = None) -> tuple[Any, tuple[str, ...]]:
+    """The cost model of processes of this machine, and what it assumes: measured where it was profiled."""
+    profile = _profile_of(cluster, profile)
+    if profile is not None:
+        from meshwright.costs.measured.calibrated_cluster import device_factors
+        from meshwright.costs.measured.measured_costs import MeasuredCosts
+
+        return MeasuredCosts(profile, device_factors(cluster, profile)), (_basis(profile),)
+    from meshwright.costs.kernel.curve import gpu_costs
+
+    return gpu_costs(cluster)
+
+
+def calibrated_cluster(cluster: ClusterSpec, profile: Profile | None = None) -> ClusterSpec:
+    """The cluster as this machine was measured: processes that are slower than others are slower devices, and what was
+    assumed of their rates is not any more.
+    """
+    from meshwright.costs.measured.calibrated_cluster import calibrated
+
+    found = _profile_of(cluster, profile)
+    if found is None or ASSUMED_RATES not in cluster.assumptions:
+        return cluster if found is None else calibrated(cluster, found)
+    told = tuple(_basis(found) if line == ASSUMED_RATES else line for line in cluster.assumptions)
+    return calibrated(replace(cluster, assumptions=told), found)
+
+
+def _basis(profile: Profile) -> str:
+    """What measured times rest on."""
+    return f"times rest on the profile of {profile.device} measured {profile.measured or 'earlier'}"
+
+
+def _profile_of(cluster: ClusterSpec, profile: Profile | None) -> Profile | None:
+    """The profile given, or else this user's own; none of clusters that are no processes."""
+    from meshwright.specs.cluster.profile import kept
+
+    return (profile or kept()) if cluster.devices[0].name == "cpu" else None
+
+
+def _refuse(why: str, **given: Any) -> None:
+    """What was given has no meaning for this subject; to ignore it would answer another question."""
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise SpecError(f"{why} {' and '.join(names)}", next=f"leave {' and '.join(names)} out")
+
+
+def cluster_of(plan: Plan, cluster: str | ClusterSpec | None) -> ClusterSpec:
+    """The cluster that was given, or the one that the plan names."""
+    if cluster is not None:
+        return cluster if isinstance(cluster, ClusterSpec) else cluster_named(cluster)
+    if plan.cluster == catalog.DETECTED:
+        return Cluster.detect(plan.num_devices)
+    try:
+        return Cluster(plan.cluster)
+    except (SpecError, UnknownNameError) as error:
+        raise PlanError(
+            f"the plan runs on a cluster {plan.cluster!r} that is no preset",
+            allowed="a short name such as 32x8xH100",
+            next="give its file with --cluster (cluster=)",
+        ) from error
+
+
+def _orders_subject(
+    orders: Orders, label: str, chunks: int | None, split: bool, recompute: bool, with_step: bool, *,
+    num_stages: int | None = None, microbatches: int | None = None, **costs: Any,
+) -> Subject:  # fmt: skip
+    """A bare schedule's program: computes, the passes asked for, transfers; all stages alike. Counts are those asked for."""
+    from meshwright.ir.program import Axis
+    from meshwright.ir.table import ParameterGroup
+    from meshwright.lowering.order import program_of_orders
+
+    collapsed = [Axis("dp", REPLICAS, materialised=False)] if with_step else []
+    program = program_of_orders(orders, microbatches=microbatches, num_stages=num_stages, collapsed=collapsed)
+    stages = range(len(program.tables.paths[0]))
+    if with_step:
+        groups = tuple(ParameterGroup(f"stage{stage}", (stage,), 0, ("dp",)) for stage in stages)
+        program = program.with_tables(groups=groups)
+    if chunks is None:
+        chunks = -(-len(stages) // len(orders))
+    passes = ["split_backward"] * split + ["recompute"] * recompute
+    passes += ["reduce_gradients", "transfers", "optimizer_step"] if with_step else ["transfers"]
+    for name in passes:
+        program = catalog.find_pass(name)(program)
+    return _priced(label, with_shares(program, chunks), **costs)
+
+
+def _program_subject(program: Program, split: bool, recompute: bool, **costs: Any) -> Subject:
+    if split or recompute:
+        raise SpecError(
+            "a program was given with --split or --recompute", allowed="passes on plans and schedules"
+        )
+    if not program.tables.works:
+        longest = max((len(path) for path in program.tables.paths), default=1)
+        program = with_shares(program, max(1, longest // max(1, program.axes[0].size)))
+    return _priced(repr(program), program, **costs)
+
+
+def _priced(label: str, program: Program, times: Sequence[float] | None, comm: float | None) -> Subject:
+    """Textbook costs: seconds by name, and a latency that occupies nothing."""
+    from meshwright.costs.fixed_costs import FixedCosts
+
+    if times is not None and len(times) != 3:
+        raise SpecError(f"{len(times)} times were given", allowed="three: F, I and W of a full stage")
+    forward_s, input_s, weight_s = times or (1.0, 1.0, 1.0)
+    costs = FixedCosts.from_times(forward_s, input_s, weight_s, comm or 0.0)
+    return Subject(label, program, costs, costs)

@@ -1,0 +1,322 @@
+"""`train`: running a plan on processes, with what a real training needs: length, recipe, data, metrics, checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from meshwright.api.exchange.calibrating import require_torch
+from meshwright.api.subject.loading import is_data_file, load
+from meshwright.api.subject.simulating import simulate
+from meshwright.api.subject.subject import Subject, cluster_of, plan_subject, subject
+from meshwright.api.train.drift import DriftWatch
+from meshwright.api.train.job import Resumed, job_of, prepare, resumed_from
+from meshwright.api.train.metrics import Meter, MetricsFile, StepMetrics, peak_flops_per_s
+from meshwright.api.train.recipe import LEARNING_RATE, Checkpoints, Length, PathLike, Recipe, Source
+from meshwright.ir.trace import Trace
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.profile import Profile
+from meshwright.specs.cluster.slowing import Slowing
+from meshwright.specs.cluster.source import Cluster
+from meshwright.specs.error import ExecutionError, SpecError
+from meshwright.specs.plan.plan import Plan
+from meshwright.stage.mesh import device_order
+
+if TYPE_CHECKING:
+    from meshwright.executor.job.gather import Iteration, JobResult
+    from meshwright.executor.job.launch import Launch
+    from meshwright.executor.job.pool import Pool
+
+__all__ = ["LEARNING_RATE", "Training", "run_training", "train"]
+
+logger = logging.getLogger(__name__)
+# how many predicted steps a rank may stand still, and at least how long
+TIMEOUT_STEPS, LEAST_TIMEOUT_S = 20.0, 30.0
+# a run by the clock gets this many times the predicted iterations, so that the clock ends it
+SPARE_ITERATIONS = 4.0
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What a training gave: the measured trace and the plan's iterations; `result` holds the parameters.
+
+    ``first_step``: steps that were done before it began, by a training that it went on with. ``metrics``: of every step.
+    """
+
+    plan: Plan
+    predicted: Trace
+    result: JobResult
+    first_step: int = 0
+    metrics: Sequence[StepMetrics] = ()
+
+    @property
+    def trace(self) -> Trace | None:
+        """The measured trace; None where the job was ended by force."""
+        return self.result.trace
+
+    @property
+    def iterations(self) -> Sequence[Iteration]:
+        """Loss, tokens and seconds of every iteration."""
+        return self.result.iterations
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of all iterations but the first (it holds the start of the job) over their seconds."""
+        counted = self.iterations[1:] or self.iterations
+        seconds = sum(iteration.seconds for iteration in counted)
+        return sum(iteration.tokens for iteration in counted) / seconds if seconds > 0 else 0.0
+
+    @property
+    def held_out_losses(self) -> dict[int, float]:
+        """Steps done -> held-out loss, nats a token."""
+        found = {one.number + 1: one.held_out_loss for one in self.metrics}
+        return {step: loss for step, loss in found.items() if loss is not None}
+
+
+class TrainingChoices(TypedDict, total=False):
+    """Keywords of `train`, which are those of `run_training`."""
+
+    data: PathLike | None
+    iterations: int | None
+    tokens: int | None
+    seconds: float | None
+    seed: int
+    learning_rate: float | None
+    recipe: Recipe | None
+    source: Source | None
+    checkpoints: Checkpoints | None
+    metrics: PathLike | None
+    tensorboard: PathLike | None
+    cluster: str | ClusterSpec | None
+    profile: Profile | None
+    progress: Callable[[StepMetrics], None] | None
+    pool: Pool | None
+    slowing: Slowing | None
+    launch: Launch | None
+    said: Callable[[str], None] | None
+
+
+def train(what: Any, **choices: Unpack[TrainingChoices]) -> Trace:
+    """Train by a plan on processes of this machine; the very program that `simulate` runs.
+
+    Args:
+        what: a Plan, its file, or a planner's candidate.
+        choices: as of `run_training`: data, iterations, tokens, seconds, recipe, checkpoints, ...
+
+    Returns the measured trace; its metadata hold `losses` and `tokens_per_s`. Ctrl-C ends it with what was reached.
+
+    Raises ExecutionError, OutOfMemoryError, and what `subject` raises.
+    """
+    done = run_training(what, **choices)
+    if done.trace is None:
+        raise ExecutionError("the training was interrupted twice and left no trace")
+    said = {"losses": [it.loss for it in done.iterations], "tokens_per_s": done.tokens_per_s}
+    return replace(done.trace, metadata={**done.trace.metadata, **said})
+
+
+def run_training(
+    what: Any,
+    *,
+    data: PathLike | None = None,
+    iterations: int | None = None,
+    tokens: int | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    learning_rate: float | None = None,
+    recipe: Recipe | None = None,
+    source: Source | None = None,
+    checkpoints: Checkpoints | None = None,
+    metrics: PathLike | None = None,
+    tensorboard: PathLike | None = None,
+    cluster: str | ClusterSpec | None = None,
+    profile: Profile | None = None,
+    progress: Callable[[StepMetrics], None] | None = None,
+    pool: Pool | None = None,
+    first_step: int = 0,
+    measures_memory: bool = True,
+    slowing: Slowing | None = None,
+    launch: Launch | None = None,
+    said: Callable[[str], None] | None = None,
+) -> Training:
+    """`train` with everything that it gives: prediction, parameters, losses, metrics.
+
+    Args:
+        data: a folder or file of text, read as bytes; None: the Python standard library's sources. More in `source`.
+        iterations, tokens, seconds: how long: steps or tokens since the very first step (20 steps), or by the clock.
+        seed: keys parameters, data and everything drawn; a training that is gone on with keeps its own.
+        learning_rate, recipe: the peak alone, or all of AdamW and its rates.
+        source: data, tokenizer, first weights, how often the held-out loss is found.
+        checkpoints: where the training is kept, and whether it goes on from there under this plan.
+        metrics: a file of JSON lines, one a step. tensorboard: a folder of event files.
+        cluster, profile: what the prediction rests on, as in `subject`; a plan for GPUs is predicted for this machine.
+        progress: called after every step.
+        pool: processes to run on; None: as many as the plan has devices, ended afterwards.
+        first_step: number of the first step, which keys the data; a checkpoint says its own.
+        slowing: links and processes slowed on purpose; `profile` is then one that was measured under it.
+        launch: this process is one rank of a job on several hosts (`executor.launch.launch_of`); rank 0 gives the trace.
+        said: called with what is being done before the first step, where that may take a while.
+
+    Raises ExecutionError, OutOfMemoryError, SpecError, and what `subject` raises.
+    """
+    length = Length(iterations, tokens, seconds)
+    recipe = _recipe(recipe, learning_rate)
+    source = source or Source(data)
+    made = _on_processes(what, cluster, profile, recipe)
+    if made.plan is None:
+        raise SpecError(f"{made.label} is no plan", allowed="a plan: it says model, batch and degrees")
+    made.plan.check_executable()
+    made.plan.model.check_executable()
+    require_torch()
+    _require_proof(made)
+    resumed = resumed_from(checkpoints, first_step, seed, launch is None or launch.process == 0)
+    predicted = simulate(made)
+    step_s = float(predicted.metadata["step"]["value"])
+    num_steps = length.num_steps(made.plan, resumed.step, resumed.tokens)
+    rates = recipe.rates(num_steps, length.lead(made.plan, resumed.step, resumed.tokens))
+    said = said or _nothing
+    job = job_of(
+        made.plan, made.program, _num_iterations(num_steps, seconds, step_s, resumed), recipe, rates, source,
+        checkpoints, resumed, measures_memory, is_launched=launch is not None,
+    )  # fmt: skip
+    meter = Meter(
+        rates, step_s, made.plan.model.train_flops_per_token(made.plan.workload.sequence_length),
+        peak_flops_per_s(made.plan, made.cluster, getattr(made.computes, "profile", None)), resumed.step, num_steps,
+        seconds, resumed.tokens, DriftWatch(predicted, step_s, job.program),
+    )  # fmt: skip
+    if launch is None:
+        prepare(job, said)
+        said(f"starting {job.num_ranks} processes")
+    seen: list[StepMetrics] = []
+
+    def note(one: StepMetrics) -> None:
+        seen.append(one)
+        if one.drift is not None and progress is None:
+            logger.warning("%s", one.drift)
+        tell(one)
+
+    if launch is not None and launch.process != (device_order(made.plan) or (0,))[0]:
+        metrics = tensorboard = progress = None  # one process tells
+    with _sinks(metrics, tensorboard, resumed, progress) as tell:
+        result = _run(
+            job, made.plan, pool, launch, slowing, timeout_s=max(LEAST_TIMEOUT_S, TIMEOUT_STEPS * step_s),
+            progress=meter.follow(note), duration_s=seconds,
+        )  # fmt: skip
+    return Training(made.plan, predicted, result, resumed.step, tuple(seen))
+
+
+def _nothing(text: str) -> None:
+    """Nobody wants to know."""
+
+
+def _run(
+    job: Any, plan: Plan, pool: Pool | None, launch: Launch | None, slowing: Slowing | None, **limits: Any
+) -> JobResult:
+    """On processes of our own, or as one of those that were started for us."""
+    places = device_order(plan)
+    if launch is not None:
+        from meshwright.executor.job.launched_run import run_launched
+
+        if slowing is not None:
+            raise SpecError(f"{slowing} of a job that {launch.by} started", allowed="on one host, without it")
+        return run_launched(job, launch, places=places, **limits)
+    with _pool(pool, job.num_ranks) as workers:
+        result: JobResult = workers.run(job, places=places, slowing=slowing, **limits)
+    return result
+
+
+def _recipe(recipe: Recipe | None, learning_rate: float | None) -> Recipe:
+    """One recipe of what was given."""
+    if learning_rate is None:
+        return recipe or Recipe()
+    if recipe is not None:
+        raise SpecError("learning_rate and recipe are given", allowed="one of them: a recipe says the rate")
+    return Recipe(learning_rate)
+
+
+def _num_iterations(num_steps: int | None, seconds: float | None, step_s: float, resumed: Resumed) -> int:
+    """Iterations of this run. Raises SpecError where the training has reached its end already."""
+    ends = []
+    if num_steps is not None:
+        ends.append(num_steps - resumed.step)
+    if seconds is not None:
+        ends.append(max(2, math.ceil(SPARE_ITERATIONS * seconds / step_s)))
+    if min(ends) < 1:
+        raise SpecError(
+            f"{resumed.path or 'the training'} has done {resumed.step} steps, and {num_steps} are asked for",
+            allowed=f"more than {resumed.step} steps in all (--iterations or --tokens count from the very first)",
+        )
+    return min(ends)
+
+
+@contextlib.contextmanager
+def _sinks(
+    metrics: PathLike | None,
+    tensorboard: PathLike | None,
+    resumed: Resumed,
+    progress: Callable[[StepMetrics], None] | None,
+) -> Iterator[Callable[[StepMetrics], None]]:
+    """A function that tells every step to all who want to know, while the block lasts."""
+    with contextlib.ExitStack() as stack:
+        listeners: list[Callable[[StepMetrics], None]] = []
+        if metrics is not None:
+            file = MetricsFile(Path(metrics), resumed.step, resumed.is_asked)
+            stack.callback(file.close)
+            listeners.append(file)
+        if tensorboard is not None:
+            from meshwright.executor.training.tensorboard import TensorBoard
+
+            board = TensorBoard(Path(tensorboard), resumed.step)
+            stack.callback(board.close)
+            listeners.append(lambda one: board.write(one.number + 1, one.to_dict()))
+        if progress is not None:
+            listeners.append(progress)
+
+        def tell(one: StepMetrics) -> None:
+            for listener in listeners:
+                listener(one)
+
+        yield tell
+
+
+def _on_processes(
+    what: Any, cluster: str | ClusterSpec | None, profile: Profile | None, recipe: Recipe
+) -> Subject:
+    """What is trained. A plan for GPUs runs on processes of this machine, and is predicted and proven for these."""
+    from meshwright.prediction.step_pricing import is_gpu_cluster
+
+    if isinstance(what, str | os.PathLike) and not is_data_file(what):
+        raise SpecError(
+            f"{os.fspath(what)} is no plan",
+            allowed="the file of one (.toml)",
+            next="`meshwright plan MODEL CLUSTER --global-batch N --seq N -o plan.toml` makes one",
+        )
+    made = load(what) if isinstance(what, str | os.PathLike) else what
+    plan = getattr(made, "plan", made)
+    if isinstance(plan, Plan):
+        clipped = recipe.clipped(plan)
+        made = made if clipped is plan else clipped
+        if is_gpu_cluster(cluster_of(clipped, cluster)):
+            return plan_subject(clipped, Cluster.detect(plan.num_devices), profile)
+    return made if isinstance(made, Subject) else subject(made, cluster=cluster, profile=profile)
+
+
+def _pool(pool: Pool | None, num_ranks: int) -> Any:
+    """The given pool, left open, or one of our own."""
+    from meshwright.executor.job.pool import Pool as Workers
+
+    return contextlib.nullcontext(pool) if pool is not None else Workers(num_ranks)
+
+
+def _require_proof(made: Subject) -> None:
+    """A program that is not legal, not whole, or does not fit is refused before any process starts."""
+    from meshwright.api.plan.checking import check
+
+    proof = check(made)
+    if proof.error is not None:
+        raise proof.error

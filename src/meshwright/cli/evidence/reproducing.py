@@ -1,0 +1,114 @@
+"""`meshwright systems` and `meshwright reproduce`: published systems, and their claims recomputed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from meshwright.cli.frame.command import command
+from meshwright.cli.frame.output import DONE, REFUSED, Output, Result, table_of
+
+PANEL = "Evidence"
+NOT_RUN = "not run"
+EXACT = 1e-6  # a tolerance below it is there for rounding only
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register both commands."""
+    command(app, "systems", PANEL)(list_systems)
+    command(app, "reproduce", PANEL)(reproduce)
+
+
+def list_systems(out: Output) -> Result:
+    """List the published systems, what of them is simulated and executed, and how many claims are recomputed."""
+    from meshwright.evidence import systems
+
+    rows = [card.to_dict() for card in systems()]
+    shown = [
+        {**row, **{key: "yes" if row[key] else "no" for key in ("simulated", "executed")}} for row in rows
+    ]
+    shown = [{"claims" if key == "num_claims" else key: value for key, value in row.items()} for row in shown]
+    return Result({"systems": rows}, [table_of(shown)])
+
+
+def reproduce(
+    out: Output,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A system; without one, all of them.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="FOLDER",
+            help="Data that claims read and the package does not have; the card says what.",
+        ),
+    ] = None,
+) -> Result:
+    """Recompute the claims of a published system. Exit 3 where a claim fails, or none could be run.
+
+    A claim that needs torch or data which are not here is not run: it neither holds nor fails, and the reason is said.
+    """
+    from rich.text import Text
+
+    from meshwright.evidence import systems
+    from meshwright.evidence.claim import reproduce as recompute
+    from meshwright.evidence.claim.reproduce import reads_data
+    from meshwright.evidence.claim.system_card import system
+
+    def progress(claim: str, share: float) -> None:
+        out.note(f"{100 * share:3.0f} %  {claim}")
+
+    cards = systems() if name is None else [system(name)]
+    results = [
+        recompute(card.name, progress=progress, data=data if name or (data and reads_data(card)) else None)
+        for card in cards
+    ]
+    found = {"systems": results} if name is None else results[0]
+    found = {key: value for key, value in found.items() if key != "wall_s"}
+    claims = [{"system": result["name"], **claim} for result in results for claim in result["claims"]]
+    explained = [f"{claim['claim']}: {claim['kind']}; {claim['how']}" for claim in claims]
+    rows = [_row(claim) for claim in claims]
+    if name is not None:  # one system: its name in every row only takes room from the claims
+        rows = [{key: value for key, value in row.items() if key != "system"} for row in rows]
+    view = [table_of(rows), *(Text(line, overflow="fold") for line in _not_run(claims))]
+    return Result(found, view, explanation=explained, exit_code=_exit_code(claims))
+
+
+def _exit_code(claims: Sequence[Mapping[str, Any]]) -> int:
+    """The honest no where a claim that ran fails, or where none of several could be run: then nothing was reproduced."""
+    ran = [claim["passed"] for claim in claims if not claim["not_run"]]
+    return REFUSED if not all(ran) or (claims and not ran) else DONE
+
+
+def _not_run(claims: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many claims were not run, for each reason."""
+    reasons = Counter(claim["not_run"] for claim in claims if claim["not_run"])
+    return [f"{count} of {len(claims)} not run: {reason}" for reason, count in reasons.items()]
+
+
+def _row(claim: dict[str, Any]) -> dict[str, Any]:
+    ours, ratio = claim["our_value"], claim["ratio"]
+    return {
+        "system": claim["system"],
+        "claim": claim["claim"],
+        "kind": claim["kind"],
+        "paper": f"{claim['paper_value']:.5g}",
+        "ours": "-" if ours is None else f"{ours:.5g}",
+        "ratio": "-" if ratio is None else f"{ratio:.3f}",
+        "unit": claim["unit"],
+        "tolerance": _tolerance(claim),
+        "holds": NOT_RUN if claim["not_run"] else "yes" if claim["passed"] else "no",
+    }
+
+
+def _tolerance(claim: Mapping[str, Any]) -> str:
+    """Relative, or in the claim's unit where the paper's value is zero."""
+    allowed = claim["tolerance"]
+    if allowed < EXACT:
+        return "exact"
+    return f"{100 * allowed:g} %" if claim["paper_value"] else f"{allowed:g} {claim['unit']}"

@@ -1,0 +1,265 @@
+"""What a command gives back and how it reaches people and scripts: stdout, stderr, JSON, files, pages, exit codes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshwright import __version__
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from meshwright.reports.page.report import Report
+
+JSON_SCHEMA = (
+    1  # of the object that --json prints; a field may be added, none is changed without a new number
+)
+PAGE_SUFFIXES = (".html", ".htm")
+EVERY_FORM = (".json", ".txt")  # of -o, of all commands: the data, and what a terminal shows
+PLAIN_WIDTH = 100  # columns where the output is no terminal
+DONE, FAILED, MISTAKE, REFUSED, INTERRUPTED = 0, 1, 2, 3, 130
+LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command found.
+
+    ``data``: what --json prints, SI units. ``view``: what a terminal shows. ``forms``: suffix of -o -> function that
+    writes the file (.json and .txt always work). ``report``: makes the page of --report; without it a page of ``data``.
+    ``explanation``: lines of --explain. ``exit_code``: 3 for the honest no. ``is_silent``: another process tells.
+    """
+
+    data: Mapping[str, Any]
+    view: Sequence[RenderableType] = ()
+    forms: Mapping[str, Callable[[Path], Any]] = field(default_factory=dict)
+    report: Callable[[], Report] | None = None
+    explanation: Sequence[str] = ()
+    exit_code: int = DONE
+    is_silent: bool = False
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a command writes, and the options that mean the same for all commands."""
+
+    is_json: bool = False
+    path: Path | None = None
+    report_path: Path | None = None
+    seed: int = 0
+    is_quiet: bool = False
+    is_debug: bool = False
+    explains: bool = False
+    started_s: float = field(default_factory=time.perf_counter)
+
+    @cached_property
+    def stdout(self) -> Console:
+        """The result goes here, and nothing else."""
+        return _console(sys.stdout)
+
+    @cached_property
+    def stderr(self) -> Console:
+        """Progress and notes go here."""
+        return _console(sys.stderr)
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds since the command began."""
+        return time.perf_counter() - self.started_s
+
+    def note(self, text: str) -> None:
+        """Say on stderr what is being done; --quiet says nothing."""
+        if not self.is_quiet:
+            self.stderr.print(text, highlight=False, markup=False)
+
+    def configure_logging(self) -> None:
+        """Warnings to stderr; everything with --debug, errors only with --quiet."""
+        level = logging.DEBUG if self.is_debug else logging.ERROR if self.is_quiet else logging.WARNING
+        logging.basicConfig(level=level, format=LOG_FORMAT, stream=sys.stderr, force=True)
+        for name in ("numba", "matplotlib", "asyncio"):  # their debugging is not ours
+            logging.getLogger(name).setLevel(logging.WARNING)
+
+    def check_paths(self, forms: Sequence[str] = ()) -> None:
+        """Before the work: that the files can be written where they are asked for, and -o in one of `forms` or in a form
+        that every command writes. Raises SpecError.
+        """
+        from meshwright.specs.error import SpecError
+
+        for path in (self.path, self.report_path):
+            if path is not None and not path.parent.is_dir():
+                raise SpecError(
+                    f"{path} cannot be written: there is no folder {path.parent}",
+                    allowed="a path in a folder that is there",
+                )
+        if self.report_path is not None and self.report_path.suffix not in PAGE_SUFFIXES:
+            raise SpecError(f"--report {self.report_path} is no page", allowed=" or ".join(PAGE_SUFFIXES))
+        self.check_form(forms)
+
+    def check_form(self, forms: Sequence[str]) -> None:
+        """Before the work, where a command's options leave it only some of its forms: that -o has one of them, or one that
+        every command writes. Raises SpecError.
+        """
+        if self.path is not None:
+            _form_of(self.path, forms)
+
+    def deliver(self, result: Result) -> None:
+        """Write files first, then the result, so that what reads stdout finds the files there."""
+        if result.is_silent:
+            return
+        if self.path is not None:
+            self._write(result, self.path)
+        if self.report_path is not None:
+            self._write_report(result, self.report_path)
+        if self.is_json:
+            sys.stdout.write(self.json_text(self._data(result)) + "\n")
+            return
+        for renderable in result.view:
+            self.stdout.print(renderable)
+        if self.explains:
+            self.stdout.print(*_explained(result), sep="\n", highlight=False, markup=False)
+
+    def json_text(self, data: Mapping[str, Any]) -> str:
+        """One object: schema and version first, then the data, then what it took."""
+        whole = {"schema": JSON_SCHEMA, "meshwright": __version__, **data, "wall_s": round(self.wall_s, 6)}
+        return json.dumps(plain(whole), indent=2, allow_nan=False)
+
+    def _data(self, result: Result) -> Mapping[str, Any]:
+        return {**result.data, "explanation": list(result.explanation)} if self.explains else result.data
+
+    def _write(self, result: Result, path: Path) -> None:
+        from meshwright.specs.error import SpecError
+
+        forms: dict[str, Callable[[Path], Any]] = {
+            ".json": lambda target: target.write_text(
+                self.json_text(self._data(result)) + "\n", encoding="utf-8"
+            ),
+            ".txt": lambda target: target.write_text(text_of(result.view), encoding="utf-8"),
+            **result.forms,
+        }
+        try:
+            form = _form_of(path, tuple(result.forms))
+        except SpecError:
+            if result.exit_code != INTERRUPTED:
+                raise
+            self.note(f"{path} is not written: there was nothing of it yet")
+            return
+        _into(path, forms[form])
+        self.note(f"wrote {path}")
+
+    def _write_report(self, result: Result, path: Path) -> None:
+        from meshwright.reports.page.html import write_report
+
+        made = result.report() if result.report is not None else _data_page(result)
+        _into(path, lambda target: write_report(made, target))
+        self.note(f"wrote {path}")
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON types; a number that is not finite becomes null, arrays become lists."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(entry) for entry in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return str(value)
+
+
+def text_of(view: Sequence[RenderableType]) -> str:
+    """What a terminal would show, as plain text."""
+    from rich.console import Console
+
+    console = Console(width=PLAIN_WIDTH, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        for renderable in view:
+            console.print(renderable)
+    return captured.get()
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], title: str = "") -> RenderableType:
+    """Rows of texts and numbers as a table; columns whose values are all numbers stand to the right."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    for name in names:
+        values = [row.get(name) for row in rows]
+        is_number = all(_looks_numeric(value) for value in values)
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*("" if row.get(name) is None else str(row[name]) for name in names))
+    return table
+
+
+def interval_text(low: str, high: str) -> str:
+    """Two quantities as one range; a unit that both have is written once."""
+    number, _, unit = low.rpartition(" ")
+    return f"{number} - {high}" if high.endswith(f" {unit}") else f"{low} - {high}"
+
+
+def _looks_numeric(value: Any) -> bool:
+    return value is None or isinstance(value, int | float) or str(value)[:1].isdigit() or value == "-"
+
+
+def _console(stream: Any) -> Console:
+    from rich.console import Console
+
+    width = None if stream.isatty() else PLAIN_WIDTH
+    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+
+
+def _form_of(path: Path, forms: Sequence[str]) -> str:
+    """The longest suffix of a path that is a form. Raises SpecError where it has none."""
+    from meshwright.specs.error import SpecError
+
+    known = {*EVERY_FORM, *forms}
+    found = max((suffix for suffix in known if path.name.endswith(suffix)), key=len, default="")
+    if not found:
+        raise SpecError(f"-o {path} says no form that this result has", allowed=" ".join(sorted(known)))
+    return found
+
+
+def _into(path: Path, write: Callable[[Path], Any]) -> None:
+    """Write a file; what the system refuses is the user's to know."""
+    from meshwright.specs.error import SpecError
+
+    try:
+        write(path)
+    except OSError as error:
+        raise SpecError(
+            f"{path} cannot be written: {error.strerror}", allowed="a path in a folder that is there"
+        ) from error
+
+
+def _explained(result: Result) -> list[str]:
+    lines = [f"- {line}" for line in result.explanation] or ["- nothing was assumed"]
+    return ["", "How this was made:", *lines]
+
+
+def _data_page(result: Result) -> Report:
+    """A page of plain data, for results that have no picture."""
+    from meshwright.reports.page.report import DataTable, Report
+
+    tables, facts = [], {}
+    for key, value in plain(result.data).items():
+        if isinstance(value, list) and value and all(isinstance(entry, dict) for entry in value):
+            tables.append(DataTable(key, value))
+        else:
+            facts[key] = value if isinstance(value, str | int | float | bool | None) else json.dumps(value)
+    return Report(
+        "meshwright", plan=[facts] if facts else (), tables=tables, assumptions=list(result.explanation)
+    )

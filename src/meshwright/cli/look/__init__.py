@@ -1,0 +1,1 @@
+"""The commands show, list, check and simulate."""

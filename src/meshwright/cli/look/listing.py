@@ -1,0 +1,109 @@
+"""`meshwright list`: models, devices, clusters, schedules and passes by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from meshwright.cli.frame.command import command
+from meshwright.cli.frame.output import Output, Result, table_of
+from meshwright.cli.look.looking import PANEL, words
+
+Facts = dict[str, Any]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    command(app, "list", PANEL)(list_names)
+
+
+def list_names(
+    out: Output,
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="models, devices, clusters, schedules or passes.")
+    ],
+) -> Result:
+    """List models, devices, clusters, schedules or passes by name."""
+    from meshwright import catalog
+    from meshwright.specs.error import UnknownNameError
+
+    rows: Mapping[str, Callable[[str], Facts]] = {
+        "models": _model,
+        "devices": _device,
+        "clusters": _cluster,
+        "schedules": _schedule,
+        "passes": lambda name: {"name": name, "summary": catalog.pass_summary(name)},
+    }
+    if kind not in rows:
+        raise UnknownNameError("list", kind, rows)
+    found = [rows[kind](name) for name in catalog.names(kind)]
+    return Result({kind: found}, [table_of([_shown(row) for row in found])])
+
+
+def _model(name: str) -> Facts:
+    from meshwright.specs import load_model
+
+    model = load_model(name)
+    sizes = ("num_parameters", "num_layers", "hidden_size", "vocabulary_size")
+    return {"name": name, **{size: getattr(model, size) for size in sizes}}
+
+
+def _device(name: str) -> Facts:
+    from meshwright.specs import load_device
+
+    device = load_device(name)
+    return {
+        "name": name,
+        "memory_bytes": device.memory_bytes,
+        "memory_bandwidth_bytes_per_s": device.memory_bandwidth_bytes_per_s,
+        "bfloat16_flops_per_s": device.flops_per_s.get("bfloat16"),
+        "float32_flops_per_s": device.flops_per_s.get("float32"),
+    }
+
+
+def _cluster(name: str) -> Facts:
+    from meshwright.api.subject.loading import cluster_named
+
+    cluster = cluster_named(name)
+    level = cluster.levels[-1]
+    return {
+        "name": name,
+        "num_devices": cluster.num_devices,
+        "device": cluster.devices[0].name,
+        "bandwidth_bytes_per_s": level.bandwidth_bytes_per_s,
+        "latency_s": level.latency_s,
+    }
+
+
+def _schedule(name: str) -> Facts:
+    from meshwright import catalog
+
+    found = catalog.find_schedule(name)
+    return {
+        "name": name,
+        "num_chunks": found.num_chunks,
+        "splits_backward": found.splits_backward,
+        "summary": found.summary,
+    }
+
+
+def _shown(row: Facts) -> Facts:
+    """The row for people: numbers with their units."""
+    from meshwright.specs import units
+
+    formats: Mapping[str, Callable[[Any], str]] = {
+        "num_parameters": units.format_count,
+        "memory_bytes": units.format_bytes,
+        "memory_bandwidth_bytes_per_s": units.format_bandwidth,
+        "bandwidth_bytes_per_s": units.format_bandwidth,
+        "bfloat16_flops_per_s": units.format_flops_per_s,
+        "float32_flops_per_s": units.format_flops_per_s,
+        "latency_s": units.format_seconds,
+        "splits_backward": lambda value: "yes" if value else "no",
+    }
+    return {
+        words(key): formats[key](value) if key in formats and value is not None else value
+        for key, value in row.items()
+    }

@@ -1,0 +1,209 @@
+"""What `meshwright plan --like FILE` shows: today's plan first, then the ranked ones, then the change in the file's words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshwright.cli.frame.output import Output, Result, table_of
+from meshwright.specs.units import format_seconds
+
+if TYPE_CHECKING:
+    from meshwright.api.plan.like import PlansLike
+    from meshwright.interop.exported import Refusal
+    from meshwright.reports.page.plan_page import Assumed
+
+TODAY = "today"
+PLAN = "plan"  # of --to: our own file
+SCRIPT = ".sh"  # of -o: the one suffix that says by itself that another program's words are meant
+SCRIPTED = "megatron"  # what is started by a script
+COLOURS = {"added": "green", "removed": "red", "changed": ""}
+
+
+def like_result(
+    out: Output, found: PlansLike, to: str, data: dict[str, Any], top: int,
+    plan_data: Callable[[Any], dict[str, Any]], row: Callable[[Any, Any], dict[str, Any]],
+    sentences: Sequence[str],
+) -> Result:  # fmt: skip
+    """The result of the command.
+
+    Args:
+        to: whose words -o writes: "plan" or the file's own program.
+        data, plan_data, row, sentences: what the command shows of a search and of one plan.
+    """
+    forms = _forms(found, to)
+    if found.exported is not None and out.path is not None and found.exported.suffix in forms:
+        for line in found.exported.left_open:
+            out.note(f"left to you: {line}")
+    lines = _assumed(found, data)
+    said = [line.sentence for line in lines]
+    assumed = {"assumptions": said, "overridden_by": dict(map(astuple, lines))}
+    view = [*_view(found, top, row, sentences), *_notes(lines)]
+    whole = {**data, **_data(found, plan_data), **assumed}
+    return Result(whole, view, forms, explanation=said)
+
+
+def _assumed(found: PlansLike, data: Mapping[str, Any]) -> list[Assumed]:
+    """What today's file and the search rest on; without what --like takes no flag for."""
+    from meshwright.cli.plan.assumed import flag_of
+    from meshwright.reports.page.plan_page import Assumed
+
+    flags = {**{line: flag_of(line) for line in found.assumptions}, **data["overridden_by"]}
+    return [Assumed(line, flag) for line, flag in flags.items() if not flag.startswith("--price")]
+
+
+def check_target(like: Path, form: str, to: str | None) -> str:
+    """Whose words -o writes; empty where the suffix decides. Raises PlanError for what does not go together."""
+    from meshwright.specs.error import PlanError
+
+    if not form and like.suffix != ".toml":
+        raise PlanError(
+            f"--like {like} without --from",
+            allowed="a plan (.toml), or --from megatron, torchtitan or deepspeed",
+            next="add --from",
+        )
+    if to not in (None, PLAN, form):
+        raise PlanError(
+            f"--to {to} with --from {form or PLAN}",
+            allowed=" or ".join(dict.fromkeys((form or PLAN, PLAN))),
+            next=f"write the plan with -o plan.toml, then meshwright export plan.toml --to {to}",
+        )
+    return to or ""
+
+
+def named_parts(model: str | None, cluster: str | None) -> tuple[str | None, str | None]:
+    """MODEL and CLUSTER; one name alone is the cluster, which no file says."""
+    return (None, model) if cluster is None else (model, cluster)
+
+
+def check_said(
+    model: str | None, cluster: str | None, global_batch: int | None, seq: int | None, form: str, to: str | None
+) -> None:  # fmt: skip
+    """Raise PlanError for what only a file of --like could say, or what belongs to it."""
+    from meshwright.specs.error import PlanError
+
+    said = {"MODEL": model, "CLUSTER": cluster, "--global-batch": global_batch, "--seq": seq}
+    missing = [name for name, value in said.items() if value is None]
+    if missing:
+        raise PlanError(
+            f"{', '.join(missing)} not given",
+            allowed="meshwright plan MODEL CLUSTER --global-batch N --seq N",
+            next="give it, or --like FILE --from megatron, torchtitan or deepspeed, which says the job",
+        )
+    if form or to:
+        raise PlanError(
+            "--from and --to belong to --like",
+            allowed="--like FILE --from megatron",
+            next="give the file, or leave them out; meshwright export writes a plan in other words",
+        )
+
+
+def forms_of(form: str, to: str) -> tuple[str, ...]:
+    """The suffixes of -o: our own file's and, unless --to says otherwise, those of the program behind --from."""
+    return (".toml", SCRIPT) if form == SCRIPTED and to != PLAN else (".toml",)
+
+
+def _forms(found: PlansLike, to: str) -> dict[str, Callable[[Path], Any]]:
+    """Writers by suffix: ours for .toml unless --to says otherwise, the program's for a suffix that is only its own."""
+    forms: dict[str, Callable[[Path], Any]] = {".toml": found.best.plan.save}
+    exported = found.exported
+    if exported is not None and to != PLAN and (to or exported.suffix == SCRIPT):
+        forms[exported.suffix] = lambda path: path.write_text(exported.text, encoding="utf-8")
+    return forms
+
+
+def _data(found: PlansLike, plan_data: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    faster = None if found.faster is None else {
+        **plan_data(found.faster), "refusals": [each.to_dict() for each in found.faster_refusals],
+    }  # fmt: skip
+    return {
+        "num_simulated": found.num_simulated,
+        "today": {**plan_data(found.today), "fits": not found.misfit, "misfit": found.misfit or None},
+        "is_today_best": found.best is found.today,
+        "diff": [each.to_dict() for each in found.changes],
+        "exported": None if found.exported is None else found.exported.text,
+        "refusals": [each.to_dict() for each in found.refusals],
+        "faster_but_not_sayable": faster,
+        "unknown_options": list(found.unknown),
+    }
+
+
+def _view(
+    found: PlansLike, top: int, row: Callable[[Any, Any], dict[str, Any]], sentences: Sequence[str]
+) -> list[Any]:
+    """Head, table, how today's compares, the change, what cannot be said, how the search went."""
+    from rich.text import Text
+
+    plan = found.today.plan
+    head = f"{plan.model.name} on {plan.cluster}, {plan.workload.global_batch} sequences a step"
+    rows = [row(TODAY, found.today), *(row(place + 1, found[place]) for place in range(min(top, len(found))))]
+    lines = [*_compared(found), *_unsaid(found)]
+    view: list[Any] = [Text(head, style="bold"), table_of(rows)]
+    view += [Text(line, overflow="fold") for line in lines]
+    if found.changes:
+        view += [Text(""), Text(_title(found), style="bold")]
+        view += [Text(str(change), style=COLOURS[change.kind], overflow="fold") for change in found.changes]
+    view += [Text(""), *(Text(line, overflow="fold") for line in (*sentences, *_counted(found)))]
+    view += [Text(f"NOT understood, today's prediction is without it: {each}") for each in found.unknown]
+    return view
+
+
+def _notes(assumed: Sequence[Assumed]) -> list[Any]:
+    """What was assumed, line by line, and what to type for another."""
+    from rich.text import Text
+
+    from meshwright.cli.plan.assumed import told
+
+    return [Text(f"- {told(line)}", style="dim", overflow="fold") for line in assumed]
+
+
+def _counted(found: PlansLike) -> list[str]:
+    """How many plans were simulated in all, where some of them cannot be said or were found twice."""
+    if found.num_simulated == len(found):
+        return []
+    return [f"{found.num_simulated} simulated in all; the table has those that can be said, each once"]
+
+
+def _title(found: PlansLike) -> str:
+    program = found.exported.format if found.exported is not None else "our own file"
+    return f"from today to the best plan, in the words of {program}"
+
+
+def _compared(found: PlansLike) -> list[str]:
+    """Today's plan beside the best one."""
+    if found.best is found.today:
+        return ["today's plan is the fastest: no plan of the search is predicted to be faster"]
+    if found.misfit:
+        return [f"today's plan does not fit: {found.misfit}", "the best plan fits"]
+    today, best = found.today.step, found.best.step
+    gain = f"{format_seconds(today.value)} today, {format_seconds(best.value)} with the best plan"
+    return [
+        f"{gain}: {_faster(today.value, best.value)}"
+        + ("; the intervals overlap" if best.high > today.low else "")
+    ]
+
+
+def _faster(slow_s: float, fast_s: float) -> str:
+    if slow_s < fast_s:
+        return f"{100 * (fast_s / slow_s - 1):.1f} % slower, as it was fixed and forbidden"
+    return f"{100 * (slow_s / fast_s - 1):.1f} % faster"
+
+
+def _unsaid(found: PlansLike) -> list[str]:
+    """What the program has no words for."""
+    lines = []
+    if found.refusals:
+        lines.append("the best plan has no words in that program: " + _reasons(found.refusals))
+    if found.faster is not None:
+        lines.append(
+            f"a faster plan exists that cannot be said there ({found.faster.description}, "
+            f"{format_seconds(found.faster.step.value)}, {_faster(found.best.step.value, found.faster.step.value)}): "
+            + _reasons(found.faster_refusals)
+        )
+    return lines
+
+
+def _reasons(refusals: Sequence[Refusal]) -> str:
+    return "; ".join(f"{each.choice}: {each.reason}" for each in refusals)

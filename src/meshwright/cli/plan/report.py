@@ -1,0 +1,282 @@
+"""The page of `meshwright plan --report`: what a search found, as the plain data of `reports.plan_page`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from meshwright import __version__
+from meshwright.cli.frame.output import interval_text
+from meshwright.cli.plan.asked import Asked
+from meshwright.cli.plan.assumed import assumed
+from meshwright.cli.plan.cost import rhythm
+from meshwright.evidence.log_comparison import KINDS
+from meshwright.planner.advice.running_cost import SECONDS_PER_HOUR, price_per_hour_usd, running_cost
+from meshwright.planner.search.pareto import Frontier
+from meshwright.planner.search.search import PlannedStep, SearchResult, reasons
+from meshwright.prediction.description import layers_words, recompute_words
+from meshwright.prediction.step_prediction import WAITING
+from meshwright.prediction.step_pricing import is_gpu_cluster
+from meshwright.prediction.step_trait import BESIDE
+from meshwright.prediction.step_waiting import StepWaiting, step_waiting
+from meshwright.reports.page.plan_page import DeviceHolders, PlanFigures, PlanPage, plan_report
+from meshwright.reports.page.report import Figure, Report
+from meshwright.specs.model.layers import split_layers
+from meshwright.specs.units import format_bytes, format_count, format_flops_per_s, format_seconds
+
+if TYPE_CHECKING:
+    from meshwright.planner.search.every_plan import Ranking
+    from meshwright.prediction.predicted_plan import Candidate
+    from meshwright.specs.cluster.cluster import ClusterSpec
+    from meshwright.specs.plan.plan import Plan
+
+BUBBLE, EXPOSED = "bubble: waiting for other stages", "waiting for messages and reductions"
+SCHEDULES = {"1f1b": "1F1B", "interleaved_1f1b": "interleaved 1F1B", "gpipe": "GPipe"}
+SHARDED = {"zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
+Row = Callable[[Any, Any], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the command says of a search.
+
+    Attributes:
+        found: the plans, the best first.
+        cluster: what they run on, with its price and power.
+        top: so many of them are in the table.
+        row: number or name, plan -> the columns of the terminal's table.
+        remarks: sentences behind why the first is the first.
+        assumptions: sentences.
+        today: the plan that runs today, where one was given.
+        max_memory_bytes: of a device, where the user said it.
+        asked: tokens to train on and failures, where the user said them.
+    """
+
+    found: SearchResult | Ranking | Frontier
+    cluster: ClusterSpec
+    top: int
+    row: Row
+    remarks: Sequence[str] = ()
+    assumptions: Sequence[str] = ()
+    today: PlannedStep | None = None
+    max_memory_bytes: int | None = None
+    asked: Asked | None = None
+
+
+def plans_report(shown: Shown) -> Report:
+    """The page. Runs the shown plans once more, for their timelines and for what they wait for."""
+    best, cluster = shown.found[0], shown.cluster
+    plans: list[Candidate | PlannedStep] = [shown.found[place] for place in range(len(shown.found))]
+    everything = [(str(place), each) for place, each in enumerate(plans, 1)]
+    listed = everything[: shown.top]
+    if shown.today is not None:
+        listed = [("today", shown.today), *listed]
+    ran = {label: step_waiting(each.plan, cluster) for label, each in listed if isinstance(each, PlannedStep)}
+    memory = best.memory.devices if best.memory is not None else ()
+    usable = min(cluster.memory_bytes, shown.max_memory_bytes or cluster.memory_bytes)
+    page = PlanPage(
+        title=f"{best.plan.model.name} on {best.plan.cluster}",
+        subtitle=_subtitle(best.plan, cluster),
+        figures=[*_headline(best, cluster, usable), *_whole(best, cluster, shown.asked)],
+        shown=[_figures(label, each, shown.row, ran.get(label)) for label, each in listed],
+        simulated=[_figures(label, each, shown.row) for label, each in everything],
+        devices=[
+            DeviceHolders(f"pp{each.device}" if len(memory) > 1 else "device", dict(each.holders))
+            for each in memory
+        ],
+        capacity_bytes=usable,
+        trace=best.trace if not isinstance(best, PlannedStep) else ran["1"].trace,
+        reasons=[*_beside_today(best, shown.today), *_reasons(shown.found), *shown.remarks],
+        search=_search(shown.found),
+        assumed=assumed(shown.assumptions, cluster, shown.max_memory_bytes),
+        provenance={"meshwright": __version__, "model": best.plan.model.name, "cluster": best.plan.cluster},
+    )
+    return plan_report(page)
+
+
+def plan_words(plan: Plan) -> str:
+    """A plan in words for people who do not know its names."""
+    devices = "1 device" if plan.num_devices == 1 else f"{plan.num_devices:,} devices"
+    ways = {
+        "tensor parallel": plan.tp,
+        "context parallel": plan.cp,
+        "expert parallel": plan.ep,
+        "data parallel": plan.dp,
+    }
+    pipeline = f"a pipeline of {plan.pp} ({SCHEDULES.get(plan.schedule, plan.schedule)}"
+    pipeline += f", {plan.num_chunks} stages on each device)" if plan.num_chunks > 1 else ")"
+    is_even = plan.layers_per_stage == split_layers(plan.model.num_layers, plan.num_stages)
+    words = [
+        f"{devices}: {', '.join(f'{degree}-way {name}' for name, degree in ways.items() if degree > 1)}",
+        pipeline if plan.pp > 1 else "",
+        "" if is_even else f"layers {layers_words(plan.layers_per_stage)}",
+        _sharded(plan),
+        f"microbatches of {plan.microbatch_size} sequence{'s' if plan.microbatch_size > 1 else ''}",
+        recompute_words(plan) or "nothing recomputed",
+        plan.dtype + (f" with {plan.float8} float8" if plan.float8 else ""),
+    ]
+    return ", ".join(word.removesuffix(": ") for word in words if word)
+
+
+def _sharded(plan: Plan) -> str:
+    name = SHARDED.get(plan.sharding, "")
+    return f"{name} over {plan.sharding_degree} devices" if name and plan.sharding_degree else name
+
+
+def _subtitle(plan: Plan, cluster: ClusterSpec) -> str:
+    nodes = f", nodes of {cluster.levels[0].num_devices}" if len(cluster.levels) > 1 else ""
+    return (
+        f"{cluster.num_devices:,} x {cluster.devices[0].name}{nodes}; {plan.workload.global_batch:,} sequences of "
+        f"{plan.workload.sequence_length:,} tokens a step. The best plan on {plan_words(plan)}."
+    )
+
+
+def _headline(best: Candidate | PlannedStep, cluster: ClusterSpec, usable_bytes: int) -> list[Figure]:
+    """Step, rate, MFU, memory, money and energy; what nobody knows is left out."""
+    step, plan = best.step, best.plan
+    unit = "GPU" if is_gpu_cluster(cluster) else "process"
+    ends = interval_text(format_seconds(step.low), format_seconds(step.high))
+    figures = [
+        Figure("time of a step", format_seconds(step.value), f"80 % interval {ends}; {step.basis}"),
+        Figure(
+            f"tokens/s/{unit}",
+            f"{best.tokens_per_s / plan.num_devices:,.0f}",
+            f"{best.tokens_per_s:,.0f} tokens/s on all {plan.num_devices:,}",
+        ),
+    ]
+    mfu, peak = getattr(best, "mfu", 0.0), cluster.devices[0].flops_per_s.get(plan.dtype, 0.0)
+    if mfu:
+        of = f"model FLOPs, of {format_flops_per_s(peak)} in {plan.dtype}"
+        figures.append(Figure("MFU", f"{100 * mfu:.1f} %", of))
+    figures.append(
+        Figure(
+            "peak memory",
+            format_bytes(best.peak_bytes),
+            f"of {format_bytes(usable_bytes)}, on the fullest device",
+        )
+    )
+    cost = running_cost(cluster, step.value, plan.workload.tokens_per_step)
+    if cost.usd_per_billion_tokens is not None:
+        rate = (price_per_hour_usd(cluster) or 0.0) / cluster.num_devices
+        note = f"at {rate:g} USD for a device and hour"
+        figures.append(Figure("USD per billion tokens", f"{cost.usd_per_billion_tokens:,.0f}", note))
+    if cost.kwh_per_billion_tokens is not None:
+        figures.append(
+            Figure(
+                "kWh per billion tokens", f"{cost.kwh_per_billion_tokens:,.0f}", "devices only, at full power"
+            )
+        )
+    return figures
+
+
+def _whole(best: Candidate | PlannedStep, cluster: ClusterSpec, asked: Asked | None) -> list[Figure]:
+    """Time and money of the whole training, where its tokens were said."""
+    if asked is None or asked.num_tokens is None:
+        return []
+    takes = rhythm(best, asked)[1]
+    if takes is None:
+        return []
+    tokens = f"{format_count(asked.num_tokens)} tokens"
+    how = "with failures and checkpoints" if asked.failures else "without failures or checkpoints"
+    figures = [Figure(f"time of {tokens}", format_seconds(takes.expected_s), how)]
+    rate = price_per_hour_usd(cluster)
+    if rate is not None:
+        figures.append(Figure(f"USD of {tokens}", f"{rate * takes.expected_s / SECONDS_PER_HOUR:,.0f}", how))
+    return figures
+
+
+def _figures(
+    label: str, each: Candidate | PlannedStep, row: Row, ran: StepWaiting | None = None
+) -> PlanFigures:
+    cells = row(label, each)
+    parts = _parts(each.parts, ran) if ran is not None and isinstance(each, PlannedStep) else {}
+    return PlanFigures(label, str(cells["plan"]), each.step.value, each.peak_bytes, cells, parts)
+
+
+def _parts(parts: Mapping[str, float], ran: StepWaiting) -> dict[str, float]:
+    """In words; what is waited is told apart; what runs beside computes is left out."""
+    found: dict[str, float] = {}
+    for kind, seconds in parts.items():
+        if kind not in BESIDE and kind != WAITING:
+            name = KINDS[kind].meaning if kind in KINDS else kind
+            found[name] = found.get(name, 0.0) + seconds
+    waits = {BUBBLE: ran.bubble_s, EXPOSED: ran.exposed_s}
+    return {**found, **{name: seconds for name, seconds in waits.items() if seconds > 0}}
+
+
+def _beside_today(best: Candidate | PlannedStep, today: PlannedStep | None) -> list[str]:
+    """How much the best plan of the search gains over today's."""
+    if today is None:
+        return []
+    gain = today.step.value / best.step.value - 1
+    if gain <= 0:
+        return ["today's plan is as fast as any that was found"]
+    took = format_seconds(today.step.value)
+    return [f"a step of today's plan takes {took}; plan 1 is {100 * gain:.1f} % faster"]
+
+
+def _reasons(found: SearchResult | Ranking | Frontier) -> list[str]:
+    """Why the first is before the second, and whether that is sure."""
+    if len(found) < 2:
+        return []
+    first, second = found[0], found[1]
+    gain = f"plan 1 is {100 * (second.step.value / first.step.value - 1):.1f} % faster than plan 2"
+    lines = [gain]
+    if isinstance(first, PlannedStep) and isinstance(second, PlannedStep):
+        told = [
+            f"{format_seconds(abs(s))} {'less' if s > 0 else 'more'} {KINDS[k].meaning if k in KINDS else k}"
+            for k, s in reasons(first, second)
+        ]
+        lines = [f"{gain}: on the busiest device {', '.join(told) or 'nothing differs much'}"]
+    if second.step.low < first.step.high:
+        lines.append("their intervals overlap: which of the two is faster is likely, not sure")
+    return lines
+
+
+def _search(found: SearchResult | Ranking | Frontier) -> list[tuple[str, str, str]]:
+    """How the search went: what, how many, and what that means."""
+    if isinstance(found, SearchResult):
+        rows = [
+            ("candidates", f"{found.num_candidates:,}", "complete configurations that the cluster allows"),
+            (
+                "excluded by proof",
+                f"{found.num_excluded_by_bound:,}",
+                "too big for the devices, or slower than the best plan even if nothing waited",
+            ),
+            (
+                "left open",
+                f"{found.num_evaluated:,}",
+                "neither proof excludes them, the best plan among them",
+            ),
+            (
+                "simulated",
+                f"{len(found):,}",
+                "instruction by instruction: the first by a closed form that is a few percent off",
+            ),
+            ("optimality gap", *_gap(found.optimality_gap)),
+        ]
+        early = "a time limit or Ctrl-C: better plans may not have been simulated"
+        return rows if found.is_complete else [*rows, ("ended early", "yes", early)]
+    if isinstance(found, Frontier):
+        return [
+            ("candidates", f"{found.num_candidates:,}", "complete configurations that the cluster allows"),
+            ("fit", f"{found.num_evaluated:,}", "in the memory of the devices"),
+            ("on the frontier", f"{found.num_on_frontier:,}", "of step and memory by the closed form"),
+            ("simulated", f"{found.num_simulated:,}", "of these, instruction by instruction"),
+        ]
+    return [
+        ("simulated", f"{len(found):,}", "every plan that fits, instruction by instruction"),
+        ("excluded", f"{len(found.rejected):,}", "too big for the devices"),
+    ]
+
+
+def _gap(gap: float | None) -> tuple[str, str]:
+    if gap is None:
+        return "-", "no bound is known"
+    if gap == 0:
+        return "0 %", "proven: no candidate is faster than the best plan, by the same prices"
+    return (
+        f"{100 * gap:.1f} %",
+        "no candidate's step is shorter by more than this share: a proven limit, not a gain to expect",
+    )

@@ -1,0 +1,104 @@
+"""What `meshwright plan` shows of a number that it solved for, and of a frontier of step and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from meshwright.cli.frame.output import Result, table_of
+from meshwright.cli.plan.asked import Asked
+from meshwright.cli.plan.cost import costs_data, costs_lines, costs_view, rhythm
+from meshwright.specs.units import format_count, format_seconds
+
+if TYPE_CHECKING:
+    from meshwright.planner.search.pareto import Frontier
+    from meshwright.planner.search.search import PlannedStep
+    from meshwright.planner.search.solve import Solution
+    from meshwright.specs.cluster.cluster import ClusterSpec
+
+ROW = Callable[[Any, Any], dict[str, Any]]
+
+
+def solution_result(solution: Solution, asked: Asked, data: Mapping[str, Any], view: Sequence[Any]) -> Result:
+    """The number first, what was tried, then the plans found with it.
+
+    Args:
+        data, view: what the command shows of a search.
+    """
+    from rich.text import Text
+
+    # what is shorter than a sequence that fits is no news
+    shown = [each for each in solution.attempts if solution.what != "seq" or each.value >= solution.value]
+    tried = ", ".join(f"{each.value:,} ({each.told})" for each in shown)
+    lines = [f"tried: {tried}", *solution.notes]
+    solved = {
+        "solve": solution.what,
+        "value": solution.value,
+        "attempts": [{"value": a.value, "does": a.does, "told": a.told} for a in solution.attempts],
+        "notes": list(solution.notes),
+    }
+    head = [Text(_said(solution, asked), style="bold"), *(Text(line, overflow="fold") for line in lines)]
+    best = solution.found[0]
+    return Result(
+        {**solved, **data}, [*head, *view], {".toml": best.save},
+        explanation=[*best.assumptions, *solution.found.assumptions],
+    )  # fmt: skip
+
+
+def _said(solution: Solution, asked: Asked) -> str:
+    """The answer in one line."""
+    if solution.what == "seq":
+        return f"{solution.value:,} tokens are the longest sequence for which a plan fits"
+    if solution.what == "microbatch":
+        return f"{solution.value} sequences are the largest microbatch for which a plan fits"
+    takes = min(_takes_s(each, asked) for each in solution.found)
+    tokens, deadline = format_count(asked.num_tokens or 0), format_seconds(asked.deadline_s or 0.0)
+    return f"{solution.value} devices read {tokens} tokens in {format_seconds(takes)}; the deadline is {deadline}"
+
+
+def _takes_s(each: Any, asked: Asked) -> float:
+    takes = rhythm(each, asked)[1]
+    return float("inf") if takes is None else takes.expected_s
+
+
+def frontier_result(
+    found: Frontier, asked: Asked, cluster: ClusterSpec, plan_data: Callable[[Any], dict[str, Any]], row: ROW,
+    limit: int | None = None,
+) -> Result:  # fmt: skip
+    """Every member, the fastest first, with what its memory saves in and costs of time."""
+    from rich.text import Text
+
+    from meshwright.cli.plan.assumed import assumed, told
+
+    best = found[0]
+    lines = assumed((*found.assumptions, *best.assumptions, *costs_lines(cluster, asked)), cluster, limit)
+    data: dict[str, Any] = {
+        "plans": [{**plan_data(each), **costs_data(each, asked, cluster)} for each in found],
+        "num_candidates": found.num_candidates,
+        "num_evaluated": found.num_evaluated,
+        "num_on_frontier": found.num_on_frontier,
+        "num_simulated": found.num_simulated,
+        "assumptions": [line.sentence for line in lines],
+        "overridden_by": {line.sentence: line.flag for line in lines},
+    }
+    plan = best.plan
+    head = f"{plan.model.name} on {plan.cluster}, {plan.workload.global_batch} sequences a step: step against memory"
+    rows = [{**row(place, each), "slower": _slower(best, each)} for place, each in enumerate(found, 1)]
+    counts = (
+        f"{found.num_candidates:,} candidates, {found.num_evaluated:,} fit, {found.num_on_frontier} on the frontier of the "
+        f"closed form; {found.num_simulated} simulated, of which {len(found)} no other beats in both"
+    )
+    view = [
+        Text(head, style="bold"), table_of([_narrow(each) for each in rows]), *costs_view(found, asked, cluster),
+        Text(counts, overflow="fold"), *(Text(f"- {told(line)}", style="dim", overflow="fold") for line in lines),
+    ]  # fmt: skip
+    return Result(data, view, {".toml": best.save}, explanation=data["assumptions"])
+
+
+def _slower(best: PlannedStep, each: PlannedStep) -> str:
+    return f"{100 * (each.step.value / best.step.value - 1):.1f} %"
+
+
+def _narrow(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that matter for the choice."""
+    return {name: row[name] for name in ("", "plan", "step", "slower", "memory") if name in row}

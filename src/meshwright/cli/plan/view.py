@@ -1,0 +1,239 @@
+"""How plans are shown: the table, why the first is the first, how it was found; and the same for --json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from meshwright.cli.frame.output import interval_text, table_of
+from meshwright.specs.model.layers import split_layers
+from meshwright.specs.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from meshwright.cli.plan.asked import Asked
+    from meshwright.planner.search.every_plan import Ranking
+    from meshwright.planner.search.pareto import Frontier
+    from meshwright.planner.search.search import PlannedStep, SearchResult
+    from meshwright.prediction.predicted_plan import Candidate
+    from meshwright.specs.cluster.cluster import ClusterSpec
+    from meshwright.specs.plan.plan import Plan
+
+LEAST_GAIN = 0.0005  # of a step; what is told with one digit of a per cent
+
+
+def assumed_lines(found: Ranking | SearchResult | Frontier) -> tuple[str, ...]:
+    """What the best plan's prediction rests on."""
+    return tuple(line for line in getattr(found[0], "assumptions", ()) if line not in found.assumptions)
+
+
+def plans_data(
+    found: Ranking | SearchResult,
+    top: int,
+    asked: Asked | None = None,
+    cluster: ClusterSpec | None = None,
+    limit_bytes: int | None = None,
+) -> dict[str, Any]:
+    from meshwright.planner.search.search import SearchResult
+
+    data: dict[str, Any] = {"plans": [plan_data(each) for each in found[:top]]}
+    rests_on: list[str] = []
+    if asked is not None and cluster is not None:
+        from meshwright.cli.plan.cost import costs_data, costs_lines
+
+        rests_on = costs_lines(cluster, asked)
+        data["plans"] = [{**plan_data(each), **costs_data(each, asked, cluster)} for each in found[:top]]
+    if isinstance(found, SearchResult):
+        data |= {
+            "num_candidates": found.num_candidates,
+            "num_evaluated": found.num_evaluated,
+            "num_excluded_by_bound": found.num_excluded_by_bound,
+            "num_simulated": len(found),
+            "search_s": found.search_s,
+            "simulation_s": found.simulation_s,
+            "is_complete": found.is_complete,
+            "wall_s": found.search_s + found.simulation_s,
+            "optimality_gap": found.optimality_gap,
+            "why": dict(_why(found)),
+        }
+    sentences = (*found.assumptions, *assumed_lines(found), *rests_on)
+    if cluster is None:
+        return {**data, "assumptions": list(dict.fromkeys(sentences))}
+    from meshwright.cli.plan.assumed import assumed
+
+    every = assumed(sentences, cluster, limit_bytes)
+    return {
+        **data,
+        "assumptions": [each.sentence for each in every],
+        "overridden_by": {each.sentence: each.flag for each in every},
+    }
+
+
+def plan_data(each: Candidate | PlannedStep) -> dict[str, Any]:
+    from meshwright.specs.plan.file import plan_text
+
+    return {
+        "step_time_s": each.step.value,
+        "step_time_interval_s": [each.step.low, each.step.high],
+        "basis": each.step.basis,
+        "tokens_per_s_per_device": each.tokens_per_s / each.plan.num_devices,
+        "peak_memory_bytes": each.peak_bytes,
+        "worst_memory_bytes": each.bound_bytes,
+        "mfu": getattr(each, "mfu", None),
+        "bubble": each.bubble,
+        "parts": dict(getattr(each, "parts", {})),
+        "description": each.description,
+        "plan": plan_text(each.plan),
+    }
+
+
+def _why(found: SearchResult) -> list[tuple[str, float]]:
+    from meshwright.planner.search.search import reasons
+
+    return reasons(found[0], found[1]) if len(found) > 1 else []
+
+
+def plans_view(
+    found: Ranking | SearchResult,
+    top: int,
+    cluster: ClusterSpec,
+    helping: Sequence[Any] = (),
+    limit_bytes: int | None = None,
+) -> list[Any]:
+    """The table, why the first is the first, how it was found, what was assumed and what to type for another."""
+    from rich.text import Text
+
+    from meshwright.planner.search.search import SearchResult
+
+    best = found[0]
+    head = (
+        f"{best.plan.model.name} on {best.plan.cluster}, {best.plan.workload.global_batch} sequences a step"
+    )
+    view: list[Any] = [
+        Text(head, style="bold"),
+        table_of([plan_row(place + 1, found[place]) for place in range(min(top, len(found)))]),
+    ]
+    if isinstance(found, SearchResult):
+        lines = (*sentences(found), *tight_lines(found, cluster))
+        view += [Text(line, overflow="fold") for line in lines]
+    return [*view, *helping, *assumed_view((*found.assumptions, *assumed_lines(found)), cluster, limit_bytes)]
+
+
+def assumed_view(sentences: Sequence[str], cluster: ClusterSpec, limit_bytes: int | None = None) -> list[Any]:
+    """What was assumed, line by line, with the flag for another."""
+    from rich.text import Text
+
+    from meshwright.cli.plan.assumed import assumed, told
+
+    every = assumed(sentences, cluster, limit_bytes)
+    return [Text(f"- {told(each)}", style="dim", overflow="fold") for each in every]
+
+
+def plan_row(number: int | str, each: Candidate | PlannedStep) -> dict[str, Any]:
+    mfu = getattr(each, "mfu", 0.0)
+    device = "GPU" if hasattr(each, "mfu") else "process"
+    return {
+        "": number,
+        "plan": _told(each.plan),
+        "step": format_seconds(each.step.value),
+        "interval": interval_text(format_seconds(each.step.low), format_seconds(each.step.high)),
+        f"tokens/s/{device}": f"{each.tokens_per_s / each.plan.num_devices:,.0f}",
+        "MFU": f"{100 * mfu:.1f} %" if mfu else "-",
+        "bubble": f"{100 * each.bubble:.1f} %",
+        "memory": format_bytes(each.peak_bytes),
+    }
+
+
+def _layers(plan: Plan) -> str:
+    """Layers of the stages where they are not as even as can be."""
+    from meshwright.prediction.description import layers_words
+
+    is_even = plan.layers_per_stage == split_layers(plan.model.num_layers, plan.num_stages)
+    return "" if is_even else f"layers {layers_words(plan.layers_per_stage)}"
+
+
+def _sharded(plan: Plan) -> str:
+    """What is sharded, and over how many devices where not over all."""
+    if plan.sharding == "none":
+        return ""
+    return plan.sharding + (f" over {plan.sharding_degree}" if plan.sharding_degree else "")
+
+
+def _told(plan: Plan) -> str:
+    """Degrees, schedule, microbatch, recompute, sharding: what differs between the rows."""
+    from meshwright.prediction.description import recompute_words
+    from meshwright.specs.plan.plan import AXES as MESH
+
+    degrees = [(name, getattr(plan, name)) for name in ("tp", "cp", "ep", "pp", "dp")]
+    chunks = f" x{plan.num_chunks}" if plan.num_chunks > 1 else ""
+    words = [
+        " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "1 device",
+        plan.schedule.removesuffix("_1f1b") + chunks if plan.pp > 1 else "",
+        f"micro {plan.microbatch_size}",
+        _layers(plan),
+        recompute_words(plan),
+        _sharded(plan),
+        "sp" if plan.sequence_parallel else "",
+        f"mesh {'-'.join(plan.mesh_order)}" if plan.mesh_order != MESH else "",
+    ]
+    return ", ".join(word for word in words if word)
+
+
+def sentences(found: SearchResult) -> list[str]:
+    """Why, what binds, and how the search went."""
+    from meshwright.prediction.step_trait import BESIDE
+
+    best = found[0]
+    kind, seconds = next(pair for pair in best.parts.items() if pair[0] not in BESIDE)
+    lines = [
+        f"basis: {', '.join(dict.fromkeys(each.step.basis for each in found))}",
+        f"most of the step: {_named(kind)}, {100 * seconds / best.step.value:.0f} % of it",
+    ]
+    if len(found) > 1:
+        lines.insert(0, f"1 before 2: {_ahead(best, found[1])}; on the busiest device {_differences(found)}")
+    num_slow = found.num_excluded_by_bound - found.num_too_large
+    lines.append(
+        f"{found.num_candidates:,} candidates: {found.num_too_large:,} do not fit, {num_slow:,} are proven slower than the "
+        f"best, {found.num_evaluated:,} ranked; {len(found)} simulated; {format_seconds(found.search_s)} search, "
+        f"{format_seconds(found.simulation_s)} simulation"
+    )
+    if found.optimality_gap is not None:
+        lines.append(
+            f"by what they compute, no other is more than {100 * found.optimality_gap:.1f} % faster than the best"
+        )
+    return lines if found.is_complete else [*lines, "ended early: better plans may not have been simulated"]
+
+
+def _ahead(best: PlannedStep, second: PlannedStep) -> str:
+    """By what the first is before the second: its step, else its memory, else nothing but the order of names."""
+    gain, saved = second.step.value / best.step.value - 1, second.peak_bytes - best.peak_bytes
+    if gain >= LEAST_GAIN:
+        return f"{100 * gain:.1f} % faster"
+    if saved > 0:
+        slower = f", {-100 * gain:.1f} % slower" if gain <= -LEAST_GAIN else ""
+        return f"{format_bytes(saved)} less memory{slower or ', as fast'}"
+    return "as fast"
+
+
+def _differences(found: SearchResult) -> str:
+    said = [
+        f"{format_seconds(abs(seconds))} {'less' if seconds > 0 else 'more'} {_named(kind)}"
+        for kind, seconds in _why(found)
+    ]
+    return ", ".join(said) or "nothing differs"
+
+
+def tight_lines(found: Ranking | SearchResult, cluster: ClusterSpec) -> list[str]:
+    """That the best plan may not fit when its allocator does badly, with what leaves room for that."""
+    most, has = getattr(found[0], "bound_bytes", 0.0), cluster.memory_bytes
+    if most <= has:
+        return []
+    return [
+        f"1 is expected to fit; at worst it takes {format_bytes(most)} of {format_bytes(has)} (fragmentation, nothing "
+        "fused); a smaller --max-memory leaves room"
+    ]
+
+
+def _named(kind: str) -> str:
+    from meshwright.evidence.log_comparison import KINDS
+
+    return KINDS[kind].meaning if kind in KINDS else kind

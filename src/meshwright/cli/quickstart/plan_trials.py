@@ -1,0 +1,57 @@
+"""`meshwright quickstart --compare`: every plan in interleaved rounds, and whether the predicted order holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from meshwright.cli.frame.output import Output, Result, interval_text, table_of
+
+if TYPE_CHECKING:
+    from meshwright.planner.search.every_plan import Ranking
+    from meshwright.specs.cluster.cluster import ClusterSpec
+    from meshwright.specs.cluster.profile import Profile
+
+
+def run_every_plan(
+    out: Output, ranking: Ranking, cluster: ClusterSpec, profile: Profile, rounds: int
+) -> Result:
+    """Every plan, interleaved: predicted beside measured of each, and whether the order holds."""
+    from meshwright import api
+    from meshwright.api.train.trial import CLEAR_DIFFERENCE, ordering, run_trials, trial_rows
+    from meshwright.cli.frame.progress import live_line
+    from meshwright.executor.job.pool import Pool
+    from meshwright.reports.chart.quantity import quantity
+
+    out.note(f"running {len(ranking)} plans in {rounds} interleaved rounds")
+    with live_line(out) as line, Pool(cluster.num_devices) as pool:
+        trials = run_trials(
+            tuple(ranking), lambda c: api.subject(c.plan, cluster=cluster, profile=profile), rounds=rounds,
+            pool=pool, seed=out.seed, progress=lambda what, share: line.say(f"{100 * share:3.0f} %  {what}"),
+        )  # fmt: skip
+    order = ordering(trials)
+    rows = [
+        {
+            "plan": ("-> " if place == 0 else "   ") + trial.candidate.description,
+            "predicted": quantity(trial.candidate.step.value, "s"),
+            "interval": interval_text(
+                quantity(trial.candidate.step.low, "s"), quantity(trial.candidate.step.high, "s")
+            ),
+            "measured": quantity(trial.step_s, "s"),
+            "ratio": f"{trial.ratio:.2f}x",
+        }
+        for place, trial in enumerate(trials)
+    ]
+    share = "no pair" if order.share is None else f"{100 * order.share:.0f} % of {order.num_pairs} pairs"
+    sentence = (
+        f"{share} that are predicted to differ by more than {100 * CLEAR_DIFFERENCE:.0f} % are ordered alike by "
+        f"measurement; the picked plan takes {100 * order.regret:.1f} % longer than the best"
+    )
+    data = {
+        "rounds": len(trials[0].measured_s),
+        "plans": trial_rows(trials),
+        "num_pairs": order.num_pairs,
+        "num_agreeing": order.num_agreeing,
+        "regret": order.regret,
+    }
+    title = f"{len(trials)} plans, median of {len(trials[0].measured_s)} interleaved rounds"
+    return Result(data, [table_of(rows, title), sentence], explanation=["-> is the plan that was picked"])

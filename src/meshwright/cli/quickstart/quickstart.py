@@ -1,0 +1,253 @@
+"""`meshwright quickstart`: measure this machine, simulate every plan, train with the best, predicted beside measured."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from meshwright.cli.frame.command import command
+from meshwright.cli.frame.output import DONE, INTERRUPTED, Output, Result, interval_text, table_of
+from meshwright.cli.quickstart.plan_trials import run_every_plan
+from meshwright.cli.quickstart.report import Reached, quickstart_page, typical_iteration, write_files
+
+if TYPE_CHECKING:
+    from meshwright.api import Training
+    from meshwright.planner.search.every_plan import Ranking
+    from meshwright.prediction.predicted_plan import Candidate
+    from meshwright.specs.cluster.cluster import ClusterSpec
+    from meshwright.specs.cluster.profile import Profile
+    from meshwright.specs.model.model import ModelSpec
+
+PROCESSES = 2
+SECONDS = 100.0
+# A decoder of bytes that falls below the unigram entropy (3.2 nats) within half a minute on two slow cores.
+LAYERS, HIDDEN, HEADS, SEQUENCE, BATCH = 4, 256, 4, 128, 16
+LEARNING_RATE = 2e-3
+MAX_AGE = datetime.timedelta(days=1)  # of a profile that is taken as it is
+HELD_OUT_SEQUENCES = 64
+SAMPLE_BYTES = 200
+PROMPT = b"def "
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    command(app, "quickstart", "Start here")(quickstart)
+
+
+def quickstart(
+    out: Output,
+    seconds: Annotated[float, typer.Option("--seconds", help="How long to train.")] = SECONDS,
+    recalibrate: Annotated[
+        bool,
+        typer.Option("--recalibrate", help="Measure this machine even if a profile is a day old or less."),
+    ] = False,
+    compares: Annotated[
+        bool, typer.Option("--compare", help="Run every plan in interleaved rounds instead of training.")
+    ] = False,
+    rounds: Annotated[int, typer.Option("--rounds", help="Rounds of --compare.")] = 3,
+    folder: Annotated[
+        Path, typer.Option("--folder", help="Where report, traces and plan are written.")
+    ] = Path("runs/quickstart"),
+) -> Result:
+    """The whole loop in under three minutes: measure, plan, train, and predicted beside measured.
+
+    Ctrl-C ends it with what was reached.
+    """
+    from meshwright import api
+    from meshwright.specs import Cluster, ModelSpec
+    from meshwright.specs.error import SpecError
+
+    if not seconds > 0 or rounds < 1:
+        raise SpecError(
+            f"--seconds {seconds:g} --rounds {rounds}", allowed="seconds above 0, 1 round or more"
+        )
+    profile = find_profile(out, recalibrate)
+    cluster = Cluster.detect(PROCESSES)
+    model = ModelSpec.decoder(LAYERS, HIDDEN, HEADS, max_sequence_length=SEQUENCE, name="byte decoder")
+    out.note(
+        f"2. {model.num_parameters:,} parameters, {LAYERS} layers, on the Python standard library's sources as bytes"
+    )
+    out.note(f"3. simulating every plan for {PROCESSES} processes")
+    made = api.plan(
+        model, cluster, global_batch=BATCH, seq=SEQUENCE, profile=profile, fix={"split_backward": False}
+    )
+    ranking = cast("Ranking", made)  # processes of this machine are ranked, not searched
+    if compares:
+        return run_every_plan(out, ranking, cluster, profile, rounds)
+    show_now(out, plan_table(ranking))
+    return _train(out, ranking, cluster, profile, model, seconds, folder)
+
+
+def find_profile(out: Output, recalibrate: bool) -> Profile:
+    """The profile of this machine: the kept one where it is young and of as many processes, else a new one."""
+    from meshwright import api
+    from meshwright.cli.frame.progress import live_line
+    from meshwright.cli.train.calibrating import profile_view
+    from meshwright.specs.cluster.profile import kept
+
+    profile = None if recalibrate else kept()
+    if profile is not None and _is_young(profile):
+        out.note(f"1. this machine was measured {profile.measured} (--recalibrate measures it again)")
+    else:
+        out.note(f"1. measuring this machine with {PROCESSES} processes, about 20 s")
+        with live_line(out) as line:
+            profile = api.calibrate(
+                PROCESSES, progress=lambda what, share: line.say(f"   {100 * share:3.0f} %  {what}")
+            )
+    for renderable in profile_view(profile):
+        if not out.is_quiet:
+            out.stderr.print(renderable)
+    return profile
+
+
+def _is_young(profile: Profile) -> bool:
+    """Is a kept profile of this machine, of as many processes, and at most a day old?"""
+    from meshwright.executor.measure.measure import device_name
+
+    if profile.num_processes != PROCESSES or profile.device != device_name() or not profile.measured:
+        return False
+    age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(profile.measured)
+    return abs(age) <= MAX_AGE
+
+
+def show_now(out: Output, renderable: Any) -> None:
+    """A part of the result that people should see before the rest is there; JSON comes as one object at the end."""
+    if not out.is_json:
+        out.stdout.print(renderable)
+
+
+def plan_table(ranking: Ranking) -> Any:
+    """All plans, the fastest first."""
+    from meshwright.reports.chart.quantity import quantity
+
+    rows = [
+        {
+            "plan": ("-> " if place == 0 else "   ") + candidate.description,
+            "step": quantity(candidate.step.value, "s"),
+            "interval": interval_text(quantity(candidate.step.low, "s"), quantity(candidate.step.high, "s")),
+            "tokens/s": f"{candidate.tokens_per_s:,.0f}",
+            "bubble": quantity(candidate.bubble, "share"),
+            "peak": quantity(candidate.peak_bytes, "B"),
+        }
+        for place, candidate in enumerate(ranking)
+    ]
+    return table_of(rows, f"{len(ranking)} plans for {PROCESSES} processes, predicted")
+
+
+def plan_rows(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
+    """The same for --json."""
+    return [
+        {
+            "plan": candidate.description,
+            "step_s": candidate.step.value,
+            "step_low_s": candidate.step.low,
+            "step_high_s": candidate.step.high,
+            "basis": candidate.step.basis,
+            "tokens_per_s": candidate.tokens_per_s,
+            "bubble": candidate.bubble,
+            "peak_bytes": candidate.peak_bytes,
+        }
+        for candidate in candidates
+    ]
+
+
+def _train(
+    out: Output,
+    ranking: Ranking,
+    cluster: ClusterSpec,
+    profile: Profile,
+    model: ModelSpec,
+    seconds: float,
+    folder: Path,
+) -> Result:
+    from meshwright import api
+    from meshwright.cli.frame.progress import TrainingLine, live_line
+
+    best = ranking[0]
+    out.note(f"training with {best.description} for about {seconds:g} s (Ctrl-C keeps what was reached)")
+    with live_line(out) as line:
+        done = api.run_training(
+            best.plan, seconds=seconds, seed=out.seed, learning_rate=LEARNING_RATE, cluster=cluster,
+            profile=profile, progress=TrainingLine(line),
+        )  # fmt: skip
+    code = INTERRUPTED if done.result.interrupted else DONE
+    if done.trace is None or not done.trace.num_iterations:
+        from meshwright.cli.train.report import training_figures, training_sentence
+
+        return Result(training_figures(done), [training_sentence(done)], exit_code=code)
+    out.note("4. reading the held-out files and sampling")
+    reached = _reached(done, model, out.seed)
+    return _result(out, done, ranking, reached, profile, folder, code)
+
+
+def _reached(done: Training, model: ModelSpec, seed: int) -> Reached:
+    from meshwright.executor.training.held_out import corpus_of, held_out_loss, sampled_text, trained_model
+
+    corpus = corpus_of(None)
+    stage = trained_model(model, done.result.parameters)
+    loss = held_out_loss(stage, corpus, HELD_OUT_SEQUENCES, SEQUENCE)
+    text = sampled_text(stage, PROMPT, SAMPLE_BYTES, SEQUENCE, seed)
+    sample = (PROMPT + text).decode("utf-8", errors="replace")
+    return Reached(loss, corpus.unigram_entropy(), sample, corpus.num_files)
+
+
+def _result(
+    out: Output,
+    done: Training,
+    ranking: Ranking,
+    reached: Reached,
+    profile: Profile,
+    folder: Path,
+    code: int,
+) -> Result:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from meshwright import api
+    from meshwright.cli.train.report import comparison_view, training_figures, training_sentence
+
+    trace = done.trace
+    assert trace is not None, "without a trace there is no result"
+    comparison = api.compare(done.predicted, trace)
+    typical = typical_iteration(trace)
+    is_below = reached.held_out_loss < reached.entropy
+    loss = (
+        f"held-out loss {reached.held_out_loss:.3f} nats a byte, "
+        f"{'below' if is_below else 'not below'} the unigram entropy of {reached.entropy:.3f}"
+    )
+    files = write_files(done, typical, comparison, ranking, reached, profile, folder)
+    view: list[Any] = [
+        Text(training_sentence(done)),
+        Text(loss, style="bold green" if is_below else "bold yellow"),
+        Text(f"{SAMPLE_BYTES} bytes after {PROMPT.decode()!r}:", style="dim"),
+        Padding(Text(reached.sample), (0, 0, 0, 4)),
+        *comparison_view(comparison, done.predicted, typical),
+    ]
+    view += [Text(f"{name:<16}{path}", style="dim") for name, path in files.items()]
+    data = {
+        **training_figures(done),
+        "plans": plan_rows(ranking),
+        "held_out_loss": reached.held_out_loss,
+        "unigram_entropy": reached.entropy,
+        "sample": reached.sample,
+        "comparison": comparison.to_dict(),
+        "profile": {"device": profile.device, "measured": profile.measured},
+        "files": {name: str(path) for name, path in files.items()},
+    }
+    return Result(
+        data, view, report=lambda: quickstart_page(done, typical, comparison, ranking, reached, profile),
+        explanation=_explained(done), exit_code=code,
+    )  # fmt: skip
+
+
+def _explained(done: Training) -> list[str]:
+    return [
+        *done.predicted.metadata.get("assumptions", ()),
+        "the interval of a step: all costs at their lowest, and all at their highest",
+        "measured is the median over all iterations but the first; the timeline shows the one of median span",
+        "peak memory is measured on live tensors in one more iteration after the last",
+    ]

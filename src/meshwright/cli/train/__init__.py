@@ -1,0 +1,1 @@
+"""The commands train, checkpoint, calibrate and compare."""

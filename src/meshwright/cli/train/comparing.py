@@ -1,0 +1,115 @@
+"""`meshwright compare`: predicted beside measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meshwright.cli.frame.command import command
+from meshwright.cli.frame.output import Output, Result
+from meshwright.cli.train.report import comparison_view
+
+LOOP = "The loop"
+TIMELINE_FORMS = (".perfetto.json", ".svg")  # of -o, of two traces
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    command(app, "compare", LOOP, TIMELINE_FORMS)(compare)
+
+
+def compare(
+    out: Output,
+    predicted: Annotated[
+        Path, typer.Argument(metavar="PREDICTED", help="A trace that `simulate -o` wrote, or a plan (.toml).")
+    ],
+    measured: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MEASURED",
+            help="A trace that `train -o` wrote; beside a plan the log of a run (Megatron-LM, torchtitan).",
+        ),
+    ],
+    different: Annotated[
+        bool, typer.Option("--different", help="Compare traces of different programs all the same.")
+    ] = False,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="Where the plan runs: a file or a name.")
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option("--profile", help="A profile of `calibrate --from-log`, for a plan.")
+    ] = None,
+    extrapolate: Annotated[
+        bool, typer.Option("--extrapolate", help="Predict for a chip or precision that was never seen, too.")
+    ] = False,
+) -> Result:
+    """Say where a prediction was wrong: a plan beside the log of its run, or two traces name by name.
+
+    -o writes .perfetto.json and .svg with both timelines, of two traces.
+    """
+    from meshwright import api
+
+    there(predicted), there(measured)
+    if predicted.suffix == ".toml":
+        from meshwright.cli.train.plan_log import compared_log
+
+        out.check_form(())
+        return compared_log(
+            api.compare_log(predicted, measured, cluster=cluster, profile=profile, extrapolate=extrapolate)
+        )
+    if measured.suffix == ".toml":
+        from meshwright.specs.error import SpecError
+
+        raise SpecError(
+            f"{measured} is a plan and stands behind {predicted}",
+            allowed="compare PLAN LOG, or compare PREDICTED MEASURED with two traces (.npz)",
+        )
+    _no_plan_options(cluster, profile, extrapolate)
+    return _compared_traces(predicted, measured, different)
+
+
+def _no_plan_options(cluster: str | None, profile: Path | None, extrapolate: bool) -> None:
+    """Options of a plan beside a log mean nothing for two traces."""
+    from meshwright.specs.error import SpecError
+
+    if cluster is not None or profile is not None or extrapolate:
+        raise SpecError(
+            "--cluster, --profile or --extrapolate is given with two traces",
+            allowed="a plan (.toml) as PREDICTED",
+        )
+
+
+def _compared_traces(predicted: Path, measured: Path, different: bool) -> Result:
+    from meshwright import api
+    from meshwright.ir.trace import Trace
+    from meshwright.reports.page.report import Report
+    from meshwright.reports.trace.perfetto import write_perfetto
+    from meshwright.reports.trace.svg import write_timeline_svg
+
+    traces = {"predicted": Trace.load(predicted), "measured": Trace.load(measured)}
+    found = api.compare(traces["predicted"], traces["measured"], allow_different=different)
+    forms = {
+        ".perfetto.json": lambda path: write_perfetto(traces, path),
+        ".svg": lambda path: write_timeline_svg(traces, path),
+    }
+    return Result(
+        found.to_dict(), comparison_view(found, traces["predicted"], traces["measured"]), forms,
+        lambda: Report(
+            "meshwright compare", predicted=traces["predicted"], measured=traces["measured"], comparison=found.rows()
+        ),
+        ["with three iterations or more the first is left out: it meets cold caches", "ratios are measured over predicted"],
+    )  # fmt: skip
+
+
+def there(path: Path) -> Path:
+    """A file that is there; a missing one is a name that was mistyped, not a broken trace."""
+    from meshwright.specs.error import SpecError
+
+    if not path.is_file():
+        raise SpecError(
+            f"there is no file {path}",
+            allowed="a trace (.npz) that `simulate -o` or `train -o` wrote; or a plan (.toml) and the log of its run",
+        )
+    return path

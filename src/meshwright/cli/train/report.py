@@ -1,0 +1,155 @@
+"""What `meshwright train` gave, as figures, one sentence, a table, a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshwright.cli.frame.output import DONE, INTERRUPTED, Result
+
+if TYPE_CHECKING:
+    from meshwright.api import Training
+    from meshwright.evidence.compare import Comparison
+    from meshwright.executor.job.launch import Launch
+    from meshwright.ir.trace import Trace
+
+
+def training_result(done: Training, launch: Launch | None = None, checkpoints: Path | None = None) -> Result:
+    """Losses, rates and predicted beside measured of a finished or interrupted training; of a launched one rank 0's.
+
+    ``checkpoints``: the folder in which it was kept.
+    """
+    from rich.text import Text
+
+    from meshwright import api
+    from meshwright.prediction.description import describe
+
+    code = INTERRUPTED if done.result.interrupted else DONE
+    if launch is not None and not done.iterations:
+        return Result({}, exit_code=code, is_silent=True)  # another rank tells
+    data = training_figures(done)
+    view: list[Any] = [Text(describe(done.plan), style="bold"), training_sentence(done)]
+    view.append(_saved_sentence(done, checkpoints))
+    if done.trace is None or not done.trace.num_iterations:
+        return Result(data, view, exit_code=code)
+    comparison = api.compare(done.predicted, done.trace)
+    view += comparison_view(comparison, done.predicted, done.trace)
+    return Result(
+        {**data, "comparison": comparison.to_dict()}, view, trace_files(done.trace),
+        lambda: training_page(done, comparison), list(done.predicted.metadata.get("assumptions", ())), code,
+    )  # fmt: skip
+
+
+def training_figures(done: Training) -> dict[str, Any]:
+    """What was reached, for --json."""
+    return {
+        "plan": done.predicted.metadata.get("label", ""),
+        "num_iterations": len(done.iterations),
+        "interrupted": done.result.interrupted,
+        "first_step": done.first_step,
+        "losses": [iteration.loss for iteration in done.iterations],
+        "held_out_losses": [{"step": step, "loss": loss} for step, loss in done.held_out_losses.items()],
+        "tokens_per_s": done.tokens_per_s,
+        "trained_s": sum(iteration.seconds for iteration in done.iterations),
+        "digest": done.predicted.digest,
+    }
+
+
+def training_sentence(done: Training) -> str:
+    """One line for people."""
+    if not done.iterations:
+        return "interrupted before the first step was done"
+    first, last = done.iterations[0], done.iterations[-1]
+    head = "interrupted after" if done.result.interrupted else "trained"
+    since = f" from step {done.first_step} on" if done.first_step else ""
+    held_out = list(done.held_out_losses.items())[-1:]
+    looked = "".join(f", held out {loss:.3f} at step {step}" for step, loss in held_out)
+    number = len(done.iterations)
+    return (
+        f"{head} {number} step{'s' if number > 1 else ''}{since}, {done.tokens_per_s:,.0f} tokens/s, "
+        f"loss {first.loss:.3f} -> {last.loss:.3f} nats a token{looked}"
+    )
+
+
+def _saved_sentence(done: Training, folder: Path | None) -> str:
+    """Where it is, or that nothing of this run is."""
+    if folder is None:
+        return "nothing is kept of it; --checkpoints FOLDER saves what was trained"
+    from meshwright.executor.checkpoint.folder import step_name
+
+    made = folder / step_name(done.first_step + len(done.iterations))
+    if not done.iterations or not made.is_dir():
+        return f"its end is not saved; --resume goes on from the newest checkpoint in {folder}"
+    return f"saved in {made}; --resume goes on from there"
+
+
+def comparison_view(comparison: Comparison, predicted: Trace, measured: Trace) -> list[Any]:
+    """The table, and both timelines on one scale, of the last iteration."""
+    from meshwright.reports.page.comparison import comparison_table
+    from meshwright.reports.trace.terminal import TimelineView
+
+    return [
+        comparison_table(comparison.rows(), "predicted beside measured"),
+        TimelineView({"predicted": predicted, "measured": measured}),
+    ]
+
+
+def training_page(
+    done: Training, comparison: Comparison, title: str = "meshwright train", **parts: Any
+) -> Any:
+    """The page: both timelines, memory, loss, the comparison; `parts` are further fields of a Report."""
+    from meshwright.ir.judge import metrics
+    from meshwright.prediction.description import describe
+    from meshwright.reports.chart.quantity import quantity
+    from meshwright.reports.page.report import Figure, Report
+
+    trace = done.trace
+    assert trace is not None, "a page is made of a training that left a trace"
+    step = comparison.step
+    ratio = (
+        ""
+        if step.predicted in (None, 0) or step.measured is None
+        else f"{step.measured / step.predicted:.2f}x"
+    )
+    figures = [
+        Figure("step", quantity(step.measured, "s"), f"predicted {quantity(step.predicted, 's')}, {ratio}"),
+        Figure("tokens/s", f"{done.tokens_per_s:,.0f}"),
+        Figure(
+            "bubble",
+            quantity(comparison.bubble.measured, "share"),
+            f"predicted {quantity(comparison.bubble.predicted, 'share')}",
+        ),
+        Figure("loss", f"{done.iterations[-1].loss:.3f} nats", f"after {len(done.iterations)} steps"),
+    ]
+    fields: dict[str, Any] = {
+        "predicted": done.predicted,
+        "measured": trace,
+        "subtitle": f"{done.plan.model.name} on {done.plan.num_devices} processes: {describe(done.plan)}",
+        "figures": figures,
+        "plan": [_plan_row(done)],
+        "measured_peak_bytes": {c.device: metrics.peak_bytes(trace, c.device) for c in trace.memory},
+        "loss": [(done.first_step + iteration.number + 1, iteration.loss) for iteration in done.iterations],
+        "comparison": comparison.rows(),
+        "assumptions": list(done.predicted.metadata.get("assumptions", ())),
+    }
+    return Report(title, **{**fields, **parts})
+
+
+def trace_files(trace: Trace) -> dict[str, Any]:
+    """The files that a measured trace can become."""
+    from meshwright.cli.frame.trace_view import trace_forms
+
+    return trace_forms(trace)
+
+
+def _plan_row(done: Training) -> dict[str, Any]:
+    plan = done.plan
+    return {
+        "model": f"{plan.model.num_parameters:,} parameters, {plan.model.num_layers} layers",
+        "mesh": plan.product_text(),
+        "schedule": plan.schedule,
+        "microbatch": plan.microbatch_size,
+        "batch": f"{plan.workload.global_batch} x {plan.workload.sequence_length} tokens",
+        "recompute": plan.recompute,
+        "layers per stage": ", ".join(map(str, plan.layers_per_stage)),
+    }

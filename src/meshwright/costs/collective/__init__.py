@@ -1,0 +1,1 @@
+"""Seconds of collectives, from measured curves."""

@@ -1,0 +1,1 @@
+"""Seconds of kernels on a chip, from measured curves."""

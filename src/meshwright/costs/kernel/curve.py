@@ -1,0 +1,290 @@
+"""GpuKernels: prices the operators of GPUs by their local shapes, from curves fitted on measured kernels.
+
+gpu_costs(cluster) -> the cost model of a cluster: GpuKernels where its devices have curves, else the roofline
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshwright.costs.collective.nccl import NcclCollectives
+from meshwright.costs.cost import CommunicationModel, Cost, Flow
+from meshwright.costs.kernel.attention import MOST_SHARING, UNSHARED
+from meshwright.costs.kernel.chip import Chip, Columns
+from meshwright.costs.kernel.gemm import RESULT_BYTES
+from meshwright.costs.kernel.moe import Loads
+from meshwright.costs.kernel.profile import KernelCurve, KernelProfile, load_kernel_profile
+from meshwright.costs.roofline import HOST_LINK_BYTES_PER_S, MATMUL_EFFICIENCY, UNCERTAINTY, Roofline
+from meshwright.ir.table import Exchange, Work
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.device import DeviceSpec
+from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.error import SpecError
+from meshwright.specs.operator import Operator
+from meshwright.specs.plan.prediction import Basis, weakest
+
+# Device (the start of its name, lower case) -> the profile its kernels are priced with, longest name first.
+FAMILIES: Mapping[str, str] = {
+    "gb200": "b200", "gb300": "b200", "b200": "b200", "b300": "b200",
+    "gh200": "h100", "h200": "h100", "h100": "h100", "h800": "h100", "a100": "a100", "a800": "a100",
+}  # fmt: skip
+SAME_SPEC = 0.02  # a device whose peaks are this near to the profile's is the one that was measured
+ATTENTION_PROFILE = "h100"  # whose attention constants stand in where a chip's own were not measured
+
+# Backward against forward attention: 5 products instead of 2 (Dao 2023, arXiv 2307.08691), at 0.78 to 0.9 of the
+# forward rate (figures of arXiv 2307.08691 and 2407.08608); no table here has backward kernels.
+BACKWARD_PRODUCTS, BACKWARD_RATE, BACKWARD_ERROR = 2.5, 0.85, 0.10
+# Experts priced as one product: the p80 error of the MoE tables' own curves (docs/accuracy-kernels.md), rounded up.
+GROUPED_ERROR = 0.25
+# Where a chip has no table of memory-bound operators (BabelStream on A100 and H100: 0.8 to 0.93).
+STREAM_EFFICIENCY, STREAM_OVERHEAD_S, STREAM_ERROR = 0.85, 3e-6, 0.15
+GATHER_EFFICIENCY = 0.6  # embedding rows and sparse gradients: assumed, between random and streaming access
+FAR_ERROR = 2.0  # an extrapolated operator's interval is this much wider
+LEAST_ERROR = 0.03  # kernels repeat to about this
+# Format of a work -> the formats of the tables that price it, the first that exists; float16 runs as bfloat16.
+TABLE_DTYPES: Mapping[str, tuple[str, ...]] = {
+    "bfloat16": ("bfloat16",), "float16": ("bfloat16",), "float8": ("fp8", "bfloat16"), "float32": ("bfloat16",),
+}  # fmt: skip
+
+
+class KernelEstimate(NamedTuple):
+    """Seconds of one occurrence, their relative error (80th percentile), and the basis."""
+
+    seconds: float
+    error: float
+    basis: Basis
+
+
+def family_of(device: DeviceSpec) -> str | None:
+    """The profile that prices this device; None where there is no relative of it."""
+    name = device.name.lower()
+    return next((profile for start, profile in FAMILIES.items() if name.startswith(start)), None)
+
+
+def chip_of(device: DeviceSpec, profile: KernelProfile) -> tuple[Chip, bool]:
+    """The profile's chip with the peaks of `device`, and whether it is the chip that was measured."""
+    peaks, known = device.flops_per_s, profile.chip
+    pairs = [(peaks[dtype], rate) for dtype, rate in known.flops_per_s.items() if dtype in peaks]
+    pairs.append((device.memory_bandwidth_bytes_per_s, known.memory_bytes_per_s))
+    is_same = all(abs(given / rate - 1) <= SAME_SPEC for given, rate in pairs)
+    rates = {**known.flops_per_s, **peaks}
+    chip = replace(known, flops_per_s=rates, memory_bytes_per_s=device.memory_bandwidth_bytes_per_s)
+    return chip, is_same
+
+
+@dataclass(frozen=True, eq=False)
+class GpuKernels:
+    """A cost model of one kind of GPU; messages are priced by `links`.
+
+    Attributes:
+        device: its peaks scale what was measured on its family's chip.
+        links: prices exchanges.
+        float8_recipe: which of the profile's float8 curves prices products: "fp8" (cast per tensor inside),
+            "fp8_static" (no cast) or "fp8_block" (blockwise scales).
+        has_casts: the tables' casts of the left matrix are part of a float8 product; False: somebody counts them apart.
+    """
+
+    device: DeviceSpec
+    links: CommunicationModel
+    float8_recipe: str = "fp8"
+    has_casts: bool = True
+    _estimates: dict[tuple[Operator, str], KernelEstimate] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    _others: dict[str, GpuKernels] = field(default_factory=dict, init=False, repr=False)
+    _profile: KernelProfile = field(init=False, repr=False)
+    _chip: Chip = field(init=False, repr=False)
+    _is_same: bool = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        family = family_of(self.device)
+        if family is None:
+            raise SpecError(
+                f"no kernels were measured on a relative of {self.device.name}",
+                allowed=", ".join(FAMILIES),
+                next="use costs.roofline.Roofline, or gpu_costs(cluster), which chooses",
+            )
+        profile = load_kernel_profile(family)
+        chip, is_same = chip_of(self.device, profile)
+        for name, value in {"_profile": profile, "_chip": chip, "_is_same": is_same}.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the times rest on, for people."""
+        how = "" if self._is_same else f", scaled to {self.device.name} by the ratio of their data sheets"
+        backward = BACKWARD_PRODUCTS / BACKWARD_RATE
+        return (
+            f"kernels are priced by curves fitted on measured {self._profile.chip.name.upper()} kernels{how}",
+            f"attention backward takes {backward:.2f} times its forward: assumed, not measured",
+        )
+
+    def cost(self, work: Work, device: Any = None) -> Cost:
+        """The sum over the work's operators; its interval is the time-weighted error of its operators."""
+        if isinstance(device, DeviceSpec) and device is not self.device and device != self.device:
+            if device.name not in self._others:
+                self._others[device.name] = replace(self, device=device)
+            return self._others[device.name].cost(work)
+        if not work.operators:
+            return self._without_operators(work)
+        parts = [(self.operator(operator, work.dtype), operator.count) for operator in work.operators]
+        seconds = sum(part.seconds * count for part, count in parts)
+        error = sum(part.seconds * part.error * count for part, count in parts) / max(seconds, 1e-30)
+        return Cost(
+            seconds, uncertainty=max(error, LEAST_ERROR), basis=weakest(*(part.basis for part, _ in parts))
+        )
+
+    def _without_operators(self, work: Work) -> Cost:
+        """From totals only: the slower of arithmetic at a usual efficiency and traffic; zero work takes none."""
+        if not work.flops and not work.bytes:
+            return Cost(0.0, basis="never seen")
+        compute = work.flops / (self._peak(work.dtype) * MATMUL_EFFICIENCY)
+        memory = work.bytes / (self.device.memory_bandwidth_bytes_per_s * STREAM_EFFICIENCY)
+        return Cost(max(compute, memory), uncertainty=UNCERTAINTY, basis="never seen")
+
+    def operator(self, operator: Operator, dtype: str) -> KernelEstimate:
+        """One occurrence of `operator` in number format `dtype`."""
+        key = (operator, dtype)
+        if key not in self._estimates:
+            ways = {"matmul": self._matmul, "grouped_matmul": self._grouped, "attention": self._attention}
+            self._estimates[key] = ways.get(operator.kind, self._streamed)(operator, dtype)
+        return self._estimates[key]
+
+    def _matmul(self, operator: Operator, dtype: str) -> KernelEstimate:
+        """By (m, n, k), the same kernel in all phases; traffic beyond the three matrices is added to memory's."""
+        m, n, k = operator.shape
+        size = dtype_bytes(dtype)
+        extra = max(0.0, operator.bytes - (m * k + k * n + m * n) * size)
+        return self._curve_estimate(
+            "gemm", dtype, {"m": m, "n": n, "k": k, "extra_bytes": extra}, self._profile
+        )
+
+    def _grouped(self, operator: Operator, dtype: str) -> KernelEstimate:
+        """Experts, or heads, of (groups, m, n, k): as one product of all rows that moves the operator's own bytes: every
+        group's matrices, and not what stays in the cache between two kernels."""
+        groups, m, n, k = operator.shape
+        rows, size = groups * m, dtype_bytes(dtype)
+        counted = (rows * k + k * n) * size + rows * n * RESULT_BYTES
+        sizes = {"m": rows, "n": n, "k": k, "extra_bytes": max(operator.bytes, 1.0) - counted}
+        priced = self._curve_estimate("gemm", dtype, sizes, self._profile)
+        return KernelEstimate(priced.seconds, max(priced.error, GROUPED_ERROR), "extrapolated")
+
+    def _attention(self, operator: Operator, dtype: str) -> KernelEstimate:
+        """Forward from its curve; backward a documented multiple of it."""
+        names = ("batch", "heads", "kv_heads", "sequence", "head_dim", "is_causal")
+        sizes = dict(zip(names, map(float, operator.shape), strict=True)) | {"window": 0.0}
+        if sizes["is_causal"] > 1:  # the last entry of a shape is a window where it is above one
+            sizes |= {"window": sizes["is_causal"], "is_causal": 1.0}
+        profile = self._profile
+        if not any(curve.formula == "context_attention" for curve in profile.curves):
+            profile = load_kernel_profile(ATTENTION_PROFILE)
+        # Attention runs in 16 bits unless its own table says otherwise: float8 recipes cast linear layers only.
+        priced = self._curve_estimate(
+            "context_attention", "bfloat16" if dtype == "float8" else dtype, sizes, profile
+        )
+        if operator.phase == "forward":
+            return priced
+        basis = weakest(priced.basis, "extrapolated")
+        factor = BACKWARD_PRODUCTS / BACKWARD_RATE
+        return KernelEstimate(priced.seconds * factor, priced.error + BACKWARD_ERROR, basis)
+
+    def experts(
+        self, loads: Loads, hidden: int, inner: int, dtype: str, is_gated: bool = True
+    ) -> KernelEstimate:
+        """Forward of one device's experts (routing, permutation, both products) under `loads` (see kernel_moe).
+
+        `hidden` and `inner` are the local sizes of an expert. Raises SpecError where no chip of the family has a table.
+        """
+        sizes = {"hidden": float(hidden), "inner": float(inner), "matrices": 3.0 if is_gated else 2.0}
+        return self._curve_estimate("moe", dtype, {**loads._asdict(), **sizes}, self._profile)
+
+    def generation(
+        self, batch: int, heads: int, kv_heads: int, keys: int, head_dim: int, dtype: str = "bfloat16"
+    ) -> KernelEstimate:
+        """Attention of one new token of each of `batch` sequences to `keys` cached ones, the cache in 16 bits."""
+        names = ("batch", "heads", "kv_heads", "keys", "head_dim")
+        sizes = dict(zip(names, map(float, (batch, heads, kv_heads, keys, head_dim)), strict=True))
+        group = heads / kv_heads
+        suffix = UNSHARED if group == 1 or group > MOST_SHARING else ""
+        sizes |= {"window": 0.0, "cache_bytes": 2.0}
+        return self._curve_estimate("generation_attention", dtype, sizes, self._profile, suffix)
+
+    def _curve_estimate(
+        self, formula: str, dtype: str, sizes: Mapping[str, float], profile: KernelProfile, suffix: str = ""
+    ) -> KernelEstimate:
+        """One shape on one of a profile's curves, at the peak rate of the format that was asked for."""
+        curve, is_own = self._curve(formula, dtype, profile, suffix)
+        if not self.has_casts and "cast_bytes" in curve.constants:
+            curve = replace(curve, constants={**curve.constants, "cast_bytes": 0.0})
+        columns: Columns = {
+            **{name: np.array([float(value)]) for name, value in sizes.items()},
+            "element_bytes": np.array([float(dtype_bytes(dtype))]),
+            "peak": np.array([self._peak(dtype)]),
+        }
+        seconds = float(curve.seconds(self._chip, columns)[0])
+        is_known = is_own and self._is_same and profile is self._profile and curve.is_inside(columns)
+        error = curve.p80_error if is_known else curve.p80_error * FAR_ERROR
+        return KernelEstimate(
+            seconds, max(error, LEAST_ERROR), "interpolated" if is_known else "extrapolated"
+        )
+
+    def _curve(
+        self, formula: str, dtype: str, profile: KernelProfile, suffix: str
+    ) -> tuple[KernelCurve, bool]:
+        """The curve that prices a format (and kernel class), and whether it was measured in that format."""
+        names = TABLE_DTYPES.get(dtype, ())
+        if dtype == "float8":
+            names = (self.float8_recipe, *names)
+        for name in names:
+            curve = profile.curve(formula, name + suffix)
+            if curve is not None:
+                return curve, name != "bfloat16" if dtype == "float8" else dtype != "float32"
+        raise SpecError(
+            f"no {formula} curve prices {dtype} on {self.device.name}", allowed=", ".join(TABLE_DTYPES)
+        )
+
+    def _peak(self, dtype: str) -> float:
+        """Peak rate of a format on this device. Raises SpecError where its data sheet has none."""
+        return self.device.peak_flops_per_s(dtype)
+
+    def _streamed(self, operator: Operator, dtype: str) -> KernelEstimate:
+        """By bytes at the rate of streaming kernels on this chip; a fused norm streams like an addition."""
+        if operator.kind == "host_copy":
+            return KernelEstimate(operator.bytes / HOST_LINK_BYTES_PER_S, STREAM_ERROR, "never seen")
+        table = self._profile.streaming
+        known = table.get("activation" if operator.kind == "activation" else "add")
+        efficiency = known.efficiency if known else STREAM_EFFICIENCY
+        overhead = known.overhead_s if known else STREAM_OVERHEAD_S
+        if operator.kind == "embedding":
+            efficiency = min(efficiency, GATHER_EFFICIENCY)
+        seconds = overhead + operator.bytes / (efficiency * self.device.memory_bandwidth_bytes_per_s)
+        is_known = (
+            known is not None and self._is_same and operator.kind in ("activation", "elementwise", "norm")
+        )
+        error = max(known.error if known else 0.0, STREAM_ERROR)
+        return KernelEstimate(seconds, error, "interpolated" if is_known else "extrapolated")
+
+    def exchange_cost(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> Cost:
+        """As `links` prices it."""
+        return self.links.exchange_cost(exchange, num_bytes, devices)
+
+    def flows(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> tuple[Flow, ...]:
+        """As `links` says."""
+        return self.links.flows(exchange, num_bytes, devices)
+
+
+def gpu_costs(cluster: ClusterSpec) -> tuple[GpuKernels | Roofline, tuple[str, ...]]:
+    """The cost and communication model of a cluster of GPUs, and what it assumes.
+
+    GpuKernels where the devices' family was measured; the roofline of the data sheet elsewhere.
+    """
+    if family_of(cluster.devices[0]) is None:
+        basis = "times are a roofline of the data sheet, nothing was measured: plus or minus 30 %"
+        return Roofline(cluster), (*cluster.assumptions, basis)
+    kernels = GpuKernels(cluster.devices[0], NcclCollectives(cluster))
+    message = "messages are priced by curves fitted on measured NCCL collectives"
+    return kernels, (*cluster.assumptions, *kernels.assumptions, message)

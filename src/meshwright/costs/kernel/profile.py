@@ -1,0 +1,139 @@
+"""KernelProfile: the fitted curves of one GPU, as the package's data files hold them, with errors, source and licence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from meshwright.costs.kernel.attention import CONTEXT, GENERATION
+from meshwright.costs.kernel.chip import Chip, Columns, FloatArray, Formula
+from meshwright.costs.kernel.gemm import GEMM
+from meshwright.costs.kernel.grid import CorrectionGrid
+from meshwright.costs.kernel.moe import MOE
+from meshwright.specs.error import SpecError
+
+SCHEMA_VERSION = 1
+FORMULAS: Mapping[str, Formula] = {formula.name: formula for formula in (GEMM, CONTEXT, GENERATION, MOE)}
+FAR = 2.0  # a size up to this factor outside the measured range still counts as inside
+
+
+@dataclass(frozen=True)
+class KernelCurve:
+    """One kind of kernel in one number format on one chip.
+
+    Attributes:
+        formula: name in FORMULAS.
+        dtype: the format in the words of the table (bfloat16, fp8, fp8_block).
+        constants: fitted, by name.
+        grid: correction of what the formula leaves.
+        ranges: least and largest measured size, by name.
+        median_error, p80_error: of shapes that were kept out of the fit (a fraction of the measured time).
+        bias: median of predicted / measured - 1 on those shapes.
+        formula_error: median error of those shapes without the correction.
+        num_shapes: measured in all.
+    """
+
+    formula: str
+    dtype: str
+    constants: Mapping[str, float]
+    grid: CorrectionGrid
+    ranges: Mapping[str, tuple[float, float]]
+    median_error: float = 0.0
+    p80_error: float = 0.0
+    bias: float = 0.0
+    formula_error: float = 0.0
+    num_shapes: int = 0
+
+    def seconds(self, chip: Chip, columns: Columns) -> FloatArray:
+        """Seconds [R] of the shapes in `columns` on `chip`."""
+        formula = FORMULAS[self.formula]
+        return formula.seconds(self.constants, chip, columns) * self.grid.factor(formula.place(columns))
+
+    def is_inside(self, columns: Columns) -> bool:
+        """Is every size of every row measured, or within a factor FAR of what was?"""
+        checked = [(columns[name], ends) for name, ends in self.ranges.items() if name in columns]
+        return all(
+            bool(np.all(sizes >= low / FAR) and np.all(sizes <= high * FAR)) for sizes, (low, high) in checked
+        )
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """Operators bound by memory: overhead_s + bytes / (efficiency * bandwidth), fitted; `error` is the median left."""
+
+    efficiency: float
+    overhead_s: float
+    error: float
+    num_rows: int
+
+
+@dataclass(frozen=True)
+class KernelProfile:
+    """Everything fitted for one chip. `streaming` is by operator (add, activation, norm, ...)."""
+
+    chip: Chip
+    curves: tuple[KernelCurve, ...]
+    streaming: Mapping[str, Streaming]
+    source: str
+    licence: str
+
+    def curve(self, formula: str, dtype: str) -> KernelCurve | None:
+        """The curve of a kind and format; None where it was not measured."""
+        found = [curve for curve in self.curves if curve.formula == formula and curve.dtype == dtype]
+        return found[0] if found else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The profile as plain data."""
+        data = _rounded(asdict(self))
+        for curve in data["curves"]:
+            curve["grid"]["values"] = [round(value, 3) for value in curve["grid"]["values"]]
+        return {"schema": "meshwright-kernels", "version": SCHEMA_VERSION, **data}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> KernelProfile:
+        """From plain data. Raises SpecError on another schema, a newer version, or an unknown formula."""
+        if data.get("schema") != "meshwright-kernels" or data.get("version") != SCHEMA_VERSION:
+            raise SpecError(
+                f"kernel profile of schema {data.get('schema')!r} version {data.get('version')!r}",
+                allowed=f"meshwright-kernels, version {SCHEMA_VERSION}",
+            )
+        return cls(
+            chip=Chip(**data["chip"]),
+            curves=tuple(_curve(item) for item in data["curves"]),
+            streaming={name: Streaming(**item) for name, item in data["streaming"].items()},
+            source=data["source"],
+            licence=data["licence"],
+        )
+
+
+def _curve(data: Mapping[str, Any]) -> KernelCurve:
+    if data["formula"] not in FORMULAS:
+        raise SpecError(f"kernel formula {data['formula']!r} is not known", allowed=", ".join(FORMULAS))
+    nodes = tuple(tuple(axis) for axis in data["grid"]["nodes"])
+    grid = CorrectionGrid(nodes, tuple(data["grid"]["values"]))
+    ranges = {name: (low, high) for name, (low, high) in data["ranges"].items()}
+    return KernelCurve(**{**data, "grid": grid, "ranges": ranges})
+
+
+def _rounded(value: Any) -> Any:
+    """Numbers to four digits, more than the measurements carry; tables of corrections to three decimals."""
+    if isinstance(value, Mapping):
+        return {str(key): _rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+@cache
+def load_kernel_profile(name: str) -> KernelProfile:
+    """A profile that comes with the package ("a100", "h100", "b200"). Raises SpecError where there is none."""
+    path = resources.files("meshwright.costs") / "profiles" / f"{name}.json"
+    if not path.is_file():
+        raise SpecError(f"no kernel profile {name!r}", allowed="a100, h100, b200")
+    return KernelProfile.from_dict(json.loads(path.read_text(encoding="utf-8")))

@@ -1,0 +1,1 @@
+"""Prices of a computer that was measured here."""

@@ -1,0 +1,1 @@
+"""Prices of a training step's works."""

@@ -1,0 +1,1 @@
+"""Claims of systems, and their recomputation."""

@@ -1,0 +1,122 @@
+"""`reproduce`: recomputes every claim of a system: the paper's number, ours, their ratio, and whether it holds."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from meshwright.evidence.claim.claim import Claim, Result
+from meshwright.evidence.claim.system_card import SystemCard, system
+from meshwright.specs.error import MeshwrightError, MissingDataError, SpecError
+
+log = logging.getLogger(__name__)
+CARD = "card"  # the file of a system whose functions a claim names without more
+OPTIONAL = "torch"
+DATA = (
+    "data"  # the parameter by which a claim's function is told the folder of data that is not in the package
+)
+
+
+def reproduce(
+    name: str,
+    *,
+    data: str | os.PathLike[str] | None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> dict[str, Any]:
+    """Recompute the claims of a system.
+
+    Args:
+        name: of the system.
+        data: folder of what its claims read and the package does not have (the system's card says what).
+        progress: is told each claim, and the share of claims before it.
+
+    Returns `name`, `claims` (one mapping each: claim, kind, paper_value, our_value, ratio, unit, tolerance, passed, how,
+    not_run) and `wall_s`. A claim without a value did not pass, and says why in `how`. Where nothing ran, as torch or data
+    are not here, `not_run` has the reason; it is None for what ran, also for what failed as it ran.
+
+    Raises:
+        UnknownNameError: there is no such system.
+        SpecError: a claim names a function that is not there, there is no such folder, or no claim reads data.
+    """
+    card = system(name)
+    folder = None if data is None else _folder(data)
+    if folder is not None and not reads_data(card):
+        raise SpecError(f"{card.name} is given data, and none of its claims reads any", next="leave it out")
+    began = time.perf_counter()
+    results = []
+    for number, claim in enumerate(card.claims):
+        if progress is not None:
+            progress(claim.claim, number / len(card.claims))
+        results.append(recompute(claim, card.module, folder))
+    wall_s = time.perf_counter() - began
+    return {"name": card.name, "claims": [result.to_dict() for result in results], "wall_s": wall_s}
+
+
+def reads_data(card: SystemCard) -> bool:
+    """Does a claim of it read data that the package does not have? False where that needs torch, and it is missing."""
+    try:
+        functions = [_function(claim, card.module) for claim in card.claims]
+    except ModuleNotFoundError as error:
+        _check_optional(error)
+        return False
+    return any(DATA in inspect.signature(function).parameters for function in functions)
+
+
+def recompute(claim: Claim, module: str, data: Path | None = None) -> Result:
+    """Run the function that a claim names, and judge what it returns."""
+    try:
+        function = _function(claim, module)
+        is_told = data is not None and DATA in inspect.signature(function).parameters
+        value = function(**claim.arguments, **({DATA: data} if is_told else {}))
+    except ModuleNotFoundError as error:
+        _check_optional(error)
+        return claim.left_out("it needs torch, which is not installed")
+    except SpecError:
+        raise
+    except MissingDataError as error:
+        return claim.left_out(str(error))
+    except MeshwrightError as error:
+        log.info("claim %r could not be recomputed: %s", claim.claim, error)
+        return claim.judge(None, f"failed: {error}")
+    return claim.judge(float(value))
+
+
+def _folder(data: str | os.PathLike[str]) -> Path:
+    path = Path(data)
+    if not path.is_dir():
+        raise SpecError(
+            f"data {path}: there is no such folder", allowed="a folder with the data of the claims"
+        )
+    return path
+
+
+def _check_optional(error: ModuleNotFoundError) -> None:
+    """Raise again what is missing for another reason than that torch is not installed."""
+    if (error.name or "").partition(".")[0] != OPTIONAL:
+        raise error
+
+
+def _function(claim: Claim, module: str) -> Callable[..., float]:
+    """The function behind a claim: FUNCTION of the system's card, or "FILE:FUNCTION" of another file of its folder."""
+    place, _, name = claim.by.rpartition(":")
+    where = f"{module}.{place or CARD}"
+    if importlib.util.find_spec(where) is None:
+        raise SpecError(
+            f"claim {claim.claim!r} is computed by {claim.by!r}",
+            allowed="FUNCTION, or FILE:FUNCTION of its folder",
+        )
+    found = importlib.import_module(where)
+    function: Callable[..., float] | None = getattr(found, name, None)
+    if function is None:
+        raise SpecError(
+            f"claim {claim.claim!r} is computed by {name!r}, which {found.__name__} does not have",
+            allowed="a function of that file, or FILE:FUNCTION of its folder",
+        )
+    return function

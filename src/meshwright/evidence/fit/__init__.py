@@ -1,0 +1,1 @@
+"""Fits of kernels, collectives and steps, and what is left out to judge them."""

@@ -1,0 +1,1 @@
+"""Tables of published training steps, row by row."""

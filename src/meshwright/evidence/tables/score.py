@@ -1,0 +1,217 @@
+"""Scores predictions of training steps against tables of measured runs: by source, by kind of row, by pairs of layouts.
+
+What is scored are core rows, one per configuration (the newest release), per source and then averaged over sources:
+one source alone has more than half of the rows of the calibration set. Any model's predictions can be scored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from meshwright.evidence.tables.error import (
+    MeasuredStep,
+    RowPrediction,
+    Score,
+    Scored,
+    mean,
+    memory_error,
+    score,
+)
+from meshwright.specs.error import SpecError
+
+__all__ = [
+    "Line", "MeasuredStep", "RowPrediction", "Score", "Summary", "memory_error", "newest_releases", "score", "score_table",
+]  # fmt: skip
+
+LEAST_ROWS = 5  # a source with fewer rows is shown, but is never called the worst
+LONG_SEQUENCE = 8192  # tokens; longer ones are a line of their own
+DISTINCT_STEPS = (
+    0.06  # releases of one configuration differ by 6 % in the median: less is no order of layouts
+)
+JOB_COLUMNS = ("model", "layers", "hidden", "vocab", "gpus", "gpu", "seq", "global_batch_seqs", "precision")
+LAYOUT_COLUMNS = (
+    "tp", "sp", "pp", "dp", "cp", "ep", "vpp", "zero", "micro_batch_seqs", "recompute", "schedule", "extras",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Line:
+    """One selection of rows: pooled, and by source."""
+
+    pooled: Score
+    by_source: Mapping[str, Score]
+
+    @property
+    def average_median_error(self) -> float | None:
+        """Mean over sources of their median errors."""
+        return mean(score.median_error for score in self.by_source.values())
+
+    @property
+    def average_bias(self) -> float | None:
+        """Mean over sources of the size of their bias."""
+        return mean(abs(score.bias) for score in self.by_source.values() if score.bias is not None)
+
+    @property
+    def average_memory_error(self) -> float | None:
+        """Mean over the sources that report peaks of their median errors of memory."""
+        return mean(score.memory_error for score in self.by_source.values())
+
+    @property
+    def worst_source(self) -> str | None:
+        """The source of five or more rows with the largest median error."""
+        medians = {
+            name: score.median_error or 0.0
+            for name, score in self.by_source.items()
+            if score.num_rows >= LEAST_ROWS
+        }
+        return max(medians, key=lambda name: medians[name], default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for --json; the numbers of all rows, and what is averaged over sources."""
+        averages = ("average_median_error", "average_bias", "average_memory_error", "worst_source")
+        return {
+            **self.pooled.to_dict(),
+            **{name: getattr(self, name) for name in averages},
+            "median_error_by_source": {name: score.median_error for name, score in self.by_source.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What `validate training` says of a table.
+
+    Attributes:
+        num_rows, num_core_rows, num_core_skipped: counts before one row per configuration is chosen.
+        sources: scored rows by source. lines: selections by name, "core" (all that is scored) first.
+        num_pairs, pairs_ordered: layouts of one job that differ by more than 6 %, and the share in the right order.
+    """
+
+    num_rows: int
+    num_core_rows: int
+    num_core_skipped: int
+    sources: Mapping[str, Score]
+    lines: Mapping[str, Line]
+    num_pairs: int
+    pairs_ordered: float | None
+
+    @property
+    def skipped_share(self) -> float:
+        """Share of core rows that were not predicted."""
+        return self.num_core_skipped / self.num_core_rows if self.num_core_rows else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for --json."""
+        return {
+            "num_rows": self.num_rows,
+            "num_core_rows": self.num_core_rows,
+            "num_scored_rows": self.lines["core"].pooled.num_rows,
+            "num_core_skipped": self.num_core_skipped,
+            "skipped_share": self.skipped_share,
+            "sources": {name: score.to_dict() for name, score in self.sources.items()},
+            "lines": {name: line.to_dict() for name, line in self.lines.items()},
+            "pairs": {"num_pairs": self.num_pairs, "ordered_share": self.pairs_ordered},
+        }
+
+
+def score_table(rows: Sequence[MeasuredStep], predictions: Iterable[RowPrediction]) -> Summary:
+    """Score any model's predictions of these rows; they are matched by `row_id`, the order does not matter.
+
+    Raises SpecError where a row has no prediction (one that was skipped has one, too).
+    """
+    by_id = {prediction.row_id: prediction for prediction in predictions}
+    missing = [row.row_id for row in rows if row.row_id not in by_id]
+    if missing:
+        raise SpecError(
+            f"{len(missing)} rows have no prediction, the first is {missing[0]}",
+            allowed="one RowPrediction a row; one that cannot be predicted has `skipped`",
+        )
+    core = [row for row in rows if row.is_core]
+    scored = [(row, by_id[row.row_id]) for row in newest_releases(core)]
+    lines = {name: _line([pair for pair in scored if is_in(pair[0])]) for name, is_in in LINES.items()}
+    newest = _newest_of_models([row for row, _ in scored])
+    lines["moe_newest_release"] = _line(
+        [pair for pair in scored if pair[0].is_moe and pair[0].row_id in newest]
+    )
+    lines["not_core"] = _line([(row, by_id[row.row_id]) for row in rows if not row.is_core])
+    num_pairs, ordered = _ordered_pairs(scored)
+    return Summary(
+        num_rows=len(rows),
+        num_core_rows=len(core),
+        num_core_skipped=sum(by_id[row.row_id].predicted_s is None for row in core),
+        sources=lines["core"].by_source,
+        lines=lines,
+        num_pairs=num_pairs,
+        pairs_ordered=ordered,
+    )
+
+
+LINES: Mapping[str, Callable[[MeasuredStep], bool]] = {
+    "core": lambda row: True,
+    "dense": lambda row: not row.is_moe,
+    "moe": lambda row: row.is_moe,
+    "float8": lambda row: row.is_float8,
+    "long_sequences": lambda row: row.sequence_length > LONG_SEQUENCE,
+}
+
+
+def newest_releases(rows: Iterable[MeasuredStep]) -> list[MeasuredStep]:
+    """One row per configuration: that of the newest release, the first where releases are equal or not known."""
+    kept: dict[tuple[str, str], MeasuredStep] = {}
+    for row in rows:
+        held = kept.get(row.config_key)
+        if held is None or release_number(row.release) > release_number(held.release):
+            kept[row.config_key] = row
+    return list(kept.values())
+
+
+def release_number(release: str) -> tuple[int, ...]:
+    """The numbers of a release, to order them: "26.04.01" is (26, 4, 1); an unknown one comes first."""
+    return tuple(int(number) for number in re.findall(r"\d+", release))
+
+
+def _line(scored: Sequence[Scored]) -> Line:
+    by_source: dict[str, list[Scored]] = {}
+    for pair in scored:
+        by_source.setdefault(pair[0].source, []).append(pair)
+    return Line(score(scored), {source: score(pairs) for source, pairs in sorted(by_source.items())})
+
+
+def _newest_of_models(rows: Sequence[MeasuredStep]) -> Collection[str]:
+    """Ids of the rows of the newest release of each (source, model, chip): settings change with releases, too."""
+
+    def key(row: MeasuredStep) -> tuple[str, str, str]:
+        return row.source, row.values.get("model", ""), row.values.get("gpu", "")
+
+    newest: dict[tuple[str, str, str], tuple[int, ...]] = {}
+    for row in rows:
+        newest[key(row)] = max(newest.get(key(row), ()), release_number(row.release))
+    return {row.row_id for row in rows if release_number(row.release) == newest[key(row)]}
+
+
+def _ordered_pairs(scored: Sequence[Scored]) -> tuple[int, float | None]:
+    """Pairs of layouts of one job whose steps differ by more than DISTINCT_STEPS; the share predicted in that order.
+
+    A pair with a skipped row, or with equal predictions, is not in order.
+    """
+    jobs: dict[tuple[str, ...], list[Scored]] = {}
+    for row, prediction in scored:
+        facts = (row.values.get(column, "") for column in JOB_COLUMNS)
+        jobs.setdefault((row.source, row.release, *facts), []).append((row, prediction))
+    right = []
+    for members in jobs.values():
+        for (first, of_first), (second, of_second) in combinations(members, 2):
+            steps = sorted((first.measured_s, second.measured_s))
+            if _layout(first) == _layout(second) or steps[1] <= steps[0] * (1.0 + DISTINCT_STEPS):
+                continue
+            a, b = of_first.predicted_s, of_second.predicted_s
+            is_known = a is not None and b is not None and a != b
+            right.append(float(is_known and (a > b) == (first.measured_s > second.measured_s)))  # type: ignore[operator]
+    return len(right), mean(right)
+
+
+def _layout(row: MeasuredStep) -> tuple[str, ...]:
+    return tuple(row.values.get(column, "") for column in LAYOUT_COLUMNS)

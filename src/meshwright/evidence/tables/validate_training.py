@@ -1,0 +1,220 @@
+"""`validate training`: every row of tables of measured training runs, predicted, beside what was measured.
+
+A row becomes a job (plan and cluster), a job a prediction; equal jobs are predicted once. Rows that cannot be planned
+or predicted are kept with the reason.
+"""
+
+from __future__ import annotations
+
+import csv
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshwright.evidence.tables.score import RowPrediction, Summary, memory_error, score_table
+from meshwright.evidence.tables.source import facts_of
+from meshwright.specs.error import MeshwrightError, SpecError
+
+if TYPE_CHECKING:
+    from meshwright.evidence.tables.job import TrainingJob
+    from meshwright.evidence.tables.table import TrainingRow
+    from meshwright.specs.cluster.cluster import ClusterSpec
+    from meshwright.specs.plan.plan import Plan
+    from meshwright.specs.plan.prediction import Prediction
+
+log = logging.getLogger(__name__)
+ID_COLUMN = "row_id"  # a table without it is none of measured runs, such as times of single stages
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class LayoutPrediction:
+    """Seconds of a step with their interval, and peaks of the fullest device in bytes (None: memory is not known)."""
+
+    step: Prediction
+    allocated_bytes: float | None = None
+    reserved_bytes: float | None = None
+    upper_bytes: float | None = None
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Rows, what was predicted of them in the same order, and the scores. `left_out` are files without measured runs."""
+
+    rows: tuple[TrainingRow, ...]
+    predictions: tuple[RowPrediction, ...]
+    summary: Summary
+    left_out: tuple[str, ...] = ()
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One mapping a row for --json: the prediction, and of the row what is needed to group it."""
+        return [
+            {
+                **prediction.to_dict(),
+                "source": row.source,
+                "is_core": row.is_core,
+                "measured_peak_bytes": row.peak_bytes,
+                "memory_error": memory_error(row, prediction),
+            }
+            for row, prediction in zip(self.rows, self.predictions, strict=True)
+        ]
+
+    def assumptions(self) -> list[str]:
+        """What was assumed, with the number of rows that it was assumed of; most frequent first."""
+        counts = Counter(line for prediction in self.predictions for line in prediction.assumptions)
+        return [f"{line} ({number} rows)" for line, number in counts.most_common()]
+
+
+Predictor = Callable[..., list[RowPrediction]]
+
+
+def validate_training(
+    paths: Sequence[str | Path], *, progress: Progress | None = None, predictor: Predictor | None = None
+) -> Validation:
+    """Predict every row of these tables and score the predictions.
+
+    Args:
+        paths: CSV files of the calibration schema. A file without row ids is left out where others have them.
+        progress: told the row's id and the share that is done.
+        predictor: called as ``predictor(rows, progress=progress)`` in place of `predict_rows`.
+
+    Raises SpecError: no file, no row, a column is missing, or a row stands there twice.
+    """
+    rows, left_out = read_rows(paths)
+    predictions = (predictor or predict_rows)(rows, progress=progress)
+    return Validation(rows, tuple(predictions), score_table(rows, predictions), left_out)
+
+
+def read_rows(paths: Sequence[str | Path]) -> tuple[tuple[TrainingRow, ...], tuple[str, ...]]:
+    """All rows of the tables, and the files that hold none. Raises SpecError as `validate_training`."""
+    from meshwright.evidence.tables.table import read_training_table
+
+    if not paths:
+        raise SpecError("no table is given", allowed="one or more CSV files of measured training runs")
+    files = [Path(path) for path in paths]
+    others = [path for path in files if not _has_row_ids(path)]
+    if len(others) == len(files):  # nothing would be left: let the reader say what is missing
+        others = []
+    rows = tuple(row for path in files if path not in others for row in read_training_table(path))
+    if not rows:
+        raise SpecError(
+            f"no row stands in {', '.join(map(str, files))}", allowed="tables with one measured run a row"
+        )
+    counts = Counter(row.row_id for row in rows)
+    twice = next((row_id for row_id, number in counts.items() if number > 1), None)
+    if twice is not None:
+        raise SpecError(
+            f"row {twice} stands in the tables more than once",
+            allowed="every row_id once",
+            next="give every table once",
+        )
+    return rows, tuple(str(path) for path in others)
+
+
+def _has_row_ids(path: Path) -> bool:
+    """Does the head name row ids? Raises SpecError where the file cannot be read."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            return ID_COLUMN in next(csv.reader(stream), [])
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise SpecError(
+            f"table {path} cannot be read: {why}", allowed="a CSV file of measured training runs"
+        ) from error
+
+
+def predict_rows(
+    rows: Sequence[TrainingRow],
+    *,
+    progress: Progress | None = None,
+    plan_row: Callable[[TrainingRow], TrainingJob] | None = None,
+    predict: Callable[[Plan, ClusterSpec], LayoutPrediction] | None = None,
+) -> list[RowPrediction]:
+    """What the simulator says of each row, in the order of `rows`. Equal plans on equal clusters are predicted once.
+
+    Args:
+        plan_row: makes the job of a row; raises a MeshwrightError with the reason where it cannot (None: `job_of`).
+        predict: predicts a plan on a cluster (None: `predict_layout`).
+    """
+    make_job, predict_plan = plan_row or _job_of, predict or predict_layout
+    known: dict[tuple[Plan, ClusterSpec], LayoutPrediction | MeshwrightError] = {}
+    found = []
+    for number, row in enumerate(rows):
+        if progress is not None:
+            progress(row.row_id, number / len(rows))
+        try:
+            job = make_job(row)
+        except MeshwrightError as error:
+            found.append(_skipped(row, error))
+            continue
+        key = (_nameless(job.plan), job.cluster)
+        if key not in known:
+            known[key] = _predicted(predict_plan, job.plan, job.cluster)
+        found.append(_of_row(job, known[key]))
+    log.debug("%d rows, %d distinct layouts", len(rows), len(known))
+    return found
+
+
+def predict_layout(plan: Plan, cluster: ClusterSpec) -> LayoutPrediction:
+    """The simulator's step and memory of a plan. Raises what these raise."""
+    from meshwright import catalog
+    from meshwright.prediction.memory_estimate import estimate_memory
+    from meshwright.prediction.step_prediction import predict_step
+
+    schedule = catalog.find_schedule(plan.schedule)  # an unknown name is refused before anything is lowered
+    step = predict_step(plan, cluster, schedule=schedule, extrapolate=True).step
+    memory = estimate_memory(plan, cluster, schedule)
+    return LayoutPrediction(
+        step,
+        allocated_bytes=memory.allocated_bytes,
+        reserved_bytes=memory.reserved_bytes,
+        upper_bytes=memory.upper_bytes,
+    )
+
+
+def _job_of(row: TrainingRow) -> TrainingJob:
+    from meshwright.evidence.tables.job import job_of
+
+    return job_of(row)
+
+
+def _nameless(plan: Plan) -> Plan:
+    """The plan without where its model comes from: rows of one configuration differ in nothing else."""
+    return replace(plan, model=replace(plan.model, name="", source=""))
+
+
+def _predicted(
+    predict: Callable[[Plan, ClusterSpec], LayoutPrediction], plan: Plan, cluster: ClusterSpec
+) -> LayoutPrediction | MeshwrightError:
+    """The prediction, or why there is none: the next row of that layout has the same reason."""
+    try:
+        return predict(plan, cluster)
+    except MeshwrightError as error:
+        return error
+
+
+def _of_row(job: TrainingJob, layout: LayoutPrediction | MeshwrightError) -> RowPrediction:
+    row = job.row
+    if isinstance(layout, MeshwrightError):
+        return _skipped(row, layout)
+    is_reserved = facts_of(row.source, row.values.get("source_repo", "")).reports_reserved
+    return RowPrediction(
+        row_id=row.row_id,
+        measured_s=row.measured_s,
+        predicted_s=layout.step.value,
+        low_s=layout.step.low,
+        high_s=layout.step.high,
+        basis=layout.step.basis,
+        predicted_peak_bytes=layout.reserved_bytes if is_reserved else layout.allocated_bytes,
+        upper_peak_bytes=layout.upper_bytes,
+        assumptions=tuple(job.assumptions),
+    )
+
+
+def _skipped(row: TrainingRow, error: MeshwrightError) -> RowPrediction:
+    """The reason on one line."""
+    return RowPrediction(row.row_id, row.measured_s, skipped=" ".join(str(error).split()))

@@ -1,0 +1,224 @@
+"""Reads the words in rows of measured training runs: precision, recompute, schedule, extras; what a plan calls them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from meshwright.evidence.tables.source import Facts
+from meshwright.evidence.tables.table import FLOAT8_WORD, TrainingRow
+from meshwright.specs.error import SpecError
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import Attention, Recompute, Sharding, Vocabulary
+
+SHARDED: tuple[Sharding, ...] = ("none", "zero1", "zero2", "zero3")  # by the number in column zero
+# First match counts. Words of the recipes: blocks of 128 (DeepSeek's, "SC": sub-channel), one scale a row, one a
+# tensor ("CS": current scaling; Transformer Engine's hybrid: E4M3 forward, E5M2 backward, delayed scaling).
+FLOAT8_RECIPES = (
+    (re.compile(r"mx"), "mxfp8"),
+    (re.compile(r"row"), "rowwise"),
+    (re.compile(r"block|-sc\b|sub-?channel"), "blockwise"),
+    (re.compile(r"tensorwise|-cs\b|hybrid|current|delayed|linears"), "tensorwise"),
+)
+# First match counts; "selective op" is torchtitan's policy by operations.
+RECOMPUTES: tuple[tuple[re.Pattern[str], Recompute], ...] = (
+    (re.compile(r"selective[ _-]?op"), "selective_op"),
+    (re.compile(r"selective"), "selective"),
+    (re.compile(r"full"), "full"),
+    (re.compile(r"none|^no$|^off$"), "none"),
+)
+# By "method=" of sail-sg/VocabularyParallelism. Its script names the algorithm with two barriers vocab-1 and the one
+# with one barrier vocab-2; the captions of its README have it the other way round.
+VOCABULARY_METHODS: dict[str, Vocabulary] = {
+    "baseline": "ends",
+    "redis": "ends",
+    "vocab-1": "two_barriers",
+    "vocab-2": "one_barrier",
+    "interlaced": "interlaced",
+}
+# Megatron-Bridge 0.5.1 (container 26.06): recipes with experts on Blackwell capture the whole iteration, and fuse
+# grouped products (its release notes).
+CAPTURED_SINCE, GRAPHED = "26.06", re.compile(r"B[23]00")
+METHOD = re.compile(r"method=([\w-]+)")
+GROUP = re.compile(r"(?:zero\d?|shard\w*) group size (\d+)")
+# The redistribution moves no layer that gains less than this share of the slowest stage: so it gives the counts that
+# the stage times of the repository show for all four vocabularies.
+WORTH_MOVING = 1.05
+
+
+def check_trains(row: TrainingRow) -> None:
+    """Raises SpecError for rows that no plan describes: adapters only, four-bit formats."""
+    words = f"{row.text('model')} {row.text('extras')}".lower()
+    if "lora" in words:
+        raise SpecError(
+            f"{row.where}: {row.row_id} trains adapters (LoRA) on frozen weights",
+            allowed="training of all parameters",
+            next="leave this row out",
+        )
+    if "fp4" in row.text("precision").lower():
+        raise SpecError(
+            f"{row.where}: {row.row_id} computes in {row.text('precision')}",
+            allowed="bfloat16, float16, float32 and float8 recipes",
+            next="leave this row out",
+        )
+
+
+def dtype_of(row: TrainingRow, assumptions: list[str]) -> str:
+    """Format of parameters and activations. Raises SpecError for a precision that is not known."""
+    text = row.text("precision").lower()
+    if "bf16" in text or "bfloat16" in text:
+        return "bfloat16"
+    if FLOAT8_WORD.search(text):
+        return "bfloat16"
+    if "fp16" in text or "float16" in text:
+        return "float16"
+    if "fp32" in text or "float32" in text or "tf32" in text:
+        return "float32"
+    if not text:
+        assumptions.append("precision is empty: bfloat16")
+        return "bfloat16"
+    raise SpecError(
+        f"{row.where}: precision is {row.text('precision')!r}",
+        allowed="words with bf16, fp16, fp32 or fp8 in them, or nothing",
+    )
+
+
+def float8_of(row: TrainingRow, assumptions: list[str]) -> str:
+    """Recipe of products in float8; empty where there are none."""
+    if not row.is_float8:
+        return ""
+    text = row.text("precision").lower()
+    found = next((recipe for words, recipe in FLOAT8_RECIPES if words.search(text)), None)
+    if found is None:
+        assumptions.append(f"precision {row.text('precision')!r} names no recipe: one scale a tensor")
+    return found or "tensorwise"
+
+
+def recompute_of(row: TrainingRow) -> Recompute | None:
+    """What is computed again in the backward; None where the row does not say."""
+    text = row.text("recompute").lower()
+    return next((kind for words, kind in RECOMPUTES if words.search(text)), None)
+
+
+def stack_of(row: TrainingRow, facts: Facts) -> str:
+    """Name of the software; torchtitan runs compiled or eager, and differs as much as two stacks."""
+    if facts.stack != "torchtitan":
+        return facts.stack
+    return "torchtitan compiled" if "compile" in row.text("extras").lower() else "torchtitan eager"
+
+
+def software_of(row: TrainingRow) -> str:
+    """Efficiency class by what the row says of its software, whoever wrote it: FSDP as PyTorch has it runs eager or
+    compiled; a first FSDP ("fsdp") without more words is eager, with the usual fused loss; who names no FSDP fuses."""
+    schedule, extras = row.text("schedule").lower(), row.text("extras").lower()
+    if "fsdp" not in schedule:
+        is_captured = row.is_moe and row.release >= CAPTURED_SINCE and GRAPHED.search(row.text("gpu"))
+        return "captured" if is_captured else "fused"
+    if "eager" in extras:
+        return "eager"
+    return "compiled" if "compile" in extras or "fsdp2" in schedule else "eager, fused loss"
+
+
+def attention_of(row: TrainingRow, model: ModelSpec, facts: Facts, assumptions: list[str]) -> Attention:
+    """How attention is computed: as the source's time had it; with sinks (a learned term of every softmax), unfused."""
+    if facts.attention != "flash":
+        assumptions.append("attention writes its scores: the source came before FlashAttention")
+    elif model.architecture == "gpt_oss" and row.release < CAPTURED_SINCE:
+        assumptions.append("attention with sinks writes its scores: fused kernels did not have them")
+        return "unfused"
+    return facts.attention
+
+
+def overlap_of(row: TrainingRow, facts: Facts, tp: int, sharding: Sharding) -> tuple[str, ...]:
+    """Communication beside computes: what the source is known for, and what the row's extras say."""
+    extras = row.text("extras").lower()
+    found = list(facts.overlap if facts.overlap is not None else ("reduce",))
+    if facts.overlap is None and sharding == "zero3":
+        found.append("gather")
+    said = {"reduce": r"overlap[^;]*grad-reduce", "gather": r"overlap[^;]*param-gather"}
+    found += [name for name, words in said.items() if name not in found and re.search(words, extras)]
+    has_words = "tp-comm" in extras or re.search(r"async\w*[ -](?:tp|tensor)", extras) is not None
+    if tp > 1 and (facts.is_tp_overlapped or has_words):
+        found.append("tp")
+    return tuple(found)
+
+
+def reduction_dtype_of(row: TrainingRow, facts: Facts) -> str:
+    """Format in which gradients are reduced; Composer's PURE has it in the row."""
+    if "mixed_precision=pure" in row.text("extras").lower():
+        return "bfloat16"
+    return facts.reduction_dtype
+
+
+def sharding_degree_of(row: TrainingRow, num_copies: int, assumptions: list[str]) -> int:
+    """Devices that share one copy: the row's "group size", 0 (all) where there is none or it does not divide."""
+    found = GROUP.search(row.text("extras").lower())
+    if found is None:
+        return 0
+    degree = int(found[1])
+    if degree < 1 or num_copies % degree:
+        assumptions.append(f"a group of {degree} does not divide dp x cp = {num_copies}: all share one copy")
+        return 0
+    return 0 if degree == num_copies else degree
+
+
+def method_of(row: TrainingRow) -> str:
+    """The vocabulary's method: empty where the row names none."""
+    found = METHOD.search(row.text("extras").lower())
+    return found[1] if found else ""
+
+
+def vocabulary_of(row: TrainingRow) -> Vocabulary:
+    """Where the vocabulary's layers are. Raises SpecError for a method that is not known."""
+    method = method_of(row)
+    if method and method not in VOCABULARY_METHODS:
+        raise SpecError(
+            f"{row.where}: extras has method={method}",
+            allowed=", ".join(f"method={m}" for m in VOCABULARY_METHODS),
+        )
+    return VOCABULARY_METHODS[method] if method else "ends"
+
+
+Order = Literal["1f1b", "interleaved_1f1b", "gpipe", "zb_h1"]
+
+
+def schedule_of(row: TrainingRow, num_chunks: int) -> Order:
+    """The pipeline's schedule: as the row says, interleaved where a device has several chunks."""
+    text = row.text("schedule").lower()
+    if num_chunks > 1:
+        return "interleaved_1f1b"
+    if "gpipe" in text:
+        return "gpipe"
+    if re.search(r"\bzb|zero[ -]?bubble", text):
+        return "zb_h1"
+    return "1f1b"
+
+
+def redistributed(num_layers: int, num_stages: int, head_blocks: float) -> tuple[int, ...]:
+    """Blocks a stage when the last one also has a head that costs as much as `head_blocks` blocks.
+
+    The largest stage is as small as can be to within 5 %, with as few blocks moved as that takes; the other stages
+    share what is left, the later ones get the remainder.
+    """
+    if num_stages == 1:
+        return (num_layers,)
+    others = num_stages - 1
+
+    def largest(last: int) -> float:
+        return max(last + head_blocks, -((last - num_layers) // others))
+
+    choices = range(num_layers // num_stages, -1, -1)
+    least = min(largest(last) for last in choices)
+    last = next(last for last in choices if largest(last) <= least * WORTH_MOVING)
+    share, rest = divmod(num_layers - last, others)
+    return (*(share + (stage >= others - rest) for stage in range(others)), last)
+
+
+def with_vocabulary_as_layers(num_layers: int, num_stages: int) -> tuple[int, ...] | None:
+    """Counts with embedding and head as a layer each, as Megatron-LM splits 126 layers over 64; None: it does not divide."""
+    share, rest = divmod(num_layers + 2, num_stages)
+    if rest or num_stages < 2 or share < 1:
+        return None
+    counts: Sequence[int] = (share - 1, *(share for _ in range(num_stages - 2)), share - 1)
+    return tuple(counts)

@@ -1,0 +1,1 @@
+"""Checkpoints: pieces, index, folder, reading in any layout."""

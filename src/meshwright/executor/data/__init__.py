@@ -1,0 +1,1 @@
+"""Text, token shards, packing and the order of samples."""

@@ -1,0 +1,143 @@
+"""Documents packed into sequences: the row of a split's tokens cut every S tokens, with the documents marked.
+
+Shapes: B samples, S tokens.
+
+A document may begin anywhere in a sequence and go on in the next one, which then sees its rest as a document of its own.
+With document masks attention stays within a document, positions restart with it, and the loss leaves out the target of a
+document's end token, which would be the first token of another document. Without them a sequence is one text, and every
+token has a target. The tokens behind the last whole sequence are not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from meshwright.executor.data.sample_order import SampleOrder
+from meshwright.executor.data.token_shard import TokenShards, TokenSplit
+from meshwright.executor.ops.token_cross_entropy import IGNORED_TARGET
+from meshwright.specs.error import ExecutionError
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SampleCount:
+    """Which samples a step has: those from `first_sample` + (step - `first_step`) x `per_step` on, `per_step` of them (the
+    global batch). A job that resumes says how many samples were consumed, and its own global batch.
+    """
+
+    per_step: int
+    first_step: int = 0
+    first_sample: int = 0
+
+    def first_of(self, step: int) -> int:
+        """The number of the step's first sample."""
+        return self.first_sample + (step - self.first_step) * self.per_step
+
+
+@dataclass(frozen=True, eq=False)
+class PackedSequences:
+    """Batches of a folder of token shards, in the order of `SampleOrder`."""
+
+    shards: TokenShards
+    count: SampleCount
+    document_mask: bool = True
+
+    def batch(
+        self, seed: int, step: int, samples: Sequence[int], sequence_length: int
+    ) -> tuple[Tensor, Tensor]:
+        """tokens_BS and targets_BS of these samples of step `step`, int64; with document masks the targets of documents'
+        ends are IGNORED_TARGET. Raises ExecutionError where the text is shorter than one sequence.
+        """
+        sequences = self._sequences(seed, step, samples, sequence_length)
+        return _packed(self.shards.train, sequences, sequence_length, self.document_mask)
+
+    def held_out_windows(
+        self, samples: Sequence[int], num_samples: int, sequence_length: int
+    ) -> tuple[Tensor, Tensor]:
+        """The same of some of `num_samples` sequences spread evenly over the held-out documents, always the same ones."""
+        sequences = self._held_out_sequences(samples, num_samples, sequence_length)
+        return _packed(self.shards.held_out, sequences, sequence_length, self.document_mask)
+
+    def held_out_batches(
+        self, num_sequences: int, sequence_length: int, batch_size: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """All of `num_sequences` held-out sequences, `batch_size` at a time."""
+        for first in range(0, num_sequences, batch_size):
+            samples = range(first, min(first + batch_size, num_sequences))
+            yield self.held_out_windows(samples, num_sequences, sequence_length)
+
+    def num_targets(self, seed: int, step: int, sequence_length: int) -> int:
+        """Targets of a step's whole global batch that are not left out: what its mean loss is over. Reads no token."""
+        samples = range(self.count.per_step)
+        sequences = self._sequences(seed, step, samples, sequence_length)
+        return self._count(self.shards.train, sequences, sequence_length)
+
+    def num_held_out_targets(self, samples: Sequence[int], num_samples: int, sequence_length: int) -> int:
+        """The same of held-out sequences."""
+        sequences = self._held_out_sequences(samples, num_samples, sequence_length)
+        return self._count(self.shards.held_out, sequences, sequence_length)
+
+    def _count(self, split: TokenSplit, sequences: Integers, sequence_length: int) -> int:
+        num_tokens = len(sequences) * sequence_length
+        if not self.document_mask:
+            return num_tokens
+        # the target of token i is token i + 1, left out where a document begins with it
+        first = sequences * sequence_length + 1
+        left_out = split.num_begun(first + sequence_length) - split.num_begun(first)
+        return max(1, num_tokens - int(left_out.sum()))
+
+    def _sequences(self, seed: int, step: int, samples: Sequence[int], sequence_length: int) -> Integers:
+        order = SampleOrder(num_sequences(self.shards.train, sequence_length), seed)
+        return order.sequences(self.count.first_of(step) + np.asarray(samples, np.int64))
+
+    def _held_out_sequences(self, samples: Sequence[int], num_samples: int, sequence_length: int) -> Integers:
+        last = num_sequences(self.shards.held_out, sequence_length) - 1
+        return np.asarray(samples, np.int64) * last // max(1, num_samples - 1)
+
+
+def num_sequences(split: TokenSplit, sequence_length: int) -> int:
+    """Sequences of S tokens, each with the token behind it, in a split.
+
+    Raises ExecutionError where there is none.
+    """
+    count = (split.num_tokens - 1) // sequence_length
+    if count < 1:
+        raise ExecutionError(
+            f"a sequence of {sequence_length} tokens and its target do not fit into the {split.num_tokens} tokens of "
+            f"{split.num_documents} documents",
+            allowed=f"sequences up to {max(split.num_tokens - 1, 0)}",
+            next="shorten the sequences or give more text",
+        )
+    return count
+
+
+def documents_of(targets_BS: Tensor) -> Tensor | None:
+    """For every token the place in its sequence where its document begins, int64; None where no document ends in any
+    sequence, so that there is nothing to mask. A document ends with the token whose target is left out.
+    """
+    is_end_BS = targets_BS == IGNORED_TARGET
+    if not bool(is_end_BS[:, :-1].any()):
+        return None
+    places_S = torch.arange(targets_BS.shape[1], device=targets_BS.device)
+    begins_BS = torch.zeros_like(targets_BS)
+    begins_BS[:, 1:] = torch.where(is_end_BS[:, :-1], places_S[1:], 0)
+    return torch.cummax(begins_BS, 1).values
+
+
+def _packed(
+    split: TokenSplit, sequences: Integers, sequence_length: int, document_mask: bool
+) -> tuple[Tensor, Tensor]:
+    """The sequences of a split by number."""
+    rows = np.stack([split.read(int(n) * sequence_length, sequence_length + 1) for n in sequences])
+    tokens, targets = rows[:, :-1].copy(), rows[:, 1:].copy()
+    if document_mask:
+        for row, first in enumerate(sequences * sequence_length):
+            targets[row, split.starts(int(first) + 1, sequence_length) - first - 1] = IGNORED_TARGET
+    return torch.from_numpy(tokens), torch.from_numpy(targets)

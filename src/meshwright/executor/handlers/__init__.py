@@ -1,0 +1,1 @@
+"""Handlers of training: forward and backward, step, reductions, vocabulary."""

@@ -1,0 +1,113 @@
+"""Handlers of what a parameter group moves: REDUCE_GRAD, UNSHARD, GATHER_PARAM between ranks, LOAD_STATE, STORE_STATE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from meshwright.executor.rank.handler import Pending, Row, handles
+from meshwright.executor.state.group_state import GroupState
+from meshwright.executor.state.host_moments import HostMoments
+from meshwright.executor.team.collective import gather, scatter_sum, start_gather, wait_all
+
+
+@handles("REDUCE_GRAD")
+def reduce_gradients(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+    """Sum of a group's gradients over its copies; losses carry their tokens' weights, so the sum is the whole.
+
+    Where the copies share the state, each keeps the sum of its shard.
+    """
+    group: GroupState = inputs[0]
+    team = context.groups.collective(row)
+    if group.contributions is not None:
+        return _gather_contributions(context, row, group)
+    whole = group.to_reduce()
+    if group.sharding is not None and row.members == group.team.ranks:
+        context.links.pass_ring(row.members, whole.nbytes, passes=1)
+        group.reduced(scatter_sum(whole, team, context.backend))
+        return Pending(lambda: (group,))
+    context.links.pass_ring(row.members, whole.nbytes, passes=2)
+    work = team.allreduce([whole])
+
+    def wait() -> Sequence[Any]:
+        work.wait()
+        if group.sharding is not None:
+            low, high = group.own
+            group.reduced(whole[low:high].clone())
+        return (group,)
+
+    return Pending(wait)
+
+
+def _gather_contributions(context: Any, row: Row, group: GroupState) -> Pending:
+    """Everybody's gradients of every microbatch, then their sum in one order."""
+    assert group.contributions is not None, "who keeps contributions apart was asked"
+    team, num = context.groups.collective(row), len(row.members)
+    orders, values = group.contributions.stacked()
+    context.links.pass_ring(row.members, num * values.nbytes, passes=1)
+    all_orders, works = start_gather(orders, team, context.backend)
+    all_values, more = start_gather(values, team, context.backend)
+
+    def wait() -> Sequence[Any]:
+        wait_all([*works, *more])
+        group.add_in_order(all_orders, all_values)
+        return (group,)
+
+    return Pending(wait)
+
+
+@handles("UNSHARD")
+def unshard(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+    """All parameters of a group, one behind the other, for the computes that read them."""
+    group: GroupState = inputs[0]
+    shards, team, num = group.gathered_shards(), context.groups.collective(row), len(row.members)
+    whole = shards[0].new_empty(num * sum(shard.numel() for shard in shards))
+    context.links.pass_ring(row.members, whole.nbytes, passes=1)
+    works = []
+    for shard, part in zip(
+        shards, torch.split(whole, [num * shard.numel() for shard in shards]), strict=True
+    ):
+        part.view(num, shard.numel())[team.rank()].copy_(shard)
+        works += gather(part, team, context.backend)
+
+    def wait() -> Sequence[Any]:
+        wait_all(works)
+        return (whole,)
+
+    return Pending(wait)
+
+
+@handles("GATHER_PARAM")
+def gather_parameters(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+    """After a step on shards: everybody's, into the parameters."""
+    group: GroupState = inputs[0]
+    assert group.values is not None, "what is gathered behind the step is kept whole"
+    context.links.pass_ring(row.members, group.values.nbytes, passes=1)
+    works = gather(group.values, context.groups.collective(row), context.backend)
+
+    def wait() -> Sequence[Any]:
+        wait_all(works)
+        return (group,)
+
+    return Pending(wait)
+
+
+@handles("LOAD_STATE")
+def load_state(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The optimizer's state of a stage's groups, on the device."""
+    return _moved(context, row, HostMoments.load)
+
+
+@handles("STORE_STATE")
+def store_state(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The optimizer's state of a stage's groups, on the host; the device's memory is free."""
+    return _moved(context, row, HostMoments.store)
+
+
+def _moved(context: Any, row: Row, move: Callable[[HostMoments], None]) -> Sequence[Any]:
+    groups: dict[int, GroupState] = context.training.groups
+    for g in sorted({name.index for names in row.writes for name in names or ()} & groups.keys()):
+        move(groups[g].moments)
+    return row.outputs(lambda name: groups.get(name.index))

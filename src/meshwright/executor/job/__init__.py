@@ -1,0 +1,1 @@
+"""A job on processes: pool, worker, launch, reports."""

@@ -1,0 +1,205 @@
+"""A job: a program, what it works on, and how it is written for the workers: JSON, text and tensors, never pickles."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from meshwright.executor.rank.handler import ValueName
+from meshwright.executor.rank.rank_list import ShapeOf
+from meshwright.executor.training.training_job import Training
+from meshwright.ir.program import Program
+from meshwright.ir.text import from_text, to_text
+from meshwright.lowering.transfer.stage_edge import edges_of
+from meshwright.specs.error import ExecutionError
+
+if TYPE_CHECKING:
+    from meshwright.executor.checkpoint.checkpoint import CheckpointConfig
+
+SCHEMA = 1
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What ranks are told. All axes of the program are materialised: its lists are the ranks.
+
+    ``training`` or, for other programs, ``handlers_module`` (a dotted name or a file that registers names and handlers),
+    ``initial_values`` (for each rank), ``keep`` (value kinds returned as they are after the last iteration), ``shapes``
+    (of values of a kind that are exchanged; others carry their shape with them) and ``options`` (for handlers).
+    ``checkpoints``: what a training job keeps, and where it resumes.
+    """
+
+    program: Program
+    iterations: int
+    training: Training | None = None
+    handlers_module: str = ""
+    initial_values: Sequence[Mapping[ValueName, Tensor]] = ()
+    keep: tuple[str, ...] = ()
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    dtype: str = "float32"
+    device: str = "cpu"
+    num_threads: int = 1
+    measures_memory: bool = False
+    checkpoints: CheckpointConfig | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ExecutionError(f"dtype {self.dtype!r} cannot be executed", allowed=", ".join(DTYPES))
+        if self.iterations < 1:
+            raise ExecutionError(f"{self.iterations} iterations were asked for", allowed="1 or more")
+        if self.initial_values and len(self.initial_values) != self.num_ranks:
+            raise ExecutionError(
+                f"initial values for {len(self.initial_values)} ranks, the program has {self.num_ranks}"
+            )
+        if any(not axis.materialised for axis in self.program.axes):
+            raise ExecutionError("the program has collapsed axes", next="expand them (Job.of does)")
+        if self.training is not None:
+            self._check_training(self.training)
+        if self.checkpoints is not None:
+            if self.training is None:
+                raise ExecutionError("checkpoints of a job without training", allowed="a training job")
+            self.checkpoints.check(self.training)
+
+    def _check_training(self, training: Training) -> None:
+        """Do stages and microbatches of program and training agree?"""
+        training.sample_counts(self.program)
+        given, needed = len(training.layers_per_stage), self.program.tables.num_stages
+        if given != needed:
+            raise ExecutionError(f"layers are given for {given} stages, the program has {needed}")
+        names = {self.program.tables.effects[e].name for e in set(self.program.columns.effect.tolist())}
+        if training.modules and names & {"I", "S"}:
+            raise ExecutionError(
+                f"the modules of {training.modules} have torch's own backward, and the program needs another one",
+                allowed="a schedule without split backward, and every table on one stage",
+            )
+        if training.optimizer.clip_norm is not None and "STEP" in names and "NORM" not in names:
+            raise ExecutionError(
+                f"the optimizer clips at norm {training.optimizer.clip_norm}, and no instruction sums the norm of all ranks",
+                allowed="OptimizerConfig(clip_norm=None)",
+                next="or build the program with ClipGradients() behind OptimizerStep()",
+            )
+        wanted, found = training.stage_edges(), edges_of(self.program)
+        if wanted != found:
+            raise ExecutionError(
+                f"the program has the edges {[tuple(edge) for edge in found]} beside its paths, the training needs "
+                f"{[tuple(edge) for edge in wanted]}",
+                next="build the program with ConnectStages(training.stage_edges())",
+            )
+
+    @staticmethod
+    def of(program: Program, iterations: int, **fields: Any) -> Job:
+        """A job on a program with all its axes expanded."""
+        for axis in program.axes:
+            program = program.expand(axis.name)
+        return Job(program, iterations, **fields)
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes that the job needs."""
+        return self.program.num_lists
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype of parameters and exchanged values."""
+        return DTYPES[self.dtype]
+
+    @property
+    def backend(self) -> str:
+        """gloo on CPU, NCCL on CUDA."""
+        return "nccl" if self.device.startswith("cuda") else "gloo"
+
+    def shape_of(self) -> ShapeOf:
+        """Shapes of exchanged values that are known before the run."""
+        if self.training is not None:
+            training, counts = self.training, self.training.sample_counts(self.program)
+            return lambda name: training.shape_of(counts, name)
+        shapes = {kind: tuple(shape) for kind, shape in self.shapes.items()}
+        return lambda name: shapes.get(name.kind)
+
+    def write(self, folder: Path, warns: bool = True) -> None:
+        """Write it for the workers. ``warns``: of what the user may not have meant; one process of a job does."""
+        training = None if self.training is None else self.training.prepared()
+        if self.checkpoints is not None and self.training is not None and training is not None:
+            self.checkpoints.check_data(training, self.training.data, warns)
+        fields = {
+            "schema": SCHEMA,
+            "iterations": self.iterations,
+            "training": None if training is None else training.to_dict(),
+            "handlers_module": self.handlers_module,
+            "keep": list(self.keep),
+            "shapes": {kind: list(shape) for kind, shape in self.shapes.items()},
+            "options": dict(self.options),
+            "dtype": self.dtype,
+            "device": self.device,
+            "num_threads": self.num_threads,
+            "measures_memory": self.measures_memory,
+            "checkpoints": None if self.checkpoints is None else self.checkpoints.to_dict(),
+        }
+        (folder / "job.json").write_text(json.dumps(fields))
+        (folder / "program.txt").write_text(to_text(self.program))
+        for rank, values in enumerate(self.initial_values):
+            torch.save({name.text: value for name, value in values.items()}, folder / f"initial-{rank}.pt")
+
+    @staticmethod
+    def read(folder: Path, rank: int) -> Job:
+        """Read it in the worker of a rank; of the initial values only those of this rank. Imports the handlers' module
+        first, because it registers the names that the program uses.
+        """
+        fields = json.loads((folder / "job.json").read_text())
+        if fields.pop("schema") > SCHEMA:
+            raise ExecutionError("the job was written by a newer meshwright", next="upgrade meshwright")
+        if fields["training"] is not None:
+            fields["training"] = Training.from_dict(fields["training"])
+        if fields["checkpoints"] is not None:
+            from meshwright.executor.checkpoint.checkpoint import CheckpointConfig
+
+            fields["checkpoints"] = CheckpointConfig(**fields["checkpoints"])
+        import_module(fields["handlers_module"])
+        program = from_text((folder / "program.txt").read_text())
+        fields["shapes"] = {kind: tuple(shape) for kind, shape in fields["shapes"].items()}
+        fields["keep"] = tuple(fields["keep"])
+        initial: list[Mapping[ValueName, Tensor]] = [{} for _ in range(program.num_lists)]
+        path = folder / f"initial-{rank}.pt"
+        if path.exists():
+            loaded = torch.load(path, weights_only=True)
+            initial[rank] = {ValueName.parse(text): value for text, value in loaded.items()}
+        return Job(program, initial_values=initial, **fields)
+
+
+def import_module(name: str) -> None:
+    """Import a module by dotted name or by file, once.
+
+    Raises:
+        ExecutionError: there is no such module.
+    """
+    if not name:
+        return
+    if not name.endswith(".py"):
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            raise ExecutionError(
+                f"handlers_module {name!r}: {error}", allowed="a dotted name or a .py file"
+            ) from error
+        return
+    path = Path(name).resolve()
+    known = f"_handlers_{path.stem}_{abs(hash(str(path)))}"
+    if known in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(known, path)
+    if spec is None or spec.loader is None or not path.exists():
+        raise ExecutionError(f"handlers_module {name!r} is no file", allowed="a dotted name or a .py file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[known] = module
+    spec.loader.exec_module(module)

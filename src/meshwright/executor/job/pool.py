@@ -1,0 +1,157 @@
+"""A pool of workers: processes that keep torch loaded and run one job after another. Leaving the context ends them all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import TracebackType
+
+from meshwright.executor.job.gather import JobResult
+from meshwright.executor.job.job import Job
+from meshwright.executor.job.job_run import Progress, Run
+from meshwright.executor.job.worker_process import Report, WorkerProcess
+from meshwright.executor.rank.handler import check_handlers
+from meshwright.executor.rank.watchdog import SharedPositions
+from meshwright.ir.program import Program
+from meshwright.specs.cluster.slowing import Slowing
+from meshwright.specs.error import ExecutionError
+
+START_S = 120.0  # importing torch on a busy machine takes ten seconds; a worker that needs longer is stuck
+DEFAULT_TIMEOUT_S = 120.0  # of runs for which the caller knows no prediction
+
+
+class Pool:
+    """A context with `num_workers` processes. Jobs of as many ranks or fewer run on it, one after another.
+
+    A job that fails ends all workers of the pool (its peers wait for each other in no known state); the next job starts
+    new ones.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self.num_workers = num_workers
+        self._workers: list[WorkerProcess] = []
+        self._reports: SimpleQueue[Report] = SimpleQueue()
+        self._num_jobs = 0
+
+    def __enter__(self) -> Pool:
+        self._folder = Path(tempfile.mkdtemp(prefix="meshwright-"))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end_workers(at_once=kind is not None)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """Of the workers that were started."""
+        return tuple(worker.process.pid for worker in self._workers)
+
+    def run(
+        self,
+        job: Job,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        progress: Progress | None = None,
+        duration_s: float | None = None,
+        places: Sequence[int] = (),
+        slowing: Slowing | None = None,
+    ) -> JobResult:
+        """Run a job and gather what its ranks give.
+
+        Args:
+            timeout_s: how long no rank may move, such as max(30, 20 x the predicted step).
+            progress: called in this thread after every iteration.
+            duration_s: after this the job stops at the next iteration that no rank has begun.
+            places: worker (and on CUDA device) of every rank; empty: in order.
+            slowing: links and processes (by worker) that are slowed on purpose; on CPU only.
+
+        Ctrl-C stops at an iteration and returns what was reached (`interrupted`); a second one ends all at once.
+
+        Raises:
+            ExecutionError: a rank failed or died, or nobody moved for `timeout_s`. All workers are ended.
+        """
+        places = tuple(places) or tuple(range(job.num_ranks))
+        if sorted(places) != sorted(set(places)) or not places or max(places) >= self.num_workers:
+            raise ExecutionError(
+                f"ranks on workers {places}", allowed=f"different ones of the pool's {self.num_workers}"
+            )
+        _check_slowing(slowing, job, places)
+        if not job.handlers_module:
+            _check_handlers(job.program)
+        self.start()
+        folder = self._folder / f"job-{self._num_jobs}"
+        self._num_jobs += 1
+        folder.mkdir()
+        job.write(folder)
+        limits = {"timeout_s": timeout_s, "places": places, "slowing": (slowing or Slowing()).to_dict()}
+        (folder / "limits.json").write_text(json.dumps(limits))
+        shared = SharedPositions(folder / "positions", job.num_ranks, is_new=True)
+        try:
+            run = Run(job, folder, shared, [self._workers[place] for place in places], self._reports)
+            result = run.follow(timeout_s, progress, duration_s)
+        except BaseException:
+            self._end_workers(at_once=True)
+            raise
+        finally:
+            shared.close()
+        if result.was_killed:
+            self._end_workers(at_once=True)
+        # the store of a worker may delete its own file at the same moment; what is left goes with the pool's folder
+        shutil.rmtree(folder, ignore_errors=True)
+        return result
+
+    def start(self) -> None:
+        """Start all workers, where they do not run yet, ready for a job."""
+        if self._workers:
+            return
+        self._reports = SimpleQueue()
+        try:
+            self._workers = [WorkerProcess(n, self._folder, self._reports) for n in range(self.num_workers)]
+            waiting = set(range(self.num_workers))
+            end_s = time.monotonic() + START_S
+            while waiting:
+                number, report = self._reports.get(timeout=max(0.0, end_s - time.monotonic()))
+                if "ready" not in report:
+                    raise ExecutionError(
+                        f"worker {number} did not start:\n{self._workers[number].last_words()}"
+                    )
+                waiting.discard(number)
+        except Empty:
+            self._end_workers(at_once=True)
+            raise ExecutionError(f"workers did not start within {START_S:g} s") from None
+        except BaseException:
+            self._end_workers(at_once=True)
+            raise
+
+    def _end_workers(self, at_once: bool) -> None:
+        workers, self._workers = self._workers, []
+        if at_once:
+            for worker in workers:
+                worker.process.kill()
+        for worker in workers:
+            worker.close(at_once)
+
+
+def _check_slowing(slowing: Slowing | None, job: Job, places: Sequence[int]) -> None:
+    """Slowed processes take part in the job, and their transport is one that we can hold back."""
+    if slowing is None:
+        return
+    if job.backend != "gloo":
+        raise ExecutionError(
+            f"{slowing} on {job.backend}", allowed="slowing on CPU, where gloo carries messages"
+        )
+    slowing.check(max(places) + 1)
+
+
+def _check_handlers(program: Program) -> None:
+    """Before any process starts: has every name a handler?"""
+    import meshwright.executor.handlers.stage_handler  # noqa: F401 - registers handlers
+
+    check_handlers(program)

@@ -1,0 +1,303 @@
+"""One rank: `python -m meshwright.executor.job.worker`. Commands come as JSON lines on stdin, reports leave on stdout.
+
+It ends by itself when stdin is closed, so no worker outlives its parent.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+import meshwright.executor.handlers.stage_handler  # noqa: F401 - registers handlers
+import meshwright.executor.rank.exchange_handler  # noqa: F401 - registers handlers
+from meshwright.executor.job.evaluation import Evaluation
+from meshwright.executor.job.job import Job
+from meshwright.executor.meter.memory_file import write_curves
+from meshwright.executor.meter.rank_times import Pause, write_times
+from meshwright.executor.rank.context import Context
+from meshwright.executor.rank.handler import check_handlers
+from meshwright.executor.rank.interpreter import Interpreter, RowError
+from meshwright.executor.rank.iteration_memory import Curves, iteration_curves
+from meshwright.executor.rank.process_group import ProcessGroups, Team
+from meshwright.executor.rank.rank_list import compile_rank
+from meshwright.executor.rank.slowed_compute import slow_computes
+from meshwright.executor.rank.stream import clock
+from meshwright.executor.rank.value_store import ValueStore
+from meshwright.executor.rank.watchdog import Position, SharedPositions
+from meshwright.executor.team.exchange_ends import teams_of
+from meshwright.executor.team.inner_team import InnerTeam
+from meshwright.executor.team.slowed_link import SlowedLinks
+from meshwright.executor.training.divergence import Divergence
+from meshwright.executor.training.rank_training import TrainingState
+from meshwright.ir.timing.replay import wire
+from meshwright.specs.cluster.slowing import Slowing
+from meshwright.specs.error import ExecutionError, MeshwrightError
+
+if TYPE_CHECKING:
+    from meshwright.executor.training.saved_job import TrainingCheckpoints
+
+
+class RankReports(Protocol):
+    """Where a rank reports to. ``teams``: process groups that it needs; ``clock_offset_s``: added to times it writes."""
+
+    clock_offset_s: float
+
+    @property
+    def teams(self) -> Sequence[Team]:
+        """Of this job."""
+
+    def begin(self, groups: ProcessGroups) -> None:
+        """All ranks have met."""
+
+    def send(self, **fields: Any) -> None:
+        """What happened."""
+
+    def end(self, folder: Path) -> None:
+        """This rank has written its files; all ranks still are there."""
+
+
+class Reports:
+    """The way to the parent: one JSON object a line, on what was stdout when the process began."""
+
+    teams: Sequence[Team] = ()
+    clock_offset_s = 0.0
+
+    def __init__(self) -> None:
+        self._file = os.fdopen(os.dup(1), "w", buffering=1)
+        os.dup2(2, 1)  # whatever a handler prints goes to the log
+        self._lock = threading.Lock()
+
+    def begin(self, groups: ProcessGroups) -> None:
+        """Nothing to prepare: the parent listens."""
+
+    def end(self, folder: Path) -> None:
+        """The parent sees the folder."""
+
+    def send(self, **fields: Any) -> None:
+        """One report."""
+        with self._lock:
+            self._file.write(json.dumps(fields) + "\n")
+            self._file.flush()
+
+
+def main() -> None:
+    """Run jobs until stdin is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    reports = Reports()
+    commands: SimpleQueue[dict[str, Any]] = SimpleQueue()
+    threading.Thread(target=_listen, args=(commands,), daemon=True).start()
+    reports.send(ready=os.getpid())
+    while True:
+        command = commands.get()
+        rank = int(command["rank"])
+        logging.basicConfig(format=f"[rank {rank}] %(levelname)s %(name)s: %(message)s", force=True)
+        try:
+            run_rank(Path(command["folder"]), rank, reports)
+        except BaseException as error:  # noqa: B036 - every failure is reported, then the job is over for all ranks
+            reports.send(**failure(error))
+            return
+
+
+def _listen(commands: SimpleQueue[dict[str, Any]]) -> None:
+    for line in sys.stdin:
+        commands.put(json.loads(line))
+    os._exit(0)  # the parent has closed the pipe, or is gone
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """What the user is told: the instruction, the error, and the traceback of one that is not ours."""
+    fields: dict[str, Any] = {"time": time.monotonic()}
+    if isinstance(error, RowError):
+        fields |= {"row": error.step.row.text, "iteration": error.iteration}
+        error = error.__cause__ or error
+    text = f"{type(error).__name__}: {error}"
+    if not isinstance(error, MeshwrightError):
+        text += "\n" + "".join(traceback.format_exception(error)).strip()
+    return {"error": text, **fields}
+
+
+def run_rank(folder: Path, rank: int, reports: RankReports, meeting: Any = None) -> None:
+    """Read a job, run all its iterations on this rank, and write what they gave. ``meeting``: where the ranks have met;
+    None: they meet at a file in the folder.
+    """
+    job = Job.read(folder, rank)
+    torch.set_num_threads(job.num_threads)
+    check_handlers(job.program)
+    wiring = wire(job.program)
+    ranked = compile_rank(wiring, rank, job.shape_of(), job.keep)
+    limits = json.loads((folder / "limits.json").read_text())
+    slowing = Slowing.from_dict(limits["slowing"])
+    slow_computes(ranked, slowing.factor(limits["places"][rank]))
+    # The parent's watchdog decides, and says more: the backend's own timeout comes behind it.
+    groups = ProcessGroups(
+        rank, job.num_ranks, meeting or folder / "rendezvous", job.backend, 2 * limits["timeout_s"] + 60
+    )
+    with groups:
+        inner = [] if job.training is None else job.training.layout.teams(job.program)
+        groups.make([*teams_of(wiring, job.backend), *inner, *reports.teams])
+        reports.begin(groups)
+        context = _context(job, rank, groups, limits["places"], slowing)
+        store = ValueStore(ranked, _initial_values(job, context, rank))
+        shared = SharedPositions(folder / "positions", job.num_ranks)
+        position = Position(shared, rank)
+        interpreter = Interpreter(ranked, store, context, position)
+        evaluates = job.training is not None and job.training.evaluate_every > 0
+        evaluation = Evaluation(job, rank, position) if evaluates else None
+        checkpoints = _checkpoints(job, context, position)
+        groups.barrier()
+        pauses = _iterate(job, context, interpreter, reports, evaluation, checkpoints)
+        interpreter.drain()
+        if checkpoints is not None:  # first of all: the disk of what is written below may be full
+            checkpoints.end(interpreter.num_done)
+        _write(context, interpreter, store, folder, rank, pauses, reports.clock_offset_s)
+        curves = _measure_memory(job, context, interpreter)
+        interpreter.close()
+        write_curves(folder / f"memory-{rank}.npz", curves)
+        reports.end(folder)
+    shared.close()
+    reports.send(done=interpreter.num_done)
+
+
+def _context(job: Job, rank: int, groups: ProcessGroups, places: Sequence[int], slowing: Slowing) -> Context:
+    device = torch.device(job.device if job.backend == "gloo" else f"cuda:{places[rank]}")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    context = Context(
+        rank, job.num_ranks, job.program.coordinates(rank), groups, job.torch_dtype, device, job.options,
+        backend=job.backend, links=SlowedLinks.of(slowing, rank, places),
+    )  # fmt: skip
+    if job.training is not None:
+        teams = {
+            label: InnerTeam(ranks, rank, groups.inner(ranks, label), context.links, job.backend)
+            for ranks, label in job.training.layout.teams(job.program)
+            if rank in ranks
+        }
+        context.training = TrainingState(job.training, job.program, rank, job.torch_dtype, device, teams)
+    return context
+
+
+def _initial_values(job: Job, context: Context, rank: int) -> Mapping[Any, Any]:
+    if context.training is not None:
+        values: Mapping[Any, Any] = context.training.initial_values()
+        return values
+    return {name: value.to(context.device) for name, value in job.initial_values[rank].items()}
+
+
+def _checkpoints(job: Job, context: Context, position: Position) -> TrainingCheckpoints | None:
+    """Where the job keeps checkpoints, and after loading the one that it resumes from."""
+    if job.checkpoints is None:
+        return None
+    from meshwright.executor.training.saved_job import TrainingCheckpoints
+
+    checkpoints = TrainingCheckpoints(job.checkpoints, context.training, position.set_bytes)
+    checkpoints.load()
+    return checkpoints
+
+
+def _iterate(
+    job: Job,
+    context: Context,
+    interpreter: Interpreter,
+    reports: RankReports,
+    evaluation: Evaluation | None,
+    checkpoints: TrainingCheckpoints | None,
+) -> list[Pause]:
+    """All iterations, each reported; the parent may end it earlier, at the same iteration on all ranks.
+
+    Returns when this rank did something else between them.
+    """
+    pauses = []
+    divergence = Divergence(0 if job.training is None else job.training.first_step)
+    for iteration in range(job.iterations):
+        if not interpreter.position.may_begin(iteration):
+            break
+        divergence.see(iteration, _run_iteration(context, interpreter, iteration, reports))
+        begin, is_paused = clock(), False
+        if checkpoints is not None and checkpoints.is_due(iteration):
+            interpreter.drain()
+            checkpoints.save(iteration)
+            is_paused = True
+        if evaluation is not None and context.training.training.is_evaluated(iteration, job.iterations):
+            interpreter.drain()
+            loss = evaluation.run(context, iteration)
+            reports.send(iteration=iteration, time=time.monotonic(), held_out_loss=loss)
+            is_paused = True
+        if is_paused:
+            pauses.append(Pause(iteration, begin, clock()))
+    return pauses
+
+
+def _run_iteration(
+    context: Context, interpreter: Interpreter, iteration: int, reports: RankReports | None
+) -> dict[str, float]:
+    """One iteration; what `TrainingState.end_iteration` says of it."""
+    context.iteration = iteration
+    if context.training is not None:
+        context.training.begin_iteration(iteration)
+    interpreter.run_iteration()
+    sums = context.training.end_iteration() if context.training is not None else {}
+    if reports is not None:
+        spent = interpreter.spent()
+        reports.send(
+            iteration=iteration, time=time.monotonic(), computes=spent.computes, waits=spent.waits, **sums
+        )
+    return sums
+
+
+def _write(
+    context: Context, interpreter: Interpreter, store: ValueStore, folder: Path, rank: int, pauses: list[Pause],
+    clock_offset_s: float,
+) -> None:  # fmt: skip
+    """Times, and the tensors that were asked for.
+
+    Raises:
+        ExecutionError: they cannot be written.
+    """
+    arrays = interpreter.arrays()
+    write_times(folder / f"times-{rank}.npz", arrays, interpreter.num_done, pauses, clock_offset_s)
+    kept = store.kept(interpreter.num_done - 1)
+    tensors: dict[str, Any] = {
+        "values": {name.text: v.detach().cpu().clone() for name, v in kept.items() if isinstance(v, Tensor)},
+        "gradients": [],
+        "parameters": [],
+    }
+    if context.training is not None:
+        tensors["gradients"] = [[piece.to_row() for piece in found] for found in context.training.recorded]
+        if context.training.training.records_parameters:
+            tensors["parameters"] = [piece.to_row() for piece in context.training.parameters()]
+    try:
+        torch.save(tensors, folder / f"tensors-{rank}.pt")
+    except (OSError, RuntimeError) as error:  # torch's writer has no error of its own for a full disk
+        raise ExecutionError(
+            f"results of rank {rank} cannot be written to {folder.parent}: {error}",
+            next="free space there, or name another folder in TMPDIR",
+        ) from error
+
+
+def _measure_memory(job: Job, context: Context, interpreter: Interpreter) -> Curves:
+    """Of one more iteration, which is not part of the results; nothing where it is not asked for."""
+    if not job.measures_memory:
+        return {}
+
+    def run() -> None:
+        _run_iteration(context, interpreter, interpreter.num_done, None)
+        interpreter.drain()
+
+    return iteration_curves(context, job.program, interpreter.watch, run)
+
+
+if __name__ == "__main__":
+    main()

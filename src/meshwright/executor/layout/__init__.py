@@ -1,0 +1,1 @@
+"""Boxes of tensors: flat shards, tensor shards, pieces."""

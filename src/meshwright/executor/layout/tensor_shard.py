@@ -1,0 +1,153 @@
+"""Which rows or columns of each of the decoder's tensors one device of a tensor-parallel group holds.
+
+Column-parallel matrices are divided by output, row-parallel ones by input, tables by vocabulary (Shoeybi et al. 2019, arXiv
+1909.08053). A fused tensor is divided part by part: of queries, keys and values every device has whole heads, of gate and
+up the same units. Norms, learned positions and the bias behind a row-parallel product are on every device. Of a low-rank
+addition to a column-parallel matrix B is divided as the matrix is, to a row-parallel one A; the other factor is on every
+device.
+
+    shard = TensorShard(model, degree=2, number=1)
+    shard.ranges("layers.3.qkv.weight", (12, 8))        # (0, [(2, 4), (6, 8), (10, 12)])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from meshwright.executor.layout.flat_layout import Box
+from meshwright.specs.error import ExecutionError
+from meshwright.specs.model.adaptation import LORA_A, LORA_B
+from meshwright.specs.model.model import ModelSpec
+
+ROW_PARALLEL = ("attention_output", "down")  # divided by input, the second dimension of weight and A
+COLUMN_PARALLEL = ("qkv", "gate_up")  # weight, bias and B, by output
+TABLES = ("embedding.weight", "head.weight")
+WHOLE = None
+
+
+@dataclass(frozen=True)
+class TensorShard:
+    """Device ``number`` of ``degree``."""
+
+    model: ModelSpec
+    degree: int = 1
+    number: int = 0
+
+    def check(self) -> None:
+        """Raise ExecutionError where heads or inner units are not divided evenly."""
+        model = self.model
+        counts = {
+            "key-value heads": model.num_kv_heads,
+            "query heads": model.num_heads,
+            "inner units": model.intermediate_size,
+            "hidden units": model.hidden_size,
+        }
+        for what, count in counts.items():
+            if count % self.degree:
+                raise ExecutionError(
+                    f"tp({self.degree}) does not divide the model's {count} {what}",
+                    allowed="a tensor-parallel degree that divides heads, key-value heads, inner and hidden size",
+                    next="simulate it, or choose a smaller tp",
+                )
+
+    def dim(self, name: str) -> int | None:
+        """The dimension of a parameter that is divided; WHOLE where every device has all of it."""
+        if self.degree == 1:
+            return WHOLE
+        if name.endswith(TABLES):
+            return 0
+        owner, addition = _matrix_of(name)
+        if owner in ROW_PARALLEL:
+            is_divided = addition == LORA_A or (not addition and name.endswith(".weight"))
+            return 1 if is_divided else WHOLE
+        return 0 if owner in COLUMN_PARALLEL and addition != LORA_A else WHOLE
+
+    def whole_shape(self, name: str, local: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the whole tensor, from that of what is here."""
+        dim = self.dim(name)
+        if dim is None:
+            return local
+        if name.endswith(TABLES):
+            return self.model.vocabulary_size, *local[1:]
+        return _changed(local, dim, local[dim] * self.degree)
+
+    def ranges(self, name: str, whole: tuple[int, ...]) -> tuple[int, list[tuple[int, int]]] | None:
+        """The dimension that is divided, and what is here of it, in order; WHOLE where the tensor is not divided.
+
+        `whole` is the shape of the whole tensor.
+        """
+        dim = self.dim(name)
+        if dim is None:
+            return WHOLE
+        if name.endswith(TABLES):
+            return dim, [self.rows(whole[0])]
+        (owner, _), model = _matrix_of(name), self.model
+        if owner == "qkv":
+            sizes: tuple[int, ...] = (model.query_size, model.key_size, model.key_size)
+        elif owner == "gate_up":
+            sizes = (model.intermediate_size,) * (whole[0] // model.intermediate_size)
+        else:
+            sizes = (whole[dim],)
+        starts = [sum(sizes[:place]) for place in range(len(sizes))]
+        return dim, [self._part(start, size) for start, size in zip(starts, sizes, strict=True)]
+
+    def rows(self, vocabulary_size: int) -> tuple[int, int]:
+        """Rows of a table that are here; every device has room for as many, the last ones may be padding."""
+        rows = -(-vocabulary_size // self.degree)
+        return min(self.number * rows, vocabulary_size), min((self.number + 1) * rows, vocabulary_size)
+
+    def _part(self, start: int, size: int) -> tuple[int, int]:
+        each = size // self.degree
+        return start + self.number * each, start + (self.number + 1) * each
+
+    def is_whole(self, name: str) -> bool:
+        """Has every device all of it?"""
+        return self.dim(name) is WHOLE
+
+    def local(self, name: str, value: Tensor) -> Tensor:
+        """What is here of a whole tensor; a table has zeros behind its rows where others have more."""
+        found = self.ranges(name, tuple(value.shape))
+        if found is None:
+            return value
+        dim, ranges = found
+        if name.endswith(TABLES):
+            part = value.new_zeros((-(-value.shape[0] // self.degree), *value.shape[1:]))
+            low, high = ranges[0]
+            part[: high - low] = value[low:high]
+            return part
+        pieces = [value.narrow(dim, low, high - low) for low, high in ranges]
+        if len(pieces) == 1:
+            return pieces[0].clone(memory_format=torch.contiguous_format)  # a view would keep the whole alive
+        return torch.cat(pieces, dim)
+
+    def placed(self, name: str, whole: tuple[int, ...], box: Box) -> Iterator[tuple[Box, tuple[int, ...]]]:
+        """A box of what is here, cut where the whole tensor is: each part's place within `box`, and its offsets in the whole
+        tensor. Padding is nowhere."""
+        found = self.ranges(name, whole)
+        if found is None:
+            yield Box(tuple(0 for _ in box.sizes), box.sizes), box.offsets
+            return
+        dim, ranges = found
+        here = 0
+        for low, high in ranges:
+            first = max(here, box.offsets[dim])
+            last = min(here + high - low, box.offsets[dim] + box.sizes[dim])
+            if first < last:
+                inside = _changed(tuple(0 for _ in box.sizes), dim, first - box.offsets[dim])
+                sizes = _changed(box.sizes, dim, last - first)
+                yield Box(inside, sizes), _changed(box.offsets, dim, low + first - here)
+            here += high - low
+
+
+def _matrix_of(name: str) -> tuple[str, str]:
+    """The module with the matrix that a parameter belongs to, and which factor of its addition it is ("" for its own)."""
+    *_, outer, module, _ = ("", "", *name.split("."))
+    return (outer, module) if module in (LORA_A, LORA_B) else (module, "")
+
+
+def _changed(values: tuple[int, ...], place: int, value: int) -> tuple[int, ...]:
+    return (*values[:place], value, *values[place + 1 :])

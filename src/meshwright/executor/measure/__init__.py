@@ -1,0 +1,1 @@
+"""Measuring a device: cases, stages, the process that measures."""

@@ -1,0 +1,255 @@
+"""What a measurement runs: every operator of a decoder at a few shapes, as the executor runs it.
+
+Shape letters: T tokens, D hidden, N a layer's outputs, V vocabulary, B sequences, H heads, S sequence, K head size.
+Operands rotate through several copies, because in a real stage they were last used many operators ago.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional
+
+from meshwright.executor.ops.attention.causal_attention import HeadLayout, causal_attention
+from meshwright.executor.ops.embedding import accumulate_embedding, embedding
+from meshwright.executor.ops.gated_silu import gated_silu
+from meshwright.executor.ops.optimizer_step import OptimizerConfig, OptimizerStep
+from meshwright.executor.ops.rms_norm import accumulate_rms_norm, rms_norm
+from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
+
+Thunk = Callable[[], object]
+# Tokens of a microbatch by widths (outputs, inputs) of a projection: what two cores can train.
+MATMUL_TOKENS = (64, 256, 1024)
+MATMUL_WIDTHS = ((128, 128), (384, 128), (512, 512), (1536, 384), (384, 1024))
+# (B, H, S, K): rates depend on S and K, and little on how many heads there are.
+ATTENTION_SHAPES = (
+    *((4, 4, 64, 32), (2, 4, 64, 64), (2, 4, 128, 32), (2, 4, 128, 64)),
+    *((1, 8, 256, 32), (1, 6, 256, 64), (4, 6, 256, 64), (1, 4, 512, 32), (1, 4, 512, 64)),
+)
+ARRAY_SHAPES = ((64, 128), (256, 192), (256, 512), (1024, 512), (1024, 1024))
+LOSS_SHAPES = ((128, 256), (512, 256), (256, 2048))
+EMBEDDING_SHAPES = ((256, 256, 256), (1024, 384, 256))
+OPTIMIZER_SHAPES = ((100_000,), (1_000_000,), (4_000_000,))
+# Copies of operands together exceed this, more than a private second-level cache of common server cores.
+ROTATION_BYTES = 4 << 20
+MAX_COPIES = 16
+ELEMENT_BYTES = 4  # float32
+SMALL_CALL_ELEMENTS = 1 << 15  # below this a call is shorter than the clock is exact: time several at once
+NORM_EPSILON = 1e-5
+
+
+class Case(NamedTuple):
+    """One sample to take: `prepare` makes the operands and returns the call; `inner` calls are timed at once."""
+
+    table: str
+    shape: tuple[int, ...]
+    prepare: Callable[[], Thunk]
+    inner: int = 1
+
+
+def compute_cases() -> tuple[Case, ...]:
+    """All compute cases, in the order in which they are run."""
+    return (
+        *_matmul_cases(),
+        *(Case("attention", _dims(s), partial(attention, s, False)) for s in ATTENTION_SHAPES),
+        *(Case("attention_backward", _dims(s), partial(attention, s, True)) for s in ATTENTION_SHAPES),
+        *_array_cases("elementwise", add),
+        *_array_cases("activation", gated),
+        *_array_cases("activation_backward", gated_backward),
+        *_array_cases("norm", norm),
+        *_array_cases("norm_backward", norm_backward),
+        *(Case("loss", s, partial(loss, s, False)) for s in LOSS_SHAPES),
+        *(Case("loss_backward", s, partial(loss, s, True)) for s in LOSS_SHAPES),
+        *(Case("embedding", s, partial(lookup, s, False)) for s in EMBEDDING_SHAPES),
+        *(Case("embedding_backward", s, partial(lookup, s, True)) for s in EMBEDDING_SHAPES),
+        *(Case("optimizer", s, partial(adamw, s[0])) for s in OPTIMIZER_SHAPES),
+    )
+
+
+def _matmul_cases() -> Iterable[Case]:
+    """Every width at every number of tokens, in the three layouts of forward, input and weight gradient."""
+    for tokens, (num_out, num_in) in itertools.product(MATMUL_TOKENS, MATMUL_WIDTHS):
+        sizes = (tokens, num_out, num_in)
+        yield Case("matmul", sizes, partial(linear, *sizes))
+        shape = (tokens, num_in, num_out)
+        yield Case("matmul_input_gradient", shape, partial(input_gradient, *sizes))
+        shape = (num_out, num_in, tokens)
+        yield Case("matmul_weight_gradient", shape, partial(weight_gradient, *sizes))
+
+
+def _array_cases(table: str, make: Callable[[int, int], Thunk]) -> Iterable[Case]:
+    for shape in ARRAY_SHAPES:
+        inner = 4 if shape[0] * shape[1] <= SMALL_CALL_ELEMENTS else 1
+        yield Case(table, shape, partial(make, *shape), inner)
+
+
+def _dims(shape: tuple[int, int, int, int]) -> tuple[int, ...]:
+    """(B, H, S, K) as an attention operator writes it: batch, heads, kv heads, sequence, head size, causal."""
+    batch, heads, sequence, head_dim = shape
+    return (batch, heads, heads, sequence, head_dim, 1)
+
+
+def rotating(sets: Sequence[Thunk]) -> Thunk:
+    """A call that runs the next of `sets` each time."""
+    cycle = itertools.cycle(sets)
+    return lambda: next(cycle)()
+
+
+def num_copies(num_elements: int) -> int:
+    """How many copies of operands of `num_elements` numbers outgrow the private caches."""
+    return max(2, min(MAX_COPIES, ROTATION_BYTES // (num_elements * ELEMENT_BYTES) + 1))
+
+
+def _repeat(num_elements: int, make: Callable[[], Thunk]) -> Thunk:
+    return rotating([make() for _ in range(num_copies(num_elements))])
+
+
+def linear(num_tokens: int, num_out: int, num_in: int) -> Thunk:
+    """x_TD @ w_ND.T."""
+
+    def make() -> Thunk:
+        x_TD, w_ND = torch.randn(num_tokens, num_in), torch.randn(num_out, num_in)
+        return lambda: functional.linear(x_TD, w_ND)
+
+    return _repeat(num_tokens * num_in + num_out * num_in, make)
+
+
+def input_gradient(num_tokens: int, num_out: int, num_in: int) -> Thunk:
+    """dy_TN @ w_ND."""
+
+    def make() -> Thunk:
+        dy_TN, w_ND = torch.randn(num_tokens, num_out), torch.randn(num_out, num_in)
+        return lambda: dy_TN @ w_ND
+
+    return _repeat(num_tokens * num_out + num_out * num_in, make)
+
+
+def weight_gradient(num_tokens: int, num_out: int, num_in: int) -> Thunk:
+    """dy_TN.T @ x_TD."""
+
+    def make() -> Thunk:
+        dy_TN, x_TD = torch.randn(num_tokens, num_out), torch.randn(num_tokens, num_in)
+        return lambda: dy_TN.t() @ x_TD
+
+    return _repeat(num_tokens * (num_out + num_in), make)
+
+
+def backward_of(output: torch.Tensor, inputs: Sequence[torch.Tensor]) -> Thunk:
+    """Gradients of `inputs` through an operator that has run; its graph is kept for the next call."""
+    gradient = torch.ones_like(output)
+    return lambda: torch.autograd.grad(output, inputs, gradient, retain_graph=True)
+
+
+def attention(shape: tuple[int, int, int, int], is_backward: bool) -> Thunk:
+    """Causal attention of a fused projection; positions do not turn, `rotary` is an operator of its own."""
+    batch, heads, sequence, head_dim = shape
+    layout = HeadLayout(heads, 1, head_dim)
+
+    def make() -> Thunk:
+        qkv = torch.randn(batch, sequence, 3 * heads * head_dim, requires_grad=is_backward)
+        if not is_backward:
+            return lambda: causal_attention(qkv, layout, None)
+        return backward_of(causal_attention(qkv, layout, None), (qkv,))
+
+    return _repeat(3 * batch * heads * sequence * head_dim, make)
+
+
+def add(rows: int, columns: int) -> Thunk:
+    """A residual sum."""
+
+    def make() -> Thunk:
+        a_TD, b_TD = torch.randn(rows, columns), torch.randn(rows, columns)
+        return lambda: a_TD + b_TD
+
+    return _repeat(2 * rows * columns, make)
+
+
+def gated(rows: int, columns: int) -> Thunk:
+    """SiLU(gate) * up, gate and up being halves of one projection."""
+
+    def make() -> Thunk:
+        both_T2N = torch.randn(rows, 2 * columns)
+        return lambda: gated_silu(both_T2N)
+
+    return _repeat(2 * rows * columns, make)
+
+
+def gated_backward(rows: int, columns: int) -> Thunk:
+    """Gradient of both halves."""
+
+    def make() -> Thunk:
+        both_T2N = torch.randn(rows, 2 * columns, requires_grad=True)
+        return backward_of(gated_silu(both_T2N), (both_T2N,))
+
+    return _repeat(4 * rows * columns, make)
+
+
+def norm(rows: int, columns: int) -> Thunk:
+    """RMSNorm."""
+
+    def make() -> Thunk:
+        x_TD, weight_D = torch.randn(rows, columns), torch.ones(columns)
+        return lambda: rms_norm(x_TD, weight_D, NORM_EPSILON)
+
+    return _repeat(rows * columns, make)
+
+
+def norm_backward(rows: int, columns: int) -> Thunk:
+    """Gradient of a norm's input, and its weight's gradient added to the sum."""
+
+    def make() -> Thunk:
+        x_TD = torch.randn(rows, columns, requires_grad=True)
+        weight_D = torch.nn.Parameter(torch.ones(columns))
+        output_TD = rms_norm(x_TD, weight_D, NORM_EPSILON)
+        gradient_TD, r_T1 = torch.ones_like(output_TD), torch.ones(rows, 1)
+
+        def both() -> None:
+            torch.autograd.grad(output_TD, (x_TD,), gradient_TD, retain_graph=True)
+            accumulate_rms_norm(x_TD.detach(), gradient_TD, r_T1, weight_D)
+
+        return both
+
+    return _repeat(2 * rows * columns, make)
+
+
+def loss(shape: tuple[int, int], is_backward: bool) -> Thunk:
+    """Cross entropy of logits_TV."""
+    num_tokens, vocabulary = shape
+
+    def make() -> Thunk:
+        logits_TV = torch.randn(num_tokens, vocabulary, requires_grad=is_backward)
+        target_T = torch.randint(vocabulary, (num_tokens,))
+        if not is_backward:
+            return lambda: token_cross_entropy(logits_TV, target_T, 1.0)
+        return backward_of(token_cross_entropy(logits_TV, target_T, 1.0), (logits_TV,))
+
+    return _repeat(num_tokens * vocabulary, make)
+
+
+def lookup(shape: tuple[int, int, int], is_backward: bool) -> Thunk:
+    """Lookup in table_VD, or adding gradients to the rows that were taken."""
+    num_tokens, hidden, vocabulary = shape
+
+    def make() -> Thunk:
+        table_VD = torch.nn.Parameter(torch.randn(vocabulary, hidden))
+        token_T = torch.randint(vocabulary, (num_tokens,))
+        if not is_backward:
+            return lambda: embedding(token_T, table_VD)
+        gradient_TD = torch.randn(num_tokens, hidden)
+        return lambda: accumulate_embedding(token_T, gradient_TD, table_VD, None)
+
+    return _repeat(num_tokens * hidden + vocabulary * hidden, make)
+
+
+def adamw(num_parameters: int) -> Thunk:
+    """A clipped step of AdamW on parameters in a few tensors, gradients in place."""
+    sizes = [num_parameters // 8] * 8
+    parameters = [torch.nn.Parameter(torch.randn(size)) for size in sizes]
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    step = OptimizerStep(parameters, OptimizerConfig())
+    return step.run

@@ -1,0 +1,1 @@
+"""Weights of models: initialised, read and written."""

@@ -1,0 +1,121 @@
+"""Names and layouts of a decoder's parameters, ours and those of Hugging Face, and the way from one to the other.
+
+Ours fuse queries, keys and values (`qkv`) and gate and up (`gate_up`), and turn neighbouring numbers (2i, 2i + 1) of a
+head; theirs turn (i, i + D/2), so the rows of queries and keys change places within each head. GPT-2 stores matrices as
+(inputs, outputs). Which module is which stands in `specs.parameter_name`.
+
+Shapes: D numbers of a head.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from meshwright.specs.error import ExecutionError
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.model.parameter_name import MODULES
+
+GPT2_TRANSPOSED = ("qkv", "attention_output", "gate_up", "down")
+# Which of the parts of our modules have heads that turn.
+TURNED_PARTS = {"qkv": 2, "query_norm": 1, "key_norm": 1}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a parameter of ours is in theirs: the names of its parts, in order; the first `num_turned` have heads whose
+    rows change places; `is_transposed`: stored as (inputs, outputs).
+    """
+
+    parts: tuple[str, ...]
+    num_turned: int = 0
+    is_transposed: bool = False
+
+
+class NameMap:
+    """Names and layouts of one model's parameters on both sides. Raises ExecutionError for a family without a map."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        if model.architecture not in MODULES:
+            raise ExecutionError(
+                f"{model.architecture} models have no map of names", allowed=", ".join(MODULES)
+            )
+        model.check_executable()
+        model = model.base
+        self.model, self._modules = model, MODULES[model.architecture]
+        self.shapes = {parameter.name: parameter.shape for parameter in model.parameters()}
+
+    def place(self, name: str) -> Place:
+        """Where our parameter `name` is in theirs."""
+        number = re.search(r"^layers\.(\d+)\.", name)
+        block = number.group(1) if number else ""
+        module, _, attribute = re.sub(r"^layers\.\d+\.", "layers.{}.", name).rpartition(".")
+        parts = tuple(f"{part.format(block)}.{attribute}" for part in self._modules.get(module, ()))
+        if not parts or any(part not in self.shapes for part in parts):
+            raise ExecutionError(
+                f"{self.model.name} has no parameter {name!r}",
+                allowed=", ".join(self._modules).format(*[0] * 8),
+            )
+        leaf, is_gpt2 = module.rpartition(".")[2], self.model.is_gpt2
+        is_transposed = is_gpt2 and attribute == "weight" and leaf in GPT2_TRANSPOSED
+        return Place(parts, 0 if is_gpt2 else TURNED_PARTS.get(leaf, 0), is_transposed)
+
+    @cached_property
+    def names(self) -> dict[str, Place]:
+        """All our parameters, in the order of a forward."""
+        found: dict[str, Place] = {}
+        for module in self._modules:
+            blocks = range(self.model.num_layers) if "{}" in module else range(1)
+            for block in blocks:
+                for attribute in ("weight", "bias"):
+                    first = f"{self._modules[module][0].format(block)}.{attribute}"
+                    if first in self.shapes:
+                        name = f"{module.format(block)}.{attribute}"
+                        found[name] = self.place(name)
+        return found
+
+    def to_ours(self, name: str, parts: list[Tensor]) -> Tensor:
+        """Our parameter `name` from its parts, those of `place(name)`."""
+        place = self.place(name)
+        turned = [_paired(x, self.model.head_dim) for x in parts[: place.num_turned]]
+        whole = torch.cat(turned + parts[place.num_turned :]) if len(parts) > 1 else (turned or parts)[0]
+        return whole.t().contiguous() if place.is_transposed else whole
+
+    def to_theirs(self, name: str, value: Tensor) -> dict[str, Tensor]:
+        """Their tensors, by name, from our parameter `name`."""
+        place = self.place(name)
+        whole = value.t() if place.is_transposed else value
+        needed = sum(self.shapes[part][0] for part in place.parts)
+        if whole.shape[0] != needed:
+            raise ExecutionError(
+                f"{name} has {whole.shape[0]} rows", allowed=f"{needed}, as {self.model.name} says"
+            )
+        parts = torch.split(whole, [self.shapes[part][0] for part in place.parts])
+        return {
+            part: _halved(x, self.model.head_dim) if number < place.num_turned else x
+            for number, (part, x) in enumerate(zip(place.parts, parts, strict=True))
+        }
+
+
+def _paired(rows: Tensor, head_dim: int) -> Tensor:
+    """Rows (i, i + D/2) of each head become rows (2i, 2i + 1)."""
+    return rows.reshape(-1, 2, head_dim // 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+
+
+def _halved(rows: Tensor, head_dim: int) -> Tensor:
+    """The other way round."""
+    return rows.reshape(-1, head_dim // 2, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+
+
+def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Our parameters by name, with their shapes; a tied head is the embedding and has no entry."""
+    found, shapes = {}, NameMap(model)
+    for name, place in shapes.names.items():
+        first, *rest = (shapes.shapes[part] for part in place.parts)
+        shape = (first[0] + sum(other[0] for other in rest), *first[1:])
+        found[name] = shape[::-1] if place.is_transposed else shape
+    return found

@@ -1,0 +1,1 @@
+"""One rank's run of a program: interpreter, streams, values, handlers by name."""

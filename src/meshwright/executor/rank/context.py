@@ -1,0 +1,48 @@
+"""What handlers are given besides their row: where they run, with whom, and the state of the job."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from meshwright.executor.rank.process_group import ProcessGroups
+from meshwright.executor.team.slowed_link import SlowedLinks
+
+
+@dataclass(eq=False)
+class Context:
+    """One rank of a job. ``options`` come from the caller; ``state`` is for handlers to keep things in.
+
+    ``links`` are those that are slowed on purpose; by default none.
+    """
+
+    rank: int
+    num_ranks: int
+    coordinates: Mapping[str, int]
+    groups: ProcessGroups
+    dtype: torch.dtype = torch.float32
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    options: Mapping[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+    iteration: int = 0
+    training: Any = None  # TrainingState, in training jobs
+    backend: str = "gloo"
+    links: SlowedLinks = field(default_factory=SlowedLinks)
+
+    def __post_init__(self) -> None:
+        self._is_cuda = self.device.type == "cuda"
+
+    def synchronise(self) -> None:
+        """Wait for the device where it runs behind the host, so that an instruction's end is its result's."""
+        if self._is_cuda:
+            torch.cuda.current_stream(self.device).synchronize()
+
+    def stream_of_device(self) -> contextlib.AbstractContextManager[Any]:
+        """The device's own stream for one of the program's streams; nothing on CPU."""
+        if self._is_cuda:
+            return torch.cuda.stream(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
+        return contextlib.nullcontext()

@@ -1,0 +1,194 @@
+"""Handlers of exchanges and copies by kind: SEND, RECEIVE, LOAD, STORE, COPY; and collectives to register by name.
+
+A value whose shape is not known before the run is sent behind a small header with its dtype and shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from meshwright.executor.meter.live_storage import born_on_host
+from meshwright.executor.rank.handler import Pending, Row, handles
+from meshwright.executor.team.collective import scatter_sum, start_gather, wait_all
+from meshwright.ir.table import Kind
+from meshwright.specs.error import ExecutionError
+
+DTYPES = (
+    *(torch.float32, torch.float64, torch.bfloat16, torch.float16),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+)
+MAX_DIMS = 8
+NO_OUTPUTS: tuple[Any, ...] = ()
+
+
+def first_tensor(row: Row, inputs: Sequence[Any]) -> Tensor:
+    """The first value that a row reads, which must be a tensor."""
+    for value in inputs:
+        if isinstance(value, Tensor):
+            return value.detach()
+    raise ExecutionError(
+        f"{row.text} has no tensor to move", next="let its effect read one value that is a tensor"
+    )
+
+
+@handles(Kind.SEND)
+def send(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+    """Post the first value read to the peer."""
+    tensor = first_tensor(row, inputs)
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+    group, peer = context.groups.pair(row)
+
+    def post() -> list[Any]:
+        header = [(_header(row, tensor), 2 * row.tag + 1)] if row.shape is None else []
+        parts = [*header, *([(tensor, 2 * row.tag)] if tensor.numel() else [])]
+        return [group.send([part], peer, tag) for part, tag in parts]
+
+    # On a slowed link a message leaves later; to wait for that here would hold back what is posted with it.
+    release_s = context.links.message(row.peer, tensor.nbytes)
+    works = [] if release_s else post()
+
+    def wait() -> Sequence[Any]:
+        context.links.wait_until(release_s)
+        for work in works or post():
+            work.wait()
+        return NO_OUTPUTS
+
+    return Pending(wait)
+
+
+@handles(Kind.RECEIVE)
+def receive(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+    """Post a buffer for the value written; without a known shape the header comes first."""
+    group, peer = context.groups.pair(row)
+    if row.shape is None:
+        return _receive_sized(context, row, group, peer)
+    buffer = torch.empty(row.shape, dtype=context.dtype, device=context.device)
+    work = group.recv([buffer], peer, 2 * row.tag)
+
+    def wait() -> Sequence[Any]:
+        work.wait()
+        return (buffer,)
+
+    return Pending(wait)
+
+
+def _receive_sized(context: Any, row: Row, group: Any, peer: int) -> Pending:
+    header = torch.empty(2 + MAX_DIMS, dtype=torch.int64, device=context.device)
+    work = group.recv([header], peer, 2 * row.tag + 1)
+
+    def wait() -> Sequence[Any]:
+        work.wait()
+        code, num_dims, *dims = header.tolist()
+        buffer = torch.empty(dims[:num_dims], dtype=DTYPES[code], device=context.device)
+        if buffer.numel():
+            group.recv([buffer], peer, 2 * row.tag).wait()
+        return (buffer,)
+
+    return Pending(wait)
+
+
+def _header(row: Row, tensor: Tensor) -> Tensor:
+    if tensor.dtype not in DTYPES or tensor.dim() > MAX_DIMS:
+        raise ExecutionError(
+            f"{row.text} sends {tensor.dtype} of {tensor.dim()} dimensions",
+            allowed=f"up to {MAX_DIMS} dimensions of {', '.join(str(dtype) for dtype in DTYPES)}",
+        )
+    dims = [*tensor.shape, *[0] * (MAX_DIMS - tensor.dim())]
+    return torch.tensor([DTYPES.index(tensor.dtype), tensor.dim(), *dims], device=tensor.device)
+
+
+@handles(Kind.LOAD)
+def load(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+    """A copy on the device."""
+    return (first_tensor(row, inputs).to(context.device, copy=True),)
+
+
+@handles(Kind.STORE)
+def store(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+    """A copy in the memory of the host."""
+    with born_on_host():
+        return (first_tensor(row, inputs).to("cpu", copy=True),)
+
+
+@handles(Kind.COPY)
+def copy(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+    """A copy where the value is."""
+    return (first_tensor(row, inputs).clone(),)
+
+
+def all_reduce(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+    """Sum over the members, in place; the same value is the output."""
+    tensor = first_tensor(row, inputs)
+    context.links.pass_ring(row.members, tensor.nbytes, passes=2)
+    work = context.groups.collective(row).allreduce([tensor])
+
+    def wait() -> Sequence[Any]:
+        work.wait()
+        return (tensor,)
+
+    return Pending(wait)
+
+
+def all_gather(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+    """The members' equal shards one behind the other along the first dimension."""
+    shard = first_tensor(row, inputs).contiguous()
+    context.links.pass_ring(row.members, len(row.members) * shard.nbytes, passes=1)
+    whole, works = start_gather(shard, context.groups.collective(row), context.backend)
+
+    def wait() -> Sequence[Any]:
+        wait_all(works)
+        return (whole,)
+
+    return Pending(wait)
+
+
+def reduce_scatter(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+    """The sum's own shard along the first dimension."""
+    whole = first_tensor(row, inputs).contiguous()
+    context.links.pass_ring(row.members, whole.nbytes, passes=1)
+    return Pending(lambda: (scatter_sum(whole, context.groups.collective(row), context.backend),))
+
+
+def exchange_counts(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+    """Row n of an integer tensor goes to member n; out comes what the members sent here, in their order."""
+    counts = first_tensor(row, inputs).contiguous()
+    received = torch.empty_like(counts)
+    context.links.pass_to_each(row.members, [counts.nbytes / len(row.members)] * len(row.members))
+    work = torch.distributed.all_to_all_single(
+        received, counts, group=context.groups.collective(row), async_op=True
+    )
+
+    def wait() -> Sequence[Any]:
+        work.wait()
+        return (received,)
+
+    return Pending(wait)
+
+
+def all_to_all(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+    """Uneven exchange of the first dimension. Reads: the tensor, how many go to, and how many come from each member."""
+    tensor, sent, received = (value for value in inputs if isinstance(value, Tensor))
+    arriving = received.flatten().tolist()
+    buffer = tensor.new_empty((sum(arriving), *tensor.shape[1:]))
+    leaving = sent.flatten().tolist()
+    row_bytes = tensor.nbytes / max(1, tensor.shape[0])
+    context.links.pass_to_each(row.members, [row_bytes * count for count in leaving])
+    work = torch.distributed.all_to_all_single(
+        buffer,
+        tensor.contiguous(),
+        arriving,
+        leaving,
+        group=context.groups.collective(row),
+        async_op=True,
+    )
+
+    def wait() -> Sequence[Any]:
+        work.wait()
+        return (buffer,)
+
+    return Pending(wait)

@@ -1,0 +1,141 @@
+"""Handlers: what an instruction does when it is executed. One a name, registered in the file that invents the name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from meshwright.ir.program import Program
+from meshwright.ir.table import Exchange, Kind
+from meshwright.specs.error import ExecutionError
+
+
+class ValueName(NamedTuple):
+    """A value on one device: kind, index (hop, stage or group), microbatch and part."""
+
+    kind: str
+    index: int = 0  # type: ignore[assignment] # a tuple's method of that name is not needed
+    microbatch: int = 0
+    part: int = 0
+
+    @property
+    def text(self) -> str:
+        """As it stands in files of values: ``kind/index/microbatch/part``."""
+        return f"{self.kind}/{self.index}/{self.microbatch}/{self.part}"
+
+    @staticmethod
+    def parse(text: str) -> ValueName:
+        """What `text` wrote."""
+        kind, index, microbatch, part = text.split("/")
+        return ValueName(kind, int(index), int(microbatch), int(part))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a handler is told about its instruction. ``number`` is the position in the list of this rank.
+
+    ``peer``: rank at the other end of a SEND or RECEIVE. ``members``: ranks of a COLLECTIVE, in order of their lists.
+    ``shape``: of the value that a SEND or RECEIVE moves, where it is known before the run; otherwise it travels ahead.
+    ``reads`` and ``writes``: names of the values, pattern by pattern; ``is_many``: which write patterns are over groups.
+    """
+
+    number: int
+    kind: Kind
+    name: str
+    stage: int
+    hop: int
+    microbatch: int
+    part: int
+    text: str
+    stream: str
+    is_first: bool
+    is_last: bool
+    exchange: Exchange | None
+    peer: int
+    members: tuple[int, ...]
+    tag: int
+    shape: tuple[int, ...] | None
+    reads: tuple[tuple[ValueName, ...] | None, ...]
+    writes: tuple[tuple[ValueName, ...] | None, ...]
+    is_many: tuple[bool, ...]
+
+    def outputs(self, value_of: Callable[[ValueName], Any]) -> tuple[Any, ...]:
+        """What to return where the values are known by name."""
+        found: list[Any] = []
+        for names, many in zip(self.writes, self.is_many):
+            values = tuple(value_of(name) for name in names or ())
+            found.append(values if many else values[0] if values else None)
+        return tuple(found)
+
+
+def reads_of_kind(row: Row, inputs: Sequence[Any], kind: str) -> list[tuple[ValueName, Any]]:
+    """Name and value of everything of a kind that a row reads, in the order of its effect."""
+    return [(names[0], value) for names, value in zip(row.reads, inputs) if names and names[0].kind == kind]
+
+
+class Pending(NamedTuple):
+    """What a handler returns that has posted an exchange and not waited for it; ``wait()`` gives the outputs."""
+
+    wait: Callable[[], Sequence[Any]]
+
+
+# handler(context, row, inputs) -> outputs, or a Pending of them. `inputs` has one entry for each read pattern of the
+# effect, `outputs` one for each write pattern: the value, a tuple of values for a pattern over all groups of a stage,
+# None where the pattern's condition does not hold.
+Handler = Callable[[Any, Row, Sequence[Any]], "Sequence[Any] | Pending"]
+
+HANDLERS: dict[str, Handler] = {}
+KIND_HANDLERS: dict[Kind, Handler] = {}
+
+
+def handles(name: str | Kind) -> Callable[[Handler], Handler]:
+    """Register a handler for a name, or for all names of a kind that have none of their own.
+
+    Raises:
+        ExecutionError: another function handles the name already.
+    """
+
+    def register(handler: Handler) -> Handler:
+        table: dict[Any, Handler] = KIND_HANDLERS if isinstance(name, Kind) else HANDLERS
+        known = table.setdefault(name, handler)
+        if known is not handler and _place(known) != _place(handler):
+            raise ExecutionError(
+                f"{_place(handler)} wants to handle {name!r}, which {_place(known)} handles",
+                next="give the instruction another name",
+            )
+        table[name] = handler
+        return handler
+
+    return register
+
+
+def _place(handler: Handler) -> tuple[str, str]:
+    """File and name of a handler: a module that is imported twice registers the same one again."""
+    code = getattr(handler, "__code__", None)
+    return getattr(code, "co_filename", ""), getattr(handler, "__qualname__", repr(handler))
+
+
+def handler_of(kind: Kind, name: str) -> Handler | None:
+    """The handler of a name, or else that of its kind."""
+    return HANDLERS.get(name) or KIND_HANDLERS.get(kind)
+
+
+def check_handlers(program: Program) -> None:
+    """Every name of the program has a handler.
+
+    Raises:
+        ExecutionError: names all that have none.
+    """
+    effects = {program.tables.effects[e] for e in set(program.columns.effect.tolist())}
+    missing = sorted({f"{e.name} ({e.kind.name})" for e in effects if handler_of(e.kind, e.name) is None})
+    if missing:
+        raise ExecutionError(
+            f"no handler executes {', '.join(missing)}",
+            allowed=f"{', '.join(sorted(HANDLERS))}, and {', '.join(_names(KIND_HANDLERS))} of any name",
+            next="register one with meshwright.executor.rank.handler.handles(name) in the module given as handlers_module",
+        )
+
+
+def _names(kinds: Iterable[Kind]) -> list[str]:
+    return [kind.name for kind in kinds]

@@ -1,0 +1,80 @@
+"""Process groups of a job: one world, one group for each team and stream; made in the same order on all ranks.
+
+gloo keeps messages apart by tag, so pairs use the world's group. NCCL has no tags and runs what is posted on one
+communicator in order, so there every directed stream between two ranks has a group of its own.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch.distributed as dist
+
+from meshwright.executor.rank.handler import Row
+
+Team = tuple[tuple[int, ...], str]  # ranks, and what tells groups of the same ranks apart
+
+
+class ProcessGroups:
+    """A context: the world of a job; everything is destroyed when it is left.
+
+    ``rendezvous``: a file that all ranks see, or a store where they have met already.
+    """
+
+    def __init__(self, rank: int, num_ranks: int, rendezvous: Any, backend: str, timeout_s: float) -> None:
+        self.rank, self.num_ranks = rank, num_ranks
+        self._rendezvous, self._backend = rendezvous, backend
+        self._timeout = datetime.timedelta(seconds=timeout_s)
+        self._groups: dict[Team, Any] = {}
+        self._world: Any = None
+
+    def __enter__(self) -> ProcessGroups:
+        store = self._rendezvous
+        if isinstance(store, Path):
+            store = dist.FileStore(str(store), self.num_ranks)  # type: ignore[attr-defined]
+        dist.init_process_group(
+            self._backend, store=store, rank=self.rank, world_size=self.num_ranks, timeout=self._timeout
+        )
+        self._world = dist.group.WORLD
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # After an error the peers may be gone: leaving would wait for them, and the process ends anyway.
+        if kind is None:
+            dist.barrier()
+            dist.destroy_process_group()
+
+    def make(self, teams: Sequence[Team]) -> None:
+        """Make the groups of all teams; every rank of the world calls it with the same teams."""
+        for team in sorted(set(teams)):
+            self._groups[team] = dist.new_group(list(team[0]), timeout=self._timeout)
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        dist.barrier()
+
+    def pair(self, row: Row) -> tuple[Any, int]:
+        """Group of a SEND or RECEIVE, and the peer's rank within it."""
+        if not self._groups or self._backend != "nccl":
+            return self._world, row.peer
+        team = self.team(row)
+        return self._groups[team], team[0].index(row.peer)
+
+    def inner(self, ranks: tuple[int, ...], label: str) -> Any:
+        """Group of the exchanges inside computes of these ranks."""
+        return self._groups[ranks, label]
+
+    def collective(self, row: Row) -> Any:
+        """Group of a COLLECTIVE."""
+        return self._groups[row.members, row.stream]
+
+    def team(self, row: Row) -> Team:
+        """The team that `pair` looks up: both ends of a direction, source first in its name."""
+        source, target = (self.rank, row.peer) if row.kind.name == "SEND" else (row.peer, self.rank)
+        return tuple(sorted((source, target))), f"{source}>{target}"

@@ -1,0 +1,137 @@
+"""Streams: one thread each, which posts what the host issued in order and waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from meshwright.executor.rank.handler import Pending
+from meshwright.executor.rank.rank_list import Step
+from meshwright.executor.rank.value_store import Line, put_all
+
+clock = time.monotonic  # CLOCK_MONOTONIC on Linux: one clock for all processes of a machine
+
+DRAIN_CHECK_S = 0.5  # how often a waiting host looks whether the stream's thread has failed
+
+
+class Times:
+    """Posted, start and end of the rows of one iteration, in seconds of `clock`."""
+
+    __slots__ = ("posted", "start", "end")
+
+    def __init__(self, num_rows: int) -> None:
+        self.posted = [0.0] * num_rows
+        self.start = [0.0] * num_rows
+        self.end = [0.0] * num_rows
+
+
+class Issued:
+    """A row that the host handed over, with the inputs it took from the store."""
+
+    __slots__ = ("step", "inputs", "line", "times", "iteration")
+
+    def __init__(self, step: Step, inputs: list[Any], line: Line, times: Times, iteration: int) -> None:
+        self.step, self.inputs, self.line, self.times, self.iteration = step, inputs, line, times, iteration
+
+
+class Stream:
+    """One stream of a rank. Failures go to ``fail(error, step, iteration)``, once, and the thread ends. Handlers run inside
+    ``watching()``, a context for the thread that they run in."""
+
+    def __init__(
+        self,
+        name: str,
+        context: Any,
+        done: Sequence[SimpleQueue[BaseException | None]],
+        fail: Callable[[BaseException, Step, int], None],
+        watching: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    ) -> None:
+        self.name, self.watching = name, watching
+        self._context, self._done, self._fail = context, done, fail
+        self._queue: SimpleQueue[list[Issued] | SimpleQueue[None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def issue(self, batch: list[Issued]) -> None:
+        """Hand over rows that are posted together; most batches have one row."""
+        self._queue.put(batch)
+
+    def drain(self) -> None:
+        """Wait until everything issued has ended."""
+        reached: SimpleQueue[None] = SimpleQueue()
+        self._queue.put(reached)
+        while self._thread.is_alive():
+            try:
+                return reached.get(timeout=DRAIN_CHECK_S)
+            except Empty:
+                continue
+
+    def close(self) -> None:
+        """Wait until everything issued has ended, and end the thread."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        with self._context.stream_of_device():
+            while True:
+                batch = self._queue.get()
+                if batch is None:
+                    return
+                if isinstance(batch, SimpleQueue):
+                    batch.put(None)
+                    continue
+                current = batch[0]
+                try:
+                    if len(batch) == 1:
+                        self._finish(current, self._post(current))
+                    else:
+                        self._run_batch(batch)
+                except BaseException as error:  # noqa: B036 - the job ends, with this as its reason
+                    self._fail(error, current.step, current.iteration)
+                    return
+                del batch, current  # while waiting for the next, hold nothing of the last
+
+    def _post(self, issued: Issued) -> Any:
+        step = issued.step
+        issued.times.posted[step.row.number] = issued.times.start[step.row.number] = clock()
+        with self.watching():
+            return step.handler(self._context, step.row, issued.inputs)
+
+    def _finish(self, issued: Issued, result: Any) -> None:
+        step, number = issued.step, issued.step.row.number
+        outputs = result
+        if type(result) is Pending:
+            with self.watching():
+                outputs = result.wait()
+        self._context.synchronise()
+        put_all(issued.line, step.writes, outputs, step.row.text)
+        issued.inputs.clear()
+        issued.times.end[number] = clock()
+        if step.signals:
+            self._done[number].put(None)
+
+    def _run_batch(self, batch: list[Issued]) -> None:
+        """Post all, then wait for each by itself: a reader waits for its member only."""
+        posted = [self._post(issued) for issued in batch]
+        errors: list[BaseException] = []
+
+        def finish(issued: Issued, result: Any) -> None:
+            try:
+                self._finish(issued, result)
+            except BaseException as error:  # noqa: B036 - raised again below, in the stream's thread
+                errors.append(error)
+
+        threads = [
+            threading.Thread(target=finish, args=pair, daemon=True) for pair in zip(batch[1:], posted[1:])
+        ]
+        for thread in threads:
+            thread.start()
+        finish(batch[0], posted[0])
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]

@@ -1,0 +1,1 @@
+"""Parameter groups on a rank: whole or sharded, with their optimizer state."""

@@ -1,0 +1,1 @@
+"""Teams of ranks and their collectives."""

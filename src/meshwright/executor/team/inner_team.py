@@ -1,0 +1,102 @@
+"""InnerTeam: the ranks that exchange inside a compute (tensor parallelism, gradients of every microbatch), and how.
+
+These exchanges are priced within the compute's work (`ir.table.Inner`), and have process groups of their own, apart from
+those of instructions: a compute may wait here while a stream is under way.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from meshwright.executor.team.collective import combine, scatter_sum, start_gather, wait_all
+from meshwright.executor.team.slowed_link import SlowedLinks
+from meshwright.ir.program import Axis, Program
+
+Ranks = tuple[int, ...]
+
+
+def ranks_along(axes: Sequence[Axis], names: Sequence[str]) -> list[Ranks]:
+    """The groups of ranks that differ in the named axes only, in order of their first rank; ranks are row-major."""
+    places = list(itertools.product(*(range(axis.size) for axis in axes)))
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for rank, place in enumerate(places):
+        key = tuple(at for at, axis in zip(place, axes, strict=True) if axis.name not in names)
+        groups.setdefault(key, []).append(rank)
+    return [tuple(group) for group in groups.values()]
+
+
+def inner_teams(program: Program, names: Sequence[str], label: str) -> list[tuple[Ranks, str]]:
+    """The process groups of exchanges inside computes along these axes; none where they have one rank."""
+    return [(ranks, label) for ranks in ranks_along(program.axes, names) if len(ranks) > 1]
+
+
+class InnerTeam:
+    """This rank's team of some axes: sums, gathers and scatters that the caller waits for.
+
+    ``group`` is torch's; None where the rank is alone. ``number`` is the rank's place among ``ranks``.
+    """
+
+    def __init__(
+        self, ranks: Ranks, rank: int, group: Any, links: SlowedLinks, backend: str = "gloo"
+    ) -> None:
+        self.ranks, self.number, self.group = ranks, ranks.index(rank), group
+        self._links, self._backend = links, backend
+
+    @property
+    def degree(self) -> int:
+        """How many they are."""
+        return len(self.ranks)
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over the team, in place."""
+        if self.degree > 1:
+            self._links.pass_ring(self.ranks, tensor.nbytes, passes=2)
+            combine(tensor, self.group, self._backend)
+        return tensor
+
+    def largest(self, tensor: Tensor) -> Tensor:
+        """The element-wise maximum over the team, in place."""
+        if self.degree > 1:
+            self._links.pass_ring(self.ranks, tensor.nbytes, passes=2)
+            combine(tensor, self.group, self._backend, is_maximum=True)
+        return tensor
+
+    def gathered(self, part: Tensor, dim: int = 0) -> Tensor:
+        """The members' equal parts one behind the other along `dim`."""
+        return self.gathering(part, dim)()
+
+    def gathering(self, part: Tensor, dim: int = 0) -> Callable[[], Tensor]:
+        """Start what `gathered` does; the caller may compute before it asks for the result."""
+        if self.degree == 1:
+            return lambda: part
+        front = part.movedim(dim, 0).contiguous()
+        self._links.pass_ring(self.ranks, self.degree * front.nbytes, passes=1)
+        whole, works = start_gather(front, self.group, self._backend)
+
+        def result() -> Tensor:
+            wait_all(works)
+            return whole.movedim(0, dim).contiguous()
+
+        return result
+
+    def scattered_sum(self, whole: Tensor, dim: int = 0) -> Tensor:
+        """The rank's own equal part along `dim` of the sum over the team."""
+        if self.degree == 1:
+            return whole
+        front = whole.movedim(dim, 0).contiguous()
+        self._links.pass_ring(self.ranks, front.nbytes, passes=1)
+        part = scatter_sum(front, self.group, self._backend)
+        return part.movedim(0, dim).contiguous()
+
+    def own_part(self, whole: Tensor, dim: int) -> Tensor:
+        """The rank's own equal part along `dim`: a view."""
+        return whole.chunk(self.degree, dim)[self.number] if self.degree > 1 else whole
+
+
+def alone(rank: int) -> InnerTeam:
+    """A team of one."""
+    return InnerTeam((rank,), rank, None, SlowedLinks())

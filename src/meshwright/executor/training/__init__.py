@@ -1,0 +1,1 @@
+"""A rank's training: stages, batches, learning rate, saved jobs."""

@@ -1,0 +1,83 @@
+"""What a training reached: the whole model from its parameters, its loss on held-out text, and bytes sampled from it.
+
+Shapes: B samples, S tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from meshwright.executor.data.corpus import Corpus
+from meshwright.executor.data.packing import documents_of
+from meshwright.executor.models.decoder import Stage, build_model
+from meshwright.executor.models.sampling import sample_bytes
+from meshwright.executor.ops.token_cross_entropy import IGNORED_TARGET, token_cross_entropy
+from meshwright.specs.error import ExecutionError
+from meshwright.specs.model.model import ModelSpec
+
+BATCH = 8  # sequences of one forward: enough to fill the cores, little memory
+
+
+def corpus_of(data: str | None) -> Corpus:
+    """The standard library's sources, or a folder or file of text. Raises ExecutionError."""
+    return Corpus.standard_library() if data is None else Corpus.folder(data)
+
+
+def trained_model(model: ModelSpec, parameters: Mapping[str, Tensor]) -> Stage:
+    """The whole model on this process with these parameters, by name in the whole model.
+
+    Raises ExecutionError where one is missing.
+    """
+    stage = build_model(model)
+    slots = stage.global_parameters()
+    missing = sorted(slots.keys() - parameters.keys())
+    if missing:
+        raise ExecutionError(
+            f"the training returned no {', '.join(missing[:3])}", next="let it return parameters"
+        )
+    with torch.no_grad():
+        for name, slot in slots.items():
+            slot.copy_(parameters[name])
+    return stage.eval()
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch on one thread within the block: threads that wait for each other on busy cores take many times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class HeldOut(Protocol):
+    """Text that no training sees: a `Corpus`, or what `DataSource.open` gives for a folder of token shards."""
+
+    def held_out_batches(
+        self, num_sequences: int, sequence_length: int, batch_size: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """tokens_BS and targets_BS of ``num_sequences`` sequences, always the same ones."""
+
+
+def held_out_loss(stage: Stage, corpus: HeldOut, num_sequences: int, sequence_length: int) -> float:
+    """Mean nats per token over sequences spread evenly over the held-out text, always the same ones."""
+    total, num_targets = 0.0, 0
+    with one_thread(), torch.inference_mode():
+        for tokens_BS, targets_BS in corpus.held_out_batches(num_sequences, sequence_length, BATCH):
+            logits_BSV = stage(tokens_BS, documents_BS=documents_of(targets_BS))
+            total += float(token_cross_entropy(logits_BSV, targets_BS, 1.0))
+            num_targets += int((targets_BS != IGNORED_TARGET).sum())
+    return total / max(1, num_targets)
+
+
+def sampled_text(stage: Stage, prompt: bytes, num_bytes: int, window: int, seed: int = 0) -> bytes:
+    """`num_bytes` that follow `prompt`, which is not part of them; see `sample_bytes`."""
+    with one_thread():
+        return sample_bytes(stage, prompt, num_bytes, window, seed=seed)

@@ -1,0 +1,370 @@
+"""What the handlers of training share on one rank: stages, parameters by group, gradients, data, sums of an iteration.
+
+Shapes: B samples of a microbatch, S tokens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from meshwright.executor.layout.piece import Piece
+from meshwright.executor.layout.tensor_shard import TensorShard
+from meshwright.executor.models.encoder_decoder import EncoderDecoderStage
+from meshwright.executor.models.skip_decoder import SkipStage
+from meshwright.executor.models.tensor_parallel import TensorParallel, split_cross_entropy
+from meshwright.executor.models.vocabulary_shard import VocabularyShard
+from meshwright.executor.models.weights.initialisation import parameter_source
+from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
+from meshwright.executor.rank.handler import Row, ValueName
+from meshwright.executor.state.canonical_sum import Contribution
+from meshwright.executor.state.frozen_shard import FrozenShard
+from meshwright.executor.state.group_pieces import group_pieces
+from meshwright.executor.state.group_state import GroupState, Sharding
+from meshwright.executor.team.inner_team import InnerTeam
+from meshwright.executor.training.rank_batches import RankData
+from meshwright.executor.training.stage_modules import build_stages, group_of, is_table_elsewhere
+from meshwright.executor.training.tensor_layout import HEAD_NORMS, SHARDS, TENSOR
+from meshwright.executor.training.training_job import Training
+from meshwright.executor.training.visited_share import visited_shares
+from meshwright.ir.program import Program
+from meshwright.ir.table import Kind
+from meshwright.lowering.memory.offload import HOST_STATE, MASTER_COPY, STORE_STATE
+from meshwright.lowering.sharding.gather import UNSHARD
+from meshwright.specs.model.adaptation import LORA_A, LORA_B
+
+GATHERED = UNSHARD.writes[0].kind
+HIDDEN = 2  # dimension of the hidden units in [B, S, E]
+
+
+class TrainingState:
+    """Stages, parameters, gradients and data of one rank.
+
+    ``data``: its part of every batch. ``groups``: by number in the program's table, those of the stages here.
+    ``teams``: with whom this rank exchanges inside computes, by label (`executor.layout`); those that are not
+    given are of one rank.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        program: Program,
+        rank: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        teams: Mapping[str, InnerTeam] | None = None,
+    ) -> None:
+        self.training, self.program = training.prepared(), program
+        self.teams = dict(teams or {})
+        coordinates = program.coordinates(rank)
+        self.coordinates, self.formats = coordinates, training.layout.formats(dtype)
+        self.parallel = self._parallel()
+        self.pipeline = coordinates.get(program.axes[0].name, 0)
+        self.data = RankData(self.training, program, coordinates)
+        own = range(int(program.offsets[rank]), int(program.offsets[rank + 1]))
+        names = [program.tables.effects[e].name for e in program.columns.effect[own.start : own.stop]]
+        stages = [int(s) for s in program.columns.stage[own.start : own.stop]]
+        self.source = parameter_source(training.model, training.seed, training.initial)
+        self.shard = self._shard(program, names, dtype, device)
+        self.stages = build_stages(
+            self.training, sorted(set(stages)), dtype, device, has_tables=self.shard is None, parallel=self.parallel,
+            source=self.source,
+        )  # fmt: skip
+        edges = training.stage_edges()
+        # of every stage that others read beside the path: which of its outputs each edge reads
+        self.outputs_of_edges = {s: tuple(e.part for e in edges if e.source == s) for s in self.stages}
+        reduced = {
+            program.tables.groups_of_stage[stage][int(program.columns.part[i])]
+            for i, name, stage in zip(own, names, stages)
+            if name == "REDUCE_GRAD"
+        }
+        self.groups = self._groups(reduced)
+        self.last_rows = self._last_rows(own, stages)
+        self.visited = visited_shares(program)
+        self.loss: Tensor | None
+        self.begin_iteration(0)
+        self.recorded: list[list[Piece]] = []
+
+    def _parallel(self) -> TensorParallel | None:
+        """This rank's part of every matrix; None where it has all."""
+        team = self.teams.get(TENSOR)
+        if team is None:
+            self.tensor_shard = TensorShard(self.training.model)
+            return None
+        self.tensor_shard = TensorShard(self.training.model, team.degree, team.number)
+        self.tensor_shard.check()
+        return TensorParallel(self.tensor_shard, team, self.training.layout.sequence_parallel)
+
+    def _last_rows(self, own: range, stages: Sequence[int]) -> dict[int, int]:
+        """For every group the position in this rank's list of the last compute that adds to its gradient."""
+        tables, columns = self.program.tables, self.program.columns
+        adds = [any(p.kind == "weight_gradient" for p in effect.writes) for effect in tables.effects]
+        found: dict[int, int] = {}
+        for number, (row, stage) in enumerate(zip(own, stages)):
+            if adds[columns.effect[row]] and tables.effects[columns.effect[row]].kind == Kind.COMPUTE:
+                found.update(dict.fromkeys(self.groups_of(stage), number))
+        return found
+
+    def _shard(
+        self, program: Program, names: Sequence[str], dtype: torch.dtype, device: torch.device
+    ) -> VocabularyShard | None:
+        """This device's rows of a split vocabulary; with two barriers its T sums the input's gradient."""
+        self.has_one_barrier = "SUM_OUTPUT_GRAD" not in names
+        if "S" not in names:
+            return None
+        options = (program.axes[0].size, self.training.seed, dtype, device)
+        return VocabularyShard(self.training.model, self.pipeline, *options, source=self.source)
+
+    def apply(
+        self, stage: int, microbatch: int, x: Tensor, received: Sequence[Tensor], device: torch.device
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Output of a stage (logits with the head), and what stages beside the path read of it."""
+        module, keys = self.stages[stage], self.data.keys(microbatch)
+        if isinstance(module, EncoderDecoderStage):
+            y, given = module.with_edges(x, keys, received, self.data.tokens(microbatch, device)[0])
+            return y, given if self.outputs_of_edges[stage] else ()  # the next stage has it from the path
+        documents_BS = self.data.documents(microbatch, device)
+        if isinstance(module, SkipStage):
+            return module.with_edges(x, keys, received, documents_BS)
+        return module(x, keys, documents_BS), ()
+
+    def whole(self, row: Row, side: int, x: Tensor) -> Tensor:
+        """What the hop before (`side` -1) or behind (+1) has given. From another device every one of a tensor-parallel group
+        gets an equal part of the hidden units, unless their stream is divided by tokens anyway (Narayanan et al. 2021, arXiv
+        2104.04473, section 4.1)."""
+        if self.parallel is None or not self._is_divided(row, side):
+            return x
+        return self.parallel.team.gathered(x, HIDDEN)
+
+    def share(self, row: Row, side: int, x: Tensor | None) -> Tensor | None:
+        """What this rank gives to the hop on a side, which makes it `whole`."""
+        if x is None or self.parallel is None or not self._is_divided(row, side):
+            return x
+        return self.parallel.team.own_part(x, HIDDEN).contiguous()
+
+    def _is_divided(self, row: Row, side: int) -> bool:
+        """Is the hop on a side of a row on another device, and gets a part from every one here?"""
+        tables = self.program.tables
+        path = tables.paths[tables.microbatches[row.microbatch].path]
+        other = row.hop + side
+        if self.training.layout.sequence_parallel or not 0 <= other < len(path):
+            return False
+        return path[other].device != path[row.hop].device
+
+    def loss_of(self, logits_BSV: Tensor, targets_BS: Tensor, weight: float) -> Tensor:
+        """Sum of the tokens' losses, each with this weight."""
+        if self.parallel is None:
+            # a module of the user's may keep its output for its own backward
+            is_consumed = not self.training.modules
+            return token_cross_entropy(logits_BSV, targets_BS, weight, is_consumed=is_consumed)
+        return split_cross_entropy(logits_BSV, targets_BS, weight, self.parallel)
+
+    def count_loss(self, loss: Tensor) -> None:
+        """Add a microbatch's loss to this rank's share; of those that find the same one, the first."""
+        if self.tensor_shard.number == 0:
+            self.loss = loss if self.loss is None else self.loss + loss
+
+    def _groups(self, reduced: set[int]) -> dict[int, GroupState]:
+        """Every parameter that trains of every stage here in exactly one group."""
+        parts: dict[int, dict[str, nn.Parameter]] = {g: {} for s in self.stages for g in self.groups_of(s)}
+        for number, stage in self.stages.items():
+            for name, parameter in stage.global_parameters().items():
+                if parameter.requires_grad:
+                    parts[self._group_of(number, name)][name] = parameter
+        if self.shard is not None:
+            for name, parameter in self.shard.global_parameters().items():
+                if parameter.requires_grad:
+                    parts[self._group_of(min(self.stages), name)][name] = parameter
+        frozen = self._frozen_shards()
+        return {
+            g: self._group(g, found, g in reduced, frozen.get(g))
+            for g, found in parts.items()
+            if found or g in frozen
+        }
+
+    def _frozen_shards(self) -> dict[int, FrozenShard]:
+        """Of every group here what does not train, where parameters are gathered; made while all of them are there."""
+        team = self.teams.get(SHARDS)
+        if team is None or not self.training.layout.gathers_parameters:
+            return {}
+        parts: dict[int, dict[str, nn.Parameter]] = {}
+        held = [(stage, module.global_parameters()) for stage, module in self.stages.items()]
+        if self.shard is not None:
+            held.append((min(self.stages), self.shard.global_parameters()))
+        for stage, parameters in held:
+            for name, parameter in parameters.items():
+                if not parameter.requires_grad:
+                    # a frozen table that stages share is in the group of each
+                    group = group_of(self.training, self.program, stage, name, is_table_shared=False)
+                    parts.setdefault(group, {})[name] = parameter
+        return {g: FrozenShard(found, team, self.formats.parameters) for g, found in parts.items()}
+
+    def _group(
+        self,
+        number: int,
+        parameters: Mapping[str, nn.Parameter],
+        is_reduced: bool,
+        frozen: FrozenShard | None = None,
+    ) -> GroupState:
+        """One group, its partial gradients (`is_partial`) in front, so that they are one piece of its buffers."""
+        layout, team = self.training.layout, self.teams.get(SHARDS)
+        sharding = None
+        if team is not None:
+            sharding = Sharding(team, layout.scatters_gradients, layout.gathers_parameters)
+        ordered = dict(sorted(parameters.items(), key=lambda item: not self.is_partial(item[0])))
+        made = GroupState(
+            self.program.tables.groups[number], ordered, self.training.optimizer, self.formats,
+            is_reduced=is_reduced or any(map(self.is_partial, ordered)), sharding=sharding, is_canonical=layout.is_canonical,
+            frozen=frozen,
+        )  # fmt: skip
+        if any(effect.name == STORE_STATE.name for effect in self.program.tables.effects):
+            made.moments.store()  # between two steps it is on the host
+        return made
+
+    def is_partial(self, name: str) -> bool:
+        """Is a parameter whole on every device of a tensor-parallel group, and its gradient there of a part of the tokens, of
+        the heads, or of what an addition reads or gives? Then it is summed over them."""
+        if self.parallel is None or not self.tensor_shard.is_whole(name):
+            return False
+        return self.parallel.divides_sequence or name.split(".")[-2] in (*HEAD_NORMS, LORA_A, LORA_B)
+
+    def _group_of(self, stage: int, name: str) -> int:
+        elsewhere = self.shard is None and is_table_elsewhere(self.training, self.program, self.pipeline)
+        return group_of(self.training, self.program, stage, name, is_table_shared=elsewhere)
+
+    def trains(self, stage: int) -> bool:
+        """Does any parameter of a stage here train?"""
+        return any(parameter.requires_grad for parameter in self.stages[stage].parameters())
+
+    def groups_of(self, stage: int) -> tuple[int, ...]:
+        """Parameter groups that a stage uses."""
+        return self.program.tables.groups_of_stage[stage]
+
+    def live_gradients(self, stage: int) -> tuple[GroupState | None, ...]:
+        """Gradients of a stage's groups, ready to be added to."""
+        found = tuple(self.groups.get(g) for g in self.groups_of(stage))
+        for group in found:
+            if group is not None:
+                group.begin()
+        return found
+
+    def contributed(self, row: Row) -> None:
+        """A compute has added to the gradients of its stage's groups."""
+        for g in self.groups_of(row.stage):
+            if g in self.groups:
+                which = Contribution(self.data.replica, row.microbatch, row.stage)
+                self.groups[g].contributed(which, self.last_rows[g] == row.number)
+
+    @contextlib.contextmanager
+    def reading(self, row: Row, inputs: Sequence[Any]) -> Iterator[None]:
+        """Parameters that were gathered for a compute are there within the block."""
+        bound = []
+        for names, values in zip(row.reads, inputs):
+            if names and names[0].kind == GATHERED:
+                flat = values if isinstance(values, tuple) else (values,)
+                bound += [
+                    (self.groups[name.index], value) for name, value in zip(names, flat) if value is not None
+                ]
+        for group, value in bound:
+            group.bind(value)
+        try:
+            yield
+        finally:
+            for group, _ in bound:
+                group.unbind()
+
+    def is_home(self, group: int) -> bool:
+        """Does this rank count and return its part of the group? Each element once, whatever its copies."""
+        first = min(self.program.tables.groups[group].stages)
+        if self.program.tables.devices_of_stage[first][0] != self.pipeline:
+            return False
+        within = self.training.layout.shard_axes if self.groups[group].sharding else ()
+        copies = [a.name for a in self.program.axes[1:] if a.name not in within and a.name != TENSOR]
+        return all(self.coordinates[name] == 0 for name in copies)
+
+    def is_counted(self, name: str) -> bool:
+        """Does this rank count and return a parameter that it has? What every device of a tensor-parallel group has is the
+        first one's."""
+        return self.tensor_shard.number == 0 or not self.tensor_shard.is_whole(name)
+
+    def begin_iteration(self, iteration: int) -> None:
+        """Forget the data and sums of the iteration before."""
+        self.data.begin(self.training.first_step + iteration)
+        self.loss = None
+        self.squared_norm: Tensor | None = None
+        self.num_undone = 0  # groups whose step was skipped or taken back
+        self.copies: list[Piece] = []
+
+    def end_iteration(self) -> dict[str, float]:
+        """Sums of this rank: its share of the loss, and of the squared gradient norm."""
+        for number, group in self.groups.items():
+            if group.is_live:  # a program without STEP
+                self.finish_gradients(number)
+                group.end()
+        if self.training.records_gradients:
+            self.recorded.append(self.copies)
+        return {
+            "loss": 0.0 if self.loss is None else float(self.loss),
+            "squared_norm": 0.0 if self.squared_norm is None else float(self.squared_norm),
+            "num_undone": self.num_undone,
+        }
+
+    def finish_gradients(self, number: int) -> None:
+        """Nothing more is added to a group's gradients: to the optimizer, to the norm, and among the records where they are
+        asked for."""
+        norm = self.squared_norm_of(number)
+        if not self.is_home(number):
+            return
+        self.squared_norm = norm if self.squared_norm is None else self.squared_norm + norm
+        if self.training.records_gradients:
+            self.copies += [
+                replace(piece, tensor=piece.tensor.detach().clone())
+                for piece in self._pieces(number, "gradient")
+            ]
+
+    def squared_norm_of(self, number: int) -> Tensor:
+        """Sum of squares of a group's finished gradients that this rank counts."""
+        group = self.groups[number]
+        team = None if self.parallel is None else self.parallel.team
+        group.finish(self.visited[number], self.is_partial, team)
+        return group.step.squared_norm([self.is_counted(one.segment.name) for one in group.trained])
+
+    def _pieces(self, number: int, which: str) -> list[Piece]:
+        shard = self.tensor_shard if self.shard is None else self.shard.tables
+        pieces = group_pieces(self.groups[number], shard, which)
+        return [piece for piece in pieces if self.is_counted(piece.name)]
+
+    @property
+    def learning_rate(self) -> float | None:
+        """Of this step; None: the optimizer's own."""
+        rate = self.training.learning_rate
+        return None if rate is None else rate.at(self.data.step)
+
+    def initial_values(self) -> dict[ValueName, Any]:
+        """Parameters and optimizer states as they are before the first iteration."""
+        return {
+            ValueName(kind, g): self.groups.get(g)
+            for g in {g for s in self.stages for g in self.groups_of(s)}
+            for kind in ("parameter", "optimizer_state", HOST_STATE.name, MASTER_COPY.name)
+        }
+
+    def parameters(self) -> list[Piece]:
+        """The parameters that this rank returns, copies of them."""
+        return [
+            replace(piece, tensor=piece.tensor.to(self.formats.master, copy=True))
+            for number in self.groups
+            if self.is_home(number)
+            for piece in self._pieces(number, "parameter")
+        ]
+
+    def tensors(self) -> list[Tensor]:
+        """All parameters here and what is kept of them, for counting memory (their gradients count with them)."""
+        modules = [*self.stages.values(), *([] if self.shard is None else [self.shard])]
+        kept = [t for group in self.groups.values() for t in (group.values, group.master) if t is not None]
+        frozen = [group.frozen.values for group in self.groups.values() if group.frozen is not None]
+        return [*(p for module in modules for p in module.parameters()), *kept, *frozen]

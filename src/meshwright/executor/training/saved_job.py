@@ -1,0 +1,110 @@
+"""When a job saves and loads: what the worker asks between iterations, with what a checkpoint says beside the tensors."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from meshwright.executor.checkpoint.checkpoint import CheckpointConfig, Checkpoints
+from meshwright.executor.checkpoint.folder import recover
+from meshwright.executor.checkpoint.index import CheckpointInfo
+from meshwright.executor.checkpoint.planner import RankFacts
+from meshwright.executor.data.packing import PackedSequences
+from meshwright.executor.file.folder_lock import FolderLock
+from meshwright.executor.training.model_pieces import loaded, pieces_of
+from meshwright.executor.training.rank_training import TrainingState
+from meshwright.executor.training.training_job import Batches
+
+# A slow disk is no failure: the watchdog, which sees bytes move, decides long before.
+GROUP_TIMEOUT = datetime.timedelta(days=1)
+
+
+class TrainingCheckpoints:
+    """The checkpoints of one rank of a training job; every rank makes one, behind the groups of its program.
+
+    Raises SpecError where another training uses the folder.
+    """
+
+    def __init__(
+        self, config: CheckpointConfig, state: TrainingState, beat: Callable[[int], None] | None = None
+    ) -> None:
+        self.config, self.state = config, state
+        self._lock = FolderLock(Path(config.folder))
+        if dist.get_rank() == 0:
+            self._lock.take()
+            recover(Path(config.folder))
+        group = dist.new_group(backend="gloo", timeout=GROUP_TIMEOUT)
+        self._checkpoints = Checkpoints(config, lambda: pieces_of(state), group, beat)
+        first = state.training.first_step  # without a checkpoint: as if all of it had had batches of today
+        self._start = CheckpointInfo(
+            step=first, samples=first * state.data.num_samples, tokens=first * state.data.num_step_tokens
+        )
+        self._loss = 0.0  # this rank's share of the last iteration's
+
+    def load(self) -> None:
+        """Where the job resumes: fill what is trained. Raises SpecError and ExecutionError as `Checkpoints.load`."""
+        if not self.config.resume_from:
+            return
+        self._start = self._checkpoints.load()
+        loaded(self.state)
+
+    def is_due(self, iteration: int) -> bool:
+        """Is a checkpoint made after this iteration of the job, which has just ended?"""
+        self._loss = 0.0 if self.state.loss is None else float(self.state.loss)
+        return self.config.is_due(self._step(iteration))
+
+    def save(self, iteration: int) -> None:
+        """A copy of what is trained is on its way to the disk when this returns. The rank's streams must have ended.
+
+        Raises:
+            ExecutionError: the save before has failed.
+        """
+        state, step = self.state, self._step(iteration)
+        num_steps = step - self._start.step
+        samples, tokens = state.data.num_samples, state.data.num_step_tokens
+        info = CheckpointInfo(
+            step,
+            samples=self._start.samples + num_steps * samples,
+            tokens=self._start.tokens + num_steps * tokens,
+            seed=state.training.seed,
+            training=state.training.to_dict(),
+            versions={"meshwright": _version(), "torch": str(torch.__version__)},
+        )
+        self._checkpoints.save(info, RankFacts(self._loss, _digest(state.data.batches)))
+
+    def end(self, num_iterations: int) -> None:
+        """After the last iteration: save what is not saved yet, and wait until it is on the disk.
+
+        Raises:
+            ExecutionError: a save has failed.
+        """
+        last = num_iterations - 1
+        is_new = num_iterations > 0 and self._step(last) != self._checkpoints.saved_step
+        if self.config.saves_last and is_new:
+            self.save(last)
+        self._checkpoints.close()
+        self._lock.release()
+
+    def _step(self, iteration: int) -> int:
+        """Steps done after an iteration of the job."""
+        return self.state.training.first_step + iteration + 1
+
+
+def _digest(batches: Batches | None) -> str:
+    """Of the data; "" on ranks that read none, and for random tokens."""
+    if isinstance(batches, PackedSequences):
+        return batches.shards.digest
+    return str(getattr(batches, "digest", ""))
+
+
+def _version() -> str:
+    """Of this package; "unknown" where it is run from a checkout that was never installed."""
+    try:
+        return importlib.metadata.version("meshwright")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,105 @@
+"""The modules of a rank's stages, of whatever architecture is trained, and the group of each of their parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from meshwright.executor.models.decoder import EMBEDDING_WEIGHT, Stage, build_stage
+from meshwright.executor.models.encoder_decoder import build_encoder_decoder_stage
+from meshwright.executor.models.sequential import build_sequential_stage
+from meshwright.executor.models.skip_decoder import build_skip_stage
+from meshwright.executor.models.tensor_parallel import TensorParallel
+from meshwright.executor.models.weights.initialisation import ParameterSource
+from meshwright.executor.training.training_job import Training
+from meshwright.ir.program import Program
+from meshwright.specs.error import ExecutionError
+from meshwright.specs.model.layers import stage_layers
+
+Options = tuple[torch.dtype, int, float, torch.device]  # format of parameters, seed, dropout, device
+
+
+def build_stages(
+    training: Training,
+    numbers: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    has_tables: bool,
+    parallel: TensorParallel | None,
+    source: ParameterSource,
+) -> dict[int, Stage]:
+    """The modules of these stages; a table that two of them share is one parameter. Without `has_tables` the vocabulary is
+    elsewhere; with `parallel` they have this device's part of every matrix."""
+    options = (dtype, training.seed, training.dropout, device)
+    built: dict[int, Stage] = {}
+    layers = stage_layers(training.layers_per_stage)
+    for number in numbers:
+        first, count, has_embedding, has_head = layers[number]
+        blocks = range(first, first + count)
+        other = _other_stage(training, blocks, has_embedding, has_head, options)
+        built[number] = other or build_stage(
+            training.model, blocks, has_embedding, has_head, *options, has_tables=has_tables,
+            parallel=parallel, source=source,
+        )  # fmt: skip
+    tables = [p for x in built.values() for n, p in x.global_parameters().items() if n == EMBEDDING_WEIGHT]
+    for stage in built.values():
+        if tables and training.model.has_tied_embeddings:
+            stage.use_table(tables[0])
+    return built
+
+
+def _other_stage(
+    training: Training, blocks: range, has_embedding: bool, has_head: bool, options: Options
+) -> Stage | None:
+    """A stage of an architecture that is no plain decoder; None: it is one."""
+    model = training.model
+    if training.num_encoder_layers:
+        number = training.num_encoder_layers
+        return build_encoder_decoder_stage(model, blocks, has_embedding, has_head, number, *options)
+    if training.layer_edges:
+        return build_skip_stage(model, blocks, has_embedding, has_head, training.layer_edges, *options)
+    if training.modules:
+        dtype, seed, _, device = options
+        return build_sequential_stage(
+            training.modules, model, blocks, has_embedding, has_head, dtype, seed, device
+        )
+    return None
+
+
+def group_of(training: Training, program: Program, stage: int, name: str, *, is_table_shared: bool) -> int:
+    """The group of a parameter, by name: one that two stages use has the tied table; else the group named like the parameter;
+    else the only one left. `is_table_shared`: stages of other ranks use the tied table, too.
+
+    Raises:
+        ExecutionError: no group, or several, could have it.
+    """
+    groups, own = program.tables.groups, program.tables.groups_of_stage[stage]
+    tied = [g for g in own if len(groups[g].stages) > 1]
+    if name == EMBEDDING_WEIGHT and tied:
+        return tied[0]
+    if name == EMBEDDING_WEIGHT and is_table_shared:
+        raise ExecutionError(
+            f"stage {stage} uses a table that others use, too, and no parameter group of the program joins them",
+            next="give the program a group with all stages that embed tokens or make logits",
+        )
+    named = [g for g in own if f"{name}.".startswith(f"{groups[g].name}.")]
+    rest = [g for g in own if g not in tied]
+    if len(named) == 1:
+        return named[0]
+    if len(rest) == 1:
+        return rest[0]
+    raise ExecutionError(
+        f"stage {stage}: parameter {name} could be in {len(rest)} groups ({', '.join(groups[g].name for g in rest)})",
+        allowed="one group for a stage besides tied ones, or groups named like what they hold (layers.3)",
+    )
+
+
+def is_table_elsewhere(training: Training, program: Program, pipeline: int) -> bool:
+    """Do stages of other devices of the pipeline than `pipeline` use a tied table?"""
+    if not training.model.has_tied_embeddings:
+        return False
+    starts = [layers[0] for layers in stage_layers(training.layers_per_stage)]
+    users = {0, len(starts) - 1} | {s for s, at in enumerate(starts) if at == training.num_encoder_layers}
+    return any(hop.stage in users and hop.device != pipeline for path in program.tables.paths for hop in path)

@@ -1,0 +1,296 @@
+"""The training job: which model is trained on which data, with which optimizer.
+
+Shapes: B samples of a microbatch, S tokens, E hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from meshwright.executor.data.data_source import STANDARD_LIBRARY, DataSource
+from meshwright.executor.data.packing import SampleCount
+from meshwright.executor.ops.optimizer_step import OptimizerConfig
+from meshwright.executor.ops.randomness import keyed_generator, random_key
+from meshwright.executor.rank.handler import ValueName
+from meshwright.executor.training.learning_rate import LearningRate
+from meshwright.executor.training.tensor_layout import Layout
+from meshwright.ir.program import Program
+from meshwright.lowering.transfer.stage_edge import (
+    SKIP,
+    SKIP_GRADIENT,
+    LayerEdge,
+    StageEdge,
+    encoder_edges,
+    skip_edges,
+)
+from meshwright.specs.error import ExecutionError
+from meshwright.specs.model.model import ModelSpec
+
+RANDOM = "random"
+HELD_OUT_STEP = -1  # of random tokens: no step of a training has this number
+
+
+class Batches(Protocol):
+    """Where samples come from: a function of (seed, step, sample) and of nothing else."""
+
+    def batch(
+        self, seed: int, step: int, samples: Sequence[int], sequence_length: int
+    ) -> tuple[Tensor, Tensor]:
+        """tokens_BS and targets_BS."""
+
+    def held_out_windows(
+        self, samples: Sequence[int], num_samples: int, sequence_length: int
+    ) -> tuple[Tensor, Tensor]:
+        """tokens_BS and targets_BS of some of ``num_samples`` windows of the held-out part, always the same ones."""
+
+
+@dataclass(frozen=True)
+class RandomTokens:
+    """Tokens drawn by (seed, step, sample): for tests and benchmarks."""
+
+    vocabulary_size: int
+
+    def batch(
+        self, seed: int, step: int, samples: Sequence[int], sequence_length: int
+    ) -> tuple[Tensor, Tensor]:
+        """tokens_BS and targets_BS, uniform."""
+        rows = [
+            torch.randint(
+                self.vocabulary_size,
+                (sequence_length + 1,),
+                generator=keyed_generator(random_key(seed, step, sample, "tokens")),
+            )
+            for sample in samples
+        ]
+        window = torch.stack(rows)
+        return window[:, :-1].contiguous(), window[:, 1:].contiguous()
+
+    def held_out_windows(
+        self, samples: Sequence[int], num_samples: int, sequence_length: int
+    ) -> tuple[Tensor, Tensor]:
+        """tokens_BS and targets_BS that no step of a training draws."""
+        return self.batch(0, HELD_OUT_STEP, samples, sequence_length)
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a training job is besides its program. ``data``: "standard_library", "random", a folder or file of text or JSONL,
+    or a folder of token shards. ``tokenizer``: a tokenizer.json or the folder that holds one; empty: bytes. ``text_field``:
+    of JSONL objects. ``document_mask``: documents in shards do not see each other. ``first_sample``: samples of shards
+    consumed before ``first_step``; None: as many as steps before it would have consumed.
+
+    ``data_axes``: axes along which the data differ. ``records_gradients``: return every gradient of every iteration.
+    ``layer_edges``: layers that read the outputs of earlier layers (long skips); ``num_encoder_layers``: the first layers
+    are an encoder's, the others attend to its output, and the loss is over the second half of each window. Either needs a
+    program with the edges that `stage_edges` gives (`ConnectStages`).
+    ``first_step``: number of the first iteration, which keys the data. An optimizer that clips needs a program that sums the
+    norm of all ranks (`ClipGradients`). ``learning_rate``: by step; None: the optimizer's, always.
+    ``modules``: a user's Sequential that is trained instead of ``model``, which gives its sizes ("mine.py:model", see
+    `models.sequential`); empty: none.
+    ``initial``: a Hugging Face folder with the first values of the parameters, of which every rank reads its own; empty:
+    they are drawn.
+    ``evaluate_every``: steps between two evaluations of the held-out loss (0: none), each over ``num_evaluated`` global
+    batches; the last iteration has one, too.
+    """
+
+    model: ModelSpec
+    layers_per_stage: tuple[int, ...]
+    sequence_length: int
+    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(clip_norm=None))
+    data: str = STANDARD_LIBRARY
+    seed: int = 0
+    dropout: float = 0.0
+    first_step: int = 0
+    data_axes: tuple[str, ...] = ("dp",)
+    records_gradients: bool = False
+    records_parameters: bool = True
+    layer_edges: tuple[LayerEdge, ...] = ()
+    num_encoder_layers: int = 0
+    layout: Layout = field(default_factory=Layout)
+    learning_rate: LearningRate | None = None
+    evaluate_every: int = 0
+    num_evaluated: int = 1
+    initial: str = ""
+    modules: str = ""
+    tokenizer: str = ""
+    text_field: str = "text"
+    document_mask: bool = True
+    first_sample: int | None = None
+
+    def __post_init__(self) -> None:
+        if sum(self.layers_per_stage) != self.model.num_layers:
+            raise ExecutionError(
+                f"stages of {self.layers_per_stage} layers hold {sum(self.layers_per_stage)}",
+                allowed=f"the model's {self.model.num_layers}",
+            )
+        if self.evaluate_every < 0 or self.num_evaluated < 1:
+            raise ExecutionError(
+                f"an evaluation of {self.num_evaluated} batches every {self.evaluate_every} steps",
+                allowed="a batch or more; every 0 steps is never",
+            )
+        if self.model.is_adapted:
+            self._check_adapted()
+        if self.modules:
+            self._check_modules()
+        if self.initial and (self.num_encoder_layers or self.layer_edges):
+            raise ExecutionError(
+                f"{self.initial} gives first values to a model with long skips or an encoder",
+                allowed="a plain decoder, which is what such folders hold",
+            )
+        if self.num_encoder_layers and (self.layer_edges or self.sequence_length % 2):
+            raise ExecutionError(
+                f"an encoder-decoder with {len(self.layer_edges)} long skips, windows of {self.sequence_length}",
+                allowed="no long skips, and windows of an even number of tokens",
+            )
+
+    def _check_modules(self) -> None:
+        """A user's modules are only cut into stages, and copied."""
+        held = {
+            "first values from a folder": self.initial,
+            "dropout": self.dropout,
+            "an encoder": self.num_encoder_layers,
+            "long skips": self.layer_edges,
+            "tensor parallelism": self.layout.tp > 1,
+            "sharded states": self.layout.shard_axes,
+            "frozen parameters": self.model.is_adapted,
+            "tied tables": self.model.has_tied_embeddings,
+        }
+        for name, is_there in held.items():
+            if is_there:
+                raise ExecutionError(
+                    f"the modules of {self.modules} with {name}",
+                    allowed="pipeline and data parallelism, sharding none",
+                )
+
+    def _check_adapted(self) -> None:
+        """What trains is known of plain decoders."""
+        held = {
+            "an encoder": self.num_encoder_layers,
+            "long skips": self.layer_edges,
+        }
+        for name, is_there in held.items():
+            if is_there:
+                raise ExecutionError(
+                    f"{self.model.name} has frozen parameters, and the job {name}",
+                    allowed="a plain decoder",
+                )
+
+    def stage_edges(self) -> tuple[StageEdge, ...]:
+        """What its stages read of each other beside the path. Raises PlanError where the layers cannot be cut like this."""
+        if self.num_encoder_layers:
+            return encoder_edges(self.num_encoder_layers, self.layers_per_stage)
+        return skip_edges(self.layer_edges, self.layers_per_stage)
+
+    def is_evaluated(self, iteration: int, num_iterations: int) -> bool:
+        """Is the held-out loss found after this iteration of a job?"""
+        if not self.evaluate_every:
+            return False
+        return (self.first_step + iteration + 1) % self.evaluate_every == 0 or iteration + 1 == num_iterations
+
+    @property
+    def tokens_per_target(self) -> int:
+        """Tokens of a window for each that the loss is over."""
+        return 2 if self.num_encoder_layers else 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for a file."""
+        return {**asdict(self), "model": self.model.to_dict()}
+
+    @staticmethod
+    def from_dict(fields: Mapping[str, Any]) -> Training:
+        """Read what `to_dict` wrote."""
+        given = dict(fields)
+        optimizer = {**given["optimizer"], "betas": tuple(given["optimizer"]["betas"])}
+        rate = given["learning_rate"]
+        return Training(
+            **{
+                **given,
+                "model": ModelSpec.from_dict(given["model"]),
+                "optimizer": OptimizerConfig(**optimizer),
+                "learning_rate": None if rate is None else LearningRate(**rate),
+                "layers_per_stage": tuple(given["layers_per_stage"]),
+                "data_axes": tuple(given["data_axes"]),
+                "layout": Layout.from_dict(given["layout"]),
+                "layer_edges": tuple(LayerEdge(*edge) for edge in given["layer_edges"]),
+            }
+        )
+
+    @property
+    def source(self) -> DataSource:
+        """What it reads, where that is not random."""
+        return DataSource(self.data, self.tokenizer, self.text_field, self.document_mask)
+
+    @property
+    def has_documents(self) -> bool:
+        """Are documents masked? Known once it is `prepared`."""
+        return self.data != RANDOM and self.source.has_documents
+
+    def prepared(
+        self, shard_folder: str | Path | None = None, progress: Callable[[float], None] | None = None
+    ) -> Training:
+        """The same with its data checked, and with token shards to open where text has to be tokenised: called before
+        processes start, so that one makes them. Shards go to ``shard_folder``, else to the user's cache; ``progress`` is
+        called with the share that is done.
+
+        Raises:
+            SpecError: no text, no tokenizer, or bad ones.
+            ExecutionError: damaged shards, too little text, a model whose vocabulary is too small, or that has no documents;
+                first values of another model.
+        """
+        if self.initial:
+            from meshwright.executor.models.weights.initialisation import parameter_source
+
+            parameter_source(self.model, self.seed, self.initial)
+        if self.data == RANDOM:
+            return self
+        source = self.source.prepared(shard_folder, progress)
+        source.check(self.model.vocabulary_size, self.sequence_length, self.evaluate_every > 0)
+        if source.has_documents and self.num_encoder_layers:
+            raise ExecutionError(
+                "an encoder-decoder reads windows of text, and documents in them are masked",
+                allowed="document_mask=False (on the command line --no-document-mask)",
+            )
+        return replace(self, data=source.data, tokenizer=source.tokenizer, text_field=source.text_field)
+
+    def data_digest(self) -> str:
+        """What tells its data from others, once it is `prepared`; "" for random tokens."""
+        return "" if self.data == RANDOM else self.source.digest()
+
+    def batches(self, samples_per_step: int) -> Batches:
+        """The source of samples, of which all replicas together take ``samples_per_step`` in an iteration."""
+        if self.data == RANDOM:
+            return RandomTokens(self.model.vocabulary_size)
+        consumed = self.first_step * samples_per_step if self.first_sample is None else self.first_sample
+        return self.source.open(SampleCount(samples_per_step, self.first_step, consumed))
+
+    def sample_counts(self, program: Program) -> list[int]:
+        """Samples of every microbatch of one replica.
+
+        Raises:
+            ExecutionError: the tokens of a microbatch are no whole number of sequences.
+        """
+        counts = []
+        for number, microbatch in enumerate(program.tables.microbatches):
+            count, rest = divmod(microbatch.tokens, self.sequence_length)
+            if rest or count < 1:
+                raise ExecutionError(
+                    f"microbatch {number} has {microbatch.tokens} tokens",
+                    allowed=f"whole sequences of {self.sequence_length}",
+                )
+            counts.append(count)
+        return counts
+
+    def shape_of(self, counts: Sequence[int], name: ValueName) -> tuple[int, ...] | None:
+        """Shape of what stages exchange: hidden states and their gradients, [B, S, E], or a device's equal part of them."""
+        if name.kind not in ("activation", "gradient", SKIP.name, SKIP_GRADIENT.name):
+            return None
+        length = self.sequence_length // self.tokens_per_target
+        if self.layout.sequence_parallel:
+            return (counts[name.microbatch], length // self.layout.tp, self.model.hidden_size)
+        return (counts[name.microbatch], length, self.model.hidden_size // self.layout.tp)

@@ -1,0 +1,1 @@
+"""DeepSpeed: configurations in and out."""

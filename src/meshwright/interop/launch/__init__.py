@@ -1,0 +1,1 @@
+"""Launching: scripts, torchrun, Slurm, Kubernetes."""

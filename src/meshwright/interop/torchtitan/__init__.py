@@ -1,0 +1,1 @@
+"""torchtitan: configurations in and out."""

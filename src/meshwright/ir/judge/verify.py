@@ -1,0 +1,374 @@
+"""`verify`: one iteration replayed at zero cost, and the proofs: duties once, gradients whole, memory bounded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.ir.grid import grid
+from meshwright.ir.judge.memory import peak_bound_bytes
+from meshwright.ir.kernel import call
+from meshwright.ir.program import Program
+from meshwright.ir.table import Duty, Effect, Kind
+from meshwright.ir.timing.replay import Wiring, replay, wire
+from meshwright.ir.vocabulary import NAMES
+from meshwright.specs.error import ProgramError, ScheduleError
+
+Ints = NDArray[Any]
+WEIGHT_TOLERANCE = 1e-9  # weights of microbatches are products of a few float64 numbers
+NUM_NAMED = 4  # groups that a message names
+
+
+@dataclass(frozen=True, eq=False)
+class Verification:
+    """What was proven: the program can run, whole, and ``peak_bytes[list, tier]`` bounds its memory in every legal order."""
+
+    wiring: Wiring
+    peak_bytes: NDArray[np.float64]
+    tiers: tuple[str, ...]
+
+    def peak_of(self, tier: str = "device") -> float:
+        """The bound of the fullest device in a tier, in bytes."""
+        return (
+            float(self.peak_bytes[:, self.tiers.index(tier)].max(initial=0.0)) if tier in self.tiers else 0.0
+        )
+
+
+def verify(program: Program, host: str = "asynchronous") -> Verification:
+    """Prove that a program is legal, deadlock-free and whole, and bound its memory.
+
+    Args:
+        host: ``asynchronous`` (all is issued at once) or ``in_order`` (one host thread walks the list).
+
+    Raises:
+        ScheduleError: a row reads what nothing before it wrote, or a row stands where its path does not pass.
+        ProgramError: unmatched exchanges, a duty missing or done twice, a gradient read before it is whole.
+        DeadlockError: exchanges, rings or streams wait in a circle.
+    """
+    wiring = wire(program)
+    order = np.zeros(program.num_rows, dtype=np.int32)
+    nothing = np.zeros(1)
+    replay(wiring, nothing, nothing, np.zeros(program.num_rows, dtype=np.int32), host=host, order=order)
+    check_places(program)
+    check_tags(program)
+    check_duties(program)
+    check_weights(program)
+    check_whole(wiring)
+    check_reductions(program)
+    return Verification(wiring, peak_bound_bytes(wiring, order), wiring.deps.space.tiers)
+
+
+def check_places(program: Program) -> None:
+    """Every row of a name that goes along paths stands on the stage and device that its microbatch's path has at its hop."""
+    t, c = program.tables, program.columns
+    along = [e for e, effect in enumerate(t.effects) if _follows_path(program, effect.name)]
+    rows = np.flatnonzero(np.isin(np.arange(len(t.effects)), along)[c.effect])
+    longest = max(len(path) for path in t.paths)
+    if not len(rows) or not longest:
+        return
+    stage, device = (np.full((len(t.paths), longest), -1, dtype=np.int64) for _ in range(2))
+    for number, path in enumerate(t.paths):
+        stage[number, : len(path)] = [hop.stage for hop in path]
+        device[number, : len(path)] = [hop.device for hop in path]
+    paths = np.array([m.path for m in t.microbatches] or [0])[c.microbatch[rows]]
+    hop = np.minimum(c.hop[rows].astype(np.int64), longest - 1)
+    own = first_axis_coordinate(program)[program.list_of_row[rows]]
+    wrong = (stage[paths, hop] != c.stage[rows]) | (device[paths, hop] != own) | (hop != c.hop[rows])
+    if wrong.any():
+        row = int(rows[np.flatnonzero(wrong)[0]])
+        view = program.row(row)
+        raise ProgramError(
+            f"device {view.device}, position {view.position}: {view.text} stands at hop {view.hop}, "
+            f"but the path of microbatch {view.microbatch} does not pass there\n" + grid(program, row)
+        )
+
+
+def first_axis_coordinate(program: Program) -> Ints:
+    """Coordinate of every list along the first axis, the one along which paths go."""
+    if not program.list_axes or program.list_axes[0] != program.axes[0]:
+        return np.zeros(program.num_lists, dtype=np.int64)
+    inner = program.num_lists // program.axes[0].size
+    return np.arange(program.num_lists) // inner
+
+
+def _follows_path(program: Program, name: str) -> bool:
+    return any(duty.name == name and duty.per in ("path", "some") for duty in program.tables.duties) or (
+        name in NAMES and NAMES[name].toward != 0
+    )
+
+
+def check_tags(program: Program) -> None:
+    """A row says no more than its name takes: parts within its duty, and what is per stage names no microbatch."""
+    t, c = program.tables, program.columns
+    limit = np.array([_num_parts(program, effect) for effect in t.effects] or [0])
+    wrong = np.flatnonzero(c.part >= limit[c.effect]) if int(c.part.max(initial=0)) else np.empty(0, np.int64)
+    per_stage = {duty.name for duty in t.duties if duty.per in ("stage", "group")}
+    once = np.array([effect.name in per_stage for effect in t.effects] or [False])
+    rows = np.flatnonzero(once[c.effect]) if once.any() else np.empty(0, np.int64)
+    hop_of_stage = np.zeros(max(t.num_stages, int(c.stage.max(initial=0)) + 1), dtype=np.int64)
+    for path in reversed(t.paths):
+        for hop in reversed(range(len(path))):
+            hop_of_stage[path[hop].stage] = hop
+    astray = rows[(c.microbatch[rows] != 0) | (c.hop[rows] != hop_of_stage[c.stage[rows]])]
+    on_device = {duty.name for duty in t.duties if duty.per == "device"}
+    if on_device and not len(astray):
+        rows = np.flatnonzero(np.array([effect.name in on_device for effect in t.effects])[c.effect])
+        astray = rows[c.microbatch[rows] != 0]
+    if len(wrong) or len(astray):
+        view = program.row(int((wrong if len(wrong) else astray)[0]))
+        raise ProgramError(
+            f"device {view.device}, position {view.position}: {view.text} has hop {view.hop}, microbatch {view.microbatch}, "
+            f"part {view.part}, which {view.name} does not take here; "
+            f"{'it has fewer parts' if len(wrong) else 'it is done once a stage or device'}\n"
+            + grid(program, view.row)
+        )
+
+
+def _num_parts(program: Program, effect: Effect) -> int:
+    """Parts that rows of an effect may have: those of its duty; any where it uses them; one for other moves along paths."""
+    patterns = (*effect.reads, *effect.writes)
+    for duty in program.tables.duties:
+        if duty.name == effect.name and duty.per != "group":
+            return duty.parts
+    along = effect.name in NAMES and NAMES[effect.name].toward != 0
+    uses = any(p.part == "row" or p.index == "group" for p in patterns)
+    return 1 if along and not uses else 1 << 15
+
+
+def check_duties(program: Program) -> None:
+    """Every duty is done exactly once where it is due, and every compute and call is somebody's duty."""
+    t = program.tables
+    duties = {duty.name: duty for duty in t.duties}
+    for e, effect in enumerate(t.effects):
+        if (
+            effect.kind in (Kind.COMPUTE, Kind.CALL)
+            and effect.name not in duties
+            and (program.columns.effect == e).any()
+        ):
+            raise ProgramError(
+                f"the program computes {effect.name}, which is no duty of it; add Duty({effect.name!r}, ...) to its table"
+            )
+    # names, not effects, are counted: a pass may give rows of one name other effects
+    names = sorted(duties)
+    number = np.array(
+        [names.index(effect.name) if effect.name in duties else -1 for effect in t.effects], dtype=np.int64
+    )
+    _check_once(program, names, number)
+    for name in names:
+        effects = np.flatnonzero(number == names.index(name))
+        _check_count(program, duties[name], effects)
+        if duties[name].order:
+            _check_order(program, duties[name], effects)
+
+
+def _check_order(program: Program, duty: Duty, effects: Ints) -> None:
+    """Parts of an ordered duty stand in their order on every list, for each hop and microbatch."""
+    c = program.columns
+    rows = np.flatnonzero(np.isin(c.effect, effects))
+    rows = rows[np.lexsort((rows, c.microbatch[rows], c.hop[rows], program.list_of_row[rows]))]
+    first, second = rows[:-1], rows[1:]
+    together = program.list_of_row[first] == program.list_of_row[second]
+    together &= (c.hop[first] == c.hop[second]) & (c.microbatch[first] == c.microbatch[second])
+    rises = (c.part[second].astype(np.int64) - c.part[first]) * duty.order > 0
+    wrong = np.flatnonzero(together & ~rises)
+    if len(wrong):
+        before, view = program.row(int(first[wrong[0]])), program.row(int(second[wrong[0]]))
+        raise ScheduleError(
+            f"device {view.device}, position {view.position}: {view.text} runs behind {before.text}, but the parts of "
+            f"{duty.name} run in {'rising' if duty.order > 0 else 'falling'} order\n"
+            + grid(program, view.row)
+        )
+
+
+def _check_once(program: Program, names: list[str], number: Ints) -> None:
+    """No (name, hop, microbatch, part) twice on a list."""
+    c = program.columns
+    hops, microbatches, parts = (int(x.max(initial=0)) + 1 for x in (c.hop, c.microbatch, c.part))
+    stages = int(c.stage.max(initial=0)) + 1
+    seen = np.zeros(max(1, len(names)) * max(hops, stages) * microbatches * parts, dtype=np.int32)
+    per_stage = {duty.name for duty in program.tables.duties if duty.per in ("stage", "group")}
+    by_stage = np.array([name in per_stage for name in names] or [False], dtype=np.int8)
+    inputs = (
+        program.offsets, c.effect, c.stage, c.hop, c.microbatch, c.part, number, by_stage, max(hops, stages),
+        microbatches, parts,
+    )  # fmt: skip
+    where = np.zeros(1, dtype=np.int64)
+    if call(_find_repeat, program.num_rows, inputs, [seen, where]):
+        row = int(where[0])
+        view = program.row(row)
+        raise ProgramError(
+            f"device {view.device}, position {view.position}: {view.text} is done a second time\n"
+            + grid(program, row)
+        )
+
+
+def _find_repeat(
+    offsets: Any, effects: Any, stage: Any, hop: Any, microbatch: Any, part: Any, number: Any, by_stage: Any,
+    places: int, microbatches: int, parts: int, seen: Any, where: Any,
+) -> int:  # fmt: skip
+    """Kernel: 1 and the row, where a duty is done twice on a list."""
+    for d in range(len(offsets) - 1):
+        for i in range(offsets[d], offsets[d + 1]):
+            n = number[effects[i]]
+            if n < 0:
+                continue
+            place = stage[i] if by_stage[n] else hop[i]
+            m = 0 if by_stage[n] else microbatch[i]
+            code = ((n * places + place) * microbatches + m) * parts + part[i]
+            if seen[code] == d + 1:
+                where[0] = i
+                return 1
+            seen[code] = d + 1
+    return 0
+
+
+def _check_count(program: Program, duty: Duty, effects: Ints) -> None:
+    """As many rows of a duty on every list as are due there; with none twice and all in place, each is done once."""
+    if duty.per == "some":
+        return
+    rows = np.flatnonzero(np.isin(np.arange(len(program.tables.effects)), effects)[program.columns.effect])
+    counts = np.bincount(program.list_of_row[rows], minlength=program.num_lists)
+    expected = expected_counts(program, duty)
+    wrong = np.flatnonzero(counts != expected)
+    if len(wrong):
+        d = int(wrong[0])
+        raise ProgramError(
+            f"device {d} has {int(counts[d])} rows of {duty.name}, its duty is {int(expected[d])} (once per {duty.per}); "
+            f"a compute, reduction or step is missing or stands twice"
+        )
+
+
+def expected_counts(program: Program, duty: Duty) -> Ints:
+    """How often every list has to do a duty."""
+    t = program.tables
+    coordinate = first_axis_coordinate(program)
+    if duty.per == "device":
+        return np.full(program.num_lists, duty.parts)
+    if duty.per == "path":
+        visits = np.zeros(max(program.axes[0].size, 1), dtype=np.int64)
+        uses = np.bincount([m.path for m in t.microbatches] or [0], minlength=len(t.paths))
+        for path, times in zip(t.paths, uses.tolist(), strict=True):
+            for hop in path:
+                visits[hop.device] += times * duty.parts
+        return visits[coordinate]
+    due = np.zeros(max(program.axes[0].size, 1), dtype=np.int64)
+    groups: dict[int, set[int]] = {}
+    for stage, devices in enumerate(t.devices_of_stage):
+        for device in devices:
+            due[device] += duty.per == "stage"
+            groups.setdefault(device, set()).update(t.groups_of_stage[stage])
+    if duty.per == "group":  # once a device, also where several of its stages use the group
+        for device, own in groups.items():
+            due[device] = sum(_is_reduced(program, g) for g in own)
+    return due[coordinate]
+
+
+def reduction_axes(program: Program, group: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Axes on which the copies of a group have different data, and the devices of its stages along the first axis."""
+    row = program.tables.groups[group]
+    axes = tuple(a for a in row.replicated if program.axis(a).size > 1)
+    devices = {device for stage in row.stages for device in program.tables.devices_of_stage[stage]}
+    return axes, tuple(sorted(devices))
+
+
+def _is_reduced(program: Program, group: int) -> bool:
+    axes, devices = reduction_axes(program, group)
+    return bool(axes) or len(devices) > 1
+
+
+def check_weights(program: Program) -> None:
+    """The weights of the microbatches sum to one: then the contributions to every gradient do."""
+    weights = [m.weight for m in program.tables.microbatches]
+    if (
+        weights and not abs(sum(weights) - 1.0) <= WEIGHT_TOLERANCE
+    ):  # a weight that is no number is refused, too
+        raise ProgramError(
+            f"the weights of the {len(weights)} microbatches sum to {sum(weights):.12g}; they must sum to 1"
+        )
+
+
+def check_whole(wiring: Wiring) -> None:
+    """A value that accumulates is read by others only when whole: no contribution follows its first other reader."""
+    program, deps = wiring.program, wiring.deps
+    kinds = [k for k, kind in enumerate(program.tables.value_kinds) if kind.accumulates]
+    if not kinds or not len(deps.code):
+        return
+    accumulates = np.isin(np.arange(len(program.tables.value_kinds)), kinds)
+    flag = np.repeat(accumulates, deps.space.indices * deps.space.microbatches * deps.space.parts).astype(
+        np.int8
+    )
+    where = np.zeros(2, dtype=np.int64)
+    inputs = (program.offsets, deps.ptr, deps.lag, deps.version, deps.write_ptr, deps.code, flag)
+    if call(_find_part, program.num_rows, inputs, [np.zeros(deps.space.size, dtype=np.int32), where]):
+        view, later = program.row(int(where[0])), program.row(int(where[1]))
+        raise ProgramError(
+            f"device {view.device}, position {later.position}: {later.text} adds to a "
+            f"{deps.space.describe(int(deps.code[deps.write_ptr[later.row]]), program)} that {view.text} has read before; "
+            f"read it when it is whole\n" + grid(program, later.row)
+        )
+
+
+def _find_part(
+    offsets: Any,
+    ptr: Any,
+    lag: Any,
+    version: Any,
+    write_ptr: Any,
+    codes: Any,
+    flag: Any,
+    read_by: Any,
+    where: Any,
+) -> int:
+    """Kernel: 1 and two rows, where a contribution follows a reader that does not contribute itself."""
+    for d in range(len(offsets) - 1):
+        for i in range(offsets[d], offsets[d + 1]):
+            for k in range(ptr[i], ptr[i + 1]):
+                if version[k] < 0 or lag[k] != 0 or flag[codes[version[k]]] == 0:
+                    continue
+                code = codes[version[k]]
+                contributes = False
+                for v in range(write_ptr[i], write_ptr[i + 1]):
+                    if codes[v] == code:
+                        contributes = True
+                if not contributes:
+                    read_by[code] = i + 1
+            for v in range(write_ptr[i], write_ptr[i + 1]):
+                code = codes[v]
+                if flag[code] and read_by[code] > offsets[d]:
+                    where[0] = read_by[code] - 1
+                    where[1] = i
+                    return 1
+    return 0
+
+
+def check_reductions(program: Program) -> None:
+    """The group of a reduction covers exactly the axes on which the parameter is a copy and the data differ; a program
+    that steps parameters reduces every group that has copies."""
+    t, c = program.tables, program.columns
+    duties = {duty.name for duty in t.duties}
+    copied = [group.name for g, group in enumerate(t.groups) if _is_reduced(program, g)]
+    if "STEP" in duties and "REDUCE_GRAD" not in duties and copied:
+        raise ProgramError(
+            f"the program has STEP, and copies of {', '.join(copied[:NUM_NAMED])}, but nothing reduces their gradients; "
+            f"add REDUCE_GRAD behind the last contribution to each"
+        )
+    rows = np.flatnonzero(
+        np.isin(c.effect, [e for e, effect in enumerate(t.effects) if effect.name == "REDUCE_GRAD"])
+    )
+    table = np.stack([c.stage[rows], c.part[rows], c.exchange[rows]], axis=1)
+    for stage, part, number in np.unique(table, axis=0).tolist():
+        group = t.groups_of_stage[stage][part]
+        axes, devices = reduction_axes(program, group)
+        exchange = t.exchanges[number]
+        wanted = axes if len(devices) < 2 else (program.axes[0].name, *axes)
+        ends = None if len(devices) < 2 else devices
+        if set(exchange.axes) != set(wanted) or (
+            exchange.ends != ends and ends != tuple(range(program.axes[0].size))
+        ):
+            raise ProgramError(
+                f"REDUCE_GRAD of {t.groups[group].name} runs along {exchange.axes} {exchange.ends or ''}, but its copies "
+                f"stand along {wanted} {ends or ''}; reduce over exactly those"
+            )

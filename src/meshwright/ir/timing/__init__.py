@@ -1,0 +1,1 @@
+"""When instructions start: dependencies, matching, rings and replay."""

@@ -1,0 +1,1 @@
+"""Gathers, reductions and steps of parameter groups."""

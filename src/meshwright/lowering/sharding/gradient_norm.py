@@ -1,0 +1,223 @@
+"""The norm of all gradients: clipping by it, and the optimizer step taken before it is known (post-validation)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.ir.axis import FIRST_AXIS, owns
+from meshwright.ir.program import Columns, Program
+from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern, ValueBytes, ValueKind
+from meshwright.ir.vocabulary import register_name, register_value_kind
+from meshwright.lowering.order import with_effects
+from meshwright.specs.error import ProgramError
+
+NORM_BYTES = 8.0  # a sum of squares is one float64
+STREAM = "norm"
+GRADIENTS = ("weight_gradient", "reduced_gradient")
+
+SQUARED_NORM = register_value_kind(
+    ValueKind("squared_norm", index="none", microbatch=False, accumulates=True)
+)
+GLOBAL_NORM = register_value_kind(ValueKind("global_norm", index="none", microbatch=False))
+STEP_COPY = register_value_kind(ValueKind("step_copy", index="group", microbatch=False))
+_PARTIAL, _GLOBAL = Pattern("squared_norm", index="none"), Pattern("global_norm", index="none")
+_COPY = Pattern("step_copy", index="groups")
+NORM = Effect(Kind.COMPUTE, "NORM", (Pattern("weight_gradient", index="groups"),), (_PARTIAL,))
+REDUCE_NORM = Effect(Kind.COLLECTIVE, "REDUCE_NORM", (_PARTIAL,), (_GLOBAL,))
+VALIDATE = Effect(
+    Kind.COMPUTE,
+    "VALIDATE",
+    (_GLOBAL, _COPY, Pattern("parameter", index="groups"), Pattern("optimizer_state", index="groups")),
+    (Pattern("parameter", index="groups"), Pattern("optimizer_state", index="groups")),
+)
+register_name(NORM, per="stage")
+register_name(REDUCE_NORM, per="device")
+register_name(VALIDATE, per="stage")
+
+
+@dataclass(frozen=True)
+class ClipGradients:
+    """Before the first STEP of a device, a NORM a stage (sum of squares of its gradients) and one REDUCE_NORM over all
+    devices of the pipeline; every STEP reads the result and clips by it, or leaves the step out where it is no number.
+
+    A group that several devices use (tied tables) is counted by the first of them only, and once by each copy along other
+    axes, so that every copy finds the norm of one whole model. Reading gradients is not priced. The program has to be whole
+    (STEP is there); which norm is the largest allowed is the executor's affair (`OptimizerConfig.clip_norm`).
+
+    ``axes``: those along which devices count different parts of the parameters (tp, and of sharded state); a part that
+    several of them have is counted by the first. Raises ProgramError where there is no STEP, or another axis divides
+    parameters.
+    """
+
+    axes: tuple[str, ...] = ()
+    name = "clip_gradients"
+
+    def __call__(self, program: Program) -> Program:
+        """The program with its norm."""
+        steps = _rows_named(program, "STEP")
+        _check(program, steps, self.axes)
+        is_alone = program.axes[0].size == 1 and not self.axes
+        known = _PARTIAL if is_alone else _GLOBAL  # on one device its own sum is all of it
+        program, chosen = _with_steps(
+            program, steps, lambda effect: effect._replace(reads=(*effect.reads, known))
+        )
+        program = program.with_columns(effect=chosen)
+        program = _with_norms(program, steps)
+        if not is_alone:
+            program = _with_reduction(program, self.axes)
+        return program
+
+
+@dataclass(frozen=True)
+class PostValidate:
+    """Every STEP is taken at once, without waiting for the norm, and keeps a copy of what it changes; a VALIDATE a stage at
+    the end of the list reads the norm, and where it exceeds the limit or is no number puts the copy back and, in the first
+    case, steps again with clipped gradients. The result is that of the ordinary clipped step, to the last bit.
+
+    It is undone from the copy, not by inverting the optimizer's algebra (which Qi et al., "Zero Bubble Pipeline
+    Parallelism", arXiv 2401.10241, do, and which is exact only to rounding). The copy costs the memory of parameters and
+    optimizer state once more (AdamW: three times the parameters) from STEP to VALIDATE, when all activations are gone,
+    and gradients live until then. VALIDATE comes before anything of the next iteration, so no forward sees parameters that
+    are taken back: what is gained is the step, which runs beside the wait for the slowest device and the norm's way. The
+    paper starts the next iteration's forwards before it, too, and repeats them after a rollback.
+
+    It needs `ClipGradients` before it. Simulated: nothing is undone, VALIDATE costs nothing but the wait.
+    """
+
+    name = "post_validation"
+
+    def __call__(self, program: Program) -> Program:
+        """The program with its steps ahead of the norm. Raises ProgramError where no STEP waits for one."""
+        steps = _rows_named(program, "STEP")
+        t, c = program.tables, program.columns
+        if not all(set(t.effects[c.effect[row]].reads) & {_PARTIAL, _GLOBAL} for row in steps):
+            raise ProgramError("no norm is known to the steps; put ClipGradients before PostValidate")
+        early, chosen = _with_steps(program, steps, _early)
+        validates = []
+        for row in steps.tolist():
+            early, (number,) = with_effects(early, _validate(t.effects[c.effect[row]]))
+            validates.append(number)
+        early = early.with_columns(effect=chosen)
+        lists = program.list_of_row[steps]
+        rows = c.take(steps).with_column("effect", validates).with_column("work", np.full(len(steps), -1))
+        early = early.inserted(program.offsets[lists + 1], lists, rows)
+        return early.with_tables(
+            duties=(*t.duties, Duty("VALIDATE", "stage")), value_bytes=(*t.value_bytes, *_copy_bytes(program))
+        )
+
+
+def _early(effect: Effect) -> Effect:
+    """A STEP that waits for no norm, and keeps a copy of what it writes."""
+    places = tuple(p._replace(kind="step_copy") for p in effect.writes if p.kind == "parameter")
+    reads = tuple(p for p in effect.reads if p not in (_PARTIAL, _GLOBAL))
+    return effect._replace(reads=reads, writes=(*effect.writes, *places))
+
+
+def _validate(effect: Effect) -> Effect:
+    """The VALIDATE of a STEP that clips: what it read and wrote, and the copy."""
+    places = tuple(p._replace(kind="step_copy") for p in effect.writes if p.kind == "parameter")
+    return Effect(Kind.COMPUTE, "VALIDATE", (*effect.reads, *places), effect.writes)
+
+
+def _copy_bytes(program: Program) -> tuple[ValueBytes, ...]:
+    """Bytes of a copy: parameters and optimizer state of a group."""
+    sizes = {row.kind: row for row in program.tables.value_bytes}
+    found = [sizes[kind].by_index for kind in ("parameter", "optimizer_state") if kind in sizes]
+    num = len(program.tables.groups)
+    whole = [each * num if len(each) == 1 else each for each in found if each]
+    return (ValueBytes("step_copy", tuple(sum(row) for row in zip(*whole, strict=True))),) if whole else ()
+
+
+def _rows_named(program: Program, name: str) -> np.ndarray:
+    named = [e for e, effect in enumerate(program.tables.effects) if effect.name == name]
+    return np.flatnonzero(np.isin(program.columns.effect, named))
+
+
+def _check(program: Program, steps: np.ndarray, axes: tuple[str, ...]) -> None:
+    groups = program.tables.groups
+    if not len(steps):
+        raise ProgramError("nothing steps here; put OptimizerStep before ClipGradients")
+    divided = [
+        axis.name
+        for axis in program.axes[1:]
+        if axis.size > 1 and axis.name not in axes and not all(axis.name in g.replicated for g in groups)
+    ]
+    if divided:
+        raise ProgramError(
+            f"parameters are divided along {', '.join(divided)}; name these axes for ClipGradients to sum over them"
+        )
+
+
+def _with_steps(
+    program: Program, steps: np.ndarray, change: Callable[[Effect], Effect]
+) -> tuple[Program, np.ndarray]:
+    """The program with changed effects of its steps in the table, and the column that uses them."""
+    chosen = program.columns.effect.astype(np.int64)
+    effects = program.tables.effects
+    for row in steps.tolist():
+        program, (number,) = with_effects(program, change(effects[int(program.columns.effect[row])]))
+        chosen[row] = number
+    return program, chosen
+
+
+def _with_norms(program: Program, steps: np.ndarray) -> Program:
+    """A NORM for the stage of every STEP, before the first STEP of its list."""
+    c = program.columns
+    numbers = []
+    for row in steps.tolist():
+        program, (number,) = with_effects(program, _norm(program, row))
+        numbers.append(number)
+    lists = program.list_of_row[steps]
+    first = np.array([int(steps[lists == one].min()) for one in lists.tolist()])
+    rows = c.take(steps).with_column("effect", numbers).with_column("work", np.full(len(steps), -1))
+    sizes = (ValueBytes("squared_norm", (NORM_BYTES,)), ValueBytes("global_norm", (NORM_BYTES,)))
+    t = program.tables
+    program = program.with_tables(
+        duties=(*t.duties, Duty("NORM", "stage")), value_bytes=(*t.value_bytes, *sizes)
+    )
+    return program.inserted(first, lists, rows)
+
+
+def _norm(program: Program, row: int) -> Effect:
+    """NORM of a stage: it reads the gradients that its STEP reads, of the groups that are counted here."""
+    t, stage = program.tables, int(program.columns.stage[row])
+    device = int(program.list_of_row[row])
+    counted = tuple(
+        place
+        for place, g in enumerate(t.groups_of_stage[stage] if stage < t.num_stages else ())
+        if owns(program, stage, g, device) and t.devices_of_stage[min(t.groups[g].stages)][0] == device
+    )
+    reads = tuple(p for p in t.effects[int(program.columns.effect[row])].reads if p.kind in GRADIENTS)
+    kinds = {place: {p.kind for p in reads if p.index == "groups" or p.offset == place} for place in counted}
+    return NORM._replace(
+        reads=tuple(
+            Pattern(kind, index="place", offset=place)
+            for kind in reversed(GRADIENTS)
+            for place in counted
+            if kind in kinds[place]
+        )
+    )
+
+
+def _with_reduction(program: Program, axes: tuple[str, ...]) -> Program:
+    """One REDUCE_NORM on every list, before its first STEP."""
+    program, (effect,) = with_effects(program, REDUCE_NORM)
+    t = program.tables
+    along = (FIRST_AXIS, *axes) if program.axes[0].size > 1 else axes
+    exchange = Exchange(along, algorithm="ring")
+    exchanges = (*t.exchanges, exchange) if exchange not in t.exchanges else t.exchanges
+    streams = (*t.streams, STREAM)
+    steps = _rows_named(program, "STEP")
+    lists, places = np.unique(program.list_of_row[steps], return_index=True)
+    if len(lists) < program.num_lists:
+        raise ProgramError("a device without a stage has no part in the norm; give every device a stage")
+    rows = Columns.of(
+        len(lists), effect=effect, stage=program.columns.stage[steps[places]], hop=program.columns.hop[steps[places]],
+        exchange=exchanges.index(exchange), stream=len(streams) - 1,
+    )  # fmt: skip
+    duties = (*t.duties, Duty("REDUCE_NORM", "device"))
+    program = program.with_tables(exchanges=exchanges, streams=streams, duties=duties)
+    return program.inserted(steps[places], lists, rows)

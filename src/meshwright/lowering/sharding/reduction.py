@@ -1,0 +1,166 @@
+"""Gradient reduction and the optimizer step: one collective a parameter group behind its last contribution, then STEP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.ir.axis import FIRST_AXIS, owns
+from meshwright.ir.judge.verify import reduction_axes
+from meshwright.ir.program import Columns, Program
+from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern
+from meshwright.ir.vocabulary import NAMES, STEP_REDUCED
+from meshwright.lowering.order import with_effects
+from meshwright.specs.error import ScheduleError
+
+Ints = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ReduceGradients:
+    """Insert REDUCE_GRAD for every group that is replicated, on stream ``reduce``, behind the last B or W of its stage.
+
+    Groups are the buckets: each is one collective over exactly the axes on which it is replicated (for tied parameters
+    also the devices of its stages), so later buckets travel while the step of earlier ones runs.
+
+    `is_tied_last`: what is tied across devices comes behind all computes. Where parameters are gathered for them on the
+    same stream, a device that waited there for another one's backward could not gather what that backward waits for.
+    """
+
+    algorithms: Mapping[int, str] = field(default_factory=dict)
+    sizes: Mapping[int, str] = field(default_factory=dict)
+    is_beside: bool = True
+    is_tied_last: bool = False
+    name = "reduce_gradients"
+
+    def __call__(self, program: Program) -> Program:
+        """The program with its reductions."""
+        program, (effect,) = with_effects(program, NAMES["REDUCE_GRAD"].effect)
+        t = program.tables
+        exchanges, streams = list(t.exchanges), list(t.streams)
+        stream = "reduce" if self.is_beside else "compute"
+        if stream not in streams:
+            streams.append(stream)
+        places, lists, rows = [], [], []
+        for stage, device, part, g in _owned(program):
+            exchange = self._exchange(program, g)
+            if exchange is None:
+                continue
+            if exchange not in exchanges:
+                exchanges.append(exchange)
+            # what nothing runs beside comes when all is computed: earlier it would only hold up others
+            is_last = not self.is_beside or (self.is_tied_last and exchange.ends is not None)
+            last = _last_contribution(program, stage, g, device)
+            places.append(int(program.offsets[device + 1]) if is_last else last + 1)
+            lists.append(device)
+            rows.append((stage, part, exchanges.index(exchange)))
+        if not rows:
+            return program
+        table = np.array(rows)
+        duties = (*t.duties, Duty("REDUCE_GRAD", "group"))
+        program = program.with_tables(exchanges=tuple(exchanges), streams=tuple(streams), duties=duties)
+        new = Columns.of(
+            len(rows), effect=effect, stage=table[:, 0], hop=_hop_of_stage(program)[table[:, 0]], part=table[:, 1],
+            exchange=table[:, 2], stream=streams.index(stream),
+        )  # fmt: skip
+        is_across = np.array([exchanges[number].ends is not None for number in table[:, 2]])
+        before = _in_one_order(np.array(places), np.array(lists), is_across)
+        return program.inserted(before, np.array(lists), new)
+
+    def _exchange(self, program: Program, group: int) -> Exchange | None:
+        """The class of a group's reduction, or None where there is nobody to reduce with."""
+        axes, devices = reduction_axes(program, group)
+        algorithm, size = self.algorithms.get(group, "ring"), self.sizes.get(group, "")
+        if algorithm == "reduce_scatter" and len(devices) > 1:
+            # a tied table, or a stage on several devices: those that share the state are not all of its copies
+            algorithm = "all_reduce.two_level"
+        if len(devices) > 1:
+            return Exchange((FIRST_AXIS, *axes), devices, size=size, algorithm=algorithm)
+        return Exchange(axes, size=size, algorithm=algorithm) if axes else None
+
+
+@dataclass(frozen=True)
+class OptimizerStep:
+    """One STEP a stage at the end of its list, for the groups that the stage owns; it reads reduced gradients where there
+    are any (parameters that are tied may be the only ones that are reduced)."""
+
+    name = "optimizer_step"
+
+    def __call__(self, program: Program) -> Program:
+        """The program with its steps."""
+        of_stage = program.tables.devices_of_stage
+        places = [(stage, device) for stage, devices in enumerate(of_stage) for device in devices]
+        program, effects = with_effects(program, *(_step(program, *place) for place in places))
+        stages, lists = np.array(places).T
+        rows = Columns.of(len(places), effect=effects, stage=stages, hop=_hop_of_stage(program)[stages])
+        program = program.with_tables(duties=(*program.tables.duties, Duty("STEP", "stage")))
+        return program.inserted(program.offsets[lists + 1], lists, rows)
+
+
+def _step(program: Program, stage: int, device: int) -> Effect:
+    """The effect of a stage's STEP on a device: the usual one where all of its groups are reduced, or none is, and all are
+    its own."""
+    t, c = program.tables, program.columns
+    groups = t.groups_of_stage[stage] if stage < t.num_stages else ()
+    is_reduction = np.array([effect.name == "REDUCE_GRAD" for effect in t.effects])[c.effect]
+    reduced = {t.groups_of_stage[int(c.stage[i])][int(c.part[i])] for i in np.flatnonzero(is_reduction)}
+    own = [place for place, g in enumerate(groups) if owns(program, stage, g, device)]
+    behind = [place for place in own if groups[place] in reduced]
+    if len(own) == len(groups) and len(behind) in (0, len(groups)):
+        return STEP_REDUCED if behind else NAMES["STEP"].effect
+
+    def at(kind: str, places: list[int]) -> tuple[Pattern, ...]:
+        return tuple(Pattern(kind, index="place", offset=place) for place in places)
+
+    state = (*at("parameter", own), *at("optimizer_state", own))
+    return Effect(
+        Kind.COMPUTE, "STEP", (*at("reduced_gradient", behind), *at("weight_gradient", own), *state), state
+    )
+
+
+def _owned(program: Program) -> Iterator[tuple[int, int, int, int]]:
+    """(stage, device, place of the group in its stage, group) of every copy of every group, by stage on all devices."""
+    t = program.tables
+    for stage, own in enumerate(t.groups_of_stage):
+        for part, g in enumerate(own):
+            for device in t.devices_of_stage[stage]:
+                if owns(program, stage, g, device):
+                    yield stage, device, part, g
+
+
+def _in_one_order(before: Ints, lists: Ints, is_across: NDArray[np.bool_]) -> Ints:
+    """The rows before which reductions stand, those among several devices in the order of the list given: two devices that
+    wait for each other's turn would wait for ever."""
+    found = before.copy()
+    for device in np.unique(lists[is_across]).tolist():
+        own = is_across & (lists == device)
+        found[own] = np.maximum.accumulate(before[own])
+    return found
+
+
+def _last_contribution(program: Program, stage: int, group: int, device: int) -> int:
+    """The last row on the device that adds to the gradient of the group."""
+    t, c = program.tables, program.columns
+    writers = [
+        e for e, effect in enumerate(t.effects) if any(p.kind == "weight_gradient" for p in effect.writes)
+    ]
+    adds = np.isin(c.effect, writers) & (program.list_of_row == device)
+    if not (adds & (c.stage == stage)).any():
+        raise ScheduleError(
+            f"nothing on stage {stage} adds to the gradient of {t.groups[group].name}, which is to be reduced; "
+            f"give the order a B, or I and W, for every F"
+        )
+    return int(np.flatnonzero(np.isin(c.stage, t.groups[group].stages) & adds)[-1])
+
+
+def _hop_of_stage(program: Program) -> np.ndarray:
+    """The first hop at which any path visits each stage."""
+    result = np.zeros(program.tables.num_stages, dtype=np.int64)
+    for path in reversed(program.tables.paths):
+        for hop in reversed(range(len(path))):
+            result[path[hop].stage] = hop
+    return result

@@ -1,0 +1,1 @@
+"""The vocabulary's layers divided over the pipeline."""

@@ -1,0 +1,77 @@
+"""A plan's choice to split its vocabulary: what it can stand beside, its passes, and their part of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from meshwright.ir.program import Program
+from meshwright.lowering.plan_pass import CONNECT, options_of
+from meshwright.lowering.vocabulary.split import (
+    INTERLACED,
+    Algorithm,
+    SplitVocabulary,
+    delayed_orders,
+)
+from meshwright.schedules.order import Orders, devices_of_stages
+from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.error import PlanError
+from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.plan.plan import Plan
+from meshwright.stage.exchange.inner import LOSS_ELEMENT_BYTES
+from meshwright.stage.piece import has_vocabulary_passes
+
+
+def algorithm_of(plan: Plan) -> Algorithm | None:
+    """The algorithm whose passes the program of a plan has; None: it has none."""
+    return cast(Algorithm, plan.vocabulary) if has_vocabulary_passes(plan) else None
+
+
+def check_vocabulary(plan: Plan) -> None:
+    """Can the passes of a split vocabulary stand beside what else the plan asks for?
+
+    Raises PlanError.
+    """
+    if not has_vocabulary_passes(plan):
+        return
+    if options_of(plan, CONNECT) is not None:
+        raise PlanError(
+            f"the plan has vocabulary={plan.vocabulary} and connects its stages beside the path",
+            allowed=f'vocabulary "ends" with the pass {CONNECT}',
+        )
+
+
+def vocabulary_orders(plan: Plan, orders: Orders) -> Orders:
+    """The schedule's orders, whose backwards wait for the barriers where the vocabulary is split."""
+    algorithm = algorithm_of(plan)
+    if algorithm is None:
+        return orders
+    _check_paths(plan, orders)
+    return orders if algorithm == INTERLACED else delayed_orders(orders, algorithm)
+
+
+def _check_paths(plan: Plan, orders: Orders) -> None:
+    """Raise PlanError where a stage stands on several devices: then it is not one of them that has the output."""
+    for stage, devices in devices_of_stages(orders).items():
+        if len(devices) > 1:
+            raise PlanError(
+                f"schedule {plan.schedule} has stage {stage} on devices {' and '.join(map(str, devices))}, and the "
+                f"vocabulary is split ({plan.vocabulary})",
+                allowed="schedules in which every stage is on one device, or vocabulary ends",
+            )
+
+
+def with_vocabulary(plan: Plan, program: Program, stages: Sequence[StageLayers]) -> Program:
+    """The program of computes with the passes of the vocabulary, where it is split.
+
+    `stages`: of the program. What a compute takes, to find which one runs when an output is ready, goes by its blocks.
+    """
+    algorithm = algorithm_of(plan)
+    if algorithm is None:
+        return program
+    shares = tuple(float(max(1, layers.num_blocks)) for layers in stages)
+    split = SplitVocabulary(
+        algorithm, vocabulary_size=plan.model.vocabulary_size, shares=shares, is_delayed=True,
+        logit_bytes=float(max(LOSS_ELEMENT_BYTES, dtype_bytes(plan.dtype))), tp=plan.tp, cp=plan.cp,
+    )  # fmt: skip
+    return split(program)

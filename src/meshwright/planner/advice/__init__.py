@@ -1,0 +1,1 @@
+"""What would help a plan, and what running it costs."""

@@ -1,0 +1,1 @@
+"""Closed forms of a whole space: costs, pipelines, memory."""

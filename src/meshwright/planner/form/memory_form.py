@@ -1,0 +1,133 @@
+"""Peak bytes of pipelines of one shape at once: always + gradients + saved x microbatches in flight + the largest moment,
+as `memory_estimate` has it device by device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.planner.form.cost_table import HEAD, CostTables
+from meshwright.planner.form.pipeline_form import ZERO3, Pipelines
+from meshwright.planner.space.space import Space
+from meshwright.specs.dtype import dtype_bytes
+from meshwright.stage.group.value_size import StateSize, gradient_size, optimizer_size, parameter_size
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+# Of what the shape of a schedule says that is kept: it is found on a shorter pipeline, and may be so much too much.
+AT_LEAST = 0.9
+OWN_FORMS = ("1f1b", "interleaved_1f1b")
+
+
+class StateBytes(NamedTuple):
+    """Bytes of one parameter, of its gradient's sum, and by sharding of (parameter, optimizer's state, gradient)."""
+
+    parameter: int
+    gradient: int
+    state: Mapping[int, tuple[StateSize, StateSize, StateSize]]
+
+    @classmethod
+    def of(cls, space: Space) -> StateBytes:
+        """Of all candidates: their formats are the same."""
+        first = {
+            number: int(np.argmax(space.sharding == number)) for number in np.unique(space.sharding).tolist()
+        }
+        plans = {number: space.plan(row) for number, row in first.items()}
+        state = {
+            n: (parameter_size(plan), optimizer_size(plan), gradient_size(plan)) for n, plan in plans.items()
+        }
+        plan = next(iter(plans.values()))
+        return cls(dtype_bytes(plan.dtype), dtype_bytes(plan.gradient_dtype), state)
+
+
+def sharing(space: Space, rows: Ints) -> Ints:
+    """Devices that share one copy of what is sharded, of dense parameters."""
+    everybody = space.dp[rows] * space.cp[rows]
+    degree = space.sharding_degree[rows]
+    return np.where(space.sharding[rows] == 0, 1, np.where(degree > 0, degree, everybody))
+
+
+def allocated_bytes(part: Pipelines, tables: CostTables, sizes: StateBytes, rows: Ints, case: Ints) -> Floats:
+    """Bytes of the fullest device of each candidate in `rows`; `case`: its number in `part`."""
+    activations = part.devices(part.saved * _in_flight(part)) + _pending(part)
+    messages = tables.messages[part.way][:, None] if part.p > 1 else 0.0
+    way, space = part.way[case], part.space
+    state, gradients = _state(part, sizes, rows, case)
+    is_first = ((space.sharding[rows] == ZERO3) & (part.m[case] == 1))[:, None]
+    held = state + (activations + messages)[case]
+    moment = np.zeros_like(held) + tables.transient[way][:, None]
+    gathered = np.zeros_like(held) + tables.gathered[way][:, None]
+    last = part.placed[-1]
+    for place, stage, end in ((0, 0, 2),) if part.p == 1 else ((0, 0, 0), (last, -1, 1)):
+        # a stage without blocks of its own gathers its end at another moment than others their blocks
+        has_blocks = float(part.layers[stage] > 0)
+        more = has_blocks * tables.gathered[way] + tables.ends[way, end]
+        gathered[:, place] = np.maximum(gathered[:, place], more)
+        reduced = has_blocks * (tables.transient[way] + tables.ends_reduced[way, end])
+        moment[:, place] = np.maximum(moment[:, place], reduced)
+    moment[:, last] = np.maximum(moment[:, last], tables.loss[way])
+    peak = held + np.where(is_first, 0.0, gradients) + gathered + moment
+    first = held[:, 0] + gradients[:, 0] - part.saved[case, 0] + tables.table_gradient[way]
+    peak[:, 0] = np.maximum(peak[:, 0], first)
+    return np.asarray(np.maximum(peak, state + gradients).max(axis=1))
+
+
+def _in_flight(part: Pipelines) -> Floats:
+    """Microbatches of every stage between forward and backward, when the device has most; one row each case."""
+    device, m = np.arange(part.p), part.m[:, None]
+    if part.schedule == "1f1b":
+        return np.minimum(part.p - device[None, :], m).astype(float)
+    if part.schedule == "interleaved_1f1b":
+        return _interleaved_in_flight(part, device, m)
+    if part.schedule == "gpipe":  # all of them, exactly
+        return np.repeat(m.astype(float), part.p, axis=1)
+    found = np.zeros((len(part.m), part.p * part.v))
+    for own, shape in part.shapes():
+        found[own] = AT_LEAST * shape.saved
+    return found
+
+
+def _interleaved_in_flight(part: Pipelines, device: Ints, m: Ints) -> Floats:
+    rounded = -(-m // part.p) * part.p
+    ahead = 2 * (part.p - device - 1) + (part.v - 1) * part.p
+    most = np.minimum(np.minimum(ahead[None, :], rounded * part.v) + 1, rounded * part.v)
+    whole, rest = most // (part.p * part.v), most % (part.p * part.v)
+    chunk = np.arange(part.v)[None, :, None]
+    found = whole[:, None, :] * part.p + np.clip(rest[:, None, :] - chunk * part.p, 0, part.p)
+    return np.asarray(np.minimum(found, m[:, :, None]).reshape(len(part.m), -1), dtype=np.float64)
+
+
+def _pending(part: Pipelines) -> Floats | float:
+    """What is kept from I to W, by device."""
+    if part.schedule in OWN_FORMS or part.p == 1:
+        return 0.0
+    found = np.zeros((len(part.m), part.p * part.v))
+    counts = np.array(part.layers, dtype=np.float64)
+    for own, shape in part.shapes():
+        each = part.tables.pending[part.way[own], 0][:, None] * counts
+        each[:, -1] += part.tables.pending[part.way[own], HEAD]
+        found[own] = AT_LEAST * each * shape.pending
+    return part.devices(found)
+
+
+def _state(part: Pipelines, sizes: StateBytes, rows: Ints, case: Ints) -> tuple[Floats, Floats]:
+    """Bytes of parameters with the optimizer's state, and of gradients, by device."""
+    dense, expert = part.devices(part.dense)[case], part.devices(part.expert)[case]
+    shared = sharing(part.space, rows)[:, None]
+    shards = part.tables.expert_shards[part.tables.group[rows]][:, None]
+    state, gradients = np.zeros_like(dense), np.zeros_like(dense)
+    sharding = part.space.sharding[rows]
+    for number, (parameter, optimizer, gradient) in sizes.state.items():
+        own = np.flatnonzero(sharding == number)
+        if not len(own):
+            continue
+        whole = dense[own] + expert[own]
+        divided = dense[own] / shared[own] + expert[own] / shards[own]
+        state[own] = sum(
+            size.num_bytes * (divided if size.is_shared else whole) for size in (parameter, optimizer)
+        )
+        gradients[own] = gradient.num_bytes * (divided if gradient.is_shared else whole)
+    return state, gradients

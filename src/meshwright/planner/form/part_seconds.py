@@ -1,0 +1,241 @@
+"""Seconds of the parts of candidates: passes of one microbatch, exchanges of gradients and parameters, the optimizer's
+step, messages between stages; each distinct one is priced once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.costs.cost import Cost
+from meshwright.ir.table import Exchange, Work
+from meshwright.planner.space.site import Sites
+from meshwright.planner.space.space import Space
+from meshwright.prediction import memory_buffer as buffer
+from meshwright.prediction.step_pricing import StepPricing, pricing_of
+from meshwright.simulator.pricing import with_inner
+from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.plan.plan import Plan
+from meshwright.stage.exchange.inner import GRADIENTS, inner_exchanges
+from meshwright.stage.mesh import data_axes, expert_axes, expert_data_axes, shard_axes
+from meshwright.stage.operator.layer import step_operators
+from meshwright.stage.saved.saved import boundary_bytes_per_token
+from meshwright.stage.stage_pass import microbatch_shape, pass_operators
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+# Bytes (or parameters) at which exchanges (or optimizer steps) are priced; between them a line in logarithms.
+GRID = np.logspace(2, 13, 12)
+EXCHANGES = ("reduce", "gather", "scatter", "reduce_expert", "gather_expert", "scatter_expert")
+BESIDE = "matmul"  # the operators beside which tensor-parallel exchanges and gradients travel, as `inner_exchanges` says
+
+
+class Prices:
+    """The pricing of the plans of a space, asked for once for each class of software and format."""
+
+    def __init__(self, space: Space, extrapolate: bool) -> None:
+        self._cluster, self._extrapolate = space.cluster, extrapolate
+        self._known: dict[tuple[str, str], StepPricing] = {}
+
+    def of(self, plan: Plan) -> StepPricing:
+        """Raises PlanError as `pricing_of`."""
+        key = (plan.software_class.name, plan.float8)
+        if key not in self._known:
+            self._known[key] = pricing_of(plan, self._cluster, extrapolate=self._extrapolate)
+        return self._known[key]
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Rows with the same names as one array each."""
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+
+def one_stage(plan: Plan) -> Plan:
+    """The plan with one stage: what a part takes does not depend on the pipeline around it."""
+    devices = plan.dp * plan.cp * plan.tp
+    return plan.changed(
+        pp=1, num_chunks=1, schedule="1f1b", num_devices=devices, layers_per_stage=(plan.model.num_layers,),
+        recompute_blocks=(),
+    )  # fmt: skip
+
+
+class PassSeconds:
+    """What the passes of one microbatch take, part by part; what ways have in common is asked for once."""
+
+    def __init__(self, parts: Sequence[StageLayers], prices: Prices | None, sites: Sites) -> None:
+        self.sites = sites
+        self._parts, self._prices = parts, prices
+        self._works: dict[tuple[object, ...], list[tuple[Work, Cost]]] = {}
+        self._known: dict[tuple[object, ...], tuple[Floats, Floats]] = {}
+        self._beside: dict[tuple[object, ...], dict[str, Floats]] = {}
+
+    def of_all(self, space: Space, numbers: Ints) -> dict[str, Any]:
+        """Seconds of these candidates' passes, row by row; nothing where nobody prices."""
+        if self._prices is None:
+            nothing = np.zeros((1, len(self._parts)))
+            names = ("forward", "backward", "split_backward", "again", "host_waits", "products", "beside")
+            return {**dict.fromkeys(names, nothing), "received": np.zeros(1)}
+        return columns_of([self._of(space.plan(int(n)), self._prices) for n in numbers])
+
+    def _of(self, plan: Plan, prices: Prices) -> dict[str, Floats | float]:
+        pricing = prices.of(plan)
+        forward, backward = self._pass(plan, "F", pricing), self._pass(plan, "B", pricing)
+        nothing = (np.zeros(len(self._parts)),) * 2
+        again = self._pass(plan, "R", pricing) if plan.recompute == "full" else nothing
+        split = backward[0]
+        if plan.software_class.waits_for_routing and plan.model.num_experts:
+            # the host launches what routing asks for in each half
+            split = self._pass(plan, "I", pricing)[0] + self._pass(plan, "W", pricing)[0]
+        return {
+            "forward": forward[0],
+            "backward": backward[0],
+            "split_backward": split,
+            "again": again[0],
+            "host_waits": forward[1] + backward[1] + again[1],
+            "received": _received_s(plan, pricing),
+            **self._products(plan, pricing),
+        }
+
+    def _products(self, plan: Plan, pricing: StepPricing) -> dict[str, Floats]:
+        """Of B: seconds of matrix products, and of the exchanges that run beside them."""
+        key, ends, costs = self._key(plan, "B"), self.sites.members(plan, ("tp",)), pricing.costs
+        if (key, ends) not in self._beside:
+            found: dict[str, list[float]] = {"products": [], "beside": []}
+            for work, _ in self._priced_works(plan, key, "B", pricing):
+                own = tuple(each for each in work.operators if each.kind == BESIDE)
+                products_s = costs.cost(work._replace(operators=own, inner=())).seconds if own else 0.0
+                beside = (each for each in work.inner if each.beside == BESIDE)
+                found["products"].append(products_s)
+                found["beside"].append(
+                    sum(
+                        costs.exchange_cost(each.exchange, each.bytes, ends).seconds * each.count
+                        for each in beside
+                    )
+                )
+            self._beside[key, ends] = {name: np.array(values) for name, values in found.items()}
+        return self._beside[key, ends]
+
+    @staticmethod
+    def _key(plan: Plan, name: str) -> tuple[object, ...]:
+        # of the choices for recompute only the attention core's changes what a backward runs
+        special = plan.recompute if name == "B" and plan.recompute == "selective" else ""
+        return (plan.tp, plan.cp, plan.ep, plan.expert_tp, plan.sequence_parallel, plan.microbatch_size, plan.float8,
+                plan.software_class.name, special, name)  # fmt: skip
+
+    def _pass(self, plan: Plan, name: str, pricing: StepPricing) -> tuple[Floats, Floats]:
+        """As `simulator.price` prices rows of these works, with the exchanges inside where the plan puts them; and how much
+        of that is the device waiting for its host."""
+        key = self._key(plan, name)
+        experts = self.sites.members(plan, expert_axes(plan))
+        ends: dict[tuple[str, ...], tuple[int, ...]] = {
+            (axis,): self.sites.members(plan, (axis,)) for axis in ("tp", "cp")
+        }
+        placed = (key, experts, *ends.values())
+        if placed not in self._known:
+            costs, found = pricing.costs, []
+            for work, cost in self._priced_works(plan, key, name, pricing):
+                groups = [ends.get(each.exchange.axes, experts) for each in work.inner]
+                seconds = with_inner(cost, work, costs, costs, groups, None).seconds
+                bare = replace(cost, seconds=cost.seconds - cost.slack_s, slack_s=0.0)
+                least = (
+                    with_inner(bare, work, costs, costs, groups, None).seconds if cost.slack_s else seconds
+                )
+                found.append((seconds, seconds - least))
+            self._known[placed] = (np.array(found)[:, 0], np.array(found)[:, 1])
+        return self._known[placed]
+
+    def _priced_works(
+        self, plan: Plan, key: tuple[object, ...], name: str, pricing: StepPricing
+    ) -> list[tuple[Work, Cost]]:
+        if key not in self._works:
+            works = [_work(one_stage(plan), part, name) for part in self._parts]
+            self._works[key] = [
+                (work, pricing.costs.cost(work) if work.operators else Cost(0.0)) for work in works
+            ]
+        return self._works[key]
+
+
+def _work(plan: Plan, part: StageLayers, name: str) -> Work:
+    """One pass of one part."""
+    shape = microbatch_shape(plan)
+    dims = (plan.microbatch_size, plan.workload.sequence_length)
+    dtype = "float8" if plan.float8 else plan.dtype
+    operators = pass_operators(plan, part, name, shape)
+    # what data-parallel devices exchange depends on more than a way: the closed form adds it
+    inner = tuple(each for each in inner_exchanges(plan, part, name, shape) if each.label != GRADIENTS)
+    return Work(name, shape.num_tokens, dims, dtype, 0.0, 0.0, 1.0, operators, inner)
+
+
+def _received_s(plan: Plan, pricing: StepPricing) -> float:
+    if plan.tp == 1 or plan.sequence_parallel:
+        return 0.0
+    boundary = buffer.local_tokens(plan) * float(boundary_bytes_per_token(plan.model, plan.dtype))
+    exchange = Exchange(("tp",), algorithm="all_gather")
+    return pricing.costs.exchange_cost(exchange, boundary, tuple(range(plan.tp))).seconds
+
+
+class ExchangeSeconds:
+    """Seconds of reductions and gathers by `GRID` bytes, each distinct one asked for once."""
+
+    def __init__(self, prices: Prices | None, sites: Sites) -> None:
+        self._prices, self._sites = prices, sites
+        self._known: dict[tuple[str, tuple[int, ...]], Floats] = {}
+
+    def of_all(self, space: Space, numbers: Ints) -> dict[str, Any]:
+        """Of these candidates' groups, row by row; of one device 0. Nothing where nobody prices."""
+        if self._prices is None:
+            nothing = np.zeros((1, len(GRID)))
+            return dict.fromkeys(EXCHANGES, nothing)
+        return columns_of([self._of(space.plan(int(n))) for n in numbers])
+
+    def _of(self, plan: Plan) -> dict[str, Floats]:
+        found: dict[str, Floats] = {}
+        shards = set(shard_axes(plan))
+        for suffix, axes in (("", data_axes(plan)), ("_expert", expert_data_axes(plan))):
+            sharing = tuple(axis for axis in axes if axis in shards)
+            is_whole = sharing == tuple(axes)
+            algorithm = "ring" if not shards else "reduce_scatter" if is_whole else "all_reduce.two_level"
+            found["reduce" + suffix] = self._seconds(plan, algorithm, axes)
+            found["gather" + suffix] = self._seconds(plan, "all_gather", sharing)
+            found["scatter" + suffix] = self._seconds(plan, "reduce_scatter", sharing)
+        return found
+
+    def _seconds(self, plan: Plan, algorithm: str, axes: Sequence[str]) -> Floats:
+        assert self._prices is not None, "nobody asks without prices"
+        if not axes:
+            return np.zeros(len(GRID))
+        ends = self._sites.members(plan, axes)
+        key = (algorithm, ends)
+        if key not in self._known:
+            costs, exchange = self._prices.of(plan).costs, Exchange(tuple(axes), algorithm=algorithm)
+            sizes = GRID if len(ends) > 1 else ()
+            found = [costs.exchange_cost(exchange, size, ends).seconds for size in sizes]
+            self._known[key] = np.array(found or [0.0] * len(GRID))
+        return self._known[key]
+
+
+def stepped_s(plan: Plan, pricing: StepPricing | None) -> Floats:
+    """Seconds of an optimizer's step by `GRID` parameters."""
+    found: list[float] = []
+    if pricing is None:
+        return np.zeros(len(GRID))
+    for size in GRID:
+        operators = step_operators(int(size), plan.master_dtype or plan.dtype)
+        work = Work("STEP", 0, (int(size),), plan.dtype, 0.0, 0.0, 1.0, operators)
+        found.append(pricing.costs.cost(work, None).seconds)
+    return np.array(found)
+
+
+def sent_s(space: Space, pricing: StepPricing | None, num_bytes: float, stride: int, pp: int) -> float:
+    """Seconds of one message to the next stage: the slowest of the first node's boundaries."""
+    if pricing is None or pp == 1:
+        return 0.0
+    node = space.cluster.levels[0].num_devices
+    last = max(0, min(pp - 1, node // stride) - 1) * stride if stride < node else 0
+    crossing = (node // stride - 1) * stride if stride < node and pp > node // stride else last
+    exchange = Exchange(("pp",), (0, 1))
+    pairs = sorted({(0, stride), (crossing, crossing + stride)})
+    return max(pricing.costs.exchange_cost(exchange, num_bytes, pair).seconds for pair in pairs)

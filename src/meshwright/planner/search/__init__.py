@@ -1,0 +1,1 @@
+"""Searches of a space, and the ranked plans they find."""

@@ -1,0 +1,140 @@
+"""Layouts: the degrees of parallelism that a cluster allows, and how they may lie on its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from meshwright.planner.space.axis import ENDS, LAYERS, MESH_ORDERS
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.error import SpecError
+from meshwright.specs.model.layers import split_layers
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.workload import Workload
+from meshwright.stage.operator.layer import local_sizes
+
+# Context parallelism pays where keys and values travel behind attention: a device keeps at least so many tokens.
+LEAST_TOKENS_OF_CP = 1024
+# Boundaries cross nodes in every chunk; beyond so many chunks a pipeline sends more than its bubble shrinks.
+MAX_CHUNKS = 16
+
+
+class Layout(NamedTuple):
+    """Degrees, and the number of their order in `MESH_ORDERS`."""
+
+    tp: int
+    cp: int
+    ep: int
+    pp: int
+    dp: int
+    mesh_order: int
+
+
+def layouts(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, wanted: Mapping[str, Sequence[Any]]
+) -> Iterator[Layout]:
+    """All layouts of a model on all devices of a cluster; `wanted`: the values that are allowed of an axis.
+
+    A tensor-parallel degree beyond a node, and an order that puts no device elsewhere, are only tried where wanted.
+    """
+    devices, node = cluster.num_devices, cluster.levels[0].num_devices
+    orders = MESH_ORDERS if len(cluster.levels) > 1 else MESH_ORDERS[:1]
+    orders = tuple(wanted.get("mesh_order", orders))
+    degrees = wanted["tp"] if "tp" in wanted else _divisors(min(node, devices))
+    for tp in (degree for degree in degrees if _divides_model(model, degree)):
+        for cp in wanted["cp"] if "cp" in wanted else _context_degrees(workload.sequence_length):
+            for pp in _divisors(devices // (tp * cp)) if devices % (tp * cp) == 0 else ():
+                dp = devices // (tp * cp * pp)
+                if pp > model.num_layers + 2 or workload.global_batch % dp:
+                    continue
+                for ep in _expert_degrees(model, dp, cp, tp, wanted.get("ep")):
+                    for order in _distinct_orders(orders, {"pp": pp, "dp": dp, "cp": cp, "tp": tp}):
+                        yield Layout(tp, cp, ep, pp, dp, order)
+
+
+def pipelines(num_layers: int, pp: int) -> list[tuple[int, int]]:
+    """(chunks a device, number of the split in `LAYERS`) of a pipeline; no stage between the first and the last is empty,
+    and no split comes twice.
+
+    Chunks divide the layers of a device; where no split is even, every number of chunks is tried.
+    """
+    if pp == 1:
+        return [(1, 0)]
+    shares = [(num_layers + sum(ENDS[split])) / pp for split in LAYERS]
+    is_any_even = any(share == int(share) for share in shares)
+    seen: dict[tuple[int, ...], tuple[int, int]] = {}
+    for number, split in enumerate(LAYERS):
+        for chunks in range(1, min(MAX_CHUNKS, int(shares[number])) + 1):
+            if shares[number] % chunks == 0 or not is_any_even:
+                counts = split_of(num_layers, pp * chunks, split)
+                if all(counts[1:-1]) and min(counts) >= 0:
+                    seen.setdefault(counts, (chunks, number))
+    return sorted(seen.values(), key=lambda each: (each[1], each[0]))
+
+
+def split_of(num_layers: int, num_stages: int, split: str) -> tuple[int, ...]:
+    """Layers of every stage; less than none where the model is too small for it."""
+    first, last = ENDS[split]
+    counts = list(split_layers(num_layers + first + last, num_stages))
+    counts[0] -= first
+    counts[-1] -= last
+    return tuple(counts)
+
+
+def _distinct_orders(orders: Sequence[str], degrees: Mapping[str, int]) -> list[int]:
+    """Numbers in `MESH_ORDERS` of those that put at least one device elsewhere: axes of one device stand anywhere."""
+    seen: dict[tuple[str, ...], int] = {}
+    for order in orders:
+        seen.setdefault(
+            tuple(axis for axis in order.split("-") if degrees[axis] > 1), MESH_ORDERS.index(order)
+        )
+    return list(seen.values())
+
+
+def _divisors(number: int) -> list[int]:
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def _divides_model(model: ModelSpec, degree: int) -> bool:
+    """Does a tensor-parallel degree divide what it has to?"""
+    try:
+        local_sizes(model, degree)
+    except SpecError:
+        return False
+    return True
+
+
+def _context_degrees(sequence_length: int) -> list[int]:
+    """Powers of two that leave every device enough tokens."""
+    degrees = [1]
+    while (
+        sequence_length % (2 * degrees[-1]) == 0
+        and sequence_length // (2 * degrees[-1]) >= LEAST_TOKENS_OF_CP
+    ):
+        degrees.append(2 * degrees[-1])
+    return degrees
+
+
+def _expert_degrees(model: ModelSpec, dp: int, cp: int, tp: int, wanted: Sequence[int] | None) -> list[int]:
+    """Degrees along devices of dp x cp, from the inside out; one that is asked for may also go along tp."""
+    if not model.num_experts:
+        return [1] if wanted is None or 1 in wanted else []
+    if wanted is None:
+        return [d for d in _divisors(model.num_experts) if dp * cp % d == 0 and (d == 1 or d % cp == 0)]
+    return [each for each in wanted if _divides_experts(model, dp, cp, tp, each)]
+
+
+def _divides_experts(model: ModelSpec, dp: int, cp: int, tp: int, ep: int) -> bool:
+    inside = cp if dp * cp % ep == 0 else cp * tp
+    is_whole = model.num_experts % ep == 0 and dp * cp * tp % ep == 0
+    return is_whole and (ep == 1 or ep % inside == 0)
+
+
+def mesh_strides(mesh: Mapping[str, int]) -> dict[str, int]:
+    """Steps between neighbours along every axis of a mesh; the axes are given outermost first."""
+    found, step = {}, 1
+    for axis, degree in reversed(list(mesh.items())):
+        found[axis] = step
+        step *= degree
+    return found

@@ -1,0 +1,57 @@
+"""Sites: which devices of a cluster a plan's groups stand on; groups that lie alike on the nodes are one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.planner.space.degrees import mesh_strides
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.plan.plan import Plan
+from meshwright.stage.mesh import collapsed_axes
+
+Ints = NDArray[np.int64]
+
+
+def members(plan: Plan, axes: Sequence[str]) -> Ints:
+    """Devices of the group along these axes in which the first device is, in the order of their coordinates."""
+    found = np.zeros(1, dtype=np.int64)
+    steps = mesh_strides(dict(plan.mesh))
+    inside = 1  # along dp, of the axes into which it is cut
+    for axis in reversed(collapsed_axes(plan)):
+        step = steps[axis.name] if axis.name in steps and axis.name != "dp" else steps["dp"] * inside
+        inside *= axis.size if axis.name.startswith("dp") else 1
+        if axis.name in axes:
+            found = (step * np.arange(axis.size)[:, None] + found).reshape(-1)
+    return found
+
+
+class Sites:
+    """Groups of devices, one for all that lie alike on the nodes of a cluster: exchanges cannot tell them apart."""
+
+    def __init__(self, cluster: ClusterSpec) -> None:
+        self._node, self._is_flat = (
+            cluster.levels[0].num_devices,
+            len(cluster.levels) <= 2 and not cluster.links,
+        )
+        self._known: dict[tuple[object, ...], tuple[int, ...]] = {}
+        self._asked: dict[tuple[object, ...], tuple[int, ...]] = {}
+
+    def members(self, plan: Plan, axes: Sequence[str]) -> tuple[int, ...]:
+        """Devices of a group that lies as the plan's along these axes."""
+        key = (plan.mesh, plan.ep, plan.sharing_degree, tuple(axes))
+        if key not in self._asked:
+            self._asked[key] = self._alike(members(plan, axes))
+        return self._asked[key]
+
+    def _alike(self, found: Ints) -> tuple[int, ...]:
+        if not self._is_flat:
+            return tuple(found.tolist())
+        counts = np.bincount(found // self._node)
+        counts = counts[counts > 0]
+        key = (len(counts), int(counts.min()), int(counts.max()))
+        if key not in self._known:
+            self._known[key] = tuple(found.tolist())
+        return self._known[key]

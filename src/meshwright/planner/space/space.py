@@ -1,0 +1,378 @@
+"""Space: every configuration of a training step that a cluster allows, as columns of whole numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.planner.space.axis import AXES, HANDED_ON, LAYERS, MESH_ORDERS, RECOMPUTES, SHARDINGS, named
+from meshwright.planner.space.check import FROM_ZERO, check_degrees, check_names, check_sizes, words_of
+from meshwright.planner.space.degrees import Layout, layouts, pipelines, split_of
+from meshwright.schedules.order import registered
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.error import PlanError
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import AXES as MESH
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.workload import Workload
+
+Ints = NDArray[np.int64]
+MICROBATCH_SIZES = (1, 2, 4, 8, 16)  # sequences; a larger one fills no kernel better and lengthens the bubble
+MOST_CANDIDATES = 3_000_000  # two gigabytes of columns and sums; a larger space is made coarser
+
+
+class Fineness(NamedTuple):
+    """How finely is tried what changes a plan least.
+
+    Attributes:
+        num_partial: numbers of blocks of a stage that are run again where not all are.
+        nodes_that_share: nodes whose devices share one copy of what is sharded, where not all devices do.
+        orders: of the mesh, as numbers of `MESH_ORDERS`; None: all.
+        left_out: what is not tried, for people.
+    """
+
+    num_partial: int
+    nodes_that_share: tuple[int, ...]
+    orders: tuple[int, ...] | None
+    left_out: str
+
+    def has(self, layout: Layout) -> bool:
+        """Is the layout's order tried?"""
+        return self.orders is None or layout.mesh_order in self.orders
+
+
+WIDTHS = (6, 5, 1, 2, 2)  # axes of each independent choice
+# The first under which there are few enough candidates; pp inside dp is the order that most stacks offer besides theirs.
+PP_INSIDE = (0, MESH_ORDERS.index("dp-pp-cp-tp"))
+FINENESS = (
+    Fineness(12, (1, 8), None, ""),
+    Fineness(8, (), None, "copies shared by a part of the devices"),
+    Fineness(4, (), PP_INSIDE, "copies shared by a part of the devices, most orders of the mesh"),
+    Fineness(
+        1,
+        (),
+        (0,),
+        "copies shared by a part of the devices, other orders of the mesh, most partial recompute",
+    ),
+)
+# What software that shards does beside computes where nobody says otherwise.
+OVERLAPS: Mapping[str, tuple[str, ...]] = {
+    "none": ("reduce",), "zero1": ("reduce", "gather"), "zero2": ("reduce", "gather"), "zero3": ("reduce", "gather"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """Candidates as columns of equal length; of the axes in `names` a column counts in their values.
+
+    `model`, `cluster`, `workload` and `formats` (other fields of a plan) are the same for all. `recompute_blocks` of
+    every stage are run again (0: all), its first ones; `sharding_degree` as `Plan`'s. `left_out` says what was not tried.
+    """
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Workload
+    formats: Mapping[str, Any]
+    names: Mapping[str, tuple[Any, ...]]
+    left_out: str
+    tp: Ints
+    cp: Ints
+    ep: Ints
+    pp: Ints
+    dp: Ints
+    mesh_order: Ints
+    schedule: Ints
+    num_chunks: Ints
+    layers: Ints
+    recompute: Ints
+    recompute_blocks: Ints
+    microbatch_size: Ints
+    sharding: Ints
+    sharding_degree: Ints
+    sequence_parallel: Ints
+    float8: Ints
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    @cached_property
+    def num_microbatches(self) -> Ints:
+        """Of one pipeline in a step."""
+        return self.workload.global_batch // (self.dp * self.microbatch_size)
+
+    @cached_property
+    def strides(self) -> Mapping[str, Ints]:
+        """Steps between devices that are neighbours along every axis of the mesh."""
+        degrees = {axis: getattr(self, axis) for axis in MESH}
+        found = {axis: np.ones(len(self), dtype=np.int64) for axis in MESH}
+        for number in np.unique(self.mesh_order).tolist():
+            own, step = self.mesh_order == number, np.ones(len(self), dtype=np.int64)
+            for axis in reversed(MESH_ORDERS[number].split("-")):
+                found[axis] = np.where(own, step, found[axis])
+                step = step * degrees[axis]
+        return found
+
+    @cached_property
+    def expert_tp(self) -> Ints:
+        """Devices that share one expert's matrices, as `Plan.expert_tp`."""
+        return np.where(self.dp * self.cp % self.ep == 0, self.tp, 1)
+
+    def overlap(self, sharding: int) -> tuple[str, ...]:
+        """What runs beside computes under this sharding."""
+        return tuple(self.formats.get("overlap", OVERLAPS[SHARDINGS[sharding]]))
+
+    def layers_per_stage(self, number: int) -> tuple[int, ...]:
+        """Blocks of every stage of a candidate."""
+        num_stages = int(self.pp[number] * self.num_chunks[number])
+        return split_of(self.model.num_layers, num_stages, LAYERS[int(self.layers[number])])
+
+    def plan(self, number: int) -> Plan:
+        """The candidate as a plan."""
+        chosen: dict[str, Any] = {name: int(getattr(self, name)[number]) for name in AXES}
+        for name, values in self.names.items():
+            chosen[name] = values[chosen[name]]
+        del chosen["layers"]
+        counts, blocks = self.layers_per_stage(number), chosen.pop("recompute_blocks")
+        chosen["mesh_order"] = tuple(chosen["mesh_order"].split("-"))
+        some = {"recompute_blocks": tuple(min(blocks, count) for count in counts)} if blocks else {}
+        overlap = self.overlap(int(self.sharding[number]))
+        return Plan.of(
+            self.model, self.cluster, self.workload,
+            **{**chosen, **some, **self.formats, "overlap": overlap, "layers_per_stage": counts},
+        )  # fmt: skip
+
+    def taken(self, chosen: Ints | NDArray[np.bool_]) -> Space:
+        """The candidates with these numbers, in this order."""
+        columns = {name: getattr(self, name)[chosen] for name in AXES}
+        whole = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in AXES}
+        return Space(**whole, **columns)
+
+
+def space_of(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    *,
+    fix: Mapping[str, Any] | None = None,
+    forbid: Sequence[str] = (),
+    microbatch_sizes: Sequence[int] = MICROBATCH_SIZES,
+) -> Space:
+    """All candidates of a model on all devices of a cluster, in a fixed order.
+
+    Args:
+        fix: fields of a plan that are decided already: any of `AXES`, of which a tuple or list allows several values, and
+            of `HANDED_ON`. float8 is tried only where it is fixed.
+        forbid: axes that must stay at one ("cp", "interleaved_1f1b") or values that must not be taken ("zero3", "full").
+        microbatch_sizes: sequences of a microbatch to try.
+
+    Raises:
+        PlanError: an unknown name, something both fixed and forbidden, or no candidate: says which rule leaves none.
+    """
+    names, formats = named(), {name: value for name, value in (fix or {}).items() if name in HANDED_ON}
+    wanted = {name: _values(name, value) for name, value in (fix or {}).items() if name not in HANDED_ON}
+    check_names(wanted, tuple(forbid), names)
+    check_degrees(model, cluster, workload, wanted)
+    sizes = wanted.get("microbatch_size", tuple(sorted(set(microbatch_sizes))))
+    check_sizes(sizes)
+    limits = _limits({"float8": ("",), **wanted}, forbid, names)
+    choices = _Choices(model, cluster, workload, sizes, limits, names, "mesh_order" in wanted)
+    every = [each for each in layouts(model, cluster, workload, wanted) if choices.allows(each)]
+    fineness = choices.finest(every)
+    found = [
+        rows for each in every if choices.has(each, fineness) and len(rows := choices.rows(each, fineness))
+    ]
+    if not found:
+        raise PlanError(
+            f"no plan puts a batch of {workload.global_batch} and {model.num_layers} layers on {cluster.num_devices} "
+            f"devices with {words_of(wanted, forbid)}",
+            allowed="degrees whose product is the number of devices, dp x microbatch_size that divides the batch, "
+            "at most as many stages as layers",
+            next="change the batch or the number of devices, or fix and forbid less",
+        )
+    table = np.concatenate(found)
+    columns = {name: np.ascontiguousarray(table[:, place]) for place, name in enumerate(AXES)}
+    return Space(model, cluster, workload, formats, names, fineness.left_out, **columns)
+
+
+def _values(name: str, given: Any) -> tuple[Any, ...]:
+    """The values that are allowed of what is fixed; an order of the mesh may also be said as `Plan.mesh_order`."""
+    if name == "mesh_order" and not isinstance(given, str) and sorted(map(str, given)) == sorted(MESH):
+        return ("-".join(given),)
+    return tuple(given) if isinstance(given, tuple | list) else (given,)
+
+
+def _limits(
+    wanted: Mapping[str, Sequence[Any]], forbid: Sequence[str], names: Mapping[str, tuple[Any, ...]]
+) -> dict[str, Ints]:
+    """Numbers that an axis may take, of those that are limited at all."""
+    found: dict[str, Ints] = {}
+    for axis in AXES:
+        values = names.get(axis)
+        allowed = wanted.get(axis, values)
+        if axis in forbid:
+            allowed = (False,) if values else (0 if axis in FROM_ZERO else 1,)
+        elif values and allowed is not None:
+            allowed = [value for value in allowed if value not in forbid]
+        if allowed is not None and (axis in wanted or axis in forbid or len(allowed) < len(values or ())):
+            found[axis] = np.array([values.index(v) if values else v for v in allowed], dtype=np.int64)
+    return found
+
+
+class _Choices(NamedTuple):
+    """Everything that is chosen on a layout."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Workload
+    sizes: Sequence[int]
+    limits: Mapping[str, Ints]
+    names: Mapping[str, tuple[Any, ...]]
+    is_order_fixed: bool
+
+    def has(self, layout: Layout, fineness: Fineness) -> bool:
+        """Is the layout's order tried? One that is fixed always is."""
+        return self.is_order_fixed or fineness.has(layout)
+
+    def allows(self, layout: Layout) -> bool:
+        """Are its degrees and its order among those that may be taken?"""
+        return all(
+            getattr(layout, name) in self.limits[name] for name in Layout._fields if name in self.limits
+        )
+
+    def finest(self, every: Sequence[Layout]) -> Fineness:
+        """The finest under which there are few enough candidates."""
+        for fineness in FINENESS:
+            tables = (self._tables(each, fineness) for each in every if self.has(each, fineness))
+            if sum(prod(map(len, each)) for each in tables) <= MOST_CANDIDATES:
+                return fineness
+        return FINENESS[-1]
+
+    def rows(self, layout: Layout, fineness: Fineness) -> Ints:
+        """All candidates of one layout, in the order of `AXES`."""
+        rows = _product(self._tables(layout, fineness))
+        m = self.workload.global_batch // (layout.dp * rows[:, AXES.index("microbatch_size")])
+        # in a pipeline a device would reduce whole stages after every microbatch of every other: nobody offers it
+        sharding, schedule = rows[:, AXES.index("sharding")], rows[:, AXES.index("schedule")]
+        keep = (sharding != SHARDINGS.index("zero2")) | (layout.pp == 1)
+        # parameters would be gathered for I, and again for W, which PyTorch's sharding does not know
+        splits = np.array([registered()[name].splits_backward for name in self.names["schedule"]])
+        keep &= (sharding != SHARDINGS.index("zero3")) | ~splits[schedule]
+        is_gpipe = np.array([name == "gpipe" for name in self.names["schedule"]])
+        keep &= ~is_gpipe[schedule] | (m > 1)  # of one microbatch it is 1F1B
+        return np.asarray(rows[keep])
+
+    def _asked(self, axis: str) -> tuple[int, ...]:
+        """What a user asks for of an axis of which only some numbers are tried otherwise."""
+        return tuple(self.limits[axis].tolist()) if axis in self.limits else ()
+
+    def _tables(self, layout: Layout, fineness: Fineness) -> list[Ints]:
+        """What is allowed of each independent choice: its axes side by side, in the order of `AXES`."""
+        node, batch = self.cluster.levels[0].num_devices, self.workload.global_batch
+        divides = self.workload.sequence_length % (layout.cp * layout.tp) == 0
+        parallel = (0, 1) if layout.tp > 1 and divides else (0,)
+        tables: list[Sequence[tuple[int, ...]]] = [
+            [tuple(layout)],
+            _pipeline_rows(
+                self.model.num_layers,
+                layout.pp,
+                self.names["schedule"],
+                fineness.num_partial,
+                self._asked("recompute_blocks"),
+            ),
+            [(size,) for size in self.sizes if batch % (layout.dp * size) == 0],
+            _sharding_rows(layout, node, fineness.nodes_that_share, self._asked("sharding_degree")),
+            [(each, number) for each in parallel for number in self.limits["float8"].tolist()],
+        ]
+        found, column = [], 0
+        for table, width in zip(tables, WIDTHS, strict=True):
+            rows = np.array(table, dtype=np.int64).reshape(len(table), width)
+            found.append(_within(rows, AXES[column : column + width], self.limits))
+            column += width
+        return found
+
+
+def _within(table: Ints, axes: Sequence[str], limits: Mapping[str, Ints]) -> Ints:
+    """The rows whose values are allowed."""
+    keep = np.ones(len(table), dtype=bool)
+    for place, name in enumerate(axes):
+        if name in limits:
+            keep &= np.isin(table[:, place], limits[name])
+    return table[keep]
+
+
+def _product(tables: Sequence[Ints]) -> Ints:
+    """Every row of the first beside every row of the second, and so on; the last changes fastest."""
+    number = int(np.prod([len(table) for table in tables]))
+    found = np.empty((number, sum(table.shape[1] for table in tables)), dtype=np.int64)
+    if not number:
+        return found
+    column, inside = 0, number
+    for table in tables:
+        inside //= len(table)
+        rows = np.repeat(np.arange(len(table)), inside)
+        found[:, column : column + table.shape[1]] = np.tile(table[rows], (number // len(rows), 1))
+        column += table.shape[1]
+    return found
+
+
+@lru_cache(maxsize=256)
+def _pipeline_rows(
+    num_layers: int, pp: int, schedules: tuple[str, ...], num_partial: int, asked: tuple[int, ...] = ()
+) -> list[tuple[int, ...]]:
+    """(schedule, chunks, split, recompute, blocks that are run again) of a pipeline; `asked`: such numbers of blocks."""
+    found: list[tuple[int, ...]] = []
+    for chunks, split in pipelines(num_layers, pp):
+        most = max(split_of(num_layers, pp * chunks, LAYERS[split]))
+        for number, name in enumerate(schedules):
+            one = registered()[name]
+            if (
+                (one.num_chunks > 1) != (chunks > 1)
+                or not one.takes_chunks(chunks)
+                or not one.takes_devices(pp)
+                or (pp == 1 and name != "1f1b")
+            ):
+                continue
+            for recompute, word in enumerate(RECOMPUTES):
+                some = sorted({*_partial(most, num_partial), *(each for each in asked if 0 < each < most)})
+                blocks = [0, *some] if word == "full" else [0]
+                found += [(number, chunks, split, recompute, each) for each in blocks]
+    return found
+
+
+def _partial(most: int, num_partial: int) -> list[int]:
+    """Numbers of blocks of a stage below all, spread evenly."""
+    count = min(num_partial, most - 1)
+    return sorted({most * (k + 1) // (count + 1) for k in range(count)} - {0, most})
+
+
+def _sharding_rows(
+    layout: Layout, node: int, nodes_that_share: Sequence[int], asked: Sequence[int] = ()
+) -> list[tuple[int, int]]:
+    """(sharding, devices that share one copy; 0: all); `asked`: such numbers of devices."""
+    copies = layout.dp * layout.cp
+    if copies == 1:
+        return [(0, 0)]
+    some = [
+        nodes * node // layout.tp
+        for nodes in nodes_that_share
+        if node % layout.tp == 0 and nodes * node // layout.tp > 1
+    ]
+    more = sorted({*some, *(each for each in asked if each > 1)})
+    degrees = [0, *(each for each in more if _is_nested(layout, each) and each < copies)]
+    return [(0, 0)] + [(number, degree) for number in range(1, len(SHARDINGS)) for degree in degrees]
+
+
+def _is_nested(layout: Layout, shared: int) -> bool:
+    """Do groups of so many devices divide dp x cp, and nest with those that share experts?"""
+    if shared % layout.cp or layout.dp * layout.cp % shared:
+        return False
+    along_dp = shared // layout.cp
+    inside = layout.cp * (1 if layout.dp * layout.cp % layout.ep == 0 else layout.tp)
+    experts = max(1, layout.ep // inside)
+    return along_dp % experts == 0 or experts % along_dp == 0

@@ -1,0 +1,1 @@
+"""What a plan will do: its program's step, memory and intervals."""

@@ -1,0 +1,77 @@
+"""Plans in words: what was decided, and what it is predicted to do, each in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Protocol
+
+from meshwright.specs.model.layers import split_layers
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.prediction import Prediction
+from meshwright.specs.units import format_bytes, format_seconds
+
+LONGEST_LAYERS = 40  # characters: more stages than that are told by their smallest and largest
+LEAST_RUN = 3  # as many equal stages in a row are told as one
+
+
+def describe(plan: Plan) -> str:
+    """A plan in a few words: degrees, schedule, microbatch, layers where they are uneven, what is recomputed and split."""
+    degrees = {"tp": plan.tp, "cp": plan.cp, "ep": plan.ep}
+    words = [
+        f"pp={plan.pp} dp={plan.dp}",
+        *(f"{axis}={degree}" for axis, degree in degrees.items() if degree > 1),
+        plan.sharding if plan.sharding != "none" else "",
+        plan.schedule if plan.pp > 1 else "",
+        f"microbatch {plan.microbatch_size}",
+    ]
+    if plan.layers_per_stage != split_layers(plan.model.num_layers, plan.num_stages):
+        words.append(f"layers {layers_words(plan.layers_per_stage)}")
+    words.append(recompute_words(plan))
+    words += ["split backward"] if plan.split_backward else []
+    return " ".join(word for word in words if word)
+
+
+def layers_words(layers: Sequence[int]) -> str:
+    """Layers of every stage, equal neighbours as runs: 1+62x2+1; where that is long, from the smallest to the largest."""
+    words: list[str] = []
+    for count, run in groupby(layers):
+        number = len(list(run))
+        words += [f"{number}x{count}"] if number >= LEAST_RUN else [str(count)] * number
+    told = "+".join(words)
+    if len(told) <= LONGEST_LAYERS:
+        return told
+    return f"{min(layers)} to {max(layers)} on each of {len(layers)} stages"
+
+
+def recompute_words(plan: Plan) -> str:
+    """What is recomputed, and of how many blocks of the model where not of all; nothing without recompute."""
+    if plan.recompute == "none":
+        return ""
+    kind = "recompute" if plan.recompute == "full" else f"recompute {plan.recompute}"
+    again, blocks = sum(plan.num_recomputed_blocks), plan.model.num_layers
+    return kind if again == blocks else f"{kind} {again} of {blocks} blocks"
+
+
+class Tried(Protocol):
+    """A plan that was predicted, whichever way it was found."""
+
+    @property
+    def description(self) -> str: ...
+    @property
+    def step(self) -> Prediction: ...
+    @property
+    def tokens_per_s(self) -> float: ...
+    @property
+    def bubble(self) -> float: ...
+    @property
+    def peak_bytes(self) -> float: ...
+
+
+def sentence(tried: Tried) -> str:
+    """A plan and what it is predicted to do, in one line."""
+    low, high = format_seconds(tried.step.low), format_seconds(tried.step.high)
+    return (
+        f"{tried.description}: step {format_seconds(tried.step.value)} ({low} to {high}, {tried.step.basis}), "
+        f"{tried.tokens_per_s:,.0f} tokens/s, bubble {tried.bubble:.1%}, peak {format_bytes(tried.peak_bytes)}"
+    )

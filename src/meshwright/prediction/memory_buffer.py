@@ -1,0 +1,185 @@
+"""Bytes that come and go around a step's peak: logits, gradients inside a block, gathered parameters, messages, context.
+
+Each is a sum of tensors with a name; nothing here is fitted. Formats and degrees are the plan's.
+"""
+
+from __future__ import annotations
+
+from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.model.adaptation import trains_table
+from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.plan.plan import Plan
+from meshwright.stage.group.value_size import (
+    num_local_block_parameters,
+    num_local_end_parameters,
+    num_local_parameters,
+)
+from meshwright.stage.piece import is_vocabulary_split
+from meshwright.stage.saved.recomputed import recomputed_layers
+from meshwright.stage.saved.saved import (
+    block_saved,
+    boundary_bytes_per_token,
+    context_saved,
+    tensor_bytes,
+)
+from meshwright.stage.saved.size import saving_context
+from meshwright.stage.stage_pass import microbatch_shape
+
+FLOAT32_BYTES = 4
+MIB = 1 << 20
+# Of logits in float32 at once, unfused: log-probabilities, their gradient, the logits' gradient (PyTorch's cross
+# entropy, whose input is widened before). Fused by hand: the logits, widened, and their exponentials.
+NUM_UNFUSED_LOGITS = 3
+NUM_FUSED_LOGITS = 2
+NUM_GATHERED_BLOCKS = 2  # FSDP gathers the next block while one computes
+NUM_MESSAGES = 2  # of a stage's boundary: a received gradient, and a result on its way
+# Outside PyTorch's allocator: the driver's context with the kernels of its libraries, half a GiB as a rule of thumb; and
+# for every NCCL communicator 32 channels with a buffer of 4 MiB (the default of NCCL_BUFFSIZE) in each direction.
+CUDA_CONTEXT_BYTES = 512 * MIB
+COMMUNICATOR_BYTES = 32 * 2 * 4 * MIB
+
+
+def local_tokens(plan: Plan) -> int:
+    """Tokens of a microbatch on one device of a context-parallel group."""
+    return microbatch_shape(plan).num_tokens
+
+
+def loss_bytes(plan: Plan) -> float:
+    """Logits and what is made of them at once, on one device that has the head or its part of it."""
+    split = plan.tp * (plan.pp if is_vocabulary_split(plan) else 1)
+    logits = local_tokens(plan) * plan.model.vocabulary_size / split
+    if plan.software_class.has_loss_in_place:
+        return logits * dtype_bytes(plan.dtype)
+    if plan.software_class.fuses_loss:
+        return logits * (dtype_bytes(plan.dtype) + NUM_FUSED_LOGITS * FLOAT32_BYTES)
+    return logits * NUM_UNFUSED_LOGITS * FLOAT32_BYTES
+
+
+def freed_logits_bytes(plan: Plan) -> float:
+    """Of an unfused loss: the logits before they were widened. Nobody needs them in the backward, and their block is too
+    small for what the loss asks for there, so the allocator keeps it beside.
+    """
+    if plan.software_class.fuses_loss:
+        return 0.0
+    return loss_bytes(plan) / (NUM_UNFUSED_LOGITS * FLOAT32_BYTES) * dtype_bytes(plan.dtype)
+
+
+def recomputed_bytes(plan: Plan, layers: StageLayers) -> float:
+    """What the largest block that is recomputed makes again before its backward, beside what it kept."""
+    kept = saving_context(plan)
+    if plan.recompute == "none":
+        return 0.0
+    whole, length, model = kept._replace(recompute="none"), plan.workload.sequence_length, plan.model
+    sizes, again = [0.0], recomputed_layers(plan, layers)
+    for block, _ in model.block_kinds(again.first_block, again.num_blocks):
+        every, some = (
+            sum(tensor_bytes(model, t, context) for t in context_saved(model, context, block, length))
+            for context in (whole, kept)
+        )
+        sizes.append(every - some)
+    return local_tokens(plan) * max(sizes)
+
+
+def inner_gradient_bytes(plan: Plan, layers: StageLayers) -> float:
+    """Gradients of activations inside the largest block's backward: of the MLP's inner tensors, or of q, k, v and scores;
+    and of the residual stream before and behind it.
+    """
+    model, context = plan.model, saving_context(plan)._replace(is_fused=True, keeps_float8=False)
+    b = dtype_bytes(plan.dtype)
+    rows = 2 * model.hidden_size * b / (plan.tp if plan.sequence_parallel else 1)
+    pairs = 2 * model.num_heads * plan.workload.sequence_length if plan.attention != "flash" else 0
+    attention = (model.qkv_size + model.result_size + pairs) * b / plan.tp
+    sizes = [0.0]
+    for block, _ in model.block_kinds(layers.first_block, layers.num_blocks):
+        inner = sum(
+            tensor_bytes(model, t, context)
+            for t in block_saved(model, plan.dtype, block)
+            if t.name.endswith(("activation output", "up"))  # "up", "gate and up", and those of experts
+        )
+        sizes.append(rows + max(attention, inner))
+    # for one product at a time the rows of all tp devices are there
+    gathered = model.hidden_size * b if plan.sequence_parallel else 0
+    return local_tokens(plan) * (max(sizes) + gathered)
+
+
+def weight_gradient_bytes(plan: Plan, layers: StageLayers) -> float:
+    """The gradient of the widest matrix, before it is added to those that are kept; under ZeRO-3 a block's are whole."""
+    model = plan.model
+    if plan.sharding == "zero3" or not layers.num_blocks:
+        return 0.0
+    width = 2 if model.has_gated_mlp else 1
+    inner = model.intermediate_size / plan.tp
+    if model.block_kind(layers.first_block + layers.num_blocks - 1).has_experts:
+        inner = model.num_experts * model.expert_intermediate_size / (plan.ep * plan.expert_tp)
+    return max(width * inner, model.qkv_size / plan.tp) * model.hidden_size * dtype_bytes(plan.dtype)
+
+
+def largest_block_parameters(plan: Plan, layers: StageLayers) -> int:
+    """Parameters of the largest block of a stage on one device, before sharding."""
+    kinds = plan.model.block_kinds(layers.first_block, layers.num_blocks)
+    single = (StageLayers(block, 1, has_embedding=False, has_head=False) for block, _ in kinds)
+    counts = [sum(num_local_block_parameters(plan, layers)) for layers in single]
+    return max(counts, default=0)
+
+
+def gathered_bytes(plan: Plan, layers: StageLayers) -> float:
+    """Whole parameters beside a device's part under ZeRO-3: two blocks, and the ends, which stay for the whole step."""
+    if plan.sharding != "zero3":
+        return 0.0
+    ends = num_local_end_parameters(plan, layers)
+    gathered = NUM_GATHERED_BLOCKS * largest_block_parameters(plan, layers) + ends
+    return float(gathered * dtype_bytes(plan.dtype))
+
+
+def kept_whole_bytes(plan: Plan, layers: StageLayers) -> float:
+    """At most: software that gathers a stage once for all microbatches of a pipeline, and reduces its gradients once,
+    keeps both whole in between (PyTorch's pipeline stages over FSDP2).
+    """
+    if plan.sharding != "zero3" or plan.pp == 1:
+        return 0.0
+    each = dtype_bytes(plan.dtype) + dtype_bytes(plan.gradient_dtype)
+    return float(sum(num_local_parameters(plan, layers)) * each)
+
+
+def reduction_bytes(plan: Plan, layers: StageLayers) -> float:
+    """Whole gradients under ZeRO-3: a block's, the same again as the reduction's input, and those of the ends."""
+    if plan.sharding != "zero3":
+        return 0.0
+    block, ends = largest_block_parameters(plan, layers), num_local_end_parameters(plan, layers)
+    size = dtype_bytes(plan.dtype)
+    return float(block * (size + dtype_bytes(plan.gradient_dtype)) + ends * size)
+
+
+def table_gradient_bytes(plan: Plan, layers: StageLayers) -> float:
+    """The gradient of the embedding's table, dense, before it is added to the one that is kept."""
+    if not layers.has_embedding or plan.sharding == "zero3" or not trains_table(plan.model, of_head=False):
+        return 0.0
+    split = plan.tp * (plan.pp if is_vocabulary_split(plan) else 1)
+    return plan.model.vocabulary_size / split * plan.model.hidden_size * dtype_bytes(plan.dtype)
+
+
+def exchange_bytes(plan: Plan, layers: StageLayers) -> float:
+    """What exchanges inside a block hold at once: a neighbour's keys and values with their gradients, one in use and one
+    on its way (context parallelism by a ring); the rows of experts before and behind an all-to-all.
+    """
+    model, b = plan.model, dtype_bytes(plan.dtype)
+    keys = 4 * (model.key_size + model.value_size) / min(plan.tp, model.num_kv_heads) if plan.cp > 1 else 0.0
+    kinds = model.block_kinds(layers.first_block, layers.num_blocks)
+    has_experts = any(model.block_kind(block).has_experts for block, _ in kinds)
+    rows = 2 * model.num_experts_per_token * model.hidden_size if has_experts else 0
+    divided = plan.tp if plan.sequence_parallel or plan.expert_tp == 1 else 1
+    return local_tokens(plan) * b * (keys + rows / divided)
+
+
+def message_bytes(plan: Plan) -> float:
+    """What is between two stages at once."""
+    if plan.pp == 1:
+        return 0.0
+    divided = plan.tp if plan.sequence_parallel else 1
+    return NUM_MESSAGES * local_tokens(plan) * boundary_bytes_per_token(plan.model, plan.dtype) / divided
+
+
+def context_bytes(plan: Plan) -> float:
+    """Outside the framework's allocator: the driver's context and one communicator for each axis of several devices."""
+    num_communicators = sum(degree > 1 for degree in (plan.pp, plan.dp, plan.cp, plan.tp, plan.ep))
+    return float(CUDA_CONTEXT_BYTES + num_communicators * COMMUNICATOR_BYTES)

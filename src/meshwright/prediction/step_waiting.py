@@ -1,0 +1,59 @@
+"""step_waiting: what the busiest device of a plan's step waits for: other stages, or messages that nothing hides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.ir.judge import metrics
+from meshwright.ir.table import Kind
+from meshwright.ir.timing.replay import replay
+from meshwright.ir.trace import Trace
+from meshwright.prediction.step_prediction import ITERATIONS, step_program
+from meshwright.prediction.step_pricing import pricing_of
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.plan.plan import Plan
+
+
+@dataclass(frozen=True, eq=False)
+class StepWaiting:
+    """A plan's step on virtual time, and what the device that computes longest waits for in it.
+
+    Attributes:
+        trace: the iterations that were replayed.
+        bubble_s: seconds of a step that are left where messages take no time: other stages compute.
+        exposed_s: seconds that messages and reductions add to that. Both sum to the "waiting" of `predict_step`'s parts.
+    """
+
+    trace: Trace
+    bubble_s: float
+    exposed_s: float
+
+
+def step_waiting(plan: Plan, cluster: ClusterSpec) -> StepWaiting:
+    """Replay a step twice: as it is, and with messages that take no time.
+
+    Devices that were never measured are accepted: whoever asks has predicted the step. Raises as `predict_step`.
+    """
+    made = step_program(plan, cluster)
+    prices = made.priced(pricing_of(plan, cluster, extrapolate=True).costs)
+    program, seconds, latency_s = made.wiring.program, prices.seconds, prices.latency_s
+    of_computes = program.kinds == Kind.COMPUTE
+    classes = prices.cost_of_row[of_computes]
+    busy_s = np.bincount(program.list_of_row[of_computes], seconds[classes], minlength=program.num_lists)
+    is_compute = np.zeros(len(seconds), dtype=bool)
+    is_compute[classes] = True
+
+    def trace(is_kept: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Trace:
+        times = replay(
+            made.wiring, seconds * is_kept, latency_s * is_kept, prices.cost_of_row, iterations=ITERATIONS,
+            host="asynchronous",
+        )  # fmt: skip
+        return Trace(program, *times, engine="max-plus")
+
+    whole = trace(np.ones(len(seconds), dtype=bool))
+    period_s, alone_s = metrics.period_s(whole), metrics.period_s(trace(is_compute))
+    waiting_s = max(0.0, period_s - float(busy_s.max()))
+    exposed_s = min(waiting_s, max(0.0, period_s - alone_s))
+    return StepWaiting(whole, waiting_s - exposed_s, exposed_s)

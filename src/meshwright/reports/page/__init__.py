@@ -1,0 +1,1 @@
+"""Pages and tables: HTML, plans, comparisons, validation."""

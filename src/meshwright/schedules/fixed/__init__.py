@@ -1,0 +1,1 @@
+"""Schedules that are functions of counts, one file each."""

@@ -1,0 +1,1 @@
+"""Devices, links, clusters and what is known of a computer."""

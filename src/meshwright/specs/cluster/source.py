@@ -1,0 +1,217 @@
+"""Making a cluster from what people have: a short name, a TOML file, or the computer at hand.
+
+A short name is NODESxDEVICESxKIND ("32x8xH100"), DEVICESxKIND ("16384xH100": nodes of the usual size) or
+KIND alone. What it leaves open is written into `ClusterSpec.assumptions`.
+
+A file says what differs from that:
+
+    schema = 1
+    name = "ours"
+
+    [[devices]]                 # one table for each kind, in the order of their numbers
+    preset = "H100"             # or: name, memory, memory_bandwidth, host, and a table [devices.flops_per_s]
+    count = 64
+
+    [[levels]]                  # from the innermost out; the last one joins all devices
+    name = "node"
+    num_devices = 8
+    bandwidth = "450GB/s"       # of one link in one direction; GB is bytes, Gb is bits
+    latency = "2us"
+
+    [[levels]]
+    name = "network"
+    num_devices = 64
+    bandwidth = "400Gb/s"
+    latency = "5us"
+    attached = "device"         # each device has its NIC; "group": one uplink for a group of the level below
+    is_shared = false           # true: all links of one group draw on one capacity
+
+    [[links]]                   # optional: single directed pairs that are wired differently
+    source = 0
+    target = 1
+    bandwidth = "100GB/s"
+    latency = "1us"
+    group = "cable 0"           # optional: links of one group share one capacity
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from pathlib import Path
+
+from meshwright.specs.cluster.cluster import ATTACHED, ClusterSpec, Level
+from meshwright.specs.cluster.computer import memory_available_bytes, num_cores
+from meshwright.specs.cluster.device import (
+    DeviceSpec,
+    Link,
+    NodeSpec,
+    device_from_table,
+    load_device,
+    usual_node,
+)
+from meshwright.specs.error import SpecError
+from meshwright.specs.toml_table import TomlTable
+from meshwright.specs.units import format_bandwidth, parse_bandwidth, parse_seconds
+
+CLUSTER_SCHEMA = 1
+MAX_DEVICES = 1 << 20  # a million devices is a typing mistake
+# What `calibrate` makes untrue
+ASSUMED_RATES = (
+    "rates of cores, memory and loopback are assumed until `meshwright calibrate` has measured them"
+)
+_SHORT_NAME = re.compile(r"\s*(?:(\d+)\s*[x*]\s*)?(?:(\d+)\s*[x*]\s*)?([A-Za-z].*?)\s*$")
+_LEVEL_KEYS = ("name", "num_devices", "bandwidth", "latency", "attached", "is_shared")
+_LINK_KEYS = ("source", "target", "bandwidth", "latency", "group")
+
+
+class ClusterReader:
+    """The ways to a ClusterSpec: `Cluster("32x8xH100")`, `Cluster.load("ours.toml")`, `Cluster.detect()`."""
+
+    def __call__(self, text: str | ClusterSpec, nic: str | float | None = None) -> ClusterSpec:
+        """A cluster by its short name, or by the path of a TOML file.
+
+        Args:
+            text: "32x8xH100", "16384xH100", "H100", a path ending in .toml, or a ClusterSpec.
+            nic: bandwidth of the NIC of each device in one direction, "400Gb/s" or bytes per second.
+
+        Raises UnknownNameError for an unknown device and SpecError for what cannot be.
+        """
+        if isinstance(text, ClusterSpec):
+            return text
+        if text.endswith(".toml"):
+            return self.load(text)
+        return _from_short_name(text, nic)
+
+    def load(self, path: str | os.PathLike[str]) -> ClusterSpec:
+        """A cluster from a TOML file as this module documents it. Raises SpecError naming file and key."""
+        return _from_table(TomlTable.read(Path(path), SpecError))
+
+    def detect(self, num_processes: int | None = None) -> ClusterSpec:
+        """This computer as a cluster of CPU processes (one for each core unless said otherwise).
+
+        Cores and memory are counted; rates are those of the preset `cpu` until a profile replaces them.
+        """
+        cores = num_cores()
+        count = cores if num_processes is None else num_processes
+        if count < 1:
+            raise SpecError(f"{count} processes", allowed="at least one process")
+        return _this_computer(count, cores, memory_available_bytes())
+
+
+Cluster = ClusterReader()
+
+
+def _from_short_name(text: str, nic: str | float | None) -> ClusterSpec:
+    found = _SHORT_NAME.match(text)
+    if found is None:
+        raise SpecError(
+            f"{text!r} names no cluster",
+            allowed="NODESxDEVICESxKIND such as 32x8xH100, DEVICESxKIND, or a .toml file",
+        )
+    counts = [int(count) for count in found.groups()[:2] if count is not None]
+    device, node = load_device(found[3]), usual_node(found[3])
+    if any(count < 1 for count in counts) or (counts and math.prod(counts) > MAX_DEVICES):
+        raise SpecError(f"{text!r} has {math.prod(counts)} devices", allowed=f"1 to {MAX_DEVICES}")
+    assumptions = [f"{device.name}: {device.note}"] if device.note else []
+    if len(counts) == 2:
+        num_nodes, per_node = counts
+    else:
+        num_nodes, per_node = _usual_nodes(text, counts[0] if counts else 1, node)
+        if num_nodes > 1:
+            assumptions.append(
+                f"{text} means {num_nodes} nodes of {per_node}, the usual node of {device.name}"
+            )
+    nic_bytes_per_s = node.nic_bytes_per_s if nic is None else parse_bandwidth(nic)
+    if num_nodes > 1 and nic is None:
+        rate = format_bandwidth(nic_bytes_per_s)
+        assumptions.append(f"each device has a NIC of {rate} in each direction ({node.source})")
+    levels = _node_levels(node, num_nodes, per_node, nic_bytes_per_s)
+    return ClusterSpec(text, (device,) * (num_nodes * per_node), levels, assumptions=tuple(assumptions))
+
+
+def _usual_nodes(text: str, num_devices: int, node: NodeSpec) -> tuple[int, int]:
+    """Nodes and devices of each: one node as far as it reaches, then whole nodes only."""
+    if num_devices <= node.num_devices:
+        return 1, num_devices
+    if num_devices % node.num_devices:
+        raise SpecError(
+            f"{text!r}: {num_devices} devices do not fill nodes of {node.num_devices}",
+            allowed=f"a multiple of {node.num_devices}, or NODESxDEVICESxKIND for other nodes",
+        )
+    return num_devices // node.num_devices, node.num_devices
+
+
+def _node_levels(node: NodeSpec, num_nodes: int, per_node: int, nic_bytes_per_s: float) -> tuple[Level, ...]:
+    inner = Level("node", per_node, node.bandwidth_bytes_per_s, node.latency_s, is_shared=node.is_shared)
+    if num_nodes == 1:
+        return (inner,)
+    return (inner, Level("network", num_nodes * per_node, nic_bytes_per_s, node.nic_latency_s))
+
+
+def _this_computer(count: int, cores: int, memory_bytes: int) -> ClusterSpec:
+    preset, node = load_device("cpu"), usual_node("cpu")
+    cores_each = max(1.0, cores / count)
+    device = DeviceSpec(
+        name="cpu",
+        memory_bytes=memory_bytes // count,
+        memory_bandwidth_bytes_per_s=preset.memory_bandwidth_bytes_per_s,
+        flops_per_s={dtype: rate * cores_each for dtype, rate in preset.flops_per_s.items()},
+        host=preset.host,
+        source=f"{cores} cores and {memory_bytes} bytes counted here; rates: {preset.source}",
+        note=preset.note,
+    )
+    levels = _node_levels(node, 1, count, node.nic_bytes_per_s)
+    return ClusterSpec("this computer", (device,) * count, levels, assumptions=(ASSUMED_RATES,))
+
+
+def _from_table(table: TomlTable) -> ClusterSpec:
+    table.check_schema(CLUSTER_SCHEMA)
+    table.check_keys(("schema", "name", "devices", "levels", "links"))
+    devices = tuple(device for entry in table.tables("devices") for device in _devices(entry))
+    if len(devices) > MAX_DEVICES:
+        raise SpecError(f"{table.where}: {len(devices)} devices", allowed=f"1 to {MAX_DEVICES}")
+    return ClusterSpec(
+        name=table.text("name"),
+        devices=devices,
+        levels=tuple(_level(entry) for entry in table.tables("levels")),
+        links=tuple(_explicit_link(entry) for entry in table.tables("links")),
+    )
+
+
+def _devices(table: TomlTable) -> tuple[DeviceSpec, ...]:
+    count = table.integer("count")
+    if not 1 <= count <= MAX_DEVICES:
+        raise SpecError(f"{table.where}: 'count' is {count}", allowed=f"1 to {MAX_DEVICES}")
+    if "preset" in table.values:
+        table.check_keys(("preset", "count"))
+        return (load_device(table.text("preset")),) * count
+    fields = {key: value for key, value in table.values.items() if key != "count"}
+    return (device_from_table(TomlTable(fields, table.where, SpecError)),) * count
+
+
+def _level(table: TomlTable) -> Level:
+    table.check_keys(_LEVEL_KEYS)
+    attached = table.text("attached", "device")
+    if attached not in ATTACHED:
+        raise SpecError(f"{table.where}: 'attached' is {attached!r}", allowed=" or ".join(ATTACHED))
+    return Level(
+        name=table.text("name"),
+        num_devices=table.integer("num_devices"),
+        bandwidth_bytes_per_s=table.quantity("bandwidth", parse_bandwidth),
+        latency_s=table.quantity("latency", parse_seconds),
+        attached="group" if attached == "group" else "device",
+        is_shared=table.flag("is_shared", False),
+    )
+
+
+def _explicit_link(table: TomlTable) -> Link:
+    table.check_keys(_LINK_KEYS)
+    return Link(
+        source=f"device {table.integer('source')}",
+        target=f"device {table.integer('target')}",
+        bandwidth_bytes_per_s=table.quantity("bandwidth", parse_bandwidth),
+        latency_s=table.quantity("latency", parse_seconds),
+        group=table.text("group", ""),
+    )

@@ -1,0 +1,1 @@
+"""Models as files: Hugging Face configurations, presets, exports."""

@@ -1,0 +1,185 @@
+"""Writing a model's dimensions as a Hugging Face config.json, and which of its fields change what is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from meshwright.specs.config.family import FULL, SLIDING
+from meshwright.specs.config.hugging_face import model_from_config
+from meshwright.specs.config.reader import DECODER_FIELDS, GPT2_FIELDS
+from meshwright.specs.error import SpecError
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.model.rotary_scaling import rotary_config
+
+CLASSES = {
+    "gpt2": "GPT2LMHeadModel",
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+# What readers of those families look at: the fields that `model_from_config` takes.
+_READ = {
+    *(
+        "model_type",
+        "tie_word_embeddings",
+        "rope_theta",
+        "rope_scaling",
+        "rope_parameters",
+        "partial_rotary_factor",
+    ),
+    *("hidden_act", "rms_norm_eps"),
+}
+_READ_BY_FAMILY = {
+    "gpt2": {
+        *("model_type", "tie_word_embeddings", "layer_norm_epsilon", "activation_function"),
+        *("add_cross_attention", "scale_attn_weights", "scale_attn_by_inverse_layer_idx"),
+    },
+    "llama": {*_READ, "attention_bias", "mlp_bias"},
+    "mistral": {*_READ, "sliding_window"},
+    "qwen2": {*_READ, "use_sliding_window", "sliding_window", "max_window_layers", "layer_types"},
+    "qwen3": {
+        *_READ,
+        "attention_bias",
+        "use_sliding_window",
+        "sliding_window",
+        "max_window_layers",
+        "layer_types",
+    },
+}
+# Fields that say something about files, training, generation or tokens, nothing about logits in evaluation.
+_WITHOUT_EFFECT = {
+    *("architectures", "_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype"),
+    *(
+        "use_cache",
+        "initializer_range",
+        "attention_dropout",
+        "resid_pdrop",
+        "embd_pdrop",
+        "attn_pdrop",
+        "n_ctx",
+    ),
+    *("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "cls_token_id"),
+    *("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "pretraining_tp"),
+    *("reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation"),
+    *("summary_proj_to_labels", "summary_first_dropout", "task_specific_params", "id2label", "label2id"),
+    *(
+        "num_labels",
+        "problem_type",
+        "return_dict",
+        "output_attentions",
+        "output_hidden_states",
+        "torchscript",
+    ),
+    *("gradient_checkpointing", "chunk_size_feed_forward", "is_decoder", "attn_implementation"),
+    *("_attn_implementation", "_attn_implementation_autoset", "do_sample", "temperature", "top_k", "top_p"),
+    *("typical_p", "repetition_penalty", "length_penalty", "max_length", "min_length", "num_beams"),
+    *("num_beam_groups", "num_return_sequences", "diversity_penalty", "no_repeat_ngram_size"),
+    *("encoder_no_repeat_ngram_size", "bad_words_ids", "early_stopping", "remove_invalid_values"),
+    *("return_dict_in_generate", "output_scores", "exponential_decay_length_penalty", "suppress_tokens"),
+    *("begin_suppress_tokens", "prefix", "finetuning_task", "tokenizer_class", "unsloth_version"),
+}
+
+
+def check_weights_config(config: Mapping[str, Any], architecture: str, where: str) -> None:
+    """Refuse a file with a field that may change what the model computes and that is not read here. Fields that are null,
+    false or empty are off.
+
+    Raises:
+        SpecError: the field, its value, and what to do.
+    """
+    if architecture not in CLASSES:
+        raise SpecError(
+            f"{where}: weights of {architecture!r} models are not read", allowed=", ".join(CLASSES)
+        )
+    dimensions = GPT2_FIELDS if architecture == "gpt2" else DECODER_FIELDS
+    known = {name for names in dimensions.values() for name in names}
+    known |= _READ_BY_FAMILY[architecture] | _WITHOUT_EFFECT
+    for name, value in config.items():
+        if name not in known and value:
+            raise SpecError(
+                f"{where}: field {name!r} is {value!r}, and what it changes in a {architecture} model is not known here",
+                allowed="the fields of transformers' own configuration of that family",
+                next=f"remove {name!r} from a copy of the file if the model computes the same without it",
+            )
+
+
+def config_from_model(model: ModelSpec) -> dict[str, Any]:
+    """The fields of a config.json that transformers 4 and 5 read as this model.
+
+    Raises:
+        SpecError: the family's configuration cannot say what this model has.
+    """
+    model.check_executable()
+    if model.architecture not in CLASSES:
+        raise SpecError(
+            f"{model.name}: {model.architecture} models are not written", allowed=", ".join(CLASSES)
+        )
+    config = _gpt2_config(model) if model.is_gpt2 else _decoder_config(model)
+    config = {"architectures": [CLASSES[model.architecture]], "model_type": model.architecture, **config}
+    again = model_from_config(config, name=model.name)
+    lost = [
+        field.name
+        for field in fields(ModelSpec)
+        if field.name != "source" and getattr(again, field.name) != getattr(model, field.name)
+    ]
+    if lost:
+        raise SpecError(
+            f"{model.name}: a {model.architecture} configuration cannot say {lost[0]} = {getattr(model, lost[0])!r}",
+            allowed=f"{lost[0]} = {getattr(again, lost[0])!r}, or another architecture",
+        )
+    return config
+
+
+def _gpt2_config(model: ModelSpec) -> dict[str, Any]:
+    return {
+        "n_embd": model.hidden_size,
+        "n_layer": model.num_layers,
+        "n_head": model.num_heads,
+        "n_inner": model.intermediate_size,
+        "n_positions": model.max_sequence_length,
+        "vocab_size": model.vocabulary_size,
+        "layer_norm_epsilon": model.norm_epsilon,
+        "activation_function": model.activation or "gelu_new",
+        "tie_word_embeddings": model.has_tied_embeddings,
+    }
+
+
+def _decoder_config(model: ModelSpec) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "hidden_size": model.hidden_size,
+        "num_hidden_layers": model.num_layers,
+        "num_attention_heads": model.num_heads,
+        "num_key_value_heads": model.num_kv_heads,
+        "head_dim": model.head_dim,
+        "intermediate_size": model.intermediate_size,
+        "max_position_embeddings": model.max_sequence_length,
+        "vocab_size": model.vocabulary_size,
+        "hidden_act": "silu",
+        "rms_norm_eps": model.norm_epsilon,
+        "rope_theta": model.rope_theta,
+        "tie_word_embeddings": model.has_tied_embeddings,
+    }
+    if model.rotary_scaling is not None:
+        config["rope_scaling"] = rotary_config(model.rotary_scaling)
+    if model.architecture in ("llama", "qwen3"):
+        config["attention_bias"] = model.has_qkv_bias
+    if model.architecture == "llama":
+        config["mlp_bias"] = model.has_mlp_bias
+    if model.architecture == "mistral":
+        config["sliding_window"] = model.sliding_window or None
+    if model.architecture in ("qwen2", "qwen3"):
+        config |= _qwen_window(model)
+    return config
+
+
+def _qwen_window(model: ModelSpec) -> dict[str, Any]:
+    if not model.sliding_window:
+        return {"use_sliding_window": False, "sliding_window": None}
+    return {
+        "use_sliding_window": True,
+        "sliding_window": model.sliding_window,
+        "layer_types": [SLIDING if b in model.sliding_layers else FULL for b in range(model.num_layers)],
+    }

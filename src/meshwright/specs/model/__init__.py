@@ -1,0 +1,1 @@
+"""A model: its blocks, parameters and counts."""

@@ -1,0 +1,1 @@
+"""Plans, their workload and software, and their files."""

@@ -1,0 +1,412 @@
+"""Plan: the decision how a model is trained on a cluster; frozen, checked when made, kept as a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.dtype import DTYPE_BYTES
+from meshwright.specs.error import PlanError
+from meshwright.specs.model.layers import StageLayers, split_layers, stage_layers
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.software import SoftwareClass, software_class
+from meshwright.specs.plan.workload import Workload
+
+Recompute = Literal["none", "selective", "selective_op", "full"]
+Sharding = Literal["none", "zero1", "zero2", "zero3"]
+Vocabulary = Literal["ends", "one_barrier", "two_barriers", "interlaced"]
+Attention = Literal["flash", "unfused", "unfused_dropout"]
+# selective: the attention core (Korthikanti et al., arXiv 2205.05198); selective_op: everything but every second
+# matrix product (torchtitan's per-operation policy); full: all but the input of each block.
+RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "selective_op", "full")
+# Optimizer state, then gradients too, then parameters too (Rajbhandari et al., arXiv 1910.02054).
+SHARDINGS: tuple[Sharding, ...] = ("none", "zero1", "zero2", "zero3")
+# Where the vocabulary's two layers are: on the first and last stage, or split over all of them with one or two
+# barriers, or as one tensor-parallel layer between the passes (Yeung et al., arXiv 2411.05288).
+VOCABULARIES: tuple[Vocabulary, ...] = ("ends", "one_barrier", "two_barriers", "interlaced")
+# unfused: the score matrix is written and read, before FlashAttention also by a dropout of its own
+ATTENTIONS: tuple[Attention, ...] = ("flash", "unfused", "unfused_dropout")
+FLOAT8_RECIPES = ("", "tensorwise", "rowwise", "blockwise", "mxfp8")
+EXECUTED_DTYPES = ("float32", "float64", "bfloat16")  # float16 would need its loss scaled
+OVERLAPS = ("reduce", "gather", "tp")  # what may run beside computes
+AXES = ("pp", "dp", "cp", "tp")  # default order of the mesh, outermost first: tp is next to itself
+NUM_CHUNKS = dict.fromkeys(
+    (
+        *("interleaved_1f1b", "breadth_first", "dualpipe_v", "hanayo"),
+        *("v_1f1b", "v_half", "v_min", "zbv"),
+    ),
+    2,
+)  # of schedules that need more than one chunk a device, when not said
+
+
+def _public(name: str) -> Any:
+    """A function of the package by its public name: this room knows no other that could be imported here."""
+    return getattr(import_module("meshwright"), name)
+
+
+@dataclass(frozen=True)
+class PassOption:
+    """A lowering pass that the plan asks for, with its options by name (text, numbers, true or false)."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One decision.
+
+    `pp`, `dp`, `cp`, `tp` are degrees of the mesh, laid out over the devices in `mesh_order` (outermost
+    first). `ep`, the experts' degree, lies inside tp x cp x dp, from the inside out; the experts' own
+    tensor-parallel degree is tp where ep divides dp x cp, else 1. `sequence_parallel` divides norms and
+    residuals along tp. `sharding_degree` devices of dp x cp share one copy of what is sharded (0: all of them).
+    `layers_per_stage` has pp * num_chunks counts of blocks, stage s on pipeline rank s modulo pp unless the
+    schedule places it otherwise. `recompute_blocks` says for every stage how many of its blocks, its first ones,
+    follow `recompute`; the others keep everything (empty: all blocks follow it; Megatron-LM's method "block", with a
+    number for each stage as in AdaPipe). `microbatch_size` counts sequences. `dtype` is the format of parameters and
+    activations, `float8` the recipe of linear layers that compute in float8 (empty: none), `reduction_dtype` the
+    format in which gradients are summed and reduced, `master_dtype` that of the optimizer's own copy of the
+    parameters and of its moments (empty: `dtype`, and no copy). `overlap` names the communication that runs
+    beside computes: "reduce" (gradients), "gather" (parameters), "tp" (tensor parallelism). `software` names an
+    efficiency class (`specs.software`; empty: the default). `device_order` lists the cluster's device numbers in
+    mesh order (empty: as they are numbered).
+
+    Raises PlanError when the parts contradict each other.
+    """
+
+    model: ModelSpec
+    cluster: str
+    num_devices: int
+    workload: Workload
+    layers_per_stage: tuple[int, ...]
+    schedule: str = "1f1b"
+    pp: int = 1
+    dp: int = 1
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    mesh_order: tuple[str, ...] = AXES
+    num_chunks: int = 1
+    microbatch_size: int = 1
+    recompute: Recompute = "none"
+    recompute_blocks: tuple[int, ...] = ()
+    split_backward: bool = False
+    sharding: Sharding = "none"
+    dtype: str = "float32"
+    sequence_parallel: bool = False
+    sharding_degree: int = 0
+    float8: str = ""
+    reduction_dtype: str = ""
+    master_dtype: str = ""
+    overlap: tuple[str, ...] = ("reduce",)
+    vocabulary: Vocabulary = "ends"
+    attention: Attention = "flash"
+    software: str = ""
+    device_order: tuple[int, ...] = ()
+    passes: tuple[PassOption, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._check_counts()
+        self._check_world()
+        self._check_layers()
+        self._check_recompute_blocks()
+        self._check_batch()
+        self._check_choices()
+        self._check_device_order()
+
+    @classmethod
+    def of(
+        cls,
+        model: ModelSpec,
+        cluster: ClusterSpec,
+        workload: Workload,
+        *,
+        schedule: str = "1f1b",
+        **choices: Any,
+    ) -> Plan:
+        """A plan with what is left open filled in: `dp` takes the devices that are left, layers split evenly.
+
+        `choices` are fields of Plan. A schedule that needs two chunks a device gets two. Raises PlanError.
+        """
+        unknown = [name for name in choices if name not in cls.__dataclass_fields__]
+        if unknown:
+            raise PlanError(
+                f"a plan has no field {unknown[0]!r}", allowed=", ".join(cls.__dataclass_fields__)
+            )
+        filled: dict[str, Any] = {"num_chunks": NUM_CHUNKS.get(schedule, 1), **choices}
+        others = filled.get("pp", 1) * filled.get("tp", 1) * filled.get("cp", 1)
+        filled.setdefault("dp", max(1, cluster.num_devices // max(1, others)))
+        num_stages = max(1, filled.get("pp", 1) * filled["num_chunks"])
+        filled.setdefault("layers_per_stage", split_layers(model.num_layers, num_stages))
+        filled.setdefault("num_devices", cluster.num_devices)
+        return cls(model=model, cluster=cluster.name, workload=workload, schedule=schedule, **filled)
+
+    @property
+    def model_digest(self) -> str:
+        """Hash of the model's dimensions; a plan file keeps it to know the model again."""
+        return self.model.digest
+
+    @property
+    def num_stages(self) -> int:
+        """Stages of the pipeline: pp * num_chunks."""
+        return self.pp * self.num_chunks
+
+    @property
+    def world_size(self) -> int:
+        """Devices the mesh covers: pp * dp * cp * tp."""
+        return self.pp * self.dp * self.cp * self.tp
+
+    @property
+    def num_microbatches(self) -> int:
+        """Microbatches that one pipeline runs in a step: global_batch / (dp * microbatch_size)."""
+        return self.workload.global_batch // (self.dp * self.microbatch_size)
+
+    @property
+    def tokens_per_microbatch(self) -> int:
+        """Tokens of a full microbatch, padding included."""
+        return self.microbatch_size * self.workload.sequence_length
+
+    @property
+    def num_recomputed_blocks(self) -> tuple[int, ...]:
+        """Blocks of every stage that follow `recompute`, its first ones; none where nothing is recomputed."""
+        if self.recompute == "none":
+            return (0,) * len(self.layers_per_stage)
+        return self.recompute_blocks or self.layers_per_stage
+
+    @property
+    def sharing_degree(self) -> int:
+        """Devices that share one copy of what is sharded: 1 without sharding."""
+        return 1 if self.sharding == "none" else self.sharding_degree or self.dp * self.cp
+
+    @property
+    def expert_tp(self) -> int:
+        """Devices that share one expert's matrices."""
+        return self.tp if self.dp * self.cp % self.ep == 0 else 1
+
+    @property
+    def software_class(self) -> SoftwareClass:
+        """What is known of the software that runs the plan."""
+        return software_class(self.software, self.sharding)
+
+    @property
+    def gradient_dtype(self) -> str:
+        """Format in which gradients are summed and reduced."""
+        return self.reduction_dtype or self.dtype
+
+    @property
+    def mesh(self) -> tuple[tuple[str, int], ...]:
+        """Axes with their degrees, outermost first."""
+        degrees = {"pp": self.pp, "dp": self.dp, "cp": self.cp, "tp": self.tp}
+        return tuple((axis, degrees[axis]) for axis in self.mesh_order)
+
+    def stages(self) -> tuple[StageLayers, ...]:
+        """The layers of every stage."""
+        return stage_layers(self.layers_per_stage)
+
+    def device_at(self, **coordinates: int) -> int:
+        """The cluster's device number at coordinates of the mesh, such as pp=1, dp=0; left out means 0."""
+        index = 0
+        for axis, degree in self.mesh:
+            coordinate = coordinates.get(axis, 0)
+            if not 0 <= coordinate < degree:
+                raise PlanError(f"{axis}={coordinate} is not on the mesh", allowed=f"0 to {degree - 1}")
+            index = index * degree + coordinate
+        return self.device_order[index] if self.device_order else index
+
+    def changed(self, **choices: Any) -> Plan:
+        """The same plan with some fields replaced, and checked again."""
+        return replace(self, **choices)
+
+    def check_executable(self) -> None:
+        """Raise PlanError where the plan asks for what `executor` has no handlers for; it is simulated only."""
+        missing = [f"{name}={value}" for name, value in (("cp", self.cp), ("ep", self.ep)) if value > 1]
+        defaults = {"float8": "", "attention": "flash"}
+        missing += [
+            f"{name}={getattr(self, name)}"
+            for name, value in defaults.items()
+            if getattr(self, name) != value
+        ]
+        missing += self._undivided()
+        missing += self._missing_with_vocabulary()
+        if self.tp > 1 and any(each.name == "connect_stages" for each in self.passes):
+            missing.append(f"tp={self.tp} with connect_stages")
+        if self.sharding in ("zero2", "zero3") and any(each.name == "connect_stages" for each in self.passes):
+            missing.append(f"sharding={self.sharding} with connect_stages")
+        if self.recompute not in ("none", "full"):
+            missing.append(f"recompute={self.recompute}")
+        if self.dtype not in EXECUTED_DTYPES:
+            missing.append(f"dtype={self.dtype}")
+        # its R runs a stage's whole forward again
+        if self.recompute_blocks not in ((), self.layers_per_stage):
+            missing.append(f"recompute_blocks={self.recompute_blocks}")
+        if missing:
+            raise PlanError(
+                f"the executor does not run {', '.join(missing)}",
+                allowed=f"pp, dp and tp, any sharding, recompute none or full (of all blocks), {', '.join(EXECUTED_DTYPES)}",
+                next="simulate it, or change the plan",
+            )
+
+    def _undivided(self) -> list[str]:
+        """What tensor parallelism would have to divide, and cannot."""
+        model = self.model
+        counts = {
+            "heads": model.num_heads, "key-value heads": model.num_kv_heads, "inner units": model.intermediate_size,
+        }  # fmt: skip
+        if self.sequence_parallel:
+            counts["tokens of a sequence"] = self.workload.sequence_length
+        return [f"tp={self.tp} with {count} {what}" for what, count in counts.items() if count % self.tp]
+
+    def _missing_with_vocabulary(self) -> list[str]:
+        """What `executor` does not run with a vocabulary that is split over the pipeline."""
+        if self.vocabulary == "ends" or self.pp == 1:
+            return []
+        if self.vocabulary == "interlaced" and self.schedule != "1f1b":
+            return [f"vocabulary=interlaced with schedule={self.schedule}"]
+        inside = [f"{name}={value}" for name, value in (("tp", self.tp), ("cp", self.cp)) if value > 1]
+        return [f"vocabulary={self.vocabulary} with {' and '.join(inside)}"] if inside else []
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as TOML. Raises PlanError where the file cannot be written."""
+        from meshwright.specs.plan.file import save_plan  # it reads plans, so it imports this module
+
+        save_plan(self, path)
+
+    def export(self, format: str, path: str | os.PathLike[str] | None = None, **given: Any) -> str:
+        """The plan as another program's file, also written to `path` where one is given.
+
+        `given` is as of `meshwright.export_plan`, which says the formats. Raises PlanError where the program cannot say
+        the plan or the file cannot be written.
+        """
+        text: str = _public("export_plan")(self, format, **given).text
+        if path is not None:
+            try:
+                Path(path).write_text(text, encoding="utf-8")
+            except OSError as error:
+                raise PlanError(
+                    f"{path} cannot be written: {error.strerror}", next="choose another path"
+                ) from None
+        return text
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], format: str = "", **given: Any) -> Plan:
+        """Read a plan from TOML, or from another program's file: `format` and `given` are as of `meshwright.import_plan`.
+
+        Raises PlanError with one clear message.
+        """
+        from meshwright.specs.plan.file import load_plan  # it makes plans, so it imports this module
+
+        if format:
+            plan: Plan = _public("import_plan")(path, format, **given).plan
+            return plan
+        return load_plan(path)
+
+    def product_text(self) -> str:
+        """The whole product of degrees, for messages: "pp(4) x dp(2) x cp(1) x tp(1) = 8"."""
+        return " x ".join(f"{axis}({degree})" for axis, degree in self.mesh) + f" = {self.world_size}"
+
+    def _check_counts(self) -> None:
+        for name in ("pp", "dp", "tp", "cp", "ep", "num_chunks", "microbatch_size", "num_devices"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise PlanError(f"{name} is {value!r}", allowed="a whole number from 1")
+        if sorted(self.mesh_order) != sorted(AXES):
+            raise PlanError(f"mesh_order is {self.mesh_order}", allowed=f"each of {', '.join(AXES)} once")
+
+    def _check_world(self) -> None:
+        if self.world_size != self.num_devices:
+            raise PlanError(
+                f"{self.product_text()}, but the cluster {self.cluster} has {self.num_devices} devices",
+                allowed=f"degrees whose product is {self.num_devices}",
+            )
+        attended = self.dp * self.cp * self.tp
+        if attended % self.ep:
+            raise PlanError(
+                f"ep({self.ep}) does not divide dp({self.dp}) x cp({self.cp}) x tp({self.tp}) = {attended}",
+                allowed="an expert degree that divides dp x cp x tp",
+            )
+
+    def _check_layers(self) -> None:
+        counts = self.layers_per_stage
+        if len(counts) != self.num_stages or any(count < 0 for count in counts):
+            raise PlanError(
+                f"layers_per_stage is {counts}",
+                allowed=f"pp({self.pp}) x num_chunks({self.num_chunks}) = {self.num_stages} counts from 0",
+            )
+        if sum(counts) != self.model.num_layers:
+            raise PlanError(
+                f"layers_per_stage {' + '.join(map(str, counts))} = {sum(counts)}, "
+                f"but {self.model.name} has {self.model.num_layers} layers",
+                allowed="counts that sum to the model's layers; no layer is dropped",
+            )
+
+    def _check_recompute_blocks(self) -> None:
+        counts = self.recompute_blocks
+        if not counts:
+            return
+        if len(counts) != self.num_stages or not all(
+            type(count) is int and 0 <= count <= most
+            for count, most in zip(counts, self.layers_per_stage, strict=True)
+        ):
+            raise PlanError(
+                f"recompute_blocks is {counts}, layers_per_stage {self.layers_per_stage}",
+                allowed=f"{self.num_stages} counts from 0 to the blocks of each stage, or nothing for all of them",
+            )
+        if self.recompute == "none" or not any(counts):
+            raise PlanError(
+                f'recompute_blocks is {counts} with recompute = "{self.recompute}"',
+                allowed="a kind of recompute, and a block that follows it",
+                next='say what the blocks recompute, or leave recompute_blocks out with recompute = "none"',
+            )
+
+    def _check_batch(self) -> None:
+        batch, share = self.workload.global_batch, self.dp * self.microbatch_size
+        if batch % share:
+            raise PlanError(
+                f"global_batch {batch} is not a multiple of dp({self.dp}) x "
+                f"microbatch_size({self.microbatch_size}) = {share}",
+                allowed="a batch that divides into whole microbatches for every pipeline",
+            )
+
+    def _check_choices(self) -> None:
+        formats = tuple(DTYPE_BYTES)
+        known: dict[str, tuple[str, ...]] = {
+            "recompute": RECOMPUTES, "sharding": SHARDINGS, "dtype": formats, "float8": FLOAT8_RECIPES,
+            "reduction_dtype": ("", *formats), "master_dtype": ("", *formats), "vocabulary": VOCABULARIES,
+            "attention": ATTENTIONS,
+        }  # fmt: skip
+        for name, values in known.items():
+            if getattr(self, name) not in values:
+                allowed = " or ".join(repr(value) if not value else value for value in values)
+                raise PlanError(f"{name} is {getattr(self, name)!r}", allowed=allowed)
+        if not set(self.overlap) <= set(OVERLAPS) or len(set(self.overlap)) < len(self.overlap):
+            raise PlanError(
+                f"overlap is {self.overlap}", allowed=f"each of {', '.join(OVERLAPS)} at most once"
+            )
+        software_class(self.software)  # raises where nobody knows it
+        self._check_sharding()
+
+    def _check_sharding(self) -> None:
+        shared = self.sharding_degree
+        if not isinstance(shared, int) or shared < 0 or (shared and self.dp * self.cp % shared):
+            raise PlanError(
+                f"sharding_degree is {shared!r}, dp x cp is {self.dp * self.cp}",
+                allowed="0 (all devices of dp x cp), or a number that divides them",
+            )
+        if self.sequence_parallel and self.tp == 1:
+            raise PlanError(
+                "sequence_parallel is on with tp=1",
+                allowed="a tensor-parallel degree above 1",
+                next="turn it off; cp divides sequences without tensor parallelism",
+            )
+
+    def _check_device_order(self) -> None:
+        if self.device_order and sorted(self.device_order) != list(range(self.num_devices)):
+            raise PlanError(
+                f"device_order has {len(self.device_order)} entries that are not a permutation",
+                allowed=f"each device from 0 to {self.num_devices - 1} once, or nothing",
+            )

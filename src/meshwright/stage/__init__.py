@@ -1,0 +1,1 @@
+"""What one stage computes, keeps, holds and sends."""

@@ -1,0 +1,1 @@
+"""What a stage exchanges inside its computes."""

@@ -1,0 +1,182 @@
+"""Exchanges inside a stage: what tensor, sequence, context and expert parallelism send in F, B, I, W and R of one microbatch.
+
+Bytes are those of the whole tensor (after a gather, before a scatter; of one member's buffer for an all-to-all).
+
+    tensor       two all-reduces of [T, h] a block and pass (Shoeybi et al. 2019, arXiv 1909.08053)
+    sequence     each becomes a gather and a scatter; the input of a column-parallel layer is gathered once more in the
+                 backward, beside the product that needs no gathering (Korthikanti et al. 2022, arXiv 2205.05198)
+    context      keys and values of all pieces, beside attention; backward their gradients, too (Liu et al. 2023,
+                 arXiv 2310.01889)
+    expert       all-to-all to the experts and back, [T k, h] each way (Lepikhin et al. 2020, arXiv 2006.16668)
+    pipeline     without sequence parallelism every device of a tensor-parallel group sends its share of [T, h] to the
+                 next stage, which gathers it (Narayanan et al. 2021, arXiv 2104.04473, section 4.1)
+    data         gradients of which devices keep a part, after every microbatch, beside products (Rajbhandari et al. 2020,
+                 arXiv 1910.02054)
+    vocabulary   interlaced: the hidden state to all stages, its gradient back; with barriers they are instructions of their
+                 own (`vocabulary_effect`), inside which tensor-parallel devices share it out (arXiv 2411.05288)
+"""
+
+from __future__ import annotations
+
+from meshwright.ir.axis import FIRST_AXIS
+from meshwright.ir.table import Exchange, Inner
+from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.plan.plan import Plan
+from meshwright.stage.group.value_size import (
+    num_local_block_parameters,
+    num_local_end_parameters,
+    num_partial_parameters,
+)
+from meshwright.stage.mesh import collapsed_axes, data_axes, expert_axes, expert_data_axes, shard_axes
+from meshwright.stage.operator.layer import MicrobatchShape
+from meshwright.stage.piece import (
+    has_vocabulary_passes,
+    has_vocabulary_share,
+    is_from_other_stage,
+    is_vocabulary_split,
+)
+from meshwright.stage.saved.recomputed import recomputed_layers, recomputes_ends
+
+GRADIENTS = (
+    "gradients"  # what data-parallel devices exchange; all else is between those that share a microbatch
+)
+LOSS_EXCHANGES = 3  # maximum, sum and the target's logit of every token (vocabulary-parallel cross entropy)
+LOSS_ELEMENT_BYTES = 4  # in float32
+
+
+def inner_exchanges(plan: Plan, layers: StageLayers, name: str, shape: MicrobatchShape) -> tuple[Inner, ...]:
+    """Everything that pass `name` of a stage sends inside; none for W, whose operands are local.
+
+    R sends for what is recomputed only.
+    """
+    if name == "W":
+        return ()
+    has_share = has_vocabulary_share(plan, layers) and not has_vocabulary_passes(plan)
+    if name == "R":
+        has_share = has_share and recomputes_ends(plan, layers)
+        layers = recomputed_layers(plan, layers)
+    is_backward = name in ("B", "I")
+    found: list[Inner] = []
+    if plan.tp > 1:
+        found += _tensor(plan, layers, shape, is_backward)
+    if plan.cp > 1:
+        found += _context(plan, layers, shape, is_backward)
+    if plan.ep > 1:
+        found += _expert(plan, layers, shape)
+    if has_share:
+        found += _vocabulary(plan, shape)
+    if is_backward and plan.sharding in ("zero2", "zero3") and plan.num_microbatches > 1:
+        found += _gradients(plan, layers)
+    return tuple(each for each in found if each.count)
+
+
+def step_exchanges(plan: Plan, layers: StageLayers) -> tuple[Inner, ...]:
+    """What a STEP sends: gradients of which every device of a tensor-parallel group has a part, of those that it steps."""
+    num_bytes = float(num_partial_parameters(plan, layers) * dtype_bytes(plan.gradient_dtype))
+    if plan.sharding != "none":
+        num_bytes /= plan.sharing_degree
+    return (
+        (Inner(Exchange(("tp",), algorithm="all_reduce"), num_bytes, 1, "", "tensor parallel"),)
+        if num_bytes
+        else ()
+    )
+
+
+def _tensor(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward: bool) -> list[Inner]:
+    """Of all blocks, of the embedding's rows and of the head with its loss."""
+    num_bytes = float(shape.num_tokens * plan.model.hidden_size * shape.element_bytes)
+    beside = "matmul" if "tp" in plan.overlap else ""
+    has_ends = not is_vocabulary_split(plan)
+    sums = _num_sums(plan, layers)
+    sums += has_ends and (layers.has_head if is_backward else layers.has_embedding)
+
+    def along_tp(algorithm: str, count: int, beside: str, size: float = num_bytes) -> Inner:
+        return Inner(Exchange(("tp",), algorithm=algorithm), size, count, beside, "tensor parallel")
+
+    if not plan.sequence_parallel:
+        is_from_passes = layers.has_head if is_backward else layers.has_embedding
+        is_from_passes = is_from_passes and has_vocabulary_passes(plan)
+        is_sent = int(is_from_passes or is_from_other_stage(plan, layers, is_backward))
+        found = [along_tp("all_reduce", sums, beside), along_tp("all_gather", is_sent, "")]
+    else:
+        gathers = _num_sums(plan, layers) + (
+            has_ends and (layers.has_embedding if is_backward else layers.has_head)
+        )
+        found = [along_tp("reduce_scatter", sums, beside), along_tp("all_gather", gathers, beside)]
+        if is_backward:
+            again = _num_sums(plan, layers) + (has_ends and layers.has_head)
+            found.append(along_tp("all_gather", again, "matmul"))
+    if layers.has_head and has_ends and not is_backward:
+        size = float(shape.num_tokens * LOSS_ELEMENT_BYTES)
+        found.append(along_tp("all_reduce", LOSS_EXCHANGES, "", size))
+    return found
+
+
+def _num_sums(plan: Plan, layers: StageLayers) -> int:
+    """Partial results that a stage's blocks add over tp in one pass: of attention and of the MLP, unless its experts
+    are whole on a device, or get their tokens by an all-to-all of sequence-parallel devices."""
+    kinds = plan.model.block_kinds(layers.first_block, layers.num_blocks)
+    is_routed = plan.expert_tp == 1 or (plan.ep > 1 and plan.sequence_parallel)
+    total = 0
+    for block, count in kinds:
+        total += count * (1 if plan.model.block_kind(block).has_experts and is_routed else 2)
+    return total
+
+
+def _context(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward: bool) -> list[Inner]:
+    heads = max(1, plan.model.num_kv_heads // plan.tp)
+    width = heads * (plan.model.head_dim + (plan.model.value_head_dim or plan.model.head_dim))
+    num_bytes = float(shape.num_tokens * plan.cp * width * shape.element_bytes)
+    kinds = ("all_gather", "reduce_scatter") if is_backward else ("all_gather",)
+    return [
+        Inner(
+            Exchange(("cp",), algorithm=kind), num_bytes, layers.num_blocks, "attention", "context parallel"
+        )
+        for kind in kinds
+    ]
+
+
+def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inner]:
+    """To the experts and back. Where tp devices share every expert and each has its own part of the sequence, each sends
+    the tokens of its part; those that share an expert then gather what came, and scatter the sum of their results."""
+    model = plan.model
+    blocks = model.block_kinds(layers.first_block, layers.num_blocks)
+    count = sum(number for block, number in blocks if model.block_kind(block).has_experts)
+    rows = shape.num_routed_tokens * model.num_experts_per_token
+    num_bytes = float(rows * model.hidden_size * shape.element_bytes)
+    # a token goes once to every node that has experts for it: how many it has is part of the algorithm's name
+    exchange = Exchange(expert_axes(plan), algorithm=f"all_to_all.top{model.num_experts_per_token}")
+    if not plan.sequence_parallel or plan.expert_tp == 1:
+        return [Inner(exchange, num_bytes, 2 * count, "", "expert parallel")]
+    shared = [
+        Inner(Exchange(("tp",), algorithm=kind), num_bytes, count, "", "tensor parallel")
+        for kind in ("all_gather", "reduce_scatter")
+    ]
+    return [Inner(exchange, num_bytes / plan.tp, 2 * count, "", "expert parallel"), *shared]
+
+
+def _gradients(plan: Plan, layers: StageLayers) -> list[Inner]:
+    """Where devices keep a part of the gradients only, those of every microbatch are scattered behind it, among the devices
+    that share a copy; of the last one REDUCE_GRAD does it, and adds up the copies, so each has the share of one less than
+    all."""
+    blocks, ends = num_local_block_parameters(plan, layers), num_local_end_parameters(plan, layers)
+    share = (plan.num_microbatches - 1) / plan.num_microbatches * dtype_bytes(plan.gradient_dtype)
+    if plan.ep == 1:
+        sizes = [(data_axes(plan), sum(blocks) + ends)]
+    else:
+        sizes = [(data_axes(plan), blocks.dense + ends), (expert_data_axes(plan), blocks.expert)]
+    lengths = {axis.name: axis.size for axis in collapsed_axes(plan)}
+    found = []
+    for copies, size in sizes:
+        axes = tuple(axis for axis in copies if axis in shard_axes(plan) and lengths.get(axis, 1) > 1)
+        if size and axes:
+            exchange = Exchange(axes, algorithm="reduce_scatter")
+            found.append(Inner(exchange, share * size, 1, "matmul", GRADIENTS))
+    return found
+
+
+def _vocabulary(plan: Plan, shape: MicrobatchShape) -> list[Inner]:
+    """Interlaced, every stage waits for the sums."""
+    num_bytes = float(shape.num_tokens * plan.model.hidden_size * shape.element_bytes)
+    return [Inner(Exchange((FIRST_AXIS,), algorithm="all_reduce"), num_bytes, 1, "", "vocabulary parallel")]

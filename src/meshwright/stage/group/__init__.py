@@ -1,0 +1,1 @@
+"""Parameter groups: who holds them, and how many bytes they are."""

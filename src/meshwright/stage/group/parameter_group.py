@@ -1,0 +1,167 @@
+"""Parameter groups of a plan: what one device holds of each stage, along which axes it is copied, and what is sharded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshwright.ir.axis import owns
+from meshwright.ir.program import Program
+from meshwright.ir.table import Exchange, ParameterGroup, Size, ValueBytes
+from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.model.adaptation import trains_table
+from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.plan.plan import Plan
+from meshwright.stage.group.value_size import (
+    StateSize,
+    frozen_size,
+    gradient_size,
+    num_local_parameters,
+    num_table_parameters,
+    num_trained_parameters,
+    optimizer_size,
+    parameter_size,
+)
+from meshwright.stage.mesh import (
+    collapsed_axes,
+    data_axes,
+    expert_data_axes,
+    num_members,
+    shard_axes,
+)
+from meshwright.stage.piece import is_vocabulary_split
+
+TIED = "tied"  # name of the group of a table that the first and the last stage share
+
+
+@dataclass(frozen=True)
+class HeldGroup:
+    """A parameter group as one device holds it.
+
+    Attributes:
+        group: for the program's table; its bytes are those of the parameters, whole.
+        num_parameters: of the group on one device of a tensor-parallel group, before sharding.
+        num_trained: those of them that train.
+        shards: axes of the devices that share one copy of its sharded state.
+        num_shards: their number.
+    """
+
+    group: ParameterGroup
+    num_parameters: int
+    num_trained: int
+    shards: tuple[str, ...]
+    num_shards: int
+
+
+def held_groups(plan: Plan, stages: Sequence[StageLayers]) -> tuple[HeldGroup, ...]:
+    """Groups of a plan whose program has these stages: one a stage, its experts apart where they are divided, and a
+    table that two stages tie."""
+    tied = is_split_tie(plan, stages)
+    held = []
+    for number, layers in enumerate(stages):
+        dense, experts = num_local_parameters(plan, layers)
+        trained = sum(num_trained_parameters(plan, layers))
+        if tied and (layers.has_embedding or layers.has_head):
+            dense, trained = dense - num_table_parameters(plan), trained - num_table_parameters(plan)
+        if experts and plan.ep > 1:
+            held.append(_held(plan, f"stage{number}", (number,), (dense, dense), data_axes(plan)))
+            own = (experts, experts)
+            held.append(_held(plan, f"stage{number}.experts", (number,), own, expert_data_axes(plan)))
+        else:
+            held.append(_held(plan, f"stage{number}", (number,), (dense + experts, trained), data_axes(plan)))
+    if tied:
+        table = num_table_parameters(plan)
+        held.append(_held(plan, TIED, (0, len(stages) - 1), (table, table), data_axes(plan)))
+    return tuple(held)
+
+
+def _held(
+    plan: Plan, name: str, stages: tuple[int, ...], counts: tuple[int, int], axes: tuple[str, ...]
+) -> HeldGroup:
+    num_parameters, num_trained = counts
+    copied = axes if num_trained else ()  # what is frozen has no gradient to be summed over its copies
+    sizes = {axis.name: axis.size for axis in collapsed_axes(plan)}
+    shared = axes if plan.sharding == "zero3" else copied
+    shards = tuple(axis for axis in shard_axes(plan) if axis in shared and sizes[axis] > 1)
+    group = ParameterGroup(name, stages, num_parameters * dtype_bytes(plan.dtype), copied)
+    return HeldGroup(group, num_parameters, num_trained, shards, num_members(plan, shards))
+
+
+def num_stepped_parameters(program: Program, held: Sequence[HeldGroup]) -> tuple[int, ...]:
+    """Parameters that the STEP of each stage updates on one device: those of its own groups, or its part of them."""
+    t = program.tables
+    return tuple(
+        sum(-(-held[g].num_trained // held[g].num_shards) for g in own if owns(program, stage, g, at[0]))
+        for stage, (own, at) in enumerate(zip(t.groups_of_stage, t.devices_of_stage, strict=True))
+    )
+
+
+def is_split_tie(plan: Plan, stages: Sequence[StageLayers]) -> bool:
+    """Do two stages of the program use the same table, and add to its gradient? Of a frozen one each has a copy."""
+    if not trains_table(plan.model, of_head=False):
+        return False
+    return plan.model.has_tied_embeddings and len(stages) > 1 and not is_vocabulary_split(plan)
+
+
+def group_bytes(plan: Plan, held: Sequence[HeldGroup]) -> tuple[ValueBytes, ...]:
+    """Bytes of parameters, gathered parameters, gradients and optimizer state of every group, on one device."""
+    whole = StateSize(dtype_bytes(plan.dtype), is_shared=False)
+
+    def frozen(size: StateSize) -> tuple[float, ...]:
+        return tuple(size.of(group.num_parameters - group.num_trained, group.num_shards) for group in held)
+
+    def trained(size: StateSize) -> tuple[float, ...]:
+        return tuple(size.of(group.num_trained, group.num_shards) for group in held)
+
+    both = zip(trained(parameter_size(plan)), frozen(frozen_size(plan)), strict=True)
+    kept = tuple(own + rest for own, rest in both)
+    return (
+        ValueBytes("parameter", kept),
+        ValueBytes("gathered_parameter", tuple(whole.of(group.num_parameters, 1) for group in held)),
+        ValueBytes("weight_gradient", trained(gradient_size(plan))),
+        ValueBytes("optimizer_state", trained(optimizer_size(plan))),
+    )
+
+
+def gradient_sizes(plan: Plan, held: Sequence[HeldGroup]) -> dict[int, Size]:
+    """Bytes of the whole gradient of every group, where a device keeps a part of it only."""
+    if plan.sharding not in ("zero2", "zero3"):
+        return {}
+    size = dtype_bytes(plan.gradient_dtype)
+    numbers = sorted({g.num_trained for g in held})
+    named = {}
+    for place, number in enumerate(numbers):
+        num_bytes = float(size * number)
+        named[number] = Size(f"gradient{place}", num_bytes, num_bytes)
+    return {g: named[each.num_trained] for g, each in enumerate(held)}
+
+
+def stepped_sizes(plan: Plan, held: Sequence[HeldGroup]) -> dict[int, Size]:
+    """Bytes that are gathered behind a step of every group of which a part is frozen: of what was stepped."""
+    found = {}
+    for g, each in enumerate(held):
+        if each.num_trained < each.num_parameters:
+            num_bytes = float(dtype_bytes(plan.dtype) * each.num_trained)
+            found[g] = Size(f"stepped{g}", num_bytes, num_bytes)
+    return found
+
+
+def gather_exchanges(held: Sequence[HeldGroup]) -> dict[int, Exchange]:
+    """How every group whose state is shared by several devices is gathered."""
+    return {
+        g: Exchange(each.shards, algorithm="all_gather") for g, each in enumerate(held) if each.num_shards > 1
+    }
+
+
+def reduction_algorithms(held: Sequence[HeldGroup], plan: Plan) -> dict[int, str]:
+    """How every group is reduced: scattered where all of its copies share its state; in two levels where some of them do;
+    else whole."""
+    sizes = {axis.name: axis.size for axis in collapsed_axes(plan)}
+    found = {}
+    for g, each in enumerate(held):
+        copies = {axis for axis in each.group.replicated if sizes[axis] > 1}
+        if not each.shards:
+            found[g] = "ring"
+        else:
+            found[g] = "reduce_scatter" if set(each.shards) == copies else "all_reduce.two_level"
+    return found

@@ -1,0 +1,232 @@
+"""Bytes that one device holds of a stage all the time: parameters, gradients, optimizer state, by tensor and degree.
+
+What tensor parallelism divides and what it leaves whole follows Megatron-LM (Shoeybi et al., arXiv 1909.08053): column-
+and row-parallel matrices, tables by vocabulary, a column's bias; norms, routers, the narrowing matrices of latent
+attention and a row's bias are on every device. What data parallelism divides is ZeRO's (Rajbhandari et al., arXiv
+1910.02054).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.model.adaptation import lora_parameters, trained_block_parameters, trains, trains_table
+from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.model.parameter import Parameter, block_parameters, embedding_parameters
+from meshwright.specs.plan.plan import Plan
+from meshwright.stage.piece import has_vocabulary_share, is_vocabulary_split
+
+NUM_MOMENTS = 2  # of AdamW, each as large as the parameters it updates
+# The factor of an addition that tensor parallelism leaves whole: what reads the residual stream, and what adds to it.
+WHOLE_FACTORS = ("qkv.lora_a.", "gate_up.lora_a.", "attention_output.lora_b.", "down.lora_b.")
+# Parts of the names of parameters that every device of a tensor-parallel group has whole.
+WHOLE = (
+    *("norm.", "layernorm.", ".ln_", "wpe", "mlp.gate.weight", "router.", "shared_expert_gate"),
+    *("q_a_proj.", "kv_a_proj_with_mqa.", "o_proj.bias", "down_proj.bias", "c_proj.bias"),
+    *WHOLE_FACTORS,
+)
+HEAD_NORMS = ("q_norm.", "k_norm.")  # used for every head
+# A tensor of experts' biases added after the row-parallel product: whole along tp, divided along ep.
+WHOLE_OF_EXPERTS = ("down_proj_bias",)
+# Of grouped heads: a device has one head where there are fewer than tp.
+KEYS_AND_VALUES = ("k_proj.", "v_proj.")
+
+
+class LocalParameters(NamedTuple):
+    """Parameters on one device before state is shared along data parallelism: of everything but experts, and of these."""
+
+    dense: int
+    expert: int
+
+
+def num_local_parameters(plan: Plan, layers: StageLayers) -> LocalParameters:
+    """Parameters of a stage (or of a piece of one) on one device; a table tied within it counts once, tied to another
+    stage on both. Where the vocabulary is split over the pipeline, a device's first stage has its part of both tables.
+    """
+    dense, expert = num_local_block_parameters(plan, layers)
+    return LocalParameters(dense + num_local_end_parameters(plan, layers), expert)
+
+
+def num_local_block_parameters(plan: Plan, layers: StageLayers) -> LocalParameters:
+    """The part of `num_local_parameters` that blocks hold."""
+    dense = expert = 0
+    for block, count in plan.model.block_kinds(layers.first_block, layers.num_blocks):
+        found = _block_parameters(plan.model, block, plan.tp, plan.ep, plan.expert_tp)
+        dense, expert = dense + count * found.dense, expert + count * found.expert
+    return LocalParameters(dense, expert)
+
+
+def num_trained_parameters(plan: Plan, layers: StageLayers) -> LocalParameters:
+    """The part of `num_local_parameters` that trains."""
+    model, dense = plan.model, 0
+    if not model.is_adapted:
+        return num_local_parameters(plan, layers)
+    for block, count in model.block_kinds(layers.first_block, layers.num_blocks):
+        trained = trained_block_parameters(model, block)
+        dense += count * sum(-(-each.num_elements // _divisor(model, each, plan.tp)) for each in trained)
+    tables = {
+        model.has_tied_embeddings or not of_head
+        for of_head in (False, True)
+        if _has_table(plan, layers, of_head) and trains_table(model, of_head=of_head)
+    }
+    dense += len(tables) * num_table_parameters(plan)
+    dense += num_trained_positions(model) if layers.has_embedding else 0
+    dense += num_trained_norms(model) if layers.has_head else 0
+    return LocalParameters(dense, 0)
+
+
+def num_trained_positions(model: ModelSpec) -> int:
+    """Of learned positions, where they train."""
+    return sum(p.num_elements for p in embedding_parameters(model)[1:]) * trains(model, "positions.weight")
+
+
+def num_trained_norms(model: ModelSpec) -> int:
+    """Of the final norm, where it trains."""
+    names = ("final_norm.weight", "final_norm.bias") if model.is_gpt2 else ("final_norm.weight",)
+    return model.hidden_size * sum(trains(model, name) for name in names)
+
+
+def _has_table(plan: Plan, layers: StageLayers, of_head: bool) -> bool:
+    """Does a stage have the table of embedding or head, or its part of it?"""
+    if is_vocabulary_split(plan):
+        return has_vocabulary_share(plan, layers)
+    return layers.has_head if of_head else layers.has_embedding
+
+
+@lru_cache(maxsize=1024)
+def _block_parameters(model: ModelSpec, block: int, tp: int, ep: int, expert_tp: int) -> LocalParameters:
+    """Of one block: its number stands for its kind, so few are ever asked for."""
+    dense = expert = 0
+    for parameter in (*block_parameters(model, block), *lora_parameters(model, block)):
+        if parameter.is_expert:
+            divisor = ep * (1 if parameter.name.endswith(WHOLE_OF_EXPERTS) else expert_tp)
+            expert += -(-parameter.num_elements // divisor)
+        else:
+            dense += -(-parameter.num_elements // _divisor(model, parameter, tp))
+    return LocalParameters(dense, expert)
+
+
+def _divisor(model: ModelSpec, parameter: Parameter, tp: int) -> int:
+    """Devices among which tensor parallelism divides this tensor."""
+    if any(part in parameter.name for part in WHOLE):
+        return 1
+    if any(part in parameter.name for part in KEYS_AND_VALUES):
+        return min(tp, model.num_kv_heads)
+    return tp
+
+
+def num_local_end_parameters(plan: Plan, layers: StageLayers) -> int:
+    """The part of `num_local_parameters` that embedding, final norm and head hold."""
+    model = plan.model
+    is_split, has_share = is_vocabulary_split(plan), has_vocabulary_share(plan, layers)
+    num_tables = 2 * has_share if is_split else layers.has_embedding + layers.has_head
+    if model.has_tied_embeddings:
+        num_tables = min(num_tables, 1)
+    total = num_tables * num_table_parameters(plan)
+    if layers.has_embedding:  # learned positions
+        total += sum(p.num_elements for p in embedding_parameters(model)[1:])
+    return total + (model.num_norm_parameters if layers.has_head else 0)
+
+
+def num_partial_parameters(plan: Plan, layers: StageLayers) -> int:
+    """Parameters of a stage that every device of a tensor-parallel group has whole, and whose gradient is of its tokens
+    (sequence parallelism) or of its heads: they are summed over the group before a step."""
+    model = plan.model
+    if plan.tp == 1:
+        return 0
+    parts = WHOLE if plan.sequence_parallel else (*HEAD_NORMS, *WHOLE_FACTORS)
+    blocks = model.block_kinds(layers.first_block, layers.num_blocks)
+    total = sum(
+        count * parameter.num_elements
+        for block, count in blocks
+        for parameter in trained_block_parameters(model, block)
+        if any(part in parameter.name for part in parts)
+    )
+    if plan.sequence_parallel:
+        total += num_trained_positions(model) if layers.has_embedding else 0
+        total += num_trained_norms(model) if layers.has_head else 0
+    return total
+
+
+def num_table_parameters(plan: Plan) -> int:
+    """A vocabulary table on one device that has it, or its part of it: as many rows on every one, the last padded."""
+    num_parts = plan.tp * (plan.pp if is_vocabulary_split(plan) else 1)
+    return -(-plan.model.vocabulary_size // num_parts) * plan.model.hidden_size
+
+
+def expert_sharing_degree(plan: Plan) -> int:
+    """Devices that share one copy of what is sharded of experts: those of `plan.sharing_degree` with the same experts."""
+    own = plan.ep // (plan.tp if plan.ep > 1 and plan.expert_tp == 1 else 1)
+    return max(1, plan.sharing_degree // max(1, own))
+
+
+class StateSize(NamedTuple):
+    """Bytes of state for one parameter, and whether the devices that share state have a part of it each."""
+
+    num_bytes: int
+    is_shared: bool
+
+    def of(self, num_parameters: int, num_shards: int) -> float:
+        """Bytes on one device, for so many parameters whose state so many devices may share."""
+        return self.num_bytes * num_parameters / (num_shards if self.is_shared else 1)
+
+
+def parameter_size(plan: Plan) -> StateSize:
+    """Of parameters.
+
+    Under ZeRO-3 a device keeps its part only, and in the optimizer's format where that has one: the part is the master
+    copy, and what is gathered of it is rounded (PyTorch's FSDP2 under mixed precision).
+    """
+    if plan.sharding == "zero3":
+        return StateSize(dtype_bytes(plan.master_dtype or plan.dtype), is_shared=True)
+    return StateSize(dtype_bytes(plan.dtype), is_shared=False)
+
+
+def gradient_size(plan: Plan) -> StateSize:
+    """Of gradients as they are accumulated: whole below ZeRO-2, and below ZeRO-3 in the format of the reduction; under
+    ZeRO-3 in that of the part of the parameters they belong to."""
+    if plan.sharding == "zero3":
+        return parameter_size(plan)
+    return StateSize(dtype_bytes(plan.gradient_dtype), is_shared=plan.sharding == "zero2")
+
+
+def optimizer_size(plan: Plan) -> StateSize:
+    """Of AdamW's state: two moments, and a master copy where the plan has one that is not the parameters themselves."""
+    has_copy = bool(plan.master_dtype) and plan.sharding != "zero3"
+    copy_bytes = has_copy * dtype_bytes(plan.master_dtype or plan.dtype)
+    return StateSize(moment_bytes(plan) + copy_bytes, is_shared=plan.sharding != "none")
+
+
+def moment_bytes(plan: Plan) -> int:
+    """The part of AdamW's state for one parameter that the step alone reads: its moments."""
+    return NUM_MOMENTS * dtype_bytes(plan.master_dtype or plan.dtype)
+
+
+def frozen_size(plan: Plan) -> StateSize:
+    """Of parameters that do not train: never in the optimizer's format; shared as the others are."""
+    return StateSize(dtype_bytes(plan.dtype), is_shared=parameter_size(plan).is_shared)
+
+
+def parameter_bytes(plan: Plan, layers: StageLayers) -> float:
+    """Bytes of parameters that one device keeps all the time."""
+    counts, trained = num_local_parameters(plan, layers), num_trained_parameters(plan, layers)
+    frozen = LocalParameters(counts.dense - trained.dense, counts.expert - trained.expert)
+    return _state_bytes(plan, trained, parameter_size(plan)) + _state_bytes(plan, frozen, frozen_size(plan))
+
+
+def gradient_bytes(plan: Plan, layers: StageLayers) -> float:
+    """Bytes of the gradients that one device accumulates."""
+    return _state_bytes(plan, num_trained_parameters(plan, layers), gradient_size(plan))
+
+
+def optimizer_bytes(plan: Plan, layers: StageLayers) -> float:
+    """Bytes of the optimizer's state on one device."""
+    return _state_bytes(plan, num_trained_parameters(plan, layers), optimizer_size(plan))
+
+
+def _state_bytes(plan: Plan, counts: LocalParameters, size: StateSize) -> float:
+    dense, expert = counts
+    return size.of(dense, plan.sharing_degree) + size.of(expert, expert_sharing_degree(plan))

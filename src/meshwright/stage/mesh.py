@@ -1,0 +1,109 @@
+"""Mesh: the axes of a plan's program, where groups cut its data-parallel axis, and which device stands at which place.
+
+Data-parallel devices that share sharded state, or experts, may be fewer than all: then the axis is cut, and its inner
+part is an axis of its own, named by its length ("dp8": the innermost 8 of dp). What is replicated, sharded or exchanged
+along whole axes only is then a matter of names.
+"""
+
+from __future__ import annotations
+
+import itertools
+from math import prod
+
+from meshwright.ir.program import Axis
+from meshwright.specs.error import PlanError
+from meshwright.specs.plan.plan import AXES, Plan
+
+
+def collapsed_axes(plan: Plan) -> tuple[Axis, ...]:
+    """Axes behind ``pp`` on which all devices have one list: dp and its inner parts, cp, tp. Raises PlanError."""
+    rest = [Axis(name, size, materialised=False) for name, size in (("cp", plan.cp), ("tp", plan.tp))]
+    return (*_data_parallel(plan), *(axis for axis in rest if axis.size > 1))
+
+
+def data_axes(plan: Plan) -> tuple[str, ...]:
+    """Axes along which devices hold the same parameters and different data."""
+    return tuple(axis.name for axis in _data_parallel(plan)) + (("cp",) if plan.cp > 1 else ())
+
+
+def shard_axes(plan: Plan) -> tuple[str, ...]:
+    """Axes of the devices that share one copy of what is sharded; none without sharding."""
+    if plan.sharding == "none":
+        return ()
+    return _inner_axes(plan, plan.sharing_degree // plan.cp) + (("cp",) if plan.cp > 1 else ())
+
+
+def expert_axes(plan: Plan) -> tuple[str, ...]:
+    """Axes of the devices among which the experts of a layer are divided; none where ep is 1."""
+    if plan.ep == 1:
+        return ()
+    within = ("cp",) if plan.cp > 1 else ()
+    if plan.expert_tp == 1 and plan.tp > 1:
+        within = (*within, "tp")
+    return _inner_axes(plan, _expert_length(plan)) + within
+
+
+def expert_data_axes(plan: Plan) -> tuple[str, ...]:
+    """Axes along which devices hold the same experts and different data."""
+    own = expert_axes(plan)
+    return tuple(name for name in data_axes(plan) if name not in own)
+
+
+def _expert_length(plan: Plan) -> int:
+    """Length along dp of a group that shares experts."""
+    inside = plan.cp * (plan.tp if plan.expert_tp == 1 else 1)
+    if plan.ep % inside:
+        raise PlanError(
+            f"ep({plan.ep}) does not fill cp({plan.cp}){f' x tp({plan.tp})' if plan.expert_tp == 1 else ''}",
+            allowed="an expert degree that is a multiple of it: experts are divided from the inside out",
+        )
+    return plan.ep // inside
+
+
+def _inner_axes(plan: Plan, length: int) -> tuple[str, ...]:
+    """Names of the innermost axes of dp that have this length together."""
+    names: list[str] = []
+    for axis in reversed(_data_parallel(plan)):
+        if length == 1:
+            break
+        names.insert(0, axis.name)
+        length //= axis.size
+    return tuple(names)
+
+
+def _data_parallel(plan: Plan) -> tuple[Axis, ...]:
+    """The axis dp, cut where a group that is shorter begins."""
+    cuts = {_expert_length(plan)} if plan.ep > 1 else set()
+    if plan.sharding != "none":
+        if plan.sharing_degree % plan.cp:
+            raise PlanError(
+                f"sharding_degree({plan.sharing_degree}) does not fill cp({plan.cp})",
+                allowed="a multiple of cp: state is divided from the inside out",
+            )
+        cuts.add(plan.sharing_degree // plan.cp)
+    lengths = [plan.dp, *sorted((cut for cut in cuts if 1 < cut < plan.dp), reverse=True), 1]
+    for longer, shorter in itertools.pairwise(lengths):
+        if longer % shorter:
+            raise PlanError(
+                f"groups of {shorter} and of {longer} devices along dp({plan.dp}) do not nest",
+                allowed="groups that share state or experts and divide each other",
+            )
+    return tuple(
+        Axis("dp" if longer == plan.dp else f"dp{longer}", longer // shorter, materialised=False)
+        for longer, shorter in itertools.pairwise(lengths)
+    )
+
+
+def device_order(plan: Plan) -> tuple[int, ...]:
+    """Device numbers row-major over the program's axes (pp, then dp, cp, tp), as the plan's mesh order has them."""
+    if plan.mesh_order == AXES:
+        return plan.device_order
+    degrees = dict(plan.mesh)
+    places = itertools.product(*(range(degrees[axis]) for axis in AXES))
+    return tuple(plan.device_at(**dict(zip(AXES, place, strict=True))) for place in places)
+
+
+def num_members(plan: Plan, names: tuple[str, ...]) -> int:
+    """Devices of a group along these axes."""
+    sizes = {axis.name: axis.size for axis in collapsed_axes(plan)}
+    return prod(sizes[name] for name in names)

@@ -1,0 +1,1 @@
+"""Operators of layers and stages, with their work."""

@@ -1,0 +1,232 @@
+"""Operators of a block's experts: router, copies of tokens to experts and back, grouped products, shared experts.
+
+Letters: T tokens of the microbatch, k experts a token goes to, R = T k rows, E experts of which E / ep are here.
+Routing is taken as balanced: every expert gets R / (E / ep) rows. The all-to-all between the devices of an
+expert-parallel group is in `lowering.inner_exchange`. A dense MLP comes from here as well, so that a block asks one place.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.error import SpecError
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.operator import Operator, Phase
+from meshwright.stage.operator.layer import (
+    Linear,
+    LocalSizes,
+    MicrobatchShape,
+    activation_backward,
+    activation_forward,
+    mlp_linears,
+    residual_add,
+)
+
+INDEX_BYTES = 8  # numbers of experts are int64
+ROUTING_FLOPS, ROUTING_BACKWARD_FLOPS = 6, 4  # softmax or sigmoid 5 a logit, one comparison; its gradient 4
+ROUTING_TOUCHES, ROUTING_BACKWARD_TOUCHES = 3, 3  # logits, probabilities written and searched; p, dp, dlogits
+COMBINE_FLOPS = 2  # each row times its weight, added to its token's sum
+# The gradient of the sum reaches a row times its weight, and the weight as the product with the row.
+COMBINE_BACKWARD_FLOPS = 3
+COMBINE_BACKWARD_TOUCHES = 3  # the token's gradient, the expert's result; the row's gradient
+GATE_TOUCHES, GATE_BACKWARD_TOUCHES = 2, 3  # of the shared expert's result times a number for each token
+
+
+class GroupedLinear(NamedTuple):
+    """A projection that every expert here has for itself, of `rows` rows in all, as one kernel."""
+
+    label: str
+    num_groups: int
+    rows: int
+    num_in: int
+    num_out: int
+    has_bias: bool
+
+    def forward(self, shape: MicrobatchShape) -> Operator:
+        """Per expert [m, in] @ [in, out]; the bias rides along."""
+        return self._product(self.label, (self._rows_each, self.num_out, self.num_in), shape, "forward")
+
+    def input_gradient(self, shape: MicrobatchShape) -> Operator:
+        """Per expert [m, out] @ [out, in]."""
+        dims = (self._rows_each, self.num_in, self.num_out)
+        return self._product(f"{self.label} dX", dims, shape, "input_gradient")
+
+    def weight_gradient(self, shape: MicrobatchShape) -> tuple[Operator, ...]:
+        """Per expert [out, m] @ [m, in] added to the sum over microbatches, and the column sum for a bias."""
+        dims = (self.num_out, self.num_in, self._rows_each)
+        product = self._product(f"{self.label} dW", dims, shape, "weight_gradient")
+        if not self.has_bias:
+            return (product,)
+        work, dims_bias = self.rows * self.num_out, (self.rows, self.num_out)
+        size_bytes = work * shape.element_bytes
+        return (product, Operator("elementwise", work, size_bytes, dims_bias, label=f"{self.label} db"))
+
+    @property
+    def _rows_each(self) -> int:
+        return -(-self.rows // self.num_groups)
+
+    def _product(
+        self, label: str, dims: tuple[int, int, int], shape: MicrobatchShape, phase: Phase
+    ) -> Operator:
+        """Rows in and out once, every expert's matrix once; a sum in place is read as well as written."""
+        weights = self.num_groups * self.num_in * self.num_out
+        weight_bytes = shape.element_bytes
+        if phase == "weight_gradient":
+            weight_bytes = 2 * dtype_bytes(shape.gradient_dtype or shape.dtype)
+        flops = 2.0 * self.rows * self.num_in * self.num_out
+        num_bytes = self.rows * (self.num_in + self.num_out) * shape.element_bytes + weights * weight_bytes
+        return Operator(
+            "grouped_matmul", flops, num_bytes, (self.num_groups, *dims), phase=phase, label=label
+        )
+
+
+def mlp_forward(
+    model: ModelSpec, has_experts: bool, local: LocalSizes, shape: MicrobatchShape
+) -> tuple[Operator, ...]:
+    """The MLP of a block between its norm and its residual, dense or of experts."""
+    rows = shape.num_routed_tokens
+    if not has_experts:
+        return _dense_forward(model, local.intermediate, "", shape)
+    up, down = _grouped_linears(model, local, shape)
+    return (
+        _router(model).forward(shape),
+        _routing(model, shape, is_backward=False),
+        _permutation("dispatch", up.rows, model.hidden_size, 2 * up.rows, 0, shape),
+        up.forward(shape),
+        activation_forward(model, up.rows, local.expert_intermediate, shape),
+        down.forward(shape),
+        _permutation("combine", up.rows, model.hidden_size, up.rows + rows, COMBINE_FLOPS, shape),
+        *_shared_forward(model, local, shape),
+    )
+
+
+def mlp_input(
+    model: ModelSpec, has_experts: bool, local: LocalSizes, shape: MicrobatchShape
+) -> tuple[Operator, ...]:
+    """The part of the MLP's backward that does not end in a parameter."""
+    rows, hidden = shape.num_routed_tokens, model.hidden_size
+    if not has_experts:
+        return _dense_input(model, local.intermediate, "", shape)
+    up, down = _grouped_linears(model, local, shape)
+    num_touched = COMBINE_BACKWARD_TOUCHES * up.rows
+    return (
+        _permutation("combine backward", up.rows, hidden, num_touched, COMBINE_BACKWARD_FLOPS, shape),
+        down.input_gradient(shape),
+        activation_backward(model, up.rows, local.expert_intermediate, shape),
+        up.input_gradient(shape),
+        _permutation("dispatch backward", up.rows, hidden, up.rows + rows, 1, shape),
+        _routing(model, shape, is_backward=True),
+        _router(model).input_gradient(shape),
+        residual_add("router gradient", shape, hidden),
+        *_shared_input(model, local, shape),
+    )
+
+
+def mlp_weight(
+    model: ModelSpec, has_experts: bool, local: LocalSizes, shape: MicrobatchShape
+) -> tuple[Operator, ...]:
+    """Gradients of the MLP's matrices and biases."""
+    if not has_experts:
+        linears = mlp_linears(model, local.intermediate)
+        return tuple(operator for linear in linears for operator in linear.weight_gradient(shape))
+    shared = mlp_linears(model, local.shared_intermediate, "shared ") if local.shared_intermediate else ()
+    gates = (_shared_gate(model),) if model.has_shared_gate else ()
+    linears = (_router(model), *_grouped_linears(model, local, shape), *shared, *gates)
+    return tuple(operator for linear in linears for operator in linear.weight_gradient(shape))
+
+
+def _router(model: ModelSpec) -> Linear:
+    """Logits of all experts, on every device whole."""
+    return Linear("router", model.hidden_size, model.num_experts, model.has_expert_bias)
+
+
+def _shared_gate(model: ModelSpec) -> Linear:
+    return Linear("shared gate", model.hidden_size, 1, False)
+
+
+def _grouped_linears(
+    model: ModelSpec, local: LocalSizes, shape: MicrobatchShape
+) -> tuple[GroupedLinear, GroupedLinear]:
+    """Gate and up in one, and down, of the experts here. Raises SpecError where ep does not divide them."""
+    if shape.ep < 1 or model.num_experts % shape.ep:
+        raise SpecError(
+            f"{model.name}: expert-parallel degree {shape.ep} does not divide {model.num_experts} experts",
+            allowed="a degree from 1 that divides the number of experts",
+        )
+    groups, rows = model.num_experts // shape.ep, shape.num_routed_tokens * model.num_experts_per_token
+    hidden, inner, has_bias = model.hidden_size, local.expert_intermediate, model.has_expert_bias
+    return (
+        GroupedLinear("experts gate_up", groups, rows, hidden, 2 * inner, has_bias),
+        GroupedLinear("experts down", groups, rows, inner, hidden, has_bias),
+    )
+
+
+def _routing(model: ModelSpec, shape: MicrobatchShape, *, is_backward: bool) -> Operator:
+    """Probabilities of T x E logits and the k best with their numbers; or the logits' gradient."""
+    tokens, experts, chosen = shape.num_routed_tokens, model.num_experts, model.num_experts_per_token
+    work, dims = tokens * experts, (tokens, experts, chosen)
+    if is_backward:
+        num_bytes = ROUTING_BACKWARD_TOUCHES * work * shape.element_bytes
+        flops = ROUTING_BACKWARD_FLOPS * work
+        return Operator("routing", flops, num_bytes, dims, phase="backward", label="routing backward")
+    num_bytes = ROUTING_TOUCHES * work * shape.element_bytes
+    num_bytes += tokens * chosen * (shape.element_bytes + INDEX_BYTES)
+    return Operator("routing", ROUTING_FLOPS * work, num_bytes, dims, label="routing")
+
+
+def _permutation(
+    label: str, rows: int, columns: int, num_touched: int, flops: int, shape: MicrobatchShape
+) -> Operator:
+    """`num_touched` rows read or written, `flops` operations for each number of the `rows` routed ones."""
+    phase: Phase = "backward" if label.endswith("backward") else "forward"
+    num_bytes = num_touched * columns * shape.element_bytes
+    return Operator(
+        "permutation", flops * rows * columns, num_bytes, (rows, columns), phase=phase, label=label
+    )
+
+
+def _dense_forward(model: ModelSpec, inner: int, prefix: str, shape: MicrobatchShape) -> tuple[Operator, ...]:
+    up, down = mlp_linears(model, inner, prefix)
+    activation = activation_forward(model, shape.num_tokens, inner, shape)
+    return (up.forward(shape), activation, down.forward(shape))
+
+
+def _dense_input(model: ModelSpec, inner: int, prefix: str, shape: MicrobatchShape) -> tuple[Operator, ...]:
+    up, down = mlp_linears(model, inner, prefix)
+    activation = activation_backward(model, shape.num_tokens, inner, shape)
+    return (down.input_gradient(shape), activation, up.input_gradient(shape))
+
+
+def _shared_forward(model: ModelSpec, local: LocalSizes, shape: MicrobatchShape) -> tuple[Operator, ...]:
+    """The experts every token goes through, as one MLP, added to the routed ones' sum."""
+    if not local.shared_intermediate:
+        return ()
+    mlp = _dense_forward(model, local.shared_intermediate, "shared ", shape)
+    add = residual_add("shared experts", shape, model.hidden_size)
+    if not model.has_shared_gate:
+        return (*mlp, add)
+    return (
+        *mlp,
+        _shared_gate(model).forward(shape),
+        _gating("shared gating", GATE_TOUCHES, model, shape),
+        add,
+    )
+
+
+def _shared_input(model: ModelSpec, local: LocalSizes, shape: MicrobatchShape) -> tuple[Operator, ...]:
+    if not local.shared_intermediate:
+        return ()
+    mlp = _dense_input(model, local.shared_intermediate, "shared ", shape)
+    add = residual_add("shared experts' gradient", shape, model.hidden_size)
+    if not model.has_shared_gate:
+        return (*mlp, add)
+    gating = _gating("shared gating backward", GATE_BACKWARD_TOUCHES, model, shape)
+    return (*mlp, gating, _shared_gate(model).input_gradient(shape), add, add)
+
+
+def _gating(label: str, touches: int, model: ModelSpec, shape: MicrobatchShape) -> Operator:
+    """Rows times one number each; backward also the product of the gradient and the row."""
+    work, dims = shape.num_tokens * model.hidden_size, (shape.num_tokens, model.hidden_size)
+    flops = (touches - 1) * work
+    return Operator("elementwise", flops, touches * work * shape.element_bytes, dims, label=label)

@@ -1,0 +1,390 @@
+"""Operators of a layer: each matrix product, norm, attention, ... of a decoder with its FLOPs and bytes.
+
+Letters: T tokens of the microbatch on one device, b bytes of a number, m, n, k the dimensions of a product.
+Tensor-parallel degree tp divides heads, intermediate sizes and vocabulary, with sequence parallelism also the
+rows of norms and residuals; context-parallel degree cp divides every sequence. Their messages are in
+`lowering.inner_exchange`.
+
+Conventions: a multiply and an add are 2 FLOPs; bytes are each input read once and each output written once,
+per unfused operation. The product of a weight gradient adds to the sum over microbatches in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.error import SpecError
+from meshwright.specs.model.block_kind import attended_pairs
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.operator import Operator, Phase
+
+# Attention copies q, k, v to contiguous heads (turning q and k as it goes) and its result back: a read and a
+# write of each element, and the same with the gradients.
+LAYOUT_TOUCHES = 2
+ROTARY_FLOPS = 3  # a complex product of pairs: 6 operations for two numbers
+GATED_TOUCHES, GATED_BACKWARD_TOUCHES = 5, 9  # silu 2, times up 3; backward: two products 3 each, silu 3
+GATED_FLOPS, GATED_BACKWARD_FLOPS = 6, 12  # sigmoid as 4 operations, two products; twice that backward
+GELU_TOUCHES, GELU_BACKWARD_TOUCHES = 2, 3
+GELU_FLOPS, GELU_BACKWARD_FLOPS = 10, 20
+ADD_TOUCHES = 3  # two inputs, one output
+NORM_FLOPS, NORM_BACKWARD_FLOPS, NORM_WEIGHT_FLOPS = 6, 12, 3  # per element: square, mean, scale, weight; ...
+NORM_TOUCHES, NORM_BACKWARD_TOUCHES, NORM_WEIGHT_TOUCHES = 2, 3, 2  # x, y; x, dy, dx; x, dy
+LOSS_FLOPS, LOSS_BACKWARD_FLOPS = 5, 3  # exponential, maximum, sum, subtraction per logit
+LOSS_TOUCHES, LOSS_BACKWARD_TOUCHES = 2, 4  # logits, log-probabilities; their sparse gradient, saved, result
+EMBEDDING_BACKWARD_TOUCHES = 3  # the gradient's row read, the sum's row read and written
+# FlashAttention-2 (Dao 2023, arXiv 2307.08691): products over the width of a query and over that of a value.
+# Forward: scores, result. Backward: scores again, gradients of queries and keys; of values and probabilities.
+QUERY_PRODUCTS, VALUE_PRODUCTS = 1, 1
+QUERY_BACKWARD_PRODUCTS, VALUE_BACKWARD_PRODUCTS = 3, 2
+# Of one score, unfused, in 16 bits (Korthikanti et al. 2022, arXiv 2205.05198, section 4.1): the fused softmax with
+# its scale and mask reads and writes it; backward it reads its result and the gradient and writes. Dropout reads it,
+# writes it and its mask of one byte; backward it reads gradient and mask and writes.
+SOFTMAX_BYTES: Mapping[str, int] = {"unfused": 4, "unfused_dropout": 9}
+SOFTMAX_BACKWARD_BYTES: Mapping[str, int] = {"unfused": 6, "unfused_dropout": 11}
+SOFTMAX_FLOPS = 8  # scale, mask, exponential as 4, sum, quotient
+# Of logits under a cap c * tanh(x / c), as three operations: each reads and writes; backward tanh reads one more.
+CAP_TOUCHES, CAP_BACKWARD_TOUCHES = 6, 7
+CAP_FLOPS, CAP_BACKWARD_FLOPS = 8, 5  # tanh as 6 operations
+SCALE_TOUCHES = 2  # one array times a number into another
+ADAMW_TOUCHES = 7  # reads parameter, gradient, two moments; writes parameter, two moments
+ADAMW_FLOPS = 14  # per parameter: decay 1, moments 6, bias corrections 2, root, sum, quotient, product, sum
+
+
+class MicrobatchShape(NamedTuple):
+    """What one instruction works on: `num_sequences` rows of `sequence_length` tokens in format `dtype`.
+
+    `tp` devices share every block's matrices, `ep` devices its experts: each has num_experts / ep of them and,
+    as all of them route their own tokens, as many rows as without. Where `ep` devices include those of a
+    tensor-parallel group, `expert_tp` is 1 (0: as `tp`). `cp` devices share every sequence, each with as many
+    early as late pieces, so that causal attention is balanced. Gradients are summed in `gradient_dtype` (empty: as
+    `dtype`). `sequence_parallel`: norms and residuals are divided along tp. `attention`: as of a plan; "flash" stores
+    no score matrix.
+    """
+
+    num_sequences: int
+    sequence_length: int
+    dtype: str = "float32"
+    tp: int = 1
+    ep: int = 1
+    cp: int = 1
+    sequence_parallel: bool = False
+    expert_tp: int = 0
+    attention: str = "flash"
+    gradient_dtype: str = ""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the microbatch on one device of a context-parallel group."""
+        return self.num_sequences * self.local_length
+
+    @property
+    def local_length(self) -> int:
+        """Tokens of one sequence on one device, rounded up."""
+        return -(-self.sequence_length // self.cp)
+
+    @property
+    def num_rows(self) -> int:
+        """Tokens that norms and residuals of one device work on."""
+        return -(-self.num_tokens // self.tp) if self.sequence_parallel else self.num_tokens
+
+    @property
+    def num_routed_tokens(self) -> int:
+        """Tokens whose experts this device looks for: those of its own where tp devices do not share experts."""
+        return -(-self.num_tokens // self.tp) if self.expert_tp == 1 else self.num_tokens
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one number."""
+        return dtype_bytes(self.dtype)
+
+
+class Linear(NamedTuple):
+    """A projection of T rows, local to the device."""
+
+    label: str
+    num_in: int
+    num_out: int
+    has_bias: bool
+
+    def forward(self, shape: MicrobatchShape) -> Operator:
+        """[T, in] @ [in, out]; the bias rides along."""
+        return _matmul(self.label, (shape.num_tokens, self.num_out, self.num_in), shape)
+
+    def input_gradient(self, shape: MicrobatchShape) -> Operator:
+        """[T, out] @ [out, in]."""
+        dims = (shape.num_tokens, self.num_in, self.num_out)
+        return _matmul(f"{self.label} dX", dims, shape, "input_gradient")
+
+    def weight_gradient(self, shape: MicrobatchShape) -> tuple[Operator, ...]:
+        """[out, T] @ [T, in] added to the sum over microbatches, and the column sum for a bias."""
+        dims = (self.num_out, self.num_in, shape.num_tokens)
+        product = _matmul(f"{self.label} dW", dims, shape, "weight_gradient")
+        if not self.has_bias:
+            return (product,)
+        work, dims_bias = shape.num_tokens * self.num_out, (shape.num_tokens, self.num_out)
+        size_bytes = work * shape.element_bytes
+        return (product, Operator("elementwise", work, size_bytes, dims_bias, label=f"{self.label} db"))
+
+
+def _matmul(
+    label: str, dims: tuple[int, int, int], shape: MicrobatchShape, phase: Phase = "forward"
+) -> Operator:
+    """[m, k] @ [k, n], each matrix touched once; a sum in place is read as well as written."""
+    m, n, k = dims
+    result_bytes = shape.element_bytes
+    if phase == "weight_gradient":
+        result_bytes = 2 * dtype_bytes(shape.gradient_dtype or shape.dtype)
+    size_bytes = (m * k + k * n) * shape.element_bytes + m * n * result_bytes
+    return Operator("matmul", 2.0 * m * n * k, size_bytes, dims, phase=phase, label=label)
+
+
+def residual_add(label: str, shape: MicrobatchShape, columns: int) -> Operator:
+    """Sum of two [T, columns] arrays into a third; with sequence parallelism of T / tp rows."""
+    work = shape.num_rows * columns
+    size_bytes = ADD_TOUCHES * work * shape.element_bytes
+    return Operator("elementwise", work, size_bytes, (shape.num_rows, columns), label=label)
+
+
+def norm_forward(label: str, rows: int, columns: int, shape: MicrobatchShape) -> Operator:
+    """RMSNorm or LayerNorm of `rows` rows."""
+    work = rows * columns
+    size_bytes = NORM_TOUCHES * work * shape.element_bytes
+    return Operator("norm", NORM_FLOPS * work, size_bytes, (rows, columns), label=label)
+
+
+def norm_backward(label: str, rows: int, columns: int, shape: MicrobatchShape) -> Operator:
+    """Gradient of a norm's input."""
+    work = rows * columns
+    size_bytes = NORM_BACKWARD_TOUCHES * work * shape.element_bytes
+    flops = NORM_BACKWARD_FLOPS * work
+    return Operator("norm", flops, size_bytes, (rows, columns), phase="backward", label=f"{label} backward")
+
+
+def norm_weight(label: str, rows: int, columns: int, shape: MicrobatchShape) -> Operator:
+    """Gradient of a norm's weight: a sum over rows."""
+    work = rows * columns
+    size_bytes = NORM_WEIGHT_TOUCHES * work * shape.element_bytes
+    return Operator("elementwise", NORM_WEIGHT_FLOPS * work, size_bytes, (rows, columns), label=f"{label} dW")
+
+
+class LocalSizes(NamedTuple):
+    """Sizes of one block on one device of a tensor-parallel group."""
+
+    heads: int
+    kv_heads: int
+    query: int
+    key: int
+    value: int
+    result: int
+    intermediate: int
+    expert_intermediate: int
+    shared_intermediate: int
+    vocabulary: int
+
+
+def local_sizes(model: ModelSpec, tp: int, expert_tp: int = 0) -> LocalSizes:
+    """Sizes on one of `tp` devices, of experts on one of `expert_tp` (0: as many). Raises SpecError."""
+    divided = {
+        "num_heads": model.num_heads,
+        "intermediate_size": model.intermediate_size,
+        "expert_intermediate_size": model.expert_intermediate_size,
+        "shared_intermediate_size": model.shared_intermediate_size,
+        "vocabulary_size": model.vocabulary_size,
+    }
+    degree_of_expert = expert_tp or tp
+    for field, value in divided.items():
+        degree = degree_of_expert if field == "expert_intermediate_size" else tp
+        if tp < 1 or value % degree:
+            raise SpecError(
+                f"{model.name}: tensor-parallel degree {degree} does not divide {field} {value}",
+                allowed="a degree from 1 that divides heads, intermediate size and vocabulary",
+                next="choose another degree; software pads a vocabulary that does not divide: give the model the padded one",
+            )
+    heads, kv_heads = model.num_heads // tp, max(1, model.num_kv_heads // tp)
+    value_dim = model.value_head_dim or model.head_dim
+    return LocalSizes(
+        heads=heads,
+        kv_heads=kv_heads,
+        query=heads * model.head_dim,
+        key=kv_heads * model.head_dim,
+        value=kv_heads * value_dim,
+        result=heads * value_dim,
+        intermediate=model.intermediate_size // tp,
+        expert_intermediate=model.expert_intermediate_size // degree_of_expert,
+        shared_intermediate=model.shared_intermediate_size // tp,
+        vocabulary=model.vocabulary_size // tp,
+    )
+
+
+def attention_linears(model: ModelSpec, local: LocalSizes) -> tuple[Linear, ...]:
+    """The projections before attention (q, k and v fused, or latent attention's), then output.
+
+    Projections to a latent are whole on every device; those from it are divided with the heads.
+    """
+    hidden, has_bias = model.hidden_size, model.has_qkv_bias
+    output = Linear("output", local.result, hidden, model.has_output_bias)
+    if not model.has_latent_attention:
+        return (Linear("qkv", hidden, local.query + local.key + local.value, has_bias), output)
+    queries: tuple[Linear, ...] = (Linear("query", hidden, local.query, False),)
+    if model.query_rank:
+        queries = (
+            Linear("query down", hidden, model.query_rank, has_bias),
+            Linear("query up", model.query_rank, local.query, False),
+        )
+    unturned = local.heads * (model.head_dim - model.rotary_head_dim)
+    return (
+        *queries,
+        Linear("key-value down", hidden, model.key_value_rank + model.rotary_head_dim, has_bias),
+        Linear("key-value up", model.key_value_rank, unturned + local.value, False),
+        output,
+    )
+
+
+def mlp_linears(model: ModelSpec, inner: int, prefix: str = "") -> tuple[Linear, Linear]:
+    """Up (fused with the gate where there is one) and down of an MLP that is `inner` wide here."""
+    hidden, width = model.hidden_size, 2 * inner if model.has_gated_mlp else inner
+    return (
+        Linear(prefix + ("gate_up" if model.has_gated_mlp else "up"), hidden, width, model.has_mlp_bias),
+        Linear(f"{prefix}down", inner, hidden, model.has_mlp_bias),
+    )
+
+
+def attention_norms(model: ModelSpec, local: LocalSizes, rows: int) -> tuple[tuple[str, int, int], ...]:
+    """(label, rows, columns) of the norms inside attention: of q and k by heads, of the latents."""
+    found = []
+    if model.has_query_key_norm:
+        found.append(("q and k norm", rows * (local.heads + local.kv_heads), model.head_dim))
+    if model.query_rank:
+        found.append(("query latent norm", rows, model.query_rank))
+    if model.has_latent_attention:
+        found.append(("key-value latent norm", rows, model.key_value_rank))
+    return tuple(found)
+
+
+def head_layout(model: ModelSpec, local: LocalSizes, shape: MicrobatchShape) -> Operator:
+    """q, k, v to heads, q and k turned to their positions, and the result back; backward costs the same."""
+    columns = local.query + local.key + local.value + local.result
+    size_bytes = LAYOUT_TOUCHES * shape.num_tokens * columns * shape.element_bytes
+    num_turned = 0 if model.has_learned_positions else local.query + local.key
+    if model.has_latent_attention:  # the turned part of a key is one for all heads
+        num_turned = (local.heads + 1) * model.rotary_head_dim
+    flops = ROTARY_FLOPS * shape.num_tokens * num_turned
+    return Operator("elementwise", flops, size_bytes, (shape.num_tokens, columns), label="rotary, heads")
+
+
+def _attention_flops(
+    model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, window: int, products: tuple[int, int]
+) -> float:
+    """`products` over the widths of a query and of a value: 2 FLOPs a number for each pair of query and key, of one
+    of the `_num_attentions`."""
+    pairs = shape.num_sequences * local.heads * attended_pairs(shape.sequence_length, window)
+    pairs /= shape.cp * _num_attentions(shape, window)
+    value_dim = model.value_head_dim or model.head_dim
+    return pairs * 2 * (products[0] * model.head_dim + products[1] * value_dim)
+
+
+def _num_attentions(shape: MicrobatchShape, window: int) -> int:
+    """Causal products of S / cp tokens that a device's queries make: one with each of cp pieces of the keys, or with its
+    own alone where the window is shorter than a piece."""
+    return 1 if 0 < window < shape.local_length else shape.cp
+
+
+def _attention_dims(
+    model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, window: int
+) -> tuple[int, ...]:
+    width = (model.head_dim + (model.value_head_dim or model.head_dim) + 1) // 2
+    causal = window if 0 < window < shape.local_length else 1
+    return (shape.num_sequences, local.heads, local.kv_heads, shape.local_length, width, causal)
+
+
+def attention_forward(
+    model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, window: int = 0
+) -> tuple[Operator, ...]:
+    """Causal attention of this device's queries. `window`: 0, or the keys a query sees.
+
+    Fused, scores are not stored: reads q, k, v and writes the result. Among cp devices a device's S / cp queries
+    see half of all S keys on average: as much as cp causal products of S / cp tokens each.
+    """
+    if shape.attention != "flash":
+        return _unfused(model, local, shape, SOFTMAX_BYTES[shape.attention], is_backward=False)
+    flops = _attention_flops(model, local, shape, window, (QUERY_PRODUCTS, VALUE_PRODUCTS))
+    columns = local.query + local.key + local.value + local.result
+    size_bytes = columns * shape.num_tokens * shape.element_bytes
+    dims = _attention_dims(model, local, shape, window)
+    count = _num_attentions(shape, window)
+    return (Operator("attention", flops, size_bytes, dims, count, label="attention"),)
+
+
+def attention_backward(
+    model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, window: int = 0
+) -> tuple[Operator, ...]:
+    """Reads q, k, v, the result and its gradient; writes three gradients."""
+    if shape.attention != "flash":
+        return _unfused(model, local, shape, SOFTMAX_BACKWARD_BYTES[shape.attention], is_backward=True)
+    products = (QUERY_BACKWARD_PRODUCTS, VALUE_BACKWARD_PRODUCTS)
+    flops = _attention_flops(model, local, shape, window, products)
+    columns = 2 * (local.query + local.key + local.value + local.result)
+    size_bytes = columns * shape.num_tokens * shape.element_bytes
+    dims = _attention_dims(model, local, shape, window)
+    count = _num_attentions(shape, window)
+    return (
+        Operator("attention", flops, size_bytes, dims, count, phase="backward", label="attention backward"),
+    )
+
+
+def _unfused(
+    model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, bytes_each: int, *, is_backward: bool
+) -> tuple[Operator, ...]:
+    """Products of whole score matrices, one for each head of each sequence, and what softmax and dropout touch."""
+    heads, width = shape.num_sequences * local.heads, model.head_dim
+    queries, keys = shape.local_length, shape.sequence_length
+    scores = _heads_product("scores", heads, (queries, keys, width), shape)
+    result = _heads_product("result", heads, (queries, width, keys), shape)
+    pairs = heads * queries * keys
+    softmax = Operator(
+        "elementwise", SOFTMAX_FLOPS * pairs, bytes_each * pairs, (heads * queries, keys), label="softmax"
+    )
+    if not is_backward:
+        return (scores, softmax, result)
+    of_keys = _heads_product("key gradient", heads, (keys, width, queries), shape)
+    return (scores, of_keys, softmax, result, of_keys)
+
+
+def _heads_product(label: str, heads: int, dims: tuple[int, int, int], shape: MicrobatchShape) -> Operator:
+    """As many products [m, k] @ [k, n] as there are heads, in one kernel.
+
+    A score matrix stays in the level-2 cache between the kernels that write and read it (33 MB of one head at 4,096
+    tokens); what goes to memory of it is counted once, with the softmax.
+    """
+    m, n, k = dims
+    of_scores = shape.local_length * shape.sequence_length
+    num_bytes = heads * (m * k + k * n + m * n - of_scores) * shape.element_bytes
+    return Operator("grouped_matmul", 2.0 * heads * m * n * k, num_bytes, (heads, *dims), label=label)
+
+
+def activation_forward(model: ModelSpec, rows: int, columns: int, shape: MicrobatchShape) -> Operator:
+    """SiLU(gate) * up as two operations (GELU(gate) costs as much), or GELU."""
+    touches, flops = (GATED_TOUCHES, GATED_FLOPS) if model.has_gated_mlp else (GELU_TOUCHES, GELU_FLOPS)
+    size_bytes = touches * rows * columns * shape.element_bytes
+    return Operator("activation", flops * rows * columns, size_bytes, (rows, columns), label="activation")
+
+
+def activation_backward(model: ModelSpec, rows: int, columns: int, shape: MicrobatchShape) -> Operator:
+    """Gradients of gate and up, or of GELU's input."""
+    touches, flops = GELU_BACKWARD_TOUCHES, GELU_BACKWARD_FLOPS
+    if model.has_gated_mlp:
+        touches, flops = GATED_BACKWARD_TOUCHES, GATED_BACKWARD_FLOPS
+    work, dims = rows * columns, (rows, columns)
+    size_bytes = touches * work * shape.element_bytes
+    return Operator(
+        "activation", flops * work, size_bytes, dims, phase="backward", label="activation backward"
+    )
+
+
+def step_operators(num_parameters: int, dtype: str = "float32") -> tuple[Operator, ...]:
+    """AdamW on `num_parameters` local parameters whose master copy, gradient and moments are `dtype`."""
+    size_bytes = ADAMW_TOUCHES * num_parameters * dtype_bytes(dtype)
+    flops = ADAMW_FLOPS * num_parameters
+    return (Operator("optimizer", flops, size_bytes, (num_parameters,), label="adamw"),)

@@ -1,0 +1,302 @@
+"""Work of a stage as operators: what F, B, I, W and R run for one microbatch, matrix by matrix.
+
+Counted is the decoder that `executor` runs (pre-norm, fused qkv and gate-up projections, causal attention
+without a stored score matrix, residuals, cross entropy); biases, further norms, windows, latent attention and
+experts are added where the model has them. How each operator is counted stands in `layer_operator` and
+`expert_operator`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from meshwright.specs.error import UnknownNameError
+from meshwright.specs.model.adaptation import LORA_TARGETS, backward_layers, trains, trains_table
+from meshwright.specs.model.block_kind import BlockKind
+from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.operator import Operator, merged, repeated
+from meshwright.stage.operator.adapted import (
+    addition_forward,
+    addition_input,
+    addition_weight,
+    trained_operators,
+)
+from meshwright.stage.operator.expert import mlp_forward, mlp_input, mlp_weight
+from meshwright.stage.operator.layer import (
+    CAP_BACKWARD_FLOPS,
+    CAP_BACKWARD_TOUCHES,
+    CAP_FLOPS,
+    CAP_TOUCHES,
+    EMBEDDING_BACKWARD_TOUCHES,
+    LOSS_BACKWARD_FLOPS,
+    LOSS_BACKWARD_TOUCHES,
+    LOSS_FLOPS,
+    LOSS_TOUCHES,
+    SCALE_TOUCHES,
+    Linear,
+    MicrobatchShape,
+    attention_backward,
+    attention_forward,
+    attention_linears,
+    attention_norms,
+    head_layout,
+    local_sizes,
+    norm_backward,
+    norm_forward,
+    norm_weight,
+    residual_add,
+)
+
+PASSES = ("F", "B", "I", "W", "R")
+
+
+def stage_operators(
+    model: ModelSpec, layers: StageLayers, name: str, shape: MicrobatchShape
+) -> tuple[Operator, ...]:
+    """Everything that instruction `name` (F, B, I, W or R) runs on a stage for one microbatch, merged.
+
+    B is I and W together. R builds a stage's saved tensors again and is F. Raises UnknownNameError and
+    SpecError (a tensor-parallel degree that does not divide the model).
+    """
+    if name in ("B", "I", "W"):
+        layers = backward_layers(model, layers)
+    embedding = embedding_operators(model, name, shape) if layers.has_embedding else ()
+    kinds = model.block_kinds(layers.first_block, layers.num_blocks)
+    blocks = [each for i, count in kinds for each in repeated(block_operators(model, name, shape, i), count)]
+    head = head_operators(model, name, shape) if layers.has_head else ()
+    return merged((*embedding, *blocks, *head))
+
+
+def embedding_operators(model: ModelSpec, name: str, shape: MicrobatchShape) -> tuple[Operator, ...]:
+    """Lookup of the token's row (plus a learned position); backward, all in W, rows added to the sum."""
+    return _pass(name, _embedding_forward, _nothing, _embedding_weight, model, shape)
+
+
+def block_operators(
+    model: ModelSpec, name: str, shape: MicrobatchShape, block: int = 0
+) -> tuple[Operator, ...]:
+    """One block: norm, qkv, rotary, attention, output, residual, norm, MLP, residual; or its backward."""
+    kind = model.block_kind(block)
+    forward, backward, weight = (partial(p, kind) for p in (_block_forward, _block_input, _block_weight))
+    return _pass(name, forward, backward, weight, model, shape)
+
+
+def head_operators(model: ModelSpec, name: str, shape: MicrobatchShape) -> tuple[Operator, ...]:
+    """Final norm, vocabulary head and cross entropy, or its backward half."""
+    return _pass(name, _head_forward, _head_input, _head_weight, model, shape)
+
+
+def recomputed_operators(
+    model: ModelSpec, layers: StageLayers, recompute: str, shape: MicrobatchShape
+) -> tuple[Operator, ...]:
+    """What the backward of a stage runs again when less than everything is recomputed.
+
+    selective: the attention core. selective_op: of every block all but attention and every second product, whose
+    results are kept (torchtitan's policy "op"). full, of software that stops early: all but the last product of
+    every block, whose result the backward does not need (torch.utils.checkpoint without reentry).
+    """
+    found: list[Operator] = []
+    for block, count in model.block_kinds(layers.first_block, layers.num_blocks):
+        if recompute == "selective":
+            local = local_sizes(model, shape.tp, shape.expert_tp)
+            again = attention_forward(model, local, shape, model.block_kind(block).window)
+        elif recompute == "selective_op":
+            again = _not_kept(block_operators(model, "F", shape, block))
+        else:
+            forward = block_operators(model, "F", shape, block)
+            last = max(i for i, each in enumerate(forward) if each.kind in ("matmul", "grouped_matmul"))
+            again = forward[:last]
+        found += repeated(again, count)
+    return tuple(found)
+
+
+def _not_kept(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
+    """The forward less attention and every second plain product; grouped ones are not on that policy's list."""
+    again, num_products = [], 0
+    for operator in operators:
+        if operator.kind == "matmul":
+            num_products += 1
+            if num_products % 2:
+                continue
+        if operator.kind != "attention":
+            again.append(operator)
+    return tuple(again)
+
+
+_Operators = Callable[[ModelSpec, MicrobatchShape], tuple[Operator, ...]]
+
+
+def _pass(
+    name: str,
+    forward: _Operators,
+    input_gradient: _Operators,
+    weight_gradient: _Operators,
+    model: ModelSpec,
+    shape: MicrobatchShape,
+) -> tuple[Operator, ...]:
+    if name in ("F", "R"):
+        return forward(model, shape)
+    if name == "I":
+        return input_gradient(model, shape)
+    if name == "W":
+        return weight_gradient(model, shape)
+    if name == "B":
+        return input_gradient(model, shape) + weight_gradient(model, shape)
+    raise UnknownNameError("compute of a stage", name, PASSES)
+
+
+def _nothing(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+    """Token numbers have no gradient."""
+    return ()
+
+
+def _block_forward(kind: BlockKind, model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+    hidden, local = model.hidden_size, local_sizes(model, shape.tp, shape.expert_tp)
+    *projections, output = attention_linears(model, local)
+    norm = norm_forward("norm", shape.num_rows, hidden, shape)
+    after = (norm,) if model.has_post_norms else ()
+    return (
+        norm,
+        *(projection.forward(shape) for projection in projections),
+        *addition_forward(model, "qkv", shape),
+        *(norm_forward(*inner, shape) for inner in attention_norms(model, local, shape.num_tokens)),
+        head_layout(model, local, shape),
+        *attention_forward(model, local, shape, kind.window),
+        output.forward(shape),
+        *addition_forward(model, "attention_output", shape),
+        *after,
+        residual_add("residual", shape, hidden),
+        norm,
+        *mlp_forward(model, kind.has_experts, local, shape),
+        *addition_forward(model, "gate_up", shape),
+        *addition_forward(model, "down", shape),
+        *after,
+        residual_add("residual", shape, hidden),
+    )
+
+
+def _block_input(kind: BlockKind, model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+    """Everything of the backward that does not end in a parameter.
+
+    Latent attention's two projections of the hidden state have their gradients added once.
+    """
+    hidden, local = model.hidden_size, local_sizes(model, shape.tp, shape.expert_tp)
+    *projections, output = attention_linears(model, local)
+    norm = norm_backward("norm", shape.num_rows, hidden, shape)
+    after = (norm,) if model.has_post_norms else ()
+    add = residual_add("residual gradient", shape, hidden)
+    return (
+        *after,
+        *addition_input(model, "down", shape),
+        *addition_input(model, "gate_up", shape),
+        *mlp_input(model, kind.has_experts, local, shape),
+        norm,
+        add,
+        *after,
+        *addition_input(model, "attention_output", shape),
+        output.input_gradient(shape),
+        *attention_backward(model, local, shape, kind.window),
+        head_layout(model, local, shape),
+        *(norm_backward(*inner, shape) for inner in attention_norms(model, local, shape.num_tokens)),
+        *addition_input(model, "qkv", shape),
+        *(projection.input_gradient(shape) for projection in projections),
+        *((add,) if model.has_latent_attention else ()),
+        norm,
+        add,
+    )
+
+
+def _block_weight(kind: BlockKind, model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+    local = local_sizes(model, shape.tp, shape.expert_tp)
+    norm = norm_weight("norm", shape.num_rows, model.hidden_size, shape)
+    linears = attention_linears(model, local)
+    found = (
+        *((norm, norm, norm, norm) if model.has_post_norms else (norm, norm)),
+        *(norm_weight(*inner, shape) for inner in attention_norms(model, local, shape.num_tokens)),
+        *(operator for linear in linears for operator in linear.weight_gradient(shape)),
+        *mlp_weight(model, kind.has_experts, local, shape),
+    )
+    if kind.trained is None:
+        return found
+    additions = (each for target in LORA_TARGETS for each in addition_weight(model, target, shape))
+    return (*trained_operators(kind.trained, found), *additions)
+
+
+def _embedding_dims(model: ModelSpec, shape: MicrobatchShape) -> tuple[int, int, int]:
+    return shape.num_tokens, model.hidden_size, local_sizes(model, shape.tp).vocabulary
+
+
+def _embedding_forward(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+    dims = _embedding_dims(model, shape)
+    work = dims[0] * dims[1]
+    lookup = Operator("embedding", 0.0, 2 * work * shape.element_bytes, dims, label="lookup")
+    if model.is_gemma:
+        return (lookup, _scaled(model, shape))
+    return (lookup, residual_add("positions", shape, dims[1])) if model.has_learned_positions else (lookup,)
+
+
+def _embedding_weight(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+    """Gradients are added to the rows of the tokens that occur; the rest of the table is not touched."""
+    dims = _embedding_dims(model, shape)
+    work = dims[0] * dims[1]
+    size_bytes = EMBEDDING_BACKWARD_TOUCHES * work * shape.element_bytes
+    scatter = Operator("embedding", work, size_bytes, dims, phase="backward", label="scatter")
+    if model.is_gemma:
+        return (_scaled(model, shape), scatter)
+    own = (scatter,) if trains_table(model, of_head=False) else ()
+    if not (model.has_learned_positions and trains(model, "positions.weight")):
+        return own
+    positions = Operator("elementwise", work, work * shape.element_bytes, dims[:2], label="positions db")
+    return (*own, positions)
+
+
+def _scaled(model: ModelSpec, shape: MicrobatchShape) -> Operator:
+    """Gemma's rows, or their gradients, times the root of the hidden size."""
+    work, dims = shape.num_tokens * model.hidden_size, (shape.num_tokens, model.hidden_size)
+    return Operator("elementwise", work, SCALE_TOUCHES * work * shape.element_bytes, dims, label="scale")
+
+
+def _capped(model: ModelSpec, shape: MicrobatchShape, touches: int, flops: int) -> tuple[Operator, ...]:
+    """The cap on logits, where the model has one."""
+    if not model.final_logit_cap:
+        return ()
+    dims = (shape.num_tokens, local_sizes(model, shape.tp).vocabulary)
+    work = dims[0] * dims[1]
+    num_bytes = touches * work * shape.element_bytes
+    return (Operator("elementwise", flops * work, num_bytes, dims, label="logit cap"),)
+
+
+def _head_linear(model: ModelSpec, shape: MicrobatchShape) -> Linear:
+    return Linear("vocabulary", model.hidden_size, local_sizes(model, shape.tp).vocabulary, False)
+
+
+def _head_forward(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+    linear = _head_linear(model, shape)
+    work, dims = shape.num_tokens * linear.num_out, (shape.num_tokens, linear.num_out)
+    loss = Operator("loss", LOSS_FLOPS * work, LOSS_TOUCHES * work * shape.element_bytes, dims, label="loss")
+    return (
+        norm_forward("final norm", shape.num_rows, model.hidden_size, shape),
+        linear.forward(shape),
+        *_capped(model, shape, CAP_TOUCHES, CAP_FLOPS),
+        loss,
+    )
+
+
+def _head_input(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+    linear = _head_linear(model, shape)
+    work, dims = shape.num_tokens * linear.num_out, (shape.num_tokens, linear.num_out)
+    size_bytes = LOSS_BACKWARD_TOUCHES * work * shape.element_bytes
+    flops = LOSS_BACKWARD_FLOPS * work
+    loss = Operator("loss", flops, size_bytes, dims, phase="backward", label="loss backward")
+    norm = norm_backward("final norm", shape.num_rows, model.hidden_size, shape)
+    cap = _capped(model, shape, CAP_BACKWARD_TOUCHES, CAP_BACKWARD_FLOPS)
+    return (loss, *cap, linear.input_gradient(shape), norm)
+
+
+def _head_weight(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+    norm = norm_weight("final norm", shape.num_rows, model.hidden_size, shape)
+    table = _head_linear(model, shape).weight_gradient(shape) if trains_table(model, of_head=True) else ()
+    has_norm = any(trains(model, f"final_norm.{part}") for part in ("weight", "bias"))
+    return (norm, *table) if has_norm else table

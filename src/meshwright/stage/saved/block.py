@@ -1,0 +1,304 @@
+"""Tensors that a block keeps for its backward, one by one: what the executor's decoder keeps, and what other software does.
+
+Counted as automatic differentiation keeps them; a tensor that two operations keep counts once. Experts keep what
+balanced routing gives them; a token has `num_experts_per_token` rows there. With scores kept and dropout the counts are
+those of Korthikanti et al. (arXiv 2205.05198, equations 1 to 6), norm statistics added, which they leave out.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.model.adaptation import trains_table
+from meshwright.specs.model.model import ModelSpec
+from meshwright.stage.operator.expert import INDEX_BYTES
+
+TOKEN_BYTES = 8  # token numbers are int64
+MASK_BYTES = 1  # a dropout mask has one byte a number
+SUM_BYTES = 4  # flash attention keeps the logarithm of each row's sum in float32 (Dao, arXiv 2307.08691)
+FLOAT8_BYTES = 1
+
+# Who divides a tensor: "rows" sequence parallelism; "inner", "heads", "keys" tensor parallelism (keys: at least one
+# head a device); "experts" the experts' own; "whole" nobody.
+Division = Literal["rows", "inner", "heads", "keys", "experts", "whole"]
+
+
+# The module whose weight gradient reads a tensor, where nothing else does.
+INPUT_OF = {
+    "first norm's output": "qkv",
+    "attention output": "attention_output",
+    "second norm's output": "gate_up",
+    "activation output": "down",
+}
+
+
+class SavedTensor(NamedTuple):
+    """One tensor kept from forward to backward: numbers per token, bytes of one, and who reads it.
+
+    `division`: which degree divides it. `is_core`: of attention's core, which selective recompute makes again.
+    `is_elementwise`: made by an elementwise operation that fused kernels make again in their backward.
+    `is_product_input`: read by a matrix product's weight gradient only, so that float8 products keep it in float8.
+    """
+
+    name: str
+    elements_per_token: int
+    element_bytes: int
+    reader: str
+    division: Division = "rows"
+    is_core: bool = False
+    is_elementwise: bool = False
+    is_product_input: bool = False
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes per token, undivided."""
+        return self.elements_per_token * self.element_bytes
+
+
+class SavingContext(NamedTuple):
+    """What decides which tensors are kept, and how much of each on one device.
+
+    Attributes:
+        dtype: format of activations.
+        recompute: none, selective (attention's core), selective_op (all but attention's result and every second
+            product's, which are kept), full (all but the block's input).
+        tp, expert_tp, sequence_parallel: degrees as in a plan.
+        attention: "recomputed" (the executor's: nothing but its inputs), "flash" (a number for each row, too),
+            "unfused" (scores, and the probabilities behind dropout).
+        is_fused: elementwise kernels keep their inputs only: no SiLU of the gate beside gate and up (Megatron-LM and
+            Transformer Engine by hand, torch.compile by itself). Norms keep input and output either way.
+        has_dropout: masks behind attention's probabilities, its projection and the MLP. Recipes of today have none.
+        keeps_float8: products keep their inputs in float8 (Transformer Engine). Others cast again in the backward.
+    """
+
+    dtype: str = "float32"
+    recompute: str = "none"
+    tp: int = 1
+    expert_tp: int = 1
+    sequence_parallel: bool = False
+    attention: Literal["recomputed", "flash", "unfused"] = "recomputed"
+    is_fused: bool = False
+    has_dropout: bool = False
+    keeps_float8: bool = False
+
+
+def tensor_bytes(model: ModelSpec, tensor: SavedTensor, context: SavingContext) -> float:
+    """Bytes per token of a tensor on one device."""
+    divisors: dict[str, int] = {
+        "rows": context.tp if context.sequence_parallel else 1,
+        "inner": context.tp,
+        "heads": context.tp,
+        "keys": min(context.tp, model.num_kv_heads),
+        "experts": context.expert_tp,
+        "whole": 1,
+    }
+    is_small = context.keeps_float8 and tensor.is_product_input
+    each = min(FLOAT8_BYTES, tensor.element_bytes) if is_small else tensor.element_bytes
+    return tensor.elements_per_token * each / divisors[tensor.division]
+
+
+def context_saved(
+    model: ModelSpec, context: SavingContext, block: int = 0, sequence_length: int = 0
+) -> tuple[SavedTensor, ...]:
+    """What block number `block` keeps in the software that `context` describes; see `tensor_bytes` for one device."""
+    b, hidden = dtype_bytes(context.dtype), model.hidden_size
+    if context.recompute == "full":
+        return (SavedTensor("input", hidden, b, "recompute"),)
+    if context.recompute == "selective_op":
+        return _kept_results(model, context, block)
+    kept = [*block_saved(model, context.dtype, block), *_core_saved(model, context, sequence_length)]
+    if context.attention != "recomputed" and not any(tensor.name == "attention output" for tensor in kept):
+        kept.append(SavedTensor("attention output", model.result_size, b, "attention", "heads"))
+    if context.has_dropout:
+        kept.append(SavedTensor("masks of attention and MLP", 2 * hidden, MASK_BYTES, "dropout"))
+    return tuple(
+        tensor
+        for tensor in kept
+        if not (context.is_fused and tensor.is_elementwise)
+        and not (context.recompute == "selective" and tensor.is_core)
+    )
+
+
+def _core_saved(model: ModelSpec, context: SavingContext, sequence_length: int) -> list[SavedTensor]:
+    """What attention keeps between its two products: a number for each row, or a score for each pair."""
+    b, heads = dtype_bytes(context.dtype), model.num_heads
+    if context.attention == "recomputed":
+        return []
+    if context.attention == "flash":
+        return [SavedTensor("logarithms of sums", heads, SUM_BYTES, "attention", "heads")]
+    pairs = heads * sequence_length
+    kept = [SavedTensor("probabilities", pairs, b, "softmax", "heads", is_core=True)]
+    if context.has_dropout:
+        kept.append(SavedTensor("mask of probabilities", pairs, MASK_BYTES, "dropout", "heads", is_core=True))
+        kept.append(SavedTensor("probabilities behind dropout", pairs, b, "values", "heads", is_core=True))
+    return kept
+
+
+def _kept_results(model: ModelSpec, context: SavingContext, block: int) -> tuple[SavedTensor, ...]:
+    """With recompute by operation: the input, attention's result and the first, third, ... product's.
+
+    This is torchtitan's policy ("op"): results of attention and of scattering sums are saved, those of plain products
+    every second time, beginning with the first. Grouped products of experts are no plain products.
+    """
+    b, hidden = dtype_bytes(context.dtype), model.hidden_size
+    kept = [
+        SavedTensor("input", hidden, b, "recompute"),
+        SavedTensor("attention output", model.result_size, b, "output projection", "heads"),
+        SavedTensor("logarithms of sums", model.num_heads, SUM_BYTES, "attention", "heads"),
+    ]
+    for name, width, division in block_products(model, block)[::2]:
+        kept.append(SavedTensor(f"result of {name}", width, b, "the operation behind it", division))
+    if context.sequence_parallel:
+        kept.append(SavedTensor("results of scattering sums", 2 * hidden, b, "residuals"))
+    return tuple(kept)
+
+
+def block_products(model: ModelSpec, block: int) -> tuple[tuple[str, int, Division], ...]:
+    """Plain products of a block in the order of its forward, with the width of what they give and who divides that."""
+    hidden = model.hidden_size
+    found: list[tuple[str, int, Division]]
+    if model.has_latent_attention:
+        unturned = model.num_heads * (model.head_dim - model.rotary_head_dim)
+        found = [("narrowed query", model.query_rank, "whole")] if model.query_rank else []
+        found += [
+            ("query", model.query_size, "heads"),
+            ("narrowed keys and values", model.key_value_rank + model.rotary_head_dim, "whole"),
+            ("keys and values", unturned + model.value_size, "heads"),
+        ]
+    elif model.is_gpt2:
+        found = [("query, key and value", model.qkv_size, "heads")]
+    else:
+        found = [
+            ("query", model.query_size, "heads"),
+            ("key", model.key_size, "keys"),
+            ("value", model.value_size, "keys"),
+        ]
+    found.append(("output projection", hidden, "rows"))
+    inner = model.intermediate_size
+    if model.block_kind(block).has_experts:
+        found.append(("router", model.num_experts, "rows"))
+        inner = model.shared_intermediate_size
+        if inner == 0:
+            return tuple(found)
+    if model.has_gated_mlp:
+        return (*found, ("gate", inner, "inner"), ("up", inner, "inner"), ("down", hidden, "rows"))
+    return (*found, ("up", inner, "inner"), ("down", hidden, "rows"))
+
+
+def block_saved(model: ModelSpec, dtype: str = "float32", block: int = 0) -> tuple[SavedTensor, ...]:
+    """What block number `block` of the executor's decoder keeps for its backward, nothing recomputed.
+
+    The block's input belongs to this block; its output is the next layer's input. Attention keeps q, k and v
+    by heads, turned and scaled, so the projection's own output goes, except where a norm of q and k needs it.
+    Attention's probabilities are computed again in the backward.
+    """
+    b, hidden = dtype_bytes(dtype), model.hidden_size
+    num_statistics = (2 if model.is_gpt2 else 1) * (4 if model.has_post_norms else 2)
+    kept = [
+        SavedTensor("input", hidden, b, "first norm"),
+        SavedTensor("norm statistics", num_statistics, b, "the block's norms"),
+        SavedTensor("first norm's output", hidden, b, "qkv weight gradient", is_product_input=True),
+        SavedTensor("queries by heads", model.query_size, b, "attention", "heads"),
+        SavedTensor("keys and values by heads", model.key_size + model.value_size, b, "attention", "keys"),
+        SavedTensor("attention output", model.result_size, b, "output weight gradient, attention", "heads"),
+        SavedTensor("middle residual", hidden, b, "second norm"),
+        SavedTensor("second norm's output", hidden, b, "up weight gradient", is_product_input=True),
+    ]
+    if model.has_query_key_norm:
+        num_heads = model.num_heads + model.num_kv_heads
+        kept.append(SavedTensor("qkv", model.qkv_size, b, "norm of q and k", "heads"))
+        kept.append(SavedTensor("q and k statistics", num_heads, b, "same", "heads"))
+    if model.has_latent_attention:
+        kept += _latent_saved(model, b)
+    if model.has_post_norms:
+        kept.append(SavedTensor("output projection's output", hidden, b, "norm after attention"))
+        kept.append(SavedTensor("MLP's output", hidden, b, "norm after the MLP"))
+    if model.block_kind(block).has_experts:
+        return (*kept, *_expert_saved(model, b))
+    kept += _mlp_saved(model, model.intermediate_size, b)
+    return tuple(_adapted_saved(model, kept, block, b) if model.is_adapted else kept)
+
+
+def _adapted_saved(model: ModelSpec, kept: list[SavedTensor], block: int, b: int) -> list[SavedTensor]:
+    """Without the inputs of matrices that neither train nor have an addition; with what the additions keep."""
+    trained = model.block_kind(block).trained or ()
+    read = {*model.lora_targets, *(name.split(".")[0] for name in trained)}
+    used = [tensor for tensor in kept if tensor.name not in INPUT_OF or INPUT_OF[tensor.name] in read]
+    return used + [
+        SavedTensor(f"{target} narrowed", model.lora_rank, b, "weight gradient of what widens it", "whole")
+        for target in model.lora_targets
+    ]
+
+
+def _mlp_saved(
+    model: ModelSpec, inner: int, b: int, prefix: str = "", division: Division = "inner"
+) -> list[SavedTensor]:
+    """Of an MLP `inner` wide; its input is the second norm's output."""
+    name = f"{prefix}activation output"
+    kept = [SavedTensor(name, inner, b, "down weight gradient", division, is_product_input=True)]
+    if model.has_gated_mlp:
+        kept.append(SavedTensor(f"{prefix}gate and up", 2 * inner, b, "activation", division))
+        name = f"{prefix}{'GELU' if model.is_gemma else 'SiLU'} of gate"
+        kept.append(SavedTensor(name, inner, b, "activation's product", division, is_elementwise=True))
+    else:
+        kept.append(SavedTensor(f"{prefix}up", inner, b, "GELU", division))
+    return kept
+
+
+def _latent_saved(model: ModelSpec, b: int) -> list[SavedTensor]:
+    """Latents before and after their norms, and the statistics of these."""
+    rank, query_rank = model.key_value_rank, model.query_rank
+    kept = [
+        SavedTensor("key-value latent", rank + model.rotary_head_dim, b, "its norm"),
+        SavedTensor("key-value latent norm's output", rank, b, "weight gradient of what it is widened by"),
+        SavedTensor("latent statistics", 2 if query_rank else 1, b, "norms of latents"),
+    ]
+    if query_rank:
+        kept.append(SavedTensor("query latent", query_rank, b, "its norm"))
+        kept.append(SavedTensor("query latent norm's output", query_rank, b, "same as of keys and values"))
+    return kept
+
+
+def _expert_saved(model: ModelSpec, b: int) -> list[SavedTensor]:
+    """Of routing, of the experts a token goes to, and of the shared ones."""
+    hidden, chosen, inner = model.hidden_size, model.num_experts_per_token, model.expert_intermediate_size
+    kept = [
+        SavedTensor("router probabilities", model.num_experts, b, "routing"),
+        SavedTensor("expert weights", chosen, b, "combine"),
+        SavedTensor("expert numbers", chosen, INDEX_BYTES, "dispatch and combine"),
+        SavedTensor("dispatched rows", chosen * hidden, b, "gate_up weight gradient of experts", is_product_input=True),
+        SavedTensor("experts' output", chosen * hidden, b, "gradient of expert weights"),
+        *_mlp_saved(model, chosen * inner, b, "experts' ", "experts"),
+    ]  # fmt: skip
+    if model.shared_intermediate_size:
+        kept += _mlp_saved(model, model.shared_intermediate_size, b, "shared ")
+    if model.has_shared_gate:
+        kept.append(SavedTensor("shared output and its gate", hidden + 1, b, "gating"))
+    return kept
+
+
+def head_saved(model: ModelSpec, dtype: str = "float32") -> tuple[SavedTensor, ...]:
+    """What final norm, vocabulary head and loss keep: the logits' log-probabilities are the large one."""
+    b = dtype_bytes(dtype)
+    output = SavedTensor("norm's output", model.hidden_size, b, "vocabulary weight gradient")
+    capped = (
+        (SavedTensor("tanh of logits", model.vocabulary_size, b, "cap"),) if model.final_logit_cap else ()
+    )
+    return (
+        *capped,
+        SavedTensor("input", model.hidden_size, b, "final norm"),
+        SavedTensor("norm statistics", 2 if model.is_gpt2 else 1, b, "final norm"),
+        *((output,) if trains_table(model, of_head=True) else ()),
+        SavedTensor("log-probabilities", model.vocabulary_size, b, "loss"),
+        SavedTensor("targets", 1, TOKEN_BYTES, "loss", "whole"),
+    )
+
+
+def embedding_saved(model: ModelSpec) -> tuple[SavedTensor, ...]:
+    """What the embedding keeps: the token numbers, and with learned positions theirs (once for a microbatch,
+    counted as if for each of its sequences). Its output is the first block's input.
+    """
+    tokens = SavedTensor("tokens", 1, TOKEN_BYTES, "scatter into the table", "whole")
+    positions = SavedTensor("positions", 1, TOKEN_BYTES, "scatter into the table of positions", "whole")
+    return (tokens, positions) if model.has_learned_positions else (tokens,)

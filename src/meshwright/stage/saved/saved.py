@@ -1,0 +1,201 @@
+"""Bytes a stage keeps per token: for the backward (with and without recompute), for W, and on its boundary.
+
+What one block keeps, tensor by tensor, stands in `saved_block`; here tensors become stages. `saved_bytes_per_token` is
+what the decoder that `executor` runs keeps on one device; `stage_saved_bytes` is for any software on one device of a
+tensor-parallel group. Parameters and what lives only inside one operation are not counted.
+"""
+
+from __future__ import annotations
+
+from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.model.adaptation import backward_layers, lora_parameters, trains, trains_table
+from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.model.parameter import block_parameters
+from meshwright.stage.saved.block import (
+    TOKEN_BYTES,
+    SavedTensor,
+    SavingContext,
+    block_saved,
+    context_saved,
+    embedding_saved,
+    head_saved,
+    tensor_bytes,
+)
+
+__all__ = [
+    "TOKEN_BYTES",
+    "SavedTensor",
+    "SavingContext",
+    "block_saved",
+    "boundary_bytes_per_token",
+    "context_saved",
+    "embedding_saved",
+    "head_saved",
+    "num_stage_expert_parameters",
+    "num_stage_parameters",
+    "pending_bytes_per_token",
+    "pending_gradient_bytes_per_token",
+    "saved_bytes_per_token",
+    "stage_saved_bytes",
+    "tensor_bytes",
+]
+
+# What the head keeps, without what is as wide as the vocabulary.
+HEAD_ROWS = ("input", "norm statistics", "norm's output", "targets")
+
+
+def saved_bytes_per_token(
+    model: ModelSpec, layers: StageLayers, dtype: str = "float32", recompute: str = "none"
+) -> int:
+    """Bytes per token that a stage keeps from F to its backward.
+
+    With recompute "full" F keeps only the stage's input; the rest lives from R to the backward, and its size
+    is what recompute "none" gives.
+    """
+    if recompute == "full":
+        return TOKEN_BYTES if layers.has_embedding else boundary_bytes_per_token(model, dtype)
+    layers = backward_layers(model, layers)
+    kept: list[SavedTensor] = []
+    for block, count in model.block_kinds(layers.first_block, layers.num_blocks):
+        kept += list(block_saved(model, dtype, block)) * count
+    if layers.has_embedding:
+        kept += embedding_saved(model)
+    if layers.has_head:
+        kept += head_saved(model, dtype)
+    return sum(tensor.bytes_per_token for tensor in kept)
+
+
+def stage_saved_bytes(
+    model: ModelSpec, layers: StageLayers, context: SavingContext, sequence_length: int = 0
+) -> float:
+    """Bytes per token that one device keeps of a stage from F to its backward, in the software that `context` describes.
+
+    Recompute works by blocks: "full" keeps every block's input. The loss is left out: logits and what is made of them
+    live from the end of F to the begin of the backward behind it, and are counted as the moment of the loss.
+    `sequence_length` counts the keys of one query, where scores are kept.
+    """
+    layers = backward_layers(model, layers)
+    total = 0.0
+    for block, count in model.block_kinds(layers.first_block, layers.num_blocks):
+        kept = context_saved(model, context, block, sequence_length)
+        total += count * sum(tensor_bytes(model, tensor, context) for tensor in kept)
+    if layers.has_embedding:
+        total += sum(tensor.bytes_per_token for tensor in embedding_saved(model))
+    if layers.has_head:
+        rows = [tensor for tensor in head_saved(model, context.dtype) if tensor.name in HEAD_ROWS]
+        total += sum(tensor_bytes(model, tensor, context) for tensor in rows)
+    return total
+
+
+def pending_bytes_per_token(model: ModelSpec, layers: StageLayers, dtype: str = "float32") -> int:
+    """Bytes per token that a stage keeps from I to W: input and output gradient of all that has parameters.
+
+    Inputs (of projections, norms and the lookup) stay from F, output gradients are new in I.
+    """
+    b = dtype_bytes(dtype)
+    kinds = model.block_kinds(layers.first_block, layers.num_blocks)
+    elements = sum(
+        count * (_input_elements(model, block) + _gradient_elements(model, block)) for block, count in kinds
+    )
+    if layers.has_head:  # final norm and vocabulary head
+        elements += 3 * model.hidden_size + (2 if model.is_gpt2 else 1) + model.vocabulary_size
+    num_tables = (2 if model.has_learned_positions else 1) if layers.has_embedding else 0
+    elements += num_tables * model.hidden_size
+    return elements * b + num_tables * TOKEN_BYTES
+
+
+def _input_elements(model: ModelSpec, block: int) -> int:
+    """Inputs of a block's projections and norms with these' statistics, each tensor once."""
+    hidden, num_norms = model.hidden_size, 4 if model.has_post_norms else 2
+    norms = num_norms * (hidden + (2 if model.is_gpt2 else 1))
+    projections = 2 * hidden + model.result_size
+    if model.has_query_key_norm:  # the projection's output, of q, k and v
+        norms += model.qkv_size + model.num_heads + model.num_kv_heads
+    if model.has_latent_attention:
+        norms += (
+            model.query_rank + model.key_value_rank + model.rotary_head_dim + (2 if model.query_rank else 1)
+        )
+        projections += model.query_rank + model.key_value_rank
+    if not model.block_kind(block).has_experts:
+        return norms + projections + model.intermediate_size
+    routed = model.num_experts_per_token * (hidden + model.expert_intermediate_size)
+    return norms + projections + routed + model.shared_intermediate_size
+
+
+def _gradient_elements(model: ModelSpec, block: int) -> int:
+    """Output gradients of a block's projections and norms, of those that train."""
+    if model.is_adapted:
+        return _adapted_gradient_elements(model, block)
+    hidden, num_norms = model.hidden_size, 4 if model.has_post_norms else 2
+    width = 2 if model.has_gated_mlp else 1
+    elements = num_norms * hidden + hidden  # the norms', the output projection's
+    if model.has_latent_attention:
+        unturned = model.num_heads * (model.head_dim - model.rotary_head_dim)
+        elements += model.query_size + unturned + model.value_size  # of what widens the latents
+        elements += (
+            2 * (model.query_rank + model.key_value_rank) + model.rotary_head_dim
+        )  # to them; their norms'
+    else:
+        elements += model.qkv_size * (2 if model.has_query_key_norm else 1)
+    if not model.block_kind(block).has_experts:
+        return elements + width * model.intermediate_size + hidden
+    elements += model.num_experts
+    elements += model.num_experts_per_token * (width * model.expert_intermediate_size + hidden)
+    if model.shared_intermediate_size:
+        elements += width * model.shared_intermediate_size + hidden + (1 if model.has_shared_gate else 0)
+    return elements
+
+
+def _adapted_gradient_elements(model: ModelSpec, block: int) -> int:
+    """Of what trains, and of both factors of the additions."""
+    hidden, width = model.hidden_size, 2 if model.has_gated_mlp else 1
+    widths = dict.fromkeys(("attention_norm", "mlp_norm", "attention_output", "down"), hidden)
+    widths |= {"qkv": model.qkv_size, "gate_up": width * model.intermediate_size}
+    widths |= {"query_norm": model.query_size, "key_norm": model.key_size}
+    modules = {name.split(".")[0] for name in model.block_kind(block).trained or ()}
+    additions = sum(model.lora_rank + widths[target] for target in model.lora_targets)
+    return sum(widths[module] for module in modules) + additions
+
+
+def pending_gradient_bytes_per_token(model: ModelSpec, layers: StageLayers, dtype: str = "float32") -> int:
+    """The part of `pending_bytes_per_token` that I makes: output gradients. The inputs are among the saved tensors."""
+    layers = backward_layers(model, layers)
+    kinds = model.block_kinds(layers.first_block, layers.num_blocks)
+    elements = sum(count * _gradient_elements(model, block) for block, count in kinds)
+    if layers.has_head:
+        elements += model.hidden_size * trains(model, "final_norm.weight")
+        elements += model.vocabulary_size * trains_table(model, of_head=True)
+    if layers.has_embedding:
+        elements += model.hidden_size * trains_table(model, of_head=False)
+        elements += model.hidden_size * (model.has_learned_positions and trains(model, "positions.weight"))
+    return elements * dtype_bytes(dtype)
+
+
+def boundary_bytes_per_token(model: ModelSpec, dtype: str = "float32") -> int:
+    """Bytes per token of the activation that one stage sends to the next; its gradient is as large."""
+    return model.hidden_size * dtype_bytes(dtype)
+
+
+def num_stage_parameters(model: ModelSpec, layers: StageLayers) -> int:
+    """Parameters a stage holds; a table tied between two stages is on both, on one stage it counts once."""
+    kinds = model.block_kinds(layers.first_block, layers.num_blocks)
+    total = sum(count * model.num_block_parameters(block) for block, count in kinds)
+    total += layers.num_blocks * sum(parameter.num_elements for parameter in lora_parameters(model, 0))
+    if layers.has_embedding:
+        total += model.num_embedding_parameters
+    if layers.has_head:
+        shares_table = layers.has_embedding and model.has_tied_embeddings
+        total += model.num_norm_parameters + (0 if shares_table else model.num_head_parameters)
+    return total
+
+
+def num_stage_expert_parameters(model: ModelSpec, layers: StageLayers) -> int:
+    """The part of `num_stage_parameters` that experts hold: what expert parallelism divides among its devices."""
+    kinds = model.block_kinds(layers.first_block, layers.num_blocks)
+    return sum(
+        count * parameter.num_elements
+        for block, count in kinds
+        for parameter in block_parameters(model, block)
+        if parameter.is_expert
+    )

@@ -1,1 +1,0 @@
-"""Studies: the runs behind executed claims. They train or sample on this machine, and need torch."""

@@ -1,0 +1,1 @@
+"""The system ladder_residual: its card, its mechanism, its study."""

@@ -1,0 +1,1 @@
+"""The system shallow_again: its card, its mechanism, its study."""

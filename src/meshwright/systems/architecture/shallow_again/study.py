@@ -1,0 +1,207 @@
+"""Residual stacks turned into branches, on this machine: two processes against one, the slope, and what training gives.
+
+Shapes: B samples, S tokens, C bytes of context, D width of the stream, N numbers of a layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from functools import cache, partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from meshwright.executor import run_program
+from meshwright.executor.job.gather import JobResult
+from meshwright.executor.job.pool import Pool
+from meshwright.executor.ops.randomness import keyed_generator, random_key
+from meshwright.executor.rank.handler import ValueName
+from meshwright.ir.table import Kind
+from meshwright.systems.architecture.shallow_again import branch_layer
+from meshwright.systems.architecture.shallow_again.branch_layer import (
+    BranchTraining,
+    batch_of,
+    branch,
+    embed,
+    loss_of,
+)
+from meshwright.systems.architecture.shallow_again.branch_step import HEAD, branches_of
+from meshwright.systems.architecture.shallow_again.card import SCALES, check_form, fitted_slope, shallow_again
+from meshwright.systems.byte_corpus import byte_corpus
+from meshwright.systems.opened_pool import opened_pool
+from meshwright.systems.sublayer import KINDS, SublayerSize, first_weight, sublayer
+
+NUM_PROCESSES, NUM_CHECKED = 2, 4
+NUM_STEPS, NUM_SEEDS, NUM_HELD_OUT = 800, 2, 4096
+# Of Adam, falling to a tenth on a cosine.
+RATE, LEAST_SHARE = 2e-3, 0.1
+Layer = Callable[[Tensor], Tensor]
+
+
+class ResidualStack(nn.Module):
+    """Layers behind each other, each added to the stream that it reads."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The stream behind the last layer."""
+        return run_form("deep", list(self.layers), x)
+
+
+class ParallelBranches(nn.Module):
+    """Layers that all read the same stream, and their sum added to it."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The stream with all branches added."""
+        return run_form("shallow", list(self.layers), x)
+
+
+def shallow(stack: ResidualStack) -> ParallelBranches:
+    """The transform: the same layers and parameters, side by side."""
+    return ParallelBranches(list(stack.layers))
+
+
+def run_form(form: str, layers: Sequence[Layer], x: Tensor) -> Tensor:
+    """A stack of layers, deep or shallow. Raises UnknownNameError on another form."""
+    check_form(form)
+    stream = x
+    for layer in layers:
+        stream = stream + layer(stream if form == "deep" else x)
+    return stream
+
+
+def execute(
+    training: BranchTraining, num_steps: int, pool: Pool, num_devices: int = NUM_PROCESSES
+) -> JobResult:
+    """Training steps of the branches on processes of the pool, in float64."""
+    stages = training.num_layers + 2
+    values = []
+    for device in range(num_devices):
+        own = [b + 1 for b in branches_of(device, training.num_layers, num_devices)]
+        values.append(
+            {
+                ValueName("parameter", stage): training.first(stage, torch.float64)
+                for stage in (0, *own, stages - 1)
+            }
+        )
+    return run_program(
+        shallow_again(training.num_layers, num_devices),
+        handlers_module=branch_layer.__name__,
+        initial_values=values,
+        iterations=num_steps,
+        keep=("parameter",),
+        pool=pool,
+        dtype="float64",
+        options=asdict(training),
+    )
+
+
+def _step_loss(form: str, training: BranchTraining, weights: Sequence[Tensor], step: int) -> Tensor:
+    context_BC, target_B = batch_of(training, step)
+    return network_loss(form, training, weights, context_BC, target_B)
+
+
+def network_loss(
+    form: str, training: BranchTraining, weights: Sequence[Tensor], context_BC: Tensor, target_B: Tensor
+) -> Tensor:
+    """Mean nats of the next byte."""
+    first, *layers, last = weights
+    x_BD = embed(training, first, context_BC)
+    y_BD = run_form(form, [partial(branch, training, weight_N) for weight_N in layers], x_BD)
+    return loss_of(training, last, y_BD, target_B)
+
+
+def _first_weights(training: BranchTraining, dtype: torch.dtype) -> list[Tensor]:
+    return [training.first(stage, dtype).requires_grad_() for stage in range(training.num_layers + 2)]
+
+
+def train_alone(training: BranchTraining, num_steps: int) -> list[Tensor]:
+    """The same steps of the branches in one process, by torch's autograd: weights of all stages."""
+    weights = _first_weights(training, torch.float64)
+    for step in range(num_steps):
+        gradients = torch.autograd.grad(_step_loss("shallow", training, weights, step), weights)
+        with torch.no_grad():
+            for weight_N, gradient_N in zip(weights, gradients, strict=True):
+                weight_N -= training.rate * gradient_N
+    return [weight_N.detach() for weight_N in weights]
+
+
+def parameter_difference(pool: Pool | None = None, num_devices: int = NUM_PROCESSES) -> float:
+    """Largest difference of any parameter after four steps; what several devices have is equal on all of them."""
+    training = BranchTraining()
+    with opened_pool(pool, NUM_PROCESSES) as workers:
+        result = execute(training, NUM_CHECKED, workers, num_devices)
+    alone = train_alone(training, NUM_CHECKED)
+    found = {name.index for rank in result.values for name in rank}
+    assert found == set(range(training.num_layers + 2)), "some device has every stage"
+    return max(
+        float((value - alone[name.index]).abs().max())
+        for rank in result.values
+        for name, value in rank.items()
+    )
+
+
+def executed_all_reduces(pool: Pool | None = None) -> float:
+    """Collectives that ran on the first process in front of the head, in the last iteration."""
+    with opened_pool(pool, NUM_PROCESSES) as workers:
+        trace = execute(BranchTraining(), 2, workers).trace
+    assert trace is not None, "a job that is not interrupted has a trace"
+    rows = list(trace.program.instructions(0))
+    head_s = next(trace.start_s[-1][row.row] for row in rows if row.name == HEAD)
+    return float(sum(r.kind == Kind.COLLECTIVE and trace.end_s[-1][r.row] <= head_s for r in rows))
+
+
+def transformer_slope() -> float:
+    """Of four blocks (attention and feed-forward in turn) whose outputs are scaled by eps."""
+    size = SublayerSize(32, 4, 8, 64)
+    kinds = KINDS * 4
+    weights = [first_weight(size, kind, "slope", j, dtype=torch.float64) for j, kind in enumerate(kinds)]
+    generator = keyed_generator(random_key("slope"))
+    x_BSD = torch.randn(2, 16, size.width, generator=generator, dtype=torch.float64)
+
+    def layer(kind: str, weight_N: Tensor, eps: float, x: Tensor) -> Tensor:
+        return eps * sublayer(size, kind)(x, weight_N)
+
+    differences = []
+    for eps in SCALES:
+        layers = [partial(layer, kind, w, float(eps)) for kind, w in zip(kinds, weights, strict=True)]
+        deep, broad = (run_form(form, layers, x_BSD) for form in ("deep", "shallow"))
+        differences.append(float((deep - broad).norm()))
+    return fitted_slope(SCALES, np.array(differences))
+
+
+def trained_loss(form: str, seed: int, num_steps: int = NUM_STEPS) -> float:
+    """Held-out nats a byte after training by Adam in one process."""
+    training = replace(BranchTraining(), seed=seed)
+    weights = _first_weights(training, torch.float32)
+    optimizer = torch.optim.Adam(weights)
+    for step in range(num_steps):
+        falling = (1 + math.cos(math.pi * step / num_steps)) / 2
+        optimizer.param_groups[0]["lr"] = RATE * (LEAST_SHARE + (1 - LEAST_SHARE) * falling)
+        optimizer.zero_grad()
+        torch.autograd.backward(_step_loss(form, training, weights, step))
+        optimizer.step()
+    with torch.no_grad():
+        batches = byte_corpus().held_out_batches(NUM_HELD_OUT, training.context, 256)
+        losses = [float(network_loss(form, training, weights, x, y[:, -1])) for x, y in batches]
+    return float(np.mean(losses))
+
+
+@cache
+def mean_loss(form: str, num_steps: int = NUM_STEPS) -> float:
+    """Over the seeds."""
+    return float(np.mean([trained_loss(form, seed, num_steps) for seed in range(NUM_SEEDS)]))
+
+
+def loss_ratio() -> float:
+    """Shallow over deep."""
+    return mean_loss("shallow") / mean_loss("deep")

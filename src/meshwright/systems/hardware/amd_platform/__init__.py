@@ -1,0 +1,1 @@
+"""The system amd_platform: its card, its mechanism, its study."""

@@ -1,0 +1,1 @@
+"""The system gnn_pipe: its card, its mechanism, its study."""

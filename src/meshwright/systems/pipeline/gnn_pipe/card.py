@@ -1,0 +1,295 @@
+"""Layers of a graph network over devices, chunks of the graph streamed through, other chunks read as they were an epoch ago.
+
+Paper:      GNNPipe: Scaling Deep GNN Training with Pipelined Model Parallelism, Jingji Chen, Zhuoming Chen, Xuehai Qian,
+            2023, arXiv 2308.10087
+Problem:    Graph parallelism exchanges the nodes at the borders of all partitions in every layer, forward and backward.
+Idea:       Give each of P devices consecutive layers of the L and the whole graph, cut into C chunks that go through the
+            pipeline as microbatches. A layer needs the neighbours in other chunks: of a chunk that has passed in this epoch
+            the current embeddings, of the others those of the epoch before, which lie on the device already. An epoch moves
+            2 (P-1) |V| h numbers (|V| nodes, width h) instead of 2 L H h with H the nodes of all halos, and takes
+            (C+P-1)/C of the busy time. The order of the chunks is drawn anew for every epoch.
+Kind:       schedule
+Simulated:  an epoch on virtual time; forward and backward of a stage, a latency a hop; embeddings in the memory ledger
+Executed:   graph convolutions (study.py) on gloo processes, one program an epoch, chosen by a controller
+Differs:    1. Written from the paper's abstract and introduction: the volumes follow from the mechanism, and none of its
+            measured epochs is here.
+            2. The gradient of embeddings of this epoch goes back to the chunk they are from, that of older ones is cut; the
+            paper's treatment of historical gradients is not here. Before the first epoch old embeddings are zero.
+            3. Chunks are equal pieces of a reverse Cuthill-McKee numbering. Of the paper's hybrid, graph parallelism within
+            groups of devices and a pipeline over the groups, the volume is computed; it is neither simulated nor executed.
+            4. All forwards run before all backwards, which run in the reverse order, so the gradients of one epoch's
+            embeddings are whole when their chunk's backward reads them. Each chunk is a microbatch of one step an epoch.
+            5. The accuracy is of two- and four-layer networks on Cora and Citeseer, the paper's graphs are larger and its
+            networks deeper. Every epoch is a job of its own on a pool whose processes stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.costs.fixed_costs import FixedCosts
+from meshwright.ir.judge import metrics
+from meshwright.ir.program import Program
+from meshwright.ir.table import Kind, Microbatch, ParameterGroup, ValueBytes, Work
+from meshwright.ir.timing.matching import moved_codes
+from meshwright.ir.trace import Trace
+from meshwright.ir.value_space import value_space
+from meshwright.lowering.order import program_of_orders, with_works
+from meshwright.lowering.sharding.reduction import OptimizerStep
+from meshwright.lowering.transfer.transfer import Transfers
+from meshwright.schedules import registered
+from meshwright.schedules.order import Compute
+from meshwright.simulator.simulate import simulate_program
+from meshwright.specs.error import SpecError
+from meshwright.systems.pipeline.gnn_pipe.chunk_read import EMBEDDING, EMBEDDING_GRADIENT, ReadChunks
+from meshwright.systems.pipeline.gnn_pipe.edge_list import Graph, simple_edges
+from meshwright.systems.pipeline.gnn_pipe.graph_chunk import ChunkedGraph, Chunks, even_offsets
+from meshwright.systems.pipeline.gnn_pipe.graph_network import GraphNetwork
+
+CLAIMS = (
+    {
+        "claim": "bytes between devices in an epoch, P={num_devices}, {num_nodes} nodes, h={width}: 2 (P-1) |V| h 4",
+        "kind": "identity",
+        "unit": "bytes",
+        "tolerance": 1e-9,
+        "reason": "the messages of the program are counted, the formula counts the same ones",
+        "how": "sum over the SENDs of the lowered program of the bytes of what they move",
+        "by": "sent_bytes",
+        "cases": (
+            ({"num_devices": 4, "num_nodes": 2708, "width": 64}, 4159488),
+            ({"num_devices": 16, "num_nodes": 19717, "width": 128}, 302853120),
+        ),
+    },
+    {
+        "claim": "graph parallelism moves L H / ((P-1) |V|) times as much, L={num_layers}, P={num_devices}, a ring of "
+        "{num_nodes} nodes joined to {reach} on either side",
+        "kind": "identity",
+        "unit": "x",
+        "tolerance": 1e-9,
+        "reason": "H is counted from the edges, the pipeline's bytes in its program; of such a ring H = 2 reach P",
+        "how": "forward and backward of every layer move the halos of as many chunks as there are devices",
+        "by": "volume_ratio",
+        "cases": (
+            ({"num_layers": 32, "num_devices": 4, "num_nodes": 1200, "reach": 150}, 10.666666666666666),
+            ({"num_layers": 32, "num_devices": 8, "num_nodes": 1200, "reach": 5}, 0.30476190476190473),
+        ),
+    },
+    {
+        "claim": "the hybrid, {num_groups} groups of {group_size} devices, moves 2 L H + 2 (groups-1) |V| numbers a unit of "
+        "width, L={num_layers}, the same ring of {num_nodes} nodes joined to {reach} on either side",
+        "kind": "identity",
+        "unit": "x of the pipeline over all devices",
+        "tolerance": 1e-9,
+        "reason": "as above; each group computes its layers with H = 2 reach group_size, and groups pass all nodes on",
+        "how": "halos of a graph cut into as many parts as a group has devices, and the program of a pipeline of groups",
+        "by": "hybrid_ratio",
+        "cases": (
+            (
+                {"num_layers": 32, "num_groups": 1, "group_size": 8, "num_nodes": 1200, "reach": 5},
+                0.30476190476190473,
+            ),
+            (
+                {"num_layers": 32, "num_groups": 4, "group_size": 2, "num_nodes": 1200, "reach": 5},
+                0.5047619047619047,
+            ),
+            ({"num_layers": 32, "num_groups": 8, "group_size": 1, "num_nodes": 1200, "reach": 5}, 1.0),
+        ),
+    },
+    {
+        "claim": "an epoch of C={num_chunks} chunks on P={num_devices} devices takes (C+P-1)/C of the busy time",
+        "kind": "identity",
+        "unit": "x",
+        "tolerance": 1e-9,
+        "reason": "equal stages and chunks and free messages: the schedule's own arithmetic",
+        "how": "span of the simulated epoch over the busy time of a device, in a drawn order of the chunks",
+        "by": "span_over_busy",
+        "cases": (
+            ({"num_devices": 4, "num_chunks": 16}, 1.1875),
+            ({"num_devices": 8, "num_chunks": 32}, 1.21875),
+        ),
+    },
+    {
+        "claim": "here, two processes: bytes that arrive in an epoch of a generated graph are 2 (P-1) |V| h 4",
+        "kind": "measured",
+        "unit": "bytes",
+        "tolerance": 0.0,
+        "reason": "bytes are counted",
+        "how": "sizes of the tensors that forwards and backwards received, P=2, 2000 nodes, h=16",
+        "by": "study:received_bytes",
+        "cases": (({"num_nodes": 2000, "width": 16, "num_chunks": 8}, 256000),),
+    },
+    {
+        "claim": "here, two processes: frozen weights, what layers read after L={num_layers} epochs is the whole graph's",
+        "kind": "measured",
+        "unit": "relative",
+        "tolerance": 1e-6,
+        "reason": "a layer's embeddings are exact one epoch after those of the layer before; float64",
+        "how": "drawn orders, generated graph of 2000 nodes in 4 chunks; relative to the largest embedding of each layer",
+        "by": "study:frozen_difference",
+        "cases": (({"num_layers": 8}, 0.0),),
+    },
+    {
+        "claim": "{graph}, {num_layers} layers: accuracy as with the whole graph, |difference| less its standard error",
+        "kind": "measured",
+        "unit": "points",
+        "tolerance": 1.0,
+        "reason": "one point beside the standard error of five seeds",
+        "how": "two processes, 8 chunks against one process that trains on the whole graph: mean difference of the test "
+        "accuracy behind the last of 100 epochs over 5 pairs of equal initial weights and dropout; zero where it is "
+        "within its standard error",
+        "by": "study:accuracy_excess",
+        "cases": (
+            ({"graph": "cora", "num_layers": 2}, 0.0),
+            ({"graph": "citeseer", "num_layers": 2}, 0.0),
+            ({"graph": "cora", "num_layers": 4}, 0.0),
+            ({"graph": "citeseer", "num_layers": 4}, 0.0),
+        ),
+    },
+)
+NUMBER_BYTES = 4  # float32
+FORWARD_S, BACKWARD_S = 1.0, 2.0  # of a stage for the whole graph: the unit of all times here
+CHUNKS_A_DEVICE = 4  # the idle share is then at most a fifth
+
+
+@dataclass(frozen=True)
+class ShuffledChunks:
+    """The controller: which program an epoch runs. The order of the chunks is a function of seed and epoch only."""
+
+    network: GraphNetwork
+    chunks: Chunks
+    num_devices: int
+    seed: int = 0
+    weights: tuple[float, ...] = ()
+
+    def order(self, step: int) -> list[int]:
+        """Of the chunks in epoch `step`: drawn from seed and epoch."""
+        drawn = np.random.default_rng((self.seed, step)).permutation(len(self.chunks.sizes))
+        return [int(chunk) for chunk in drawn]
+
+    def next(self, step: int, observations: Mapping[str, float]) -> Program:
+        """The program of epoch `step`; what was observed does not matter here."""
+        return gnn_pipe(
+            self.network, self.chunks, self.num_devices, order=self.order(step), weights=self.weights
+        )
+
+
+def gnn_pipe(
+    network: GraphNetwork,
+    chunks: Chunks,
+    num_devices: int,
+    *,
+    order: Sequence[int] = (),
+    weights: Sequence[float] = (),
+) -> Program:
+    """One epoch as a program: forwards in `order`, backwards in reverse, a step on every device.
+
+    Args:
+        order: of the chunks; by number without.
+        weights: of the chunks in the loss, such as the share of labelled nodes; by nodes without.
+
+    Raises:
+        SpecError: `order` is no order of the chunks, or a device would have no layer.
+    """
+    num_chunks = len(chunks.sizes)
+    order = list(order) or list(range(num_chunks))
+    if sorted(order) != list(range(num_chunks)):
+        raise SpecError(f"the order {order}", allowed=f"each of the chunks 0 to {num_chunks - 1} once")
+    shares = weights or [size / sum(chunks.sizes) for size in chunks.sizes]
+    groups = [
+        ParameterGroup(f"layer {layer}", (stage,), NUMBER_BYTES * network.num_parameters(layer))
+        for stage in range(num_devices)
+        for layer in network.layers(stage, num_devices)
+    ]
+    orders = [
+        [Compute(name, stage, order[place]) for name, stage, place in row]
+        for row in registered()["gpipe"].orders(num_devices, num_chunks)
+    ]
+    microbatches = [Microbatch(size, share) for size, share in zip(chunks.sizes, shares, strict=True)]
+    program = program_of_orders(orders, microbatches=microbatches, groups=groups)
+    program = OptimizerStep()(Transfers()(program))
+    program = ReadChunks(network, chunks, tuple(order))(program)
+    works = {
+        (name, stage): Work(name, share=1 / num_chunks)
+        for name in ("GRAPH_F", "GRAPH_B")
+        for stage in range(num_devices)
+    }
+    return with_works(program, works).with_tables(value_bytes=value_bytes(network, chunks, num_devices))
+
+
+def value_bytes(network: GraphNetwork, chunks: Chunks, num_stages: int) -> tuple[ValueBytes, ...]:
+    """Sizes of what an epoch holds; embeddings as large as those of the largest chunk."""
+    boundary = NUMBER_BYTES * network.width
+    held = [network.num_embeddings(stage, num_stages) for stage in range(num_stages)]
+    largest = tuple(float(boundary * count * max(chunks.sizes)) for count in held)
+    layers = [layer for stage in range(num_stages) for layer in network.layers(stage, num_stages)]
+    parameters = tuple(float(NUMBER_BYTES * network.num_parameters(layer)) for layer in layers)
+    return (
+        ValueBytes("activation", (boundary,), per_token=True),
+        ValueBytes("gradient", (boundary,), per_token=True),
+        *(ValueBytes(kind.name, largest) for kind in (EMBEDDING, EMBEDDING_GRADIENT)),
+        *(ValueBytes(kind, parameters) for kind in ("parameter", "weight_gradient")),
+        ValueBytes("optimizer_state", tuple(2 * size for size in parameters)),  # two moments
+    )
+
+
+def num_sent_bytes(program: Program) -> float:
+    """Bytes that an epoch moves between devices: of what its SENDs send, without latencies or headers."""
+    codes = moved_codes(program)[program.kinds == Kind.SEND]
+    return float(value_space(program).bytes[codes].sum())
+
+
+def simulated(program: Program, hop_s: float = 0.0, epochs: int = 1) -> Trace:
+    """Epochs on virtual time; `hop_s` is the latency of a message."""
+    costs = FixedCosts({"GRAPH_F": FORWARD_S, "GRAPH_B": BACKWARD_S}, hop_s)
+    return simulate_program(program, costs, costs, iterations=epochs)
+
+
+def sent_bytes(num_devices: int, num_nodes: int, width: int) -> float:
+    """Bytes of an epoch's messages, four chunks a device."""
+    network = GraphNetwork(num_devices, width, width, width)
+    chunks = Chunks.even(num_nodes, CHUNKS_A_DEVICE * num_devices)
+    return num_sent_bytes(gnn_pipe(network, chunks, num_devices))
+
+
+def num_halo_bytes(chunked: ChunkedGraph, network: GraphNetwork) -> float:
+    """Bytes that an epoch of graph parallelism moves with a chunk a device: all halos, both ways, in every layer."""
+    return 2.0 * network.num_layers * chunked.num_halo_nodes * network.width * NUMBER_BYTES
+
+
+def num_hybrid_bytes(chunked: ChunkedGraph, network: GraphNetwork, num_groups: int) -> float:
+    """Bytes that an epoch of the paper's hybrid moves: halos within groups, a chunk a device, and all nodes between groups.
+
+    A group of one device has no halos; one group of all devices is graph parallelism.
+    """
+    between = num_sent_bytes(gnn_pipe(network, Chunks.of(chunked), num_groups))
+    return between + num_halo_bytes(chunked, network)
+
+
+def ring_graph(num_nodes: int, reach: int) -> Graph:
+    """Nodes on a ring, each joined to the `reach` nearest ones on either side."""
+    source = np.repeat(np.arange(num_nodes), reach)
+    target = (source + np.tile(np.arange(1, reach + 1), num_nodes)) % num_nodes
+    return Graph("ring", num_nodes, simple_edges(np.stack([source, target], axis=1)))
+
+
+def volume_ratio(num_layers: int, num_devices: int, num_nodes: int, reach: int) -> float:
+    """Bytes of graph parallelism over those of the pipeline on a ring whose nodes are joined to the nearest ones."""
+    return hybrid_ratio(num_layers, 1, num_devices, num_nodes, reach)
+
+
+def hybrid_ratio(num_layers: int, num_groups: int, group_size: int, num_nodes: int, reach: int) -> float:
+    """Bytes of the hybrid over those of a pipeline over as many devices, on such a ring."""
+    chunked = ChunkedGraph(ring_graph(num_nodes, reach), even_offsets(num_nodes, group_size))
+    network = GraphNetwork(num_layers, 1, 1, 1)
+    pipeline = gnn_pipe(network, Chunks.of(chunked), num_groups * group_size)
+    return num_hybrid_bytes(chunked, network, num_groups) / num_sent_bytes(pipeline)
+
+
+def span_over_busy(num_devices: int, num_chunks: int) -> float:
+    """Span of an epoch over the busy time of a device."""
+    network = GraphNetwork(num_devices, 1, 1, 1)
+    program = ShuffledChunks(network, Chunks.even(num_chunks, num_chunks), num_devices).next(1, {})
+    return metrics.span_s(simulated(program)) / (FORWARD_S + BACKWARD_S)

@@ -1,0 +1,1 @@
+"""The system gpipe: its card, its mechanism, its study."""

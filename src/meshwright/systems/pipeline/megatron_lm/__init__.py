@@ -1,0 +1,1 @@
+"""The system megatron_lm: its card, its mechanism, its study."""

@@ -1,0 +1,1 @@
+"""The system skip_pipe: its card, its mechanism, its study."""

@@ -1,0 +1,1 @@
+"""The system vocabulary_parallel: its card, its mechanism, its study."""

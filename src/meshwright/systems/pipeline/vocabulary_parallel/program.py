@@ -1,0 +1,137 @@
+"""Programs of a vocabulary split over pipeline stages: cells of the published table as plans, orders with S and T, and
+iterations from measured seconds of their passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from meshwright.costs.fixed_costs import FixedCosts
+from meshwright.ir.judge import metrics
+from meshwright.ir.program import Program
+from meshwright.ir.table import Work
+from meshwright.ir.trace import Trace
+from meshwright.lowering.order import program_of_orders, with_works
+from meshwright.lowering.transfer.transfer import Transfers
+from meshwright.lowering.vocabulary.split import SplitVocabulary
+from meshwright.prediction.step_prediction import step_program
+from meshwright.prediction.step_pricing import pricing_of
+from meshwright.schedules import registered
+from meshwright.simulator.simulate import simulate_priced, simulate_program
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.source import Cluster
+from meshwright.specs.error import UnknownNameError
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import Plan, Vocabulary
+from meshwright.specs.plan.workload import Workload
+
+TABLE = "sail-sg/VocabularyParallelism, artifact/README.md (8 A100, p=8, m=128, 2,048 tokens)"
+SOURCE = "vocab_parallel"  # the name of the rows of this paper: constants are taken without them
+VOCABULARIES = {32: 32_000, 64: 64_000, 128: 128_000, 256: 256_000}
+NUM_STAGES, NUM_MICROBATCHES, SEQUENCE_LENGTH = 8, 128, 2_048
+NUM_LAYERS, HIDDEN_SIZE, NUM_HEADS = 32, 3_072, 24
+# Blocks of the last stage in "redis", by its published seconds of a forward: those of the baseline's last stage without
+# its four blocks, plus so many (artifact/exp_one_host.csv of the same repository).
+LAST_BLOCKS = {32: 4, 64: 3, 128: 2, 256: 0}
+# In units of a forward: what S and T take with about 128k words in the published times, and the embedding's passes.
+PASS_SECONDS = {"F": 1.0, "I": 1.0, "W": 1.0, "B": 2.0, "S": 0.2, "T": 0.2, "LOOKUP": 0.05, "SCATTER": 0.05}
+STAGE_NAMES = ("F", "I", "W", "B")
+# Products of the head in S, of three in S and T.
+SHARE_OF_S = {"one_barrier": 2 / 3, "two_barriers": 1 / 3}
+
+
+def plan(vocabulary: Vocabulary, thousands: int) -> tuple[Plan, ClusterSpec]:
+    """A cell of the table as a plan, and its cluster. Raises UnknownNameError."""
+    if thousands not in VOCABULARIES:
+        raise UnknownNameError("vocabulary of the table", str(thousands), [str(key) for key in VOCABULARIES])
+    model = ModelSpec.gpt(
+        NUM_LAYERS, HIDDEN_SIZE, NUM_HEADS, vocabulary_size=VOCABULARIES[thousands],
+        max_sequence_length=SEQUENCE_LENGTH, name=f"gpt-4b-v{thousands}k", source=TABLE,
+    )  # fmt: skip
+    model = replace(model, has_tied_embeddings=False)
+    cluster = Cluster("8xA100-80")
+    made = Plan.of(
+        model, cluster, Workload(NUM_MICROBATCHES, SEQUENCE_LENGTH), schedule="1f1b", pp=NUM_STAGES, microbatch_size=1,
+        dtype="bfloat16", reduction_dtype="float32", master_dtype="float32", overlap=(), vocabulary=vocabulary,
+        software="fused",
+    )  # fmt: skip
+    return made, cluster
+
+
+def redistributed(thousands: int) -> tuple[Plan, ClusterSpec]:
+    """A cell of the column "redis": blocks moved from the last stage to those before it, the latest first. Raises
+    UnknownNameError."""
+    made, cluster = plan("ends", thousands)
+    last = LAST_BLOCKS[thousands]
+    share, rest = divmod(NUM_LAYERS - last, NUM_STAGES - 1)
+    others = (share + (stage >= NUM_STAGES - 1 - rest) for stage in range(NUM_STAGES - 1))
+    return made.changed(layers_per_stage=(*others, last)), cluster
+
+
+def priced_step(vocabulary: Vocabulary, thousands: int) -> Trace:
+    """One iteration of a cell's program at the cost model's prices."""
+    made, cluster = plan(vocabulary, thousands)
+    step = step_program(made, cluster)
+    return simulate_priced(step.wiring, step.priced(pricing_of(made, cluster, left_out=SOURCE).costs))
+
+
+def split_order(
+    schedule: str,
+    num_devices: int,
+    num_microbatches: int,
+    vocabulary: Vocabulary,
+    num_chunks: int | None = None,
+) -> Program:
+    """Any schedule's computes, with the passes of a split vocabulary ("ends": without), and what is sent between devices."""
+    found = registered()[schedule]
+    chunks = found.num_chunks if num_chunks is None else num_chunks
+    program = program_of_orders(found.orders(num_devices, num_microbatches, chunks))
+    if vocabulary != "ends":
+        program = SplitVocabulary(vocabulary)(program)
+    stages = range(program.tables.num_stages)
+    works = {
+        (name, stage): Work(name, share=1 / chunks if name in STAGE_NAMES else 1.0)
+        for name in PASS_SECONDS
+        for stage in stages
+    }
+    return with_works(Transfers()(program), works)
+
+
+def iteration_s(
+    vocabulary: Vocabulary,
+    num_microbatches: int,
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
+    head_s: Sequence[float] | None = None,
+    input_s: tuple[float, float] = (0.0, 0.0),
+) -> float:
+    """Seconds of an iteration of 1F1B from measured seconds of every stage's passes, with messages and barriers free.
+
+    With equal stages sum + (m - 1) max is as good: this tests times and the bottleneck, not the order.
+
+    Args:
+        forward_s, backward_s: of every stage.
+        head_s: of every stage's S and T together; interlaced, all wait for the slowest. None: no passes of their own.
+        input_s: of LOOKUP and SCATTER.
+    """
+    num_stages = len(forward_s)
+    head, backward = list(head_s or [0.0] * num_stages), list(backward_s)
+    program = program_of_orders(registered()["1f1b"].orders(num_stages, num_microbatches))
+    share = 0.0
+    if vocabulary in SHARE_OF_S:
+        times = (("F", float(np.mean(forward_s))), ("B", float(np.mean(backward_s))))
+        program = SplitVocabulary(vocabulary, times)(program)  # type: ignore[arg-type]  # it is one of these
+        share = SHARE_OF_S[vocabulary]
+    else:  # interlaced, its exchanges would not be free: S and T are counted within the backward
+        backward = [seconds + max(head) + sum(input_s) for seconds in backward]
+    works: dict[tuple[str, int], Work] = {}
+    for stage in range(num_stages):
+        seconds = {
+            "F": forward_s[stage], "B": backward[stage], "S": share * head[stage], "T": (1 - share) * head[stage],
+            "LOOKUP": input_s[0], "SCATTER": input_s[1],
+        }  # fmt: skip
+        works |= {(name, stage): Work(name, share=each) for name, each in seconds.items()}
+    costs = FixedCosts(dict.fromkeys(PASS_SECONDS, 1.0))
+    return metrics.span_s(simulate_program(with_works(Transfers()(program), works), costs, costs))

@@ -1,0 +1,1 @@
+"""The system frontier_recipe: its card, its mechanism, its study."""

@@ -1,0 +1,328 @@
+"""Training GPT models of 22 billion to a trillion parameters on MI250X: degrees found by search, failures counted.
+
+Paper:      Optimizing Distributed Training on Frontier for Large Language Models, Sajal Dash, Isaac Lyngaas, Junqi Yin,
+            Xiao Wang, Romain Egele, Guojing Cong, Feiyi Wang, Prasanna Balaprakash, 2023, arXiv 2312.12705
+Problem:    On nodes of eight GCDs with fast links inside and slow ones between, few of all layouts are fast, and many of
+            them do not fit.
+Idea:       Tensor parallelism of degree TP stays in a node, PP stages between nodes, optimizer states sharded over the
+            DP replicas (ZeRO-1), all blocks recomputed. A state of 14 bytes a parameter on GCDs of 64 GB needs
+            TP PP > 14 P / 64e9 without sharding. A search over (TP, PP, microbatch size) counts a layout that runs out
+            of memory as a failure, and does not drop it. Rates are F / (n t): F = 96 B s l h^2 (1 + s/(6 h) + V/(16 l h))
+            FLOPs of a step of t seconds on n GCDs (see systems/pipeline/megatron_lm/card.py), recompute counted.
+Kind:       recipe
+Simulated:  the step of a plan's program, computes and messages by the data sheet's roofline, times one constant
+Executed:   no, because the rows need 16 GCDs or more
+Differs:    1. No step was measured on MI250X, so computes are a roofline, in which kernels are as efficient for small
+            shapes as for large ones. One constant, fitted on the 22B row, scales the rates of all rows.
+            2. Rates are the abstract's shares of the peak (38.38, 36.14 and 31.96 %) of 191.5 TF/s. Layers, widths, TP, PP,
+            microbatch and batch of 175B and 1T are from a summary of the paper; the widths give the names' parameters.
+            3. We do not know the layout of 22B: it is the fastest that our own search finds on 16 GCDs, with the batch of
+            175B. The claims hold for all its layouts with TP 1 or 2; TP 4 would put 175B a fifth too high, TP 8 even needs
+            a constant above 1. How many GCDs the tuned jobs had is not known either: every row here is two replicas, as a
+            batch of 1600 does not divide over the six replicas of 3,072 GCDs. Were 640 the batch of 1,024 GCDs (40
+            microbatches for 16 stages), 175B would be predicted at 45 TF/s, too low by a third.
+            4. A full enumeration instead of Bayesian optimisation: the space is small, and a prediction takes a moment.
+            5. A node's links are one Infinity Fabric link for each GCD, and four inside a package; GCDs with two are
+            treated as having one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+
+from meshwright.prediction.memory_limit import checked_memory
+from meshwright.prediction.step_prediction import predict_step
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.device import Link
+from meshwright.specs.cluster.source import Cluster
+from meshwright.specs.error import OutOfMemoryError, UnknownNameError
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import Plan, Sharding
+from meshwright.specs.plan.workload import Workload
+
+CLAIMS = (
+    {
+        "claim": "parameters of the {size} model, in billions",
+        "kind": "predicted",
+        "unit": "billion",
+        "tolerance": 0.01,
+        "reason": "the paper names its models by two or three digits",
+        "how": "the tensors of a GPT model with the row's layers and width, counted",
+        "by": "billion_parameters",
+        "cases": (({"size": "22B"}, 22), ({"size": "175B"}, 175), ({"size": "1T"}, 1000)),
+    },
+    {
+        "claim": "TF/s of each GCD training {size}",
+        "kind": "fitted on 22B",
+        "unit": "TF/s",
+        "tolerance": 0.15,
+        "reason": "the project's tolerance for a predicted step",
+        "how": "roofline of the plan's program times one constant fitted on 22B; paper_value is the abstract's share of "
+        "191.5 TF/s",
+        "by": "teraflops",
+        "cases": (({"size": "175B"}, 69.2), ({"size": "1T"}, 61.2)),
+    },
+    {
+        "claim": "weak scaling of {size} from {first} to {last} GCDs, the batch of a replica kept",
+        "kind": "predicted",
+        "unit": "share",
+        "tolerance": 0.05,
+        "reason": "the abstract rounds to whole percents; the GCDs that the paper counts from are not in it",
+        "how": "ratio of the predicted rates of a GCD; the constant drops out",
+        "by": "weak_scaling",
+        "cases": (
+            ({"size": "175B", "first": 128, "last": 1024}, 1.0),
+            ({"size": "1T", "first": 1024, "last": 3072}, 1.0),
+        ),
+    },
+    {
+        "claim": "175B without sharded states: the least power of two TP PP that fits 64 GB",
+        "kind": "predicted",
+        "unit": "GCDs",
+        "tolerance": 1e-9,
+        "reason": "powers of two are equal or not",
+        "how": "our memory estimate of every layout; paper_value is the first power of two above 14 P / 64 GB = 38.3",
+        "by": "least_model_parallel",
+        "cases": (({"size": "175B"}, 64),),
+    },
+    {
+        "claim": "175B on 128 GCDs: {what} of the fastest layout that fits",
+        "kind": "predicted",
+        "unit": "1",
+        "tolerance": 1e-9,
+        "reason": "whole numbers are equal or not",
+        "how": "all layouts with ZeRO-1 predicted, those that do not fit counted as failures; paper_value is that of the "
+        "paper's tuned job",
+        "by": "of_fastest",
+        "cases": (({"what": "nodes of a tensor-parallel group"}, 1), ({"what": "microbatch size"}, 1)),
+    },
+    {
+        "claim": "175B on 128 GCDs: {what} of the fastest layout that fits",
+        "kind": "predicted",
+        "unit": "stages",
+        "tolerance": 0.5,
+        "reason": "8 and 16 stages count as right, 4 and 32 do not: the two rates are alike with many microbatches",
+        "how": "as above",
+        "by": "of_fastest",
+        "cases": (({"what": "pipeline degree"}, 16),),
+    },
+)
+VOCABULARY_SIZE, SEQUENCE_LENGTH = 51_200, 2_048  # Megatron's padded GPT-2 vocabulary; the paper's sequences
+GCDS_PER_NODE = 8
+PACKAGE_BYTES_PER_S = 200e9  # four links of 50 GB/s join the two GCDs of a package (OLCF Frontier user guide)
+PEAK_TERAFLOPS = 191.5  # of a GCD in bfloat16: half of the data sheet's 383
+FITTED_ON, FITTED_SHARE = "22B", 0.3838  # the row of the constant, and its share of the peak in the abstract
+SCHEDULE = "1f1b"
+TENSOR_DEGREES, PIPELINE_DEGREES, MICROBATCH_SIZES = (1, 2, 4, 8, 16), (1, 2, 4, 8, 16, 32), (1, 2, 4)
+BILLION, TERA = 1e9, 1e12
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the search decides: the paper's TP, PP and microbatch size (MBS)."""
+
+    tp: int
+    pp: int
+    microbatch_size: int = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model and its tuned job on `num_gcds`; a `layout` of None is not known and searched for."""
+
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_gcds: int
+    global_batch: int
+    layout: Layout | None = None
+
+
+ROWS = {
+    "22B": Row(48, 6144, 48, 16, 640),
+    "175B": Row(96, 12288, 96, 128, 640, Layout(4, 16)),
+    "1T": Row(128, 25600, 128, 1024, 1600, Layout(8, 64)),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A layout that was tried. `roofline_teraflops` of a GCD, before the constant; None: a failure, with its reason."""
+
+    layout: Layout
+    roofline_teraflops: float | None
+    failure: str = ""
+
+
+def row(size: str) -> Row:
+    """A row by its name: 22B, 175B or 1T. Raises UnknownNameError."""
+    if size not in ROWS:
+        raise UnknownNameError("model of the Frontier recipe", size, ROWS)
+    return ROWS[size]
+
+
+def model(size: str) -> ModelSpec:
+    """The GPT model of a row. Raises UnknownNameError."""
+    this = row(size)
+    return ModelSpec.gpt(
+        this.num_layers, this.hidden_size, this.num_heads, vocabulary_size=VOCABULARY_SIZE,
+        max_sequence_length=SEQUENCE_LENGTH, name=f"gpt-{size}", source=f"arXiv 2312.12705, {size}",
+    )  # fmt: skip
+
+
+@cache
+def frontier(num_gcds: int) -> ClusterSpec:
+    """Whole nodes of eight GCDs, with the wider links inside packages. Raises SpecError."""
+    cluster = Cluster(f"{num_gcds}xMI250X")
+    latency_s = cluster.levels[0].latency_s
+    links = tuple(
+        Link(f"device {gcd}", f"device {gcd ^ 1}", PACKAGE_BYTES_PER_S, latency_s) for gcd in range(num_gcds)
+    )
+    return replace(cluster, links=links)
+
+
+def plan(
+    size: str, layout: Layout, *, sharding: Sharding = "zero1", num_gcds: int = 0
+) -> tuple[Plan, ClusterSpec]:
+    """A layout of a row's model as a plan, and its part of Frontier.
+
+    Args:
+        num_gcds: another number than the row's; the batch grows with it.
+
+    Raises:
+        UnknownNameError: there is no such row.
+        PlanError: the layout does not divide the GCDs or the batch.
+    """
+    this = row(size)
+    cluster = frontier(num_gcds or this.num_gcds)
+    made = Plan.of(
+        model(size),
+        cluster,
+        Workload(this.global_batch * cluster.num_devices // this.num_gcds, SEQUENCE_LENGTH),
+        schedule=SCHEDULE,
+        tp=layout.tp,
+        pp=layout.pp,
+        microbatch_size=layout.microbatch_size,
+        sharding=sharding,
+        recompute="full",
+        dtype="bfloat16",
+        reduction_dtype="float32",
+        master_dtype="float32",
+        overlap=(),  # DeepSpeed's pipeline reduces gradients after the last backward
+        attention="flash",
+        software="fused",
+    )
+    return made, cluster
+
+
+def failure(made: Plan, cluster: ClusterSpec) -> str:
+    """Why a plan does not fit; empty where it does."""
+    memory, missing = checked_memory(made, cluster, cluster.memory_bytes)
+    return "" if missing is None else missing.reason
+
+
+def _iteration_flops(l: int, h: int, global_batch: int) -> float:  # noqa: E741 (the paper's letter)
+    """F of an iteration with full recompute, l layers of width h (Narayanan et al. 2021, arXiv 2104.04473, equation 3)."""
+    s = SEQUENCE_LENGTH
+    return 96 * global_batch * s * l * h**2 * (1 + s / (6 * h) + VOCABULARY_SIZE / (16 * l * h))
+
+
+def roofline_teraflops(made: Plan, cluster: ClusterSpec) -> float:
+    """TF/s of a GCD by the data sheet alone, recompute counted."""
+    spec, batch = made.model, made.workload.global_batch
+    flops = _iteration_flops(spec.num_layers, spec.hidden_size, batch)
+    seconds = predict_step(made, cluster, extrapolate=True).step.value
+    return flops / (made.num_devices * seconds) / TERA
+
+
+@cache
+def search(size: str) -> tuple[Trial, ...]:
+    """Every layout of a row's model on its GCDs, failures included. Raises UnknownNameError."""
+    space = product(TENSOR_DEGREES, PIPELINE_DEGREES, MICROBATCH_SIZES)
+    return tuple(trial(size, layout) for one in space if is_whole(row(size), layout := Layout(*one)))
+
+
+def is_whole(this: Row, layout: Layout) -> bool:
+    """Do GCDs divide into replicas, and the batch into whole microbatches of each?"""
+    num_replicas, rest = divmod(this.num_gcds, layout.tp * layout.pp)
+    return rest == 0 and this.global_batch % (num_replicas * layout.microbatch_size) == 0
+
+
+def trial(size: str, layout: Layout) -> Trial:
+    """One layout: its memory first, as it needs no program, then its rate."""
+    made, cluster = plan(size, layout)
+    reason = failure(made, cluster)
+    return Trial(layout, None if reason else roofline_teraflops(made, cluster), reason)
+
+
+def fastest(size: str) -> Trial:
+    """The best layout that fits. Raises OutOfMemoryError where none does."""
+    fitting = [one for one in search(size) if one.roofline_teraflops is not None]
+    if not fitting:
+        raise OutOfMemoryError(
+            f"no layout of {size} fits on {row(size).num_gcds} GCDs", next="take more GCDs"
+        )
+    return max(fitting, key=lambda one: one.roofline_teraflops or 0.0)
+
+
+def num_failures(size: str) -> int:
+    """Layouts of the search that do not fit."""
+    return sum(one.roofline_teraflops is None for one in search(size))
+
+
+@cache
+def efficiency() -> float:
+    """The one fitted constant: the rate of 22B in the paper over that of the roofline."""
+    found = fastest(FITTED_ON).roofline_teraflops
+    assert found is not None, "the fastest layout has a rate"
+    return FITTED_SHARE * PEAK_TERAFLOPS / found
+
+
+def teraflops(size: str) -> float:
+    """Predicted TF/s of a GCD in a row's tuned job. Raises UnknownNameError."""
+    layout = row(size).layout or fastest(size).layout
+    return efficiency() * roofline_teraflops(*plan(size, layout))
+
+
+def weak_scaling(size: str, first: int, last: int) -> float:
+    """Rate of a GCD with `last` GCDs over that with `first`, the batch of a replica kept."""
+    layout = row(size).layout or fastest(size).layout
+    few, many = (roofline_teraflops(*plan(size, layout, num_gcds=count)) for count in (first, last))
+    return many / few
+
+
+def least_model_parallel(size: str) -> int:
+    """Least TP PP of any layout that fits without sharding, with microbatches of one sequence and TP in a node."""
+    degrees = [
+        tp * pp for tp, pp in product(TENSOR_DEGREES, PIPELINE_DEGREES) if fits_unsharded(size, tp, pp)
+    ]
+    if not degrees:
+        raise OutOfMemoryError(f"no layout of {size} fits unsharded", next="shard the optimizer's states")
+    return min(degrees)
+
+
+def fits_unsharded(size: str, tp: int, pp: int) -> bool:
+    """Does every replica hold all states of its part, and TP stays in a node?"""
+    if tp > GCDS_PER_NODE or row(size).num_gcds % (tp * pp):
+        return False
+    return not failure(*plan(size, Layout(tp, pp), sharding="none"))
+
+
+def of_fastest(what: str) -> int:
+    """A number of the fastest layout of 175B. Raises UnknownNameError."""
+    layout = fastest("175B").layout
+    numbers = {
+        "nodes of a tensor-parallel group": -(-layout.tp // GCDS_PER_NODE),
+        "microbatch size": layout.microbatch_size,
+        "pipeline degree": layout.pp,
+    }
+    if what not in numbers:
+        raise UnknownNameError("number of a layout", what, numbers)
+    return numbers[what]
+
+
+def billion_parameters(size: str) -> float:
+    """Of our model of a row, from its tensors."""
+    return model(size).num_parameters / BILLION

@@ -1,0 +1,1 @@
+"""The system galvatron: its card, its mechanism, its study."""

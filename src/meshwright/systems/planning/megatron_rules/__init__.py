@@ -1,0 +1,1 @@
+"""The system megatron_rules: its card, its mechanism, its study."""

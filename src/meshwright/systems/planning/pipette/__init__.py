@@ -1,0 +1,1 @@
+"""The system pipette: its card, its mechanism, its study."""

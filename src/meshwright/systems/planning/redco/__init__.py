@@ -1,0 +1,1 @@
+"""The system redco: its card, its mechanism, its study."""

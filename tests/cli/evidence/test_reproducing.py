@@ -1,0 +1,102 @@
+"""`systems` and `reproduce`: the JSON contracts, and exit 3 where a claim fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.running import Runner
+
+import meshwright.evidence
+
+CLAIM = {
+    "claim": "speed-up at n=4",
+    "kind": "predicted",
+    "paper_value": 2.0,
+    "our_value": 2.1,
+    "ratio": 1.05,
+    "unit": "x",
+    "tolerance": 0.1,
+    "passed": True,
+    "how": "simulated",
+    "not_run": None,
+}
+ABSENT = {
+    "our_value": None, "ratio": None, "passed": False, "how": "trained; not run: no graph", "not_run": "no graph",
+}  # fmt: skip
+
+
+def test_systems_json_keeps_its_contract(run: Runner) -> None:
+    found = {row["name"]: row for row in run("systems", "--json").data["systems"]}
+    gpipe = found["gpipe"]
+    assert set(gpipe) == {"name", "family", "paper", "simulated", "executed", "num_claims"}
+    assert gpipe["family"] == "pipeline" and "1811.06965" in gpipe["paper"]
+    assert gpipe["simulated"] is True and gpipe["num_claims"] > 0
+
+
+@pytest.mark.parametrize(("paper_value", "said"), [(2.0, "10 %"), (0.0, "0.1 x")])
+def test_a_tolerance_is_relative_or_in_the_unit_where_the_paper_has_zero(
+    run: Runner, monkeypatch: pytest.MonkeyPatch, paper_value: float, said: str
+) -> None:
+    claims = [{**CLAIM, "paper_value": paper_value}]
+    monkeypatch.setattr(
+        meshwright.evidence, "reproduce", lambda name, **_: {"name": name, "claims": claims, "wall_s": 1.0}
+    )
+    assert said in run("reproduce", "gpipe").stdout
+
+
+@pytest.mark.parametrize(
+    ("claims", "code"),
+    [([CLAIM], 0), ([CLAIM, {**CLAIM, "passed": False, "our_value": None, "ratio": None}], 3)],
+)
+def test_reproduce_json_keeps_its_contract(
+    run: Runner, monkeypatch: pytest.MonkeyPatch, claims: list[dict[str, Any]], code: int
+) -> None:
+    def recomputed(name: str, progress: Any = None, data: Any = None) -> dict[str, Any]:
+        assert data is None
+        progress(claims[0]["claim"], 0.0)
+        return {"name": name, "claims": claims, "wall_s": 1.0}
+
+    monkeypatch.setattr(meshwright.evidence, "reproduce", recomputed)
+    ran = run("reproduce", "gpipe", "--json")
+    assert ran.code == code and "speed-up at n=4" in ran.stderr
+    assert ran.data["name"] == "gpipe" and ran.data["claims"] == claims and ran.data["wall_s"] < 60
+    assert run("reproduce", "gpipe").code == code
+    known = [row["name"] for row in run("systems", "--json").data["systems"]]
+    assert [one["name"] for one in run("reproduce", "--json").data["systems"]] == known
+    assert {"gpipe", "megatron_lm"} <= set(known)
+
+
+def test_data_that_is_missing_is_said_once_and_a_folder_is_passed_on(
+    run: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def recomputed(name: str, progress: Any = None, data: Any = None) -> dict[str, Any]:
+        return {"name": name, "claims": [CLAIM if data else {**CLAIM, **ABSENT}] * 2, "wall_s": 1.0}
+
+    monkeypatch.setattr(meshwright.evidence, "reproduce", recomputed)
+    without = run("reproduce", "gnn_pipe")
+    assert without.code == 3 and without.stdout.count("2 of 2 not run: no graph") == 1
+    given = run("reproduce", "gnn_pipe", "--data", str(tmp_path))
+    assert given.code == 0 and "not run" not in given.stdout
+
+
+@pytest.mark.parametrize(
+    ("others", "code", "said"),
+    [((CLAIM,), 0, "yes"), (({**CLAIM, "passed": False},), 3, "no"), ((), 3, "")],
+)
+def test_a_claim_that_was_not_run_neither_holds_nor_fails(
+    run: Runner, monkeypatch: pytest.MonkeyPatch, others: tuple[dict[str, Any], ...], code: int, said: str
+) -> None:
+    claims = [{**CLAIM, **ABSENT}, *others]
+    monkeypatch.setattr(
+        meshwright.evidence, "reproduce", lambda name, **_: {"name": name, "claims": claims, "wall_s": 1.0}
+    )
+    ran = run("reproduce", "gpipe")
+    rows = [line.split("10 %")[1].strip() for line in ran.stdout.splitlines() if "10 %" in line]
+    assert ran.code == code and rows == ["not run", *([said] if said else [])]
+
+
+def test_data_for_a_system_that_reads_none_is_a_mistake(run: Runner, tmp_path: Path) -> None:
+    assert run("reproduce", "vocabulary_parallel", "--data", str(tmp_path)).code == 2
+    assert run("reproduce", "gnn_pipe", "--data", str(tmp_path / "elsewhere")).code == 2

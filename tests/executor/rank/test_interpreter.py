@@ -1,0 +1,218 @@
+"""The interpreter: versions, ages, rings and batches on the in-order host; checked before anything starts where it can be."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.executor import relay_handlers
+from tests.executor.relay_handlers import ONE, first_values, relay
+
+import meshwright.executor.rank.exchange_handler  # noqa: F401 - registers handlers
+from meshwright.executor import run_program
+from meshwright.executor.job.pool import Pool
+from meshwright.executor.rank import handler
+from meshwright.executor.rank.handler import HANDLERS, Row, ValueName, handles
+from meshwright.executor.rank.interpreter import Interpreter, RowError
+from meshwright.executor.rank.rank_list import RankList, compile_rank
+from meshwright.executor.rank.value_store import ValueStore
+from meshwright.executor.rank.watchdog import Position, SharedPositions
+from meshwright.ir.program import Axis, Program, ProgramBuilder
+from meshwright.ir.table import Effect, Exchange, Kind, Pattern, ValueKind
+from meshwright.ir.timing.replay import wire
+from meshwright.specs.error import ExecutionError
+
+MODULE = relay_handlers.__name__
+ITEM = ValueKind("item", index="none", microbatch=False)
+SUMMED = ValueKind("summed", index="none", microbatch=False, accumulates=True)
+
+
+@pytest.mark.parametrize(("age", "total"), [(0, 1 + 2 + 3), (1, 100 + 1 + 2)])
+def test_a_read_takes_the_version_of_its_age(age: int, total: float, gloo_pool: Pool) -> None:
+    result = run_program(
+        relay(age),
+        handlers_module=MODULE,
+        initial_values=first_values(age),
+        iterations=3,
+        keep=("total",),
+        pool=gloo_pool,
+    )
+    assert result.values[1] == {ValueName("total"): torch.tensor([float(total)])}
+    assert result.trace is not None and result.trace.end_s.shape == (3, 4)
+
+
+def test_a_handlers_module_may_be_a_file(gloo_pool: Pool) -> None:
+    path = Path(relay_handlers.__file__)
+    result = run_program(
+        relay(), handlers_module=str(path), initial_values=first_values(), keep=("total",), pool=gloo_pool
+    )
+    assert float(result.values[1][ValueName("total")]) == 1.0
+
+
+def test_first_values_must_be_given(gloo_pool: Pool) -> None:
+    with pytest.raises(ExecutionError, match="number/0/0/0.*nothing gives them a first value"):
+        run_program(relay(1), handlers_module=MODULE, initial_values=first_values(0), pool=gloo_pool)
+
+
+def test_missing_handlers_are_named_before_anything_starts() -> None:
+    builder = ProgramBuilder((Axis("pp", 1),), paths=((),), microbatches=ONE)
+    builder.add(0, Effect(Kind.COMPUTE, "NOBODY_KNOWS"))
+    builder.add(0, Effect(Kind.CALL, "NOR_THIS"), stream="host")
+    with Pool(1) as pool:
+        with pytest.raises(ExecutionError, match=r"NOBODY_KNOWS \(COMPUTE\), NOR_THIS \(CALL\)"):
+            run_program(builder.build(), handlers_module="", pool=pool)
+        assert pool.process_ids == ()
+
+
+def test_two_handlers_of_one_name_are_refused() -> None:
+    with pytest.raises(ExecutionError, match="wants to handle 'MAKE'"):
+        handles("MAKE")(lambda context, row, inputs: ())
+
+
+def both_ways(batch: int, streams: Sequence[str]) -> Program:
+    """Two ranks swap an item on the given streams for sends and receives, perhaps in one batch."""
+    builder = ProgramBuilder((Axis("pp", 2),), value_kinds=(ITEM,), paths=((),), microbatches=ONE)
+    make = Effect(Kind.COMPUTE, "MAKE", (), (Pattern("item", index="none"),))
+    send = Effect(Kind.SEND, "SEND_ITEM", (Pattern("item", index="none"),))
+    receive = Effect(
+        Kind.RECEIVE,
+        "RECV_ITEM",
+        (),
+        (Pattern("item", index="none", part_offset=1),),
+        Pattern("item", index="none"),
+    )
+    use = Effect(Kind.COMPUTE, "USE", (Pattern("item", index="none", part_offset=1),))
+    exchange = Exchange(("pp",), None, 1)
+    for rank in range(2):
+        builder.add(rank, make)
+        builder.add(rank, send, stream=streams[0], exchange=exchange, batch=batch)
+        builder.add(rank, receive, stream=streams[1], exchange=exchange, batch=batch)
+        builder.add(rank, use)
+    return builder.build()
+
+
+@handles("USE")
+def use(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Looks at what came."""
+    assert inputs[0].tolist() == [1.0] * (context.iteration + 1)
+    return ()
+
+
+@pytest.mark.parametrize(("batch", "streams"), [(0, ("send/pp+1", "receive/pp-1")), (1, ("ring", "ring"))])
+def test_exchanges_of_a_batch_are_posted_together(
+    batch: int, streams: Sequence[str], gloo_pool: Pool
+) -> None:
+    program = both_ways(batch, streams)
+    result = run_program(program, handlers_module=__name__, iterations=2, pool=gloo_pool)
+    assert result.trace is not None and (result.trace.end_s > 0).all()
+
+
+class FakePlace:
+    """A context without processes."""
+
+    def __init__(self) -> None:
+        self.device, self.iteration, self.alive = torch.device("cpu"), 0, 0
+
+    def synchronise(self) -> None:
+        """Nothing runs behind the host."""
+
+    def stream_of_device(self) -> contextlib.AbstractContextManager[None]:
+        """No device stream."""
+        return contextlib.nullcontext()
+
+
+def alone(program: Program, tmp_path: Path, keep: Sequence[str] = ()) -> tuple[Interpreter, RankList]:
+    """An interpreter of a program of one rank, in this process."""
+    ranked = compile_rank(wire(program), 0, lambda name: None, keep)
+    position = Position(SharedPositions(tmp_path / "positions", 1, is_new=True), 0)
+    return Interpreter(ranked, ValueStore(ranked, {}), FakePlace(), position), ranked
+
+
+@pytest.fixture
+def names() -> Any:
+    """Handlers registered in a test are forgotten behind it."""
+    before = dict(HANDLERS)
+    yield
+    handler.HANDLERS.clear()
+    handler.HANDLERS.update(before)
+
+
+def test_a_value_dies_with_its_last_reader(tmp_path: Path, names: Any) -> None:
+    item = Pattern("item", index="none")
+    builder = ProgramBuilder((Axis("pp", 1),), value_kinds=(ITEM,), paths=((),), microbatches=ONE)
+    builder.add(0, Effect(Kind.COMPUTE, "PRODUCE", (), (item,)))
+    builder.add(0, Effect(Kind.COPY, "COPY_ASIDE", (item,), (item._replace(part_offset=1),)), stream="load")
+    builder.add(0, Effect(Kind.COMPUTE, "CONSUME", (item,)))
+    builder.add(0, Effect(Kind.COMPUTE, "CONSUME_COPY", (item._replace(part_offset=1),)))
+    builder.add(0, Effect(Kind.COMPUTE, "LOOK"))
+    made: list[weakref.ref[torch.Tensor]] = []
+    alive: list[bool] = []
+
+    @handles("PRODUCE")
+    def produce(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+        tensor = torch.ones(3)
+        made.append(weakref.ref(tensor))
+        return (tensor,)
+
+    handles("CONSUME")(lambda context, row, inputs: ())
+    handles("CONSUME_COPY")(lambda context, row, inputs: ())
+
+    @handles("LOOK")
+    def look(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+        alive.append(made[-1]() is not None)
+        return ()
+
+    gc.disable()  # only references may keep it alive, no collection may help
+    try:
+        interpreter, ranked = alone(builder.build(), tmp_path)
+        interpreter.run_iteration()
+        interpreter.run_iteration()
+        interpreter.close()
+    finally:
+        gc.enable()
+    assert alive == [False, False]
+    assert ranked.num_lines == 1 and ranked.num_versions == 2
+
+
+def test_contributions_are_added_in_list_order(tmp_path: Path, names: Any) -> None:
+    summed = Pattern("summed", index="none")
+    builder = ProgramBuilder((Axis("pp", 1),), value_kinds=(SUMMED,), paths=((),), microbatches=ONE)
+    for part in range(3):
+        builder.add(0, Effect(Kind.COMPUTE, "GIVE", (), (summed,)), microbatch=0, part=part)
+    seen: list[float] = []
+    builder.add(0, Effect(Kind.COMPUTE, "SEE", (summed,)))
+    handles("GIVE")(lambda context, row, inputs: (torch.tensor([10.0**row.part]),))
+    handles("SEE")(lambda context, row, inputs: seen.append(float(inputs[0])) or ())
+    interpreter, _ = alone(builder.build(), tmp_path)
+    interpreter.run_iteration()
+    interpreter.run_iteration()
+    interpreter.close()
+    assert seen == [111.0, 111.0]
+
+
+def test_a_stream_that_fails_wakes_the_host(tmp_path: Path, names: Any) -> None:
+    item = Pattern("item", index="none")
+    builder = ProgramBuilder((Axis("pp", 1),), value_kinds=(ITEM,), paths=((),), microbatches=ONE)
+    builder.add(0, Effect(Kind.LOAD, "LOAD_BROKEN", (), (item,)), stream="load")
+    builder.add(0, Effect(Kind.COMPUTE, "USE_IT", (item,)))
+    handles("USE_IT")(lambda context, row, inputs: ())
+    interpreter, _ = alone(builder.build(), tmp_path)
+    with pytest.raises(RowError, match="LOAD_BROKEN") as caught:
+        interpreter.run_iteration()
+    assert isinstance(caught.value.__cause__, ExecutionError)
+
+
+def test_outputs_are_counted(tmp_path: Path, names: Any) -> None:
+    builder = ProgramBuilder((Axis("pp", 1),), value_kinds=(ITEM,), paths=((),), microbatches=ONE)
+    builder.add(0, Effect(Kind.COMPUTE, "FORGETS", (), (Pattern("item", index="none"),)))
+    handles("FORGETS")(lambda context, row, inputs: ())
+    interpreter, _ = alone(builder.build(), tmp_path)
+    with pytest.raises(RowError) as caught:
+        interpreter.run_iteration()
+    assert "returned 0 outputs, its effect has 1 writes" in str(caught.value.__cause__)

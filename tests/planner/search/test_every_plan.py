@@ -1,0 +1,112 @@
+"""The space of plans is complete, ranked, the same every time, and honest where nothing fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.planner.space_case import MODEL, WORKLOAD, cluster, search
+
+from meshwright.costs.roofline import Roofline
+from meshwright.planner import choices, plans_for
+from meshwright.schedules import registered
+from meshwright.specs import ModelSpec, OutOfMemoryError, Plan, PlanError, Workload
+
+
+def test_two_devices_allow_data_parallel_and_every_schedule() -> None:
+    plans = list(choices(MODEL, cluster(), WORKLOAD, registered(), {}))
+    pipelines = {plan.schedule for plan in plans if plan.pp == 2}
+    assert pipelines == set(registered())
+    assert {plan.dp for plan in plans} == {1, 2}
+    assert {plan.recompute for plan in plans} == {"none", "full"}
+    assert {plan.microbatch_size for plan in plans if plan.dp == 2} == {
+        1,
+        2,
+        4,
+    }  # 8 do not divide a share of 4
+    assert all(not plan.split_backward for plan in plans if plan.schedule == "zb_h1" or plan.pp == 1)
+    assert any(plan.split_backward for plan in plans)
+
+
+def test_a_schedule_is_tried_on_as_many_devices_as_it_takes() -> None:
+    plans = list(choices(MODEL, cluster(3), WORKLOAD, registered(), {"pp": 3}))
+    tried = {name for name, one in registered().items() if one.takes_devices(3) and one.num_chunks == 1}
+    assert {plan.schedule for plan in plans} == tried and "dualpipe" not in tried
+
+
+def test_stages_never_outnumber_layers() -> None:
+    plans = list(choices(MODEL, cluster(8), WORKLOAD, registered(), {}))
+    assert max(plan.num_stages for plan in plans) == MODEL.num_layers
+
+
+def test_what_is_fixed_stays() -> None:
+    fix = {"pp": 2, "recompute": "full", "dtype": "bfloat16"}
+    plans = list(choices(MODEL, cluster(), WORKLOAD, registered(), fix))
+    assert plans and all((plan.pp, plan.recompute, plan.dtype) == (2, "full", "bfloat16") for plan in plans)
+
+
+def test_candidates_are_ranked_and_no_program_comes_twice() -> None:
+    ranking = search(microbatch_sizes=(1, 8))
+    steps = [candidate.step.value for candidate in ranking]
+    assert steps == pytest.approx(sorted(steps), rel=1e-8)
+    digests = [candidate.program.digest() for candidate in ranking]
+    assert len(set(digests)) == len(digests)
+
+
+def test_the_same_search_gives_the_same_ranking() -> None:
+    first, second = (search(microbatch_sizes=(2,)) for _ in range(2))
+    assert [c.plan for c in first] == [c.plan for c in second]
+    assert [c.step for c in first] == [c.step for c in second]
+
+
+def test_what_does_not_fit_is_kept_with_its_reason() -> None:
+    peaks = sorted(candidate.bound_bytes for candidate in search(microbatch_sizes=(4,)))
+    limit = int(peaks[len(peaks) // 2])
+    ranking = search(cluster(memory_bytes=limit), microbatch_sizes=(4,))
+    every = {candidate.plan for candidate in search(microbatch_sizes=(4,))}
+    assert {c.plan for c in ranking} | {miss.plan for miss in ranking.rejected} >= every
+    assert all(candidate.bound_bytes <= limit for candidate in ranking)
+    for miss in ranking.rejected:
+        assert miss.needed_bytes > limit == miss.available_bytes
+        assert sum(size for _, size in miss.holders) == pytest.approx(miss.needed_bytes, abs=1)
+        assert "device" in miss.reason
+
+
+def _plans(size: int) -> Iterator[Plan]:
+    return choices(MODEL, cluster(), WORKLOAD, registered(), {}, (size,))
+
+
+def test_nothing_fits() -> None:
+    with pytest.raises(OutOfMemoryError) as error:
+        search(cluster(memory_bytes=100_000), microbatch_sizes=(1,))
+    assert "nearest misses" in str(error.value) and "optimizer state" in str(error.value)
+    assert error.value.holders[0][1] >= error.value.holders[-1][1]
+    assert error.value.exit_code == 3
+
+
+def test_a_batch_that_no_degree_divides() -> None:
+    costs = Roofline(cluster())
+    with pytest.raises(PlanError, match="batch of 7"):
+        plans_for(MODEL, cluster(), Workload(7, 64), costs, costs, registered(), microbatch_sizes=(2,))
+
+
+def test_progress_names_every_plan() -> None:
+    seen: list[tuple[str, float]] = []
+    search(microbatch_sizes=(8,), progress=lambda what, share: seen.append((what, share)))
+    assert len(seen) == len(list(_plans(8)))
+    assert seen[0][1] == 0.0 and all(share < 1 for _, share in seen)
+
+
+@pytest.mark.parametrize(
+    "fix", [{"microbatch_size": 3}, {"num_chunks": 4, "schedule": "interleaved_1f1b", "pp": 2}]
+)
+def test_what_is_fixed_may_lie_outside_of_what_is_tried(fix: dict[str, object]) -> None:
+    model = ModelSpec.decoder(8, 64, 4, max_sequence_length=64)
+    plans = list(choices(model, cluster(), Workload(12, 64), registered(), fix))
+    assert plans and all(getattr(plan, name) == value for plan in plans for name, value in fix.items())
+
+
+@pytest.mark.parametrize("fix", [{"microbatch_size": 0}, {"microbatch_size": "4"}, {"num_chunks": 0}])
+def test_counts_that_are_fixed_are_counts(fix: dict[str, object]) -> None:
+    with pytest.raises(PlanError, match="a whole number from 1"):
+        list(choices(MODEL, cluster(), WORKLOAD, registered(), fix))

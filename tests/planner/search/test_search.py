@@ -1,0 +1,246 @@
+"""The search: its winner is the winner of simulating everything, it keeps what is asked, and it says why nothing fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwright.ir.timing.replay import wire
+from meshwright.lowering.place import place
+from meshwright.planner.search.search import SearchResult, reasons, search
+from meshwright.planner.space.axis import AXES
+from meshwright.planner.space.space import space_of
+from meshwright.prediction.memory_estimate import estimate_memory
+from meshwright.prediction.memory_limit import estimated_rejection
+from meshwright.prediction.step_prediction import StepProgram, period_s, predict_step, step_program
+from meshwright.prediction.step_pricing import pricing_of
+from meshwright.prediction.step_trait import BESIDE
+from meshwright.schedules.order import registered
+from meshwright.specs import Cluster, ClusterSpec, ModelSpec, Plan, Workload, load_model
+from meshwright.specs.error import OutOfMemoryError, PlanError, UnknownNameError
+from meshwright.stage.mesh import device_order
+
+MIXED = {"dtype": "bfloat16", "master_dtype": "float32", "reduction_dtype": "float32"}
+MODEL = ModelSpec.decoder(
+    8, 4096, 32, num_kv_heads=8, intermediate_size=14336, max_sequence_length=16384, vocabulary_size=32000
+)
+
+
+def found(
+    cluster: str = "8xH100", batch: int = 16, sequence: int = 4096, model: ModelSpec = MODEL, **choices: Any
+) -> SearchResult:
+    fix = {**MIXED, **choices.pop("fix", {})}
+    return search(model, Cluster(cluster), Workload(batch, sequence), fix=fix, **choices)
+
+
+# small jobs: (model, cluster, global batch, sequence, fixed); what stays free is small enough to simulate all of it
+JOBS: dict[str, tuple[ModelSpec, str, int, int, dict[str, Any]]] = {
+    "a 70b": (
+        load_model("llama-3.1-70b"), "8x8xH100", 64, 4096,
+        {"tp": 8, "microbatch_size": 1, "recompute_blocks": 0, "mesh_order": "pp-dp-cp-tp", "sharding_degree": 0, "cp": 1,
+         "sharding": "zero1"},
+    ),
+    "experts": (
+        load_model("mixtral-8x7b"), "4x8xH100", 32, 4096,
+        {"recompute": "selective", "microbatch_size": 1, "pp": 4, "tp": 1, "sharding": "zero1",
+         "mesh_order": "pp-dp-cp-tp", "sharding_degree": 0},
+    ),
+    "sharded": (
+        MODEL, "2x8xA100-80", 32, 4096,
+        {"sharding": "zero3", "recompute": "none", "pp": (1, 2), "tp": (1, 2), "cp": 1, "sharding_degree": 0},
+    ),
+    "gpt2": (load_model("gpt2"), "4xH100", 32, 1024, {"recompute": "none", "cp": 1, "sharding": "zero1"}),
+}  # fmt: skip
+MOST_CANDIDATES = 270  # of a job of which all are simulated
+
+
+def check_winner(
+    model: ModelSpec, cluster: str, batch: int, sequence: int, fix: dict[str, Any], least: int
+) -> None:
+    """The search's winner is as fast as the fastest of all candidates, and the bounds hold for every one of them."""
+    where = Cluster(cluster)
+    space = space_of(model, where, Workload(batch, sequence), fix={**MIXED, **fix})
+    assert least <= len(space) <= MOST_CANDIDATES
+    steps = []
+    for plan in map(space.plan, range(len(space))):
+        memory = estimate_memory(plan, where, registered()[plan.schedule])
+        if estimated_rejection(plan, memory, where.memory_bytes) is None:
+            steps.append(predict_step(plan, where).step.value)
+    best = search(model, where, Workload(batch, sequence), fix={**MIXED, **fix}, layer_wise=False)
+    assert best.num_candidates == len(space)
+    assert best[0].step.value == pytest.approx(min(steps), rel=1e-9)
+    assert best.optimality_gap is not None and 0 <= best.optimality_gap < 1
+    num_slower = sum(step > best[0].step.value * (1 + 1e-9) for step in steps)
+    assert best.num_excluded_by_bound <= len(space) - len(steps) + num_slower
+    if best[0].plan.num_devices <= 8:
+        assert expanded_s(best[0].plan, where) == pytest.approx(best[0].step.value, rel=1e-9)
+
+
+def expanded_s(plan: Plan, cluster: ClusterSpec) -> float:
+    """The step of the plan's program with a list for every device."""
+    program = step_program(plan, cluster).wiring.program
+    for axis in program.axes[1:]:
+        program = program.expand(axis.name)
+    wiring, pricing = wire(program), pricing_of(plan, cluster)
+    made = StepProgram(plan, cluster, wiring, place(program, cluster, device_order(plan)))
+    return period_s(wiring, made.priced(pricing.costs)) + pricing.step_s
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_winner_is_the_winner_of_simulating_everything(name: str) -> None:
+    check_winner(*JOBS[name], least=20)
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 20))]
+)
+def test_the_winner_of_a_random_small_job_is_the_winner_of_simulating_everything(seed: int) -> None:
+    random = np.random.default_rng(seed)
+
+    def one_of(*values: Any) -> Any:
+        return values[int(random.integers(len(values)))]
+
+    heads = one_of(8, 16, 32)
+    model = ModelSpec.decoder(
+        one_of(4, 6, 8, 10, 14), heads * 128, heads, num_kv_heads=one_of(4, 8), max_sequence_length=16384,
+        intermediate_size=heads * 128 * one_of(3, 4), vocabulary_size=one_of(32000, 128000),
+    )  # fmt: skip
+    cluster, batch, sequence = (
+        one_of("4xH100", "8xA100-80", "2x8xH100", "8xB200"),
+        one_of(8, 16, 32),
+        one_of(2048, 8192),
+    )
+    fix: dict[str, Any] = {}
+    free = space_of(model, Cluster(cluster), Workload(batch, sequence), fix=MIXED)
+    axes = random.permutation([axis for axis in AXES if axis not in ("ep", "float8", "expert_tp")]).tolist()
+    while len(free) > MOST_CANDIDATES:
+        axis = axes.pop()
+        number = int(random.integers(len(free)))
+        value = int(getattr(free, axis)[number])
+        fix[axis] = free.names[axis][value] if axis in free.names else value
+        free = space_of(model, Cluster(cluster), Workload(batch, sequence), fix={**MIXED, **fix})
+    check_winner(model, cluster, batch, sequence, fix, least=1)
+
+
+def test_a_result_is_the_prediction_of_its_plan_and_the_same_again() -> None:
+    once, again = found(num_simulated=4), found(num_simulated=4)
+    assert [each.plan for each in once] == [each.plan for each in again]
+    assert [each.step.value for each in once] == sorted(each.step.value for each in once)
+    for each in once:
+        predicted = predict_step(each.plan, Cluster("8xH100"))
+        assert each.step == predicted.step and each.parts == predicted.parts
+        assert each.step.low < each.step.value < each.step.high
+        assert 0 <= each.bubble < 1 and 0 < each.mfu < 1
+        assert each.peak_bytes <= Cluster("8xH100").memory_bytes
+
+
+def test_what_is_fixed_and_forbidden_holds_and_a_freer_search_is_no_slower() -> None:
+    free = found(num_simulated=8)
+    tied = found(num_simulated=8, fix={"tp": 4, "sharding": "zero1"}, forbid=("selective", "full"))
+    assert {(each.plan.tp, each.plan.sharding, each.plan.recompute) for each in tied} == {
+        (4, "zero1", "none")
+    }
+    assert free[0].step.value <= tied[0].step.value * (1 + 1e-9)
+    assert free.num_candidates > tied.num_candidates
+
+
+def test_less_memory_excludes_more_and_is_kept() -> None:
+    wide = found(num_simulated=4, forbid=("pp",))
+    narrow = found(num_simulated=4, forbid=("pp",), max_memory_bytes=40_000_000_000)
+    assert narrow.num_excluded_by_bound > wide.num_excluded_by_bound
+    assert narrow.num_candidates == wide.num_candidates
+    assert all(each.peak_bytes + each.memory.context_bytes <= 40e9 for each in narrow)
+
+
+def test_nothing_fits_names_the_nearest_misses_and_who_holds_the_most() -> None:
+    with pytest.raises(OutOfMemoryError, match="nearest misses") as caught:
+        found("8xH100", 16, 4096, load_model("llama-3.1-405b"))
+    assert caught.value.exit_code == 3
+    assert "needs" in str(caught.value) and "85.5 GB" in str(caught.value)
+
+
+def test_a_time_limit_still_gives_a_plan_and_says_that_it_ended_early() -> None:
+    limited = found(time_limit_s=1e-6)
+    assert len(limited) == 1 and not limited.is_complete
+    assert found(num_simulated=2).is_complete
+
+
+def test_ctrl_c_gives_what_was_reached() -> None:
+    def stop(what: str, share: float) -> None:
+        if share > 0:
+            raise KeyboardInterrupt
+
+    stopped = found(num_simulated=8, progress=stop)
+    assert len(stopped) == 1 and not stopped.is_complete
+    with pytest.raises(KeyboardInterrupt):
+        found(progress=lambda what, share: (_ for _ in ()).throw(KeyboardInterrupt))
+
+
+def test_progress_goes_from_nothing_on() -> None:
+    said: list[float] = []
+    found(num_simulated=4, progress=lambda what, share: said.append(share))
+    assert said == sorted(said) and said[0] == 0 and len(said) >= 4
+
+
+def test_reasons_are_the_largest_differences_of_parts() -> None:
+    first, *_, second = found(num_simulated=8, fix={"mesh_order": "pp-dp-cp-tp", "pp": 2})
+    told = reasons(first, second)
+    assert told and [abs(seconds) for _, seconds in told] == sorted((abs(s) for _, s in told), reverse=True)
+    assert not {kind for kind, _ in told} & set(BESIDE)
+    for kind, seconds in told:
+        assert seconds == pytest.approx(second.parts.get(kind, 0.0) - first.parts.get(kind, 0.0))
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [{"max_memory_bytes": 10**12}, {"num_simulated": 0}, {"time_limit_s": 0.0}, {"max_memory_bytes": 0}],
+)
+def test_limits_that_are_none_are_refused(choices: dict[str, Any]) -> None:
+    with pytest.raises(PlanError):
+        found(**choices)
+
+
+def test_unknown_and_unmeasured_chips() -> None:
+    with pytest.raises(UnknownNameError):
+        found("8xH1000")
+    with pytest.raises(PlanError, match="--extrapolate"):
+        found("8xMI300X")
+    assert found("8xMI300X", extrapolate=True, num_simulated=1)[0].step.basis == "never seen"
+
+
+def test_stages_that_differ_are_tried_where_asked_and_are_no_slower() -> None:
+    job: dict[str, Any] = {
+        "fix": {"pp": 4, "tp": 4, "schedule": "1f1b", "microbatch_size": 1, "sharding": "zero1"},
+        "num_simulated": 4,
+    }
+    model = load_model("llama-3.1-70b")
+    plain = found("4x8xH100", 64, 4096, model, layer_wise=False, **job)
+    wise = found("4x8xH100", 64, 4096, model, layer_wise=True, **job)
+    assert wise[0].step.value < plain[0].step.value
+    assert len(set(wise[0].plan.num_recomputed_blocks)) > 1 or len(set(wise[0].plan.layers_per_stage)) > 1
+    assert {each.plan for each in plain} <= {each.plan for each in wise}
+    kept = found(
+        "4x8xH100", 64, 4096, model, layer_wise=True, **{**job, "fix": {**job["fix"], "recompute_blocks": 7}}
+    )
+    assert {each.plan.num_recomputed_blocks for each in kept} <= {(7, 7, 7, 7), (0, 0, 0, 0)}
+
+
+def test_stages_that_differ_recompute_what_is_fixed() -> None:
+    """Where memory is plentiful the fewest recomputed blocks are none: nobody who asks for recompute wants that."""
+    for kind in ("full", "selective"):
+        tied = found(layer_wise=True, num_simulated=2, fix={"recompute": kind, "pp": 2, "schedule": "1f1b"})
+        assert {each.plan.recompute for each in tied} == {kind}
+    assert found(fix={"recompute": ("none", "full")}, num_simulated=2)[0].plan.recompute == "none"
+
+
+def test_a_vocabulary_is_named_only_where_it_is_what_forbids_tensor_parallelism() -> None:
+    gpt2 = load_model("gpt2")
+
+    def said(cluster: str, **choices: Any) -> str:
+        return " ".join(found(cluster, 8, 1024, gpt2, num_simulated=1, **choices).assumptions)
+
+    assert "50257 does not divide" in said("2xH100")
+    for quiet in (said("1xH100"), said("2xH100", fix={"tp": 1}), said("2xH100", forbid=("tp",))):
+        assert "50257" not in quiet

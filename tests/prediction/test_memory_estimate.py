@@ -1,0 +1,231 @@
+"""Peaks of memory: microbatches in flight against closed forms, bytes by hand, moments, and what bounds what."""
+
+import pytest
+
+from meshwright.catalog import find_schedule
+from meshwright.prediction import memory_estimate
+from meshwright.prediction.memory_buffer import freed_logits_bytes, loss_bytes
+from meshwright.prediction.memory_estimate import FRAGMENTATION, MAX_FRAGMENTATION, estimate_memory, in_flight
+from meshwright.specs import Cluster, ModelSpec, Plan, Workload, load_model
+
+LLAMA = load_model("llama-3.1-8b")
+SMALL = ModelSpec.decoder(8, 256, 8, vocabulary_size=1024)
+MIXED = {"dtype": "bfloat16", "master_dtype": "float32", "reduction_dtype": "float32"}
+
+
+def estimated(model=LLAMA, devices="8xH100", sequence_length=4096, batch=64, **choices):
+    cluster = Cluster(devices)
+    plan = Plan.of(model, cluster, Workload(batch, sequence_length), **{**MIXED, **choices})
+    return plan, estimate_memory(plan, cluster, find_schedule(plan.schedule))
+
+
+def held(device):
+    return dict(device.holders)
+
+
+@pytest.mark.parametrize(("p", "m"), [(1, 4), (4, 8), (8, 3), (8, 64)])
+def test_in_flight_of_1f1b_and_gpipe(p, m):
+    found = [[v.saved for v in device] for device in in_flight(find_schedule("1f1b"), p, m, 1)]
+    assert found == [[(min(p - stage, m),)] for stage in range(p)]
+    assert [[v.saved for v in device] for device in in_flight(find_schedule("gpipe"), p, m, 1)] == [
+        [(m,)]
+    ] * p
+
+
+@pytest.mark.parametrize(
+    ("p", "v", "expected"), [(4, 2, [11, 9, 7, 5]), (8, 2, [23, 21, 19, 17, 15, 13, 11, 9])]
+)
+def test_in_flight_of_interleaved(p, v, expected):
+    """2 (p - r - 1) + (v - 1) p + 1 chunks on rank r (Narayanan et al., arXiv 2104.04473)."""
+    found = in_flight(find_schedule("interleaved_1f1b"), p, 8 * p, v)
+    assert [max(sum(vector.saved) for vector in device) for device in found] == expected
+    assert all(vector.stages == (r, r + p) for r, device in enumerate(found) for vector in device)
+
+
+def test_in_flight_of_a_split_backward_counts_what_waits_for_w():
+    found = in_flight(find_schedule("zb_h1"), 4, 8, 1)
+    assert max(vector.saved[0] for vector in found[0]) == 4
+    assert max(vector.pending[0] for vector in found[3]) > 0
+
+
+def test_a_moment_that_another_exceeds_everywhere_is_left_out():
+    for device in in_flight(find_schedule("interleaved_1f1b"), 4, 16, 4):
+        for one in device:
+            others = [other.saved for other in device if other is not one]
+            assert not any(all(a <= b for a, b in zip(one.saved, other, strict=True)) for other in others)
+
+
+def test_bytes_of_a_dense_model_on_one_device_by_hand():
+    plan, memory = estimated(devices="1xB200", sequence_length=8192, batch=4)
+    n, tokens = LLAMA.num_parameters, 8192
+    block = 2 * (6 * 4096 + 2048 + 3 * 14336) + 4 * 32 + 2 * 2
+    activations = tokens * (32 * block + 8 + 2 * (2 * 4096 + 1) + 8)
+    assert memory.fullest.moment == "loss"
+    assert held(memory.fullest) == {
+        "parameters": 2 * n, "gradients": 4 * n, "optimizer state": 12 * n,
+        "activations of microbatches in flight": activations,
+        "logits and their gradient": tokens * 128256 * (2 + 4 + 4),
+    }  # fmt: skip
+    assert [size for _, size in memory.holders] == sorted((size for _, size in memory.holders), reverse=True)
+    assert memory.allocated_bytes == sum(size for _, size in memory.holders)
+    assert memory.reserved_bytes == pytest.approx(FRAGMENTATION * memory.allocated_bytes)
+
+
+def test_an_unfused_loss_keeps_three_and_leaves_one_behind():
+    choices = {
+        "devices": "8xH100",
+        "sharding": "zero3",
+        "recompute": "full",
+        "batch": 8,
+        "sequence_length": 32768,
+    }
+    plan, memory = estimated(software="compiled", **choices)
+    logits = 32768 * 128256
+    device = memory.fullest
+    assert device.moment == "loss" and held(device)["logits and their gradient"] == 12 * logits
+    assert device.reserved_bytes == pytest.approx(FRAGMENTATION * (device.allocated_bytes + 2 * logits))
+    assert (
+        estimated(software="", **choices)[1].allocated_bytes == device.allocated_bytes
+    )  # sharded: PyTorch's loss
+    assert estimated(software="fused", **choices)[1].allocated_bytes == device.allocated_bytes - 2 * logits
+    assert "gradients" not in held(device)  # one microbatch: none is there before its backward
+    _, more = estimated(software="compiled", **{**choices, "batch": 16})
+    assert held(more.fullest)["gradients"] == 4 * LLAMA.num_parameters / 8
+
+
+def test_a_loss_in_place_has_its_logits_only():
+    sizes = {}
+    for software in ("fused", "eager, fused loss", "eager"):
+        plan, _ = estimated(software=software, sequence_length=8192)
+        sizes[software] = (loss_bytes(plan), freed_logits_bytes(plan))
+    logits = 8192 * 128256
+    assert sizes == {
+        "fused": (10 * logits, 0),
+        "eager, fused loss": (2 * logits, 0),
+        "eager": (12 * logits, 2 * logits),
+    }
+
+
+def test_every_stage_of_a_pipeline_has_its_own_microbatches():
+    plan, memory = estimated(SMALL, "4xH100", pp=4, batch=16)
+    kept = [held(device)["activations of microbatches in flight"] for device in memory.devices]
+    assert kept[1] / kept[2] == pytest.approx(3 / 2)
+    assert kept[0] > kept[1] > kept[2]
+    _, fewer = estimated(SMALL, "4xH100", pp=4, batch=2)
+    two = held(fewer.devices[1])["activations of microbatches in flight"]
+    assert kept[1] == pytest.approx(3 / 2 * two)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "microbatches"), [("one_barrier", 9), ("two_barriers", 10), ("interlaced", 12)]
+)
+def test_a_split_vocabulary_holds_more_microbatches(vocabulary, microbatches):
+    """p + 1, p + 2 and 1.5 p on the first stage (Yeung et al., arXiv 2411.05288)."""
+    ends, split = (
+        estimated(SMALL, pp=8, vocabulary=each)[1].devices[0].holders for each in ("ends", vocabulary)
+    )
+    name = "activations of microbatches in flight"
+    assert dict(split)[name] == pytest.approx(dict(ends)[name] * microbatches / 8)
+    assert dict(split)["parameters"] != dict(ends)["parameters"]
+
+
+def test_recompute_in_order_of_what_it_keeps():
+    sizes = {}
+    for recompute in ("none", "selective", "selective_op", "full"):
+        _, memory = estimated(attention="unfused", recompute=recompute, sharding="zero1")
+        sizes[recompute] = memory.allocated_bytes
+    assert sizes["none"] > sizes["selective"] > sizes["selective_op"] > sizes["full"]
+
+
+def test_full_recompute_adds_one_block_while_it_runs():
+    _, memory = estimated(SMALL, "1xH100", sequence_length=8192, recompute="full")
+    device = memory.fullest
+    block = 2 * (8 * 256 + 3 * SMALL.intermediate_size) + 4 * 8 + 2 * 2 - 2 * 256  # all but its input
+    assert device.moment == "backward"
+    assert held(device)["recomputed activations"] == 8192 * block
+    assert held(device)["activations of microbatches in flight"] < 8192 * (9 * 2 * 256 + 3 * 2 * 256)
+
+
+def test_some_blocks_keep_their_input_and_the_others_all():
+    """Stages differ in nothing but in the number of blocks that are recomputed: each is counted by itself."""
+    activations = "activations of microbatches in flight"
+    sizes = {}
+    for counts in ((), (1, 1, 1, 1), (4, 0, 2, 1), (4, 4, 4, 4)):
+        choices = {"recompute": "full", "recompute_blocks": counts} if counts else {}
+        model = ModelSpec.decoder(16, 256, 8, vocabulary_size=1024)
+        _, memory = estimated(model, "4xH100", pp=4, dp=1, **choices)
+        sizes[counts] = [held(device) for device in memory.devices]
+    none, one, some, most = sizes.values()
+    all_but_its_input = 2 * (8 * 256 + 3 * SMALL.intermediate_size) + 4 * 8 + 2 * 2 - 2 * 256
+    block = 4096 * all_but_its_input
+    for device, count in enumerate((4, 0, 2, 1)):
+        in_flight = 4 - device
+        for found, recomputed in ((one, 1), (some, count), (most, 4)):
+            saving = none[device][activations] - found[device][activations]
+            assert saving == pytest.approx(in_flight * recomputed * block)
+    assert "recomputed activations" not in some[1]
+    assert some[2]["recomputed activations"] == most[2]["recomputed activations"] == block
+
+
+def test_parallelism_divides():
+    sizes = [
+        estimated(devices="8xH100", tp=tp, sequence_parallel=tp > 1, sharding="zero1", batch=8)[
+            1
+        ].allocated_bytes
+        for tp in (1, 2, 4, 8)
+    ]
+    assert sizes == sorted(sizes, reverse=True)
+    with_rows, without = (
+        estimated(tp=8, sequence_parallel=each)[1].allocated_bytes for each in (True, False)
+    )
+    assert with_rows < without
+    _, long = estimated(cp=8, sequence_length=65536, batch=8)
+    _, short = estimated(sequence_length=8192, batch=8)
+    name = "activations of microbatches in flight"
+    assert held(long.fullest)[name] == held(short.fullest)[name]
+
+
+def test_experts_and_their_exchange_are_held():
+    choices = {"devices": "8xB200", "sharding": "zero1", "batch": 16, "pp": 2}
+    model = load_model("mixtral-8x7b")
+    divided, whole = (estimated(model, ep=ep, **choices)[1].devices[0] for ep in (4, 1))
+    assert held(divided)["parameters"] < held(whole)["parameters"] / 3
+    assert divided.moment == "backward"
+    assert (
+        held(divided)["exchanges inside a block"] == 4096 * 2 * 2 * 2 * 4096
+    )  # 2 experts a token, there and back
+
+
+@pytest.mark.parametrize("software", ["", "eager", "compiled"])
+@pytest.mark.parametrize("sharding", ["none", "zero1", "zero2", "zero3"])
+def test_bounds_are_in_order(software, sharding):
+    _, memory = estimated(SMALL, pp=2, dp=4, sharding=sharding, software=software)
+    for device in memory.devices:
+        assert device.allocated_bytes < device.reserved_bytes < device.upper_bytes
+        assert device.reserved_bytes < device.needed_bytes
+        assert all(size > 0 for _, size in device.holders)
+    assert memory.upper_bytes >= MAX_FRAGMENTATION * memory.allocated_bytes
+
+
+def test_sharded_stages_of_a_pipeline_may_be_kept_whole():
+    plan, memory = estimated(pp=2, dp=4, sharding="zero3")
+    sharded = [size for name, size in memory.devices[0].holders if name == "parameters"]
+    assert sharded == [pytest.approx(4 * LLAMA.num_parameters / 2 / 4, rel=1e-3)]
+    spread = memory.devices[0].upper_bytes / MAX_FRAGMENTATION - memory.devices[0].allocated_bytes
+    assert spread > (2 + 4) * 0.99 * LLAMA.num_parameters / 2
+
+
+def test_processes_of_a_host_have_no_allocator_and_no_driver():
+    cluster = Cluster.detect(2)
+    plan = Plan.of(SMALL, cluster, Workload(8, 64), pp=2, dp=1)
+    memory = estimate_memory(plan, cluster, find_schedule("1f1b"))
+    assert memory.reserved_bytes == memory.allocated_bytes
+    assert memory.context_bytes == 0
+
+
+def test_the_order_of_a_schedule_is_walked_once():
+    in_flight.cache_clear()
+    for microbatch_size in (1, 2):
+        estimated(SMALL, pp=8, batch=64 * microbatch_size, microbatch_size=microbatch_size)
+    assert (in_flight.cache_info().misses, in_flight.cache_info().hits) == (1, 1)
+    assert memory_estimate.INTERLACED_FACTOR == 1.5

@@ -1,0 +1,326 @@
+"""Predicted steps: parts that add up, monotone where physics is, bubbles near their closed form, gathers that hide."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from meshwright.costs.step.profile import StepFit, Width, packaged_step_profile
+from meshwright.costs.step.step_costs import StepConstants
+from meshwright.lowering.lower import lower
+from meshwright.prediction.step_prediction import (
+    EXTRAPOLATED_WIDER,
+    StepEstimate,
+    predict_step,
+    simulated_s,
+    step_program,
+)
+from meshwright.prediction.step_trait import BESIDE, step_traits
+from meshwright.schedules.order import registered
+from meshwright.specs import Cluster, ClusterSpec, ModelSpec, Plan, Workload, load_model
+from meshwright.specs.cluster.device import device_presets
+from meshwright.specs.error import MeshwrightError, PlanError, UnknownNameError
+
+MIXED = {"dtype": "bfloat16", "master_dtype": "float32", "reduction_dtype": "float32"}
+SHARDED = {"sharding": "zero3", "overlap": ("reduce", "gather")}
+PIPELINE = {"pp": 4, "dp": 1, "overlap": ()}
+FIT = packaged_step_profile().fit
+
+
+def model(num_layers: int = 8, vocabulary_size: int = 1024, **fields: Any) -> ModelSpec:
+    return ModelSpec.decoder(
+        num_layers, 4096, 32, num_kv_heads=8, intermediate_size=14336, max_sequence_length=8192,
+        vocabulary_size=vocabulary_size, **fields,
+    )  # fmt: skip
+
+
+def experts(num_layers: int = 2) -> ModelSpec:
+    return replace(load_model("mixtral-8x7b"), num_layers=num_layers)
+
+
+def planned(
+    cluster: str | ClusterSpec,
+    of: ModelSpec | None = None,
+    batch: int = 16,
+    sequence: int = 4096,
+    **choices: Any,
+) -> tuple[Plan, ClusterSpec]:
+    found = Cluster(cluster)
+    return Plan.of(of or model(), found, Workload(batch, sequence), **{**MIXED, **choices}), found
+
+
+def predicted(*arguments: Any, **choices: Any) -> StepEstimate:
+    return predict_step(*planned(*arguments, **choices))
+
+
+def busy_s(estimate: StepEstimate) -> float:
+    beside = (*BESIDE, "waiting", "step overhead")
+    return sum(seconds for name, seconds in estimate.parts.items() if name not in beside)
+
+
+# ------------------------------------------------------------------------------------------ parts
+
+
+@pytest.mark.parametrize(
+    ("cluster", "choices"),
+    [
+        ("8xH100", {}),
+        ("8xH100", {"pp": 4, "schedule": "interleaved_1f1b"}),
+        ("8xH100", {"pp": 2, "overlap": (), "sharding": "zero1"}),
+        ("2x8xH100", SHARDED),
+        ("8xH100", {"tp": 4, "sequence_parallel": True, "overlap": ("tp",)}),
+        ("8xH100", {"cp": 2, "recompute": "full"}),
+        ("8xB200", {"float8": "tensorwise"}),
+        ("8xA100-80", {"software": "eager", "recompute": "selective"}),
+    ],
+)
+def test_what_computes_take_and_wait_for_is_the_step(cluster: str, choices: dict[str, Any]) -> None:
+    found = predicted(cluster, **choices)
+    on_computes = sum(seconds for name, seconds in found.parts.items() if name not in BESIDE)
+    assert on_computes == pytest.approx(found.step.value, rel=1e-9)
+    assert list(found.parts.values()) == sorted(found.parts.values(), reverse=True)
+    assert found.num_rows == step_program(*planned(cluster, **choices)).wiring.program.num_rows
+
+
+def test_with_experts_and_tied_tables_parts_add_up_too() -> None:
+    for of, choices in (
+        (experts(), {"ep": 8}),
+        (model(4, 65536, has_tied_embeddings=True), {"pp": 2, "sharding": "zero1"}),
+    ):
+        found = predicted("8xH100", of, **choices)
+        total = sum(seconds for name, seconds in found.parts.items() if name not in BESIDE)
+        assert total == pytest.approx(found.step.value, rel=1e-9)
+
+
+def test_a_prediction_is_the_fits_constants_simulated() -> None:
+    plan, cluster = planned("8xH100")
+    expected = simulated_s(step_program(plan, cluster), FIT.of("h100"))
+    assert predict_step(plan, cluster).step.value == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("batch", [8, 64])
+def test_the_steps_overhead_is_paid_once_whatever_the_number_of_microbatches(batch: int) -> None:
+    made = step_program(*planned("8xH100", batch=batch))
+    c = StepConstants()
+    assert simulated_s(made, replace(c, step_s=1.0)) - simulated_s(
+        made, replace(c, step_s=0.25)
+    ) == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(StepConstants)])
+def test_a_larger_constant_never_makes_a_step_shorter(name: str) -> None:
+    """On a plan that has all of them: experts over two nodes, float8, portable attention, gradients between nodes."""
+    plan, cluster = planned(
+        "8x4xH100", experts(), batch=32, tp=2, ep=8, float8="tensorwise", software="compiled", overlap=()
+    )
+    made, c = step_program(plan, cluster), FIT.of("h100")
+    if name == "expert_s":
+        c = replace(c, expert_s=1.0)
+    assert simulated_s(made, replace(c, **{name: 1.5 * getattr(c, name)})) > simulated_s(made, c) * (1 + 1e-6)
+
+
+def test_a_step_is_at_least_its_arithmetic_at_the_peak() -> None:
+    plan, cluster = planned("8xH100", batch=64)
+    tokens = plan.workload.global_batch * plan.workload.sequence_length
+    flops = tokens * plan.model.train_flops_per_token(plan.workload.sequence_length)
+    utilisation = flops / (
+        8 * cluster.devices[0].peak_flops_per_s("bfloat16") * predict_step(plan, cluster).step.value
+    )
+    assert 0.2 < utilisation < 0.75
+
+
+# ------------------------------------------------------------------------------------------ monotone
+
+
+def test_a_slower_network_never_helps_and_slow_enough_hurts() -> None:
+    for choices in ({}, SHARDED, {"sharding": "zero1", "overlap": ()}):
+        steps = [
+            predicted(Cluster("2x8xH100", nic=nic), **choices).step.value
+            for nic in ("10Gb/s", "50Gb/s", "200Gb/s", "400Gb/s")
+        ]
+        assert steps == sorted(steps, reverse=True) and steps[0] > 1.2 * steps[-1]
+
+
+def test_longer_microbatches_take_longer_and_use_the_device_better() -> None:
+    lengths = (512, 1024, 2048, 4096)
+    steps = [predicted("8xH100", batch=32, sequence=length).step.value for length in lengths]
+    assert steps == sorted(steps)
+    rates = [length / step for length, step in zip(lengths, steps, strict=True)]
+    assert rates == sorted(rates)
+
+
+def test_more_microbatches_more_layers_and_recompute_take_longer() -> None:
+    base = predicted("8xH100").step.value
+    assert predicted("8xH100", batch=32).step.value > 1.5 * base
+    assert predicted("8xH100", model(16)).step.value > 1.5 * base
+    selective = predicted("8xH100", recompute="selective").step.value
+    full = predicted("8xH100", recompute="full").step.value
+    assert base < selective < full < 1.45 * base
+
+
+@pytest.mark.parametrize("choices", [{}, SHARDED, {"pp": 2, "tp": 2, "sequence_parallel": True}], ids=str)
+def test_recompute_of_some_blocks_is_between_none_and_all(choices: dict[str, Any]) -> None:
+    plan, cluster = planned("8xH100", **choices)
+    steps = [predict_step(plan, cluster).step.value]
+    for count in range(1, max(plan.layers_per_stage) + 1):
+        counts = (count,) * plan.num_stages
+        some = plan.changed(recompute="full", recompute_blocks=counts)
+        steps.append(predict_step(some, cluster).step.value)
+    assert steps == sorted(steps) and steps[0] < steps[1] < steps[-1]
+    assert steps[-1] == predict_step(plan.changed(recompute="full"), cluster).step.value
+    # with the last block its stage is recomputed wholly, ends and all
+    growth = [after - before for before, after in pairwise(steps[:-1])]
+    assert growth == pytest.approx([growth[0]] * len(growth), rel=0.05)
+
+
+# ------------------------------------------------------------------------------------------ pipelines
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2)])
+@pytest.mark.parametrize("batch", [8, 32])
+def test_on_equal_stages_the_bubble_is_near_its_closed_form(schedule: str, chunks: int, batch: int) -> None:
+    """(p - 1) / (v m) of the computes (Narayanan et al., arXiv 2104.04473)."""
+    found = predicted("4xH100", batch=batch, schedule=schedule, **PIPELINE)
+    assert found.parts["waiting"] / busy_s(found) == pytest.approx(3 / (chunks * batch), rel=0.08)
+
+
+def test_an_unequal_stage_holds_up_the_pipeline() -> None:
+    equal = predicted("4xH100", batch=32, **PIPELINE).step.value
+    late = predicted("4xH100", batch=32, layers_per_stage=(2, 2, 1, 3), **PIPELINE).step.value
+    assert 1.3 * equal < late < 1.55 * equal
+
+
+def test_a_schedule_may_be_given_instead_of_its_name() -> None:
+    plan, cluster = planned("4xH100", **PIPELINE)
+    unknown = plan.changed(schedule="ours")
+    assert (
+        predict_step(unknown, cluster, schedule=registered()["1f1b"]).step == predict_step(plan, cluster).step
+    )
+
+
+# ------------------------------------------------------------------------------------------ sharding
+
+
+def test_gathers_hide_beside_large_microbatches_and_not_beside_tiny_ones() -> None:
+    large = predicted("2x8xH100", sequence=8192, batch=32, **SHARDED)
+    tiny = predicted("2x8xH100", sequence=256, batch=32, **SHARDED)
+    for found in (large, tiny):
+        assert found.parts["UNSHARD"] > 0
+    assert large.parts["UNSHARD"] == pytest.approx(tiny.parts["UNSHARD"]), "the same parameters are gathered"
+    assert large.parts["waiting"] < 0.3 * large.parts["UNSHARD"]
+    assert tiny.parts["waiting"] > 0.5 * tiny.parts["UNSHARD"]
+
+
+def test_gathers_that_are_not_beside_computes_are_waited_for() -> None:
+    beside = predicted("8xH100", sharding="zero1", overlap=("reduce", "gather"))
+    behind = predicted("8xH100", sharding="zero1", overlap=("reduce",))
+    assert behind.step.value > beside.step.value
+    assert behind.parts["waiting"] >= behind.parts["GATHER_PARAM"]
+
+
+def test_copies_within_a_node_are_gathered_inside_it() -> None:
+    """Then the network carries gradients only, once a step, and gathers of all microbatches stay on NVLink."""
+    slow, fast = Cluster("2x8xH100", nic="25Gb/s"), Cluster("2x8xH100", nic="400Gb/s")
+    inside = {"batch": 64, "sharding_degree": 8, **SHARDED}
+    gathers = {
+        (at, degree): predicted(at, batch=64, sharding_degree=degree, **SHARDED).parts["UNSHARD"]
+        for at in (slow, fast)
+        for degree in (8, 16)
+    }
+    near_slow, far_slow, near_fast, far_fast = gathers.values()
+    assert near_slow == near_fast and far_slow > 4 * far_fast
+    assert predicted(slow, **inside).step.value < predicted(slow, batch=64, **SHARDED).step.value
+    alone = predicted("1x8xH100", batch=32, **SHARDED).parts["UNSHARD"]
+    assert near_fast == pytest.approx(alone)
+    assert predicted(slow, **inside).parts["REDUCE_GRAD"] > predicted(fast, **inside).parts["REDUCE_GRAD"]
+
+
+@pytest.mark.parametrize("overlap", [("reduce",), ("reduce", "gather")])
+def test_tied_tables_do_not_delay_the_first_forward_of_the_next_step(overlap: tuple[str, ...]) -> None:
+    """The table is gathered in the turn of the embedding, not behind all blocks in that of the head."""
+    own, tied = (
+        predicted("8xH100", model(8, 131072, has_tied_embeddings=is_tied), sharding="zero1", overlap=overlap)
+        for is_tied in (False, True)
+    )
+    assert tied.parts["GATHER_PARAM"] < own.parts["GATHER_PARAM"]
+    assert tied.step.value <= own.step.value and tied.parts["waiting"] <= own.parts["waiting"] * 1.02
+
+
+# ------------------------------------------------------------------------------------------ fits, basis, errors
+
+
+def test_a_left_out_source_has_its_own_fit() -> None:
+    plan, cluster = planned("8xH100")
+    profile = packaged_step_profile()
+    for source, fit in profile.left_out.items():
+        found = predict_step(plan, cluster, left_out=source)
+        assert found.step == predict_step(plan, cluster, fit=fit).step
+    assert predict_step(plan, cluster).step == predict_step(plan, cluster, fit=profile.fit).step
+
+
+def test_a_width_is_of_the_traits_and_wider_where_extrapolated() -> None:
+    fit = StepFit(FIT.constants, Width(0.1, {"waiting": 0.5}))
+    for name, factor, basis in (
+        ("8xH100", 1.0, "interpolated"),
+        ("8xGB300", EXTRAPOLATED_WIDER, "extrapolated"),
+    ):
+        plan, cluster = planned(name)
+        found = predict_step(plan, cluster, fit=fit)
+        width = 0.1 + 0.5 * step_traits(plan, found.parts)["waiting"]
+        half = (found.step.high - found.step.low) / 2 / found.step.value
+        assert (found.step.basis, half) == (basis, pytest.approx(width * factor))
+
+
+def test_a_relative_of_a_measured_chip_is_priced_by_its_data_sheet() -> None:
+    assert predicted("8xH200").step.value < predicted("8xH100").step.value < predicted("8xA100-80").step.value
+
+
+@pytest.mark.parametrize("name", ["V100", "MI300X", "cpu"])
+def test_a_chip_without_a_relative_is_refused_with_what_to_do(name: str) -> None:
+    assert name in device_presets()
+    with pytest.raises(PlanError, match=f"measured on {name} or a relative of it") as told:
+        predicted(f"2x{name}")
+    assert "--extrapolate" in told.value.next and "H100" in told.value.allowed
+
+
+def test_a_chip_that_nobody_measured_is_priced_by_its_data_sheet_where_that_is_accepted() -> None:
+    plan, cluster = planned("8xMI300X", batch=64)
+    found = predict_step(plan, cluster, extrapolate=True)
+    tokens = plan.workload.global_batch * plan.workload.sequence_length
+    flops = tokens * plan.model.train_flops_per_token(plan.workload.sequence_length)
+    assert found.step.value > flops / (8 * cluster.devices[0].peak_flops_per_s("bfloat16"))
+    assert found.step.basis == "never seen" and found.step.high >= 1.3 * found.step.value
+    on_computes = sum(seconds for name, seconds in found.parts.items() if name not in BESIDE)
+    assert on_computes == pytest.approx(found.step.value, rel=1e-9)
+    measured = planned("8xH100")
+    assert predict_step(*measured, extrapolate=True).step == predict_step(*measured).step
+
+
+def test_a_format_in_which_no_step_ran_is_extrapolated() -> None:
+    assert predicted("8xH100", dtype="float16").step.basis == "interpolated"
+    assert predicted("8xH100", dtype="float32").step.basis == "extrapolated"
+
+
+def test_float8_on_a_chip_without_it_is_refused() -> None:
+    with pytest.raises(MeshwrightError, match="A100-80 has no peak rate for float8"):
+        predicted("8xA100-80", float8="tensorwise")
+
+
+def test_an_unknown_schedule_source_and_family_are_refused() -> None:
+    plan, cluster = planned("8xH100")
+    with pytest.raises(PlanError, match="'nonsense' is not registered") as told:
+        predict_step(plan.changed(schedule="nonsense"), cluster)
+    assert "1f1b" in told.value.allowed and "pass the schedule" in told.value.next
+    with pytest.raises(UnknownNameError, match="source of measured steps"):
+        predict_step(plan, cluster, left_out="nobody")
+    with pytest.raises(UnknownNameError, match="family of chips"):
+        predict_step(plan, cluster, fit=StepFit({"a100": StepConstants()}, Width(0.1)))
+
+
+def test_the_program_is_as_fine_as_parameters_are_gathered() -> None:
+    plan, cluster = planned("8xH100", **SHARDED)
+    coarse = lower(plan, registered()[plan.schedule])
+    assert step_program(plan, cluster).wiring.program.num_rows > 4 * coarse.num_rows

@@ -1,0 +1,185 @@
+"""One prediction for everybody: planner, simulator and `predict_step` say the same of plans on GPUs; what was never seen
+is refused unless asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from meshwright import api
+from meshwright.costs.roofline import UNCERTAINTY, Roofline
+from meshwright.ir.judge import metrics
+from meshwright.planner import Candidate, Rejection, evaluate
+from meshwright.prediction.memory_estimate import estimate_memory
+from meshwright.prediction.step_prediction import StepEstimate, predict_step
+from meshwright.prediction.step_pricing import is_gpu_cluster, pricing_of
+from meshwright.schedules import registered
+from meshwright.specs import Cluster, ModelSpec, OutOfMemoryError, Plan, PlanError, SpecError, Workload
+
+MODEL = ModelSpec.decoder(4, 1024, 8, intermediate_size=4096, max_sequence_length=2048)
+MIXED = {"dtype": "bfloat16", "master_dtype": "float32", "reduction_dtype": "float32"}
+NEVER_SEEN = ("8xMI300X", "8xL40S", "8xRTX-4090", "8xMI250X")
+
+
+def planned(cluster: str = "8xH100", **choices: Any) -> Plan:
+    return Plan.of(MODEL, Cluster(cluster), Workload(32, 2048), **{**MIXED, **choices})
+
+
+def evaluated(plan: Plan, **options: Any) -> Candidate:
+    found = evaluate(plan, Cluster(plan.cluster), None, None, registered()[plan.schedule], **options)
+    assert isinstance(found, Candidate)
+    return found
+
+
+def predicted(plan: Plan, **options: Any) -> StepEstimate:
+    return predict_step(plan, Cluster(plan.cluster), **options)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {},
+        {"sharding": "zero3", "overlap": ("reduce", "gather")},
+        {"pp": 2, "schedule": "interleaved_1f1b"},
+        {"pp": 2, "tp": 2, "sequence_parallel": True, "sharding": "zero1"},
+        {"cluster": "2x8xH100", "pp": 2, "recompute": "full"},
+        {"cluster": "8xB200", "float8": "tensorwise"},
+        {"cluster": "8xA100-80", "software": "eager"},
+        {"cluster": "2xH100", "dtype": "float32", "master_dtype": ""},
+    ],
+)
+def test_planner_and_simulator_say_what_predict_step_says(choices: dict[str, Any]) -> None:
+    plan = planned(**choices)
+    want, candidate = predicted(plan), evaluated(plan)
+    trace = api.simulate(plan)
+    for said in (candidate.trace.metadata["step"], trace.metadata["step"]):
+        assert said["value"] == pytest.approx(want.step.value, rel=1e-12)
+        assert said["low"] == pytest.approx(want.step.low, rel=1e-12)
+        assert said["high"] == pytest.approx(want.step.high, rel=1e-12)
+        assert said["basis"] == want.step.basis
+    assert candidate.step == want.step
+    assert trace.metadata["parts"] == want.parts
+    assert trace.digest == candidate.program.digest()
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 5])
+def test_the_step_does_not_depend_on_how_many_are_shown(iterations: int) -> None:
+    plan = planned(pp=2)
+    assert api.simulate(plan, iterations=iterations).metadata["step"]["value"] == pytest.approx(
+        predicted(plan).step.value, rel=1e-12
+    )
+
+
+def test_iterations_follow_each_other_at_the_distance_of_the_step() -> None:
+    plan = planned()
+    trace = api.simulate(plan)
+    overhead = trace.metadata["step"]["overhead"]
+    assert overhead > 0
+    assert metrics.period_s(trace) == pytest.approx(predicted(plan).step.value, rel=1e-12)
+    between = trace.start_s[2].min() - trace.end_s[1].max()
+    assert between == pytest.approx(overhead, rel=1e-6)  # nothing else lies there with one stage
+
+
+def test_a_format_in_which_no_step_ran_is_extrapolated() -> None:
+    assert predicted(planned()).step.basis == "interpolated"
+    plain = planned(dtype="float32", master_dtype="")
+    assert predicted(plain).step.basis == "extrapolated"
+    assert any("float32" in line for line in pricing_of(plain, Cluster("8xH100")).assumptions)
+
+
+@pytest.mark.parametrize("cluster", NEVER_SEEN)
+def test_a_chip_that_was_never_seen_is_refused_unless_asked_for(cluster: str) -> None:
+    plan = planned(cluster)
+    for refused in (lambda: predicted(plan), lambda: evaluated(plan), lambda: api.simulate(plan)):
+        with pytest.raises(PlanError, match="--extrapolate"):
+            refused()
+    step = predicted(plan, extrapolate=True).step
+    assert step.basis == "never seen"
+    assert step.high - step.value >= UNCERTAINTY * step.value * (1 - 1e-12)
+    assert evaluated(plan, extrapolate=True).step == step
+    assert api.simulate(plan, extrapolate=True).metadata["step"]["value"] == pytest.approx(
+        step.value, rel=1e-12
+    )
+
+
+def test_extrapolating_changes_nothing_where_steps_were_measured() -> None:
+    assert predicted(planned(), extrapolate=True).step == predicted(planned()).step
+
+
+def test_an_extrapolated_step_is_made_of_its_parts() -> None:
+    plan = planned("8xMI300X", pp=2, tp=2, sequence_parallel=True)
+    found = predicted(plan, extrapolate=True)
+    own = sum(seconds for name, seconds in found.parts.items() if not name.isupper())
+    assert own == pytest.approx(found.step.value, rel=1e-9)
+    assert {"matmul", "attention", "stream", "exchanges inside, host", "waiting"} <= set(found.parts)
+
+
+def test_an_extrapolated_product_takes_what_the_data_sheet_says() -> None:
+    cluster = Cluster("8xMI300X")
+    pricing = pricing_of(planned("8xMI300X"), cluster, extrapolate=True)
+    assert isinstance(pricing.costs, Roofline) and not pricing.is_measured
+    twice = tuple(
+        replace(d, flops_per_s={k: 2 * v for k, v in d.flops_per_s.items()}) for d in cluster.devices
+    )
+    faster = pricing_of(planned("8xMI300X"), replace(cluster, devices=twice), extrapolate=True)
+    program = api.subject(planned("8xMI300X"), extrapolate=True).program
+    work = next(work for work in program.tables.works if work.name == "F")
+    assert faster.parts(work)["matmul"] == pytest.approx(pricing.parts(work)["matmul"] / 2, rel=0.2)
+    assert faster.parts(work)["stream"] == pricing.parts(work)["stream"]
+
+
+def test_a_format_without_a_peak_is_refused_even_so() -> None:
+    plan = planned("8xA100-80", float8="tensorwise")
+    for extrapolate in (False, True):
+        with pytest.raises(SpecError, match="no peak rate for float8"):
+            predicted(plan, extrapolate=extrapolate)
+
+
+def test_assumptions_name_software_overlap_and_what_is_counted() -> None:
+    plan = planned(sharding="zero3", overlap=("reduce",))
+    text = "\n".join(pricing_of(plan, Cluster("8xH100")).assumptions)
+    assert "'compiled'" in text and "the plan names none" in text
+    assert "the reduction of gradients, the gathering of parameters" in text
+    assert "between two steps" in text and "not counted" in text
+    named = pricing_of(plan.changed(software="eager", overlap=()), Cluster("8xH100")).assumptions
+    assert not any("names none" in line for line in named) and any("'eager'" in line for line in named)
+
+
+def test_processes_are_no_gpus() -> None:
+    assert is_gpu_cluster(Cluster("8xH100")) and is_gpu_cluster(Cluster("8xMI300X"))
+    assert not is_gpu_cluster(Cluster.detect(2)) and not is_gpu_cluster(Cluster("2xcpu"))
+
+
+def test_memory_of_gpu_plans_is_the_estimate() -> None:
+    plan = planned(sharding="zero3")
+    cluster, schedule = Cluster("8xH100"), registered()["1f1b"]
+    memory = estimate_memory(plan, cluster, schedule)
+    found = evaluated(plan)
+    assert found.memory == memory and found.peak_bytes == memory.allocated_bytes
+    assert found.bound_bytes == memory.upper_bytes + memory.context_bytes > found.peak_bytes
+
+    def on(memory_bytes: float) -> Candidate | Rejection:
+        devices = tuple(replace(device, memory_bytes=int(memory_bytes)) for device in cluster.devices)
+        return evaluate(plan, replace(cluster, devices=devices), None, None, schedule)
+
+    needed = memory.allocated_bytes + memory.context_bytes
+    assert isinstance(on(needed + 1), Candidate)
+    miss = on(needed - 1e6)
+    assert isinstance(miss, Rejection) and miss.needed_bytes == needed
+    assert sum(size for _, size in miss.holders) == int(needed)
+    assert "at worst" in miss.reason and miss.upper_bytes == found.bound_bytes
+
+
+def test_check_judges_a_gpu_plan_by_the_estimate() -> None:
+    plan = planned(sharding="zero1")
+    proof = api.check(plan)
+    assert proof and proof.fits and proof.fits_at_worst and proof.memory is not None
+    assert max(proof.peak_bytes) == proof.memory.allocated_bytes + proof.memory.context_bytes
+    between = (max(proof.peak_bytes) + proof.memory.upper_bytes + proof.memory.context_bytes) / 2
+    near = api.check(plan, memory_bytes=int(between))
+    assert near.fits and not near.fits_at_worst
+    tight = api.check(plan, memory_bytes=int(max(proof.peak_bytes)) - 10**6)
+    assert tight.fits is False and isinstance(tight.error, OutOfMemoryError)
+    assert api.check(planned("8xMI300X"))  # nothing is priced, so nothing has to be asked for

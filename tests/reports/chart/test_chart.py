@@ -1,0 +1,51 @@
+"""Lines, steps and points as SVG."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from meshwright.reports.chart.chart import MAX_POINTS, Chart, Series, chart_svg
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_points_keep_their_labels_and_order() -> None:
+    chart = Chart(
+        [Series("plans", [1, 2, 4], [3.0, 1.0, 2.0], "points", labels=["a", "<b>", "c"])], title="x & y"
+    )
+    root = ElementTree.fromstring(chart_svg(chart))
+    dots = list(root.iter(f"{SVG}circle"))
+    assert [dot[0].text for dot in dots] == ["a", "<b>", "c"]
+    x = [float(dot.get("cx", "")) for dot in dots]
+    y = [float(dot.get("cy", "")) for dot in dots]
+    assert (x[2] - x[1]) / (x[1] - x[0]) == pytest.approx(2.0, abs=0.01)
+    assert y[1] > y[2] > y[0]
+
+
+def test_a_long_curve_is_thinned_but_keeps_its_extremes() -> None:
+    y = np.sin(np.arange(100_000) / 500)
+    y[77_777] = 9.0
+    root = ElementTree.fromstring(chart_svg(Chart([Series("curve", np.arange(y.size), y)])))
+    points = next(root.iter(f"{SVG}path")).get("d", "").removeprefix("M").split("L")
+    assert len(points) <= MAX_POINTS + 2
+    heights = [float(point.split()[1]) for point in points]
+    assert min(heights) < sorted(heights)[1] - 50  # the spike stands alone, above everything else
+
+
+def test_steps_hold_their_value_until_the_next_time() -> None:
+    root = ElementTree.fromstring(
+        chart_svg(Chart([Series("memory", [0.0, 1.0, 2.0], [1.0, 5.0, 2.0], "steps")]))
+    )
+    points = [tuple(map(float, p.split())) for p in next(root.iter(f"{SVG}path")).get("d", "")[1:].split("L")]
+    assert len(points) == 5
+    assert all(a[0] == b[0] or a[1] == b[1] for a, b in zip(points[:-1], points[1:], strict=True))
+
+
+@pytest.mark.parametrize("y", [[], [np.nan], [2.0], [0.0, 0.0], [-1e-9, 1e12]])
+def test_odd_data_gives_a_picture(y: list[float]) -> None:
+    svg = chart_svg(Chart([Series("s", list(range(len(y))), y)], levels=[("level", 1.0)]))
+    ElementTree.fromstring(svg)
+    assert "nan" not in svg and "inf" not in svg.replace("information", "")

@@ -1,0 +1,207 @@
+"""Plan files: whole round trips, and one clear message for every broken file."""
+
+import dataclasses
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright.specs import Cluster, ModelSpec, PassOption, Plan, PlanError, Workload, load_model
+from meshwright.specs.model.digest import ADDED_FIELDS
+from meshwright.specs.plan.software import CLASSES
+
+CLUSTER = Cluster("4xcpu")
+
+
+def small(**choices):
+    model = ModelSpec.decoder(6, 64, 4, has_tied_embeddings=True)
+    return Plan.of(model, CLUSTER, Workload(16, 128), **{"pp": 2, **choices})
+
+
+OPTIONS = st.dictionaries(
+    st.text("abc_", min_size=1, max_size=5), st.one_of(st.integers(-5, 5), st.booleans(), st.text(max_size=5))
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    pp=st.sampled_from([1, 2, 4]),
+    microbatch_size=st.sampled_from([1, 2]),
+    recompute=st.sampled_from([("none", 0), ("full", 0), ("full", 3), ("selective", 2)]),
+    split_backward=st.booleans(),
+    schedule=st.sampled_from(["gpipe", "interleaved_1f1b", "./mine.py:wave", 'quo"te']),
+    order=st.permutations(range(4)),
+    lengths=st.sampled_from([(), ((128, 0.25), (64, 0.75))]),
+    num_tokens=st.sampled_from([None, 10**12]),
+    passes=st.lists(st.builds(PassOption, st.text(max_size=8), OPTIONS), max_size=2).map(tuple),
+)
+def test_what_is_saved_is_loaded(lengths, num_tokens, order, recompute, **choices):
+    workload = Workload(16, 128, lengths, num_tokens)
+    plan = Plan.of(load_model("qwen3-8b"), CLUSTER, workload, device_order=tuple(order), **choices)
+    kind, count = recompute
+    plan = plan.changed(recompute=kind, recompute_blocks=(count,) * plan.num_stages if count else ())
+    with tempfile.TemporaryDirectory() as folder:
+        plan.save(Path(folder) / "plan.toml")
+        assert Plan.load(Path(folder) / "plan.toml") == plan
+        assert [path.name for path in Path(folder).iterdir()] == ["plan.toml"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    degrees=st.sampled_from([(2, 1, 2), (1, 2, 2), (1, 4, 1), (1, 1, 4)]),
+    sharding=st.sampled_from(["none", "zero1", "zero2", "zero3"]),
+    is_partial=st.booleans(),
+    sequence_parallel=st.booleans(),
+    recompute=st.sampled_from(["none", "selective", "selective_op", "full"]),
+    float8=st.sampled_from(["", "tensorwise", "rowwise", "blockwise", "mxfp8"]),
+    reduction_dtype=st.sampled_from(["", "float32", "bfloat16"]),
+    master_dtype=st.sampled_from(["", "float32"]),
+    overlap=st.lists(st.sampled_from(["reduce", "gather", "tp"]), unique=True).map(tuple),
+    vocabulary=st.sampled_from(["ends", "one_barrier", "two_barriers", "interlaced"]),
+    attention=st.sampled_from(["flash", "unfused"]),
+    software=st.sampled_from(["", *CLASSES]),
+    mesh_order=st.permutations(["pp", "dp", "cp", "tp"]).map(tuple),
+)
+def test_every_choice_is_loaded_as_saved(degrees, is_partial, sequence_parallel, **choices):
+    dp, cp, tp = degrees
+    plan = small(
+        pp=1, dp=dp, cp=cp, tp=tp, ep=dp * cp, sharding_degree=cp if is_partial else 0,
+        sequence_parallel=sequence_parallel and tp > 1, **choices,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        plan.save(Path(folder) / "plan.toml")
+        assert Plan.load(Path(folder) / "plan.toml") == plan
+
+
+def test_a_file_names_every_field_of_a_plan(tmp_path):
+    """What a file would leave out could not come back."""
+    small().save(tmp_path / "plan.toml")
+    keys = set(re.findall(r"^(\w+) =", (tmp_path / "plan.toml").read_text(), re.MULTILINE))
+    tables = {"model", "workload"}
+    assert {field.name for field in dataclasses.fields(Plan)} - tables <= keys
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("schema = 4", "schema = 5", "install a meshwright that reads schema 5"),
+        ("schema = 4", "", "'schema' is missing"),
+        ("recompute =", "recompte =", "did you mean recompute"),
+        ("cluster =", "clutser =", "did you mean cluster"),
+        ("[pipeline]", "[pipeline", "is not a TOML file"),
+        ("pp = 2", 'pp = "2"', "'pp' is '2'"),
+        ("pp = 2", "pp = 3", "pp(3) x dp(2)"),
+        ("split_backward = false", "split_backward = 0", "true or false"),
+        ("recompute_blocks = []", "recompute_blocks = 1", "'recompute_blocks' is 1"),
+        ("recompute_blocks = []", "recompute_blocks = [1, 1]", 'with recompute = "none"'),
+        ("num_layers = 6", "num_layers = 7", "hash to"),
+        ("num_layers = 6", "", "'num_layers' is missing"),
+        ("num_layers = 6", 'num_layers = "6"', "a whole number"),
+        ("sequence_length = 128", "sequence_length = -1", "whole number from 1"),
+        ("global_batch = 16", "", "'global_batch' is missing"),
+        ("sequence_parallel = false", "sequence_parallel = 1", "true or false"),
+        ("sequence_parallel = false", "sequence_parallel = true", "sequence_parallel is on with tp=1"),
+        ("sharding_degree = 0", 'sharding_degree = "4"', "'sharding_degree' is '4'"),
+        ('attention = "flash"', 'attention = "flesh"', "flash or unfused"),
+        ('software = ""', 'software = "fuzed"', "did you mean fused"),
+        ("[software]", "[softwear]", "did you mean software"),
+    ],
+)
+def test_a_broken_file_gives_one_clear_message(tmp_path, old, new, said):
+    path = tmp_path / "plan.toml"
+    small().save(path)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(PlanError, match=re.escape(said)) as caught:
+        Plan.load(path)
+    assert str(caught.value).count(str(path)) == 1
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "gpt-oss-20b", "gemma-2-9b", "mistral-7b"])
+def test_plans_of_every_kind_of_block_are_loaded_as_saved(tmp_path, name):
+    plan = Plan.of(load_model(name), CLUSTER, Workload(16, 128), pp=4)
+    plan.save(tmp_path / "plan.toml")
+    assert Plan.load(tmp_path / "plan.toml") == plan
+
+
+def test_a_plan_of_schema_1_is_loaded_with_the_digest_it_had(tmp_path):
+    """`plan_schema_1.toml` was written by the version that had schema 1."""
+    path = Path(__file__).parent / "plan_schema_1.toml"
+    assert not any(field in path.read_text() for field in ADDED_FIELDS)
+    loaded = Plan.load(path)
+    assert loaded == small() and loaded.model_digest == "cee9f1715337f113"
+    loaded.save(tmp_path / "plan.toml")
+    assert (tmp_path / "plan.toml").read_text().startswith("schema = 4\n")
+
+
+def test_a_plan_of_schema_2_is_loaded_with_the_defaults_of_what_it_did_not_know(tmp_path):
+    """`plan_schema_2.toml` was written by the version that had schema 2."""
+    path = Path(__file__).parent / "plan_schema_2.toml"
+    text = path.read_text()
+    assert text.startswith("schema = 2\n") and "[software]" not in text and "overlap" not in text
+    expected = small(recompute="full", split_backward=True, dtype="bfloat16", device_order=(1, 0, 3, 2))
+    loaded = Plan.load(path)
+    assert loaded == expected and loaded.overlap == ("reduce",) and loaded.vocabulary == "ends"
+    loaded.save(tmp_path / "plan.toml")
+    assert Plan.load(tmp_path / "plan.toml") == loaded
+
+
+def test_a_plan_of_schema_3_recomputes_all_blocks(tmp_path):
+    """`plan_schema_3.toml` was written by the version that had schema 3."""
+    path = Path(__file__).parent / "plan_schema_3.toml"
+    text = path.read_text()
+    assert text.startswith("schema = 3\n") and "recompute_blocks" not in text
+    loaded = Plan.load(path)
+    assert loaded == small(
+        recompute="full", sharding="zero1", dtype="bfloat16", master_dtype="float32", software="fused",
+        overlap=("reduce", "gather"),
+    )  # fmt: skip
+    assert loaded.num_recomputed_blocks == loaded.layers_per_stage
+    loaded.save(tmp_path / "plan.toml")
+    assert Plan.load(tmp_path / "plan.toml") == loaded
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe", b"schema = 1\n", b"model = 3\nschema = 1\n"])
+def test_a_corrupt_file_is_a_plan_error(tmp_path, content):
+    path = tmp_path / "plan.toml"
+    path.write_bytes(content)
+    with pytest.raises(PlanError, match=re.escape(str(path))):
+        Plan.load(path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_cut_or_changed_file_never_shows_a_traceback_of_another_kind(data):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.toml"
+        small().save(path)
+        content = bytearray(path.read_bytes())
+        place = data.draw(st.integers(0, len(content) - 1))
+        if data.draw(st.booleans()):
+            del content[place:]
+        else:
+            content[place] = data.draw(st.integers(0, 255))
+        path.write_bytes(bytes(content))
+        try:
+            loaded = Plan.load(path)
+        except PlanError:
+            return
+        assert loaded.layers_per_stage and sum(loaded.layers_per_stage) == loaded.model.num_layers
+
+
+def test_a_missing_file_and_an_unwritable_place(tmp_path):
+    with pytest.raises(PlanError, match="there is no file"):
+        Plan.load(tmp_path / "none.toml")
+    with pytest.raises(PlanError, match="cannot be written"):
+        small().save(tmp_path / "no" / "folder" / "plan.toml")
+
+
+def test_a_file_that_says_a_whole_number_for_a_fraction_keeps_its_digest(tmp_path):
+    path = tmp_path / "plan.toml"
+    small().save(path)
+    path.write_text(path.read_text().replace("rope_theta = 10000.0", "rope_theta = 10000"))
+    assert Plan.load(path) == small()

@@ -1,0 +1,191 @@
+"""Exchanges inside a stage: how often and how many bytes, by the formulas of the papers that invented them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from tests.lowering.plans import DENSE, EXPERTS, SEQUENCE, inner_of, lowered, plan, work_of
+from tests.specs.configs import DEEPSEEK_V2
+
+from meshwright.specs import ModelSpec, Workload, model_from_config
+from meshwright.stage.exchange.inner import LOSS_ELEMENT_BYTES, LOSS_EXCHANGES
+
+B = 3  # sequences of a microbatch
+TENSOR, CONTEXT, EXPERT, VOCABULARY = (
+    f"{kind} parallel" for kind in ("tensor", "context", "expert", "vocabulary")
+)
+HIDDEN_BYTES = B * SEQUENCE * DENSE.hidden_size * 2.0  # [tokens, hidden] in bfloat16
+
+
+def program_of(model: ModelSpec = DENSE, **choices):
+    """Unrefined, one block a stage where pp is 4."""
+    return lowered(plan(model, microbatch_size=B, **choices), None)
+
+
+def test_nothing_is_sent_inside_without_a_degree():
+    program = program_of(pp=2, dp=2, sharding="zero1")
+    assert not any(work.inner for work in program.tables.works)
+
+
+@pytest.mark.parametrize("sharding", ["zero2", "zero3"])
+def test_devices_that_keep_a_part_of_gradients_reduce_those_of_every_microbatch(sharding):
+    """Together with REDUCE_GRAD behind the last one, as many reductions of all parameters as microbatches."""
+    program = program_of(pp=2, dp=2, sharding=sharding, reduction_dtype="float32")
+    m = len(program.tables.microbatches)
+    found = {}
+    for stage in (0, 1):
+        assert not work_of(program, "F", stage).inner
+        ((kind, size),) = inner_of(work_of(program, "B", stage), "gradients")
+        assert kind == "reduce_scatter" and m > 1
+        found[stage] = m * size / (m - 1)
+    assert sum(found.values()) == pytest.approx(4 * DENSE.num_parameters)
+    single = plan(DENSE, microbatch_size=B, pp=2, dp=2, sharding=sharding)
+    one = single.changed(workload=Workload(2 * B, SEQUENCE))
+    assert one.num_microbatches == 1
+    assert not any(work.inner for work in lowered(one, None).tables.works)
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_tensor_parallel_adds_two_sums_a_block_and_pass(tp):
+    """Shoeybi et al. 2019, section 3: two all-reduces of [tokens, hidden] forward, two backward."""
+    program = program_of(pp=4, tp=tp)
+    received = ("all_gather", HIDDEN_BYTES)  # from the next stage, a share from every device of its group
+    for stage in (1, 2):
+        for name in ("F", "B"):
+            assert inner_of(work_of(program, name, stage), TENSOR) == {
+                ("all_reduce", HIDDEN_BYTES): 2,
+                received: 1,
+            }
+    embedding, head = work_of(program, "F", 0), work_of(program, "F", 3)
+    assert inner_of(embedding, TENSOR) == {("all_reduce", HIDDEN_BYTES): 3}
+    loss = ("all_reduce", float(B * SEQUENCE * LOSS_ELEMENT_BYTES))
+    assert inner_of(head, TENSOR) == {("all_reduce", HIDDEN_BYTES): 2, loss: LOSS_EXCHANGES, received: 1}
+    assert inner_of(work_of(program, "B", 0), TENSOR) == {("all_reduce", HIDDEN_BYTES): 2, received: 1}
+    assert inner_of(work_of(program, "B", 3), TENSOR) == {("all_reduce", HIDDEN_BYTES): 3}
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved_1f1b"])
+def test_what_another_stage_sends_is_gathered_once_however_many_pieces(schedule):
+    """Narayanan et al. 2021, section 4.1; with sequence parallelism a share is all that is wanted."""
+    chosen = plan(ModelSpec.decoder(8, 64, 8), pp=2, tp=2, schedule=schedule)
+    for pieces in (1, 2):
+        program = lowered(chosen, (pieces,) * chosen.num_stages)
+        for name in ("F", "B"):
+            total = sum(
+                inner_of(work_of(program, name, stage), TENSOR).get(("all_gather", HIDDEN_BYTES / B), 0)
+                for stage in range(program.tables.num_stages)
+            )
+            assert total == chosen.num_stages - 1
+
+
+def test_sequence_parallel_gathers_and_scatters_the_same_and_gathers_again_backward():
+    """Korthikanti et al. 2022, section 4.2.2: as many bytes as tensor parallelism alone, and the gather again."""
+    program = program_of(pp=4, tp=2, sequence_parallel=True)
+    forward, backward = (inner_of(work_of(program, name, 1), TENSOR) for name in ("F", "B"))
+    assert forward == {("reduce_scatter", HIDDEN_BYTES): 2, ("all_gather", HIDDEN_BYTES): 2}
+    assert backward == {("reduce_scatter", HIDDEN_BYTES): 2, ("all_gather", HIDDEN_BYTES): 4}
+    hidden = [inner for inner in work_of(program, "B", 1).inner if inner.beside]
+    assert [(inner.exchange.algorithm, inner.count, inner.beside) for inner in hidden] == [
+        ("all_gather", 2, "matmul")
+    ]
+    first, last = work_of(program, "F", 0), work_of(program, "B", 3)
+    assert inner_of(first, TENSOR) == {("reduce_scatter", HIDDEN_BYTES): 3, ("all_gather", HIDDEN_BYTES): 2}
+    assert inner_of(work_of(program, "F", 3), TENSOR)["all_gather", HIDDEN_BYTES] == 3
+    assert inner_of(work_of(program, "B", 0), TENSOR)["all_gather", HIDDEN_BYTES] == 5
+    assert inner_of(last, TENSOR) == {("reduce_scatter", HIDDEN_BYTES): 3, ("all_gather", HIDDEN_BYTES): 5}
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_tensor_exchanges_run_beside_products_only_where_the_plan_says(sequence_parallel):
+    choices = {"pp": 4, "tp": 2, "sequence_parallel": sequence_parallel}
+    waiting = work_of(program_of(**choices), "F", 1).inner
+    hidden = work_of(program_of(overlap=("tp",), **choices), "F", 1).inner
+    assert {inner.beside for inner in waiting} == {""}
+    assert [inner._replace(beside="") for inner in hidden] == list(waiting)
+    sums = [inner for inner in hidden if sequence_parallel or inner.exchange.algorithm == "all_reduce"]
+    assert sums and {inner.beside for inner in sums} == {"matmul"}
+
+
+@pytest.mark.parametrize(("tp", "kv_heads"), [(1, 4), (2, 2), (8, 1)])
+def test_context_parallel_moves_keys_and_values_of_the_whole_sequence(tp, kv_heads):
+    """Liu et al. 2023: every device sees all keys and values of its heads; backward their gradients return."""
+    program = program_of(pp=4, cp=2, tp=tp)
+    num_bytes = B * SEQUENCE * 2 * kv_heads * DENSE.head_dim * 2.0
+    assert inner_of(work_of(program, "F", 1), CONTEXT) == {("all_gather", num_bytes): 1}
+    both = {("all_gather", num_bytes): 1, ("reduce_scatter", num_bytes): 1}
+    assert inner_of(work_of(program, "B", 1), CONTEXT) == both
+    assert {inner.beside for inner in work_of(program, "B", 1).inner if inner.label == CONTEXT} == {
+        "attention"
+    }
+
+
+@pytest.mark.parametrize(
+    ("degrees", "share"),
+    [
+        ({"dp": 2, "ep": 2}, 1),
+        ({"dp": 4, "ep": 2}, 1),
+        ({"dp": 2, "cp": 2, "ep": 4}, 2),  # half of the tokens are here
+        ({"dp": 2, "tp": 2, "ep": 2}, 1),  # every device of a tensor-parallel group has all tokens
+        ({"dp": 2, "tp": 2, "ep": 4}, 2),  # each of them sends its own
+    ],
+)
+def test_tokens_go_to_their_experts_and_back(degrees, share):
+    program = program_of(EXPERTS, pp=2, recompute="full", **degrees)
+    num_bytes = B * SEQUENCE * EXPERTS.num_experts_per_token * EXPERTS.hidden_size * 2.0 / share
+    for name in ("F", "B", "R"):
+        sent = inner_of(work_of(program, name, 0), EXPERT)
+        assert sent == {("all_to_all.top2", num_bytes): 4}  # there and back, two blocks
+
+
+def test_blocks_without_experts_send_no_tokens():
+    model = model_from_config(DEEPSEEK_V2)  # the first of four blocks is dense
+    program = program_of(model, dp=2, ep=2)
+    assert sum(inner_of(work_of(program, "F", 0), EXPERT).values()) == 2 * 3
+
+
+def test_whole_experts_leave_one_sum_a_block():
+    divided, whole = (program_of(EXPERTS, pp=4, dp=2, tp=2, ep=ep) for ep in (2, 4))
+    assert inner_of(work_of(divided, "B", 1), TENSOR)["all_reduce", HIDDEN_BYTES] == 2
+    assert inner_of(work_of(whole, "B", 1), TENSOR)["all_reduce", HIDDEN_BYTES] == 1
+
+
+def test_the_weight_half_of_a_split_backward_sends_nothing():
+    program = program_of(EXPERTS, pp=2, dp=2, cp=2, tp=2, ep=4, schedule="zb_h1")
+    assert work_of(program, "I", 0).inner and not work_of(program, "W", 0).inner
+
+
+@pytest.mark.parametrize("refine", [False, True])
+def test_an_interlaced_vocabulary_sends_hidden_states_once_a_device_and_pass(refine):
+    """Where the order is another than that of 1F1B; there, and with barriers, they are instructions of their own."""
+    chosen = plan(
+        pp=2, dp=2, schedule="interleaved_1f1b", vocabulary="interlaced", sharding="zero1", microbatch_size=B,
+        layers_per_stage=(1, 1, 1, 1),
+    )  # fmt: skip
+    chosen = chosen if not refine else chosen.changed(schedule="gpipe", num_chunks=1, layers_per_stage=(2, 2))
+    program = lowered(chosen)
+    for device in range(2):
+        for name in ("F", "B"):
+            stages = {
+                view.stage
+                for view in program.instructions(device)
+                if view.name == name and inner_of(view.work, VOCABULARY)
+            }
+            assert len(stages) == 1
+            inner = work_of(program, name, stages.pop()).inner
+            assert [(each.bytes, each.count, each.beside) for each in inner] == [(HIDDEN_BYTES, 1, "")]
+
+
+@pytest.mark.parametrize("vocabulary", ["one_barrier", "two_barriers", "interlaced"])
+def test_passes_of_the_vocabulary_leave_stages_what_they_receive(vocabulary):
+    """Along tp the first stage gathers its input and the last one its output's gradient, as if another stage had sent them;
+    within the passes hidden states are gathered, and sums of them scattered, twice each a microbatch."""
+    ends, split = (program_of(DENSE, pp=2, tp=2, vocabulary=each) for each in ("ends", vocabulary))
+    for name, stage in (("F", 0), ("B", 1)):
+        before, after = (inner_of(work_of(each, name, stage), TENSOR) for each in (ends, split))
+        assert after["all_gather", HIDDEN_BYTES] - before.get(("all_gather", HIDDEN_BYTES), 0) == 1
+        assert not inner_of(work_of(split, name, stage), VOCABULARY)
+    found = Counter()
+    for name in ("LOOKUP", "S", "T", "SCATTER"):
+        found.update(inner_of(work_of(split, name, 1), VOCABULARY))
+    assert found["all_gather", HIDDEN_BYTES] == found["reduce_scatter", HIDDEN_BYTES] == 2

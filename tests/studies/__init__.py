@@ -1,1 +1,0 @@
-"""Tests of the studies behind executed claims."""

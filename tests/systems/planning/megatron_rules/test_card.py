@@ -1,0 +1,138 @@
+"""Megatron-LM's rules of thumb: the ladder's order, the microbatch of the closed form, chunks, experts, what fits."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright.evidence.claim.reproduce import reproduce
+from meshwright.evidence.claim.system_card import system
+from meshwright.prediction.memory_estimate import estimate_memory
+from meshwright.prediction.memory_limit import estimated_rejection
+from meshwright.schedules import registered
+from meshwright.specs.cluster.source import Cluster
+from meshwright.specs.config.source import load_model
+from meshwright.specs.error import OutOfMemoryError, PlanError
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.workload import Workload
+from meshwright.systems.pipeline.megatron_lm import card as megatron_lm
+from meshwright.systems.planning.megatron_rules import card as megatron_rules
+from meshwright.systems.planning.megatron_rules.card import ladder, num_chunks, plan_of
+
+FORMATS = {"dtype": "bfloat16", "master_dtype": "float32", "reduction_dtype": "float32"}
+
+
+def ruled(model: str, cluster: str, batch: int, length: int = 4096, **choices: object) -> Plan:
+    return plan_of(load_model(model), Cluster(cluster), Workload(batch, length), **{**FORMATS, **choices})
+
+
+def fits(plan: Plan) -> bool:
+    cluster = Cluster(plan.cluster)
+    memory = estimate_memory(plan, cluster, registered()[plan.schedule])
+    return estimated_rejection(plan, memory, cluster.memory_bytes) is None
+
+
+def test_the_card_has_claims_that_can_fail() -> None:
+    card = system("megatron_rules")
+    assert "2104.04473" in card.paper and card.is_simulated and not card.is_executed
+    assert any(claim.is_evidence for claim in card.claims)
+    assert all(callable(getattr(megatron_rules, claim.by)) for claim in card.claims)
+
+
+def test_claims_hold() -> None:
+    failed = [claim["claim"] for claim in reproduce("megatron_rules")["claims"] if not claim["passed"]]
+    assert not failed
+
+
+def test_tensor_parallelism_fills_the_node_before_there_are_stages() -> None:
+    rungs = list(ladder(load_model("llama-3.1-70b"), Cluster("8x8xH100"), Workload(128, 8192)))
+    degrees = [(rung["tp"], rung["pp"]) for rung in rungs]
+    assert degrees == [(1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (8, 4), (8, 8)]
+    assert all(rung["tp"] * rung["pp"] * rung["cp"] * rung["dp"] == 64 for rung in rungs)
+
+
+def test_the_first_rung_that_fits_is_taken() -> None:
+    small, large = ruled("llama-3.2-1b", "8xH100", 64), ruled("llama-3.1-70b", "8x8xH100", 128)
+    assert (small.tp, small.pp, small.dp) == (1, 1, 8)
+    assert fits(large) and large.tp * large.pp > 1
+    # One rung lower, with what the rules make of it, does not fit.
+    lower = {"tp": large.tp, "pp": large.pp // 2} if large.pp > 1 else {"tp": large.tp // 2, "pp": 1}
+    stages = (large.model.num_layers // lower["pp"],) * lower["pp"]
+    dp = large.num_devices // (lower["tp"] * lower["pp"])
+    under = large.changed(
+        **lower, dp=dp, layers_per_stage=stages, schedule="1f1b", num_chunks=1, microbatch_size=1,
+        sequence_parallel=lower["tp"] > 1,
+    )  # fmt: skip
+    assert not fits(under)
+
+
+def test_the_microbatch_is_the_best_by_the_closed_form() -> None:
+    plan, cluster = ruled("llama-3.2-1b", "8xH100", 256), Cluster("8xH100")
+    sizes = [size for size in megatron_rules.MICROBATCH_SIZES if fits(plan.changed(microbatch_size=size))]
+    seconds = {
+        size: megatron_rules.closed_form_s(plan.changed(microbatch_size=size), cluster) for size in sizes
+    }
+    assert len(sizes) > 1 and plan.microbatch_size == min(seconds, key=seconds.__getitem__)
+
+
+def test_more_stages_want_smaller_microbatches() -> None:
+    """B'/b + p - 1 by hand: with as many microbatches as stages, doubling b saves a quarter of the slots, not a half."""
+    published, cluster = megatron_lm.plan("39.1B")
+    whole, halved = published.changed(microbatch_size=1), published.changed(microbatch_size=2)
+    slots = [each.num_microbatches + each.pp - 1 for each in (whole, halved)]
+    assert slots == [1536 // 32 + 1, 1536 // 64 + 1]
+    ratio = megatron_rules.closed_form_s(whole, cluster) / megatron_rules.closed_form_s(halved, cluster)
+    per_microbatch = ratio * slots[1] / slots[0]
+    assert 0.5 < per_microbatch < 1  # two sequences take longer than one, and less than twice as long
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "chunks"),
+    [(1, 1), (2, 2), (3, 3), (4, 2), (6, 2), (7, 7), (8, 2), (12, 3), (15, 3), (24, 4)],
+)
+def test_chunks_are_the_middle_divisor(num_layers: int, chunks: int) -> None:
+    assert num_chunks(num_layers) == chunks
+
+
+def test_chunks_need_microbatches_that_stages_divide() -> None:
+    made = ruled("llama-3.1-405b", "32x8xH100", 256)
+    assert made.pp > 1
+    even = made.changed(schedule="1f1b", num_chunks=1, layers_per_stage=Plan.of(
+        made.model, Cluster(made.cluster), made.workload, pp=made.pp, tp=made.tp, **FORMATS
+    ).layers_per_stage)  # fmt: skip
+    cluster = Cluster(made.cluster)
+    few = even.changed(workload=Workload(made.dp * (made.pp + 1) * made.microbatch_size, 4096))
+    assert few.num_microbatches % few.pp and megatron_rules.interleaved(few, cluster) == few
+
+
+def test_experts_stay_in_a_node_and_replace_tensor_parallelism() -> None:
+    plan = ruled("mixtral-8x7b", "8x8xH100", 256)
+    assert (plan.tp, plan.ep) == (1, 8) and fits(plan)
+    assert megatron_rules.expert_degree(load_model("llama-3.1-8b"), 64, 8) == 1
+    assert megatron_rules.expert_degree(load_model("mixtral-8x7b"), 4, 8) == 4
+
+
+@pytest.mark.parametrize(("length", "degree"), [(2048, 1), (8192, 1), (16384, 2), (65536, 8), (131072, 8)])
+def test_long_sequences_are_split_to_8192_tokens_within_a_node(length: int, degree: int) -> None:
+    assert megatron_rules.context_degree(length, 8) == degree
+
+
+def test_recompute_goes_from_the_core_of_attention_to_all_blocks() -> None:
+    roomy = ruled("llama-3.1-8b", "8xH100", 64, 8192)
+    assert roomy.recompute == "selective" and roomy.sharding == "zero1"
+    tight = ruled("llama-3.1-8b", "2xH100", 16, 8192)
+    assert tight.recompute == "full" and fits(tight)
+
+
+def test_what_is_decided_cannot_be_chosen() -> None:
+    with pytest.raises(PlanError, match="tp is decided here"):
+        ruled("llama-3.1-8b", "8xH100", 64, tp=2)
+
+
+def test_nothing_fits() -> None:
+    with pytest.raises(OutOfMemoryError, match="nearest misses"):
+        ruled("llama-3.1-405b", "8xH100", 64)
+
+
+def test_no_rung_divides() -> None:
+    with pytest.raises(PlanError, match="no rung of the ladder"):
+        ruled("gemma-2-9b", "5xH100", 7)
