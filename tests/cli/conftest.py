@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from meshwright import api
+from meshwright.api.train import training
 from meshwright.executor.job.pool import Pool
 from tests.cli.running import Runner, rough_profile, runner, small_plan
 from tests.gloo_pool import gloo_pool
@@ -95,5 +96,5 @@ def shared_pool(gloo_pool: Pool, monkeypatch: pytest.MonkeyPatch) -> Pool:
     def pool(given: Any, num_ranks: int) -> Any:
         return contextlib.nullcontext(given or gloo_pool)
 
-    monkeypatch.setattr("meshwright.api.train.training._pool", pool)
+    monkeypatch.setattr(training, "_pool", pool)
     return gloo_pool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from pathlib import Path
@@ -122,23 +123,31 @@ def test_no_command_begins_for_a_form_that_it_does_not_write(
 @pytest.mark.parametrize(
     ("arguments", "work"),
     [
-        (("simulate", "--schedule", "all", "-o", "out.npz"), "api.schedule_comparison.compare_schedules"),
-        ((*SIMULATE, "-o", "out.csv"), "api.simulate"),
-        (("compare", "{plan}", "{trace}", "-o", "out.svg"), "api.compare_log"),
-        (("plan", "gpt2", "2xH100", "--global-batch", 8, "--seq", 64, "-o", "out.sh"), "api.plan"),
-        (("plan", "2xH100", "--like", "{plan}", "-o", "out.sh"), "api.plan"),
+        (
+            ("simulate", "--schedule", "all", "-o", "out.npz"),
+            "api.subject.schedule_comparison:compare_schedules",
+        ),
+        ((*SIMULATE, "-o", "out.csv"), "api:simulate"),
+        (("compare", "{plan}", "{trace}", "-o", "out.svg"), "api:compare_log"),
+        (("plan", "gpt2", "2xH100", "--global-batch", 8, "--seq", 64, "-o", "out.sh"), "api:plan"),
+        (("plan", "2xH100", "--like", "{plan}", "-o", "out.sh"), "api:plan"),
         (
             ("plan", "2xH100", "--like", "a.sh", "--from", "megatron", "--to", "plan", "-o", "out.sh"),
-            "api.plan",
+            "api:plan",
         ),
-        (("plan", "2xH100", "--like", "a.sh", "--from", "megatron", "-o", "out.npz"), "api.plan"),
+        (("plan", "2xH100", "--like", "a.sh", "--from", "megatron", "-o", "out.npz"), "api:plan"),
     ],
 )
 def test_a_form_of_the_same_command_with_other_options_is_refused_before_the_work(
     run: Runner, arguments: tuple[object, ...], work: str, plan_file: Path, trace_file: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(f"meshwright.{work}", lambda *given, **choices: pytest.fail("it ran"))
+    module, _, function = work.partition(":")
+    monkeypatch.setattr(
+        importlib.import_module(f"meshwright.{module}"),
+        function,
+        lambda *given, **choices: pytest.fail("it ran"),
+    )
     ran = run(*(str(word).format(plan=plan_file, trace=trace_file) for word in arguments))
     assert ran.code == 2 and "says no form" in ran.stderr, ran.stderr
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from meshwright.api.train import training
 from meshwright.cli.frame.progress import duration_text
 from meshwright.executor.job.pool import Pool
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload
@@ -192,9 +193,7 @@ def test_mistakes_are_told_before_any_process_starts(
     words: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        "meshwright.api.train.training._pool", lambda *given: pytest.fail("processes were started")
-    )
+    monkeypatch.setattr(training, "_pool", lambda *given: pytest.fail("processes were started"))
     ran = run("train", plan_file, *options)
     assert ran.code == 2 and words in ran.stderr
 

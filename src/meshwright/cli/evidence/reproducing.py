@@ -55,8 +55,8 @@ def reproduce(
     """
     from rich.text import Text
 
+    from meshwright.evidence import reproduce as recompute
     from meshwright.evidence import systems
-    from meshwright.evidence.claim import reproduce as recompute
     from meshwright.evidence.claim.reproduce import reads_data
     from meshwright.evidence.claim.system_card import system
 

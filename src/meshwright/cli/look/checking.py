@@ -69,6 +69,7 @@ def check(
     MODEL CLUSTER checks the fastest plan. Exit 3 where something is refused, with the grid around the instruction.
     """
     from meshwright import api
+    from meshwright.api.subject.loading import is_data_file
     from meshwright.cli.look.schedule_run import with_execution
     from meshwright.cli.look.step_view import memory_figures
     from meshwright.cli.plan.advice_view import EXPLAINED, advice_figures, advice_view
@@ -78,7 +79,7 @@ def check(
 
     if where is not None and cluster is not None:
         raise SpecError(f"both {where} and --cluster {cluster} were given", allowed="one cluster")
-    if where is not None and not api.loading.is_data_file(str(what)) and global_batch is None:
+    if where is not None and not is_data_file(str(what)) and global_batch is None:
         raise SpecError(
             f"{what} on {where} without a batch", next="add --global-batch N --seq N, or give a plan's file"
         )
