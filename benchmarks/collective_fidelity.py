@@ -34,7 +34,7 @@ from meshwright.evidence.fit.collective_table import (
 )
 from meshwright.evidence.fit.fit_collectives import (
     LINK_BYTES_PER_S,
-    Score,
+    CollectiveScore,
     cloud_s,
     expert_s,
     fit_profile,
@@ -146,7 +146,7 @@ def line(
     return found
 
 
-def as_line(scored: Score) -> dict[str, float]:
+def as_line(scored: CollectiveScore) -> dict[str, float]:
     """A score as numbers by name."""
     return dict(scored._asdict())
 

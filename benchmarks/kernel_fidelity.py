@@ -16,7 +16,7 @@ import numpy as np
 from meshwright.costs.kernel.chip import Chip, FloatArray
 from meshwright.costs.kernel.profile import FORMULAS, KernelCurve
 from meshwright.evidence.fit.fit_kernels import BYTES, CHIPS
-from meshwright.evidence.fit.kernel_fit import Score, half_fitted, score
+from meshwright.evidence.fit.kernel_fit import KernelScore, half_fitted, score
 from meshwright.evidence.fit.kernel_table import MS, KernelTable, Row, read_kernel_tables, read_rows
 
 NUM_WORST = 3
@@ -34,7 +34,7 @@ PRODUCTS: Mapping[str, Callable[[Row, float], tuple[float, float]]] = {
 }
 
 
-def tested(table: KernelTable, chip: Chip) -> tuple[Score, Score, list[str]]:
+def tested(table: KernelTable, chip: Chip) -> tuple[KernelScore, KernelScore, list[str]]:
     """Errors on the second half with and without the correction, and the worst shapes."""
     curve, rest = half_fitted(table, chip), table.rows(~table.first_half)
     predicted = curve.seconds(chip, rest.columns)

@@ -36,7 +36,7 @@ from two_ranks import (
 from meshwright.executor.models.decoder import build_stage
 from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.executor.rank.process_group import ProcessGroups
-from meshwright.executor.training.training_job import RANDOM, Training
+from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 from meshwright.ir.program import Program
 from meshwright.ir.table import Microbatch, ParameterGroup
 from meshwright.lowering.order import program_of_orders
@@ -79,7 +79,7 @@ class Ours:
     def __init__(self, name: str, rank: int, groups: ProcessGroups, data: FixedTokens, folder: Path) -> None:
         program = program_of(name)
         layers = split_layers(MODEL.num_layers, program.tables.num_stages)
-        training = Training(MODEL, layers, SEQUENCE, data=RANDOM)
+        training = TrainingConfig(MODEL, layers, SEQUENCE, data=RANDOM)
         self.runtime = Runtime(training, program, rank, groups, data, folder)
         self.step = self.runtime.run
 

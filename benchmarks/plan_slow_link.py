@@ -33,7 +33,7 @@ from meshwright.evidence.compare import steady, step_s
 from meshwright.executor.job.job import Job
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.measure.measure import measure
-from meshwright.executor.training.training_job import RANDOM, Training
+from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 from meshwright.planner import Candidate, Ranking
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.cluster.slowing import Slowing
@@ -173,7 +173,7 @@ def ranking(situation: Situation, profile: Profile) -> Ranking:
 
 def measured(candidate: Candidate, situation: Situation, pool: Pool, iterations: int) -> tuple[float, float]:
     """Seconds of a step on the slowed machine, and the first loss."""
-    training = Training(
+    training = TrainingConfig(
         candidate.plan.model, candidate.plan.layers_per_stage, situation.workload.sequence_length, data=RANDOM
     )
     result = pool.run(Job.of(candidate.program, iterations, training=training), slowing=situation.slowing)

@@ -32,7 +32,7 @@ from meshwright.evidence.compare import compare
 from meshwright.executor.job.job import Job
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.measure.measure import measure
-from meshwright.executor.training.training_job import RANDOM, Training
+from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 from meshwright.planner import Candidate, Ranking, plans_for
 from meshwright.schedules import registered
 from meshwright.specs.cluster.profile import Profile
@@ -144,7 +144,7 @@ def spread(ranking: Ranking, count: int) -> list[Candidate]:
 def measured_step_s(candidate: Candidate, pool: Pool, iterations: int) -> float:
     """Train a few steps on random tokens and compare: the executed program is the simulated one, or this raises."""
     plan = candidate.plan
-    training = Training(plan.model, plan.layers_per_stage, plan.workload.sequence_length, data=RANDOM)
+    training = TrainingConfig(plan.model, plan.layers_per_stage, plan.workload.sequence_length, data=RANDOM)
     result = pool.run(
         Job.of(candidate.program, iterations, training=training),
         timeout_s=max(30.0, 20 * candidate.step.value),

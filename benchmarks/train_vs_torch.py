@@ -52,8 +52,8 @@ from meshwright.executor.models.decoder import build_model
 from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.rank.process_group import ProcessGroups
-from meshwright.executor.training.tensor_layout import Layout
-from meshwright.executor.training.training_job import RANDOM, Training
+from meshwright.executor.training.tensor_layout import TensorLayout
+from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 from meshwright.lowering.lower import lower
 from meshwright.schedules import registered
 from meshwright.specs.cluster.source import Cluster
@@ -100,8 +100,14 @@ class Ours:
         for axis in program.axes:
             program = program.expand(axis.name)
         layers = tuple(piece.num_blocks for piece in piece_layers(plan.stages(), pieces))
-        training = Training(
-            MODEL, layers, SEQUENCE, OPTIMIZER, data=RANDOM, layout=Layout.of(plan), data_axes=data_axes(plan)
+        training = TrainingConfig(
+            MODEL,
+            layers,
+            SEQUENCE,
+            OPTIMIZER,
+            data=RANDOM,
+            layout=TensorLayout.of(plan),
+            data_axes=data_axes(plan),
         )
         self.runtime = Runtime(training, program, rank, groups, data, folder)
         self._loss = 0.0

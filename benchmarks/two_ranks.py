@@ -27,7 +27,7 @@ from meshwright.executor.rank.watchdog import Position, SharedPositions
 from meshwright.executor.team.exchange_ends import teams_of
 from meshwright.executor.team.inner_team import InnerTeam
 from meshwright.executor.training.rank_training import TrainingState
-from meshwright.executor.training.training_job import RandomTokens, Training
+from meshwright.executor.training.training_job import RandomTokens, TrainingConfig
 from meshwright.ir.program import Program
 from meshwright.ir.timing.replay import wire
 
@@ -67,7 +67,7 @@ class Runtime:
 
     def __init__(
         self,
-        training: Training,
+        training: TrainingConfig,
         program: Program,
         rank: int,
         groups: ProcessGroups,

@@ -16,8 +16,8 @@ from meshwright.executor.job.gather import JobResult
 from meshwright.executor.job.job import Job
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
-from meshwright.executor.training.tensor_layout import Layout
-from meshwright.executor.training.training_job import RANDOM, Training
+from meshwright.executor.training.tensor_layout import TensorLayout
+from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 from meshwright.lowering.lower import lower
 from meshwright.lowering.plan_pass import clip_norm
 from meshwright.schedules import registered
@@ -80,9 +80,9 @@ class Planned:
         optimizer = replace(ADAMW, clip_norm=clip_norm(plan), learning_rate=self.learning_rate)
         pieces = executed_pieces(plan)
         layers = tuple(piece.num_blocks for piece in piece_layers(plan.stages(), pieces))
-        training = Training(
+        training = TrainingConfig(
             plan.model, layers, SEQUENCE, optimizer, data=RANDOM, dropout=self.dropout,
-            records_gradients=True, layout=Layout.of(plan), data_axes=data_axes(plan), **fields,
+            records_gradients=True, layout=TensorLayout.of(plan), data_axes=data_axes(plan), **fields,
         )  # fmt: skip
         program = lower(plan, registered()[plan.schedule], pieces=pieces)
         return Job.of(program, iterations, training=training, dtype=plan.dtype), plan

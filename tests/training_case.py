@@ -16,7 +16,7 @@ from torch import Tensor
 from meshwright.executor.models.decoder import build_model
 from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
-from meshwright.executor.training.training_job import RANDOM, RandomTokens, Training
+from meshwright.executor.training.training_job import RANDOM, RandomTokens, TrainingConfig
 from meshwright.ir.program import Axis, Program
 from meshwright.ir.table import Microbatch, ParameterGroup
 from meshwright.lowering.memory.recompute import Recompute
@@ -89,9 +89,9 @@ def groups_of(case: Case) -> tuple[ParameterGroup, ...]:
     return tuple(groups)
 
 
-def training_of(case: Case, **fields: object) -> Training:
+def training_of(case: Case, **fields: object) -> TrainingConfig:
     """The job's training: every gradient of every iteration comes back."""
-    return Training(
+    return TrainingConfig(
         case.model,
         split_layers(case.model.num_layers, case.num_stages),
         SEQUENCE,

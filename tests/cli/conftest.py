@@ -62,13 +62,13 @@ def checkpoint_folder(tmp_path: Path) -> Path:
     """A folder of checkpoints with one, of one tensor."""
     import torch
 
-    from meshwright.executor.checkpoint.checkpoint import CheckpointConfig, Checkpoints
+    from meshwright.executor.checkpoint.checkpoint import CheckpointConfig, RankCheckpoints
     from meshwright.executor.checkpoint.index import CheckpointInfo
     from meshwright.executor.checkpoint.planner import RankFacts
     from meshwright.executor.layout.piece import Piece
 
     folder = tmp_path / "checkpoints"
-    made = Checkpoints(CheckpointConfig(str(folder)), lambda: [Piece("a", (3,), (0,), torch.ones(3))])
+    made = RankCheckpoints(CheckpointConfig(str(folder)), lambda: [Piece("a", (3,), (0,), torch.ones(3))])
     made.save(CheckpointInfo(1), RankFacts())
     made.close()
     return folder

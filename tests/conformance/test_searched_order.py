@@ -8,7 +8,7 @@ import pytest
 
 from meshwright.executor import run_training
 from meshwright.executor.job.pool import Pool
-from meshwright.executor.training.training_job import RANDOM, Training
+from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Axis, Program
 from meshwright.ir.table import Microbatch, ParameterGroup
@@ -65,7 +65,7 @@ def test_one_process_finds_the_same(name: str, variant: str, gloo_pool: Pool) ->
     program = program_of(case, variant)
     verify(program)
     layers = split_layers(MODEL.num_layers, case.times.num_stages)
-    training = Training(MODEL, layers, SEQUENCE, SGD, data=RANDOM, records_gradients=True)
+    training = TrainingConfig(MODEL, layers, SEQUENCE, SGD, data=RANDOM, records_gradients=True)
     result = run_training(program, training, ITERATIONS, pool=gloo_pool, dtype="float64")
     expected = reference(MODEL, SGD, case.num_microbatches, ITERATIONS)
     assert result.losses == pytest.approx(expected.losses, rel=TOLERANCE)

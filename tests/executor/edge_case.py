@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from meshwright.executor.models.plain_decoder import PlainBlock, PlainDecoder
 from meshwright.executor.models.weights.initialisation import initial_value
-from meshwright.executor.training.training_job import RandomTokens, Training
+from meshwright.executor.training.training_job import RandomTokens, TrainingConfig
 from meshwright.ir.program import Axis, Program
 from meshwright.ir.table import Microbatch, ParameterGroup
 from meshwright.lowering.memory.recompute import Recompute
@@ -28,7 +28,7 @@ from tests.training_case import Reference, torch_optimizer
 
 
 def edged_program(
-    training: Training,
+    training: TrainingConfig,
     schedule: str,
     num_devices: int,
     num_microbatches: int,
@@ -171,7 +171,7 @@ class PlainEncoderDecoder(PlainDecoder):
         return logits
 
 
-def edged_reference(training: Training, num_samples: int, iterations: int) -> Reference:
+def edged_reference(training: TrainingConfig, num_samples: int, iterations: int) -> Reference:
     """What one process finds in float64: the mean loss over all targets, gradients by torch.autograd, torch's optimizer."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from meshwright.executor.checkpoint.checkpoint import CheckpointConfig, Checkpoints, load_pieces
+from meshwright.executor.checkpoint.checkpoint import CheckpointConfig, RankCheckpoints, load_pieces
 from meshwright.executor.checkpoint.index import CheckpointInfo, read_index
 from meshwright.executor.checkpoint.planner import RankFacts
 from meshwright.executor.checkpoint.storage import DTYPES
@@ -57,7 +57,7 @@ def _cut(piece: Piece, draw: random.Random, depth: int) -> list[Piece]:
 
 def save(folder: Path, step: int, pieces: Sequence[Piece], **config: int) -> Path:
     """Save by one process, and wait."""
-    checkpoints = Checkpoints(CheckpointConfig(str(folder), **config), lambda: pieces)  # type: ignore[arg-type]
+    checkpoints = RankCheckpoints(CheckpointConfig(str(folder), **config), lambda: pieces)  # type: ignore[arg-type]
     checkpoints.save(CheckpointInfo(step), RankFacts())
     checkpoints.close()
     return folder / f"step-{step}"

@@ -26,8 +26,8 @@ from meshwright.executor.models.weights.hugging_face import (
 )
 from meshwright.executor.models.weights.initialisation import RandomValues
 from meshwright.executor.models.weights.merged_parameters import MergedParameters
-from meshwright.executor.training.tensor_layout import Layout
-from meshwright.executor.training.training_job import RANDOM, RandomTokens, Training
+from meshwright.executor.training.tensor_layout import TensorLayout
+from meshwright.executor.training.training_job import RANDOM, RandomTokens, TrainingConfig
 from meshwright.ir.judge.metrics import peak_bytes
 from meshwright.lowering.lower import lower
 from meshwright.schedules import registered
@@ -103,14 +103,14 @@ def test_plans_train_what_one_process_trains(number: int, gloo_pool: Pool) -> No
     plan = Plan.of(model, Cluster("4xcpu"), Workload(8, SEQUENCE), **{"dtype": "float64", "dp": 1, **choices})
     plan.check_executable()
     program = lower(plan, registered()[plan.schedule])
-    training = Training(
+    training = TrainingConfig(
         model,
         plan.layers_per_stage,
         SEQUENCE,
         SGD,
         data=RANDOM,
         records_gradients=True,
-        layout=Layout.of(plan),
+        layout=TensorLayout.of(plan),
     )
     result = run_training(program, training, ITERATIONS, pool=gloo_pool, dtype="float64")
     losses, gradients, module = adapted_reference(model, SGD, 8, ITERATIONS)

@@ -15,8 +15,8 @@ from meshwright.executor.checkpoint.checkpoint import CheckpointConfig
 from meshwright.executor.job.job import Job
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
-from meshwright.executor.training.tensor_layout import Layout
-from meshwright.executor.training.training_job import RANDOM, Training
+from meshwright.executor.training.tensor_layout import TensorLayout
+from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 from meshwright.ir.judge.metrics import peak_bytes
 from meshwright.lowering.lower import lower
 from meshwright.lowering.sharding.canonical import CANONICAL
@@ -171,15 +171,15 @@ def plan_of(model: ModelSpec, choices: dict[str, Any]) -> Plan:
     return plan
 
 
-def training_of(plan: Plan, optimizer: OptimizerConfig) -> Training:
+def training_of(plan: Plan, optimizer: OptimizerConfig) -> TrainingConfig:
     """Every gradient of every iteration comes back."""
-    return Training(
+    return TrainingConfig(
         plan.model,
         plan.layers_per_stage,
         SEQUENCE,
         optimizer,
         data=RANDOM,
         records_gradients=True,
-        layout=Layout.of(plan),
+        layout=TensorLayout.of(plan),
         data_axes=data_axes(plan),
     )

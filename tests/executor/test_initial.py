@@ -17,8 +17,8 @@ from meshwright.executor.job.job import Job
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.models.weights.hugging_face import open_hugging_face, save_hugging_face
 from meshwright.executor.models.weights.parameter_map import NameMap
-from meshwright.executor.training.tensor_layout import Layout
-from meshwright.executor.training.training_job import RANDOM, RandomTokens, Training
+from meshwright.executor.training.tensor_layout import TensorLayout
+from meshwright.executor.training.training_job import RANDOM, RandomTokens, TrainingConfig
 from meshwright.lowering.lower import lower
 from meshwright.lowering.transfer.stage_edge import LayerEdge
 from meshwright.schedules import registered
@@ -108,13 +108,13 @@ def test_divided_tensors_begin_at_the_folder(
         Workload(4, SEQUENCE),
         **{"dtype": "float64", "dp": 1, **choices},
     )
-    training = Training(
+    training = TrainingConfig(
         model,
         plan.layers_per_stage,
         SEQUENCE,
         SGD,
         data=RANDOM,
-        layout=Layout.of(plan),
+        layout=TensorLayout.of(plan),
         initial=str(tmp_path),
     )
     program = lower(plan, registered()[plan.schedule])

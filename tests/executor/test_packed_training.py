@@ -13,7 +13,7 @@ from meshwright.executor.data.packing import PackedSequences, SampleCount, num_s
 from meshwright.executor.data.token_shard import TokenShards
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.models.plain_decoder import PlainDecoder
-from meshwright.executor.training.training_job import Training
+from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.specs.error import MeshwrightError
 from meshwright.stage.mesh import device_order
 from tests.executor.packed_reference import document_losses, train_document_by_document
@@ -64,7 +64,7 @@ def test_layouts_equal_documents_alone(case: Planned, shards: TokenShards, gloo_
     assert largest_difference(result.parameters, parameters) < AFTER_ADAMW
 
 
-def _run(training: Training, case: Case, iterations: int, pool: Pool) -> list[float]:
+def _run(training: TrainingConfig, case: Case, iterations: int, pool: Pool) -> list[float]:
     return run_training(program_of(case), training, iterations, pool=pool, dtype="float64").losses
 
 

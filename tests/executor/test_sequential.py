@@ -16,7 +16,7 @@ from meshwright.executor import run_training
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.models.sequential import build_sequential_stage, load_function
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
-from meshwright.executor.training.tensor_layout import Layout
+from meshwright.executor.training.tensor_layout import TensorLayout
 from meshwright.executor.training.training_job import RandomTokens
 from meshwright.specs import Cluster, Plan, Workload
 from meshwright.specs.error import ExecutionError
@@ -142,8 +142,8 @@ def test_a_split_backward_is_refused_before_anything_starts(mine: str) -> None:
     [
         ({"dropout": 0.1}, "with dropout"),
         ({"initial": "folder"}, "first values from a folder"),
-        ({"layout": Layout(tp=2)}, "tensor parallelism"),
-        ({"layout": Layout(shard_axes=("dp",))}, "sharded states"),
+        ({"layout": TensorLayout(tp=2)}, "tensor parallelism"),
+        ({"layout": TensorLayout(shard_axes=("dp",))}, "sharded states"),
     ],
     ids=str,
 )

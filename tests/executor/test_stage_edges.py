@@ -8,7 +8,7 @@ import pytest
 
 from meshwright.executor import run_training
 from meshwright.executor.job.pool import Pool
-from meshwright.executor.training.training_job import RANDOM, Training
+from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 from meshwright.ir.judge.verify import verify
 from meshwright.lowering.transfer.stage_edge import parse_edges
 from meshwright.specs.cluster.device import HOSTS
@@ -29,14 +29,14 @@ SEVERAL = (
 )
 
 
-def training_of(num_stages: int, **fields: object) -> Training:
+def training_of(num_stages: int, **fields: object) -> TrainingConfig:
     """A job of eight layers whose gradients come back."""
     model = fields.pop("model", MODEL)
     layers = split_layers(8, num_stages)
-    return Training(model, layers, SEQUENCE, SGD, data=RANDOM, records_gradients=True, **fields)  # type: ignore[arg-type]
+    return TrainingConfig(model, layers, SEQUENCE, SGD, data=RANDOM, records_gradients=True, **fields)  # type: ignore[arg-type]
 
 
-def check(training: Training, pool: Pool, *layout: object, **options: object) -> None:
+def check(training: TrainingConfig, pool: Pool, *layout: object, **options: object) -> None:
     """Loss, norm, every gradient and the parameters are those of one process."""
     program = edged_program(training, *layout, **options)  # type: ignore[arg-type]
     for host in HOSTS:
@@ -125,4 +125,4 @@ def test_a_program_without_its_edges_is_refused() -> None:
     with pytest.raises(ExecutionError, match="no long skips"):
         training_of(4, num_encoder_layers=4, layer_edges=parse_edges("0>3"))
     replaced = replace(training_of(4, num_encoder_layers=4), optimizer=ADAMW)
-    assert Training.from_dict(replaced.to_dict()) == replaced
+    assert TrainingConfig.from_dict(replaced.to_dict()) == replaced

@@ -11,8 +11,8 @@ from meshwright.api.train.training import run_training as train_plan
 from meshwright.executor import run_training
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
-from meshwright.executor.training.tensor_layout import Layout
-from meshwright.executor.training.training_job import RANDOM, Training
+from meshwright.executor.training.tensor_layout import TensorLayout
+from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 from meshwright.ir.program import Program
 from meshwright.lowering.lower import lower
 from meshwright.schedules import registered
@@ -41,15 +41,15 @@ def program_of(plan: Plan) -> Program:
     return lower(plan, registered()[plan.schedule])
 
 
-def training_of(plan: Plan, optimizer: OptimizerConfig) -> Training:
-    return Training(
+def training_of(plan: Plan, optimizer: OptimizerConfig) -> TrainingConfig:
+    return TrainingConfig(
         plan.model,
         plan.layers_per_stage,
         SEQUENCE,
         optimizer,
         data=RANDOM,
         records_gradients=True,
-        layout=Layout.of(plan),
+        layout=TensorLayout.of(plan),
     )
 
 

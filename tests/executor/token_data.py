@@ -10,7 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from meshwright.executor.data import shard_writer
-from meshwright.executor.data.text_source import Piece, TextSource
+from meshwright.executor.data.text_source import TextPiece, TextSource
 from meshwright.executor.data.token_shard import TokenShards
 from meshwright.executor.data.tokenization import Tokens
 
@@ -53,7 +53,7 @@ class NumberTokenization:
     def __init__(self, vocabulary_size: int = 100, end_id: int = 0) -> None:
         self.vocabulary_size, self.end_id = vocabulary_size, end_id
 
-    def encode(self, pieces: Sequence[Piece]) -> list[Tokens]:
+    def encode(self, pieces: Sequence[TextPiece]) -> list[Tokens]:
         return [np.array(piece.data.split(), dtype=np.uint32) for piece in pieces]
 
 

@@ -1,6 +1,6 @@
 """Evidence: predicted beside measured, and the claims of published systems recomputed."""
 
-from meshwright.evidence.claim.claim import Claim, Result, claims_of
+from meshwright.evidence.claim.claim import Claim, ClaimResult, claims_of
 from meshwright.evidence.claim.reproduce import reproduce
 from meshwright.evidence.claim.system_card import SystemCard, systems
 from meshwright.evidence.compare import Comparison, NameRow, compare
@@ -9,7 +9,7 @@ __all__ = [
     "Claim",
     "Comparison",
     "NameRow",
-    "Result",
+    "ClaimResult",
     "SystemCard",
     "claims_of",
     "compare",

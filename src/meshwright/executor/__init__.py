@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from meshwright.executor.job.gather import JobResult
     from meshwright.executor.job.pool import Pool
     from meshwright.executor.rank.handler import ValueName
-    from meshwright.executor.training.training_job import Training
+    from meshwright.executor.training.training_job import TrainingConfig
     from meshwright.ir.program import Program
 
 __all__ = ["run_program", "run_training"]
@@ -20,7 +20,7 @@ _POOL_OPTIONS = ("timeout_s", "progress", "duration_s", "places", "slowing")
 
 
 def run_training(
-    program: Program, training: Training, iterations: int, *, pool: Pool | None = None, **options: Any
+    program: Program, training: TrainingConfig, iterations: int, *, pool: Pool | None = None, **options: Any
 ) -> JobResult:
     """Train: run a program of F, B, I, W, R, REDUCE_GRAD, STEP and transfers on the stages of a model.
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from tests.cli.running import Runner
 from torch import Tensor
 
-from meshwright.executor.checkpoint.checkpoint import CheckpointConfig, Checkpoints
+from meshwright.executor.checkpoint.checkpoint import CheckpointConfig, RankCheckpoints
 from meshwright.executor.checkpoint.index import CheckpointInfo
 from meshwright.executor.checkpoint.planner import RankFacts
 from meshwright.executor.layout.piece import Piece
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
         held |= {f"exp_avg/{name}": torch.zeros_like(value) for name, value in held.items()}
         pieces = [Piece(n, tuple(t.shape), (0,) * t.dim(), t) for n, t in held.items()]
         config = CheckpointConfig(str(tmp_path / "runs"), files={"plan.toml": "# the plan\n"})
-        checkpoints = Checkpoints(config, lambda made=pieces: made)  # type: ignore[misc]
+        checkpoints = RankCheckpoints(config, lambda made=pieces: made)  # type: ignore[misc]
         training = {"model": MODEL.to_dict()}
         checkpoints.save(CheckpointInfo(step, 8 * step, 64 * step, training=training), RankFacts(2.5, "d1"))
         checkpoints.close()

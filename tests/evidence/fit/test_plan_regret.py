@@ -12,8 +12,8 @@ from tests.evidence.step_sample import made_steps, noise, step_row, three_source
 
 from meshwright.evidence.fit.plan_regret import (
     BASELINES,
-    Layout,
     MeasuredJob,
+    MeasuredLayout,
     chosen_regret,
     left_out_seconds,
     measured_job,
@@ -31,7 +31,7 @@ from meshwright.specs.error import SpecError
 
 def job(*layouts: tuple[float, float | None, int]) -> MeasuredJob:
     """(measured, predicted, replicas) of every layout."""
-    made = (Layout(f"a-{number}", *layout) for number, layout in enumerate(layouts))
+    made = (MeasuredLayout(f"a-{number}", *layout) for number, layout in enumerate(layouts))
     return MeasuredJob("a", "made up", tuple(made))
 
 

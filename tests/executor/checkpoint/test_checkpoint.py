@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from tests.executor.stored_case import assert_same, cut, save, stored, tensors, whole
 
-from meshwright.executor.checkpoint.checkpoint import CheckpointConfig, Checkpoints, load_pieces
+from meshwright.executor.checkpoint.checkpoint import CheckpointConfig, RankCheckpoints, load_pieces
 from meshwright.executor.checkpoint.folder import checkpoint_at, latest_checkpoint, steps_in
 from meshwright.executor.checkpoint.index import INDEX_FILE, CheckpointInfo, box_error, read_index
 from meshwright.executor.checkpoint.planner import Box, RankFacts, writers
@@ -55,7 +55,7 @@ def test_a_box_that_is_held_twice_is_filled_twice(tmp_path: Path) -> None:
 
 def test_what_changes_after_save_is_saved_as_it_was(tmp_path: Path) -> None:
     values, goes_on = tensors(), threading.Event()
-    checkpoints = Checkpoints(CheckpointConfig(str(tmp_path)), lambda: whole(values))
+    checkpoints = RankCheckpoints(CheckpointConfig(str(tmp_path)), lambda: whole(values))
 
     def wait(operation: str, path: Path) -> None:
         assert goes_on.wait(30)
@@ -72,7 +72,7 @@ def test_what_changes_after_save_is_saved_as_it_was(tmp_path: Path) -> None:
 
 def test_an_error_is_told_at_the_next_save(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    checkpoints = Checkpoints(CheckpointConfig(str(tmp_path / "file")), lambda: whole(tensors()))
+    checkpoints = RankCheckpoints(CheckpointConfig(str(tmp_path / "file")), lambda: whole(tensors()))
     checkpoints.save(CheckpointInfo(1), RankFacts())
     with pytest.raises(ExecutionError, match="on rank 0: FileExistsError|on rank 0: NotADirectoryError"):
         checkpoints.save(CheckpointInfo(2), RankFacts())

@@ -18,7 +18,7 @@ from meshwright.executor.data.packing import PackedSequences, SampleCount, docum
 from meshwright.executor.data.token_shard import HEADER, TokenShards
 from meshwright.executor.models.decoder import build_model
 from meshwright.executor.training.held_out import held_out_loss
-from meshwright.executor.training.training_job import RANDOM, Training
+from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.model.model import ModelSpec
 
@@ -42,8 +42,8 @@ def tokenizer(tmp_path: Path) -> str:
     return str(write_tokenizer(tmp_path / "small"))
 
 
-def _training(data: str, **fields: object) -> Training:
-    return Training(MODEL, (1,), 16, data=data, **fields)  # type: ignore[arg-type]
+def _training(data: str, **fields: object) -> TrainingConfig:
+    return TrainingConfig(MODEL, (1,), 16, data=data, **fields)  # type: ignore[arg-type]
 
 
 def test_text_without_a_tokenizer_stays_bytes(text: str, cache: Path) -> None:
@@ -61,7 +61,11 @@ def test_a_tokenizer_makes_shards_once_and_for_all(
     assert prepared.data.startswith(str(cache)) and prepared.has_documents and not prepared.tokenizer
     monkeypatch.setattr(shard_writer, "_write", lambda *_: pytest.fail("made twice"))
     assert _training(text, tokenizer=tokenizer).prepared() == prepared
-    assert prepared.prepared() == prepared == Training.from_dict(json.loads(json.dumps(prepared.to_dict())))
+    assert (
+        prepared.prepared()
+        == prepared
+        == TrainingConfig.from_dict(json.loads(json.dumps(prepared.to_dict())))
+    )
     opened = prepared.batches(4)
     assert isinstance(opened, PackedSequences) and opened.count == SampleCount(4)
     tokens, targets = opened.batch(0, 0, range(4), 16)
@@ -115,7 +119,7 @@ def test_masks_can_be_left_out_and_an_encoder_needs_it(text: str, tokenizer: str
     open_text = _training(text, tokenizer=tokenizer, document_mask=False).prepared()
     assert not open_text.has_documents
     assert (open_text.batches(2).batch(0, 0, [0, 1], 16)[1] >= 0).all()
-    both = Training(
+    both = TrainingConfig(
         ModelSpec.decoder(2, 8, 1, vocabulary_size=300),
         (2,),
         16,

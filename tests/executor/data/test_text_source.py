@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.executor.data import text_source as module
-from meshwright.executor.data.text_source import HELD_OUT_SHARE, Piece, TextSource, hash_share
+from meshwright.executor.data.text_source import HELD_OUT_SHARE, TextPiece, TextSource, hash_share
 from meshwright.specs.error import SpecError
 
 
@@ -127,4 +127,4 @@ def test_what_is_not_there_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 
 def test_a_piece_is_whole_unless_it_says_so() -> None:
-    assert Piece("here", 0.5, b"x").begins and Piece("here", 0.5, b"x").ends
+    assert TextPiece("here", 0.5, b"x").begins and TextPiece("here", 0.5, b"x").ends

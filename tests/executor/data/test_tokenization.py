@@ -9,13 +9,13 @@ from tests.executor.token_data import END, write_tokenizer
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
-from meshwright.executor.data.text_source import Piece
+from meshwright.executor.data.text_source import TextPiece
 from meshwright.executor.data.tokenization import ByteTokenization, FileTokenization, tokenization
 from meshwright.specs.error import SpecError
 
 
-def _piece(text: str | bytes) -> Piece:
-    return Piece("here.txt", 0.5, text.encode() if isinstance(text, str) else text)
+def _piece(text: str | bytes) -> TextPiece:
+    return TextPiece("here.txt", 0.5, text.encode() if isinstance(text, str) else text)
 
 
 def test_bytes() -> None:

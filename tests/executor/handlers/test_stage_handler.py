@@ -10,8 +10,8 @@ from tests.training_case import SEQUENCE, SGD, largest_difference, reference
 
 from meshwright.executor import run_training
 from meshwright.executor.job.pool import Pool
-from meshwright.executor.training.tensor_layout import Layout
-from meshwright.executor.training.training_job import RANDOM, Training
+from meshwright.executor.training.tensor_layout import TensorLayout
+from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 from meshwright.lowering.lower import lower
 from meshwright.schedules import registered
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload
@@ -36,8 +36,8 @@ def test_stages_without_blocks_train_as_one_process(
     model = replace(MODEL, has_tied_embeddings="vocabulary" in choices)
     plan = Plan.of(model, Cluster("4xcpu"), Workload(BATCH, SEQUENCE), pp=4, dtype="float64", **choices)
     assert plan.layers_per_stage == layers
-    training = Training(
-        model, layers, SEQUENCE, SGD, data=RANDOM, records_gradients=True, layout=Layout.of(plan)
+    training = TrainingConfig(
+        model, layers, SEQUENCE, SGD, data=RANDOM, records_gradients=True, layout=TensorLayout.of(plan)
     )
     program = lower(plan, registered()[plan.schedule])
     result = run_training(program, training, ITERATIONS, pool=gloo_pool, dtype="float64")

@@ -6,12 +6,12 @@ from tests.training_case import ADAMW, MODEL, SEQUENCE, Case, program_of
 
 from meshwright.executor.job.group_reports import ShareFormat
 from meshwright.executor.job.job import Job
-from meshwright.executor.training.training_job import RANDOM, Training
+from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 
 
 def test_a_share_comes_back_with_its_names() -> None:
     case = Case("1f1b", 2, 2)
-    training = Training(MODEL, (5, 4), SEQUENCE, ADAMW, data=RANDOM)
+    training = TrainingConfig(MODEL, (5, 4), SEQUENCE, ADAMW, data=RANDOM)
     share = ShareFormat(Job.of(program_of(case), 1, training=training))
     given = {
         "time": 12.5, "loss": 3.25, "squared_norm": 2.0, "computes": {"F": 0.5, "B": 1e-9}, "waits": {"RECV_F": 0.125},

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshwright.executor.models.decoder import Stage, build_model, build_stage
+from meshwright.executor.models.decoder import DecoderStage, build_model, build_stage
 from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.executor.models.sampling import sample_bytes
 from meshwright.executor.ops.randomness import SampleKeys
@@ -38,7 +38,7 @@ def _batch(num_samples: int = 2, num_tokens: int = 70) -> tuple[Tensor, Tensor]:
     return tokens[:, :-1], tokens[:, 1:]
 
 
-def _perturbed(stage: Stage) -> Stage:
+def _perturbed(stage: DecoderStage) -> DecoderStage:
     """Norms and biases away from one and zero, so that their gradients matter."""
     generator = torch.Generator().manual_seed(11)
     with torch.no_grad():

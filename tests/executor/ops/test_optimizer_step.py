@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from meshwright.executor.ops.optimizer_step import OptimizerConfig, OptimizerStep
+from meshwright.executor.ops.optimizer_step import Optimizer, OptimizerConfig
 from meshwright.specs.error import ExecutionError
 
 
@@ -24,7 +24,7 @@ def _parameters() -> list[nn.Parameter]:
 def test_adamw_equals_torch_with_clipping_and_decay_of_matrices_only() -> None:
     mine, theirs = _parameters(), _parameters()
     config = OptimizerConfig(learning_rate=0.1, weight_decay=0.3, clip_norm=0.5)
-    step = OptimizerStep(mine, config)
+    step = Optimizer(mine, config)
     reference = torch.optim.AdamW(
         [{"params": theirs[:2]}, {"params": theirs[2:], "weight_decay": 0.0}],
         lr=0.1, betas=config.betas, eps=config.epsilon, weight_decay=0.3,
@@ -46,9 +46,7 @@ def test_adamw_equals_torch_with_clipping_and_decay_of_matrices_only() -> None:
 def test_sgd_is_one_line() -> None:
     parameters = _parameters()
     expected = [p.detach() - 0.5 * p.grad for p in parameters]
-    step = OptimizerStep(
-        parameters, OptimizerConfig("sgd", learning_rate=9.0, weight_decay=0.0, clip_norm=None)
-    )
+    step = Optimizer(parameters, OptimizerConfig("sgd", learning_rate=9.0, weight_decay=0.0, clip_norm=None))
     step.run(learning_rate=0.5)
     for one, other in zip(parameters, expected):
         torch.testing.assert_close(one.detach(), other, rtol=0, atol=1e-14)
@@ -58,12 +56,12 @@ def test_a_missing_gradient_is_an_error() -> None:
     parameters = _parameters()
     parameters[1].grad = None
     with pytest.raises(ExecutionError, match="1 of 3 parameters"):
-        OptimizerStep(parameters, OptimizerConfig()).squared_norm()
+        Optimizer(parameters, OptimizerConfig()).squared_norm()
 
 
 def test_state_goes_to_another_step_and_back() -> None:
     one, other = _parameters(), _parameters()
-    first, second = OptimizerStep(one, OptimizerConfig()), OptimizerStep(other, OptimizerConfig())
+    first, second = Optimizer(one, OptimizerConfig()), Optimizer(other, OptimizerConfig())
     first.run()
     with torch.no_grad():
         for source, target in zip(one, other):
@@ -79,9 +77,9 @@ def test_state_goes_to_another_step_and_back() -> None:
 
 def test_zero_forgets_and_a_stage_without_parameters_steps() -> None:
     parameters = _parameters()
-    OptimizerStep(parameters, OptimizerConfig()).zero()
+    Optimizer(parameters, OptimizerConfig()).zero()
     assert all(parameter.grad is None for parameter in parameters)
-    empty = OptimizerStep([], OptimizerConfig())
+    empty = Optimizer([], OptimizerConfig())
     assert float(empty.squared_norm()) == 0.0
     empty.run()
     assert empty.state_dict() == {}
@@ -102,7 +100,7 @@ def test_a_step_that_is_put_back_leaves_no_trace(config: OptimizerConfig, num_be
     for undoes in (False, True):
         torch.manual_seed(0)
         weight = nn.Parameter(torch.randn(4, 3))
-        step = OptimizerStep([weight], config)
+        step = Optimizer([weight], config)
         for number in range(num_before + 2):
             weight.grad = torch.randn(4, 3, generator=torch.Generator().manual_seed(number))
             if undoes and number == num_before:
@@ -119,6 +117,6 @@ def test_a_step_that_is_put_back_leaves_no_trace(config: OptimizerConfig, num_be
 
 def test_what_exceeds_the_limit() -> None:
     weight = [nn.Parameter(torch.ones(2))]
-    assert OptimizerStep(weight, OptimizerConfig(clip_norm=1.0)).exceeds(1.5)
-    assert not OptimizerStep(weight, OptimizerConfig(clip_norm=1.0)).exceeds(0.5)
-    assert not OptimizerStep(weight, OptimizerConfig(clip_norm=None)).exceeds(1e9)
+    assert Optimizer(weight, OptimizerConfig(clip_norm=1.0)).exceeds(1.5)
+    assert not Optimizer(weight, OptimizerConfig(clip_norm=1.0)).exceeds(0.5)
+    assert not Optimizer(weight, OptimizerConfig(clip_norm=None)).exceeds(1e9)

@@ -110,12 +110,12 @@ def _trained(program: Program, num_stages: int, num_layers: int, seed: int, pool
         )
     from meshwright.executor import run_training
     from meshwright.executor.ops.optimizer_step import OptimizerConfig
-    from meshwright.executor.training.training_job import RANDOM, Training
+    from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 
     model = ModelSpec.decoder(
         num_layers, HIDDEN, HEADS, vocabulary_size=VOCABULARY, max_sequence_length=SEQUENCE
     )
-    training = Training(
+    training = TrainingConfig(
         model, split_layers(num_layers, num_stages), SEQUENCE, OptimizerConfig("sgd", learning_rate=0.1, clip_norm=None),
         data=RANDOM, seed=seed, records_gradients=True,
     )  # fmt: skip

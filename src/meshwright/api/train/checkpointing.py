@@ -65,7 +65,7 @@ class CheckpointContents:
 
 
 @dataclass(frozen=True)
-class Verification:
+class CheckpointVerification:
     """What is wrong with each checkpoint that was read."""
 
     problems: Mapping[Path, Sequence[str]]
@@ -109,7 +109,7 @@ def inspect_checkpoint(folder: str | os.PathLike[str]) -> CheckpointContents:
 
 def verify_checkpoint(
     folder: str | os.PathLike[str], progress: Callable[[int], None] | None = None
-) -> Verification:
+) -> CheckpointVerification:
     """Read one checkpoint, or all of a folder of them, and compare every file with its hash.
 
     `progress` is called with the bytes that were read. Raises SpecError where there is none.
@@ -122,7 +122,7 @@ def verify_checkpoint(
         if progress is not None:
             progress(num_bytes)
 
-    return Verification({path: problems(path, count) for path in paths}, read["size_bytes"])
+    return CheckpointVerification({path: problems(path, count) for path in paths}, read["size_bytes"])
 
 
 def convert_checkpoint(

@@ -85,15 +85,15 @@ def job_of(
     Raises ExecutionError where it has more ranks than a machine has processes for.
     """
     from meshwright.executor.job.job import Job
-    from meshwright.executor.training.tensor_layout import Layout
-    from meshwright.executor.training.training_job import Training
+    from meshwright.executor.training.tensor_layout import TensorLayout
+    from meshwright.executor.training.training_job import TrainingConfig
 
     edges, num_encoder_layers = architecture_of(plan)
     layers = tuple(piece.num_blocks for piece in piece_layers(plan.stages(), executed_pieces(plan)))
-    told = Training(
+    told = TrainingConfig(
         plan.model, layers, plan.workload.sequence_length, recipe.optimizer(clip_norm(plan)),
         seed=resumed.seed, first_step=resumed.step, layer_edges=edges, num_encoder_layers=num_encoder_layers,
-        layout=Layout.of(plan), data_axes=data_axes(plan),
+        layout=TensorLayout.of(plan), data_axes=data_axes(plan),
         learning_rate=rates, evaluate_every=source.evaluate_every, num_evaluated=source.num_evaluated,
         first_sample=resumed.samples, records_parameters=not is_launched,
         text_field=source.text_field, document_mask=source.document_mask, **_source_fields(source),
@@ -141,7 +141,7 @@ def prepare(job: Any, said: Callable[[str], None]) -> None:
 
 
 def _source_fields(source: Source) -> dict[str, Any]:
-    """Fields of the executor's `Training` that say where what is read lies. Weights that come with a tokenizer were trained
+    """Fields of `TrainingConfig` that say where what is read lies. Weights that come with a tokenizer were trained
     on its tokens, so it is taken where none is named.
     """
     from meshwright.executor.data.token_shard import has_shards

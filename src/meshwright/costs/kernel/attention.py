@@ -28,8 +28,8 @@ from meshwright.costs.kernel.chip import (
     MEMORY,
     TILE,
     Chip,
+    ChipConstant,
     Columns,
-    Constant,
     FloatArray,
     Formula,
     log2_columns,
@@ -49,7 +49,7 @@ UNSHARED = " unshared"  # behind a format's name: the curve of those other kerne
 ROOF = 8.0  # p of the two times of generation, which overlap almost wholly; a shape, not fitted
 LEAST_QUERIES = 16  # rows of the smallest tensor-core product
 
-EXPONENTIALS = Constant(
+EXPONENTIALS = ChipConstant(
     "exponentials_per_s",
     "1/s",
     2e9,
@@ -57,9 +57,11 @@ EXPONENTIALS = Constant(
     2.5e10,
     "exponentials of one multiprocessor not hidden by products",
 )
-TOUCHED = Constant("touched_bytes", "bytes", 1.0, 40.0, 8.0, "traffic for one element of q, k and v")
-BLOCK = Constant("block_bytes_per_s", "bytes/s", 2e9, 4e11, 3e10, "what one thread block reads of the cache")
-QUERY_RATE = Constant(
+TOUCHED = ChipConstant("touched_bytes", "bytes", 1.0, 40.0, 8.0, "traffic for one element of q, k and v")
+BLOCK = ChipConstant(
+    "block_bytes_per_s", "bytes/s", 2e9, 4e11, 3e10, "what one thread block reads of the cache"
+)
+QUERY_RATE = ChipConstant(
     "query_efficiency",
     "1",
     1e-3,

@@ -34,7 +34,7 @@ class Chip:
     source: str = ""
 
 
-class Constant(NamedTuple):
+class ChipConstant(NamedTuple):
     """A fitted number: what it means, in which unit, and between which ends it can be physical."""
 
     name: str
@@ -55,26 +55,30 @@ class Formula(NamedTuple):
 
     name: str
     sizes: tuple[str, ...]
-    constants: tuple[Constant, ...]
+    constants: tuple[ChipConstant, ...]
     seconds: Callable[[Mapping[str, float], Chip, Columns], FloatArray]
     place: Callable[[Columns], FloatArray]
     nodes: tuple[tuple[float, ...], ...]
 
 
 # The constants that every kind has.
-LAUNCH = Constant("launch_s", "s", 1e-6, 1e-4, 5e-6, "least time of the call: launches and their gaps")
-COMPUTE = Constant("compute_efficiency", "1", 0.1, 1.0, 0.7, "share of the peak rate inside the main loop")
-MEMORY = Constant("memory_efficiency", "1", 0.3, 1.0, 0.8, "share of the memory's peak bandwidth")
-TILE = Constant(
+LAUNCH = ChipConstant("launch_s", "s", 1e-6, 1e-4, 5e-6, "least time of the call: launches and their gaps")
+COMPUTE = ChipConstant(
+    "compute_efficiency", "1", 0.1, 1.0, 0.7, "share of the peak rate inside the main loop"
+)
+MEMORY = ChipConstant("memory_efficiency", "1", 0.3, 1.0, 0.8, "share of the memory's peak bandwidth")
+TILE = ChipConstant(
     "tile_overhead_s", "s", 5e-8, 1e-5, 1e-6, "start and end of one tile: pipeline fill, epilogue"
 )
-SHARPNESS = Constant(
+SHARPNESS = ChipConstant(
     "sharpness", "1", 1.0, 12.0, 3.0, "p of (a^p + b^p)^(1/p): 1 no overlap, large a sharp roof"
 )
-DROP = Constant(
+DROP = ChipConstant(
     "clock_drop", "1", 0.01, 0.6, 0.15, "share of the rate that a long kernel loses to the power limit"
 )
-BOOST = Constant("boost_s", "s", 1e-6, 2e-2, 1e-3, "kernel length at the peak at which half of that is lost")
+BOOST = ChipConstant(
+    "boost_s", "s", 1e-6, 2e-2, 1e-3, "kernel length at the peak at which half of that is lost"
+)
 
 
 def soft_maximum(a: FloatArray, b: FloatArray, sharpness: float) -> FloatArray:

@@ -24,8 +24,8 @@ from meshwright.costs.kernel.chip import (
     SHARPNESS,
     TILE,
     Chip,
+    ChipConstant,
     Columns,
-    Constant,
     FloatArray,
     Formula,
     log2_columns,
@@ -41,13 +41,13 @@ _CHOICES = np.array([(tm, tn, s) for tm, tn in TILES for s in SPLITS], dtype=np.
 RESULT_BYTES = 2  # results are written in bfloat16, also from float8
 PARTIAL_BYTES = 8  # of a partial sum of a split k: written and read in float32
 
-FEED = Constant(
+FEED = ChipConstant(
     "feed_bytes_per_s", "bytes/s", 5e9, 1e12, 8e10, "what one multiprocessor loads from the cache"
 )
-QUANTISATION = Constant(
+QUANTISATION = ChipConstant(
     "quantisation", "1", 0.01, 1.0, 0.7, "1: a last wave costs a full one; 0: tiles spread evenly (stream-k)"
 )
-CAST = Constant(
+CAST = ChipConstant(
     "cast_bytes", "bytes", 0.01, 40.0, 3.0, "traffic to cast one element of the left matrix (0: already cast)"
 )
 

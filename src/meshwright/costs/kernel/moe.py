@@ -23,8 +23,8 @@ from meshwright.costs.kernel.chip import (
     SHARPNESS,
     TILE,
     Chip,
+    ChipConstant,
     Columns,
-    Constant,
     FloatArray,
     Formula,
     log2_columns,
@@ -38,7 +38,7 @@ DRAWS, SEED = 32, 0  # of loads whose mean stands for a power law
 LOAD_LOW, LOAD_HIGH_SHARE = 1.0, 0.8
 SPARSE_LOW, SPARSE_HIGH = 0.01, 2.0
 
-ROW_BYTES = Constant(
+ROW_BYTES = ChipConstant(
     "row_bytes", "bytes", 0.5, 60.0, 8.0, "traffic for one element of a routed row: permute, cast, sum"
 )
 

@@ -70,17 +70,17 @@ class Claim:
         """Can it fail for another reason than a mistake of ours? An identity cannot."""
         return self.kind != "identity"
 
-    def judge(self, our_value: float | None, note: str = "") -> Result:
+    def judge(self, our_value: float | None, note: str = "") -> ClaimResult:
         """The result of this claim; `note` says why there is no value, or what was assumed."""
-        return Result(self, our_value, f"{self.how}; {note}" if note else self.how)
+        return ClaimResult(self, our_value, f"{self.how}; {note}" if note else self.how)
 
-    def left_out(self, reason: str) -> Result:
+    def left_out(self, reason: str) -> ClaimResult:
         """The result where nothing ran, because something it needs is not here: neither held nor failed."""
-        return Result(self, None, f"{self.how}; not run: {reason}", reason)
+        return ClaimResult(self, None, f"{self.how}; not run: {reason}", reason)
 
 
 @dataclass(frozen=True)
-class Result:
+class ClaimResult:
     """A claim, and what we found; None where it could not be recomputed here. `not_run`: why nothing ran, or empty."""
 
     claim: Claim

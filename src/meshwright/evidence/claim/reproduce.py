@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from meshwright.evidence.claim.claim import Claim, Result
+from meshwright.evidence.claim.claim import Claim, ClaimResult
 from meshwright.evidence.claim.system_card import SystemCard, system
 from meshwright.specs.error import MeshwrightError, MissingDataError, SpecError
 
@@ -69,7 +69,7 @@ def reads_data(card: SystemCard) -> bool:
     return any(DATA in inspect.signature(function).parameters for function in functions)
 
 
-def recompute(claim: Claim, module: str, data: Path | None = None) -> Result:
+def recompute(claim: Claim, module: str, data: Path | None = None) -> ClaimResult:
     """Run the function that a claim names, and judge what it returns."""
     try:
         function = _function(claim, module)

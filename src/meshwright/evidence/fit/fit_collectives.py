@@ -84,7 +84,7 @@ MOST_ROWS_PER_SERIES = 21  # of one source, operation and placement; a table wit
 BYTE_VALUES = {"dispatch": 1.0, "combine": 2.0}  # float8 with its scales left out, and bfloat16
 
 
-class Score(NamedTuple):
+class CollectiveScore(NamedTuple):
     """Errors |predicted / measured - 1| of a set of rows."""
 
     num_rows: int
@@ -222,11 +222,13 @@ def is_fitted_ratio(row: RatioRow) -> bool:
     return is_fitted(row.table, int(row.num_bytes), row.num_nodes)
 
 
-def score(pairs: Sequence[tuple[float, float]]) -> Score:
+def score(pairs: Sequence[tuple[float, float]]) -> CollectiveScore:
     """Of (predicted, measured) pairs."""
     errors = np.asarray([predicted / measured - 1 for predicted, measured in pairs])
     size = np.abs(errors)
-    return Score(len(pairs), float(np.median(size)), float(np.percentile(size, 80)), float(np.median(errors)))
+    return CollectiveScore(
+        len(pairs), float(np.median(size)), float(np.percentile(size, 80)), float(np.median(errors))
+    )
 
 
 def fit_profile(tables: Path) -> CollectiveProfile:

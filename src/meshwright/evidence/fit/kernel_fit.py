@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.costs.kernel.chip import Chip, Constant, FloatArray
+from meshwright.costs.kernel.chip import Chip, ChipConstant, FloatArray
 from meshwright.costs.kernel.grid import CorrectionGrid, corners
 from meshwright.costs.kernel.profile import FORMULAS, KernelCurve
 from meshwright.evidence.fit.kernel_table import KernelTable
@@ -20,7 +20,7 @@ PASSES = 4  # of reweighting
 
 
 @dataclass(frozen=True)
-class Score:
+class KernelScore:
     """Errors of predicted over measured seconds: median and 80th percentile of the size, and the median itself."""
 
     median: float
@@ -28,11 +28,11 @@ class Score:
     bias: float
 
 
-def score(predicted: FloatArray, measured: FloatArray) -> Score:
+def score(predicted: FloatArray, measured: FloatArray) -> KernelScore:
     """Of relative errors, predicted / measured - 1."""
     error = predicted / measured - 1.0
     size = np.abs(error)
-    return Score(float(np.median(size)), float(np.quantile(size, 0.8)), float(np.median(error)))
+    return KernelScore(float(np.median(size)), float(np.quantile(size, 0.8)), float(np.median(error)))
 
 
 def fit_curve(table: KernelTable, chip: Chip) -> KernelCurve:
@@ -66,7 +66,7 @@ def _fit(table: KernelTable, chip: Chip) -> KernelCurve:
     return KernelCurve(table.formula, table.dtype, constants, grid, {})
 
 
-def _fitted(table: KernelTable) -> list[Constant]:
+def _fitted(table: KernelTable) -> list[ChipConstant]:
     """The constants that this table can tell: nothing is cast where all is bfloat16."""
     is_cast = not table.dtype.startswith("bfloat16")
     return [item for item in FORMULAS[table.formula].constants if is_cast or item.name != "cast_bytes"]

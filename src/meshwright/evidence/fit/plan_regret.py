@@ -29,11 +29,11 @@ from meshwright.specs.plan.plan import Plan
 
 DIGITS = 9  # of a prediction: what differs by less differs by the rounding of sums, and is a tie
 WORDS_ONLY = ("extras",)  # the layout column in which software is described, not how work is laid out
-Score = Callable[["Layout"], float]  # what a choice makes small
+Score = Callable[["MeasuredLayout"], float]  # what a choice makes small
 
 
 @dataclass(frozen=True)
-class Layout:
+class MeasuredLayout:
     """One way in which a job was measured.
 
     Attributes:
@@ -59,7 +59,7 @@ class MeasuredJob:
 
     source: str
     name: str
-    layouts: tuple[Layout, ...]
+    layouts: tuple[MeasuredLayout, ...]
     differs_in: tuple[str, ...] = ()
 
     @property
@@ -72,7 +72,7 @@ class MeasuredJob:
         """Do its layouts differ in words about the software only, not in degrees, microbatch, recompute or schedule?"""
         return bool(self.differs_in) and set(self.differs_in) <= set(WORDS_ONLY)
 
-    def regret_of(self, layout: Layout) -> float:
+    def regret_of(self, layout: MeasuredLayout) -> float:
         """Measured step over the best measured one, minus one."""
         return layout.measured_s / self.best_s - 1.0
 
@@ -83,12 +83,12 @@ class MeasuredJob:
         return [self.regret_of(one) for one, s in zip(self.layouts, scores, strict=True) if s == least]
 
 
-def predicted(layout: Layout) -> float:
+def predicted(layout: MeasuredLayout) -> float:
     """Predicted seconds to DIGITS digits; infinite where nothing is predicted, so that it is chosen last."""
     return math.inf if layout.predicted_s is None else float(f"{layout.predicted_s:.{DIGITS}g}")
 
 
-def most_replicas(layout: Layout) -> float:
+def most_replicas(layout: MeasuredLayout) -> float:
     """Less for more data parallelism."""
     return -float(layout.num_replicas)
 
@@ -153,7 +153,9 @@ def measured_job(rows: Sequence[TrainingRow], predicted_s: Mapping[str, float]) 
         f"{first.text('global_batch_seqs')} x {first.text('seq')} tokens, {precision}"
     )
     layouts = tuple(
-        Layout(row.row_id, row.measured_s, predicted_s.get(row.row_id), _num_replicas(row), row.is_core)
+        MeasuredLayout(
+            row.row_id, row.measured_s, predicted_s.get(row.row_id), _num_replicas(row), row.is_core
+        )
         for row in rows
     )
     differs = tuple(column for column in LAYOUT_COLUMNS if len({row.text(column) for row in rows}) > 1)

@@ -14,7 +14,7 @@ SKIPPED_ERROR = -1.0  # predicted / measured - 1 of a row that was not predicted
 NEAR, FAR = 0.10, 0.20  # errors up to which the shares of rows are counted
 
 
-class MeasuredStep(Protocol):
+class ScoredRow(Protocol):
     """A row of a table of measured training steps, as far as scoring needs it (`TrainingRow` is one)."""
 
     @property
@@ -92,7 +92,7 @@ class RowPrediction:
         }
 
 
-Scored = tuple[MeasuredStep, RowPrediction]
+Scored = tuple[ScoredRow, RowPrediction]
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def score(scored: Sequence[Scored]) -> Score:
     )
 
 
-def memory_error(row: MeasuredStep, prediction: RowPrediction) -> float | None:
+def memory_error(row: ScoredRow, prediction: RowPrediction) -> float | None:
     """predicted / measured peak - 1; -1 where it was not predicted, None where it was not measured."""
     if not row.peak_bytes:
         return None
@@ -153,7 +153,7 @@ def memory_error(row: MeasuredStep, prediction: RowPrediction) -> float | None:
     return prediction.predicted_peak_bytes / row.peak_bytes - 1.0
 
 
-def _is_above_upper(row: MeasuredStep, prediction: RowPrediction) -> bool:
+def _is_above_upper(row: ScoredRow, prediction: RowPrediction) -> bool:
     return prediction.upper_peak_bytes is None or (row.peak_bytes or 0.0) > prediction.upper_peak_bytes
 
 

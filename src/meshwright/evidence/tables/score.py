@@ -13,10 +13,10 @@ from itertools import combinations
 from typing import Any
 
 from meshwright.evidence.tables.error import (
-    MeasuredStep,
     RowPrediction,
     Score,
     Scored,
+    ScoredRow,
     mean,
     memory_error,
     score,
@@ -24,7 +24,7 @@ from meshwright.evidence.tables.error import (
 from meshwright.specs.error import SpecError
 
 __all__ = [
-    "Line", "MeasuredStep", "RowPrediction", "Score", "Summary", "memory_error", "newest_releases", "score", "score_table",
+    "Line", "ScoredRow", "RowPrediction", "Score", "Summary", "memory_error", "newest_releases", "score", "score_table",
 ]  # fmt: skip
 
 LEAST_ROWS = 5  # a source with fewer rows is shown, but is never called the worst
@@ -117,7 +117,7 @@ class Summary:
         }
 
 
-def score_table(rows: Sequence[MeasuredStep], predictions: Iterable[RowPrediction]) -> Summary:
+def score_table(rows: Sequence[ScoredRow], predictions: Iterable[RowPrediction]) -> Summary:
     """Score any model's predictions of these rows; they are matched by `row_id`, the order does not matter.
 
     Raises SpecError where a row has no prediction (one that was skipped has one, too).
@@ -149,7 +149,7 @@ def score_table(rows: Sequence[MeasuredStep], predictions: Iterable[RowPredictio
     )
 
 
-LINES: Mapping[str, Callable[[MeasuredStep], bool]] = {
+LINES: Mapping[str, Callable[[ScoredRow], bool]] = {
     "core": lambda row: True,
     "dense": lambda row: not row.is_moe,
     "moe": lambda row: row.is_moe,
@@ -158,9 +158,9 @@ LINES: Mapping[str, Callable[[MeasuredStep], bool]] = {
 }
 
 
-def newest_releases(rows: Iterable[MeasuredStep]) -> list[MeasuredStep]:
+def newest_releases(rows: Iterable[ScoredRow]) -> list[ScoredRow]:
     """One row per configuration: that of the newest release, the first where releases are equal or not known."""
-    kept: dict[tuple[str, str], MeasuredStep] = {}
+    kept: dict[tuple[str, str], ScoredRow] = {}
     for row in rows:
         held = kept.get(row.config_key)
         if held is None or release_number(row.release) > release_number(held.release):
@@ -180,10 +180,10 @@ def _line(scored: Sequence[Scored]) -> Line:
     return Line(score(scored), {source: score(pairs) for source, pairs in sorted(by_source.items())})
 
 
-def _newest_of_models(rows: Sequence[MeasuredStep]) -> Collection[str]:
+def _newest_of_models(rows: Sequence[ScoredRow]) -> Collection[str]:
     """Ids of the rows of the newest release of each (source, model, chip): settings change with releases, too."""
 
-    def key(row: MeasuredStep) -> tuple[str, str, str]:
+    def key(row: ScoredRow) -> tuple[str, str, str]:
         return row.source, row.values.get("model", ""), row.values.get("gpu", "")
 
     newest: dict[tuple[str, str, str], tuple[int, ...]] = {}
@@ -213,5 +213,5 @@ def _ordered_pairs(scored: Sequence[Scored]) -> tuple[int, float | None]:
     return len(right), mean(right)
 
 
-def _layout(row: MeasuredStep) -> tuple[str, ...]:
+def _layout(row: ScoredRow) -> tuple[str, ...]:
     return tuple(row.values.get(column, "") for column in LAYOUT_COLUMNS)

@@ -51,7 +51,7 @@ from meshwright.specs.error import ExecutionError, MeshwrightError, SpecError
 from meshwright.specs.model.model import ModelSpec
 
 if TYPE_CHECKING:
-    from meshwright.executor.training.training_job import Training
+    from meshwright.executor.training.training_job import TrainingConfig
 
 BEAT_S = 0.5  # between two looks at a save that is waited for
 SHOWN_FIELDS = 4  # in which two models differ
@@ -68,7 +68,7 @@ class CheckpointConfig:
         keep: how many of the last are kept.
         keep_every: a step that is a multiple of it is kept for ever; 0: none.
         resume_from: the folder of one checkpoint ("runs/step-40") that is loaded before the first iteration, whatever
-            layout wrote it; empty: none. `Training.first_step` must be its step.
+            layout wrote it; empty: none. `TrainingConfig.first_step` must be its step.
         converts_dtype: load numbers of another dtype than the training's; otherwise they are refused.
         saves_last: also save after the last iteration, interrupted or not.
         files: texts that are kept beside the tensors, by file name, such as {"plan.toml": ...}.
@@ -103,7 +103,7 @@ class CheckpointConfig:
         """Is a checkpoint made when `step` steps are done?"""
         return self.every > 0 and step % self.every == 0
 
-    def check(self, training: Training) -> None:
+    def check(self, training: TrainingConfig) -> None:
         """Before any process starts: can checkpoints be kept there, and can this training go on from the one that is named?
 
         Raises:
@@ -133,7 +133,7 @@ class CheckpointConfig:
                 )
         _check_frozen(info, training)
 
-    def check_data(self, training: Training, name: str, warns: bool = True) -> None:
+    def check_data(self, training: TrainingConfig, name: str, warns: bool = True) -> None:
         """Text may be changed on the way, and seldom is on purpose: the samples that were counted are of other text, and
         with another tokenizer no token means what it did.
 
@@ -165,7 +165,7 @@ class CheckpointConfig:
             )  # fmt: skip
 
 
-def _check_frozen(info: CheckpointInfo, training: Training) -> None:
+def _check_frozen(info: CheckpointInfo, training: TrainingConfig) -> None:
     """What is frozen is in no checkpoint, so it must come from where it came from before.
 
     Raises:
@@ -204,7 +204,7 @@ def _models(info: CheckpointInfo, here: ModelSpec) -> tuple[str | None, str]:
     return f"{there.name} ({told[0]})", f"{here.name} ({told[1]})"
 
 
-class Checkpoints:
+class RankCheckpoints:
     """Saves and loads what one rank trains; every rank of the job has one and calls the same methods at the same steps.
 
     ``pieces``: gives the pieces as they are now; which boxes they are never changes. ``group``: a gloo group of all ranks

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.executor.data.text_source import HELD_OUT_SHARE, Piece, TextSource
+from meshwright.executor.data.text_source import HELD_OUT_SHARE, TextPiece, TextSource
 from meshwright.executor.data.token_shard import (
     HEADER,
     HELD_OUT,
@@ -164,9 +164,9 @@ def _has_both(splits: dict[str, Any]) -> bool:
     return all(split["num_documents"] for split in splits.values())
 
 
-def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
+def _batches(pieces: Iterator[TextPiece]) -> Iterator[list[TextPiece]]:
     """Runs of pieces of about BATCH_BYTES."""
-    run: list[Piece] = []
+    run: list[TextPiece] = []
     size_bytes = 0
     for piece in pieces:
         run.append(piece)

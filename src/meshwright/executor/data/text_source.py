@@ -45,7 +45,7 @@ JSONL_SUFFIXES = {".jsonl", ".ndjson"}
 _log = logging.getLogger(__name__)
 
 
-class Piece(NamedTuple):
+class TextPiece(NamedTuple):
     """Consecutive bytes of one document. ``place`` says where they stand, for messages; ``share`` is the document's hash in
     [0, 1), held out where it is small; ``begins`` and ``ends``: the first, the last piece of its document.
     """
@@ -130,7 +130,7 @@ class TextSource:
         told = json.dumps([self.field if self.has_jsonl else "", *self.files])
         return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[TextPiece]:
         """All documents in the order of their files' names and lines; empty ones and those with a zero byte are left out.
 
         One text file alone is cut in two documents: its last twentieth is the held-out one.
@@ -156,7 +156,7 @@ class TextSource:
                 "%d files of %s have zero bytes, so they are no text, and are left out", num_binary, self.root
             )
 
-    def _lines(self, path: Path) -> Iterator[Piece]:
+    def _lines(self, path: Path) -> Iterator[TextPiece]:
         with path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if line.isspace():
@@ -216,7 +216,7 @@ def _has_zero_byte(path: Path) -> bool:
         return any(ZERO_BYTE in part for part in iter(lambda: file.read(PIECE_BYTES), b""))
 
 
-def _cut_in_two(path: Path) -> Iterator[Piece]:
+def _cut_in_two(path: Path) -> Iterator[TextPiece]:
     """One file as a document to train on and, from the next line on, one to hold out."""
     size = path.stat().st_size
     cut = int(size * (1 - HELD_OUT_SHARE))
@@ -231,7 +231,7 @@ def _cut_in_two(path: Path) -> Iterator[Piece]:
     yield from _pieces_of_range(path, 0.0, cut, size)
 
 
-def _pieces_of_range(path: Path, share: float, low: int, high: int) -> Iterator[Piece]:
+def _pieces_of_range(path: Path, share: float, low: int, high: int) -> Iterator[TextPiece]:
     """Bytes `low` to `high` of a file, cut behind the last line that fits into a piece."""
     begins, rest = True, b""
     with path.open("rb") as file:
@@ -244,17 +244,17 @@ def _pieces_of_range(path: Path, share: float, low: int, high: int) -> Iterator[
             at = len(data) if low >= high else _cut_place(data)
             rest = data[at:]
             if at:
-                yield Piece(str(path), share, data[:at], begins, low >= high)
+                yield TextPiece(str(path), share, data[:at], begins, low >= high)
                 begins = False
 
 
-def _cut(place: str, share: float, data: bytes) -> Iterator[Piece]:
+def _cut(place: str, share: float, data: bytes) -> Iterator[TextPiece]:
     """A document that is in memory, in pieces."""
     low = 0
     while low < len(data):
         part = data[low : low + PIECE_BYTES]
         at = len(part) if low + PIECE_BYTES >= len(data) else _cut_place(part)
-        yield Piece(place, share, part[:at], low == 0, low + at >= len(data))
+        yield TextPiece(place, share, part[:at], low == 0, low + at >= len(data))
         low += at
 
 

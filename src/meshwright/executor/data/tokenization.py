@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.executor.data.text_source import Piece
+from meshwright.executor.data.text_source import TextPiece
 from meshwright.specs.error import SpecError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Tokenization(Protocol):
     vocabulary_size: int
     end_id: int
 
-    def encode(self, pieces: Sequence[Piece]) -> list[Tokens]:
+    def encode(self, pieces: Sequence[TextPiece]) -> list[Tokens]:
         """The tokens of every piece."""
 
 
@@ -52,7 +52,7 @@ class ByteTokenization:
     vocabulary_size = NUM_BYTE_VALUES
     end_id = BYTE_END
 
-    def encode(self, pieces: Sequence[Piece]) -> list[Tokens]:
+    def encode(self, pieces: Sequence[TextPiece]) -> list[Tokens]:
         """The bytes of every piece."""
         return [np.frombuffer(piece.data, np.uint8).astype(np.uint32) for piece in pieces]
 
@@ -81,7 +81,7 @@ class FileTokenization:
         told.update(f"ended by {self.end_id}".encode())
         self.digest = told.hexdigest()
 
-    def encode(self, pieces: Sequence[Piece]) -> list[Tokens]:
+    def encode(self, pieces: Sequence[TextPiece]) -> list[Tokens]:
         """The tokens of every piece, on all cores. Raises SpecError for bytes that are not UTF-8."""
         texts = [_decoded(piece) for piece in pieces]
         encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
@@ -151,7 +151,7 @@ def _end_in_settings(path: Path) -> str | None:
     return content if isinstance(content, str) else None
 
 
-def _decoded(piece: Piece) -> str:
+def _decoded(piece: TextPiece) -> str:
     try:
         return piece.data.decode()
     except UnicodeDecodeError as error:

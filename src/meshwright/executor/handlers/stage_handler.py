@@ -20,7 +20,7 @@ from meshwright.lowering.sharding.whole_gradient import WHOLE
 from meshwright.lowering.transfer.stage_edge import SKIP, SKIP_GRADIENT
 
 
-class Saved:
+class SavedForward:
     """What a forward keeps for its backward: the inputs as leaves of the graph, the graph's end, and the queue for W.
 
     The end is a number without data of the output's size: the output itself is free once it has been sent. ``received``:
@@ -48,10 +48,10 @@ class Saved:
 
 
 class _End(torch.autograd.Function):
-    """Ends a graph in a number; its backward takes the outputs' gradients from `Saved`."""
+    """Ends a graph in a number; its backward takes the outputs' gradients from `SavedForward`."""
 
     @staticmethod
-    def forward(ctx: Any, saved: Saved, y_BSE: Tensor, *given: Tensor) -> Tensor:
+    def forward(ctx: Any, saved: SavedForward, y_BSE: Tensor, *given: Tensor) -> Tensor:
         ctx.saved = saved
         return y_BSE.new_zeros(())
 
@@ -61,7 +61,9 @@ class _End(torch.autograd.Function):
         return None, *gradients
 
 
-def _forward(context: Any, row: Row, inputs: Sequence[Any]) -> tuple[Tensor, tuple[Tensor, ...], Saved]:
+def _forward(
+    context: Any, row: Row, inputs: Sequence[Any]
+) -> tuple[Tensor, tuple[Tensor, ...], SavedForward]:
     """Output of a stage (its share of the loss on the last hop), what stages beside the path read, and, with gradients
     enabled, what backward needs.
     """
@@ -72,7 +74,7 @@ def _forward(context: Any, row: Row, inputs: Sequence[Any]) -> tuple[Tensor, tup
         else _leaf(state.whole(row, -1, x_BSE))
     )
     received = tuple(_leaf(value) for _, value in reads_of_kind(row, inputs, SKIP.name))
-    saved = Saved(x, received, WeightGradientQueue(row.text))
+    saved = SavedForward(x, received, WeightGradientQueue(row.text))
     with registering(saved.queue):
         y, given = state.apply(row.stage, row.microbatch, x, received, context.device)
         if row.is_last and state.shard is None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from meshwright.executor.rank.handler import ValueName
 from meshwright.executor.rank.rank_list import ShapeOf
-from meshwright.executor.training.training_job import Training
+from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.ir.program import Program
 from meshwright.ir.text import from_text, to_text
 from meshwright.lowering.transfer.stage_edge import edges_of
@@ -41,7 +41,7 @@ class Job:
 
     program: Program
     iterations: int
-    training: Training | None = None
+    training: TrainingConfig | None = None
     handlers_module: str = ""
     initial_values: Sequence[Mapping[ValueName, Tensor]] = ()
     keep: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class Job:
                 raise ExecutionError("checkpoints of a job without training", allowed="a training job")
             self.checkpoints.check(self.training)
 
-    def _check_training(self, training: Training) -> None:
+    def _check_training(self, training: TrainingConfig) -> None:
         """Do stages and microbatches of program and training agree?"""
         training.sample_counts(self.program)
         given, needed = len(training.layers_per_stage), self.program.tables.num_stages
@@ -160,7 +160,7 @@ class Job:
         if fields.pop("schema") > SCHEMA:
             raise ExecutionError("the job was written by a newer meshwright", next="upgrade meshwright")
         if fields["training"] is not None:
-            fields["training"] = Training.from_dict(fields["training"])
+            fields["training"] = TrainingConfig.from_dict(fields["training"])
         if fields["checkpoints"] is not None:
             from meshwright.executor.checkpoint.checkpoint import CheckpointConfig
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 from meshwright.executor.ops.attention.causal_attention import HeadLayout, causal_attention
 from meshwright.executor.ops.embedding import accumulate_embedding, embedding
 from meshwright.executor.ops.gated_silu import gated_silu
-from meshwright.executor.ops.optimizer_step import OptimizerConfig, OptimizerStep
+from meshwright.executor.ops.optimizer_step import Optimizer, OptimizerConfig
 from meshwright.executor.ops.rms_norm import accumulate_rms_norm, rms_norm
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
 
@@ -251,5 +251,5 @@ def adamw(num_parameters: int) -> Thunk:
     parameters = [torch.nn.Parameter(torch.randn(size)) for size in sizes]
     for parameter in parameters:
         parameter.grad = torch.randn_like(parameter)
-    step = OptimizerStep(parameters, OptimizerConfig())
+    step = Optimizer(parameters, OptimizerConfig())
     return step.run

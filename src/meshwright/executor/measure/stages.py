@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.meter.compute_clock import compute_seconds
-from meshwright.executor.models.decoder import Stage, build_stage
-from meshwright.executor.ops.optimizer_step import OptimizerConfig, OptimizerStep
+from meshwright.executor.models.decoder import DecoderStage, build_stage
+from meshwright.executor.ops.optimizer_step import Optimizer, OptimizerConfig
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
 from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, deferring, registering
 from meshwright.executor.rank.slowed_compute import stretch
@@ -65,8 +65,10 @@ class StageTimer:
 
     def __post_init__(self) -> None:
         case = self.case
-        self.stage: Stage = build_stage(case.model, range(case.num_blocks), case.has_embedding, case.has_head)
-        self.step = OptimizerStep(list(self.stage.parameters()), OptimizerConfig())
+        self.stage: DecoderStage = build_stage(
+            case.model, range(case.num_blocks), case.has_embedding, case.has_head
+        )
+        self.step = Optimizer(list(self.stage.parameters()), OptimizerConfig())
         shape = (case.num_sequences, case.sequence_length)
         self.targets_BS = torch.randint(case.model.vocabulary_size, shape)
         self.hidden_BSE = torch.randn(*shape, case.model.hidden_size)

@@ -37,7 +37,7 @@ def table(model: ModelSpec, parallel: TensorParallel | None) -> nn.Embedding:
     return VocabularyEmbedding(-(-model.vocabulary_size // parallel.team.degree), model.hidden_size, parallel)
 
 
-class Stage(nn.Module):
+class DecoderStage(nn.Module):
     """Consecutive blocks of `model`; `build_stage` makes one.
 
     `is_tied` is True where the head uses the table of the embedding. On one stage they are then one
@@ -141,7 +141,7 @@ def build_stage(
     has_tables: bool = True,
     parallel: TensorParallel | None = None,
     source: ParameterSource | None = None,
-) -> Stage:
+) -> DecoderStage:
     """The stage with blocks `layers` of `model`, its parameters at their first values; with `parallel` this device's part.
     The values are `source`'s, which is asked for those of this stage only; without one they are drawn by `seed`.
 
@@ -153,13 +153,13 @@ def build_stage(
             f"a stage of layers {min(layers)} to {max(layers)}", allowed=f"0 to {model.num_layers - 1}"
         )
     with torch.device("meta"):
-        stage = Stage(model, layers, has_embedding, has_head, dropout, has_tables, parallel)
+        stage = DecoderStage(model, layers, has_embedding, has_head, dropout, has_tables, parallel)
     fill_parameters(stage, model.num_layers, seed, dtype, device, source)
     return stage
 
 
 def fill_parameters(
-    stage: Stage,
+    stage: DecoderStage,
     num_layers: int,
     seed: int,
     dtype: torch.dtype,
@@ -184,7 +184,7 @@ def build_model(
     seed: int = 0,
     dropout: float = 0.0,
     device: torch.device | str = "cpu",
-) -> Stage:
+) -> DecoderStage:
     """The whole model as one stage."""
     return build_stage(model, range(model.num_layers), True, True, dtype, seed, dropout, device)
 

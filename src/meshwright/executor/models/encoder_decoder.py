@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from meshwright.executor.models.block import Block, norm_layer
-from meshwright.executor.models.decoder import EMBEDDING_WEIGHT, Stage, fill_parameters
+from meshwright.executor.models.decoder import EMBEDDING_WEIGHT, DecoderStage, fill_parameters
 from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.attention.full_attention import cross_attention, full_attention
 from meshwright.executor.ops.attention.rotary import Rotation
@@ -58,7 +58,7 @@ class CrossBlock(Block):
         return self.mlp_part(x_BHE, keys)
 
 
-class EncoderDecoderStage(Stage):
+class EncoderDecoderStage(DecoderStage):
     """Consecutive layers of the encoder or of the decoder; `build_encoder_decoder_stage` makes one.
 
     Layers are numbered through: the decoder's begin at `num_encoder_layers`. The decoder's first stage has the encoder's

@@ -69,7 +69,7 @@ class _Matrices(NamedTuple):
         accumulate_linear(narrow * self.scale, dy, self.b_OR, None)
 
 
-class _Column(torch.autograd.Function):
+class _AdaptedColumn(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -104,7 +104,7 @@ def _accumulate_column(
     matrices.accumulate_addition(whole, narrow, dy, narrow_gradient)
 
 
-class _Row(torch.autograd.Function):
+class _AdaptedRow(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -160,14 +160,14 @@ class LoraParallel(ParallelLinear):
 class LoraColumn(LoraParallel):
     """This device's outputs of an adapted matrix that reads the residual stream: [B, s or S, I] -> [B, S, O]."""
 
-    function = _Column
+    function = _AdaptedColumn
 
 
 class LoraRow(LoraParallel):
     """This device's inputs of an adapted matrix that adds to the residual stream: [B, S, I] -> [B, s or S, O], summed; the
     bias is added once, behind the sum."""
 
-    function = _Row
+    function = _AdaptedRow
 
 
 def with_addition(model: ModelSpec, target: str, layer: nn.Linear) -> nn.Linear:

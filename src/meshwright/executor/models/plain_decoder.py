@@ -2,7 +2,7 @@
 
 Shapes: B samples, S tokens, E hidden size, D head size, H query heads, K key-value heads, V vocabulary.
 
-Names and shapes of parameters are those of `decoder.Stage`, so `load_state_dict` moves weights across.
+Names and shapes of parameters are those of `decoder.DecoderStage`, so `load_state_dict` moves weights across.
 No keyed dropout, no split backward; every operation is one anybody would write.
 """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from meshwright.executor.models.decoder import Stage
+from meshwright.executor.models.decoder import DecoderStage
 from meshwright.executor.ops.randomness import keyed_generator, random_key
 from meshwright.specs.error import ExecutionError
 
@@ -16,7 +16,7 @@ BYTE_VALUES = 256
 
 
 def sample_bytes(
-    stage: Stage,
+    stage: DecoderStage,
     prompt: bytes,
     num_bytes: int,
     window: int,
@@ -52,7 +52,7 @@ def _draw(logits_V: Tensor, temperature: float, top_k: int | None, key: int) -> 
     return int(torch.multinomial(probabilities_V, 1, generator=keyed_generator(key)))
 
 
-def _check(stage: Stage, prompt: bytes, window: int, temperature: float, top_k: int | None) -> None:
+def _check(stage: DecoderStage, prompt: bytes, window: int, temperature: float, top_k: int | None) -> None:
     if not (stage.has_embedding and stage.has_head) or stage.model.vocabulary_size < BYTE_VALUES:
         raise ExecutionError(
             "this stage cannot sample bytes",

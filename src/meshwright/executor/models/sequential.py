@@ -34,7 +34,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from meshwright.executor.models.decoder import Stage
+from meshwright.executor.models.decoder import DecoderStage
 from meshwright.executor.ops.randomness import SampleKeys
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.model import ModelSpec
@@ -42,7 +42,7 @@ from meshwright.specs.model.model import ModelSpec
 NUM_ENDS = 2  # modules besides the blocks: what embeds, what makes logits
 
 
-class SequentialStage(Stage):
+class SequentialStage(DecoderStage):
     """Consecutive modules of a Sequential, by their numbers in the whole; names of parameters are those of its state_dict."""
 
     def __init__(

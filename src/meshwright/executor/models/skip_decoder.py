@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from meshwright.executor.models.decoder import Stage, fill_parameters
+from meshwright.executor.models.decoder import DecoderStage, fill_parameters
 from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.linear import SplitLinear
 from meshwright.executor.ops.randomness import SampleKeys
@@ -21,7 +21,7 @@ from meshwright.lowering.transfer.stage_edge import LayerEdge
 from meshwright.specs.model.model import ModelSpec
 
 
-class SkipStage(Stage):
+class SkipStage(DecoderStage):
     """Consecutive blocks of a decoder with long skips; `build_skip_stage` makes one.
 
     ``received`` and ``given``: layers elsewhere whose outputs its blocks read, and own layers whose outputs are read

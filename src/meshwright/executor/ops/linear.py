@@ -22,7 +22,7 @@ from meshwright.executor.ops.weight_gradient_queue import (
 def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """x [..., I] @ weight.T + bias -> [..., O]; weight gradients go to `.grad`, at once or by the queue."""
     queue = registered_queue(weight_OI, bias_O)
-    return _Linear.apply(x, weight_OI, bias_O, queue)  # type: ignore[no-untyped-call, no-any-return]
+    return _LinearFunction.apply(x, weight_OI, bias_O, queue)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def accumulate_linear(x: Tensor, dy: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> None:
@@ -37,7 +37,7 @@ def accumulate_linear(x: Tensor, dy: Tensor, weight_OI: Tensor, bias_O: Tensor |
         accumulate_into(bias_O, dy_TO.sum(0))
 
 
-class _Linear(torch.autograd.Function):
+class _LinearFunction(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, queue: WeightGradientQueue | None

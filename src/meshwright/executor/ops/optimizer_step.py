@@ -40,7 +40,7 @@ class StepCopy:
     states: tuple[dict[str, Tensor], ...]
 
 
-class OptimizerStep:
+class Optimizer:
     """One step after another on the same parameters.
 
     The norm is asked for apart from the step, because with several stages it is a sum over ranks:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from meshwright.executor.layout.flat_layout import FlatLayout, Segment
-from meshwright.executor.ops.optimizer_step import OptimizerConfig, OptimizerStep
+from meshwright.executor.ops.optimizer_step import Optimizer, OptimizerConfig
 from meshwright.executor.state.canonical_sum import CanonicalSum, Contribution, summed
 from meshwright.executor.state.frozen_shard import FrozenShard
 from meshwright.executor.state.host_moments import HostMoments
@@ -92,7 +92,7 @@ class GroupState:
         self.master: Tensor | None = None
         self._place_values()
         self.trained = self._trained()
-        self.step = OptimizerStep(
+        self.step = Optimizer(
             [one.tensor for one in self.trained],
             config,
             [len(shapes[one.segment.name]) >= LEAST_DECAYED_DIMS for one in self.trained],

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.meter.live_storage import born_on_host
-from meshwright.executor.ops.optimizer_step import OptimizerStep
+from meshwright.executor.ops.optimizer_step import Optimizer
 
 MOMENTS = {"exp_avg", "exp_avg_sq", "momentum_buffer"}  # of torch's AdamW and SGD
 
@@ -17,7 +17,7 @@ class HostMoments:
     """``tensors``: those that `step` steps, by which torch's optimizer has its state. What was stored once keeps its memory
     on the host while the device has a copy. ``is_stored``: the device has none."""
 
-    def __init__(self, step: OptimizerStep, tensors: Sequence[Tensor], device: torch.device) -> None:
+    def __init__(self, step: Optimizer, tensors: Sequence[Tensor], device: torch.device) -> None:
         self._optimizer, self._tensors, self._device = step.optimizer, tensors, device
         self._stored: list[dict[str, Tensor]] = [{} for _ in tensors]
         self.is_stored = False

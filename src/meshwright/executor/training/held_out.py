@@ -14,7 +14,7 @@ from torch import Tensor
 
 from meshwright.executor.data.corpus import Corpus
 from meshwright.executor.data.packing import documents_of
-from meshwright.executor.models.decoder import Stage, build_model
+from meshwright.executor.models.decoder import DecoderStage, build_model
 from meshwright.executor.models.sampling import sample_bytes
 from meshwright.executor.ops.token_cross_entropy import IGNORED_TARGET, token_cross_entropy
 from meshwright.specs.error import ExecutionError
@@ -28,7 +28,7 @@ def corpus_of(data: str | None) -> Corpus:
     return Corpus.standard_library() if data is None else Corpus.folder(data)
 
 
-def trained_model(model: ModelSpec, parameters: Mapping[str, Tensor]) -> Stage:
+def trained_model(model: ModelSpec, parameters: Mapping[str, Tensor]) -> DecoderStage:
     """The whole model on this process with these parameters, by name in the whole model.
 
     Raises ExecutionError where one is missing.
@@ -66,7 +66,7 @@ class HeldOut(Protocol):
         """tokens_BS and targets_BS of ``num_sequences`` sequences, always the same ones."""
 
 
-def held_out_loss(stage: Stage, corpus: HeldOut, num_sequences: int, sequence_length: int) -> float:
+def held_out_loss(stage: DecoderStage, corpus: HeldOut, num_sequences: int, sequence_length: int) -> float:
     """Mean nats per token over sequences spread evenly over the held-out text, always the same ones."""
     total, num_targets = 0.0, 0
     with one_thread(), torch.inference_mode():
@@ -77,7 +77,7 @@ def held_out_loss(stage: Stage, corpus: HeldOut, num_sequences: int, sequence_le
     return total / max(1, num_targets)
 
 
-def sampled_text(stage: Stage, prompt: bytes, num_bytes: int, window: int, seed: int = 0) -> bytes:
+def sampled_text(stage: DecoderStage, prompt: bytes, num_bytes: int, window: int, seed: int = 0) -> bytes:
     """`num_bytes` that follow `prompt`, which is not part of them; see `sample_bytes`."""
     with one_thread():
         return sample_bytes(stage, prompt, num_bytes, window, seed=seed)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from meshwright.executor.data.packing import PackedSequences, documents_of
 from meshwright.executor.ops.randomness import SampleKeys
-from meshwright.executor.training.training_job import Batches, Training
+from meshwright.executor.training.training_job import Batches, TrainingConfig
 from meshwright.ir.program import Program
 
 
@@ -21,7 +21,7 @@ class RankData:
     iteration. ``batches``: where tokens come from, opened when the first are asked for. ``evaluated``: which global batch of
     the held-out part is being evaluated; None: it is trained. ``step``: of the training, from its first start."""
 
-    def __init__(self, training: Training, program: Program, coordinates: Mapping[str, int]) -> None:
+    def __init__(self, training: TrainingConfig, program: Program, coordinates: Mapping[str, int]) -> None:
         self.training, self._microbatches = training, program.tables.microbatches
         self.replica, self.num_replicas = 0, 1
         for axis in program.axes:

@@ -30,7 +30,7 @@ from meshwright.executor.team.inner_team import InnerTeam
 from meshwright.executor.training.rank_batches import RankData
 from meshwright.executor.training.stage_modules import build_stages, group_of, is_table_elsewhere
 from meshwright.executor.training.tensor_layout import HEAD_NORMS, SHARDS, TENSOR
-from meshwright.executor.training.training_job import Training
+from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.executor.training.visited_share import visited_shares
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
@@ -52,7 +52,7 @@ class TrainingState:
 
     def __init__(
         self,
-        training: Training,
+        training: TrainingConfig,
         program: Program,
         rank: int,
         dtype: torch.dtype,

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from meshwright.executor.checkpoint.checkpoint import CheckpointConfig, Checkpoints
+from meshwright.executor.checkpoint.checkpoint import CheckpointConfig, RankCheckpoints
 from meshwright.executor.checkpoint.folder import recover
 from meshwright.executor.checkpoint.index import CheckpointInfo
 from meshwright.executor.checkpoint.planner import RankFacts
@@ -39,7 +39,7 @@ class TrainingCheckpoints:
             self._lock.take()
             recover(Path(config.folder))
         group = dist.new_group(backend="gloo", timeout=GROUP_TIMEOUT)
-        self._checkpoints = Checkpoints(config, lambda: pieces_of(state), group, beat)
+        self._checkpoints = RankCheckpoints(config, lambda: pieces_of(state), group, beat)
         first = state.training.first_step  # without a checkpoint: as if all of it had had batches of today
         self._start = CheckpointInfo(
             step=first, samples=first * state.data.num_samples, tokens=first * state.data.num_step_tokens
@@ -47,7 +47,7 @@ class TrainingCheckpoints:
         self._loss = 0.0  # this rank's share of the last iteration's
 
     def load(self) -> None:
-        """Where the job resumes: fill what is trained. Raises SpecError and ExecutionError as `Checkpoints.load`."""
+        """Where the job resumes: fill what is trained. Raises SpecError and ExecutionError as `RankCheckpoints.load`."""
         if not self.config.resume_from:
             return
         self._start = self._checkpoints.load()

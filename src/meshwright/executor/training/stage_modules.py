@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-from meshwright.executor.models.decoder import EMBEDDING_WEIGHT, Stage, build_stage
+from meshwright.executor.models.decoder import EMBEDDING_WEIGHT, DecoderStage, build_stage
 from meshwright.executor.models.encoder_decoder import build_encoder_decoder_stage
 from meshwright.executor.models.sequential import build_sequential_stage
 from meshwright.executor.models.skip_decoder import build_skip_stage
 from meshwright.executor.models.tensor_parallel import TensorParallel
 from meshwright.executor.models.weights.initialisation import ParameterSource
-from meshwright.executor.training.training_job import Training
+from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.ir.program import Program
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.layers import stage_layers
@@ -21,7 +21,7 @@ Options = tuple[torch.dtype, int, float, torch.device]  # format of parameters, 
 
 
 def build_stages(
-    training: Training,
+    training: TrainingConfig,
     numbers: Sequence[int],
     dtype: torch.dtype,
     device: torch.device,
@@ -29,11 +29,11 @@ def build_stages(
     has_tables: bool,
     parallel: TensorParallel | None,
     source: ParameterSource,
-) -> dict[int, Stage]:
+) -> dict[int, DecoderStage]:
     """The modules of these stages; a table that two of them share is one parameter. Without `has_tables` the vocabulary is
     elsewhere; with `parallel` they have this device's part of every matrix."""
     options = (dtype, training.seed, training.dropout, device)
-    built: dict[int, Stage] = {}
+    built: dict[int, DecoderStage] = {}
     layers = stage_layers(training.layers_per_stage)
     for number in numbers:
         first, count, has_embedding, has_head = layers[number]
@@ -51,8 +51,8 @@ def build_stages(
 
 
 def _other_stage(
-    training: Training, blocks: range, has_embedding: bool, has_head: bool, options: Options
-) -> Stage | None:
+    training: TrainingConfig, blocks: range, has_embedding: bool, has_head: bool, options: Options
+) -> DecoderStage | None:
     """A stage of an architecture that is no plain decoder; None: it is one."""
     model = training.model
     if training.num_encoder_layers:
@@ -68,7 +68,9 @@ def _other_stage(
     return None
 
 
-def group_of(training: Training, program: Program, stage: int, name: str, *, is_table_shared: bool) -> int:
+def group_of(
+    training: TrainingConfig, program: Program, stage: int, name: str, *, is_table_shared: bool
+) -> int:
     """The group of a parameter, by name: one that two stages use has the tied table; else the group named like the parameter;
     else the only one left. `is_table_shared`: stages of other ranks use the tied table, too.
 
@@ -96,7 +98,7 @@ def group_of(training: Training, program: Program, stage: int, name: str, *, is_
     )
 
 
-def is_table_elsewhere(training: Training, program: Program, pipeline: int) -> bool:
+def is_table_elsewhere(training: TrainingConfig, program: Program, pipeline: int) -> bool:
     """Do stages of other devices of the pipeline than `pipeline` use a tied table?"""
     if not training.model.has_tied_embeddings:
         return False

@@ -25,7 +25,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 
 @dataclass(frozen=True)
-class Layout:
+class TensorLayout:
     """``tp``: length of that axis. ``shard_axes``: axes of the ranks that share one copy of what is sharded.
     ``gathers_parameters``: ZeRO-3; ``scatters_gradients``: ZeRO-2 and 3. ``sequence_parallel``: the residual stream is
     divided by tokens along tp. ``reduction_dtype``, ``master_dtype``: empty: the job's dtype. ``is_canonical``: gradients
@@ -42,11 +42,11 @@ class Layout:
     is_canonical: bool = False
 
     @staticmethod
-    def of(plan: Plan) -> Layout:
+    def of(plan: Plan) -> TensorLayout:
         """What a plan says. Raises PlanError where groups of devices do not nest."""
         lengths = {axis.name: axis.size for axis in collapsed_axes(plan)}
         shards = tuple(axis for axis in shard_axes(plan) if lengths.get(axis, 1) > 1)
-        return Layout(
+        return TensorLayout(
             tp=plan.tp,
             shard_axes=shards,
             gathers_parameters=plan.sharding == "zero3" and bool(shards),
@@ -58,9 +58,9 @@ class Layout:
         )
 
     @staticmethod
-    def from_dict(fields: Mapping[str, Any]) -> Layout:
+    def from_dict(fields: Mapping[str, Any]) -> TensorLayout:
         """Read what `asdict` wrote."""
-        return Layout(**{**fields, "shard_axes": tuple(fields["shard_axes"])})
+        return TensorLayout(**{**fields, "shard_axes": tuple(fields["shard_axes"])})
 
     def formats(self, dtype: torch.dtype) -> Formats:
         """Of parameters, gradients and master copy, where parameters have `dtype`."""

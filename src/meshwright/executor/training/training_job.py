@@ -19,7 +19,7 @@ from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.ops.randomness import keyed_generator, random_key
 from meshwright.executor.rank.handler import ValueName
 from meshwright.executor.training.learning_rate import LearningRate
-from meshwright.executor.training.tensor_layout import Layout
+from meshwright.executor.training.tensor_layout import TensorLayout
 from meshwright.ir.program import Program
 from meshwright.lowering.transfer.stage_edge import (
     SKIP,
@@ -79,7 +79,7 @@ class RandomTokens:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingConfig:
     """What a training job is besides its program. ``data``: "standard_library", "random", a folder or file of text or JSONL,
     or a folder of token shards. ``tokenizer``: a tokenizer.json or the folder that holds one; empty: bytes. ``text_field``:
     of JSONL objects. ``document_mask``: documents in shards do not see each other. ``first_sample``: samples of shards
@@ -112,7 +112,7 @@ class Training:
     records_parameters: bool = True
     layer_edges: tuple[LayerEdge, ...] = ()
     num_encoder_layers: int = 0
-    layout: Layout = field(default_factory=Layout)
+    layout: TensorLayout = field(default_factory=TensorLayout)
     learning_rate: LearningRate | None = None
     evaluate_every: int = 0
     num_evaluated: int = 1
@@ -203,12 +203,12 @@ class Training:
         return {**asdict(self), "model": self.model.to_dict()}
 
     @staticmethod
-    def from_dict(fields: Mapping[str, Any]) -> Training:
+    def from_dict(fields: Mapping[str, Any]) -> TrainingConfig:
         """Read what `to_dict` wrote."""
         given = dict(fields)
         optimizer = {**given["optimizer"], "betas": tuple(given["optimizer"]["betas"])}
         rate = given["learning_rate"]
-        return Training(
+        return TrainingConfig(
             **{
                 **given,
                 "model": ModelSpec.from_dict(given["model"]),
@@ -216,7 +216,7 @@ class Training:
                 "learning_rate": None if rate is None else LearningRate(**rate),
                 "layers_per_stage": tuple(given["layers_per_stage"]),
                 "data_axes": tuple(given["data_axes"]),
-                "layout": Layout.from_dict(given["layout"]),
+                "layout": TensorLayout.from_dict(given["layout"]),
                 "layer_edges": tuple(LayerEdge(*edge) for edge in given["layer_edges"]),
             }
         )
@@ -233,7 +233,7 @@ class Training:
 
     def prepared(
         self, shard_folder: str | Path | None = None, progress: Callable[[float], None] | None = None
-    ) -> Training:
+    ) -> TrainingConfig:
         """The same with its data checked, and with token shards to open where text has to be tokenised: called before
         processes start, so that one makes them. Shards go to ``shard_folder``, else to the user's cache; ``progress`` is
         called with the share that is done.

@@ -9,7 +9,7 @@ SEPARATORS = (";", "\n", "&&", "||", "|", "&")
 _CLOSERS = {"(": ")", "{": "}"}
 
 
-class Piece(NamedTuple):
+class WordPart(NamedTuple):
     """A part of a word: literal text, or an expansion such as "$NAME" (with its dollar sign)."""
 
     text: str
@@ -17,7 +17,7 @@ class Piece(NamedTuple):
     is_quoted: bool
 
 
-Word = tuple[Piece, ...]
+Word = tuple[WordPart, ...]
 
 
 class Token(NamedTuple):
@@ -44,7 +44,7 @@ def tokens(text: str) -> Iterator[Token]:
         ):  # a list of layers such as ([0]*3+[1]*58), written without quotes
             end = text.find(")", position)
             end = size if end < 0 else end + 1
-            yield Token((Piece(text[position:end], False, False),))
+            yield Token((WordPart(text[position:end], False, False),))
             position = end
         elif character in ";\n&|()":
             operator = next((two for two in ("&&", "||", ";;") if text.startswith(two, position)), character)
@@ -57,7 +57,7 @@ def tokens(text: str) -> Iterator[Token]:
 
 def _word(text: str, position: int) -> tuple[Word, int]:
     """The word that begins at `position`, and where it ends."""
-    pieces: list[Piece] = []
+    pieces: list[WordPart] = []
     quote, literal = "", ""
     while position < len(text):
         character = text[position]
@@ -67,22 +67,22 @@ def _word(text: str, position: int) -> tuple[Word, int]:
             literal += "" if text[position + 1] == "\n" else text[position + 1]
             position += 2
         elif character in "'\"" and quote in ("", character):
-            pieces.append(Piece(literal, False, bool(quote)))
+            pieces.append(WordPart(literal, False, bool(quote)))
             quote, literal, position = ("" if quote else character), "", position + 1
         elif character == "$" and quote != "'" and _begins_expansion(text, position):
-            pieces.append(Piece(literal, False, bool(quote)))
+            pieces.append(WordPart(literal, False, bool(quote)))
             end = _end_of_expansion(text, position)
-            pieces.append(Piece(text[position:end], True, bool(quote)))
+            pieces.append(WordPart(text[position:end], True, bool(quote)))
             literal, position = "", end
         elif character == "`" and quote != "'":
             end = text.find("`", position + 1)
             end = len(text) if end < 0 else end + 1
-            pieces += [Piece(literal, False, bool(quote)), Piece(text[position:end], True, bool(quote))]
+            pieces += [WordPart(literal, False, bool(quote)), WordPart(text[position:end], True, bool(quote))]
             literal, position = "", end
         else:
             literal += character
             position += 1
-    pieces.append(Piece(literal, False, bool(quote)))
+    pieces.append(WordPart(literal, False, bool(quote)))
     return tuple(piece for piece in pieces if piece.text or piece.is_quoted), position
 
 

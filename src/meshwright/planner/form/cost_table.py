@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.planner.form.part_seconds import (
-    ExchangeSeconds,
     PassSeconds,
-    Prices,
+    ReductionSeconds,
+    SpacePrices,
     columns_of,
     one_stage,
     sent_s,
@@ -137,12 +137,12 @@ def tables_of(
     way, kept = (
         _bytes(space, parts) if known is None else (known.way, {name: getattr(known, name) for name in BYTES})
     )
-    prices = Prices(space, extrapolate) if is_priced else None
+    prices = SpacePrices(space, extrapolate) if is_priced else None
     run, first = _distinct([way, *_inner_strides(space)]) if prices else (np.zeros_like(way), way[:0])
     seconds = PassSeconds(parts, prices, Sites(space.cluster))
     taken = seconds.of_all(space, first)
     group, first = _distinct(_group_keys(space))
-    exchanged = ExchangeSeconds(prices, seconds.sites).of_all(space, first)
+    exchanged = ReductionSeconds(prices, seconds.sites).of_all(space, first)
     strides = space.strides
     send_row, sent = _distinct([kept["sent"][way].astype(np.int64), strides["pp"], space.pp])
     some = space.plan(0)

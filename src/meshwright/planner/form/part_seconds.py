@@ -33,7 +33,7 @@ EXCHANGES = ("reduce", "gather", "scatter", "reduce_expert", "gather_expert", "s
 BESIDE = "matmul"  # the operators beside which tensor-parallel exchanges and gradients travel, as `inner_exchanges` says
 
 
-class Prices:
+class SpacePrices:
     """The pricing of the plans of a space, asked for once for each class of software and format."""
 
     def __init__(self, space: Space, extrapolate: bool) -> None:
@@ -65,7 +65,7 @@ def one_stage(plan: Plan) -> Plan:
 class PassSeconds:
     """What the passes of one microbatch take, part by part; what ways have in common is asked for once."""
 
-    def __init__(self, parts: Sequence[StageLayers], prices: Prices | None, sites: Sites) -> None:
+    def __init__(self, parts: Sequence[StageLayers], prices: SpacePrices | None, sites: Sites) -> None:
         self.sites = sites
         self._parts, self._prices = parts, prices
         self._works: dict[tuple[object, ...], list[tuple[Work, Cost]]] = {}
@@ -80,7 +80,7 @@ class PassSeconds:
             return {**dict.fromkeys(names, nothing), "received": np.zeros(1)}
         return columns_of([self._of(space.plan(int(n)), self._prices) for n in numbers])
 
-    def _of(self, plan: Plan, prices: Prices) -> dict[str, Floats | float]:
+    def _of(self, plan: Plan, prices: SpacePrices) -> dict[str, Floats | float]:
         pricing = prices.of(plan)
         forward, backward = self._pass(plan, "F", pricing), self._pass(plan, "B", pricing)
         nothing = (np.zeros(len(self._parts)),) * 2
@@ -177,10 +177,10 @@ def _received_s(plan: Plan, pricing: StepPricing) -> float:
     return pricing.costs.exchange_cost(exchange, boundary, tuple(range(plan.tp))).seconds
 
 
-class ExchangeSeconds:
+class ReductionSeconds:
     """Seconds of reductions and gathers by `GRID` bytes, each distinct one asked for once."""
 
-    def __init__(self, prices: Prices | None, sites: Sites) -> None:
+    def __init__(self, prices: SpacePrices | None, sites: Sites) -> None:
         self._prices, self._sites = prices, sites
         self._known: dict[tuple[str, tuple[int, ...]], Floats] = {}
 

@@ -97,7 +97,7 @@ def fewest_devices(
     node = node_size(cluster)
     if max_devices < node:
         raise PlanError(f"at most {max_devices} devices", allowed=f"at least a node, {node}")
-    trials = _Trials(
+    trials = _NodeTrials(
         model, cluster, workload, num_tokens, failures, progress,
         {"fix": fix or {}, "num_simulated": num_simulated, **options},
     )  # fmt: skip
@@ -124,7 +124,7 @@ def fewest_devices(
     return _solution(trials.known, best, deadline_s)
 
 
-class _Trials:
+class _NodeTrials:
     """Numbers of nodes that were searched: first with few choices, the ones that matter with all."""
 
     def __init__(

@@ -19,7 +19,7 @@ LEAST_TOKENS_OF_CP = 1024
 MAX_CHUNKS = 16
 
 
-class Layout(NamedTuple):
+class Degrees(NamedTuple):
     """Degrees, and the number of their order in `MESH_ORDERS`."""
 
     tp: int
@@ -32,7 +32,7 @@ class Layout(NamedTuple):
 
 def layouts(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, wanted: Mapping[str, Sequence[Any]]
-) -> Iterator[Layout]:
+) -> Iterator[Degrees]:
     """All layouts of a model on all devices of a cluster; `wanted`: the values that are allowed of an axis.
 
     A tensor-parallel degree beyond a node, and an order that puts no device elsewhere, are only tried where wanted.
@@ -49,7 +49,7 @@ def layouts(
                     continue
                 for ep in _expert_degrees(model, dp, cp, tp, wanted.get("ep")):
                     for order in _distinct_orders(orders, {"pp": pp, "dp": dp, "cp": cp, "tp": tp}):
-                        yield Layout(tp, cp, ep, pp, dp, order)
+                        yield Degrees(tp, cp, ep, pp, dp, order)
 
 
 def pipelines(num_layers: int, pp: int) -> list[tuple[int, int]]:

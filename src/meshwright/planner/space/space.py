@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from meshwright.planner.space.axis import AXES, HANDED_ON, LAYERS, MESH_ORDERS, RECOMPUTES, SHARDINGS, named
 from meshwright.planner.space.check import FROM_ZERO, check_degrees, check_names, check_sizes, words_of
-from meshwright.planner.space.degrees import Layout, layouts, pipelines, split_of
+from meshwright.planner.space.degrees import Degrees, layouts, pipelines, split_of
 from meshwright.schedules.order import registered
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
@@ -42,7 +42,7 @@ class Fineness(NamedTuple):
     orders: tuple[int, ...] | None
     left_out: str
 
-    def has(self, layout: Layout) -> bool:
+    def has(self, layout: Degrees) -> bool:
         """Is the layout's order tried?"""
         return self.orders is None or layout.mesh_order in self.orders
 
@@ -235,17 +235,17 @@ class _Choices(NamedTuple):
     names: Mapping[str, tuple[Any, ...]]
     is_order_fixed: bool
 
-    def has(self, layout: Layout, fineness: Fineness) -> bool:
+    def has(self, layout: Degrees, fineness: Fineness) -> bool:
         """Is the layout's order tried? One that is fixed always is."""
         return self.is_order_fixed or fineness.has(layout)
 
-    def allows(self, layout: Layout) -> bool:
+    def allows(self, layout: Degrees) -> bool:
         """Are its degrees and its order among those that may be taken?"""
         return all(
-            getattr(layout, name) in self.limits[name] for name in Layout._fields if name in self.limits
+            getattr(layout, name) in self.limits[name] for name in Degrees._fields if name in self.limits
         )
 
-    def finest(self, every: Sequence[Layout]) -> Fineness:
+    def finest(self, every: Sequence[Degrees]) -> Fineness:
         """The finest under which there are few enough candidates."""
         for fineness in FINENESS:
             tables = (self._tables(each, fineness) for each in every if self.has(each, fineness))
@@ -253,7 +253,7 @@ class _Choices(NamedTuple):
                 return fineness
         return FINENESS[-1]
 
-    def rows(self, layout: Layout, fineness: Fineness) -> Ints:
+    def rows(self, layout: Degrees, fineness: Fineness) -> Ints:
         """All candidates of one layout, in the order of `AXES`."""
         rows = _product(self._tables(layout, fineness))
         m = self.workload.global_batch // (layout.dp * rows[:, AXES.index("microbatch_size")])
@@ -271,7 +271,7 @@ class _Choices(NamedTuple):
         """What a user asks for of an axis of which only some numbers are tried otherwise."""
         return tuple(self.limits[axis].tolist()) if axis in self.limits else ()
 
-    def _tables(self, layout: Layout, fineness: Fineness) -> list[Ints]:
+    def _tables(self, layout: Degrees, fineness: Fineness) -> list[Ints]:
         """What is allowed of each independent choice: its axes side by side, in the order of `AXES`."""
         node, batch = self.cluster.levels[0].num_devices, self.workload.global_batch
         divides = self.workload.sequence_length % (layout.cp * layout.tp) == 0
@@ -352,7 +352,7 @@ def _partial(most: int, num_partial: int) -> list[int]:
 
 
 def _sharding_rows(
-    layout: Layout, node: int, nodes_that_share: Sequence[int], asked: Sequence[int] = ()
+    layout: Degrees, node: int, nodes_that_share: Sequence[int], asked: Sequence[int] = ()
 ) -> list[tuple[int, int]]:
     """(sharding, devices that share one copy; 0: all); `asked`: such numbers of devices."""
     copies = layout.dp * layout.cp
@@ -368,7 +368,7 @@ def _sharding_rows(
     return [(0, 0)] + [(number, degree) for number in range(1, len(SHARDINGS)) for degree in degrees]
 
 
-def _is_nested(layout: Layout, shared: int) -> bool:
+def _is_nested(layout: Degrees, shared: int) -> bool:
     """Do groups of so many devices divide dp x cp, and nest with those that share experts?"""
     if shared % layout.cp or layout.dp * layout.cp % shared:
         return False

@@ -55,7 +55,7 @@ class _Box(NamedTuple):
         return max(0.0, wide) * max(0.0, tall)
 
 
-class _Frame(NamedTuple):
+class _PlotRange(NamedTuple):
     """Data ranges of the plotted rectangle."""
 
     x_low: float
@@ -97,17 +97,17 @@ def write_frontier_svg(points: Sequence[FrontierPoint], path: Path, memory_cap: 
     return path
 
 
-def _frame_of(points: Sequence[FrontierPoint], memory_cap: float | None) -> _Frame:
+def _frame_of(points: Sequence[FrontierPoint], memory_cap: float | None) -> _PlotRange:
     peaks = [point.peak for point in points] + ([] if memory_cap is None else [memory_cap])
     spans = [point.span_s for point in points]
     x_low, x_high = min(peaks, default=0.0), max(peaks, default=1.0)
     y_low, y_high = min(spans, default=0.0), max(spans, default=1.0)
     x_room = 0.1 * (x_high - x_low) or 0.5 * (x_high or 1.0)
     y_room = 0.08 * (y_high - y_low) or 0.1 * (y_high or 1.0)
-    return _Frame(max(0.0, x_low - x_room), x_high + x_room, max(0.0, y_low - y_room), y_high + y_room)
+    return _PlotRange(max(0.0, x_low - x_room), x_high + x_room, max(0.0, y_low - y_room), y_high + y_room)
 
 
-def _axes(frame: _Frame, theme: Theme) -> list[str]:
+def _axes(frame: _PlotRange, theme: Theme) -> list[str]:
     """Ticks, faint lines and what is on each axis."""
     bottom, drawn = HEIGHT - BOTTOM, []
     ticks = nice_ticks(frame.y_low, frame.y_high, 6)
@@ -130,7 +130,7 @@ def _axes(frame: _Frame, theme: Theme) -> list[str]:
     return [*drawn, _text(x, y, "span, seconds", theme.ink, "middle", turned)]
 
 
-def _cap(memory_cap: float | None, frame: _Frame, theme: Theme) -> list[str]:
+def _cap(memory_cap: float | None, frame: _PlotRange, theme: Theme) -> list[str]:
     if memory_cap is None:
         return []
     x = frame.x(memory_cap)
@@ -138,7 +138,7 @@ def _cap(memory_cap: float | None, frame: _Frame, theme: Theme) -> list[str]:
     return [line, _text(x - 4, TOP + 9, f"memory cap {memory_cap:g}", theme.ink, "end")]
 
 
-def _corners(points: Sequence[FrontierPoint], frame: _Frame) -> list[tuple[float, float]]:
+def _corners(points: Sequence[FrontierPoint], frame: _PlotRange) -> list[tuple[float, float]]:
     """The frontier as a staircase, in pixels: the span that can be had with so much memory."""
     front = sorted({(point.peak, point.span_s) for point in points if point.is_on_frontier})
     marks = [(frame.x(peak), frame.y(span)) for peak, span in front]
@@ -146,7 +146,7 @@ def _corners(points: Sequence[FrontierPoint], frame: _Frame) -> list[tuple[float
     return [corner for pair in zip_longest(marks, between) for corner in pair if corner is not None]
 
 
-def _line(points: Sequence[FrontierPoint], frame: _Frame, theme: Theme) -> list[str]:
+def _line(points: Sequence[FrontierPoint], frame: _PlotRange, theme: Theme) -> list[str]:
     corners = _corners(points, frame)
     if len(corners) < 2:
         return []
@@ -176,7 +176,7 @@ def _mark(form: Form, x: float, y: float, theme: Theme, point: FrontierPoint | N
 
 
 def _names(
-    points: Sequence[FrontierPoint], memory_cap: float | None, frame: _Frame, theme: Theme
+    points: Sequence[FrontierPoint], memory_cap: float | None, frame: _PlotRange, theme: Theme
 ) -> list[str]:
     """The name of every mark, where there is room; marks at the same place share one text."""
     shared: dict[tuple[str, str], list[FrontierPoint]] = {}

@@ -34,7 +34,7 @@ OBJECTIVES = ("span", "device_time")
 
 
 @dataclass(frozen=True)
-class Solution:
+class SolvedOrder:
     """What the solver found: orders, their exact span and device time, and what it proved.
 
     ``bound_s`` is a lower bound of the objective, to the tick of the model: ``tick_s`` times the number of computes is
@@ -59,7 +59,7 @@ def solve_orders(
     time_limit_s: float = 30.0,
     num_workers: int = 8,
     start_from: Orders | None = None,
-) -> Solution:
+) -> SolvedOrder:
     """The best order that CP-SAT finds within a time limit. Arguments as of `search_orders`.
 
     Args:
@@ -97,7 +97,7 @@ def solve_orders(
         )
     orders = _orders(pipeline, lambda key: solver.value(start[key]))
     exact = times_of(times, orders, num_chunks)
-    return Solution(
+    return SolvedOrder(
         orders, exact.span_s, exact.device_time_s, solver.best_objective_bound * tick_s, tick_s,
         status == cp_model.OPTIMAL,
     )  # fmt: skip

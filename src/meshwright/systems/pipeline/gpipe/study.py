@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright.executor.job.job import Job
 from meshwright.executor.job.pool import Pool
-from meshwright.executor.training.training_job import RANDOM, Training
+from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 from meshwright.ir.judge.metrics import peak_bytes
 from meshwright.ir.trace import Trace
 from meshwright.lowering.lower import lower
@@ -44,7 +44,7 @@ def plan(num_microbatches: int, recompute: Recompute) -> Plan:
 def job(num_microbatches: int, recompute: Recompute, iterations: int, measures_memory: bool) -> Job:
     """The plan as a job on random tokens."""
     chosen = plan(num_microbatches, recompute)
-    training = Training(MODEL, chosen.layers_per_stage, SEQUENCE_LENGTH, data=RANDOM)
+    training = TrainingConfig(MODEL, chosen.layers_per_stage, SEQUENCE_LENGTH, data=RANDOM)
     program = lower(chosen, registered()["gpipe"])
     return Job.of(program, iterations, training=training, measures_memory=measures_memory)
 

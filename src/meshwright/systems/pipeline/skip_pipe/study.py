@@ -19,7 +19,7 @@ from meshwright.executor.job.job import Job
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.training.held_out import held_out_loss, trained_model
-from meshwright.executor.training.training_job import Training
+from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.ir.program import Program
 from meshwright.ir.table import ParameterGroup
 from meshwright.lowering.sharding.reduction import OptimizerStep
@@ -58,9 +58,9 @@ def program(paths: Paths) -> Program:
     return OptimizerStep()(order.with_tables(groups=groups))
 
 
-def training(**options: object) -> Training:
+def training(**options: object) -> TrainingConfig:
     """The job besides its program: text of the standard library."""
-    return Training(MODEL, LAYERS_PER_STAGE, SEQUENCE_LENGTH, optimizer=OPTIMIZER, **options)  # type: ignore[arg-type]
+    return TrainingConfig(MODEL, LAYERS_PER_STAGE, SEQUENCE_LENGTH, optimizer=OPTIMIZER, **options)  # type: ignore[arg-type]
 
 
 @cache

@@ -19,7 +19,7 @@ from meshwright.executor.job.pool import Pool
 from meshwright.executor.models.decoder import build_model
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.rank.handler import ValueName
-from meshwright.executor.training.training_job import RANDOM, RandomTokens, Training
+from meshwright.executor.training.training_job import RANDOM, RandomTokens, TrainingConfig
 from meshwright.ir.judge.metrics import peak_alive
 from meshwright.ir.program import Axis, Program
 from meshwright.ir.table import Microbatch, ParameterGroup
@@ -79,7 +79,7 @@ def program(layout: Layout) -> Program:
 
 def run(layout: Layout, pool: Pool) -> JobResult:
     """One iteration in float64, with all gradients and, where they were made, the input gradients of the head."""
-    training = Training(
+    training = TrainingConfig(
         layout.model, split_layers(layout.model.num_layers, layout.num_stages), SEQUENCE_LENGTH, OPTIMIZER,
         data=RANDOM, records_gradients=True,
     )  # fmt: skip
