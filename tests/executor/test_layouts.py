@@ -192,7 +192,7 @@ def test_bfloat16_stays_within_the_spread_of_seeds(gloo_pool: Pool) -> None:
 
 
 def test_what_does_not_divide_is_refused() -> None:
-    with pytest.raises(MeshwrightError, match="tp=3 with 4 heads, tp=3 with 2 key-value heads"):
+    with pytest.raises(MeshwrightError, match="tp=3 does not divide the 4 heads and 2 key-value heads"):
         planned(tp=3).job(1)
     with pytest.raises(MeshwrightError, match="recompute=selective"):
         planned(tp=2, recompute="selective").job(1)

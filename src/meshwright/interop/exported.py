@@ -136,11 +136,6 @@ class Export:
             not counts, f"recompute_blocks = {counts}", f"{self.plan.recompute} recompute is of all blocks"
         )
 
-    def check_heads(self) -> None:
-        """Tensor parallelism gives whole heads to a device."""
-        plan, heads = self.plan, self.plan.model.num_heads
-        self.need(heads % plan.tp == 0, f"tp = {plan.tp}", f"it does not divide {heads} attention heads")
-
     def finish(self) -> None:
         """Raises ExportError where anything was refused."""
         if self.refusals:

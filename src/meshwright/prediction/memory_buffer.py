@@ -163,7 +163,7 @@ def exchange_bytes(plan: Plan, layers: StageLayers) -> float:
     on its way (context parallelism by a ring); the rows of experts before and behind an all-to-all.
     """
     model, b = plan.model, dtype_bytes(plan.dtype)
-    keys = 4 * (model.key_size + model.value_size) / min(plan.tp, model.num_kv_heads) if plan.cp > 1 else 0.0
+    keys = 4 * (model.key_size + model.value_size) / plan.tp if plan.cp > 1 else 0.0
     kinds = model.block_kinds(layers.first_block, layers.num_blocks)
     has_experts = any(model.block_kind(block).has_experts for block, _ in kinds)
     rows = 2 * model.num_experts_per_token * model.hidden_size if has_experts else 0

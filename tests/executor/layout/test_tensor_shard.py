@@ -11,7 +11,7 @@ from tests.planned_case import MODELS
 from meshwright.executor.layout.flat_layout import Box
 from meshwright.executor.layout.tensor_shard import TensorShard
 from meshwright.executor.models.decoder import build_model
-from meshwright.specs.error import ExecutionError
+from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
 
 ODD = replace(MODELS["qwen"], vocabulary_size=33)
@@ -50,7 +50,7 @@ def test_a_table_has_as_many_rows_everywhere() -> None:
 
 
 def test_what_does_not_divide_is_refused() -> None:
-    with pytest.raises(ExecutionError, match=r"tp\(4\) does not divide the model's 2 key-value heads"):
+    with pytest.raises(PlanError, match="tp=4 does not divide the 2 key-value heads"):
         TensorShard(MODELS["llama"], 4).check()
 
 

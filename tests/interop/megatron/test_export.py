@@ -12,6 +12,7 @@ from meshwright.interop.megatron.arguments import import_megatron
 from meshwright.interop.megatron.export import export_megatron
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload, load_model
 from meshwright.specs.config.source import model_presets
+from meshwright.specs.error import PlanError
 
 # Megatron's options for these two are read as "does not matter", and a name is not an option.
 NOT_READ = ("name", "source", "norm_epsilon", "rope_theta", "architecture")
@@ -63,7 +64,7 @@ def test_a_model_without_options_is_refused(name: str, word: str) -> None:
         ({"pp": 4, "layers_per_stage": (9, 8, 8, 7), "num_chunks": 1, "ep": 2}, "has no experts"),
         ({"master_dtype": ""}, "optimizer's copy"),
         ({"reduction_dtype": "float16"}, "summed in"),
-        ({"tp": 16, "length": 2056, "sequence_parallel": True}, "divides by 16"),
+        ({"tp": 8, "length": 2052, "sequence_parallel": True}, "divides by 8"),
         ({"cp": 8, "length": 1000}, "divides by 16"),
         ({"software": "eager"}, "fused by hand"),
     ],
@@ -77,7 +78,8 @@ def test_what_depends_on_the_model() -> None:
     assert "does not divide 8 experts" in refusals("mixtral-8x7b", ep=16)
     assert "positions" in refusals("gpt2", length=2048)
     assert "does not divide the vocabulary" in refusals("gpt2", tp=2)
-    assert "does not divide 14 attention heads" in refusals("qwen2.5-0.5b", tp=4)
+    with pytest.raises(PlanError, match="tp=4 does not divide the 14 heads and 2 key-value heads"):
+        refusals("qwen2.5-0.5b", tp=4)
     biased = ModelSpec.from_dict({**load_model("llama-3.1-8b").to_dict(), "has_mlp_bias": True})
     assert "biases of some" in refusals(biased)
 

@@ -69,21 +69,13 @@ def test_the_padded_vocabulary_is_the_least_that_divides() -> None:
     assert not list(rules.odd_vocabulary(*given("8xH100", model(vocabulary_size=128256), tp=2)))
 
 
-def test_heads_on_several_devices_are_named() -> None:
-    (copied,) = rules.uneven_heads(*given("8xH100", model(num_kv_heads=4), tp=8))
-    assert "on 2 devices" in copied.sentence and "tp=4" in copied.sentence
-    assert not list(rules.uneven_heads(*given("8xH100", model(num_kv_heads=4), tp=4)))
-    (uneven,) = rules.uneven_heads(*given("3x2xH100", model(), tp=3, dp=2))
-    assert "32 attention heads uneven" in uneven.sentence
-
-
 def test_links_idle_only_where_each_pair_has_its_own() -> None:
     (found,) = rules.idle_links(*given("8xMI300X", tp=2))
     assert "uses 1 of 7 links" in found.sentence and found.numbers["idle_share"] == pytest.approx(6 / 7)
     for whole in (1, 8):
         assert not list(rules.idle_links(*given("8xMI300X", tp=whole)))
     assert not list(rules.idle_links(*given("8xH100", tp=2)))
-    (outside,) = rules.idle_links(*given("2x8xH100", tp=16))
+    (outside,) = rules.idle_links(*given("2x8xH100", model(num_kv_heads=32), tp=16))
     assert "leaves the node of 8" in outside.sentence
 
 

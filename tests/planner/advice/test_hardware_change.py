@@ -28,8 +28,9 @@ class Planned:
 
 def given(name: str = "2x8xH100", sequence: int = 4096, **choices: Any) -> tuple[Plan, ClusterSpec]:
     model = ModelSpec.decoder(
-        4, 4096, 32, num_kv_heads=8, intermediate_size=14336, vocabulary_size=32768, max_sequence_length=8192
-    )
+        4, 4096, 32, num_kv_heads=choices.pop("num_kv_heads", 8), intermediate_size=14336, vocabulary_size=32768,
+        max_sequence_length=8192,
+    )  # fmt: skip
     cluster = Cluster(name)
     return Plan.of(model, cluster, Workload(64, sequence), **{**MIXED, **choices}), cluster
 
@@ -81,7 +82,7 @@ def test_links_help_where_they_are_waited_for() -> None:
 def test_latency_counts_where_messages_are_small() -> None:
     gains = []
     for sequence in (128, 8192):
-        plan, cluster = given("2x8xH100", sequence, tp=16, dp=1)
+        plan, cluster = given("2x8xH100", sequence, tp=16, dp=1, num_kv_heads=16)
         gains.append(by_name(hardware_changes(plan, cluster))[LATENCY].gain)
     assert gains[0] > 2 * gains[1] > 0
 

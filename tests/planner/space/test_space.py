@@ -13,7 +13,7 @@ from meshwright.schedules.order import registered
 from meshwright.specs import Cluster, ModelSpec, Workload, load_model
 from meshwright.specs.error import MeshwrightError, PlanError
 
-MODEL = ModelSpec.decoder(8, 1024, 16, num_kv_heads=4, intermediate_size=4096, vocabulary_size=1024)
+MODEL = ModelSpec.decoder(8, 1024, 16, num_kv_heads=16, intermediate_size=4096, vocabulary_size=1024)
 
 
 def space(cluster: str = "2x8xH100", batch: int = 32, sequence: int = 4096, **choices: Any) -> Space:
@@ -153,7 +153,7 @@ def test_some_blocks_of_a_stage_may_be_run_again() -> None:
 
 
 def test_the_ends_may_count_as_layers() -> None:
-    model = ModelSpec.decoder(14, 1024, 16, num_kv_heads=4, intermediate_size=4096, vocabulary_size=1024)
+    model = ModelSpec.decoder(14, 1024, 16, num_kv_heads=16, intermediate_size=4096, vocabulary_size=1024)
     found = space(model=model, fix={"pp": 4, "tp": 4, "num_chunks": 4, "microbatch_size": 1})
     assert {found.plan(n).layers_per_stage for n in range(len(found))} == {(0, *([1] * 14), 0)}
 
@@ -172,7 +172,7 @@ def test_an_order_that_is_fixed_is_taken_also_in_a_coarse_space(monkeypatch: pyt
 
 
 def test_of_alternatives_those_that_cannot_be_are_left_out() -> None:
-    odd = ModelSpec.decoder(8, 1024, 16, num_kv_heads=4, intermediate_size=4096, vocabulary_size=1023)
+    odd = ModelSpec.decoder(8, 1024, 16, num_kv_heads=16, intermediate_size=4096, vocabulary_size=1023)
     assert set(space(model=odd, fix={"tp": (1, 2, 3)}).tp) == {1}
     assert set(space(fix={"tp": [1, 2, 3]}).tp) == {1, 2}
 
@@ -180,7 +180,7 @@ def test_of_alternatives_those_that_cannot_be_are_left_out() -> None:
 @pytest.mark.parametrize("blocks", range(1, 20))
 def test_any_number_of_recomputed_blocks_may_be_asked_for(blocks: int) -> None:
     """Otherwise only some numbers of a stage's twenty are tried."""
-    model = ModelSpec.decoder(20, 1024, 16, num_kv_heads=4, intermediate_size=4096, vocabulary_size=1024)
+    model = ModelSpec.decoder(20, 1024, 16, num_kv_heads=16, intermediate_size=4096, vocabulary_size=1024)
     found = space(model=model, fix={"recompute_blocks": blocks, "pp": 1, "tp": 8})
     assert {found.plan(n).recompute_blocks for n in range(len(found))} == {(blocks,)}
 

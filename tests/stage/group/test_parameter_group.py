@@ -129,7 +129,7 @@ def test_groups_hold_what_the_estimate_of_memory_counts(name, choices):
 @pytest.mark.parametrize("model", [DENSE, EXPERTS, TIED], ids=["dense", "experts", "tied"])
 @pytest.mark.parametrize("sharding", ["none", "zero1", "zero2", "zero3"])
 @pytest.mark.parametrize(
-    "degrees", [{"tp": 2, "pp": 2}, {"tp": 4, "dp": 2, "sequence_parallel": True}], ids=str
+    "degrees", [{"tp": 2, "pp": 2}, {"tp": 2, "dp": 4, "sequence_parallel": True}], ids=str
 )
 def test_groups_of_tensor_parallel_devices_agree_too(model, sharding, degrees):
     agree_with_the_estimate(plan(model, sharding=sharding, **degrees))

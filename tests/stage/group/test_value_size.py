@@ -13,7 +13,7 @@ from meshwright.stage.group.value_size import (
 )
 from meshwright.stage.saved.saved import num_stage_parameters
 
-DENSE = ModelSpec.decoder(4, 64, 8, num_kv_heads=2, vocabulary_size=512)
+DENSE = ModelSpec.decoder(4, 64, 8, num_kv_heads=4, vocabulary_size=512)
 
 
 def plan_of(model=DENSE, num_devices=1, **choices):
@@ -62,10 +62,10 @@ def test_a_sharding_group_smaller_than_all():
     assert total(plan)[2] == 12 * DENSE.num_parameters / 8
 
 
-def test_tensor_parallelism_leaves_norms_whole_and_one_key_head():
-    """hidden 64, 8 heads and 2 key-value heads of 8, inner 176, vocabulary 512, by hand for 4 devices."""
+def test_tensor_parallelism_leaves_norms_whole_and_divides_the_rest():
+    """hidden 64, 8 heads and 4 key-value heads of 8, inner 176, vocabulary 512, by hand for 4 devices."""
     plan = plan_of(num_devices=4, tp=4)
-    block = (64 * 64 * 2 + 3 * 64 * 176) // 4 + 2 * 64 * 16 // 2 + 2 * 64
+    block = (64 * 64 * 2 + 2 * 64 * 32 + 3 * 64 * 176) // 4 + 2 * 64
     assert num_local_parameters(plan, plan.stages()[0]) == (4 * block + 2 * 512 * 64 // 4 + 64, 0)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.lowering.plans import DENSE, EXPERTS
 
-from meshwright.specs import SpecError, load_model, stage_layers, total_bytes, total_flops
+from meshwright.specs import load_model, stage_layers, total_bytes, total_flops
+from meshwright.specs.error import PlanError
 from meshwright.stage.operator.layer import (
     MicrobatchShape,
     attention_backward,
@@ -117,7 +118,7 @@ def test_adamw_reads_four_arrays_and_writes_three(dtype, size):
 
 
 def test_a_degree_that_does_not_divide_experts_is_refused():
-    with pytest.raises(SpecError, match="does not divide expert_intermediate_size 24"):
+    with pytest.raises(PlanError, match="does not divide the 24 inner units of an expert"):
         local_sizes(EXPERTS, 1, 5)
     assert local_sizes(EXPERTS, 4, 1).expert_intermediate == EXPERTS.expert_intermediate_size
 

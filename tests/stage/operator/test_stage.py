@@ -9,6 +9,7 @@ from tests.specs.configs import DEEPSEEK_V2, DEEPSEEK_V3, GPT2, LLAMA, NEW_FAMIL
 
 from meshwright.specs import (
     ModelSpec,
+    PlanError,
     SpecError,
     UnknownNameError,
     load_model,
@@ -200,7 +201,7 @@ def test_tensor_parallel_degree_divides_the_products():
     assert flops_of(half, "matmul") * 2 == flops_of(full, "matmul")
     assert flops_of(half, "attention") * 2 == flops_of(full, "attention")
     assert flops_of(half, "norm") == flops_of(full, "norm")
-    with pytest.raises(SpecError, match="num_heads 4"):
+    with pytest.raises(PlanError, match="tp=3 does not divide the 4 heads"):
         whole(model, "F", SHAPE._replace(tp=3))
 
 

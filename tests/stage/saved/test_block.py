@@ -95,11 +95,11 @@ def test_products_in_the_order_of_the_forward():
     assert [width for _, width, _ in block_products(load_model("gpt2"), 0)][0] == 3 * 768
 
 
-def test_fewer_key_heads_than_devices_are_not_divided_further():
+def test_keys_are_divided_by_heads():
     model = load_model("llama-3.1-8b")  # 8 key-value heads
     keys = next(tensor for tensor in block_saved(model, "bfloat16") if tensor.name.startswith("keys"))
-    sizes = [tensor_bytes(model, keys, SavingContext("bfloat16", tp=t)) for t in (1, 8, 16)]
-    assert sizes == [2 * 2048, 2 * 256, 2 * 256]
+    sizes = [tensor_bytes(model, keys, SavingContext("bfloat16", tp=t)) for t in (1, 2, 8)]
+    assert sizes == [2 * 2048, 2 * 1024, 2 * 256]
 
 
 def test_experts_are_divided_by_their_own_degree():

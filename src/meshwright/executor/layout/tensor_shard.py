@@ -21,6 +21,7 @@ from torch import Tensor
 from meshwright.executor.layout.flat_layout import Box
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.adaptation import LORA_A, LORA_B
+from meshwright.specs.model.division import check_division
 from meshwright.specs.model.model import ModelSpec
 
 ROW_PARALLEL = ("attention_output", "down")  # divided by input, the second dimension of weight and A
@@ -38,21 +39,14 @@ class TensorShard:
     number: int = 0
 
     def check(self) -> None:
-        """Raise ExecutionError where heads or inner units are not divided evenly."""
-        model = self.model
-        counts = {
-            "key-value heads": model.num_kv_heads,
-            "query heads": model.num_heads,
-            "inner units": model.intermediate_size,
-            "hidden units": model.hidden_size,
-        }
-        for what, count in counts.items():
-            if count % self.degree:
-                raise ExecutionError(
-                    f"tp({self.degree}) does not divide the model's {count} {what}",
-                    allowed="a tensor-parallel degree that divides heads, key-value heads, inner and hidden size",
-                    next="simulate it, or choose a smaller tp",
-                )
+        """Raise PlanError as `check_division`, and ExecutionError where hidden units are not divided evenly."""
+        check_division(self.model, self.degree)
+        if self.model.hidden_size % self.degree:
+            raise ExecutionError(
+                f"tp({self.degree}) does not divide the model's {self.model.hidden_size} hidden units",
+                allowed="a tensor-parallel degree that divides the hidden size, too",
+                next="simulate it, or choose a smaller tp",
+            )
 
     def dim(self, name: str) -> int | None:
         """The dimension of a parameter that is divided; WHOLE where every device has all of it."""

@@ -73,7 +73,6 @@ def _flags(*names: str) -> Options:
 
 def _degrees(export: Export) -> Options:
     plan = export.plan
-    export.check_heads()
     export.check_experts()
     length, step = plan.workload.sequence_length, (2 * plan.cp if plan.cp > 1 else 1)
     step *= plan.tp if plan.sequence_parallel else 1

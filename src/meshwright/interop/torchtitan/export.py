@@ -89,7 +89,6 @@ def _mesh(export: Export) -> dict[str, Any]:
 
 def _degrees(export: Export) -> dict[str, Any]:
     plan = export.plan
-    export.check_heads()
     export.check_experts()
     _check_expert_mesh(export)
     shown = f"sequence_parallel = {str(plan.sequence_parallel).lower()}"

@@ -52,7 +52,7 @@ def device_advice(plan: Plan, cluster: ClusterSpec) -> tuple[Advice, ...]:
 
     Raises PlanError and SpecError as the pricing of the plan's exchanges does.
     """
-    rules = (odd_sizes, odd_vocabulary, uneven_heads, idle_units, starved_experts, idle_links, small_messages)
+    rules = (odd_sizes, odd_vocabulary, idle_units, starved_experts, idle_links, small_messages)
     return tuple(found for rule in rules for found in rule(plan, cluster))
 
 
@@ -91,23 +91,6 @@ def odd_vocabulary(plan: Plan, cluster: ClusterSpec) -> Iterable[Advice]:
     own = f"{size / tp:g} on one device is no multiple of {VOCABULARY_MULTIPLE}"
     sentence = f"vocabulary of {size}: {own}; pad it to {padded}"
     yield Advice("vocabulary", sentence, {"size": size / tp, "padded": padded})
-
-
-def uneven_heads(plan: Plan, cluster: ClusterSpec) -> Iterable[Advice]:
-    """Attention heads that tp does not divide, and keys and values that several devices hold."""
-    heads, pairs, tp = plan.model.num_heads, plan.model.num_kv_heads, plan.tp
-    numbers = {"heads": heads, "kv_heads": pairs, "tp": tp}
-    if heads % tp:
-        yield Advice(
-            "heads", f"tp={tp} leaves {heads} attention heads uneven; take a divisor of them", numbers
-        )
-    elif pairs < tp:
-        copies = f"each of {pairs} key-value heads is on {tp / pairs:g} devices at tp={tp}"
-        yield Advice("heads", f"{copies}; tp={pairs} or less keeps one copy", numbers)
-    elif pairs % tp:
-        yield Advice(
-            "heads", f"tp={tp} leaves {pairs} key-value heads uneven; take a divisor of them", numbers
-        )
 
 
 def idle_units(plan: Plan, cluster: ClusterSpec) -> Iterable[Advice]:

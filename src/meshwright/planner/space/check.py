@@ -77,7 +77,7 @@ def _check_value(name: str, value: Any, names: Mapping[str, tuple[Any, ...]]) ->
 def check_degrees(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, wanted: Mapping[str, Sequence[Any]]
 ) -> None:
-    """Fixed degrees divide what they must. Raises PlanError, and SpecError where the model does not divide by tp."""
+    """Fixed degrees divide what they must. Raises PlanError."""
     if model.is_adapted:
         raise PlanError(
             f"{model.name} has frozen parameters, and the search counts gradients and optimizer states of all",

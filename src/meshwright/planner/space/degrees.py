@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 from meshwright.planner.space.axis import ENDS, LAYERS, MESH_ORDERS
 from meshwright.specs.cluster.cluster import ClusterSpec
-from meshwright.specs.error import SpecError
+from meshwright.specs.model.division import divides
 from meshwright.specs.model.layers import split_layers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.workload import Workload
-from meshwright.stage.operator.layer import local_sizes
 
 # Context parallelism pays where keys and values travel behind attention: a device keeps at least so many tokens.
 LEAST_TOKENS_OF_CP = 1024
@@ -98,11 +97,7 @@ def _divisors(number: int) -> list[int]:
 
 def _divides_model(model: ModelSpec, degree: int) -> bool:
     """Does a tensor-parallel degree divide what it has to?"""
-    try:
-        local_sizes(model, degree)
-    except SpecError:
-        return False
-    return True
+    return divides(model, degree) and model.vocabulary_size % degree == 0
 
 
 def _context_degrees(sequence_length: int) -> list[int]:

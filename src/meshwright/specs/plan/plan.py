@@ -12,6 +12,7 @@ from typing import Any, Literal
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.dtype import DTYPE_BYTES
 from meshwright.specs.error import PlanError
+from meshwright.specs.model.division import check_division
 from meshwright.specs.model.layers import StageLayers, split_layers, stage_layers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.software import SoftwareClass, software_class
@@ -113,6 +114,7 @@ class Plan:
     def __post_init__(self) -> None:
         self._check_counts()
         self._check_world()
+        check_division(self.model, self.tp, self.expert_tp)
         self._check_layers()
         self._check_recompute_blocks()
         self._check_batch()
@@ -231,7 +233,8 @@ class Plan:
             for name, value in defaults.items()
             if getattr(self, name) != value
         ]
-        missing += self._undivided()
+        if self.sequence_parallel and self.workload.sequence_length % self.tp:
+            missing.append(f"tp={self.tp} with {self.workload.sequence_length} tokens of a sequence")
         missing += self._missing_with_vocabulary()
         if self.tp > 1 and any(each.name == "connect_stages" for each in self.passes):
             missing.append(f"tp={self.tp} with connect_stages")
@@ -250,16 +253,6 @@ class Plan:
                 allowed=f"pp, dp and tp, any sharding, recompute none or full (of all blocks), {', '.join(EXECUTED_DTYPES)}",
                 next="simulate it, or change the plan",
             )
-
-    def _undivided(self) -> list[str]:
-        """What tensor parallelism would have to divide, and cannot."""
-        model = self.model
-        counts = {
-            "heads": model.num_heads, "key-value heads": model.num_kv_heads, "inner units": model.intermediate_size,
-        }  # fmt: skip
-        if self.sequence_parallel:
-            counts["tokens of a sequence"] = self.workload.sequence_length
-        return [f"tp={self.tp} with {count} {what}" for what, count in counts.items() if count % self.tp]
 
     def _missing_with_vocabulary(self) -> list[str]:
         """What `executor` does not run with a vocabulary that is split over the pipeline."""

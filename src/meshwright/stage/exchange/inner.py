@@ -125,7 +125,7 @@ def _num_sums(plan: Plan, layers: StageLayers) -> int:
 
 
 def _context(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward: bool) -> list[Inner]:
-    heads = max(1, plan.model.num_kv_heads // plan.tp)
+    heads = plan.model.num_kv_heads // plan.tp
     width = heads * (plan.model.head_dim + (plan.model.value_head_dim or plan.model.head_dim))
     num_bytes = float(shape.num_tokens * plan.cp * width * shape.element_bytes)
     kinds = ("all_gather", "reduce_scatter") if is_backward else ("all_gather",)

@@ -32,7 +32,6 @@ HEAD_NORMS = ("q_norm.", "k_norm.")  # used for every head
 # A tensor of experts' biases added after the row-parallel product: whole along tp, divided along ep.
 WHOLE_OF_EXPERTS = ("down_proj_bias",)
 # Of grouped heads: a device has one head where there are fewer than tp.
-KEYS_AND_VALUES = ("k_proj.", "v_proj.")
 
 
 class LocalParameters(NamedTuple):
@@ -66,7 +65,7 @@ def num_trained_parameters(plan: Plan, layers: StageLayers) -> LocalParameters:
         return num_local_parameters(plan, layers)
     for block, count in model.block_kinds(layers.first_block, layers.num_blocks):
         trained = trained_block_parameters(model, block)
-        dense += count * sum(-(-each.num_elements // _divisor(model, each, plan.tp)) for each in trained)
+        dense += count * sum(-(-each.num_elements // _divisor(each, plan.tp)) for each in trained)
     tables = {
         model.has_tied_embeddings or not of_head
         for of_head in (False, True)
@@ -105,17 +104,13 @@ def _block_parameters(model: ModelSpec, block: int, tp: int, ep: int, expert_tp:
             divisor = ep * (1 if parameter.name.endswith(WHOLE_OF_EXPERTS) else expert_tp)
             expert += -(-parameter.num_elements // divisor)
         else:
-            dense += -(-parameter.num_elements // _divisor(model, parameter, tp))
+            dense += -(-parameter.num_elements // _divisor(parameter, tp))
     return LocalParameters(dense, expert)
 
 
-def _divisor(model: ModelSpec, parameter: Parameter, tp: int) -> int:
+def _divisor(parameter: Parameter, tp: int) -> int:
     """Devices among which tensor parallelism divides this tensor."""
-    if any(part in parameter.name for part in WHOLE):
-        return 1
-    if any(part in parameter.name for part in KEYS_AND_VALUES):
-        return min(tp, model.num_kv_heads)
-    return tp
+    return 1 if any(part in parameter.name for part in WHOLE) else tp
 
 
 def num_local_end_parameters(plan: Plan, layers: StageLayers) -> int:

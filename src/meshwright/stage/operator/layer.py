@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from meshwright.specs.dtype import dtype_bytes
-from meshwright.specs.error import SpecError
+from meshwright.specs.error import PlanError
 from meshwright.specs.model.block_kind import attended_pairs
+from meshwright.specs.model.division import check_division
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.operator import Operator, Phase
 
@@ -185,24 +186,19 @@ class LocalSizes(NamedTuple):
 
 
 def local_sizes(model: ModelSpec, tp: int, expert_tp: int = 0) -> LocalSizes:
-    """Sizes on one of `tp` devices, of experts on one of `expert_tp` (0: as many). Raises SpecError."""
-    divided = {
-        "num_heads": model.num_heads,
-        "intermediate_size": model.intermediate_size,
-        "expert_intermediate_size": model.expert_intermediate_size,
-        "shared_intermediate_size": model.shared_intermediate_size,
-        "vocabulary_size": model.vocabulary_size,
-    }
+    """Sizes on one of `tp` devices, of experts on one of `expert_tp` (0: as many).
+
+    Raises PlanError as `check_division`, and where the vocabulary does not divide: executed, its last rows are padding.
+    """
+    check_division(model, tp, expert_tp)
+    if model.vocabulary_size % tp:
+        raise PlanError(
+            f"tp={tp} does not divide the vocabulary of {model.vocabulary_size} of {model.name}",
+            allowed="a tensor-parallel degree that divides it",
+            next="choose another degree; software pads a vocabulary that does not divide: give the model the padded one",
+        )
     degree_of_expert = expert_tp or tp
-    for field, value in divided.items():
-        degree = degree_of_expert if field == "expert_intermediate_size" else tp
-        if tp < 1 or value % degree:
-            raise SpecError(
-                f"{model.name}: tensor-parallel degree {degree} does not divide {field} {value}",
-                allowed="a degree from 1 that divides heads, intermediate size and vocabulary",
-                next="choose another degree; software pads a vocabulary that does not divide: give the model the padded one",
-            )
-    heads, kv_heads = model.num_heads // tp, max(1, model.num_kv_heads // tp)
+    heads, kv_heads = model.num_heads // tp, model.num_kv_heads // tp
     value_dim = model.value_head_dim or model.head_dim
     return LocalSizes(
         heads=heads,

@@ -58,7 +58,7 @@ def stage_operators(
     """Everything that instruction `name` (F, B, I, W or R) runs on a stage for one microbatch, merged.
 
     B is I and W together. R builds a stage's saved tensors again and is F. Raises UnknownNameError and
-    SpecError (a tensor-parallel degree that does not divide the model).
+    PlanError (a tensor-parallel degree that does not divide the model).
     """
     if name in ("B", "I", "W"):
         layers = backward_layers(model, layers)

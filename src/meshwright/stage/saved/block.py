@@ -89,7 +89,7 @@ def tensor_bytes(model: ModelSpec, tensor: SavedTensor, context: SavingContext) 
         "rows": context.tp if context.sequence_parallel else 1,
         "inner": context.tp,
         "heads": context.tp,
-        "keys": min(context.tp, model.num_kv_heads),
+        "keys": context.tp,
         "experts": context.expert_tp,
         "whole": 1,
     }

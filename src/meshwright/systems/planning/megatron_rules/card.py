@@ -36,7 +36,7 @@ from typing import Any
 
 from meshwright.prediction.memory_limit import Rejection, checked_memory, out_of_memory
 from meshwright.specs.cluster.cluster import ClusterSpec
-from meshwright.specs.error import PlanError, SpecError
+from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.workload import Workload
@@ -241,7 +241,7 @@ def _tensor_degrees(model: ModelSpec, most: int) -> list[int]:
     while not model.num_experts and degree <= most:
         try:
             local_sizes(model, degree)
-        except SpecError:
+        except PlanError:
             break
         found.append(degree)
         degree *= 2
