@@ -1,6 +1,7 @@
 """A trace for people: terminal, HTML, SVG, Perfetto, notebook; predicted beside measured. Imports ir and specs only."""
 
-from meshwright.reports.chart.chart import Chart, Series, Theme, chart_svg
+from meshwright.reports.chart.chart import Chart, Series, chart_svg
+from meshwright.reports.chart.drawing import Theme
 from meshwright.reports.notebook import TimelineDisplay, display, show_traces_in_notebooks
 from meshwright.reports.page.comparison import (
     ComparisonRow,

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-from meshwright.reports.chart.chart import CHARACTER_WIDTH, PAGE
+from meshwright.reports.chart.drawing import CHARACTER_WIDTH, PAGE
 from meshwright.reports.chart.frontier import FrontierPoint, frontier_svg, write_frontier_svg
 
 POINTS = [

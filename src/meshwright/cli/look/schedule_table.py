@@ -172,7 +172,7 @@ def _forms(found: ScheduleComparison, points: Sequence[FrontierPoint]) -> dict[s
 
 def _page(found: ScheduleComparison, points: Sequence[FrontierPoint], assumptions: Sequence[str]) -> Report:
     """The frontier, the table, and the timeline of the fastest schedule that fits."""
-    from meshwright.reports.chart.chart import PAGE
+    from meshwright.reports.chart.drawing import PAGE
     from meshwright.reports.chart.frontier import frontier_svg
     from meshwright.reports.page.report import DataTable, Figure, Picture, Report
 

@@ -70,6 +70,11 @@ def tick_texts(ticks: list[float], unit: str) -> list[str]:
     return [*texts[:-1], f"{texts[-1]} {suffix}".rstrip()] if texts else []
 
 
+def axis_ticks(ticks: list[float], unit: str = "") -> list[tuple[float, str]]:
+    """Places on an axis with their texts."""
+    return list(zip(ticks, tick_texts(ticks, unit), strict=True))
+
+
 def _axis_scale(largest: float, unit: str) -> tuple[float, str]:
     scales = _AXIS_SCALES.get(unit, ((1.0, unit),))
     return next((pair for pair in scales if largest >= pair[0]), scales[-1])

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshwright.reports.chart.chart import PAGE, Chart, Series, chart_svg
+from meshwright.reports.chart.chart import Chart, Series, chart_svg
+from meshwright.reports.chart.drawing import PAGE
 from meshwright.reports.chart.quantity import quantity
 from meshwright.reports.page.comparison import as_rows, comparison_html, comparison_rows
 from meshwright.reports.page.page_data import is_sampled, page_data

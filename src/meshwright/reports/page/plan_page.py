@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshwright.reports.chart.bars import FILLS, scaled_bars_svg
-from meshwright.reports.chart.chart import PAGE, Chart, Series, chart_svg
+from meshwright.reports.chart.chart import Chart, Series, chart_svg
+from meshwright.reports.chart.drawing import PAGE
 from meshwright.reports.chart.quantity import quantity
 from meshwright.reports.page.report import DataTable, Figure, Picture, Report
 

@@ -5,10 +5,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
-from meshwright.reports.chart.chart import CHARACTER_WIDTH, FONT_SIZE, PAGE, Theme, svg_document
+import numpy as np
+
+from meshwright.reports.chart.drawing import (
+    CHARACTER_WIDTH,
+    PAGE,
+    Plane,
+    Shape,
+    Theme,
+    line,
+    mark,
+    svg_document,
+    text,
+)
 from meshwright.reports.chart.quantity import quantity
 from meshwright.reports.page.report import DataTable, Figure, Picture, Report
 
@@ -20,7 +31,7 @@ TICK_FACTORS = (1, 2, 5)
 MOST_REASONS, MOST_IDS = 5, 3  # lines of skipped rows by reason, and rows named in each
 _PLACE = re.compile(r"^.*?, line \d+: ")  # in front of what is wrong with a row: its file and line
 _ALLOWED = "; allowed: "  # what follows says what would be accepted
-MARKS = ("circle", "square", "triangle")  # sources beyond the colours get the next mark
+MARKS: tuple[Shape, ...] = ("circle", "square", "triangle")  # sources beyond the colours get the next mark
 
 Row = Mapping[str, Any]
 
@@ -89,10 +100,13 @@ def scatter_svg(rows: Sequence[Row], theme: Theme = PAGE, standalone: bool = Tru
     values = [float(row[key]) for row in points for key in ("measured_s", "predicted_s")] or [1.0]
     low, high = min(values) / MARGIN, max(values) * MARGIN
     sources = sorted({str(row["source"]) for row in points})
-    body = [*_axes(low, high, theme), *_diagonals(low, high, theme)]
+    square = Plane(LEFT, TOP, LEFT + PLOT, TOP + PLOT, low, high, low, high, is_logarithmic=True)
+    ticks = [(tick, f"{tick:g} s") for tick in _ticks(low, high)]
+    body = square.axes(ticks, ticks, theme, "measured", "predicted", has_columns=True)
+    body += _diagonals(square, theme)
     for row in points:
-        at = _place(row["measured_s"], low, high), _place(row["predicted_s"], low, high)
-        body.append(_mark(*_pixels(*at), sources.index(str(row["source"])), theme, _spoken(row)))
+        at = float(square.x(row["measured_s"])), float(square.y(row["predicted_s"]))
+        body.append(_mark(*at, sources.index(str(row["source"])), theme, _spoken(row)))
     body += _legend(sources, theme)
     height = TOP + PLOT + BOTTOM
     return svg_document(
@@ -130,15 +144,6 @@ def _spoken(row: Row) -> str:
     return f"{row['row_id']}: {times}, {signed_percent(row['error'])}"
 
 
-def _place(value: float, low: float, high: float) -> float:
-    """Where a value lies between the ends of a logarithmic axis, from 0 to 1."""
-    return math.log(value / low) / math.log(high / low)
-
-
-def _pixels(across: float, up: float) -> tuple[float, float]:
-    return LEFT + across * PLOT, TOP + (1.0 - up) * PLOT
-
-
 def _ticks(low: float, high: float) -> list[float]:
     """Round numbers (1, 2 or 5 times a power of ten) between the ends."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -147,45 +152,22 @@ def _ticks(low: float, high: float) -> list[float]:
     ]
 
 
-def _axes(low: float, high: float, theme: Theme) -> list[str]:
-    drawn = []
-    for tick in _ticks(low, high):
-        share, label = _place(tick, low, high), f"{tick:g} s"
-        x, y = _pixels(share, share)
-        drawn += [
-            _line(LEFT, y, LEFT + PLOT, y, theme.grid),
-            _line(x, TOP, x, TOP + PLOT, theme.grid),
-            _text(LEFT - 6, y + 4, label, theme.muted, "end"),
-            _text(x, TOP + PLOT + 16, label, theme.muted, "middle"),
-        ]
-    turned = f' transform="rotate(-90 13 {TOP + PLOT / 2:.1f})"'
-    drawn.append(_text(LEFT + PLOT / 2, TOP + PLOT + BOTTOM - 8, "measured", theme.muted, "middle"))
-    drawn.append(_text(13, TOP + PLOT / 2, "predicted", theme.muted, "middle", turned))
-    return drawn
-
-
-def _diagonals(low: float, high: float, theme: Theme) -> list[str]:
+def _diagonals(square: Plane, theme: Theme) -> list[str]:
     """Where both are equal, and where they are off by ERROR_BAND to either side, inside the square."""
     drawn = []
     for factor in (1.0, 1.0 + ERROR_BAND, 1.0 - ERROR_BAND):
-        first, last = max(low, low / factor), min(high, high / factor)
-        x1, y1 = _pixels(_place(first, low, high), _place(first * factor, low, high))
-        x2, y2 = _pixels(_place(last, low, high), _place(last * factor, low, high))
-        drawn.append(_line(x1, y1, x2, y2, theme.muted, "" if factor == 1.0 else "4 4"))
+        ends = np.array(
+            [max(square.x_low, square.x_low / factor), min(square.x_high, square.x_high / factor)]
+        )
+        (x1, x2), (y1, y2) = square.x(ends), square.y(ends * factor)
+        drawn.append(line(x1, y1, x2, y2, theme.muted, dash="" if factor == 1.0 else "4 4"))
     return drawn
 
 
 def _mark(x: float, y: float, source: int, theme: Theme, spoken: str = "") -> str:
-    colour = theme.series[source % len(theme.series)]
-    style = f'fill="{colour}" fill-opacity="0.7"'
-    name = f"<title>{escape(spoken)}</title>" if spoken else ""
-    mark = MARKS[source // len(theme.series) % len(MARKS)]
-    if mark == "circle":
-        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" {style}>{name}</circle>'
-    if mark == "square":
-        return f'<rect x="{x - 3.5:.1f}" y="{y - 3.5:.1f}" width="7" height="7" {style}>{name}</rect>'
-    corners = f"{x:.1f},{y - 5:.1f} {x + 4.5:.1f},{y + 3.5:.1f} {x - 4.5:.1f},{y + 3.5:.1f}"
-    return f'<polygon points="{corners}" {style}>{name}</polygon>'
+    shape = MARKS[source // len(theme.series) % len(MARKS)]
+    style = f'fill="{theme.series[source % len(theme.series)]}" fill-opacity="0.7"'
+    return mark(shape, x, y, 4, style, spoken)
 
 
 def _legend(sources: Sequence[str], theme: Theme) -> list[str]:
@@ -195,18 +177,5 @@ def _legend(sources: Sequence[str], theme: Theme) -> list[str]:
     for number, source in enumerate(sources):
         y = TOP + 14 + 20 * number
         name = source if len(source) <= most else f"{source[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
-        drawn += [_mark(x, y - 4, number, theme), _text(x + 12, y, name, theme.ink)]
+        drawn += [_mark(x, y - 4, number, theme), text(x + 12, y, name, theme.ink)]
     return drawn
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str, dash: str = "") -> str:
-    dashes = f' stroke-dasharray="{dash}"' if dash else ""
-    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
-    return f'<line {ends} stroke="{colour}"{dashes}/>'
-
-
-def _text(x: float, y: float, text: str, colour: str, anchor: str = "start", extra: str = "") -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" font-size="{FONT_SIZE}" '
-        f'text-anchor="{anchor}"{extra}>{escape(text)}</text>'
-    )

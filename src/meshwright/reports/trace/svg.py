@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from meshwright.reports.chart.chart import CHARACTER_WIDTH, PAPER, Theme, svg_document
+from meshwright.reports.chart.drawing import (
+    CHARACTER_WIDTH,
+    PAPER,
+    Theme,
+    colour_key,
+    line,
+    rect,
+    svg_document,
+    text,
+)
 from meshwright.reports.chart.palette import INK, cell_colour, colour
-from meshwright.reports.chart.quantity import nice_ticks, quantity, tick_texts
+from meshwright.reports.chart.quantity import axis_ticks, nice_ticks, quantity
 from meshwright.reports.trace.legend import shown_devices, timeline_key, trace_facts
 from meshwright.reports.trace.timeline import Timeline, read_timeline
 
@@ -47,10 +55,10 @@ def timeline_svg(
     y = 6.0
     for label, timeline in timelines.items():
         facts = (f"{name} {value}" for name, value in trace_facts(labelled[label], timeline).items())
-        body.append(_label(left, y + 12, SEPARATOR.join([*([label] if label else []), *facts]), theme.ink))
+        body.append(text(left, y + 12, SEPARATOR.join([*([label] if label else []), *facts]), theme.ink))
         y = _rows(body, timeline, area, y + 20, theme)
     y = _axis(body, next((timeline.time_unit for timeline in timelines.values()), ""), area, y, theme)
-    height = _key(body, list(timelines.values()), left, y, width, theme)
+    height = 6 + colour_key(body, timeline_key(list(timelines.values())).items(), left, y, width, theme)
     title = "Timeline of " + (", ".join(label for label in labelled if label) or "one iteration")
     return svg_document(body, width, round(height), title, theme, standalone)
 
@@ -79,9 +87,9 @@ def _rows(body: list[str], timeline: Timeline, area: _Area, y: float, theme: The
     """Draw the devices of one trace from `y` down; returns the y below them."""
     thin = [lane for lane in timeline.lanes if lane > 0 and _has_length(timeline, lane)]
     for device in shown_devices(timeline):
-        body.append(_label(area.left - 6, y + 14, timeline.devices[device], theme.ink, "end"))
+        body.append(text(area.left - 6, y + 14, timeline.devices[device], theme.ink, "end"))
         body.append(
-            _rect(area.left, y, area.right - area.left, ROW_HEIGHT, theme.grid, ' fill-opacity="0.55"')
+            rect(area.left, y, area.right - area.left, ROW_HEIGHT, theme.grid, ' fill-opacity="0.55"')
         )
         body += _cells(timeline, device, 0, area, y, ROW_HEIGHT)
         y += ROW_HEIGHT
@@ -91,7 +99,7 @@ def _rows(body: list[str], timeline: Timeline, area: _Area, y: float, theme: The
         y += ROW_GAP
     hidden = len(timeline.devices) - len(shown_devices(timeline))
     if hidden:
-        body.append(_label(area.left, y + 10, f"{hidden} more devices, evenly left out", theme.muted))
+        body.append(text(area.left, y + 10, f"{hidden} more devices, evenly left out", theme.muted))
         y += 16
     return y + 6
 
@@ -112,9 +120,9 @@ def _cells(timeline: Timeline, device: int, lane: int, area: _Area, y: float, he
         name, number = int(timeline.name[row]), int(timeline.microbatch[row])
         fill = cell_colour(timeline.names[name], timeline.kinds[name], number)
         edge = ' stroke="#ffffff" stroke-width="0.5"' if lane == 0 and wide > 3 else ""
-        drawn.append(_rect(x, y, wide, height, fill, edge, _hint(timeline, row)))
+        drawn.append(rect(x, y, wide, height, fill, edge, _hint(timeline, row)))
         if lane == 0 and number >= 0 and wide >= NUMBER_WIDTH:
-            drawn.append(_label(x + wide / 2, y + 14, str(number), INK, "middle"))
+            drawn.append(text(x + wide / 2, y + 14, str(number), INK, "middle"))
     return drawn
 
 
@@ -131,7 +139,7 @@ def _sampled_cells(
     names = np.where(bins >= 0, timeline.name[bins], -1)
     edges = [0, *(np.flatnonzero(np.diff(names)) + 1).tolist(), num_bins]
     return [
-        _rect(
+        rect(
             area.left + low,
             y,
             high - low,
@@ -151,38 +159,10 @@ def _hint(timeline: Timeline, row: int) -> str:
 
 def _axis(body: list[str], unit: str, area: _Area, y: float, theme: Theme) -> float:
     ticks = nice_ticks(0.0, area.horizon_s, max(2, int(area.right - area.left) // 110))
-    body.append(_rule(area.left, y, area.right, y, theme.muted))
-    for tick, text in zip(ticks, tick_texts(ticks, unit), strict=True):
+    body.append(line(area.left, y, area.right, y, theme.muted))
+    for tick, said in axis_ticks(ticks, unit):
         x = area.left + tick * area.scale
-        body.append(_rule(x, y, x, y + 4, theme.muted))
+        body.append(line(x, y, x, y + 4, theme.muted))
         anchor = "end" if x > area.right - 24 else "middle" if tick else "start"
-        body.append(_label(x, y + 16, text, theme.muted, anchor))
+        body.append(text(x, y + 16, said, theme.muted, anchor))
     return y + 24
-
-
-def _key(
-    body: list[str], timelines: Sequence[Timeline], left: float, y: float, width: int, theme: Theme
-) -> float:
-    """Coloured squares with names from `y` down; returns the height of the picture."""
-    x = left
-    for text, fill in timeline_key(timelines).items():
-        wide = 16 + CHARACTER_WIDTH * len(text) + 16
-        if x + wide > width and x > left:
-            x, y = left, y + 18
-        body.append(_rect(x, y + 2, 11, 11, fill))
-        body.append(_label(x + 16, y + 12, text, theme.ink))
-        x += wide
-    return y + 24
-
-
-def _rect(x: float, y: float, wide: float, tall: float, fill: str, extra: str = "", hint: str = "") -> str:
-    shape = f'<rect x="{x:.2f}" y="{y:.1f}" width="{wide:.2f}" height="{tall:g}" fill="{fill}"{extra}'
-    return f"{shape}><title>{escape(hint)}</title></rect>" if hint else f"{shape}/>"
-
-
-def _rule(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"/>'
-
-
-def _label(x: float, y: float, text: str, colour: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" text-anchor="{anchor}">{escape(text)}</text>'
