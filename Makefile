@@ -1,7 +1,8 @@
 # One command per thing a newcomer or a contributor does. Needs Python 3.11 or later and make, nothing else.
 #
 #   make quickstart   install into .venv and run the first plan-simulate-train-compare loop
-#   make test         install with the development tools and run the tests   (PYTEST_ARGS="--slow -k verify")
+#   make test         install with the development tools and run the tests   (PYTEST_ARGS="-k verify")
+#   make test-all     the same with the slow tests: everything; before an issue is closed
 #   make lint         ruff, import direction, strict types of the core rooms
 #   make docs         the documentation into site/, strictly
 #   make bench        every program in benchmarks/, one after the other
@@ -16,7 +17,7 @@ ifeq ($(strip $(PATH)),)
 export PATH := /usr/local/bin:/usr/bin:/bin
 endif
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format docs bench wheel clean distclean
+.PHONY: help quickstart test test-all lint format docs bench wheel clean distclean
 
 # The first interpreter that starts and is new enough: a pyenv shim may exist and not start.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -30,6 +31,14 @@ INSTALL_INPUTS := pyproject.toml constraints.txt
 # Searching tests are reproducible here; HYPOTHESIS_PROFILE=explore looks for new examples.
 HYPOTHESIS_PROFILE ?= ci
 PYTEST_ARGS ?=
+# Two processes test beside each other; all tests that share the pool of four gloo workers are in one of them
+# (tests/conftest.py). PYTEST_ARGS="-n 0" tests in one process, for a debugger.
+TEST_PROCESSES ?= 2
+# What is compiled of the tests is kept, also where the environment says not to: collecting takes a quarter less.
+PYTEST := HYPOTHESIS_PROFILE=$(HYPOTHESIS_PROFILE) PYTHONDONTWRITEBYTECODE= \
+  $(PY) -m pytest -n $(TEST_PROCESSES) --dist loadgroup
+# Seconds that one test may take; the others have the limit in pyproject.toml.
+SLOW_TIMEOUT_S := 1800
 QUICKSTART_ARGS ?=
 STRICT_ROOMS := specs ir schedules stage lowering costs simulator
 
@@ -55,9 +64,11 @@ $(VENV)/.installed-dev: $(VENV)/.made $(INSTALL_INPUTS)
 quickstart: $(VENV)/.installed
 	$(VENV)/bin/meshwright quickstart $(QUICKSTART_ARGS)
 
-# In one process: the tests that train share one pool of gloo workers, which already use every core.
 test: $(VENV)/.installed-dev
-	HYPOTHESIS_PROFILE=$(HYPOTHESIS_PROFILE) $(PY) -m pytest $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
+
+test-all: $(VENV)/.installed-dev
+	$(PYTEST) --slow --timeout $(SLOW_TIMEOUT_S) $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(PY) -m ruff check .
