@@ -41,7 +41,7 @@ from meshwright.schedules import registered
 from meshwright.specs.error import MeshwrightError, OutOfMemoryError, PlanError
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.units import format_bytes
-from meshwright.systems.planning.megatron_rules.card import plan_of
+from meshwright.systems.planning.megatron_rules.mechanism import plan_of
 
 PAGE = "gains.md"
 TOLERANCE, SHARE_ASKED = 0.15, 0.75  # of a published time; of all recipes that have one

@@ -64,13 +64,6 @@ def card_offences(file: SourceFile) -> Iterator[str]:
         yield "no CLAIMS at the top level"
 
 
-# What two systems share and is not yet a module of a family.
-SHARING = {
-    "src/meshwright/systems/planning/megatron_rules/card.py",
-    "src/meshwright/systems/planning/redco/small_tasks.py",
-}
-
-
 def system_files() -> list[SourceFile]:
     """Every file in systems/<family>/ that is a system."""
     files = python_files("src/meshwright/systems")
@@ -96,7 +89,7 @@ def test_systems_live_in_families_and_do_not_import_each_other() -> None:
         for name in (name for node in ast.walk(file.tree) for name in imported_modules(node)):
             imported = Path("src", *name.split("."))
             others = {p for p in packages - {own} if imported.is_relative_to(p)}
-            assert not others or file.path in SHARING, f"{file.path} imports another system: {name}"
+            assert not others, f"{file.path} imports another system: {name}"
 
 
 def test_a_complete_card_is_accepted() -> None:

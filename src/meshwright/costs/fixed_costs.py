@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,12 @@ class FixedCosts:
     Attributes:
         seconds: name -> seconds of a full stage; a name that is not here costs nothing.
         latency_s: of a message between different devices; it holds neither stream nor link.
+        exchange: what any exchange between given devices costs instead; None: the latency of messages, reductions free.
     """
 
     seconds: Mapping[str, float]
     latency_s: float = 0.0
+    exchange: Callable[[tuple[int, ...]], Cost] | None = None
 
     def __post_init__(self) -> None:
         for name, value in [*self.seconds.items(), ("latency", self.latency_s)]:
@@ -41,7 +43,9 @@ class FixedCosts:
         return Cost(self.seconds.get(work.name, 0.0) * work.share)
 
     def exchange_cost(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> Cost:
-        """Latency only, and none within a device or for a reduction."""
+        """As `exchange` has it; else latency only, and none within a device or for a reduction."""
+        if self.exchange is not None:
+            return self.exchange(devices)
         crosses = len(set(devices)) > 1 and len(devices) == 2
         return Cost(0.0, self.latency_s if crosses else 0.0, compute_share=0.0)
 

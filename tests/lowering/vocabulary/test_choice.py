@@ -20,7 +20,7 @@ from meshwright.prediction.memory_estimate import ACTIVATIONS, estimate_memory
 from meshwright.schedules import registered
 from meshwright.simulator.simulate import simulate_program
 from meshwright.specs import Cluster, ModelSpec, PassOption, Plan, PlanError, Workload
-from meshwright.systems.pipeline.vocabulary_parallel.program import PASS_SECONDS
+from meshwright.systems.pipeline.vocabulary_parallel.mechanism import PASS_SECONDS
 
 MODEL = ModelSpec.decoder(16, 64, 4, vocabulary_size=130, max_sequence_length=32)
 SPLIT = ("one_barrier", "two_barriers", "interlaced")

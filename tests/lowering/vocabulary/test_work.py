@@ -9,7 +9,7 @@ import pytest
 from meshwright.lowering.vocabulary.split import Algorithm
 from meshwright.lowering.vocabulary.work import vocabulary_works
 from meshwright.stage.stage_pass import works
-from meshwright.systems.pipeline.vocabulary_parallel.program import plan
+from meshwright.systems.pipeline.vocabulary_parallel.mechanism import plan
 
 ALGORITHMS: tuple[Algorithm, ...] = ("one_barrier", "two_barriers", "interlaced")
 PASSES = ("F", "B", "LOOKUP", "S", "T", "SCATTER")

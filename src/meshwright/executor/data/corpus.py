@@ -14,6 +14,7 @@ import math
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -48,8 +49,9 @@ class Corpus:
     digest: str
 
     @classmethod
+    @lru_cache(maxsize=1)
     def standard_library(cls, folder: Path | None = None) -> Corpus:
-        """The sources of the running Python's standard library, without its tests.
+        """The sources of the running Python's standard library, without its tests; read once a process.
 
         Raises ExecutionError where Python was installed without sources.
         """

@@ -6,7 +6,8 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -155,3 +156,13 @@ def _check_handlers(program: Program) -> None:
     import meshwright.executor.handlers.stage_handler  # noqa: F401 - registers handlers
 
     check_handlers(program)
+
+
+@contextmanager
+def opened_pool(pool: Pool | None, num_workers: int) -> Iterator[Pool]:
+    """`pool`, which stays open, or where there is none a new one, which ends with the context."""
+    if pool is not None:
+        yield pool
+        return
+    with Pool(num_workers) as own:
+        yield own

@@ -10,7 +10,8 @@ from meshwright.ir.table import Kind
 from meshwright.ir.text import from_text, to_text
 from meshwright.specs.error import UnknownNameError
 from meshwright.systems.architecture.ladder_residual import card as ladder
-from meshwright.systems.architecture.ladder_residual.published_throughput import point, points
+from meshwright.systems.architecture.ladder_residual.card import point, points
+from meshwright.systems.architecture.ladder_residual.mechanism import FORMS
 
 # Without NVLink and with large batches the model is too fast; the card says so.
 MISSES = {(8, 16, "no NVLink"), (8, 64, "no NVLink")}
@@ -40,7 +41,7 @@ def test_every_published_rate_is_claimed() -> None:
     assert len(claimed) == 20
 
 
-@pytest.mark.parametrize("form", ladder.FORMS)
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("num_blocks", [1, 2, 5])
 def test_programs_are_legal(form: str, num_blocks: int) -> None:
     program = ladder.ladder_residual(num_blocks, 4, form)

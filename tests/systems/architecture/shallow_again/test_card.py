@@ -12,11 +12,7 @@ from meshwright.ir.table import Kind
 from meshwright.ir.text import from_text, to_text
 from meshwright.specs.error import SpecError, UnknownNameError
 from meshwright.systems.architecture.shallow_again import card as shallow
-from meshwright.systems.architecture.shallow_again.branch_step import (
-    branch_step,
-    deep_forward,
-    shallow_forward,
-)
+from meshwright.systems.architecture.shallow_again.mechanism import branch_step, deep_forward, shallow_forward
 
 
 def test_claims_that_need_no_processes_hold() -> None:

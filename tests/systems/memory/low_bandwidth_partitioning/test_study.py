@@ -10,8 +10,8 @@ pytest.importorskip("torch")
 
 from meshwright.executor.job.pool import Pool
 from meshwright.systems.memory.low_bandwidth_partitioning import study
-from meshwright.systems.memory.low_bandwidth_partitioning.partitioned_layer import PartitionedTraining
-from meshwright.systems.memory.low_bandwidth_partitioning.partitioning import Mesh
+from meshwright.systems.memory.low_bandwidth_partitioning.mechanism import Mesh
+from meshwright.systems.memory.low_bandwidth_partitioning.ops import PartitionedTraining
 
 SMALL = PartitionedTraining(num_blocks=1, sequence_length=16, batch=2)
 

@@ -11,8 +11,7 @@ from meshwright.ir.judge.verify import verify
 from meshwright.ir.text import from_text, to_text
 from meshwright.specs.error import SpecError
 from meshwright.systems.pipeline.gnn_pipe import card as gnn_pipe
-from meshwright.systems.pipeline.gnn_pipe.graph_chunk import ChunkedGraph, Chunks, even_offsets
-from meshwright.systems.pipeline.gnn_pipe.graph_network import GraphNetwork
+from meshwright.systems.pipeline.gnn_pipe.mechanism import ChunkedGraph, Chunks, GraphNetwork, even_offsets
 
 NETWORK = GraphNetwork(4, 8, 20, 3)
 

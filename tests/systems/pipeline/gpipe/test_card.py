@@ -7,7 +7,7 @@ import pytest
 from meshwright.ir.judge import metrics
 from meshwright.ir.judge.verify import verify
 from meshwright.systems.pipeline.gpipe import card as gpipe
-from meshwright.systems.pipeline.gpipe.image_network import LINK_BYTES_PER_S, Stages
+from meshwright.systems.pipeline.gpipe.mechanism import LINK_BYTES_PER_S, Stages
 
 
 @pytest.mark.parametrize("checkpoint", ["never", "except_last", "always"])

@@ -14,11 +14,17 @@ from meshwright.evidence.tables.job import job_of
 from meshwright.evidence.tables.table import read_training_table
 from meshwright.specs import SpecError, UnknownNameError
 from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.source import Cluster
+from meshwright.specs.error import PlanError
+from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.prediction import Prediction
+from meshwright.specs.plan.workload import Workload
+from meshwright.systems import megatron_table
 from meshwright.systems.pipeline.megatron_lm import card as megatron_lm
+from meshwright.systems.pipeline.megatron_lm.card import divided_message_speed_up, message_bytes
 
-SIZES = tuple(megatron_lm.TABLE_1)
+SIZES = tuple(megatron_table.TABLE_1)
 # The table's columns: TF/s of each GPU, and PF/s of all.
 MEASURED = {
     "1.7B": (137, 4.4),
@@ -38,7 +44,7 @@ def test_the_card_has_claims_that_can_fail() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_parameters_are_the_tables_and_the_formulas(size: str) -> None:
-    ours, row = megatron_lm.model(size), megatron_lm.row(size)
+    ours, row = megatron_table.model(size), megatron_table.row(size)
     formula = megatron_lm.num_parameters(row.num_layers, row.hidden_size, 51_200, 2_048)
     assert f"{megatron_lm.billion_parameters(size)}B" == size == f"{formula / 1e9:.1f}B"
     # The formula leaves out scale and shift of the final norm, and nothing else.
@@ -47,8 +53,8 @@ def test_parameters_are_the_tables_and_the_formulas(size: str) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_flops_differ_from_ours_by_recompute_and_the_later_tokens(size: str) -> None:
-    row, s = megatron_lm.row(size), 2_048
-    ours = megatron_lm.model(size).train_flops_per_token(s)
+    row, s = megatron_table.row(size), 2_048
+    ours = megatron_table.model(size).train_flops_per_token(s)
     layers_h = row.num_layers * row.hidden_size
     recompute = 24 * layers_h * row.hidden_size + 4 * layers_h * s
     later_tokens = 12 * layers_h * s - 6 * layers_h * (s + 1)
@@ -60,7 +66,7 @@ def test_flops_differ_from_ours_by_recompute_and_the_later_tokens(size: str) -> 
 def test_claimed_seconds_are_the_tables_tf_per_s(size: str) -> None:
     claims = [c for c in system("megatron_lm").claims if c.arguments == {"size": size}]
     (seconds,) = [c.paper_value for c in claims if c.by == "step_s"]
-    rate, num_gpus = MEASURED[size][0], megatron_lm.row(size).num_gpus
+    rate, num_gpus = MEASURED[size][0], megatron_table.row(size).num_gpus
     assert megatron_lm.row_flops(size) / num_gpus / rate / 1e12 == pytest.approx(seconds, rel=1e-3)
     # Half a unit of the printed TF/s, and half of the printed PF/s.
     assert rate * num_gpus / 1e3 == pytest.approx(MEASURED[size][1], abs=num_gpus / 2e3 + 0.05)
@@ -68,8 +74,8 @@ def test_claimed_seconds_are_the_tables_tf_per_s(size: str) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_row_is_a_plan_on_its_own_cluster(size: str) -> None:
-    row = megatron_lm.row(size)
-    plan, cluster = megatron_lm.plan(size)
+    row = megatron_table.row(size)
+    plan, cluster = megatron_table.plan(size)
     assert (plan.num_devices, cluster.num_devices) == (row.num_gpus, row.num_gpus)
     assert (plan.tp, plan.pp, plan.dp) == (row.tp, row.pp, row.dp)
     assert plan.num_microbatches == row.num_microbatches
@@ -82,7 +88,7 @@ def test_a_row_is_a_plan_on_its_own_cluster(size: str) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_table_of_measured_runs_has_the_same_job(size: str, shared_data: Path) -> None:
-    plan, cluster = megatron_lm.plan(size)
+    plan, cluster = megatron_table.plan(size)
     rows = read_training_table(shared_data / "calibration" / "training" / "megatron_sc21.csv")
     found = [job for job in map(job_of, rows) if job.plan.num_devices == plan.num_devices]
     (job,) = [job for job in found if job.plan.model.num_layers == plan.model.num_layers]
@@ -92,7 +98,7 @@ def test_the_table_of_measured_runs_has_the_same_job(size: str, shared_data: Pat
     }
     # Names of models and sources differ; the rest is number 5 of the differences that the file states.
     known = {"model", "dtype", "reduction_dtype"} | (
-        {"overlap"} if megatron_lm.row(size).has_torch_ddp else set()
+        {"overlap"} if megatron_table.row(size).has_torch_ddp else set()
     )
     assert different == known
     ours, theirs = plan.model.to_dict(), job.plan.model.to_dict()
@@ -100,7 +106,7 @@ def test_the_table_of_measured_runs_has_the_same_job(size: str, shared_data: Pat
 
 
 def test_microbatches_are_the_papers() -> None:
-    counts = [megatron_lm.row(size).num_microbatches for size in SIZES]
+    counts = [megatron_table.row(size).num_microbatches for size in SIZES]
     assert counts == [1, 1, 12, 48, 280]
 
 
@@ -126,7 +132,7 @@ def test_numbers_that_cannot_be_are_refused() -> None:
     with pytest.raises(SpecError, match="num_layers is 0"):
         megatron_lm.num_parameters(0, 2304, 51_200, 2_048)
     with pytest.raises(SpecError, match="hidden_size is 0"):
-        megatron_lm.iteration_flops(24, 0, 51_200, 2_048, 512)
+        megatron_table.iteration_flops(24, 0, 51_200, 2_048, 512)
     with pytest.raises(SpecError, match="num_gpus is 0"):
         megatron_lm.train_days(1e12, 1e12, 0, 1e14)
 
@@ -165,3 +171,26 @@ def test_scatter_and_gather_gain_most_where_messages_weigh_most() -> None:
         0.011, abs=0.0005
     )
     assert gains[12, 4] > gains[12, 1] > gains[60, 1] > 0
+
+
+CLUSTER = Cluster("2x8xA100-80")
+MODEL = ModelSpec.decoder(8, 4096, 32, vocabulary_size=32_000, max_sequence_length=2048)
+
+
+def plan(tp: int, pp: int = 2) -> Plan:
+    return Plan.of(MODEL, CLUSTER, Workload(8, 2048), pp=pp, tp=tp, dp=16 // (pp * tp), dtype="bfloat16")
+
+
+@pytest.mark.parametrize("tp", [1, 2, 8])
+def test_a_device_sends_its_share(tp: int) -> None:
+    assert message_bytes(plan(tp), CLUSTER) == 2048 * 4096 * 2 / tp
+
+
+def test_dividing_gains_where_there_is_something_to_divide() -> None:
+    assert divided_message_speed_up(plan(1), CLUSTER) == 1.0
+    assert divided_message_speed_up(plan(8), CLUSTER) > 1.0
+
+
+def test_one_stage_sends_nothing() -> None:
+    with pytest.raises(PlanError, match="sends nothing"):
+        message_bytes(plan(8, pp=1), CLUSTER)

@@ -18,7 +18,7 @@ from meshwright.lowering.vocabulary.split import Algorithm
 from meshwright.specs import UnknownNameError
 from meshwright.specs.plan.plan import Vocabulary
 from meshwright.systems.pipeline.vocabulary_parallel import card as vocabulary_parallel
-from meshwright.systems.pipeline.vocabulary_parallel.program import (
+from meshwright.systems.pipeline.vocabulary_parallel.mechanism import (
     VOCABULARIES,
     iteration_s,
     plan,

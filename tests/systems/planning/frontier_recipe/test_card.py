@@ -15,7 +15,7 @@ from meshwright.specs.error import OutOfMemoryError, PlanError
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.prediction import Prediction
 from meshwright.systems.planning.frontier_recipe import card as frontier_recipe
-from meshwright.systems.planning.frontier_recipe.card import Layout, Trial
+from meshwright.systems.planning.frontier_recipe.card import LayoutTrial, RecipeLayout
 
 SIZES = tuple(frontier_recipe.ROWS)
 
@@ -58,8 +58,8 @@ def test_a_tuned_job_is_two_replicas(size: str) -> None:
 
 
 def test_the_batch_of_a_replica_is_kept_on_more_gcds() -> None:
-    few, _ = frontier_recipe.plan("175B", Layout(4, 16))
-    many, _ = frontier_recipe.plan("175B", Layout(4, 16), num_gcds=256)
+    few, _ = frontier_recipe.plan("175B", RecipeLayout(4, 16))
+    many, _ = frontier_recipe.plan("175B", RecipeLayout(4, 16), num_gcds=256)
     assert many.workload.global_batch == 2 * few.workload.global_batch
     assert many.num_microbatches == few.num_microbatches
 
@@ -72,7 +72,7 @@ def test_states_alone_decide_what_cannot_fit_unsharded() -> None:
 
 
 def test_sharding_lets_fewer_gcds_hold_a_replica() -> None:
-    layout = Layout(4, 8)
+    layout = RecipeLayout(4, 8)
     assert frontier_recipe.failure(*frontier_recipe.plan("175B", layout, sharding="none"))
     assert not frontier_recipe.failure(*frontier_recipe.plan("175B", layout, sharding="zero1"))
 
@@ -83,14 +83,15 @@ def test_a_rate_is_flops_over_gcds_and_seconds(monkeypatch: pytest.MonkeyPatch) 
         return SimpleNamespace(step=Prediction.within(20.0, 0.1, "never seen"))
 
     monkeypatch.setattr(frontier_recipe, "predict_step", predict)
-    found = frontier_recipe.roofline_teraflops(*frontier_recipe.plan("175B", Layout(4, 16)))
+    found = frontier_recipe.roofline_teraflops(*frontier_recipe.plan("175B", RecipeLayout(4, 16)))
     # 8 P FLOPs a token (forward, recompute, backward), and 1.8 % for attention and the head
     assert found == pytest.approx(8 * 174.6e9 * 640 * 2048 / 128 / 20 / 1e12, rel=0.03)
 
 
 def test_rates_fall_with_tensor_parallelism_most_beyond_the_node() -> None:
     inside, edge, outside = (
-        frontier_recipe.roofline_teraflops(*frontier_recipe.plan("175B", Layout(tp, 8))) for tp in (4, 8, 16)
+        frontier_recipe.roofline_teraflops(*frontier_recipe.plan("175B", RecipeLayout(tp, 8)))
+        for tp in (4, 8, 16)
     )
     assert inside > edge > outside
     assert edge / outside > 2 * inside / edge
@@ -101,7 +102,7 @@ def test_rates_rise_with_the_microbatches_of_a_step(monkeypatch: pytest.MonkeyPa
     for batch in (32, 64, 128):
         few = replace(frontier_recipe.ROWS["175B"], global_batch=batch)
         monkeypatch.setitem(frontier_recipe.ROWS, "175B", few)
-        rates.append(frontier_recipe.roofline_teraflops(*frontier_recipe.plan("175B", Layout(4, 16))))
+        rates.append(frontier_recipe.roofline_teraflops(*frontier_recipe.plan("175B", RecipeLayout(4, 16))))
     assert rates == sorted(rates)
     # One stage of bubble each for all but the own stage: 16 microbatches run in 31 slots, 64 in 79.
     assert rates[2] / rates[0] == pytest.approx((64 / 79) / (16 / 31), rel=0.15)
@@ -121,9 +122,16 @@ def test_a_search_tries_every_whole_layout_and_keeps_failures() -> None:
 
 
 def test_the_fastest_is_the_best_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = (Trial(Layout(1, 1), None, "full"), Trial(Layout(2, 1), 70.0), Trial(Layout(4, 1), 90.0))
+    trials = (
+        LayoutTrial(RecipeLayout(1, 1), None, "full"),
+        LayoutTrial(RecipeLayout(2, 1), 70.0),
+        LayoutTrial(RecipeLayout(4, 1), 90.0),
+    )
     monkeypatch.setattr(frontier_recipe, "search", lambda size: trials)
-    assert frontier_recipe.fastest("22B").layout == Layout(4, 1) and frontier_recipe.num_failures("22B") == 1
+    assert (
+        frontier_recipe.fastest("22B").layout == RecipeLayout(4, 1)
+        and frontier_recipe.num_failures("22B") == 1
+    )
     monkeypatch.setattr(frontier_recipe, "search", lambda size: trials[:1])
     with pytest.raises(OutOfMemoryError, match="no layout of 22B fits on 16 GCDs"):
         frontier_recipe.fastest("22B")
@@ -142,7 +150,7 @@ def test_a_model_that_is_not_there_is_refused(call: str) -> None:
 
 def test_numbers_that_cannot_be_are_refused() -> None:
     with pytest.raises(PlanError, match=r"tp\(3\) = 96"):
-        frontier_recipe.plan("175B", Layout(3, 16))
+        frontier_recipe.plan("175B", RecipeLayout(3, 16))
     with pytest.raises(SpecError, match="do not fill nodes of 8"):
         frontier_recipe.frontier(12)
     with pytest.raises(UnknownNameError, match="number of a layout"):

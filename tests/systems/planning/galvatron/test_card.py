@@ -11,21 +11,23 @@ import pytest
 from meshwright.specs.error import OutOfMemoryError, SpecError
 from meshwright.systems.planning.galvatron import card as galvatron
 from meshwright.systems.planning.galvatron import cost as costs
-from meshwright.systems.planning.galvatron.profile import (
+from meshwright.systems.planning.galvatron import mechanism
+from meshwright.systems.planning.galvatron.card import published_job
+from meshwright.systems.planning.galvatron.cost import (
     MIB,
     EndMemory,
     HardwareProfile,
-    Job,
     MessageTimes,
     ModelProfile,
+    ProfiledJob,
+    Strategy,
     fit,
-    published_job,
 )
-from meshwright.systems.planning.galvatron.strategy import Space, Strategy, spaces, strategies
+from meshwright.systems.planning.galvatron.mechanism import SearchCorner, spaces, strategies
 
 
 @pytest.fixture
-def job() -> Job:
+def job() -> ProfiledJob:
     """Round numbers: a layer of 1 s and 8 MiB, messages of 1 MiB/s, samples of 1 MiB at a boundary, 4 devices."""
     model = ModelProfile(
         num_layers=4,
@@ -49,7 +51,7 @@ def job() -> Job:
         all_to_all={2: flat, 4: flat},
         slowdown=1.25,
     )
-    return Job(model, hardware, global_batch=16, num_microbatches=4, memory_bytes=2 * 2**30)
+    return ProfiledJob(model, hardware, global_batch=16, num_microbatches=4, memory_bytes=2 * 2**30)
 
 
 def test_what_overlaps_is_slowed_down_and_the_rest_is_not() -> None:
@@ -64,7 +66,7 @@ def test_the_message_of_the_ends_hides_slow_computation() -> None:
     assert costs.behind_message_s(8.0, 5.0, 1.25) == pytest.approx(5.0 + 4.0)  # 4 of 8 s done when it ends
 
 
-def test_state_ratios_by_hand(job: Job) -> None:
+def test_state_ratios_by_hand(job: ProfiledJob) -> None:
     zero2, zero3 = Strategy(1, 2, 1, 2, "zero2"), Strategy(1, 2, 1, 2, "zero3")
     once, at_once = replace(job, num_microbatches=1), replace(job, is_reduce_async=True)
     assert costs.state_ratio(job, zero3) == pytest.approx(1.25 * 0.503)
@@ -76,7 +78,7 @@ def test_state_ratios_by_hand(job: Job) -> None:
     assert costs.state_ratio(job, Strategy(1, 4, 1, 1)) == 1.0
 
 
-def test_a_replicated_layer_by_hand(job: Job) -> None:
+def test_a_replicated_layer_by_hand(job: ProfiledJob) -> None:
     # One sample a device. Backward 2 s beside an all-reduce of 2 x 3/4 x 8 MiB in 16 bits = 6 s.
     strategy = Strategy(1, 1, 1, 4, "zero2")
     assert costs.layer_s(job, strategy) == pytest.approx(1 + 2 * 1.25 + 4)
@@ -85,7 +87,7 @@ def test_a_replicated_layer_by_hand(job: Job) -> None:
     assert costs.layer_s(job, zero3) == pytest.approx(1 + 3 * 1.25 + 3 + 6 / 2)
 
 
-def test_a_tensor_parallel_layer_by_hand(job: Job) -> None:
+def test_a_tensor_parallel_layer_by_hand(job: ProfiledJob) -> None:
     # Four samples over four devices: 1 s; six gathers of 4 MiB, with recompute nine. No replica, so no reduction.
     assert costs.layer_s(job, Strategy(1, 4, 1, 1)) == pytest.approx(1 + 2 + 6 * 4)
     assert costs.layer_s(job, Strategy(1, 4, 1, 1, "none", True)) == pytest.approx(1 + 3 + 9 * 4)
@@ -94,13 +96,13 @@ def test_a_tensor_parallel_layer_by_hand(job: Job) -> None:
     assert costs.layer_s(job, Strategy(1, 2, 1, 2, "zero2")) == pytest.approx(1 + 2 * 1.25 + 2 + 6 * 2)
 
 
-def test_a_stage_pays_its_share_of_the_sends(job: Job) -> None:
+def test_a_stage_pays_its_share_of_the_sends(job: ProfiledJob) -> None:
     # Two stages, four layers, two samples a device: 2 x 2 x 2 MiB in all, a quarter of it for one layer.
     with_send = costs.layer_s(job, Strategy(2, 1, 1, 2, "zero2"), is_reducing=False)
     assert with_send == pytest.approx(2 + 4 + 8 / 4)
 
 
-def test_memory_of_a_layer_by_hand(job: Job) -> None:
+def test_memory_of_a_layer_by_hand(job: ProfiledJob) -> None:
     # States 4 x 8 MiB / 2; activations of two samples over two devices.
     assert costs.layer_bytes(job, Strategy(1, 2, 1, 2)) / MIB == pytest.approx(16 + 16)
     assert costs.layer_bytes(job, Strategy(1, 2, 1, 2, "none", True)) / MIB == pytest.approx(16 + 2)
@@ -110,7 +112,7 @@ def test_memory_of_a_layer_by_hand(job: Job) -> None:
     assert costs.layer_bytes(replace(job, schedule="gpipe"), two, 1) / MIB == pytest.approx(16 + 128)
 
 
-def test_ends_by_hand(job: Job) -> None:
+def test_ends_by_hand(job: ProfiledJob) -> None:
     assert np.array(costs.ends_bytes(job, Strategy(1, 4, 1, 1))) / MIB == pytest.approx([1024 + 20 + 12])
     stages = np.array(costs.ends_bytes(job, Strategy(4, 1, 1, 1))) / MIB
     assert stages == pytest.approx([1024 + 40 + 4 * 4 * 4, 1024, 1024, 1024 + 40 + 4 * 8])
@@ -122,7 +124,7 @@ def test_ends_by_hand(job: Job) -> None:
     assert zero3 == pytest.approx([3.75 + 3.75 + (4 * 1.25 - 3.75) / 1.25])
 
 
-def test_switches_cost_a_message_or_a_bias(job: Job) -> None:
+def test_switches_cost_a_message_or_a_bias(job: ProfiledJob) -> None:
     plain, wide = Strategy(1, 1, 1, 4, "zero2"), Strategy(1, 2, 1, 2, "zero2")
     # 1/2 of two samples of 1 MiB at 1 MiB/s, in the repository's weight.
     assert costs.switch_s(job, plain, wide) == pytest.approx(costs.RESHARD_WEIGHT * 1.0)
@@ -161,13 +163,13 @@ def test_strategies_are_written_as_the_repository_does() -> None:
     assert {text: str(strategy) for text, strategy in texts.items()} == {text: text for text in texts}
 
 
-def test_the_space_multiplies_out_and_names_each_strategy_once(job: Job) -> None:
+def test_the_space_multiplies_out_and_names_each_strategy_once(job: ProfiledJob) -> None:
     for space in spaces(job):
         found = strategies(job, space)
         assert len(set(found)) == len(found) and list(found) == sorted(found)
         for s in found:
             assert s.pp * s.tp * s.sp * s.dp == 4 and min(s.tp, s.sp) == 1 and s.dp <= 4
-    whole = strategies(job, Space(1, 4, True, True))
+    whole = strategies(job, SearchCorner(1, 4, True, True))
     # 4 without a degree; tensor and Ulysses 4 each of degree 2; 2 each of degree 4, where no replica is left
     assert len(whole) == 4 + 2 * 4 + 2 * 2
 
@@ -184,7 +186,7 @@ def test_the_dynamic_programme_finds_what_trying_all_finds(seed: int) -> None:
             layers_s[list(choice)].sum() + sum(switches_s[a, b] for a, b in itertools.pairwise(choice))
         )
 
-    found = galvatron.best_layers(layers_s, switches_s, layers_mib, num_layers, limits)
+    found = mechanism.best_layers(layers_s, switches_s, layers_mib, num_layers, limits)
     for limit, choice in zip(limits, found, strict=True):
         fitting = [
             c for c in itertools.product(range(4), repeat=num_layers) if layers_mib[list(c)].sum() <= limit
@@ -198,11 +200,11 @@ def test_the_dynamic_programme_finds_what_trying_all_finds(seed: int) -> None:
 @pytest.mark.parametrize("is_layerwise", [True, False])
 @pytest.mark.parametrize("num_microbatches", [2, 4, 16])
 def test_what_is_skipped_would_not_have_won(
-    job: Job, monkeypatch: pytest.MonkeyPatch, num_microbatches: int, is_layerwise: bool
+    job: ProfiledJob, monkeypatch: pytest.MonkeyPatch, num_microbatches: int, is_layerwise: bool
 ) -> None:
     job = replace(job, num_microbatches=num_microbatches)
     found = galvatron.search(job, is_layerwise=is_layerwise)
-    monkeypatch.setattr(galvatron, "_bound_s", lambda *_: 0.0)
+    monkeypatch.setattr(mechanism, "_bound_s", lambda *_: 0.0)
     assert galvatron.search(job, is_layerwise=is_layerwise) == found
 
 
@@ -217,7 +219,7 @@ def test_the_plan_fits_every_stage(num_microbatches: int, memory_gib: int) -> No
         of_stage = [costs.layer_bytes(job, next(layers), stage) for _ in range(num_layers)]
         assert sum(of_stage) + ends[stage] <= costs.usable_bytes(job.memory_bytes)
     assert next(layers, None) is None
-    assert plan.step_s == pytest.approx(galvatron.step_s(job, plan.layers, plan.ends))
+    assert plan.step_s == pytest.approx(mechanism.step_s(job, plan.layers, plan.ends))
 
 
 def test_more_memory_is_never_slower_and_a_choice_per_layer_helps() -> None:
@@ -240,7 +242,7 @@ def test_the_published_plan_of_one_strategy() -> None:
     assert galvatron.samples_per_s(8, "one strategy") == pytest.approx(2.5246283459057333, rel=1e-8)
 
 
-def test_what_cannot_be_is_refused(job: Job) -> None:
+def test_what_cannot_be_is_refused(job: ProfiledJob) -> None:
     with pytest.raises(SpecError, match="divides the batch"):
         replace(job, num_microbatches=3)
     with pytest.raises(SpecError, match="power of two"):

@@ -14,9 +14,10 @@ from meshwright.specs.config.source import load_model
 from meshwright.specs.error import OutOfMemoryError, PlanError
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.workload import Workload
-from meshwright.systems.pipeline.megatron_lm import card as megatron_lm
+from meshwright.systems import megatron_table
 from meshwright.systems.planning.megatron_rules import card as megatron_rules
-from meshwright.systems.planning.megatron_rules.card import ladder, num_chunks, plan_of
+from meshwright.systems.planning.megatron_rules import mechanism
+from meshwright.systems.planning.megatron_rules.mechanism import ladder, num_chunks, plan_of
 
 FORMATS = {"dtype": "bfloat16", "master_dtype": "float32", "reduction_dtype": "float32"}
 
@@ -35,7 +36,8 @@ def test_the_card_has_claims_that_can_fail() -> None:
     card = system("megatron_rules")
     assert "2104.04473" in card.paper and card.is_simulated and not card.is_executed
     assert any(claim.is_evidence for claim in card.claims)
-    assert all(callable(getattr(megatron_rules, claim.by)) for claim in card.claims)
+    places = [claim.by.rpartition(":") for claim in card.claims]
+    assert all(callable(getattr(mechanism if file else megatron_rules, name)) for file, _, name in places)
 
 
 def test_claims_hold() -> None:
@@ -67,20 +69,18 @@ def test_the_first_rung_that_fits_is_taken() -> None:
 
 def test_the_microbatch_is_the_best_by_the_closed_form() -> None:
     plan, cluster = ruled("llama-3.2-1b", "8xH100", 256), Cluster("8xH100")
-    sizes = [size for size in megatron_rules.MICROBATCH_SIZES if fits(plan.changed(microbatch_size=size))]
-    seconds = {
-        size: megatron_rules.closed_form_s(plan.changed(microbatch_size=size), cluster) for size in sizes
-    }
+    sizes = [size for size in mechanism.MICROBATCH_SIZES if fits(plan.changed(microbatch_size=size))]
+    seconds = {size: mechanism.closed_form_s(plan.changed(microbatch_size=size), cluster) for size in sizes}
     assert len(sizes) > 1 and plan.microbatch_size == min(seconds, key=seconds.__getitem__)
 
 
 def test_more_stages_want_smaller_microbatches() -> None:
     """B'/b + p - 1 by hand: with as many microbatches as stages, doubling b saves a quarter of the slots, not a half."""
-    published, cluster = megatron_lm.plan("39.1B")
+    published, cluster = megatron_table.plan("39.1B")
     whole, halved = published.changed(microbatch_size=1), published.changed(microbatch_size=2)
     slots = [each.num_microbatches + each.pp - 1 for each in (whole, halved)]
     assert slots == [1536 // 32 + 1, 1536 // 64 + 1]
-    ratio = megatron_rules.closed_form_s(whole, cluster) / megatron_rules.closed_form_s(halved, cluster)
+    ratio = mechanism.closed_form_s(whole, cluster) / mechanism.closed_form_s(halved, cluster)
     per_microbatch = ratio * slots[1] / slots[0]
     assert 0.5 < per_microbatch < 1  # two sequences take longer than one, and less than twice as long
 
@@ -101,19 +101,19 @@ def test_chunks_need_microbatches_that_stages_divide() -> None:
     ).layers_per_stage)  # fmt: skip
     cluster = Cluster(made.cluster)
     few = even.changed(workload=Workload(made.dp * (made.pp + 1) * made.microbatch_size, 4096))
-    assert few.num_microbatches % few.pp and megatron_rules.interleaved(few, cluster) == few
+    assert few.num_microbatches % few.pp and mechanism.interleaved(few, cluster) == few
 
 
 def test_experts_stay_in_a_node_and_replace_tensor_parallelism() -> None:
     plan = ruled("mixtral-8x7b", "8x8xH100", 256)
     assert (plan.tp, plan.ep) == (1, 8) and fits(plan)
-    assert megatron_rules.expert_degree(load_model("llama-3.1-8b"), 64, 8) == 1
-    assert megatron_rules.expert_degree(load_model("mixtral-8x7b"), 4, 8) == 4
+    assert mechanism.expert_degree(load_model("llama-3.1-8b"), 64, 8) == 1
+    assert mechanism.expert_degree(load_model("mixtral-8x7b"), 4, 8) == 4
 
 
 @pytest.mark.parametrize(("length", "degree"), [(2048, 1), (8192, 1), (16384, 2), (65536, 8), (131072, 8)])
 def test_long_sequences_are_split_to_8192_tokens_within_a_node(length: int, degree: int) -> None:
-    assert megatron_rules.context_degree(length, 8) == degree
+    assert mechanism.context_degree(length, 8) == degree
 
 
 def test_recompute_goes_from_the_core_of_attention_to_all_blocks() -> None:

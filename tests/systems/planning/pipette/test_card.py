@@ -16,17 +16,22 @@ from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.config.source import load_model
 from meshwright.specs.error import OutOfMemoryError, PlanError, SpecError, UnknownNameError
 from meshwright.specs.plan.workload import Workload
-from meshwright.systems.planning.node_placement import NodeOrderCost
+from meshwright.systems.planning.microbatch_seconds import microbatch_s
 from meshwright.systems.planning.pipette import card as pipette
-from meshwright.systems.planning.pipette.island_cluster import ISLAND_OF_NODE, island_cluster, link_rates
-from meshwright.systems.planning.placed_step import (
+from meshwright.systems.planning.pipette import mechanism
+from meshwright.systems.planning.pipette.card import (
+    ISLAND_OF_NODE,
+    island_cluster,
+    link_rates,
+    simulated_step_s,
+)
+from meshwright.systems.planning.pipette.mechanism import (
+    NodeOrderCost,
     attained_rates,
     devices_of,
     first_gradient_bytes,
     message_bytes,
-    microbatch_s,
     order_cost,
-    simulated_step_s,
 )
 
 QWEN = load_model("qwen3-8b")
@@ -74,7 +79,7 @@ def test_an_unknown_model_or_matrix_is_named() -> None:
 
 
 def test_the_space_is_the_papers() -> None:
-    plans = list(pipette.configurations(QWEN, Cluster("4x8xA100-80"), SMALL))
+    plans = list(mechanism.configurations(QWEN, Cluster("4x8xA100-80"), SMALL))
     assert {(p.pp, p.tp, p.microbatch_size) for p in plans} >= {(1, 1, 1), (4, 8, 8), (2, 4, 2)}
     assert all(p.num_devices == 32 and p.pp in (1, 2, 4) and p.tp in (1, 2, 4, 8) for p in plans)
     assert all(p.num_microbatches * p.dp * p.microbatch_size == 64 for p in plans)
@@ -102,7 +107,7 @@ def test_recommendations_fit_where_others_overflow() -> None:
     assert found == pipette.pipette(QWEN, cluster, SMALL)
     assert [each.latency_s for each in found] == sorted(each.latency_s for each in found)
     kept = {replace(each.plan, device_order=()) for each in found}
-    rest = [plan for plan in pipette.configurations(QWEN, cluster, SMALL) if plan not in kept]
+    rest = [plan for plan in mechanism.configurations(QWEN, cluster, SMALL) if plan not in kept]
     assert all(pipette.ledger_bytes(each.plan, cluster) <= cluster.memory_bytes for each in found)
     assert all(each.needed_bytes <= cluster.memory_bytes for each in found)
     assert sum(pipette.ledger_bytes(plan, cluster) > cluster.memory_bytes for plan in rest) > len(rest) / 2

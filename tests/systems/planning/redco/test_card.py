@@ -10,12 +10,7 @@ from meshwright.ir.table import Kind
 from meshwright.ir.text import from_text, to_text
 from meshwright.specs.error import UnknownNameError
 from meshwright.systems.planning.redco import card as redco
-from meshwright.systems.planning.redco.three_functions import (
-    CALL_DATA,
-    CALL_LOSS,
-    CALL_PREDICT,
-    three_functions,
-)
+from meshwright.systems.planning.redco.mechanism import CALL_DATA, CALL_LOSS, CALL_PREDICT, three_functions
 
 
 def test_claims_that_need_no_processes_hold() -> None:

@@ -10,12 +10,11 @@ import torch
 
 from meshwright.executor.job.pool import Pool
 from meshwright.specs.error import UnknownNameError
-from meshwright.systems.planning.redco import named_models, small_tasks
 from meshwright.systems.planning.redco import study as redco
-from meshwright.systems.planning.redco.three_function_task import make_task
+from meshwright.systems.planning.redco.ops import make_task
 
 
-@pytest.mark.parametrize("model", named_models.MODELS)
+@pytest.mark.parametrize("model", redco.MODELS)
 @pytest.mark.parametrize("num_processes", [2, 4])
 def test_a_cut_decoder_is_the_whole_one(model: str, num_processes: int, gloo_pool: Pool) -> None:
     assert redco.loss_difference(model, gloo_pool, num_processes) < 1e-10
@@ -23,7 +22,7 @@ def test_a_cut_decoder_is_the_whole_one(model: str, num_processes: int, gloo_poo
     assert redco.parameter_difference(model, gloo_pool, num_processes) < 1e-8
 
 
-@pytest.mark.parametrize("model", named_models.MODELS)
+@pytest.mark.parametrize("model", redco.MODELS)
 def test_a_block_has_two_all_reduces(model: str, gloo_pool: Pool) -> None:
     assert redco.block_all_reduces(model, gloo_pool) == 2
 
@@ -38,7 +37,7 @@ def test_data_parallel_processes_stay_alike(gloo_pool: Pool) -> None:
 
 
 def test_an_untrained_walker_and_a_perfect_one() -> None:
-    walker = small_tasks.Walker(0, 1)
+    walker = redco.Walker(0, 1)
     assert float(walker.predict(walker.first())) < 0.5
     perfect = torch.zeros(walker.side, walker.side, 4)
     perfect[:, :, 0] = 1.0  # right, and down along the last column
@@ -47,16 +46,16 @@ def test_an_untrained_walker_and_a_perfect_one() -> None:
 
 
 def test_maml_adapts_by_one_step_of_gradient_descent() -> None:
-    maml = small_tasks.Maml(0, 1, num_tasks=2)
-    parameters = maml.first()
+    maml = redco.Maml(0, 1, num_tasks=2)
+    parameters, network = maml.first(), redco.sine_network()
     x, y = maml.data((0, 0, 0), parameters)
     errors = []
     for place in range(2):
         leaf = parameters.clone().requires_grad_()
-        before = ((maml._run(leaf, x[0, place]) - y[0, place]) ** 2).mean()
+        before = ((redco.called(network, leaf, x[0, place]) - y[0, place]) ** 2).mean()
         (gradient,) = torch.autograd.grad(before, leaf)
         adapted = parameters - maml.inner_rate * gradient
-        errors.append(((maml._run(adapted, x[1, place]) - y[1, place]) ** 2).mean())
+        errors.append(((redco.called(network, adapted, x[1, place]) - y[1, place]) ** 2).mean())
     assert torch.allclose(maml.loss(parameters, (x, y)), torch.stack(errors).mean(), rtol=1e-5)
 
 

@@ -24,30 +24,22 @@ Differs:    1. Computes are a 1/n of a step without all-reduces, and all-reduces
 
 from __future__ import annotations
 
+import csv
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from meshwright.costs.cost import Cost
 from meshwright.costs.fixed_costs import FixedCosts
 from meshwright.ir.judge import metrics
-from meshwright.ir.program import Axis, Program, ProgramBuilder
-from meshwright.ir.table import (
-    Duty,
-    Effect,
-    Exchange,
-    Hop,
-    Kind,
-    Microbatch,
-    ParameterGroup,
-    Pattern,
-    ValueKind,
-    Work,
-)
-from meshwright.ir.vocabulary import register_name, register_value_kind
+from meshwright.ir.table import Kind
 from meshwright.simulator.simulate import simulate_program
 from meshwright.specs.error import UnknownNameError
-from meshwright.systems.architecture.exchange_seconds import ExchangeSeconds
-from meshwright.systems.architecture.ladder_residual.published_throughput import (
-    NUM_BLOCKS,
-    Point,
-    point,
-    points,
+from meshwright.systems.architecture.ladder_residual.mechanism import (
+    END,
+    SUBLAYERS,
+    delay_of,
+    ladder_residual,
 )
 
 CLAIMS = (
@@ -176,75 +168,56 @@ CLAIMS = (
         "cases": (({}, 1.0),),
     },
 )
-FORMS = ("standard", "ladder")
+
+
+NUM_BLOCKS = 80
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured setting; rates are tokens per second of the whole batch."""
+
+    tp: int
+    batch: int
+    links: str
+    standard_per_s: float
+    ladder_per_s: float
+    bound_per_s: float
+
+    @property
+    def compute_s(self) -> float:
+        """Seconds of a token of every sequence without all-reduces."""
+        return self.batch / self.bound_per_s
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds that the standard model waits for all-reduces."""
+        return self.batch / self.standard_per_s - self.compute_s
+
+
+@cache
+def points() -> tuple[Point, ...]:
+    """All settings that were measured."""
+    text = Path(__file__).with_name("throughput.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    return tuple(
+        Point(**{key: value if key == "links" else float(value) for key, value in row.items()})
+        for row in rows
+    )
+
+
+def point(tp: int, batch: int, links: str) -> Point:
+    """One setting. Raises UnknownNameError where it was not measured."""
+    for one in points():
+        if (one.tp, one.batch, one.links) == (tp, batch, links):
+            return one
+    known = [f"tp={one.tp}, batch={one.batch}, {one.links}" for one in points()]
+    raise UnknownNameError("measured setting", f"tp={tp}, batch={batch}, {links}", known)
+
+
 # What runs beside an all-reduce, and the all-reduce itself, take longer. Galvatron's profiles (PKU-DAIR/Hetu-Galvatron)
 # have coefficients of 1.126 to 1.153; this one was chosen on the rows with 8 devices.
 OVERLAP_SLOWDOWN = 0.15
-TENSOR_AXIS = "tp"
-INPUT = register_value_kind(ValueKind("stream_input", index="none", microbatch=False, carried=True))
-OUTPUT = register_value_kind(ValueKind("stream_output", index="none", microbatch=False))
-RESIDUAL = register_value_kind(ValueKind("residual"))  # the stream of a hop, all-reduced outputs added
-PARTIAL = register_value_kind(ValueKind("partial_output"))  # of a sublayer, this device's part of the sum
-REDUCED = register_value_kind(ValueKind("reduced_output"))  # the sum over the devices
-SUBLAYERS = ("LADDER_ATTENTION", "LADDER_MLP")
-REDUCTIONS = ("REDUCE_ATTENTION", "REDUCE_MLP")
-END = "LADDER_END"  # adds what is left to the stream
-_WEIGHTS = Pattern("parameter", index="groups")
-_OUTPUTS = (Pattern(RESIDUAL.name), Pattern(PARTIAL.name))
-
-
-def _sublayer(name: str, delay: int, hop: int) -> Effect:
-    """The effect of a sublayer that reads the all-reduced output `delay` hops back, where there is one."""
-    stream = (Pattern(RESIDUAL.name, offset=-1),) if hop else (Pattern(INPUT.name, index="none"),)
-    reduced = (Pattern(REDUCED.name, offset=-delay),) if hop >= delay else ()
-    return Effect(Kind.COMPUTE, name, (*stream, *reduced, _WEIGHTS), _OUTPUTS)
-
-
-def _end(delay: int) -> Effect:
-    reduced = tuple(Pattern(REDUCED.name, offset=-back) for back in range(delay, 0, -1))
-    output = Pattern(OUTPUT.name, index="none")
-    return Effect(Kind.COMPUTE, END, (Pattern(RESIDUAL.name, offset=-1), *reduced), (output,))
-
-
-for _name in SUBLAYERS:
-    register_name(_sublayer(_name, 2, 2), per="some")
-for _name in REDUCTIONS:
-    register_name(Effect(Kind.COLLECTIVE, _name, (Pattern(PARTIAL.name),), (Pattern(REDUCED.name),)))
-register_name(_end(2), per="some")
-
-
-def delay_of(form: str) -> int:
-    """How many sublayers back the newest output is that a sublayer sees: 1, or 2 in a ladder. Raises UnknownNameError."""
-    if form not in FORMS:
-        raise UnknownNameError("form of a residual stream", form, FORMS)
-    return FORMS.index(form) + 1
-
-
-def ladder_residual(num_blocks: int, tp: int, form: str = "ladder") -> Program:
-    """The forward of blocks on `tp` devices: one list, the same for all of them.
-
-    Raises:
-        UnknownNameError: `form` is neither "ladder" nor "standard".
-    """
-    delay, num_sublayers = delay_of(form), 2 * num_blocks
-    names = (*SUBLAYERS, END)
-    builder = ProgramBuilder(
-        (Axis("pp", 1), Axis(TENSOR_AXIS, tp, False)),
-        microbatches=(Microbatch(1, 1.0),),
-        paths=(tuple(Hop(stage, 0) for stage in range(num_sublayers + 1)),),
-        groups=tuple(ParameterGroup(f"sublayer {hop}", (hop,)) for hop in range(num_sublayers)),
-        duties=tuple(Duty(name, "some") for name in names),
-    )
-    for hop in range(num_sublayers):
-        name = SUBLAYERS[hop % 2]
-        builder.add(0, _sublayer(name, delay, hop), stage=hop, work=Work(name))
-        reduction = Effect(
-            Kind.COLLECTIVE, REDUCTIONS[hop % 2], (Pattern(PARTIAL.name),), (Pattern(REDUCED.name),)
-        )
-        exchange = Exchange((TENSOR_AXIS,), algorithm="all_reduce")
-        builder.add(0, reduction, stage=hop, stream="reduce", exchange=exchange)
-    builder.add(0, _end(delay), stage=num_sublayers)
-    return builder.build()
 
 
 def simulated_s(
@@ -253,7 +226,9 @@ def simulated_s(
     """Seconds of the blocks on virtual time. What runs side by side takes `slowdown` longer, as long as it does."""
     if delay_of(form) > 1:
         compute_s, reduce_s = compute_s + slowdown * min(compute_s, reduce_s), reduce_s * (1 + slowdown)
-    costs = ExchangeSeconds(FixedCosts(dict.fromkeys(SUBLAYERS, compute_s)), reduce_s)
+    costs = FixedCosts(
+        dict.fromkeys(SUBLAYERS, compute_s), exchange=lambda devices: Cost(reduce_s, compute_share=0.0)
+    )
     return metrics.span_s(simulate_program(ladder_residual(num_blocks, 2, form), costs, costs))
 
 

@@ -16,20 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from meshwright.executor import run_program
+from meshwright.executor.data.corpus import Corpus
 from meshwright.executor.data.tokenization import NUM_BYTE_VALUES
 from meshwright.executor.job.gather import JobResult
-from meshwright.executor.job.pool import Pool
-from meshwright.executor.ops.randomness import keyed_generator, random_key
-from meshwright.executor.rank.handler import ValueName
-from meshwright.ir.table import Kind
-from meshwright.ir.timing.dependencies import dependencies
-from meshwright.ir.trace import Trace
-from meshwright.specs.cluster.slowing import LinkLimit, Slowing
-from meshwright.systems.architecture.ladder_residual import ladder_block
-from meshwright.systems.architecture.ladder_residual.card import INPUT, OUTPUT, delay_of, ladder_residual
-from meshwright.systems.byte_corpus import byte_corpus
-from meshwright.systems.opened_pool import opened_pool
-from meshwright.systems.sublayer import (
+from meshwright.executor.job.pool import Pool, opened_pool
+from meshwright.executor.models.sublayer import (
     KINDS,
     SublayerSize,
     first_weight,
@@ -37,6 +28,14 @@ from meshwright.systems.sublayer import (
     run_stack,
     sublayer,
 )
+from meshwright.executor.ops.randomness import keyed_generator, random_key
+from meshwright.executor.rank.handler import ValueName
+from meshwright.ir.table import Kind
+from meshwright.ir.timing.dependencies import dependencies
+from meshwright.ir.trace import Trace
+from meshwright.specs.cluster.slowing import LinkLimit, Slowing
+from meshwright.systems.architecture.ladder_residual import ops
+from meshwright.systems.architecture.ladder_residual.mechanism import INPUT, OUTPUT, delay_of, ladder_residual
 
 NUM_PROCESSES, NUM_BLOCKS = 2, 3
 SIZE = SublayerSize(64, 4, 16, 256)
@@ -95,7 +94,7 @@ def execute(
     ]
     return run_program(
         ladder_residual(num_blocks, NUM_PROCESSES, form),
-        handlers_module=ladder_block.__name__,
+        handlers_module=ops.__name__,
         initial_values=initial,
         iterations=iterations,
         keep=(OUTPUT.name,),
@@ -172,7 +171,7 @@ def first_model(seed: int, num_blocks: int = TRAINED_BLOCKS) -> list[Tensor]:
 
 def trained_loss(form: str, seed: int, num_steps: int = NUM_STEPS) -> float:
     """Held-out nats a byte after training."""
-    corpus, weights = byte_corpus(), first_model(seed)
+    corpus, weights = Corpus.standard_library(), first_model(seed)
     optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=0.0)
     for step in range(num_steps):
         tokens, targets = corpus.batch(seed, step, range(BATCH), SEQUENCE_LENGTH)

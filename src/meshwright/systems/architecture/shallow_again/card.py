@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.costs.cost import Cost
 from meshwright.costs.fixed_costs import FixedCosts
 from meshwright.ir.judge import metrics
 from meshwright.ir.program import Program
@@ -32,8 +33,7 @@ from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules import registered
 from meshwright.simulator.simulate import simulate_program
 from meshwright.specs.error import UnknownNameError
-from meshwright.systems.architecture.exchange_seconds import ExchangeSeconds
-from meshwright.systems.architecture.shallow_again.branch_step import (
+from meshwright.systems.architecture.shallow_again.mechanism import (
     BRANCH_F,
     DEEP_LAYER,
     branch_step,
@@ -166,7 +166,7 @@ def num_all_reduces(form: str, num_layers: int, num_devices: int) -> int:
 def forward_s(form: str, num_layers: int, num_devices: int, compute: float, reduce: float) -> float:
     """Seconds of a forward: a layer is cut over all devices, a branch is whole on one. Raises UnknownNameError."""
     seconds = {DEEP_LAYER: compute / num_devices, BRANCH_F: compute}
-    costs = ExchangeSeconds(FixedCosts(seconds), reduce)
+    costs = FixedCosts(seconds, exchange=lambda devices: Cost(reduce, compute_share=0.0))
     return metrics.span_s(simulate_program(_forward(form, num_layers, num_devices), costs, costs))
 
 

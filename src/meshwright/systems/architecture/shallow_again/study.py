@@ -15,24 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from meshwright.executor import run_program
+from meshwright.executor.data.corpus import Corpus
 from meshwright.executor.job.gather import JobResult
-from meshwright.executor.job.pool import Pool
+from meshwright.executor.job.pool import Pool, opened_pool
+from meshwright.executor.models.sublayer import KINDS, SublayerSize, first_weight, sublayer
 from meshwright.executor.ops.randomness import keyed_generator, random_key
 from meshwright.executor.rank.handler import ValueName
 from meshwright.ir.table import Kind
-from meshwright.systems.architecture.shallow_again import branch_layer
-from meshwright.systems.architecture.shallow_again.branch_layer import (
-    BranchTraining,
-    batch_of,
-    branch,
-    embed,
-    loss_of,
-)
-from meshwright.systems.architecture.shallow_again.branch_step import HEAD, branches_of
+from meshwright.systems.architecture.shallow_again import ops
 from meshwright.systems.architecture.shallow_again.card import SCALES, check_form, fitted_slope, shallow_again
-from meshwright.systems.byte_corpus import byte_corpus
-from meshwright.systems.opened_pool import opened_pool
-from meshwright.systems.sublayer import KINDS, SublayerSize, first_weight, sublayer
+from meshwright.systems.architecture.shallow_again.mechanism import HEAD, branches_of
+from meshwright.systems.architecture.shallow_again.ops import BranchTraining, batch_of, branch, embed, loss_of
 
 NUM_PROCESSES, NUM_CHECKED = 2, 4
 NUM_STEPS, NUM_SEEDS, NUM_HELD_OUT = 800, 2, 4096
@@ -95,7 +88,7 @@ def execute(
         )
     return run_program(
         shallow_again(training.num_layers, num_devices),
-        handlers_module=branch_layer.__name__,
+        handlers_module=ops.__name__,
         initial_values=values,
         iterations=num_steps,
         keep=("parameter",),
@@ -191,7 +184,7 @@ def trained_loss(form: str, seed: int, num_steps: int = NUM_STEPS) -> float:
         torch.autograd.backward(_step_loss(form, training, weights, step))
         optimizer.step()
     with torch.no_grad():
-        batches = byte_corpus().held_out_batches(NUM_HELD_OUT, training.context, 256)
+        batches = Corpus.standard_library().held_out_batches(NUM_HELD_OUT, training.context, 256)
         losses = [float(network_loss(form, training, weights, x, y[:, -1])) for x, y in batches]
     return float(np.mean(losses))
 

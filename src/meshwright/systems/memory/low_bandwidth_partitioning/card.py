@@ -36,7 +36,7 @@ from meshwright.simulator.simulate import simulate_program
 from meshwright.specs.cluster.cluster import ClusterSpec, Level
 from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.error import UnknownNameError
-from meshwright.systems.memory.low_bandwidth_partitioning.partitioning import (
+from meshwright.systems.memory.low_bandwidth_partitioning.mechanism import (
     BACKWARD,
     FORWARD,
     PARTITIONINGS,

@@ -13,28 +13,27 @@ import torch
 from torch import Tensor
 
 from meshwright.executor import run_program
+from meshwright.executor.data.corpus import Corpus
 from meshwright.executor.job.gather import JobResult
 from meshwright.executor.job.job import DTYPES
-from meshwright.executor.job.pool import Pool
+from meshwright.executor.job.pool import Pool, opened_pool
 from meshwright.executor.rank.handler import ValueName
-from meshwright.systems.byte_corpus import byte_corpus
-from meshwright.systems.memory.low_bandwidth_partitioning import partitioned_layer
+from meshwright.systems.memory.low_bandwidth_partitioning import ops
 from meshwright.systems.memory.low_bandwidth_partitioning.card import low_bandwidth_partitioning
-from meshwright.systems.memory.low_bandwidth_partitioning.partitioned_layer import (
-    BETAS,
-    EPSILON,
-    PartitionedTraining,
-    batch_of,
-    run_layer,
-)
-from meshwright.systems.memory.low_bandwidth_partitioning.partitioning import (
+from meshwright.systems.memory.low_bandwidth_partitioning.mechanism import (
     LAYER_STATE,
     LAYER_WEIGHT,
     LOSS,
     Mesh,
     StepSize,
 )
-from meshwright.systems.opened_pool import opened_pool
+from meshwright.systems.memory.low_bandwidth_partitioning.ops import (
+    BETAS,
+    EPSILON,
+    PartitionedTraining,
+    batch_of,
+    run_layer,
+)
 
 MESH = Mesh(2, 1, 2)  # two nodes of one package of two
 NUM_CHECKED, NUM_TRAINED, NUM_HELD_OUT = 3, 100, 64
@@ -42,7 +41,7 @@ INT8, INT4 = 8, 4
 
 
 @dataclass(frozen=True, eq=False)
-class Reached:
+class TrainedWeights:
     """Whole weights of all layers, and the loss of the last step."""
 
     weights: tuple[Tensor, ...]
@@ -51,7 +50,7 @@ class Reached:
 
 def train(
     training: PartitionedTraining, num_steps: int, pool: Pool, mesh: Mesh = MESH, dtype: str = "float64"
-) -> Reached:
+) -> TrainedWeights:
     """Steps on a process for every device of the mesh."""
     counts = [training.num_numbers(kind, mesh.num_devices) for kind in training.kinds]
     size = StepSize(tuple(map(float, counts)), training.num_microbatches)
@@ -63,7 +62,7 @@ def train(
     values = [_values(weights, mesh, device) for device in range(mesh.num_devices)]
     result = run_program(
         program,
-        handlers_module=partitioned_layer.__name__,
+        handlers_module=ops.__name__,
         initial_values=values,
         iterations=num_steps,
         keep=(LAYER_STATE.name, LOSS.name),
@@ -72,7 +71,7 @@ def train(
         options={"mesh": asdict(mesh), **training.to_dict()},
     )
     loss = sum(float(rank[ValueName(LOSS.name)]) for rank in result.values)
-    return Reached(_whole(result, mesh, len(counts)), loss)
+    return TrainedWeights(_whole(result, mesh, len(counts)), loss)
 
 
 def _cut(weight_N: Tensor, mesh: Mesh, device: int) -> tuple[Tensor, Tensor]:
@@ -105,7 +104,7 @@ def _whole(result: JobResult, mesh: Mesh, num_layers: int) -> tuple[Tensor, ...]
 
 def train_alone(
     training: PartitionedTraining, num_steps: int, num_devices: int, dtype: torch.dtype = torch.float64
-) -> Reached:
+) -> TrainedWeights:
     """The same steps in one process, by torch's own optimizer and autograd, over the samples of all devices."""
     weights = [
         training.first(kind, layer, num_devices, dtype).requires_grad_()
@@ -128,7 +127,7 @@ def train_alone(
                 torch.autograd.backward(loss)
                 total += float(loss.detach())
         optimizer.step()
-    return Reached(tuple(weight.detach() for weight in weights), total)
+    return TrainedWeights(tuple(weight.detach() for weight in weights), total)
 
 
 def parameter_difference(pool: Pool | None = None, num_microbatches: int = 1, mesh: Mesh = MESH) -> float:
@@ -142,7 +141,9 @@ def parameter_difference(pool: Pool | None = None, num_microbatches: int = 1, me
 
 def held_out_loss(training: PartitionedTraining, weights: Sequence[Tensor]) -> float:
     """Nats a byte of held-out files."""
-    batches = byte_corpus().held_out_batches(NUM_HELD_OUT, training.sequence_length, training.batch)
+    batches = Corpus.standard_library().held_out_batches(
+        NUM_HELD_OUT, training.sequence_length, training.batch
+    )
     losses = []
     with torch.no_grad():
         for tokens, targets in batches:

@@ -25,29 +25,27 @@ Differs:    1. Written from the paper's abstract and introduction: the volumes f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
 import numpy as np
 
 from meshwright.costs.fixed_costs import FixedCosts
 from meshwright.ir.judge import metrics
 from meshwright.ir.program import Program
-from meshwright.ir.table import Kind, Microbatch, ParameterGroup, ValueBytes, Work
+from meshwright.ir.table import Kind
 from meshwright.ir.timing.matching import moved_codes
 from meshwright.ir.trace import Trace
 from meshwright.ir.value_space import value_space
-from meshwright.lowering.order import program_of_orders, with_works
-from meshwright.lowering.sharding.reduction import OptimizerStep
-from meshwright.lowering.transfer.transfer import Transfers
-from meshwright.schedules import registered
-from meshwright.schedules.order import Compute
 from meshwright.simulator.simulate import simulate_program
-from meshwright.specs.error import SpecError
-from meshwright.systems.pipeline.gnn_pipe.chunk_read import EMBEDDING, EMBEDDING_GRADIENT, ReadChunks
-from meshwright.systems.pipeline.gnn_pipe.edge_list import Graph, simple_edges
-from meshwright.systems.pipeline.gnn_pipe.graph_chunk import ChunkedGraph, Chunks, even_offsets
-from meshwright.systems.pipeline.gnn_pipe.graph_network import GraphNetwork
+from meshwright.systems.pipeline.gnn_pipe.mechanism import (
+    NUMBER_BYTES,
+    ChunkedGraph,
+    Chunks,
+    Graph,
+    GraphNetwork,
+    ShuffledChunks,
+    even_offsets,
+    gnn_pipe,
+    simple_edges,
+)
 
 CLAIMS = (
     {
@@ -149,90 +147,8 @@ CLAIMS = (
         ),
     },
 )
-NUMBER_BYTES = 4  # float32
 FORWARD_S, BACKWARD_S = 1.0, 2.0  # of a stage for the whole graph: the unit of all times here
 CHUNKS_A_DEVICE = 4  # the idle share is then at most a fifth
-
-
-@dataclass(frozen=True)
-class ShuffledChunks:
-    """The controller: which program an epoch runs. The order of the chunks is a function of seed and epoch only."""
-
-    network: GraphNetwork
-    chunks: Chunks
-    num_devices: int
-    seed: int = 0
-    weights: tuple[float, ...] = ()
-
-    def order(self, step: int) -> list[int]:
-        """Of the chunks in epoch `step`: drawn from seed and epoch."""
-        drawn = np.random.default_rng((self.seed, step)).permutation(len(self.chunks.sizes))
-        return [int(chunk) for chunk in drawn]
-
-    def next(self, step: int, observations: Mapping[str, float]) -> Program:
-        """The program of epoch `step`; what was observed does not matter here."""
-        return gnn_pipe(
-            self.network, self.chunks, self.num_devices, order=self.order(step), weights=self.weights
-        )
-
-
-def gnn_pipe(
-    network: GraphNetwork,
-    chunks: Chunks,
-    num_devices: int,
-    *,
-    order: Sequence[int] = (),
-    weights: Sequence[float] = (),
-) -> Program:
-    """One epoch as a program: forwards in `order`, backwards in reverse, a step on every device.
-
-    Args:
-        order: of the chunks; by number without.
-        weights: of the chunks in the loss, such as the share of labelled nodes; by nodes without.
-
-    Raises:
-        SpecError: `order` is no order of the chunks, or a device would have no layer.
-    """
-    num_chunks = len(chunks.sizes)
-    order = list(order) or list(range(num_chunks))
-    if sorted(order) != list(range(num_chunks)):
-        raise SpecError(f"the order {order}", allowed=f"each of the chunks 0 to {num_chunks - 1} once")
-    shares = weights or [size / sum(chunks.sizes) for size in chunks.sizes]
-    groups = [
-        ParameterGroup(f"layer {layer}", (stage,), NUMBER_BYTES * network.num_parameters(layer))
-        for stage in range(num_devices)
-        for layer in network.layers(stage, num_devices)
-    ]
-    orders = [
-        [Compute(name, stage, order[place]) for name, stage, place in row]
-        for row in registered()["gpipe"].orders(num_devices, num_chunks)
-    ]
-    microbatches = [Microbatch(size, share) for size, share in zip(chunks.sizes, shares, strict=True)]
-    program = program_of_orders(orders, microbatches=microbatches, groups=groups)
-    program = OptimizerStep()(Transfers()(program))
-    program = ReadChunks(network, chunks, tuple(order))(program)
-    works = {
-        (name, stage): Work(name, share=1 / num_chunks)
-        for name in ("GRAPH_F", "GRAPH_B")
-        for stage in range(num_devices)
-    }
-    return with_works(program, works).with_tables(value_bytes=value_bytes(network, chunks, num_devices))
-
-
-def value_bytes(network: GraphNetwork, chunks: Chunks, num_stages: int) -> tuple[ValueBytes, ...]:
-    """Sizes of what an epoch holds; embeddings as large as those of the largest chunk."""
-    boundary = NUMBER_BYTES * network.width
-    held = [network.num_embeddings(stage, num_stages) for stage in range(num_stages)]
-    largest = tuple(float(boundary * count * max(chunks.sizes)) for count in held)
-    layers = [layer for stage in range(num_stages) for layer in network.layers(stage, num_stages)]
-    parameters = tuple(float(NUMBER_BYTES * network.num_parameters(layer)) for layer in layers)
-    return (
-        ValueBytes("activation", (boundary,), per_token=True),
-        ValueBytes("gradient", (boundary,), per_token=True),
-        *(ValueBytes(kind.name, largest) for kind in (EMBEDDING, EMBEDDING_GRADIENT)),
-        *(ValueBytes(kind, parameters) for kind in ("parameter", "weight_gradient")),
-        ValueBytes("optimizer_state", tuple(2 * size for size in parameters)),  # two moments
-    )
 
 
 def num_sent_bytes(program: Program) -> float:

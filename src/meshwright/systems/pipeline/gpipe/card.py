@@ -25,35 +25,26 @@ Differs:    1. Plans cut layers by count, the paper minimises the variance of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import replace
 
-import numpy as np
-
+from meshwright.costs.cost import Cost
 from meshwright.costs.fixed_costs import FixedCosts
 from meshwright.ir.judge import metrics
 from meshwright.ir.program import Program
-from meshwright.ir.table import Duty, ValueBytes, Work
+from meshwright.ir.table import ValueBytes
 from meshwright.ir.trace import Trace
-from meshwright.ir.vocabulary import NAMES
-from meshwright.lowering.memory.recompute import Recompute
-from meshwright.lowering.order import program_of_orders, with_effects, with_works
-from meshwright.lowering.transfer.transfer import Transfers
-from meshwright.schedules import registered
 from meshwright.simulator.simulate import simulate_program
-from meshwright.systems.pipeline.gpipe.image_network import (
+from meshwright.systems.pipeline.gpipe.mechanism import (
     AMOEBANET_BALANCES,
     LINK_BYTES_PER_S,
     RESNET_BALANCES,
-    Boundaries,
+    Checkpoint,
     Stages,
     amoebanet_d,
     cut,
+    gpipe,
     resnet_101,
 )
-
-Checkpoint = Literal["never", "except_last", "always"]
 
 TORCHGPIPE = "torchgpipe (kakaobrain, 8 P40), docs/benchmarks.rst and benchmarks/"
 # The project's own tolerance for a predicted step (15 %); what a claim leaves out has to fit into it.
@@ -164,61 +155,6 @@ FORWARD_S, BACKWARD_S = 1.0, 2.0  # of the whole model for the whole batch: the 
 NUM_BISECTIONS = 40  # of an interval below one: 1e-12 is left, far below the rounding of what was measured
 
 
-@dataclass(frozen=True)
-class RecomputeExceptLast:
-    """Recompute every microbatch but the last: its backward follows its forward at once, so nothing would be saved."""
-
-    name = "recompute_except_last"
-
-    def __call__(self, program: Program) -> Program:
-        """The program with R for all microbatches but the last."""
-        program, (f,) = with_effects(Recompute()(program), NAMES["F"].effect)
-        c, t = program.columns, program.tables
-        names = np.array([effect.name for effect in t.effects])[c.effect]
-        last = c.microbatch == len(t.microbatches) - 1
-        duties = tuple(Duty("R", "some") if duty.name == "R" else duty for duty in t.duties)
-        program = program.with_tables(duties=duties).with_columns(
-            effect=np.where(last & (names == "F"), f, c.effect)
-        )
-        rows = np.flatnonzero(~(last & (names == "R")))
-        counts = np.bincount(program.list_of_row[rows], minlength=program.num_lists)
-        return program.reordered(rows, np.concatenate([[0], np.cumsum(counts)]))
-
-
-Pass = Callable[[Program], Program]
-PASSES: Mapping[Checkpoint, tuple[Pass, ...]] = {
-    "never": (),
-    "except_last": (RecomputeExceptLast(),),
-    "always": (Recompute(),),
-}
-
-
-def gpipe(
-    num_partitions: int,
-    num_microbatches: int,
-    *,
-    checkpoint: Checkpoint = "always",
-    shares: Sequence[float] | None = None,
-) -> Program:
-    """One step of GPipe as a program, without the optimizer.
-
-    Args:
-        num_partitions, num_microbatches: the paper's K and M.
-        checkpoint: which microbatches are recomputed; the paper recomputes all.
-        shares: of the model's work, a stage each; equal without.
-    """
-    program = program_of_orders(registered()["gpipe"].orders(num_partitions, num_microbatches))
-    for recompute in PASSES[checkpoint]:
-        program = recompute(program)
-    shares = shares or [1.0 / num_partitions] * num_partitions
-    works = {
-        (name, stage): Work(name, share=share / num_microbatches)
-        for name in ("F", "R", "B")
-        for stage, share in enumerate(shares)
-    }
-    return with_works(Transfers()(program), works)
-
-
 def step(program: Program, hop_s: float = 0.0) -> Trace:
     """A simulated step; `hop_s` is the latency of a message that carries the whole batch."""
     num_microbatches = len(program.tables.microbatches)
@@ -257,9 +193,13 @@ def balanced_step_s(stages: Stages, num_microbatches: int, checkpoint: Checkpoin
     forward_s = sum(stages.forward_s)
     shares = [seconds / forward_s for seconds in stages.forward_s]
     program = gpipe(len(shares), num_microbatches, checkpoint=checkpoint, shares=shares)
-    costs = FixedCosts.from_times(forward_s, forward_s, forward_s)
     hops_s = [size / LINK_BYTES_PER_S / num_microbatches for size in stages.boundary_bytes]
-    return metrics.span_s(simulate_program(program, costs, Boundaries(tuple(hops_s))))
+    costs = replace(
+        FixedCosts.from_times(forward_s, forward_s, forward_s),
+        # a boundary is a link of its own in each direction; a message holds its stream and no compute
+        exchange=lambda devices: Cost(hops_s[min(devices)], compute_share=0.0),
+    )
+    return metrics.span_s(simulate_program(program, costs, costs))
 
 
 def resnet_speed_up(num_partitions: int, num_microbatches: int) -> float:

@@ -30,25 +30,38 @@ Differs:    1. Every tensor-parallel rank sends 1/t of a message between stages,
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache
+
+import numpy as np
 
 from meshwright.costs.fixed_costs import FixedCosts
 from meshwright.ir.judge import metrics
 from meshwright.ir.table import Work
+from meshwright.ir.timing.matching import moved_codes
+from meshwright.ir.timing.replay import wire
+from meshwright.ir.value_space import value_space
 from meshwright.lowering.order import program_of_orders, with_works
 from meshwright.lowering.transfer.transfer import Transfers
-from meshwright.prediction.step_prediction import predict_step
+from meshwright.prediction.step_prediction import period_s, predict_step, step_program
+from meshwright.prediction.step_pricing import pricing_of
 from meshwright.schedules import registered
 from meshwright.simulator.simulate import simulate_program
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.source import Cluster
-from meshwright.specs.error import SpecError, UnknownNameError
+from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.workload import Workload
-from meshwright.systems.pipeline.megatron_lm.divided_message import divided_message_speed_up, message_bytes
+from meshwright.systems.megatron_table import (
+    SEQUENCE_LENGTH,
+    VOCABULARY_SIZE,
+    check_positive,
+    iteration_flops,
+    model,
+    plan,
+    row,
+)
 
 # All paper values are of Table 1, as printed in NVIDIA/Megatron-LM, images/cases_april2021.png. The table gives TF/s a
 # GPU and no seconds; a step takes F / (n TF/s). Claiming both would count one piece of evidence twice.
@@ -119,100 +132,9 @@ CLAIMS = (
 SOURCE = (
     "megatron_sc21"  # the name of this paper's rows among measured ones: constants are taken without them
 )
-VOCABULARY_SIZE, SEQUENCE_LENGTH = 51_200, 2_048  # of every row
-GPUS_PER_NODE = 8  # DGX A100, one 200 Gb/s HDR port a GPU
 SECONDS_PER_DAY = 86_400
 BILLION, TERA = 1e9, 1e12
 FORWARD_S, BACKWARD_S = 1.0, 2.0  # of a stage: the unit of time where costs are equal
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of Table 1. Attributes are its columns; `num_chunks` is the paper's v, `microbatch_size` its b.
-
-    `has_torch_ddp`: gradients are reduced by PyTorch's DistributedDataParallel, beside the backward; otherwise by
-    Megatron-LM's own of that time, after it. This, `num_chunks` and `microbatch_size` stand in NVIDIA/Megatron-LM,
-    examples/academic_paper_scripts/sc21/run_table_1.sh (as 1.7B, 7.5B, 39B, 145B and 530B), not in the table.
-    """
-
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    tp: int
-    pp: int
-    num_gpus: int
-    global_batch: int
-    microbatch_size: int
-    num_chunks: int = 1
-    has_torch_ddp: bool = False
-
-    @property
-    def dp(self) -> int:
-        """The paper's d."""
-        return self.num_gpus // (self.tp * self.pp)
-
-    @property
-    def num_microbatches(self) -> int:
-        """The paper's m, of one pipeline."""
-        return self.global_batch // (self.dp * self.microbatch_size)
-
-    @property
-    def schedule(self) -> str:
-        """By name, as schedules/ has it."""
-        return "1f1b" if self.num_chunks == 1 else "interleaved_1f1b"
-
-
-TABLE_1 = {
-    "1.7B": Row(24, 2304, 24, 1, 1, 32, 512, 16, has_torch_ddp=True),
-    "7.5B": Row(36, 4096, 32, 4, 1, 128, 512, 16, has_torch_ddp=True),
-    "39.1B": Row(48, 8192, 64, 8, 2, 512, 1536, 4),
-    "145.6B": Row(80, 12288, 96, 8, 8, 1536, 2304, 2, 2),
-    "529.6B": Row(105, 20480, 128, 8, 35, 2520, 2520, 1, 3),
-}
-
-
-def row(size: str) -> Row:
-    """A row of Table 1 by its parameters, such as "39.1B". Raises UnknownNameError."""
-    if size not in TABLE_1:
-        raise UnknownNameError("row of Table 1", size, TABLE_1)
-    return TABLE_1[size]
-
-
-def model(size: str) -> ModelSpec:
-    """The GPT-2-like model of a row: biases everywhere, learned positions, one table for words and head."""
-    this = row(size)
-    return ModelSpec.gpt(
-        this.num_layers, this.hidden_size, this.num_heads, vocabulary_size=VOCABULARY_SIZE,
-        max_sequence_length=SEQUENCE_LENGTH, name=f"gpt-{size}", source=f"arXiv 2104.04473, Table 1, {size}",
-    )  # fmt: skip
-
-
-def plan(size: str) -> tuple[Plan, ClusterSpec]:
-    """A row as a plan, and the cluster it ran on.
-
-    Mixed precision in float16 with gradients summed in float16 (the scripts set --fp16 and nothing else), all blocks
-    recomputed, attention's scores written and read, with dropout (before FlashAttention). Raises UnknownNameError.
-    """
-    this = row(size)
-    cluster = Cluster(f"{this.num_gpus // GPUS_PER_NODE}x{GPUS_PER_NODE}xA100-80")
-    made = Plan.of(
-        model(size),
-        cluster,
-        Workload(this.global_batch, SEQUENCE_LENGTH),
-        schedule=this.schedule,
-        pp=this.pp,
-        tp=this.tp,
-        num_chunks=this.num_chunks,
-        microbatch_size=this.microbatch_size,
-        recompute="full",
-        dtype="float16",
-        reduction_dtype="float16",
-        master_dtype="float32",
-        overlap=("reduce",) if this.has_torch_ddp else (),
-        attention="unfused_dropout",
-        software="fused",
-    )
-    return made, cluster
 
 
 def ablation(global_batch: int, num_chunks: int) -> tuple[Plan, ClusterSpec]:
@@ -236,31 +158,15 @@ def ablation(global_batch: int, num_chunks: int) -> tuple[Plan, ClusterSpec]:
 
 def num_parameters(num_layers: int, hidden_size: int, vocabulary_size: int, sequence_length: int) -> float:
     """The paper's P, with l, h, V and s as named. Raises SpecError."""
-    _check_positive(num_layers=num_layers, hidden_size=hidden_size)
-    l, h = num_layers, hidden_size  # noqa: E741 (the paper's letter)
+    check_positive(num_layers=num_layers, hidden_size=hidden_size)
+    l, h = num_layers, hidden_size
     return 12 * l * h**2 * (1 + 13 / (12 * h) + (vocabulary_size + sequence_length) / (12 * l * h))
-
-
-def iteration_flops(
-    num_layers: int, hidden_size: int, vocabulary_size: int, sequence_length: int, global_batch: int
-) -> float:
-    """The paper's F: forward, recompute and backward of B sequences, attention to all s tokens. Raises SpecError."""
-    _check_positive(num_layers=num_layers, hidden_size=hidden_size)
-    l, h, s = num_layers, hidden_size, sequence_length  # noqa: E741 (the paper's letter)
-    return 96 * global_batch * s * l * h**2 * (1 + s / (6 * h) + vocabulary_size / (16 * l * h))
 
 
 def train_days(num_parameters: float, num_tokens: float, num_gpus: int, flops_per_s: float) -> float:
     """Days of a training: 8 T P / (n X), with T tokens, P parameters, n GPUs and X FLOP/s of each. Raises SpecError."""
-    _check_positive(num_gpus=num_gpus, flops_per_s=flops_per_s)
+    check_positive(num_gpus=num_gpus, flops_per_s=flops_per_s)
     return 8 * num_tokens * num_parameters / (num_gpus * flops_per_s) / SECONDS_PER_DAY
-
-
-def _check_positive(**values: float) -> None:
-    """What is divided by; the message names it."""
-    for name, value in values.items():
-        if not 0 < value < math.inf:
-            raise SpecError(f"{name} is {value!r}", allowed="a finite number above 0")
 
 
 def billion_parameters(size: str) -> float:
@@ -310,3 +216,40 @@ def row_flops(size: str) -> float:
     return iteration_flops(
         this.num_layers, this.hidden_size, VOCABULARY_SIZE, SEQUENCE_LENGTH, this.global_batch
     )
+
+
+MESSAGES = ("activation", "gradient")  # what crosses a boundary between stages
+
+
+def message_bytes(plan: Plan, cluster: ClusterSpec) -> float:
+    """Bytes of one message that a device sends to the next stage, in the program of the plan.
+
+    Raises PlanError where there is one stage only.
+    """
+    program = step_program(plan, cluster).wiring.program
+    names = [effect.name for effect in program.tables.effects]
+    if "SEND_F" not in names:
+        raise PlanError(f"a plan of {plan.pp} stage sends nothing", allowed="pp of 2 or more")
+    forward = np.flatnonzero(program.columns.effect == names.index("SEND_F"))
+    return float(value_space(program).bytes[moved_codes(program)[forward]].max())
+
+
+def divided_message_speed_up(plan: Plan, cluster: ClusterSpec, left_out: str = "") -> float:
+    """Predicted step where every tensor-parallel rank sends all of a message, over that where it sends 1 / tp of it.
+
+    In both the receivers gather what they got within the node. `left_out`: as of `predict_step`.
+    """
+    pricing = pricing_of(plan, cluster, left_out=left_out)
+    divided = step_program(plan, cluster)
+    program = divided.wiring.program
+    sizes = tuple(
+        each._replace(by_index=tuple(plan.tp * size for size in each.by_index))
+        if each.kind in MESSAGES
+        else each
+        for each in program.tables.value_bytes
+    )
+    whole = replace(divided, wiring=wire(program.with_tables(value_bytes=sizes)))
+    slow_s, fast_s = (
+        period_s(made.wiring, made.priced(pricing.costs)) + pricing.step_s for made in (whole, divided)
+    )
+    return slow_s / fast_s

@@ -35,7 +35,7 @@ from meshwright.prediction.step_prediction import predict_step, step_program
 from meshwright.prediction.step_pricing import pricing_of
 from meshwright.simulator.simulate import simulate_program
 from meshwright.specs.plan.plan import Vocabulary
-from meshwright.systems.pipeline.vocabulary_parallel.program import (
+from meshwright.systems.pipeline.vocabulary_parallel.mechanism import (
     NUM_STAGES,
     PASS_SECONDS,
     SOURCE,

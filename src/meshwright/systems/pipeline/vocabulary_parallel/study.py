@@ -43,7 +43,7 @@ OPTIMIZER = OptimizerConfig("sgd", learning_rate=0.1, weight_decay=0.0, clip_nor
 
 
 @dataclass(frozen=True)
-class Layout:
+class SplitCase:
     """One way to run the model. `variant`: plain, split (I and W), recompute, or split recompute. `num_replicas`: of the
     whole pipeline, each on its own samples."""
 
@@ -60,7 +60,7 @@ class Layout:
         return self.num_devices * registered()[self.schedule].num_chunks
 
 
-def program(layout: Layout) -> Program:
+def program(layout: SplitCase) -> Program:
     """One training step, its vocabulary split over the devices."""
     orders = registered()[layout.schedule].orders(layout.num_devices, NUM_MICROBATCHES)
     made = program_of_orders(
@@ -77,7 +77,7 @@ def program(layout: Layout) -> Program:
     return with_shares(OptimizerStep()(Transfers()(made)), registered()[layout.schedule].num_chunks)
 
 
-def run(layout: Layout, pool: Pool) -> JobResult:
+def run(layout: SplitCase, pool: Pool) -> JobResult:
     """One iteration in float64, with all gradients and, where they were made, the input gradients of the head."""
     training = TrainingConfig(
         layout.model, split_layers(layout.model.num_layers, layout.num_stages), SEQUENCE_LENGTH, OPTIMIZER,
@@ -118,7 +118,7 @@ def dense(model: ModelSpec = MODEL, num_replicas: int = 1) -> Dense:
     return Dense(total, tuple(inputs), found)
 
 
-def differences(layout: Layout, pool: Pool) -> dict[str, float]:
+def differences(layout: SplitCase, pool: Pool) -> dict[str, float]:
     """Largest |split - dense| over the largest |dense|: of the loss, of dX, of all weights' gradients (dW)."""
     result, wanted = run(layout, pool), dense(layout.model, layout.num_replicas)
     ours = result.gradients[0]
@@ -146,7 +146,7 @@ def _all_differences() -> Mapping[tuple[str, str], float]:
         found = {
             (algorithm, what): value
             for algorithm in ("one_barrier", "two_barriers", "interlaced")
-            for what, value in differences(Layout(algorithm), pool).items()
+            for what, value in differences(SplitCase(algorithm), pool).items()
         }
     return found
 
@@ -159,7 +159,7 @@ def difference(algorithm: str, what: str) -> float:
 @cache
 def _executed(algorithm: Algorithm) -> Trace:
     with Pool(NUM_PROCESSES) as pool:
-        trace = run(Layout(algorithm), pool).trace
+        trace = run(SplitCase(algorithm), pool).trace
     assert trace is not None, "a job that is not interrupted has a trace"
     return trace
 

@@ -41,6 +41,7 @@ from meshwright.specs.error import OutOfMemoryError, UnknownNameError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan, Sharding
 from meshwright.specs.plan.workload import Workload
+from meshwright.systems.megatron_table import SEQUENCE_LENGTH, VOCABULARY_SIZE, iteration_flops
 
 CLAIMS = (
     {
@@ -109,7 +110,6 @@ CLAIMS = (
         "cases": (({"what": "pipeline degree"}, 16),),
     },
 )
-VOCABULARY_SIZE, SEQUENCE_LENGTH = 51_200, 2_048  # Megatron's padded GPT-2 vocabulary; the paper's sequences
 GCDS_PER_NODE = 8
 PACKAGE_BYTES_PER_S = 200e9  # four links of 50 GB/s join the two GCDs of a package (OLCF Frontier user guide)
 PEAK_TERAFLOPS = 191.5  # of a GCD in bfloat16: half of the data sheet's 383
@@ -120,7 +120,7 @@ BILLION, TERA = 1e9, 1e12
 
 
 @dataclass(frozen=True)
-class Layout:
+class RecipeLayout:
     """What the search decides: the paper's TP, PP and microbatch size (MBS)."""
 
     tp: int
@@ -129,7 +129,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Row:
+class RecipeRow:
     """A model and its tuned job on `num_gcds`; a `layout` of None is not known and searched for."""
 
     num_layers: int
@@ -137,26 +137,26 @@ class Row:
     num_heads: int
     num_gcds: int
     global_batch: int
-    layout: Layout | None = None
+    layout: RecipeLayout | None = None
 
 
 ROWS = {
-    "22B": Row(48, 6144, 48, 16, 640),
-    "175B": Row(96, 12288, 96, 128, 640, Layout(4, 16)),
-    "1T": Row(128, 25600, 128, 1024, 1600, Layout(8, 64)),
+    "22B": RecipeRow(48, 6144, 48, 16, 640),
+    "175B": RecipeRow(96, 12288, 96, 128, 640, RecipeLayout(4, 16)),
+    "1T": RecipeRow(128, 25600, 128, 1024, 1600, RecipeLayout(8, 64)),
 }
 
 
 @dataclass(frozen=True)
-class Trial:
+class LayoutTrial:
     """A layout that was tried. `roofline_teraflops` of a GCD, before the constant; None: a failure, with its reason."""
 
-    layout: Layout
+    layout: RecipeLayout
     roofline_teraflops: float | None
     failure: str = ""
 
 
-def row(size: str) -> Row:
+def row(size: str) -> RecipeRow:
     """A row by its name: 22B, 175B or 1T. Raises UnknownNameError."""
     if size not in ROWS:
         raise UnknownNameError("model of the Frontier recipe", size, ROWS)
@@ -184,7 +184,7 @@ def frontier(num_gcds: int) -> ClusterSpec:
 
 
 def plan(
-    size: str, layout: Layout, *, sharding: Sharding = "zero1", num_gcds: int = 0
+    size: str, layout: RecipeLayout, *, sharding: Sharding = "zero1", num_gcds: int = 0
 ) -> tuple[Plan, ClusterSpec]:
     """A layout of a row's model as a plan, and its part of Frontier.
 
@@ -223,41 +223,35 @@ def failure(made: Plan, cluster: ClusterSpec) -> str:
     return "" if missing is None else missing.reason
 
 
-def _iteration_flops(l: int, h: int, global_batch: int) -> float:  # noqa: E741 (the paper's letter)
-    """F of an iteration with full recompute, l layers of width h (Narayanan et al. 2021, arXiv 2104.04473, equation 3)."""
-    s = SEQUENCE_LENGTH
-    return 96 * global_batch * s * l * h**2 * (1 + s / (6 * h) + VOCABULARY_SIZE / (16 * l * h))
-
-
 def roofline_teraflops(made: Plan, cluster: ClusterSpec) -> float:
     """TF/s of a GCD by the data sheet alone, recompute counted."""
     spec, batch = made.model, made.workload.global_batch
-    flops = _iteration_flops(spec.num_layers, spec.hidden_size, batch)
+    flops = iteration_flops(spec.num_layers, spec.hidden_size, VOCABULARY_SIZE, SEQUENCE_LENGTH, batch)
     seconds = predict_step(made, cluster, extrapolate=True).step.value
     return flops / (made.num_devices * seconds) / TERA
 
 
 @cache
-def search(size: str) -> tuple[Trial, ...]:
+def search(size: str) -> tuple[LayoutTrial, ...]:
     """Every layout of a row's model on its GCDs, failures included. Raises UnknownNameError."""
     space = product(TENSOR_DEGREES, PIPELINE_DEGREES, MICROBATCH_SIZES)
-    return tuple(trial(size, layout) for one in space if is_whole(row(size), layout := Layout(*one)))
+    return tuple(trial(size, layout) for one in space if is_whole(row(size), layout := RecipeLayout(*one)))
 
 
-def is_whole(this: Row, layout: Layout) -> bool:
+def is_whole(this: RecipeRow, layout: RecipeLayout) -> bool:
     """Do GCDs divide into replicas, and the batch into whole microbatches of each?"""
     num_replicas, rest = divmod(this.num_gcds, layout.tp * layout.pp)
     return rest == 0 and this.global_batch % (num_replicas * layout.microbatch_size) == 0
 
 
-def trial(size: str, layout: Layout) -> Trial:
+def trial(size: str, layout: RecipeLayout) -> LayoutTrial:
     """One layout: its memory first, as it needs no program, then its rate."""
     made, cluster = plan(size, layout)
     reason = failure(made, cluster)
-    return Trial(layout, None if reason else roofline_teraflops(made, cluster), reason)
+    return LayoutTrial(layout, None if reason else roofline_teraflops(made, cluster), reason)
 
 
-def fastest(size: str) -> Trial:
+def fastest(size: str) -> LayoutTrial:
     """The best layout that fits. Raises OutOfMemoryError where none does."""
     fitting = [one for one in search(size) if one.roofline_teraflops is not None]
     if not fitting:
@@ -307,7 +301,7 @@ def fits_unsharded(size: str, tp: int, pp: int) -> bool:
     """Does every replica hold all states of its part, and TP stays in a node?"""
     if tp > GCDS_PER_NODE or row(size).num_gcds % (tp * pp):
         return False
-    return not failure(*plan(size, Layout(tp, pp), sharding="none"))
+    return not failure(*plan(size, RecipeLayout(tp, pp), sharding="none"))
 
 
 def of_fastest(what: str) -> int:

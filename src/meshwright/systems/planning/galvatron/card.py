@@ -28,19 +28,23 @@ Differs:    1. Nothing adapts at run time; neither does the repository, whatever
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from meshwright.specs.error import OutOfMemoryError
-from meshwright.systems.planning.galvatron import cost as costs
-from meshwright.systems.planning.galvatron.profile import MIB, Job, published_job
-from meshwright.systems.planning.galvatron.program import layerwise_program
-from meshwright.systems.planning.galvatron.strategy import Candidates, Space, Strategy, spaces, strategies
+from meshwright.systems.planning.galvatron.cost import (
+    BYTES_PER_S,
+    MIB,
+    MS,
+    EndMemory,
+    HardwareProfile,
+    MessageTimes,
+    ModelProfile,
+    ProfiledJob,
+    fit,
+)
+from meshwright.systems.planning.galvatron.mechanism import LayerwisePlan, layerwise_program, search
 
 # Values of PKU-DAIR/Hetu-Galvatron, commit cea12ffb146a, tests/search_engine/test_parallelsim_optimization.py.
 CLAIMS = (
@@ -106,179 +110,91 @@ CLAIMS = (
         ),
     },
 )
-Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class LayerwisePlan:
-    """What the search found.
-
-    Attributes:
-        step_s: seconds of a step by the cost model.
-        layers: a strategy each, first layer first.
-        layers_per_stage: how the layers are cut.
-        ends: of embedding and head.
-    """
-
-    step_s: float
-    layers: Candidates
-    layers_per_stage: tuple[int, ...]
-    ends: Strategy
+def value_at(x: float, coefficients: Sequence[float]) -> float:
+    """A polynomial's value."""
+    return float(np.polyval(coefficients, x))
 
 
-def search(job: Job, *, is_layerwise: bool = True) -> LayerwisePlan:
-    """The fastest plan by the cost model that fits.
-
-    Args:
-        job: what is planned for.
-        is_layerwise: each layer its own strategy; else one for all layers, embedding and head.
-
-    Raises:
-        OutOfMemoryError: nothing fits.
-    """
-    best: LayerwisePlan | None = None
-    for space in spaces(job):
-        candidates = strategies(job, space)
-        if not candidates or (best is not None and _bound_s(job, candidates) >= best.step_s):
-            continue
-        plans = _layerwise_plans if is_layerwise else _uniform_plans
-        for plan in plans(job, space, candidates):
-            if best is None or plan.step_s < best.step_s:
-                best = plan
-    if best is None:
-        raise OutOfMemoryError(
-            f"no strategy fits {costs.usable_bytes(job.memory_bytes) / 1e9:.1f} GB a device",
-            next="give more memory or devices, or cut the batch into more microbatches",
-        )
-    return best
-
-
-def best_layers(
-    layers_s: Floats,
-    switches_s: Floats,
-    layers_mib: NDArray[np.int64],
-    num_layers: int,
-    limits_mib: Sequence[int],
-) -> list[list[int] | None]:
-    """The dynamic programme of one stage.
-
-    Args:
-        layers_s: seconds of a layer by strategy, shape (strategies,).
-        switches_s: seconds between neighbours, shape (former, latter).
-        layers_mib: memory of a layer by strategy, from 0.
-        num_layers: of the stage.
-        limits_mib: memory for the layers, several questions at once.
-
-    Returns: for each limit the index of every layer's strategy, or None where nothing fits.
-    """
-    num_strategies, num_levels = len(layers_s), max(0, *limits_mib) + 1
-    fastest = np.zeros((num_strategies, num_levels))
-    came_from = np.zeros((num_layers, num_strategies, num_levels), dtype=np.int16)
-    for layer in range(num_layers):
-        # The first layer has no neighbour before it.
-        before = switches_s if layer else np.zeros_like(switches_s)
-        extended = np.full_like(fastest, np.inf)
-        for s, size in enumerate(layers_mib):
-            reach = max(0, num_levels - int(size))
-            value, former = _minimum(fastest[:, :reach], before[:, s])
-            extended[s, num_levels - reach :] = value + layers_s[s]
-            came_from[layer, s, num_levels - reach :] = former
-        fastest = extended
-    return [_trace_back(fastest, came_from, layers_mib, limit) for limit in limits_mib]
+# PKU-DAIR/Hetu-Galvatron, commit cea12ffb146a, tests/utils/search_configs.py (Apache License 2.0): Llama-2-7B sizes,
+# eight devices of one node. Times of one sample in ms; sizes in MB at 8192 tokens; bandwidths in its GB/s.
+SEQUENCES = (4096, 8192, 12288, 16384, 20480, 24576, 28672, 32768)
+LAYER_MS = (
+    12.4057201385498, 28.454231262207003, 39.43479309082031, 52.60663909912111,
+    70.75289154052746, 82.6971145629883, 106.13850097656245, 123.1998901367187,
+)  # fmt: skip
+ENDS_MS = (
+    31.97360305786134, 56.27244796752933, 86.6235107421875, 121.2523483276367,
+    141.90354614257797, 177.68662719726558, 197.4156311035157, 225.79444885253918,
+)  # fmt: skip
+SWEEP_MIB = tuple(2**i for i in range(11))
+ALL_REDUCE_MS = {
+    8: (0.07895, 0.1094, 0.1333, 0.1827, 0.2941, 0.4157, 0.6519, 1.2826, 2.3584, 4.6768, 8.1409),
+    4: (0.07981, 0.09109, 0.1091, 0.1581, 0.2183, 0.3205, 0.5848, 1.0725, 2.0709, 3.7352, 7.1874),
+    2: (0.0703, 0.07932, 0.09008, 0.1084, 0.1434, 0.2281, 0.3924, 0.7417, 1.3887, 2.6886, 5.1594),
+}
+ALL_TO_ALL_MS = {
+    8: (0.1124, 0.1135, 0.1109, 0.1502, 0.2003, 0.243, 0.3997, 0.7135, 1.2981, 2.4822, 4.8151),
+    4: (0.05244, 0.07992, 0.1065, 0.1255, 0.1514, 0.2237, 0.3654, 0.6439, 1.1567, 2.1003, 4.0389),
+    2: (0.0709, 0.09942, 0.1101, 0.1047, 0.1203, 0.1788, 0.2928, 0.4756, 0.8806, 1.7752, 3.4954),
+}
+ALL_REDUCE = {
+    (8, True): 160.445,
+    (4, True): 164.272,
+    (4, False): 165.493,
+    (2, True): 155.647,
+    (2, False): 153.933,
+}
+SEND = {2: 147.32, 4: 133.469, 8: 108.616}
+SLOWDOWN = 1.1534195950157762
+GATHER_SHARE = 0.5  # of an all-reduce's time: it is a scatter and a gather
+TEST_SEQUENCE, TEST_LAYERS, TEST_HIDDEN = 8192, 28, 4096
 
 
-def _minimum(fastest: Floats, switch_s: Floats) -> tuple[Floats, NDArray[np.int16]]:
-    """Smallest of fastest[s'] + switch_s[s'] over s' for every level, and the first s' that has it."""
-    value = fastest[0] + switch_s[0]
-    former = np.zeros(value.shape, dtype=np.int16)
-    for other in range(1, len(switch_s)):
-        candidate = fastest[other] + switch_s[other]
-        is_less = candidate < value
-        value = np.where(is_less, candidate, value)
-        former[is_less] = other
-    return value, former
+def published_model() -> ModelProfile:
+    """The model of the repository's test of its search."""
+    layer = value_at(TEST_SEQUENCE, fit(SEQUENCES, LAYER_MS, 2))
+    ends = value_at(TEST_SEQUENCE, fit(SEQUENCES, ENDS_MS, 1))
+    return ModelProfile(
+        num_layers=TEST_LAYERS,
+        hidden_size=TEST_HIDDEN,
+        sequence_length=TEST_SEQUENCE,
+        layer_forward_s=layer * MS,
+        ends_forward_s=ends * MS,
+        layer_parameter_bytes=973.771484375 * MIB,  # of the shortest profiled sequence, 512
+        layer_activation_bytes=2088.28955078125 * MIB,
+        layer_checkpoint_bytes=56.0 * MIB,
+        ends=EndMemory(16768.54296875 * MIB, 5487.8828125 * MIB),
+        first=EndMemory(8351.5009765625 * MIB, 787.1483154296875 * MIB),
+        last=EndMemory(8351.5556640625 * MIB, 5073.4478759765625 * MIB),
+    )
 
 
-def _trace_back(
-    fastest: Floats, came_from: NDArray[np.int16], layers_mib: NDArray[np.int64], limit: int
-) -> list[int] | None:
-    """The strategies of all layers that end at a limit."""
-    if limit < 0 or not np.isfinite(fastest[:, limit]).any():
-        return None
-    chosen, level = [int(np.argmin(fastest[:, limit]))], limit
-    for layer in range(len(came_from) - 1, 0, -1):
-        former = int(came_from[layer, chosen[-1], level])
-        level -= int(layers_mib[chosen[-1]])
-        chosen.append(former)
-    return chosen[::-1]
+def published_hardware() -> HardwareProfile:
+    """The eight devices of that test."""
+    sizes = [float(size * MIB) for size in SWEEP_MIB]
+    return HardwareProfile(
+        num_devices=8,
+        all_reduce_per_s={key: value * BYTES_PER_S for key, value in ALL_REDUCE.items()},
+        send_per_s={key: value * BYTES_PER_S for key, value in SEND.items()},
+        all_gather={
+            degree: MessageTimes.of(sizes, [time * MS * GATHER_SHARE for time in times])
+            for degree, times in ALL_REDUCE_MS.items()
+        },
+        all_to_all={
+            degree: MessageTimes.of(sizes, [time * MS for time in times])
+            for degree, times in ALL_TO_ALL_MS.items()
+        },
+        slowdown=SLOWDOWN,
+    )
 
 
-def layers_per_stage(num_layers: int, num_stages: int) -> tuple[int, ...]:
-    """Even, the rest on the last stage."""
-    even = num_layers // num_stages
-    return (even,) * (num_stages - 1) + (num_layers - even * (num_stages - 1),)
-
-
-def step_s(job: Job, layers: Sequence[Strategy], ends: Strategy) -> float:
-    """Seconds of a step by the cost model, the layers cut evenly."""
-    cut = layers_per_stage(len(layers), ends.pp)
-    starts = np.concatenate([[0], np.cumsum(cut)[:-1]])
-    times = {s: (costs.layer_s(job, s, is_reducing=False), costs.layer_s(job, s)) for s in set(layers)}
-    compute_s, reducing_s = np.add.reduceat(np.array([times[s] for s in layers]), starts).T
-    return costs.pipeline_s(compute_s + np.array(costs.ends_s(job, ends)), reducing_s, job.num_microbatches)
-
-
-def _layerwise_plans(job: Job, space: Space, candidates: Candidates) -> Iterator[LayerwisePlan]:
-    """The dynamic programme of every stage, and for every strategy of the ends the plan that it leaves room for."""
-    all_ends = _end_strategies(candidates)
-    cut = layers_per_stage(job.model.num_layers, space.num_stages)
-    layers_s = np.array([costs.layer_s(job, s) for s in candidates])
-    switches_s = np.array([[costs.switch_s(job, a, b) for b in candidates] for a in candidates])
-    free_mib = costs.usable_bytes(job.memory_bytes) // MIB - int(_buffer_bytes(job, space) / MIB)
-    end_mib = {ends: [math.ceil(size / MIB) for size in costs.ends_bytes(job, ends)] for ends in all_ends}
-    stages = []
-    for stage, num_layers in enumerate(cut):
-        layers_mib = np.array([math.ceil(costs.layer_bytes(job, s, stage) / MIB) for s in candidates])
-        limits = [free_mib - end_mib[ends][stage] for ends in all_ends]
-        stages.append(best_layers(layers_s, switches_s, layers_mib, num_layers, limits))
-    for ends, found in zip(all_ends, zip(*stages, strict=True), strict=True):
-        indices = [index for stage_found in found if stage_found is not None for index in stage_found]
-        if len(indices) == job.model.num_layers:
-            layers = tuple(candidates[index] for index in indices)
-            yield LayerwisePlan(step_s(job, layers, ends), layers, cut, ends)
-
-
-def _uniform_plans(job: Job, space: Space, candidates: Candidates) -> Iterator[LayerwisePlan]:
-    """One strategy for everything, where it fits."""
-    cut = layers_per_stage(job.model.num_layers, space.num_stages)
-    usable_mib, buffer = costs.usable_bytes(job.memory_bytes) // MIB, _buffer_bytes(job, space)
-    for s in candidates:
-        used = [
-            math.ceil(buffer / MIB) + math.ceil(end / MIB) + n * math.ceil(costs.layer_bytes(job, s, i) / MIB)
-            for i, (n, end) in enumerate(zip(cut, costs.ends_bytes(job, s), strict=True))
-        ]
-        if max(used) <= usable_mib:
-            layers = (s,) * job.model.num_layers
-            yield LayerwisePlan(step_s(job, layers, s), layers, cut, s)
-
-
-def _end_strategies(candidates: Candidates) -> Candidates:
-    """Those of the layers without recompute, which the ends do not have; sorted."""
-    return tuple(s for s in candidates if not s.is_recomputed)
-
-
-def _buffer_bytes(job: Job, space: Space) -> float:
-    """The gather buffer of tensor parallelism."""
-    return costs.buffer_bytes(job, space.num_stages, space.max_degree) if space.has_tp else 0.0
-
-
-def _bound_s(job: Job, candidates: Candidates) -> float:
-    """No plan of these is faster: every layer and both ends at their fastest, memory without limit."""
-    layer_s = min(costs.layer_s(job, s, is_reducing=False) for s in candidates)
-    ends_s = np.min([costs.ends_s(job, s) for s in _end_strategies(candidates)], axis=0)
-    cut = layers_per_stage(job.model.num_layers, candidates[0].pp)
-    compute_s = ends_s + layer_s * np.array(cut)
-    return costs.pipeline_s(compute_s, np.zeros_like(compute_s), job.num_microbatches)
+def published_job(num_microbatches: int, global_batch: int = 64, memory_gib: int = 36) -> ProfiledJob:
+    """The job of that test, which the repository runs with 32 and with 8 microbatches."""
+    return ProfiledJob(
+        published_model(), published_hardware(), global_batch, num_microbatches, memory_gib * 2**30
+    )
 
 
 @cache

@@ -1,16 +1,187 @@
-"""Galvatron's cost model: seconds and bytes of a layer and of the ends under a strategy, and of a pipeline.
+"""What Galvatron measures, how it may spread a layer, and its cost model: seconds and bytes of a layer, the ends, a pipeline.
 
-A layer's backward takes twice its forward, and once more where it is recomputed. Times are of one microbatch.
+The repository keeps profiles in JSON files, in ms and MB; here SI. "Ends" are embedding and language model head. A layer's
+backward takes twice its forward, and once more where it is recomputed. Times are of one microbatch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from meshwright.systems.planning.galvatron.profile import EndMemory, Job
-from meshwright.systems.planning.galvatron.strategy import Strategy
+from meshwright.specs.error import SpecError
+
+MIB = 2**20
+MS = 1e-3
+BYTES_PER_S = (
+    MIB / MS
+)  # bytes/s of one "GB/s" of the repository, which divides MB by it and reads milliseconds
+
+
+@dataclass(frozen=True)
+class EndMemory:
+    """Bytes of embedding, head, or both: states without sharding, activations of one sample; tp divides both."""
+
+    state_bytes: float
+    activation_bytes: float
+
+
+@dataclass(frozen=True)
+class ModelProfile:
+    """One kind of layer and the ends on one device, for samples of `sequence_length` tokens.
+
+    Attributes:
+        layer_forward_s, ends_forward_s: forward of one sample; backward is twice that by the model's rule.
+        layer_parameter_bytes: float32 parameters of a layer.
+        layer_activation_bytes: kept for backward by one sample.
+        layer_checkpoint_bytes: kept by one sample where the layer is recomputed.
+        ends, first, last: memory of both ends on one stage, of the embedding and of the head on two.
+    """
+
+    num_layers: int
+    hidden_size: int
+    sequence_length: int
+    layer_forward_s: float
+    ends_forward_s: float
+    layer_parameter_bytes: float
+    layer_activation_bytes: float
+    layer_checkpoint_bytes: float
+    ends: EndMemory
+    first: EndMemory
+    last: EndMemory
+
+    @property
+    def boundary_bytes(self) -> float:
+        """Hidden states of one sample in 16 bits: what a gather moves for it."""
+        return self.sequence_length * self.hidden_size * 2.0
+
+
+@dataclass(frozen=True)
+class MessageTimes:
+    """Seconds by message size: as measured, else by the straight line fitted through all sizes."""
+
+    measured_s: Mapping[float, float]
+    slope_s: float
+    intercept_s: float
+
+    @classmethod
+    def of(cls, sizes_bytes: Sequence[float], times_s: Sequence[float]) -> MessageTimes:
+        """From a sweep of at least two sizes."""
+        slope_s, intercept_s = fit(sizes_bytes, times_s, 1)
+        return cls(dict(zip(sizes_bytes, times_s, strict=True)), slope_s, intercept_s)
+
+    def time_s(self, size_bytes: float) -> float:
+        """Seconds of one message."""
+        found = self.measured_s.get(size_bytes)
+        return self.slope_s * size_bytes + self.intercept_s if found is None else found
+
+
+@dataclass(frozen=True)
+class HardwareProfile:
+    """Messages between the devices of a job.
+
+    Attributes:
+        all_reduce_per_s: bytes/s by (degree, "consecutive ranks").
+        send_per_s: bytes/s between stages by their number.
+        all_gather, all_to_all: sweeps by degree.
+        slowdown: of computation and message each while they overlap.
+    """
+
+    num_devices: int
+    all_reduce_per_s: Mapping[tuple[int, bool], float]
+    send_per_s: Mapping[int, float]
+    all_gather: Mapping[int, MessageTimes]
+    all_to_all: Mapping[int, MessageTimes]
+    slowdown: float
+
+    def reduce_s(self, size_bytes: float, degree: int, is_consecutive: bool) -> float:
+        """Seconds to all-reduce; nothing for one device. A group of all devices has one bandwidth."""
+        if degree == 1:
+            return 0.0
+        return size_bytes / self.all_reduce_per_s[degree, is_consecutive or degree == self.num_devices]
+
+
+@dataclass(frozen=True)
+class ProfiledJob:
+    """What is planned for: profiles, the batch and how it is cut, and the memory of a device.
+
+    Attributes:
+        schedule: "1f1b" keeps as many microbatches as stages follow, "gpipe" all.
+        is_reduce_async: gradients are reduced after each microbatch, and nobody keeps them in float32.
+
+    Raises SpecError where the batch or the devices do not divide.
+    """
+
+    model: ModelProfile
+    hardware: HardwareProfile
+    global_batch: int
+    num_microbatches: int
+    memory_bytes: int
+    schedule: Literal["1f1b", "gpipe"] = "1f1b"
+    is_reduce_async: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_microbatches < 1 or self.global_batch % self.num_microbatches:
+            raise SpecError(
+                f"a batch of {self.global_batch} samples in {self.num_microbatches} microbatches",
+                allowed="a number of microbatches that divides the batch",
+            )
+        devices = self.hardware.num_devices
+        if devices < 1 or devices & (devices - 1):
+            raise SpecError(f"{devices} devices", allowed="a power of two: Galvatron halves groups")
+
+    @property
+    def microbatch_samples(self) -> int:
+        """Samples of one microbatch over all replicas."""
+        return self.global_batch // self.num_microbatches
+
+
+def fit(x: Sequence[float], y: Sequence[float], degree: int) -> tuple[float, ...]:
+    """Coefficients of the least-squares polynomial, highest power first; x is scaled for the solver's sake."""
+    scale = max(x)
+    coefficients = np.polyfit(np.asarray(x, dtype=float) / scale, np.asarray(y, dtype=float), degree)
+    return tuple(float(c) / scale ** (degree - i) for i, c in enumerate(coefficients))
+
+
+Sharding = Literal["none", "zero2", "zero3"]
+
+
+@dataclass(frozen=True, order=True)
+class Strategy:
+    """How one layer is spread: stages of the pipeline, tensor or Ulysses degree, replicas, sharding, recompute.
+
+    Ordered field by field, as the repository orders its candidates: among equals the first one is taken.
+    """
+
+    pp: int
+    tp: int
+    sp: int
+    dp: int
+    sharding: Sharding = "none"
+    is_recomputed: bool = False
+
+    @property
+    def width(self) -> int:
+        """Devices that share the work of one sample: the tensor degree or the Ulysses degree."""
+        return max(self.tp, self.sp)
+
+    @property
+    def replicas(self) -> int:
+        """Devices with the same parameters: data parallel and Ulysses, over which gradients are reduced."""
+        return self.dp * self.sp
+
+    def __str__(self) -> str:
+        """As the repository writes it: "1-4*-2f-c" is one stage, degree 4, two replicas in ZeRO-3, recomputed."""
+        width = f"{self.width}*" if self.width > 1 else "1"
+        zero3, recomputed = "f" * (self.sharding == "zero3"), "-c" * self.is_recomputed
+        return f"{self.pp}-{width}-{self.dp}{zero3}{recomputed}{'-sp' * (self.sp > 1)}"
+
+
+Candidates = tuple[Strategy, ...]
+
 
 BACKWARD_OVER_FORWARD = 2.0
 NUM_GATHERS, NUM_ALL_TO_ALLS = 6, 4  # of a layer, forward and backward: tensor parallel, and Ulysses
@@ -34,12 +205,12 @@ def behind_message_s(compute_s: float, message_s: float, slowdown: float) -> flo
     return message_s + (compute_s * slowdown - message_s) / slowdown
 
 
-def samples_per_device(job: Job, strategy: Strategy) -> int:
+def samples_per_device(job: ProfiledJob, strategy: Strategy) -> int:
     """Samples of a microbatch for one replica."""
     return job.microbatch_samples // strategy.dp
 
 
-def layer_s(job: Job, strategy: Strategy, *, is_reducing: bool = True) -> float:
+def layer_s(job: ProfiledJob, strategy: Strategy, *, is_reducing: bool = True) -> float:
     """Seconds of one layer for one microbatch, with or without the reduction of its gradient."""
     total_s = sum(layer_passes_s(job, strategy, is_reducing=is_reducing))
     if strategy.pp > 1:
@@ -49,7 +220,7 @@ def layer_s(job: Job, strategy: Strategy, *, is_reducing: bool = True) -> float:
     return total_s
 
 
-def layer_passes_s(job: Job, strategy: Strategy, *, is_reducing: bool = True) -> tuple[float, float]:
+def layer_passes_s(job: ProfiledJob, strategy: Strategy, *, is_reducing: bool = True) -> tuple[float, float]:
     """Seconds of a layer forward and backward without what is sent between stages.
 
     The model has the sum of both; here half of a layer's exchanges that recompute does not add belong to the forward, and
@@ -70,7 +241,7 @@ def layer_passes_s(job: Job, strategy: Strategy, *, is_reducing: bool = True) ->
     return forward_s + ahead_s + gather_s, backward_s + messages_s - ahead_s
 
 
-def _inner_messages_s(job: Job, strategy: Strategy) -> float:
+def _inner_messages_s(job: ProfiledJob, strategy: Strategy) -> float:
     """Gathers of tensor parallelism with sequence parallelism, or the all-to-alls of Ulysses."""
     if strategy.width == 1:
         return 0.0
@@ -82,7 +253,7 @@ def _inner_messages_s(job: Job, strategy: Strategy) -> float:
     return count * by_size[strategy.width].time_s(size)
 
 
-def state_ratio(job: Job, strategy: Strategy) -> float:
+def state_ratio(job: ProfiledJob, strategy: Strategy) -> float:
     """Bytes of parameters, gradients and optimizer on a device over their bytes without sharding."""
     share = 1.0 / strategy.replicas + UNSHARDED_SHARE
     if strategy.sharding == "none":
@@ -94,14 +265,14 @@ def state_ratio(job: Job, strategy: Strategy) -> float:
     return ratio * (ACCUMULATION if job.num_microbatches > 1 else 1.0)
 
 
-def num_in_flight(job: Job, num_stages: int, stage: int) -> int:
+def num_in_flight(job: ProfiledJob, num_stages: int, stage: int) -> int:
     """Microbatches whose activations a stage holds at once."""
     if num_stages == 1:
         return 1
     return num_stages - stage if job.schedule == "1f1b" else job.num_microbatches
 
 
-def layer_bytes(job: Job, strategy: Strategy, stage: int = 0) -> float:
+def layer_bytes(job: ProfiledJob, strategy: Strategy, stage: int = 0) -> float:
     """Bytes of one layer on a device of a stage."""
     model = job.model
     states = STATES_PER_PARAMETER * model.layer_parameter_bytes / strategy.tp * state_ratio(job, strategy)
@@ -110,14 +281,14 @@ def layer_bytes(job: Job, strategy: Strategy, stage: int = 0) -> float:
     return states + kept / strategy.width * samples
 
 
-def _ends_of_stages(job: Job, num_stages: int) -> dict[int, EndMemory]:
+def _ends_of_stages(job: ProfiledJob, num_stages: int) -> dict[int, EndMemory]:
     """Which stage holds which end."""
     if num_stages == 1:
         return {0: job.model.ends}
     return {0: job.model.first, num_stages - 1: job.model.last}
 
 
-def ends_bytes(job: Job, strategy: Strategy) -> list[float]:
+def ends_bytes(job: ProfiledJob, strategy: Strategy) -> list[float]:
     """Bytes of the ends and of the framework on a device of each stage."""
     ratio, samples = state_ratio(job, strategy), samples_per_device(job, strategy)
     sizes = [float(CONTEXT_BYTES)] * strategy.pp
@@ -127,12 +298,12 @@ def ends_bytes(job: Job, strategy: Strategy) -> list[float]:
     return sizes
 
 
-def ends_s(job: Job, strategy: Strategy) -> list[float]:
+def ends_s(job: ProfiledJob, strategy: Strategy) -> list[float]:
     """Seconds of the ends for one microbatch on each stage, without the reduction of their gradients."""
     return [sum(passes) for passes in ends_passes_s(job, strategy)]
 
 
-def ends_passes_s(job: Job, strategy: Strategy) -> list[tuple[float, float]]:
+def ends_passes_s(job: ProfiledJob, strategy: Strategy) -> list[tuple[float, float]]:
     """Seconds of the ends forward and backward on each stage; the gathers, of which the model has the sum, half each."""
     samples, hardware = samples_per_device(job, strategy), job.hardware
     stages = _ends_of_stages(job, strategy.pp)
@@ -154,7 +325,7 @@ def ends_passes_s(job: Job, strategy: Strategy) -> list[tuple[float, float]]:
     return times
 
 
-def switch_s(job: Job, former: Strategy, latter: Strategy) -> float:
+def switch_s(job: ProfiledJob, former: Strategy, latter: Strategy) -> float:
     """Seconds between two neighbouring layers; where no message is needed, a tiny bias that orders equals."""
     if former.width == latter.width:
         return _bias_s(former, latter)
@@ -197,7 +368,7 @@ def pipeline_s(compute_s: Sequence[float], reducing_s: Sequence[float], num_micr
     return float(max(first_bound, second_bound) + max(0.0, late))
 
 
-def buffer_bytes(job: Job, num_stages: int, max_tp: int) -> float:
+def buffer_bytes(job: ProfiledJob, num_stages: int, max_tp: int) -> float:
     """One gather buffer for the whole model: hidden states of a microbatch at the largest tensor degree in use."""
     return (
         job.microbatch_samples / (job.hardware.num_devices / num_stages / max_tp) * job.model.boundary_bytes

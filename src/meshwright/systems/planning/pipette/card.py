@@ -30,37 +30,42 @@ Differs:    1. Memory is bounded by the core's estimate at its worst, in place o
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
 from functools import cache
-from typing import Any, Literal
+from typing import Any
+
+import numpy as np
 
 from meshwright.costs.fixed_costs import FixedCosts
 from meshwright.ir.judge import metrics
 from meshwright.ir.table import Work
+from meshwright.ir.timing.replay import wire
 from meshwright.lowering.order import program_of_orders, with_works
+from meshwright.lowering.place import place
 from meshwright.lowering.transfer.transfer import Transfers
-from meshwright.prediction.memory_estimate import estimate_memory
-from meshwright.prediction.memory_limit import Rejection, out_of_memory
-from meshwright.prediction.step_prediction import step_program
+from meshwright.prediction.step_prediction import period_s, step_program
 from meshwright.prediction.step_pricing import pricing_of
 from meshwright.schedules import registered
+from meshwright.simulator.pricing import price
 from meshwright.simulator.simulate import simulate_program
 from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.device import Link
 from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.config.source import load_model
-from meshwright.specs.error import PlanError, UnknownNameError
-from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.error import UnknownNameError
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.workload import Workload
-from meshwright.systems.planning.node_placement import NodeOrderCost, Order, anneal
-from meshwright.systems.planning.pipette.island_cluster import NUM_NODES, island_cluster, link_rates
-from meshwright.systems.planning.placed_step import (
-    devices_of,
-    inner_reduction_s,
-    microbatch_s,
-    order_cost,
-    simulated_step_s,
+from meshwright.stage.mesh import data_axes, device_order
+from meshwright.systems.planning.pipette.mechanism import (
+    DEFAULTS,
+    NodeOrderCost,
+    Recommendation,
+    Reduced,
+    amp_s,
+    anneal,
+    pipette,
+    pipette_s,
+    recommended,
 )
 
 # What a formula is compared with is the increment: the seconds that messages add to a step. Whole steps hide it.
@@ -144,138 +149,9 @@ CLAIMS = (
         "cases": (({"model": "qwen3-8b", "cluster": "2x8xA100-40"}, 0.0),),
     },
 )
-MICROBATCH_SIZES = TENSOR_DEGREES = (1, 2, 4, 8)  # that the paper's code tries
-# What is searched, or what T is of: 1F1B, one chunk a device, tensor parallelism inside.
-DECIDED = (
-    *("pp", "tp", "dp", "cp", "microbatch_size", "device_order", "mesh_order"),
-    *("schedule", "num_chunks", "layers_per_stage"),
-)
-# Of Megatron-LM 2.5, on which the paper builds: gradients are reduced when all backwards are done.
-DEFAULTS: dict[str, Any] = {"schedule": "1f1b", "dtype": "float16", "master_dtype": "float32", "overlap": ()}
 # Of the claims: w = 2 f as everywhere, c small beside them; bytes of a message and of a stage's gradients.
 FORWARD_S, BACKWARD_S, HOP_S = 1.0, 2.0, 0.1
 MESSAGE_BYTES, GRADIENT_BYTES = 32e6, 256e6
-
-Reduced = Literal["first", "all"]  # stages whose gradients T_dp looks at
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """A plan that fits, by T; `device_order` of the plan is the placement.
-
-    Attributes:
-        latency_s: T of the plan.
-        numbered_s: T with nodes as they are numbered.
-        nodes: that run the stages, pipeline by pipeline.
-        needed_bytes: of the fullest device, at worst.
-    """
-
-    plan: Plan
-    latency_s: float
-    numbered_s: float
-    nodes: Order
-    needed_bytes: float
-
-
-def pipette(
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    workload: Workload,
-    *,
-    seed: int = 0,
-    reduced: Reduced = "all",
-    **choices: Any,
-) -> tuple[Recommendation, ...]:
-    """Every configuration that fits, the fastest by T first, each with its nodes placed. Deterministic by `seed`.
-
-    Args:
-        cluster: its `links` are the measured rates between devices; the innermost level is the node.
-        reduced: stages whose gradients T_dp looks at; the paper's are those of the "first".
-        choices: further fields of Plan, such as recompute="full".
-
-    Raises:
-        PlanError: nothing divides, or `choices` name what is decided here.
-        OutOfMemoryError: nothing fits; names the nearest misses.
-    """
-    found, rejected = [], []
-    for plan in configurations(model, cluster, workload, **choices):
-        missing = overflow(plan, cluster)
-        if missing.excess_bytes > 0:
-            rejected.append(missing)
-        else:
-            found.append(recommended(plan, cluster, missing.needed_bytes, seed, reduced))
-    if not found and not rejected:
-        raise PlanError(
-            f"no configuration puts {model.num_layers} layers and a batch of {workload.global_batch} on {cluster.name}",
-            allowed="stages that divide layers and nodes, tensor parallelism in a node, whole microbatches",
-            next="change the batch or the number of nodes",
-        )
-    if not found:
-        raise out_of_memory(rejected)
-    return tuple(sorted(found, key=lambda each: (each.latency_s, each.needed_bytes)))
-
-
-def configurations(
-    model: ModelSpec, cluster: ClusterSpec, workload: Workload, **choices: Any
-) -> Iterator[Plan]:
-    """The paper's space: stages divide layers and nodes, a tensor-parallel group lies in a node. Raises PlanError."""
-    taken = [name for name in choices if name in DECIDED]
-    if taken:
-        raise PlanError(f"{', '.join(taken)} is decided here", allowed="other fields of a plan")
-    size = cluster.levels[0].num_devices
-    num_nodes = cluster.num_devices // size
-    for pp, tp, microbatch in itertools.product(range(1, num_nodes + 1), TENSOR_DEGREES, MICROBATCH_SIZES):
-        if num_nodes % pp or model.num_layers % pp or size % tp or model.num_heads % tp:
-            continue
-        dp = cluster.num_devices // (pp * tp)
-        if workload.global_batch % (dp * microbatch) == 0:
-            degrees = {"pp": pp, "tp": tp, "dp": dp, "microbatch_size": microbatch}
-            yield Plan.of(model, cluster, workload, **{**DEFAULTS, **choices, **degrees})
-
-
-def overflow(plan: Plan, cluster: ClusterSpec) -> Rejection:
-    """What the fullest device needs at worst, driver and communicators included; `excess_bytes` above 0 overflows."""
-    memory = estimate_memory(plan, cluster, registered()[plan.schedule])
-    fullest = max(memory.devices, key=lambda device: device.upper_bytes + device.context_bytes)
-    holders = tuple((what, int(size)) for what, size in fullest.holders)
-    needed = fullest.upper_bytes + fullest.context_bytes
-    return Rejection(plan, fullest.device, needed, cluster.memory_bytes, holders)
-
-
-def recommended(
-    plan: Plan, cluster: ClusterSpec, needed_bytes: float = 0.0, seed: int = 0, reduced: Reduced = "all"
-) -> Recommendation:
-    """A plan with its nodes placed by annealing, and T before and after."""
-    cost = order_cost(plan, cluster, 1 if reduced == "first" else plan.pp)
-    compute_s, inner_s = microbatch_s(plan, cluster), inner_reduction_s(plan, cluster)
-    nodes = anneal(cost, seed=seed)
-    latencies = [
-        pipette_s(
-            plan.pp,
-            plan.num_microbatches,
-            compute_s,
-            cost.round_trip_s(order),
-            cost.reduction_s(order) + inner_s,
-        )
-        for order in (nodes, tuple(range(cost.num_nodes)))
-    ]
-    placed = plan.changed(device_order=devices_of(plan, cluster, nodes))
-    return Recommendation(placed, latencies[0], latencies[1], nodes, needed_bytes)
-
-
-def pipette_s(
-    pp: int, num_microbatches: int, compute_s: float, round_trip_s: float, reduction_s: float = 0.0
-) -> float:
-    """T: seconds of a step by the paper; `compute_s` is f + w, `round_trip_s` T_pp, `reduction_s` T_dp."""
-    groups = num_microbatches / pp
-    return groups * (pp * compute_s + round_trip_s) + (pp - 1) * compute_s + reduction_s
-
-
-def amp_s(
-    pp: int, num_microbatches: int, compute_s: float, round_trip_s: float, reduction_s: float = 0.0
-) -> float:
-    """Seconds of a step by AMP (arXiv 2210.07297), which the paper starts from: messages are paid once."""
-    return (num_microbatches + pp - 1) * compute_s + round_trip_s + reduction_s
 
 
 def increment_s(model: str, pp: int, num_microbatches: int) -> float:
@@ -342,3 +218,49 @@ def ledger_bytes(plan: Plan, cluster: ClusterSpec) -> float:
     """Peak of the simulated program's values on its fullest device."""
     made, costs = step_program(plan, cluster), pricing_of(plan, cluster).costs
     return metrics.peak_bytes(simulate_program(made.wiring, costs, costs, placement=made.placement))
+
+
+LINKS = ("islands", "uneven")
+FAST_BYTES_PER_S, SLOW_BYTES_PER_S = 25e9, 2.5e9  # 200 Gb/s, and between islands a tenth
+NUM_NODES, ISLAND_OF_NODE = 8, (0, 1, 1, 0, 1, 0, 0, 1)  # nobody numbers nodes by island
+UNEVEN_SEED, UNEVEN_SPREAD = 7, 4.0  # rates of single links, from the fast one down to a quarter
+
+
+def link_rates(links: str) -> tuple[tuple[float, ...], ...]:
+    """Rates between the claims' nodes: two "islands", or "uneven" ones of any rate. Raises UnknownNameError."""
+    if links not in LINKS:
+        raise UnknownNameError("matrix of link rates", links, LINKS)
+    slowdowns = UNEVEN_SPREAD ** np.random.default_rng(UNEVEN_SEED).random((NUM_NODES, NUM_NODES))
+    rates = np.full((NUM_NODES, NUM_NODES), FAST_BYTES_PER_S)
+    if links == "uneven":
+        rates = rates / slowdowns
+    else:
+        island = np.array(ISLAND_OF_NODE)
+        rates[island[:, None] != island] = SLOW_BYTES_PER_S
+    np.fill_diagonal(rates, math.inf)
+    return tuple(tuple(row) for row in rates.tolist())
+
+
+@cache
+def island_cluster() -> ClusterSpec:
+    """Nodes of 8 A100 in two islands: a device reaches its counterparts in the other one at the slow rate."""
+    even = Cluster(f"{NUM_NODES}x8xA100-80", nic=FAST_BYTES_PER_S)
+    size, rates, latency_s = even.levels[0].num_devices, link_rates("islands"), even.levels[-1].latency_s
+    links = tuple(
+        Link(f"device {a * size + device}", f"device {b * size + device}", SLOW_BYTES_PER_S, latency_s)
+        for a, b in itertools.permutations(range(NUM_NODES), 2)
+        for device in range(size)
+        if rates[a][b] == SLOW_BYTES_PER_S
+    )
+    return ClusterSpec("two islands", even.devices, even.levels, links, even.assumptions)
+
+
+def simulated_step_s(plan: Plan, cluster: ClusterSpec) -> float:
+    """Predicted seconds of a step with every pipeline on its own links: `predict_step` stands on the first one only."""
+    pricing, program = pricing_of(plan, cluster), step_program(plan, cluster).wiring.program
+    for axis in program.axes:
+        if axis.name in data_axes(plan):
+            program = program.expand(axis.name)
+    wiring, placement = wire(program), place(program, cluster, device_order(plan))
+    prices = price(wiring, pricing.costs, pricing.costs, placement)
+    return period_s(wiring, prices) + pricing.step_s

@@ -25,13 +25,14 @@ Differs:    1. Layers are read in the order of their modules, in units that lead
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from meshwright.specs.error import UnknownNameError
-from meshwright.systems.planning.redco.module_tree import Tree, gpt2_tree, llama_tree
-from meshwright.systems.planning.redco.tensor_rule import (
+from meshwright.systems.planning.redco.mechanism import (
     LEAST_BYTES,
     TensorRule,
+    Tree,
+    TreeParameter,
     num_block_exchanges,
     published_rules,
     tensor_rules,
@@ -116,10 +117,6 @@ CLAIMS = (
     },
 )
 NUM_SHARDS = 2
-TREES: Mapping[str, tuple[Callable[[], Tree], int, str]] = {
-    "gpt2": (gpt2_tree, 64, "h.0"),
-    "llama": (llama_tree, 128, "model.layers.0"),
-}
 
 
 def redco(tree: Tree, num_shards: int, head_dim: int = 0) -> dict[str, TensorRule]:
@@ -156,3 +153,64 @@ def block_exchanges(rules: str) -> int:
 def num_whole(tree: str) -> int:
     """Matrices above a size that every device has whole. Raises UnknownNameError."""
     return len(whole_bytes(*_tree_and_rules(tree), LEAST_BYTES))
+
+
+def _linear(
+    name: str, num_outputs: int, num_inputs: int, has_bias: bool, in_out: bool = False
+) -> Iterable[TreeParameter]:
+    if in_out:
+        yield TreeParameter(f"{name}.weight", (num_inputs, num_outputs), "linear_in_out")
+    else:
+        yield TreeParameter(f"{name}.weight", (num_outputs, num_inputs), "linear")
+    if has_bias:
+        yield TreeParameter(f"{name}.bias", (num_outputs,), "vector")
+
+
+def _norm(name: str, width: int, has_bias: bool) -> Iterable[TreeParameter]:
+    yield TreeParameter(f"{name}.weight", (width,), "vector")
+    if has_bias:
+        yield TreeParameter(f"{name}.bias", (width,), "vector")
+
+
+def gpt2_tree(
+    num_layers: int = 12, width: int = 768, vocabulary_size: int = 50257, positions: int = 1024
+) -> Tree:
+    """GPT-2 by the names of the transformers library, its head tied; defaults are the smallest published one."""
+    found = [
+        TreeParameter("wte.weight", (vocabulary_size, width), "table"),
+        TreeParameter("wpe.weight", (positions, width), "table"),
+    ]
+    for layer in range(num_layers):
+        block = f"h.{layer}"
+        found += _norm(f"{block}.ln_1", width, True)
+        found += _linear(f"{block}.attn.c_attn", 3 * width, width, True, in_out=True)
+        found += _linear(f"{block}.attn.c_proj", width, width, True, in_out=True)
+        found += _norm(f"{block}.ln_2", width, True)
+        found += _linear(f"{block}.mlp.c_fc", 4 * width, width, True, in_out=True)
+        found += _linear(f"{block}.mlp.c_proj", width, 4 * width, True, in_out=True)
+    return (*found, *_norm("ln_f", width, True))
+
+
+def llama_tree(
+    num_layers: int = 32, width: int = 4096, num_units: int = 11008, kv_width: int = 4096, vocabulary_size: int = 32000
+) -> Tree:  # fmt: skip
+    """Llama by the names of the transformers library, with a head of its own; defaults are those of the 7B model."""
+    found = [TreeParameter("model.embed_tokens.weight", (vocabulary_size, width), "table")]
+    for layer in range(num_layers):
+        block = f"model.layers.{layer}"
+        for name, num_outputs in (("q_proj", width), ("k_proj", kv_width), ("v_proj", kv_width)):
+            found += _linear(f"{block}.self_attn.{name}", num_outputs, width, False)
+        found += _linear(f"{block}.self_attn.o_proj", width, width, False)
+        for name in ("gate_proj", "up_proj"):
+            found += _linear(f"{block}.mlp.{name}", num_units, width, False)
+        found += _linear(f"{block}.mlp.down_proj", width, num_units, False)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            found += _norm(f"{block}.{name}", width, False)
+    found += _norm("model.norm", width, False)
+    return (*found, *_linear("lm_head", vocabulary_size, width, False))
+
+
+TREES: Mapping[str, tuple[Callable[[], Tree], int, str]] = {
+    "gpt2": (gpt2_tree, 64, "h.0"),
+    "llama": (llama_tree, 128, "model.layers.0"),
+}

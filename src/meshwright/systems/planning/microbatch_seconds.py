@@ -1,0 +1,24 @@
+"""Predicted seconds of one microbatch on the slowest stage of a plan: what two planners of this family rank by."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshwright.ir.table import Kind
+from meshwright.prediction.step_prediction import step_program
+from meshwright.prediction.step_pricing import pricing_of
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.plan.plan import Plan
+
+PASSES = ("F", "R", "B")  # of a microbatch on a stage: f and w together
+
+
+def microbatch_s(plan: Plan, cluster: ClusterSpec) -> float:
+    """f + w of the slowest stage: predicted seconds of its passes, exchanges inside included."""
+    costs, made = pricing_of(plan, cluster).costs, step_program(plan, cluster)
+    prices, program = made.priced(costs), made.wiring.program
+    names = np.array([effect.name for effect in program.tables.effects])[program.columns.effect]
+    chosen = (program.kinds == Kind.COMPUTE) & np.isin(names, PASSES)
+    seconds = prices.seconds[prices.cost_of_row][chosen]
+    busy = np.bincount(program.list_of_row[chosen], weights=seconds, minlength=program.num_lists)
+    return float(busy.max()) / plan.num_microbatches

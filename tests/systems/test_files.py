@@ -1,0 +1,65 @@
+"""A system is a folder of at most four files; cards and mechanisms, and all that lists them, know no torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from meshwright.evidence.claim.system_card import SYSTEMS, systems
+
+FILES = {"__init__", "card", "mechanism", "ops", "study"}
+# What a fifth file is for, where four of them do not hold a mechanism.
+FURTHER = {
+    "galvatron": {"cost"},  # the cost model of a whole planner, as large as its search
+    "skip_pipe": {
+        "arrival_dispatch",
+        "city_link",
+        "path_plan",
+        "path_search",
+        "published_paths",
+        "realised_order",
+    },
+}
+BLOCKED = """
+import importlib, sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "transformers", "tokenizers", "safetensors"):
+            raise ModuleNotFoundError(f"{name} is blocked", name=name)
+
+sys.meta_path.insert(0, Blocker())
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+from meshwright.evidence.claim.reproduce import CARD
+from meshwright.evidence.claim.system_card import systems
+
+for card in systems():
+    for claim in card.claims:
+        place, _, name = claim.by.rpartition(":")
+        if place != "study":
+            getattr(importlib.import_module(f"{card.module}.{place or CARD}"), name)
+print(sum(len(card.claims) for card in systems()))
+"""
+
+
+def folders() -> list[Path]:
+    return sorted(path.parent for path in SYSTEMS.glob("*/*/card.py"))
+
+
+@pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.name)
+def test_a_system_is_a_card_a_mechanism_its_handlers_and_its_study(folder: Path) -> None:
+    found = {path.stem for path in folder.glob("*.py")}
+    assert found <= FILES | FURTHER.get(folder.name, set())
+
+
+def test_without_torch_cards_and_mechanisms_are_imported_and_every_claim_is_found() -> None:
+    paths = sorted(path for name in ("card", "mechanism") for path in SYSTEMS.glob(f"*/*/{name}.py"))
+    names = [".".join(("meshwright", "systems", *path.with_suffix("").parts[-3:])) for path in paths]
+    assert len(names) > len(folders())
+    done = subprocess.run([sys.executable, "-c", BLOCKED, *names], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == sum(len(card.claims) for card in systems())
