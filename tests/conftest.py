@@ -14,6 +14,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import hypothesis
 import pytest
 
+import meshwright.api  # noqa: F401  plans know their verbs in whatever order tests run
 from tests.no_network import block_network
 
 CHECKOUT = Path(__file__).resolve().parent.parent

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from meshwright.executor.capability import check_plan
 from meshwright.executor.job.gather import JobResult
 from meshwright.executor.job.job import Job
 from meshwright.executor.job.pool import Pool
@@ -76,7 +77,7 @@ class Planned:
     def job(self, iterations: int, **fields: Any) -> tuple[Job, Plan]:
         """The job of its program; every gradient of every iteration comes back."""
         plan = self.plan()
-        plan.check_executable()
+        check_plan(plan)
         optimizer = replace(ADAMW, clip_norm=clip_norm(plan), learning_rate=self.learning_rate)
         pieces = executed_pieces(plan)
         layers = tuple(piece.num_blocks for piece in piece_layers(plan.stages(), pieces))
@@ -114,7 +115,7 @@ def legal(cases: Iterator[Planned]) -> list[Planned]:
 def _is_legal(case: Planned) -> bool:
     try:
         plan = case.plan()
-        plan.check_executable()
+        check_plan(plan)
         lower(plan, registered()[plan.schedule])
     except MeshwrightError:
         return False

@@ -99,7 +99,7 @@ _PLACES: dict[str, str] = {
     ),
     "ModelSpec": "meshwright.specs.model.model",
     "Model": "meshwright.specs.config.source:load_model",
-    "Plan": "meshwright.specs.plan.plan",
+    "Plan": "meshwright.api",  # which gives it `Plan.verbs`
     "Prediction": "meshwright.specs.plan.prediction",
     "Profile": "meshwright.specs.cluster.profile",
     "Workload": "meshwright.specs.plan.workload",

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from meshwright.api.train.training import run_training as train_plan
 from meshwright.executor import run_training
+from meshwright.executor.capability import check_plan
 from meshwright.executor.checkpoint.checkpoint import CheckpointConfig
 from meshwright.executor.checkpoint.export import export
 from meshwright.executor.job.gather import JobResult
@@ -101,7 +102,7 @@ PLANS = [
 def test_plans_train_what_one_process_trains(number: int, gloo_pool: Pool) -> None:
     model, choices = PLANS[number]
     plan = Plan.of(model, Cluster("4xcpu"), Workload(8, SEQUENCE), **{"dtype": "float64", "dp": 1, **choices})
-    plan.check_executable()
+    check_plan(plan)
     program = lower(plan, registered()[plan.schedule])
     training = TrainingConfig(
         model,

@@ -11,6 +11,7 @@ import pytest
 
 from meshwright.api.train.training import run_training as train_plan
 from meshwright.executor import run_training
+from meshwright.executor.capability import check_plan
 from meshwright.executor.checkpoint.checkpoint import CheckpointConfig
 from meshwright.executor.job.job import Job
 from meshwright.executor.job.pool import Pool
@@ -167,7 +168,7 @@ def plan_of(model: ModelSpec, choices: dict[str, Any]) -> Plan:
     degrees = {"pp": 1, "dp": 1, "tp": 1, **choices}
     cluster = Cluster(f"{degrees['pp'] * degrees['dp'] * degrees['tp']}xcpu")
     plan = Plan.of(model, cluster, Workload(BATCH, SEQUENCE), **{"dtype": "float64", **degrees})
-    plan.check_executable()
+    check_plan(plan)
     return plan
 
 

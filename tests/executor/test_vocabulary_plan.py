@@ -9,6 +9,7 @@ import pytest
 
 from meshwright.api.train.training import run_training as train_plan
 from meshwright.executor import run_training
+from meshwright.executor.capability import check_plan
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.training.tensor_layout import TensorLayout
@@ -77,9 +78,9 @@ def test_a_plan_trains_what_one_process_trains(
     plan = plan_of(vocabulary, model, **choices)
     if vocabulary == "interlaced" and plan.schedule != "1f1b":
         with pytest.raises(PlanError, match=f"vocabulary=interlaced with schedule={plan.schedule}"):
-            plan.check_executable()
+            check_plan(plan)
         return
-    plan.check_executable()
+    check_plan(plan)
     result = run_training(program_of(plan), training_of(plan, SGD), 2, pool=gloo_pool, dtype="float64")
     wanted = reference(model, SGD, BATCH, 2)
     assert result.losses == pytest.approx(wanted.losses, rel=1e-12)
@@ -159,6 +160,8 @@ def test_the_norm_that_clips_counts_every_row_once(gloo_pool: Pool) -> None:
 
 def test_what_is_not_run_is_refused_with_its_reason() -> None:
     with pytest.raises(PlanError, match="does not run .*vocabulary=one_barrier with tp=2"):
-        Plan.of(
-            MODEL, Cluster("4xcpu"), Workload(BATCH, SEQUENCE), pp=2, dp=1, tp=2, vocabulary="one_barrier"
-        ).check_executable()
+        check_plan(
+            Plan.of(
+                MODEL, Cluster("4xcpu"), Workload(BATCH, SEQUENCE), pp=2, dp=1, tp=2, vocabulary="one_barrier"
+            )
+        )

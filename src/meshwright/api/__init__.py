@@ -3,6 +3,7 @@
 from meshwright.api.exchange.calibrating import calibrate, compare
 from meshwright.api.exchange.exporting import export_plan
 from meshwright.api.exchange.importing import calibrate_log, compare_log, import_plan
+from meshwright.api.exchange.plan_verbs import Plan
 from meshwright.api.exchange.validating import validate_training
 from meshwright.api.plan.checking import Check, check
 from meshwright.api.plan.planning import plan
@@ -21,6 +22,7 @@ __all__ = [
     "Check",
     "Checkpoints",
     "Finding",
+    "Plan",
     "Recipe",
     "Source",
     "Subject",

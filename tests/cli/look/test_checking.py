@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.cli.running import Runner, small_plan
 
+from meshwright.executor.capability import EXECUTED_DTYPES
 from meshwright.executor.job.job import DTYPES
-from meshwright.specs.plan.plan import EXECUTED_DTYPES
 
 
 def test_check_accepts_what_is_whole(run: Runner, plan_file: Path) -> None:

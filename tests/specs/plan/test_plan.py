@@ -109,39 +109,6 @@ def test_the_innermost_axis_is_next_to_itself_and_an_order_moves_devices():
 
 
 @pytest.mark.parametrize(
-    ("choices", "missing"),
-    [
-        ({"dp": 2}, ()),
-        ({"dp": 2, "recompute": "full", "reduction_dtype": "float32", "master_dtype": "float32"}, ()),
-        ({"dp": 2, "recompute": "full", "recompute_blocks": (2, 2, 1, 1)}, ()),
-        ({"dp": 1, "tp": 2}, ()),
-        ({"dp": 1, "cp": 2}, ("cp=2",)),
-        ({"ep": 2}, ("ep=2",)),
-        ({"dtype": "bfloat16", "master_dtype": "float32"}, ()),
-        ({"dtype": "bfloat16", "reduction_dtype": "float32"}, ()),
-        ({"sharding": "zero1"}, ()),
-        ({"float8": "rowwise"}, ("float8=rowwise",)),
-        ({"vocabulary": "interlaced"}, ()),
-        ({"vocabulary": "interlaced", "schedule": "gpipe"}, ("vocabulary=interlaced with schedule=gpipe",)),
-        ({"vocabulary": "one_barrier", "dp": 1, "tp": 2}, ("vocabulary=one_barrier with tp=2",)),
-        ({"attention": "unfused"}, ("attention=unfused",)),
-        ({"recompute": "selective"}, ("recompute=selective",)),
-        ({"recompute": "full", "recompute_blocks": (1, 0, 0, 0)}, ("recompute_blocks=(1, 0, 0, 0)",)),
-        ({"sharding": "zero3", "recompute": "selective_op"}, ("recompute=selective_op",)),
-    ],
-    ids=str,
-)
-def test_what_the_executor_does_not_run_is_listed(choices, missing):
-    found = plan(**choices)
-    if not missing:
-        found.check_executable()
-        return
-    with pytest.raises(PlanError, match="the executor does not run") as caught:
-        found.check_executable()
-    assert caught.value.given == "the executor does not run " + ", ".join(missing)
-
-
-@pytest.mark.parametrize(
     ("choices", "shared", "expert_tp"),
     [
         ({}, 1, 1),
@@ -158,3 +125,17 @@ def test_degrees_that_follow_from_others(choices, shared, expert_tp):
     assert (found.sharing_degree, found.expert_tp) == (shared, expert_tp)
     assert plan(reduction_dtype="float32", dtype="bfloat16").gradient_dtype == "float32"
     assert plan(dtype="bfloat16").gradient_dtype == "bfloat16"
+
+
+def test_without_the_rooms_above_a_plan_says_what_to_import(monkeypatch, tmp_path):
+    monkeypatch.setattr(Plan, "verbs", None)
+    said = plan(schedule="interleaved_1f1b", num_chunks=2, pp=2)  # all that is asked for is said
+    assert (plan().num_chunks, said.num_chunks) == (1, 2)
+    for ask in (
+        lambda: said.export("megatron"),
+        lambda: Plan.load(tmp_path / "job.sh", format="megatron"),
+        lambda: plan(schedule="interleaved_1f1b", pp=2),
+    ):
+        with pytest.raises(PlanError) as caught:
+            ask()
+        assert caught.value.next == "import meshwright.api"

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from meshwright.api.subject.subject import Subject, subject
+from meshwright.executor.capability import check_plan
 from meshwright.specs.error import (
     CountError,
     DeadlockError,
@@ -90,8 +91,7 @@ class Check:
         if plan is None or not self.is_accepted:
             return ""
         try:
-            plan.check_executable()
-            plan.model.check_executable()
+            check_plan(plan)
         except MeshwrightError as error:
             return str(error)
         return ""

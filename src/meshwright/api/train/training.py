@@ -19,6 +19,7 @@ from meshwright.api.train.drift import DriftWatch
 from meshwright.api.train.job import Resumed, job_of, prepare, resumed_from
 from meshwright.api.train.metrics import Meter, MetricsFile, StepMetrics, peak_flops_per_s
 from meshwright.api.train.recipe import LEARNING_RATE, Checkpoints, Length, PathLike, Recipe, Source
+from meshwright.executor.capability import check_plan
 from meshwright.ir.trace import Trace
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
@@ -170,8 +171,7 @@ def run_training(
     made = _on_processes(what, cluster, profile, recipe)
     if made.plan is None:
         raise SpecError(f"{made.label} is no plan", allowed="a plan: it says model, batch and degrees")
-    made.plan.check_executable()
-    made.plan.model.check_executable()
+    check_plan(made.plan)
     require_torch()
     _require_proof(made)
     resumed = resumed_from(checkpoints, first_step, seed, launch is None or launch.process == 0)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from meshwright.executor.capability import check_model
 from meshwright.executor.layout.tensor_shard import TensorShard
 from meshwright.executor.models.block import Block, column, norm_layer
 from meshwright.executor.models.tensor_parallel import TensorParallel, VocabularyEmbedding
@@ -147,7 +148,7 @@ def build_stage(
 
     Raises ExecutionError for layers the model does not have, SpecError for blocks that are not built here.
     """
-    model.check_executable()
+    check_model(model)
     if len(layers) and not 0 <= min(layers) <= max(layers) < model.num_layers:
         raise ExecutionError(
             f"a stage of layers {min(layers)} to {max(layers)}", allowed=f"0 to {model.num_layers - 1}"

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from meshwright.executor.capability import check_model
 from meshwright.executor.models.block import Block, norm_layer
 from meshwright.executor.models.decoder import EMBEDDING_WEIGHT, DecoderStage, fill_parameters
 from meshwright.executor.ops.attention.document_mask import DocumentMask
@@ -147,7 +148,7 @@ def build_encoder_decoder_stage(
 
     Raises ExecutionError for a model with learned positions, SpecError as `build_stage`.
     """
-    model.check_executable()
+    check_model(model)
     if model.has_learned_positions:
         raise ExecutionError(
             f"{model.name} has learned positions", allowed="rotary ones in an encoder-decoder"

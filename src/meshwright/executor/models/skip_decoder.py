@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from meshwright.executor.capability import check_model
 from meshwright.executor.models.decoder import DecoderStage, fill_parameters
 from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.linear import SplitLinear
@@ -86,7 +87,7 @@ def build_skip_stage(
     device: torch.device | str = "cpu",
 ) -> SkipStage:
     """The stage with blocks `layers`, its parameters at their first values. Raises SpecError as `build_stage`."""
-    model.check_executable()
+    check_model(model)
     with torch.device("meta"):
         stage = SkipStage(model, layers, has_embedding, has_head, dropout, edges)
     fill_parameters(stage, model.num_layers, seed, dtype, device)

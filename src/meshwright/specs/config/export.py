@@ -11,7 +11,7 @@ from meshwright.specs.config.hugging_face import model_from_config
 from meshwright.specs.config.reader import DECODER_FIELDS, GPT2_FIELDS
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.model.rotary_scaling import rotary_config
+from meshwright.specs.model.rotary_scaling import ROTARY_SCALINGS, rotary_config
 
 CLASSES = {
     "gpt2": "GPT2LMHeadModel",
@@ -112,10 +112,14 @@ def config_from_model(model: ModelSpec) -> dict[str, Any]:
     Raises:
         SpecError: the family's configuration cannot say what this model has.
     """
-    model.check_executable()
     if model.architecture not in CLASSES:
         raise SpecError(
             f"{model.name}: {model.architecture} models are not written", allowed=", ".join(CLASSES)
+        )
+    if model.rope_scaling not in ("", *ROTARY_SCALINGS):  # a model keeps its name, not its numbers
+        raise SpecError(
+            f"{model.name}: {model.rope_scaling} rotary scaling is not written",
+            allowed=", ".join(ROTARY_SCALINGS),
         )
     config = _gpt2_config(model) if model.is_gpt2 else _decoder_config(model)
     config = {"architectures": [CLASSES[model.architecture]], "model_type": model.architecture, **config}

@@ -13,7 +13,6 @@ from meshwright.specs.model.architecture import ARCHITECTURES, Architecture
 from meshwright.specs.model.block_kind import BlockKind
 from meshwright.specs.model.check import check_model
 from meshwright.specs.model.digest import model_digest
-from meshwright.specs.model.executed_feature import check_executed, unexecuted_features
 from meshwright.specs.model.parameter import (
     Parameter,
     block_parameters,
@@ -244,20 +243,6 @@ class ModelSpec:
     def has_latent_attention(self) -> bool:
         """Keys and values come from a few numbers for all heads (DeepSeek's MLA)."""
         return self.key_value_rank > 0
-
-    @property
-    def unexecuted_features(self) -> tuple[str, ...]:
-        """What this model has that the executor's block has not; empty: it can be trained here."""
-        return unexecuted_features(self)
-
-    @property
-    def is_executable(self) -> bool:
-        """Can `executor` build it? Every model can be planned and simulated."""
-        return not self.unexecuted_features
-
-    def check_executable(self) -> None:
-        """Raises SpecError naming what the executor does not build, where there is such a thing."""
-        check_executed(self)
 
     @property
     def rotary_scaling(self) -> RotaryScaling | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.dtype import DTYPE_BYTES
@@ -33,21 +32,21 @@ VOCABULARIES: tuple[Vocabulary, ...] = ("ends", "one_barrier", "two_barriers", "
 # unfused: the score matrix is written and read, before FlashAttention also by a dropout of its own
 ATTENTIONS: tuple[Attention, ...] = ("flash", "unfused", "unfused_dropout")
 FLOAT8_RECIPES = ("", "tensorwise", "rowwise", "blockwise", "mxfp8")
-EXECUTED_DTYPES = ("float32", "float64", "bfloat16")  # float16 would need its loss scaled
 OVERLAPS = ("reduce", "gather", "tp")  # what may run beside computes
 AXES = ("pp", "dp", "cp", "tp")  # default order of the mesh, outermost first: tp is next to itself
-NUM_CHUNKS = dict.fromkeys(
-    (
-        *("interleaved_1f1b", "breadth_first", "dualpipe_v", "hanayo"),
-        *("v_1f1b", "v_half", "v_min", "zbv"),
-    ),
-    2,
-)  # of schedules that need more than one chunk a device, when not said
 
 
-def _public(name: str) -> Any:
-    """A function of the package by its public name: this room knows no other that could be imported here."""
-    return getattr(import_module("meshwright"), name)
+class PlanVerbs(Protocol):
+    """What a plan does with rooms above this one: api gives it (`Plan.verbs`)."""
+
+    def export(self, plan: Plan, format: str, **given: Any) -> str:
+        """The plan as another program's file."""
+
+    def load(self, path: str | os.PathLike[str], format: str, **given: Any) -> Plan:
+        """The plan that another program's file says."""
+
+    def num_chunks(self, schedule: str) -> int:
+        """Stages on a device that a schedule needs where nothing is said."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +110,8 @@ class Plan:
     device_order: tuple[int, ...] = ()
     passes: tuple[PassOption, ...] = ()
 
+    verbs: ClassVar[PlanVerbs | None] = None
+
     def __post_init__(self) -> None:
         self._check_counts()
         self._check_world()
@@ -133,14 +134,19 @@ class Plan:
     ) -> Plan:
         """A plan with what is left open filled in: `dp` takes the devices that are left, layers split evenly.
 
-        `choices` are fields of Plan. A schedule that needs two chunks a device gets two. Raises PlanError.
+        `choices` are fields of Plan. A schedule that needs several chunks a device gets as many as it says. Raises
+        PlanError, and UnknownNameError or SpecError where they depend on a schedule that is not found.
         """
         unknown = [name for name in choices if name not in cls.__dataclass_fields__]
         if unknown:
             raise PlanError(
                 f"a plan has no field {unknown[0]!r}", allowed=", ".join(cls.__dataclass_fields__)
             )
-        filled: dict[str, Any] = {"num_chunks": NUM_CHUNKS.get(schedule, 1), **choices}
+        filled: dict[str, Any] = dict(choices)
+        if "num_chunks" not in filled:
+            filled["num_chunks"] = (
+                1 if schedule == cls.schedule else cls._verbs("num_chunks").num_chunks(schedule)
+            )
         others = filled.get("pp", 1) * filled.get("tp", 1) * filled.get("cp", 1)
         filled.setdefault("dp", max(1, cluster.num_devices // max(1, others)))
         num_stages = max(1, filled.get("pp", 1) * filled["num_chunks"])
@@ -224,45 +230,6 @@ class Plan:
         """The same plan with some fields replaced, and checked again."""
         return replace(self, **choices)
 
-    def check_executable(self) -> None:
-        """Raise PlanError where the plan asks for what `executor` has no handlers for; it is simulated only."""
-        missing = [f"{name}={value}" for name, value in (("cp", self.cp), ("ep", self.ep)) if value > 1]
-        defaults = {"float8": "", "attention": "flash"}
-        missing += [
-            f"{name}={getattr(self, name)}"
-            for name, value in defaults.items()
-            if getattr(self, name) != value
-        ]
-        if self.sequence_parallel and self.workload.sequence_length % self.tp:
-            missing.append(f"tp={self.tp} with {self.workload.sequence_length} tokens of a sequence")
-        missing += self._missing_with_vocabulary()
-        if self.tp > 1 and any(each.name == "connect_stages" for each in self.passes):
-            missing.append(f"tp={self.tp} with connect_stages")
-        if self.sharding in ("zero2", "zero3") and any(each.name == "connect_stages" for each in self.passes):
-            missing.append(f"sharding={self.sharding} with connect_stages")
-        if self.recompute not in ("none", "full"):
-            missing.append(f"recompute={self.recompute}")
-        if self.dtype not in EXECUTED_DTYPES:
-            missing.append(f"dtype={self.dtype}")
-        # its R runs a stage's whole forward again
-        if self.recompute_blocks not in ((), self.layers_per_stage):
-            missing.append(f"recompute_blocks={self.recompute_blocks}")
-        if missing:
-            raise PlanError(
-                f"the executor does not run {', '.join(missing)}",
-                allowed=f"pp, dp and tp, any sharding, recompute none or full (of all blocks), {', '.join(EXECUTED_DTYPES)}",
-                next="simulate it, or change the plan",
-            )
-
-    def _missing_with_vocabulary(self) -> list[str]:
-        """What `executor` does not run with a vocabulary that is split over the pipeline."""
-        if self.vocabulary == "ends" or self.pp == 1:
-            return []
-        if self.vocabulary == "interlaced" and self.schedule != "1f1b":
-            return [f"vocabulary=interlaced with schedule={self.schedule}"]
-        inside = [f"{name}={value}" for name, value in (("tp", self.tp), ("cp", self.cp)) if value > 1]
-        return [f"vocabulary={self.vocabulary} with {' and '.join(inside)}"] if inside else []
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as TOML. Raises PlanError where the file cannot be written."""
         from meshwright.specs.plan.file import save_plan  # it reads plans, so it imports this module
@@ -275,7 +242,7 @@ class Plan:
         `given` is as of `meshwright.export_plan`, which says the formats. Raises PlanError where the program cannot say
         the plan or the file cannot be written.
         """
-        text: str = _public("export_plan")(self, format, **given).text
+        text = self._verbs("export").export(self, format, **given)
         if path is not None:
             try:
                 Path(path).write_text(text, encoding="utf-8")
@@ -294,9 +261,18 @@ class Plan:
         from meshwright.specs.plan.file import load_plan  # it makes plans, so it imports this module
 
         if format:
-            plan: Plan = _public("import_plan")(path, format, **given).plan
-            return plan
+            return cls._verbs("load(format=...)").load(path, format, **given)
         return load_plan(path)
+
+    @classmethod
+    def _verbs(cls, what: str) -> PlanVerbs:
+        if cls.verbs is None:
+            raise PlanError(
+                f"Plan: {what} needs rooms above specs, and none was imported",
+                allowed="a Plan of `import meshwright`, or one that says all its fields",
+                next="import meshwright.api",
+            )
+        return cls.verbs
 
     def product_text(self) -> str:
         """The whole product of degrees, for messages: "pp(4) x dp(2) x cp(1) x tp(1) = 8"."""

@@ -16,6 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from meshwright.executor.capability import check_model
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.parameter_name import MODULES
@@ -44,7 +45,7 @@ class NameMap:
             raise ExecutionError(
                 f"{model.architecture} models have no map of names", allowed=", ".join(MODULES)
             )
-        model.check_executable()
+        check_model(model)
         model = model.base
         self.model, self._modules = model, MODULES[model.architecture]
         self.shapes = {parameter.name: parameter.shape for parameter in model.parameters()}

@@ -1,0 +1,80 @@
+"""What the executor runs: of a plan, and of a model. Every plan and model can be planned and simulated."""
+
+from __future__ import annotations
+
+from meshwright.specs.error import PlanError, SpecError
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.model.rotary_scaling import ROTARY_SCALINGS
+from meshwright.specs.plan.plan import Plan
+
+EXECUTED_DTYPES = ("float32", "float64", "bfloat16")  # float16 would need its loss scaled
+
+
+def check_plan(plan: Plan) -> None:
+    """Raise PlanError where the plan asks for what there are no handlers for, SpecError where its model does."""
+    missing = [f"{name}={value}" for name, value in (("cp", plan.cp), ("ep", plan.ep)) if value > 1]
+    defaults = {"float8": "", "attention": "flash"}
+    missing += [
+        f"{name}={getattr(plan, name)}" for name, value in defaults.items() if getattr(plan, name) != value
+    ]
+    if plan.sequence_parallel and plan.workload.sequence_length % plan.tp:
+        missing.append(f"tp={plan.tp} with {plan.workload.sequence_length} tokens of a sequence")
+    missing += _missing_with_vocabulary(plan)
+    missing += _missing_with_edges(plan)
+    if plan.recompute not in ("none", "full"):
+        missing.append(f"recompute={plan.recompute}")
+    if plan.dtype not in EXECUTED_DTYPES:
+        missing.append(f"dtype={plan.dtype}")
+    # its R runs a stage's whole forward again
+    if plan.recompute_blocks not in ((), plan.layers_per_stage):
+        missing.append(f"recompute_blocks={plan.recompute_blocks}")
+    if missing:
+        raise PlanError(
+            f"the executor does not run {', '.join(missing)}",
+            allowed=f"pp, dp and tp, any sharding, recompute none or full (of all blocks), {', '.join(EXECUTED_DTYPES)}",
+            next="simulate it, or change the plan",
+        )
+    check_model(plan.model)
+
+
+def _missing_with_vocabulary(plan: Plan) -> list[str]:
+    """What does not run with a vocabulary that is split over the pipeline."""
+    if plan.vocabulary == "ends" or plan.pp == 1:
+        return []
+    if plan.vocabulary == "interlaced" and plan.schedule != "1f1b":
+        return [f"vocabulary=interlaced with schedule={plan.schedule}"]
+    inside = [f"{name}={value}" for name, value in (("tp", plan.tp), ("cp", plan.cp)) if value > 1]
+    return [f"vocabulary={plan.vocabulary} with {' and '.join(inside)}"] if inside else []
+
+
+def _missing_with_edges(plan: Plan) -> list[str]:
+    """What does not run with stages that are connected beside the path."""
+    if not any(each.name == "connect_stages" for each in plan.passes):
+        return []
+    missing = [f"tp={plan.tp} with connect_stages"] if plan.tp > 1 else []
+    if plan.sharding in ("zero2", "zero3"):
+        missing.append(f"sharding={plan.sharding} with connect_stages")
+    return missing
+
+
+def unexecuted_features(model: ModelSpec) -> tuple[str, ...]:
+    """What a model has that the executor's block has not; empty: it can be trained here."""
+    found = {
+        "experts": model.num_experts > 0,
+        "latent attention": model.has_latent_attention,
+        "attention sinks": model.has_attention_sinks,
+        f"{model.architecture} blocks": model.is_gemma,
+        f"{model.rope_scaling} rotary scaling": model.rope_scaling not in ("", *ROTARY_SCALINGS),
+    }
+    return tuple(name for name, is_there in found.items() if is_there)
+
+
+def check_model(model: ModelSpec) -> None:
+    """Raise SpecError naming what the executor does not build, where there is such a thing."""
+    missing = unexecuted_features(model)
+    if missing:
+        raise SpecError(
+            f"{model.name} has {', '.join(missing)}, which the executor does not build",
+            allowed="dense models of the GPT-2, Llama, Qwen 2, Qwen 3 and Mistral families",
+            next="plan and simulate it, or train a dense model",
+        )

@@ -1,0 +1,66 @@
+"""What the executor runs of plans and builds of models; it refuses the rest."""
+
+import pytest
+
+from meshwright.executor.capability import check_plan, unexecuted_features
+from meshwright.specs import Cluster, ModelSpec, Plan, PlanError, SpecError, Workload, model_from_config
+from tests.specs.configs import DEEPSEEK_V3, GPT2, LLAMA, MISTRAL, NEW_FAMILIES, QWEN2, QWEN3
+
+MODEL = ModelSpec.decoder(6, 64, 4)
+CLUSTER = Cluster("8xcpu")
+
+UNEXECUTED_FAMILIES = [config for config in NEW_FAMILIES if config["model_type"] != "mistral"]
+
+
+def test_families_that_the_executor_builds_are_told_from_others():
+    assert not any(unexecuted_features(model_from_config(config)) for config in (LLAMA, QWEN2, QWEN3, GPT2))
+    assert not unexecuted_features(model_from_config(MISTRAL))
+    yarn = {"rope_type": "yarn", "factor": 4.0}
+    assert unexecuted_features(model_from_config({**QWEN2, "rope_scaling": yarn})) == ("yarn rotary scaling",)
+    for config in UNEXECUTED_FAMILIES:
+        assert unexecuted_features(model_from_config(config))
+    assert unexecuted_features(model_from_config(DEEPSEEK_V3)) == ("experts", "latent attention")
+
+
+@pytest.mark.parametrize("config", UNEXECUTED_FAMILIES, ids=lambda config: config["model_type"])
+def test_the_executor_refuses_what_it_would_build_wrongly(config):
+    pytest.importorskip("torch")
+    from meshwright.executor.models.decoder import build_stage
+
+    model = model_from_config(config, name="tiny")
+    with pytest.raises(SpecError, match=f"tiny has {unexecuted_features(model)[0]}") as caught:
+        build_stage(model, range(1), True, False)
+    assert caught.value.allowed and caught.value.next
+
+
+@pytest.mark.parametrize(
+    ("choices", "missing"),
+    [
+        ({"dp": 2}, ()),
+        ({"dp": 2, "recompute": "full", "reduction_dtype": "float32", "master_dtype": "float32"}, ()),
+        ({"dp": 2, "recompute": "full", "recompute_blocks": (2, 2, 1, 1)}, ()),
+        ({"dp": 1, "tp": 2}, ()),
+        ({"dp": 1, "cp": 2}, ("cp=2",)),
+        ({"ep": 2}, ("ep=2",)),
+        ({"dtype": "bfloat16", "master_dtype": "float32"}, ()),
+        ({"dtype": "bfloat16", "reduction_dtype": "float32"}, ()),
+        ({"sharding": "zero1"}, ()),
+        ({"float8": "rowwise"}, ("float8=rowwise",)),
+        ({"vocabulary": "interlaced"}, ()),
+        ({"vocabulary": "interlaced", "schedule": "gpipe"}, ("vocabulary=interlaced with schedule=gpipe",)),
+        ({"vocabulary": "one_barrier", "dp": 1, "tp": 2}, ("vocabulary=one_barrier with tp=2",)),
+        ({"attention": "unfused"}, ("attention=unfused",)),
+        ({"recompute": "selective"}, ("recompute=selective",)),
+        ({"recompute": "full", "recompute_blocks": (1, 0, 0, 0)}, ("recompute_blocks=(1, 0, 0, 0)",)),
+        ({"sharding": "zero3", "recompute": "selective_op"}, ("recompute=selective_op",)),
+    ],
+    ids=str,
+)
+def test_what_the_executor_does_not_run_is_listed(choices, missing):
+    found = Plan.of(MODEL, CLUSTER, Workload(32, 128), **{"pp": 4, **choices})
+    if not missing:
+        check_plan(found)
+        return
+    with pytest.raises(PlanError, match="the executor does not run") as caught:
+        check_plan(found)
+    assert caught.value.given == "the executor does not run " + ", ".join(missing)
