@@ -162,6 +162,12 @@ def test_what_is_not_run_is_refused_with_its_reason() -> None:
     with pytest.raises(PlanError, match="does not run .*vocabulary=one_barrier with tp=2"):
         check_plan(
             Plan.of(
-                MODEL, Cluster("4xcpu"), Workload(BATCH, SEQUENCE), pp=2, dp=1, tp=2, vocabulary="one_barrier"
+                replace(MODEL, num_kv_heads=2),
+                Cluster("4xcpu"),
+                Workload(BATCH, SEQUENCE),
+                pp=2,
+                dp=1,
+                tp=2,
+                vocabulary="one_barrier",
             )
         )
