@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.api.train.recipe import Checkpoints, Recipe, Source
 from meshwright.ir.program import Program
-from meshwright.lowering.plan_pass import architecture_of, clip_norm
+from meshwright.lowering.sharding.gradient_norm import clip_norm
+from meshwright.lowering.transfer.stage_edge import architecture_of
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.mesh import data_axes

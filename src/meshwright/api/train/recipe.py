@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwright.lowering.plan_pass import CLIP
+from meshwright.lowering.sharding.gradient_norm import Clipping
 from meshwright.specs.error import SpecError
 from meshwright.specs.plan.plan import PassOption, Plan
 
@@ -74,8 +74,8 @@ class Recipe:
         """The plan with the pass that clips, where a norm is given."""
         if self.clip is None:
             return plan
-        others = tuple(each for each in plan.passes if each.name != CLIP)
-        return plan.changed(passes=(*others, PassOption(CLIP, {"max_norm": float(self.clip)})))
+        others = tuple(each for each in plan.passes if each.name != Clipping.name)
+        return plan.changed(passes=(*others, PassOption(Clipping.name, {"max_norm": float(self.clip)})))
 
 
 @dataclass(frozen=True)

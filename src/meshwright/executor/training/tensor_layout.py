@@ -11,7 +11,6 @@ import torch
 from meshwright.executor.state.group_state import Formats
 from meshwright.executor.team.inner_team import Ranks, inner_teams
 from meshwright.ir.program import Program
-from meshwright.lowering.plan_pass import options_of
 from meshwright.lowering.sharding.canonical import CANONICAL
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.mesh import collapsed_axes, shard_axes
@@ -49,12 +48,12 @@ class TensorLayout:
         return TensorLayout(
             tp=plan.tp,
             shard_axes=shards,
-            gathers_parameters=plan.sharding == "zero3" and bool(shards),
-            scatters_gradients=plan.sharding in ("zero2", "zero3") and bool(shards),
+            gathers_parameters=plan.shared.divides_values and bool(shards),
+            scatters_gradients=plan.shared.divides_gradients and bool(shards),
             sequence_parallel=plan.sequence_parallel and plan.tp > 1,
             reduction_dtype=plan.gradient_dtype,
             master_dtype=plan.master_dtype or plan.dtype,
-            is_canonical=options_of(plan, CANONICAL) is not None,
+            is_canonical=plan.options_of(CANONICAL) is not None,
         )
 
     @staticmethod

@@ -12,7 +12,10 @@ from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Duty, Effect, Kind, Pattern, ValueBytes, ValueKind, Work
 from meshwright.ir.vocabulary import register_name, register_value_kind
 from meshwright.lowering.order import with_effects
+from meshwright.lowering.pipeline import Lowering, Pass, Works
 from meshwright.specs.operator import Operator
+from meshwright.stage.group.parameter_group import num_stepped_parameters
+from meshwright.stage.group.value_size import moment_bytes, optimizer_size
 
 STATE = "optimizer_state"
 PASSES = ("F", "R", "B", "I", "W")
@@ -121,12 +124,26 @@ def _loading_late(program: Program, waits_for_sums: bool) -> Program:
     return replace(program, after=written)
 
 
-def state_works(num_stepped: Sequence[int], state_bytes: float, dtype: str) -> dict[tuple[str, int], Work]:
-    """What loads and stores move: `state_bytes` (of the moments) for each parameter that the STEP of a stage updates."""
-    found = {}
-    for stage, number in enumerate(num_stepped):
-        num_bytes = state_bytes * number
-        operators = (Operator("host_copy", 0.0, num_bytes, (number,), label="optimizer state"),)
-        for name in (LOAD_STATE.name, STORE_STATE.name):
-            found[name, stage] = Work(name, 0, (number,), dtype, 0.0, num_bytes, 1.0, operators)
-    return found
+@dataclass(frozen=True)
+class OptimizerOnHost:
+    """The optimizer's moments are in the memory of the host between two steps."""
+
+    name = OffloadOptimizer.name
+    after = ("optimizer_step", "clip_gradients")
+    before = ()
+
+    def made(self, lowering: Lowering) -> Pass | None:
+        """Moments move, a master copy stays."""
+        plan = lowering.plan
+        moved_share = moment_bytes(plan) / optimizer_size(plan).num_bytes
+        return OffloadOptimizer(moved_share, plan.shared.divides_state) if lowering.has_step else None
+
+    def works(self, lowering: Lowering, program: Program) -> Works:
+        """What loads and stores move: moments of every parameter that the STEP of a stage updates."""
+        plan, found = lowering.plan, {}
+        for stage, number in enumerate(num_stepped_parameters(program, lowering.held)):
+            num_bytes = moment_bytes(plan) * number
+            operators = (Operator("host_copy", 0.0, num_bytes, (number,), label="optimizer state"),)
+            for name in (LOAD_STATE.name, STORE_STATE.name):
+                found[name, stage] = Work(name, 0, (number,), plan.dtype, 0.0, num_bytes, 1.0, operators)
+        return found

@@ -13,6 +13,8 @@ from meshwright.ir.program import Program
 from meshwright.ir.table import Duty, Effect, Pattern, ValueKind
 from meshwright.ir.vocabulary import F_RECOMPUTED, NAMES, register_value_kind
 from meshwright.lowering.order import with_effects
+from meshwright.lowering.pipeline import Lowering
+from meshwright.stage.saved.recomputed import is_partly_recomputed, is_recomputed
 
 BACKWARD = ("B", "I", "W")
 # what R makes beside what forward kept; it lives as long as that does
@@ -71,3 +73,13 @@ def _reading_remade(program: Program, stages: tuple[int, ...]) -> tuple[Program,
 def _with_remade(effect: Effect) -> Effect:
     """The effect reading it, too; last, so that the places of its other operands stay."""
     return effect._replace(reads=(*effect.reads, Pattern(REMADE.name)))
+
+
+def recomputed(lowering: Lowering) -> Recompute | None:
+    """All stages of the program, or those with blocks that are recomputed, wholly or in part."""
+    plan, stages = lowering.plan, lowering.stages
+    if plan.recompute != "full":
+        return None
+    whole = tuple(number for number, layers in enumerate(stages) if is_recomputed(plan, layers))
+    partly = tuple(number for number, layers in enumerate(stages) if is_partly_recomputed(plan, layers))
+    return Recompute(None if len(whole) == len(stages) else whole, partly)

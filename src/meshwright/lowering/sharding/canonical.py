@@ -8,7 +8,9 @@ from math import prod
 
 from meshwright.ir.program import Program
 from meshwright.ir.table import Size
+from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.error import PlanError
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.group.parameter_group import HeldGroup
 from meshwright.stage.mesh import collapsed_axes
@@ -47,3 +49,25 @@ class CanonicalReduction:
             for row in program.tables.value_bytes
         )
         return program.with_tables(value_bytes=sizes)
+
+
+@dataclass(frozen=True)
+class CanonicalOrder:
+    """Gradients are added in one order in every layout, so that sums repeat to the last bit."""
+
+    name = CANONICAL
+    after = ("connect_stages",)
+    before = ("reduce_gradients",)
+
+    def check(self, plan: Plan) -> None:
+        """Raise PlanError where gradients are scattered as they are made."""
+        if plan.shared.divides_gradients:
+            raise PlanError(
+                f"pass {self.name} keeps whole gradients of every microbatch, and sharding={plan.sharding} shards them "
+                f"at once",
+                allowed="sharding none or zero1",
+            )
+
+    def made(self, lowering: Lowering) -> Pass | None:
+        """Of as many microbatches as a step has."""
+        return CanonicalReduction(lowering.plan.num_microbatches) if lowering.has_step else None

@@ -11,6 +11,11 @@ from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Effect, Exchange, Kind, Pattern, ValueKind
 from meshwright.ir.vocabulary import VALUE_KINDS, register_name, register_value_kind
 from meshwright.lowering.order import with_effects
+from meshwright.lowering.pipeline import Lowering, Pass
+from meshwright.specs.error import PlanError
+from meshwright.specs.plan.option import option
+from meshwright.specs.plan.plan import Plan
+from meshwright.stage.group.parameter_group import gather_exchanges, stepped_sizes
 
 # Groups of a stage that are gathered while another one computes: FSDP's limit of gathers in flight
 # (torch.distributed.fsdp, limit_all_gathers).
@@ -177,3 +182,39 @@ def _with_exchanges(
     numbers = {g: table.index(exchange) for g, exchange in exchanges.items()}
     program = program.with_tables(exchanges=tuple(table), streams=tuple(streams))
     return program, numbers, streams.index(name)
+
+
+@dataclass(frozen=True)
+class Unsharding:
+    """How values that are divided are gathered for the computes that read them."""
+
+    prefetch: int = option(PREFETCH, least=0, help="pieces of a stage that are gathered ahead")
+    keeps_after_forward: bool = option(False, help="what was gathered for a stage stays for the iteration")
+    name = Unshard.name
+    after = ("gather_parameters",)
+    before = ()
+
+    def check(self, plan: Plan) -> None:
+        """Raise PlanError where values are whole."""
+        if not plan.shared.divides_values:
+            raise PlanError(
+                f"pass {self.name} says how parameters are gathered, and sharding={plan.sharding} keeps them whole",
+                allowed="sharding zero3",
+            )
+
+    def made(self, lowering: Lowering) -> Pass | None:
+        """Of the groups whose values are divided."""
+        if not lowering.plan.shared.divides_values:
+            return None
+        return Unshard(gather_exchanges(lowering.held), self.prefetch, self.keeps_after_forward)
+
+
+def gathered(lowering: Lowering) -> Pass | None:
+    """Gathers of what was stepped, where values are shared by fewer devices than state."""
+    plan, held = lowering.plan, lowering.held
+    if not plan.shared.divides_state or plan.shared.steps_values:
+        return None
+    sizes, exchanges = stepped_sizes(plan, held), gather_exchanges(held)
+    named = {g: each._replace(size=sizes[g].name) if g in sizes else each for g, each in exchanges.items()}
+    gather = GatherParameters(named, "gather" in plan.overlap)
+    return lambda program: gather(program.with_tables(sizes=(*program.tables.sizes, *sizes.values())))

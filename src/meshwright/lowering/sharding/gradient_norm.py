@@ -12,8 +12,13 @@ from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern, ValueBytes, ValueKind
 from meshwright.ir.vocabulary import register_name, register_value_kind
 from meshwright.lowering.order import with_effects
-from meshwright.specs.error import ProgramError
+from meshwright.lowering.pipeline import Lowering, Pass
+from meshwright.specs.error import PlanError, ProgramError
+from meshwright.specs.plan.option import option
+from meshwright.specs.plan.plan import Plan
+from meshwright.stage.mesh import collapsed_axes, shard_axes
 
+DEFAULT_NORM = 1.0  # of GPT-3 and Llama (arXiv 2005.14165, 2302.13971)
 NORM_BYTES = 8.0  # a sum of squares is one float64
 STREAM = "norm"
 GRADIENTS = ("weight_gradient", "reduced_gradient")
@@ -107,6 +112,62 @@ class PostValidate:
         return early.with_tables(
             duties=(*t.duties, Duty("VALIDATE", "stage")), value_bytes=(*t.value_bytes, *_copy_bytes(program))
         )
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """Gradients are clipped by the norm of all of them, in all layouts that of one whole model."""
+
+    max_norm: float = option(DEFAULT_NORM, above=0.0, help="the largest norm allowed")
+    name = ClipGradients.name
+    after = ("optimizer_step",)
+    before = ()
+
+    def check(self, plan: Plan) -> None:
+        """Raise PlanError where copies of parameters are not known."""
+        if plan.ep > 1:
+            raise PlanError(
+                f"pass {self.name} counts every parameter once, and of experts (ep={plan.ep}) it does not know the copies",
+                allowed="ep 1",
+            )
+
+    def made(self, lowering: Lowering) -> Pass | None:
+        """Over the axes along which devices count different parts of the parameters."""
+        plan = lowering.plan
+        lengths = {axis.name: axis.size for axis in collapsed_axes(plan)}
+        divided = tuple(axis for axis in (*shard_axes(plan), "tp") if lengths.get(axis, 1) > 1)
+        return ClipGradients(divided) if lowering.has_step else None
+
+
+@dataclass(frozen=True)
+class PostValidation:
+    """Steps are taken before the norm is known, and taken back where it exceeds what is allowed."""
+
+    name = PostValidate.name
+    after = (ClipGradients.name,)
+    before = ()
+    needs = (ClipGradients.name,)
+    excludes = {
+        "offload_optimizer": "may take a step back, and offload_optimizer has stored its state on the host by then"
+    }
+
+    def check(self, plan: Plan) -> None:
+        """Raise PlanError where a step that is taken back was gathered by others."""
+        if plan.sharding != "none":
+            raise PlanError(
+                f"pass {self.name} may take a step back, and sharding={plan.sharding} has gathered it by then",
+                allowed="sharding none",
+            )
+
+    def made(self, lowering: Lowering) -> Pass | None:
+        """The same for every plan."""
+        return PostValidate() if lowering.has_step else None
+
+
+def clip_norm(plan: Plan) -> float | None:
+    """The largest norm of all gradients that the plan allows; None: any."""
+    given = plan.options_of(Clipping.name)
+    return None if given is None else float(given.get("max_norm", DEFAULT_NORM))
 
 
 def _early(effect: Effect) -> Effect:

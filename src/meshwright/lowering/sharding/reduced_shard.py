@@ -3,17 +3,14 @@ whole gradients while they are moved, and instead of them behind."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshwright.ir.program import Program
 from meshwright.ir.table import Effect, Kind, ValueBytes
 from meshwright.lowering.order import with_effects
-from meshwright.lowering.plan_pass import options_of
+from meshwright.lowering.pipeline import Lowering
 from meshwright.lowering.sharding.canonical import CANONICAL
 from meshwright.specs.dtype import dtype_bytes
-from meshwright.specs.plan.plan import Plan
-from meshwright.stage.group.parameter_group import HeldGroup
 
 GRADIENT, REDUCED = "weight_gradient", "reduced_gradient"
 
@@ -47,10 +44,12 @@ def _of_shards(effect: Effect) -> Effect:
     return effect._replace(reads=tuple(p for p in effect.reads if p not in reduced))
 
 
-def reduced_shards(plan: Plan, held: Sequence[HeldGroup]) -> ReducedShards | None:
+def reduced_shards(lowering: Lowering) -> ReducedShards | None:
     """The pass of a plan; None where nothing is scattered, where it is scattered as it is made (ZeRO-2, 3: what is kept is a
     shard already), where microbatches' gradients are kept apart, or where a group's copies have nothing to share."""
-    if plan.sharding != "zero1" or options_of(plan, CANONICAL) is not None:
+    plan, held = lowering.plan, lowering.held
+    is_scattered_late = plan.shared.divides_state and not plan.shared.divides_gradients
+    if not is_scattered_late or plan.options_of(CANONICAL) is not None:
         return None
     if any(each.num_shards == 1 for each in held if each.num_trained):
         return None

@@ -15,7 +15,10 @@ from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern
 from meshwright.ir.vocabulary import NAMES, STEP_REDUCED
 from meshwright.lowering.order import with_effects
+from meshwright.lowering.pipeline import Lowering, Pass
+from meshwright.lowering.sharding.canonical import ALGORITHM, CANONICAL, canonical_sizes
 from meshwright.specs.error import ScheduleError
+from meshwright.stage.group.parameter_group import gradient_sizes, reduction_algorithms
 
 Ints = NDArray[Any]
 
@@ -164,3 +167,17 @@ def _hop_of_stage(program: Program) -> np.ndarray:
         for hop in reversed(range(len(path))):
             result[path[hop].stage] = hop
     return result
+
+
+def reductions(lowering: Lowering) -> Pass:
+    """Of every group with copies, scattered where these share its state."""
+    plan, held = lowering.plan, lowering.held
+    if plan.options_of(CANONICAL) is not None:
+        sizes = canonical_sizes(plan, held)
+        algorithms = dict.fromkeys(sizes, ALGORITHM)
+    else:
+        sizes, algorithms = gradient_sizes(plan, held), reduction_algorithms(held, plan)
+    names = {g: size.name for g, size in sizes.items()}
+    reduce = ReduceGradients(algorithms, names, "reduce" in plan.overlap, plan.shared.divides_values)
+    distinct = tuple(dict.fromkeys(sizes.values()))
+    return lambda program: reduce(program.with_tables(sizes=distinct))

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshwright.ir.program import Program
 from meshwright.ir.table import Effect, Kind, Pattern, ValueBytes, ValueKind
 from meshwright.ir.vocabulary import register_value_kind
 from meshwright.lowering.order import with_effects
-from meshwright.lowering.plan_pass import options_of
+from meshwright.lowering.pipeline import Lowering
 from meshwright.lowering.sharding.canonical import CANONICAL
 from meshwright.specs.dtype import dtype_bytes
-from meshwright.specs.plan.plan import Plan
-from meshwright.stage.group.parameter_group import HeldGroup
 from meshwright.stage.piece import has_vocabulary_passes
 
 GRADIENT = "weight_gradient"
 WHOLE = register_value_kind(ValueKind("gradient_buffer", index="group", microbatch=False))
-SCATTERED = ("zero2", "zero3")
 
 
 @dataclass(frozen=True)
@@ -56,16 +52,18 @@ class WholeGradients:
         return effect
 
 
-def whole_gradients(plan: Plan, held: Sequence[HeldGroup]) -> WholeGradients | None:
+def whole_gradients(lowering: Lowering) -> WholeGradients | None:
     """The pass of a plan; None where gradients are added to what is kept, or kept apart for each microbatch.
 
     What is scattered is widened first. What is only widened is in the format of the parameters until it is added.
     """
-    if options_of(plan, CANONICAL) is not None or has_vocabulary_passes(plan):
+    plan = lowering.plan
+    if plan.options_of(CANONICAL) is not None or has_vocabulary_passes(plan):
         return None
-    is_widened, is_scattered = plan.gradient_dtype != plan.dtype, plan.sharding in SCATTERED
+    is_widened, is_scattered = plan.gradient_dtype != plan.dtype, plan.shared.divides_gradients
     narrow, wide = dtype_bytes(plan.dtype) * is_widened, dtype_bytes(plan.gradient_dtype)
     sizes = tuple(
-        float(each.num_trained * (wide if is_scattered and each.num_shards > 1 else narrow)) for each in held
+        float(each.num_trained * (wide if is_scattered and each.num_shards > 1 else narrow))
+        for each in lowering.held
     )
     return WholeGradients(sizes, is_scattered) if any(sizes) else None

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
 from meshwright.ir.timing.dependencies import dependencies
+from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.specs.error import ProgramError
+from meshwright.specs.plan.option import option
 
 Ints = NDArray[np.int64]
 
@@ -29,8 +31,17 @@ class PlaceReceives:
     Raises ProgramError for a number below 0, and for receives in batches, which are posted with others.
     """
 
-    computes_ahead: int = 1
+    computes_ahead: int = option(1, least=0, help="computes of a device that a message may run beside")
     name = "place_receives"
+    after = (
+        "transfers",
+        "optimizer_step",
+        "gather_parameters",
+        "unshard",
+        "whole_gradients",
+        "reduced_shards",
+    )
+    before = ()
 
     def __call__(self, program: Program) -> Program:
         """The program with its receives in their new places."""
@@ -56,6 +67,10 @@ class PlaceReceives:
         pairs = np.stack([new_row[receives[waits]], new_row[after[waits]]], axis=1)
         written = np.unique(np.concatenate([placed.after, pairs]), axis=0)
         return replace(placed, after=written)
+
+    def made(self, lowering: Lowering) -> Pass:
+        """The pass itself."""
+        return self
 
     def _places(self, program: Program, receives: Ints) -> tuple[Ints, Ints]:
         """For every receive the compute that it comes to stand before, and the one that it waits for (-1: none)."""

@@ -13,7 +13,10 @@ from meshwright.ir.program import Program
 from meshwright.ir.table import Effect, Kind, Pattern, ValueKind
 from meshwright.ir.vocabulary import register_name, register_value_kind
 from meshwright.lowering.order import with_effects
+from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.specs.error import PlanError, ProgramError, ScheduleError
+from meshwright.specs.plan.option import option
+from meshwright.specs.plan.plan import Plan
 
 # Both are numbered by the stage that made the forward value; a part of `skip` is one of its outputs, a part of
 # `skip_gradient` one of its readers.
@@ -147,6 +150,56 @@ def _check(program: Program, edges: Sequence[StageEdge]) -> None:
                     f"stage {edge.target} is to read what stage {edge.source} makes, but a path goes through {stages}; "
                     f"give edges to later stages of it, each visited once"
                 )
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Layers read what layers of other stages made: skip connections, or an encoder's output."""
+
+    layer_edges: str = option("", help='edges between layers, such as "0>3 1>2"')
+    num_encoder_layers: int = option(0, least=0, help="layers in front whose output all later ones read")
+    name = ConnectStages.name
+    after = ("split_vocabulary",)
+    before = ("transfers",)
+
+    def edges(self, plan: Plan) -> tuple[LayerEdge, ...]:
+        """Edges between layers. Raises PlanError where an encoder-decoder has them, too, or ties its tables."""
+        edges = parse_edges(self.layer_edges)
+        if self.num_encoder_layers and (edges or plan.model.has_tied_embeddings):
+            raise PlanError(
+                f"pass {self.name} is given num_encoder_layers = {self.num_encoder_layers}"
+                + (" and layer_edges" if edges else ", and the model ties its embeddings"),
+                allowed="one of the two, and tables that are not tied",
+            )
+        return edges
+
+    def made(self, lowering: Lowering) -> Pass | None:
+        """Edges between the stages of the program."""
+        plan, pieces = lowering.plan, lowering.counts
+        edges = self.edges(plan)
+        if self.num_encoder_layers:
+            found = encoder_edges(self.num_encoder_layers, plan.layers_per_stage)
+        else:
+            found = skip_edges(edges, plan.layers_per_stage)
+        if not found:
+            return None
+        # an output leaves the last piece of its stage, and enters the first of another
+        ends = list(accumulate(pieces))
+        connect = ConnectStages(
+            tuple(
+                e._replace(source=ends[e.source] - 1, target=ends[e.target] - pieces[e.target]) for e in found
+            )
+        )
+        return lambda program: with_sizes_beside(connect(program))
+
+
+def architecture_of(plan: Plan) -> tuple[tuple[LayerEdge, ...], int]:
+    """(edges between layers, number of encoder layers) of a plan whose layers are connected beside the path.
+
+    Raises PlanError where it asks for both, or for an encoder-decoder with a tied table, whose third use no plan counts.
+    """
+    one = Connection(**(plan.options_of(Connection.name) or {}))
+    return one.edges(plan), one.num_encoder_layers
 
 
 def _connected(effect: Effect, stage: int, edges: Sequence[StageEdge]) -> Effect:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import cast
 
 from meshwright.ir.program import Program
-from meshwright.lowering.plan_pass import CONNECT, options_of
+from meshwright.lowering.pipeline import Lowering, Works
+from meshwright.lowering.transfer.stage_edge import ConnectStages
 from meshwright.lowering.vocabulary.split import (
     INTERLACED,
     Algorithm,
     SplitVocabulary,
     delayed_orders,
 )
+from meshwright.lowering.vocabulary.work import vocabulary_works
 from meshwright.schedules.order import Orders, devices_of_stages
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.error import PlanError
-from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.exchange.inner import LOSS_ELEMENT_BYTES
 from meshwright.stage.piece import has_vocabulary_passes
@@ -25,20 +25,6 @@ from meshwright.stage.piece import has_vocabulary_passes
 def algorithm_of(plan: Plan) -> Algorithm | None:
     """The algorithm whose passes the program of a plan has; None: it has none."""
     return cast(Algorithm, plan.vocabulary) if has_vocabulary_passes(plan) else None
-
-
-def check_vocabulary(plan: Plan) -> None:
-    """Can the passes of a split vocabulary stand beside what else the plan asks for?
-
-    Raises PlanError.
-    """
-    if not has_vocabulary_passes(plan):
-        return
-    if options_of(plan, CONNECT) is not None:
-        raise PlanError(
-            f"the plan has vocabulary={plan.vocabulary} and connects its stages beside the path",
-            allowed=f'vocabulary "ends" with the pass {CONNECT}',
-        )
 
 
 def vocabulary_orders(plan: Plan, orders: Orders) -> Orders:
@@ -61,17 +47,27 @@ def _check_paths(plan: Plan, orders: Orders) -> None:
             )
 
 
-def with_vocabulary(plan: Plan, program: Program, stages: Sequence[StageLayers]) -> Program:
-    """The program of computes with the passes of the vocabulary, where it is split.
+def split_vocabulary(lowering: Lowering) -> SplitVocabulary | None:
+    """The passes of the vocabulary on a program of computes, where it is split.
 
-    `stages`: of the program. What a compute takes, to find which one runs when an output is ready, goes by its blocks.
+    What a compute takes, to find which one runs when an output is ready, goes by its blocks.
     """
-    algorithm = algorithm_of(plan)
+    plan, algorithm = lowering.plan, algorithm_of(lowering.plan)
     if algorithm is None:
-        return program
-    shares = tuple(float(max(1, layers.num_blocks)) for layers in stages)
-    split = SplitVocabulary(
+        return None
+    if plan.options_of(ConnectStages.name) is not None:
+        raise PlanError(
+            f"the plan has vocabulary={plan.vocabulary} and connects its stages beside the path",
+            allowed=f'vocabulary "ends" with the pass {ConnectStages.name}',
+        )
+    shares = tuple(float(max(1, layers.num_blocks)) for layers in lowering.stages)
+    return SplitVocabulary(
         algorithm, vocabulary_size=plan.model.vocabulary_size, shares=shares, is_delayed=True,
         logit_bytes=float(max(LOSS_ELEMENT_BYTES, dtype_bytes(plan.dtype))), tp=plan.tp, cp=plan.cp,
     )  # fmt: skip
-    return split(program)
+
+
+def works_of_vocabulary(lowering: Lowering, program: Program) -> Works:
+    """Of LOOKUP, S, T and SCATTER on every stage of the program."""
+    algorithm = algorithm_of(lowering.plan)
+    return {} if algorithm is None else vocabulary_works(lowering.plan, algorithm, len(lowering.stages))

@@ -14,6 +14,9 @@ from meshwright.specs.error import PlanError
 from meshwright.specs.model.division import check_division
 from meshwright.specs.model.layers import StageLayers, split_layers, stage_layers
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.sharding import ZERO
+from meshwright.specs.plan.sharding import Sharding as Sharded
+from meshwright.specs.plan.slot import Finder, reference_text
 from meshwright.specs.plan.software import SoftwareClass, software_class
 from meshwright.specs.plan.workload import Workload
 
@@ -55,6 +58,11 @@ class PassOption:
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def reference(self) -> str:
+        """Its name with the options, as a text."""
+        return reference_text(self.name, self.options)
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,9 @@ class Plan:
     passes: tuple[PassOption, ...] = ()
 
     verbs: ClassVar[PlanVerbs | None] = None
+    finder: ClassVar[Finder | None] = (
+        None  # what knows names beyond the core's: the catalog, once it is imported
+    )
 
     def __post_init__(self) -> None:
         self._check_counts()
@@ -187,9 +198,14 @@ class Plan:
         return self.recompute_blocks or self.layers_per_stage
 
     @property
+    def shared(self) -> Sharded:
+        """Among how many devices values, gradients and state are divided, as the sharding says it. Raises PlanError."""
+        return ZERO[self.sharding] if self.sharding in ZERO else self.found("sharding", self.sharding)
+
+    @property
     def sharing_degree(self) -> int:
-        """Devices that share one copy of what is sharded: 1 without sharding."""
-        return 1 if self.sharding == "none" else self.sharding_degree or self.dp * self.cp
+        """Devices that share one copy of the optimizer's state: 1 without sharding."""
+        return self.shared.state or self.sharding_degree or self.dp * self.cp
 
     @property
     def expert_tp(self) -> int:
@@ -211,6 +227,19 @@ class Plan:
         """Axes with their degrees, outermost first."""
         degrees = {"pp": self.pp, "dp": self.dp, "cp": self.cp, "tp": self.tp}
         return tuple((axis, degrees[axis]) for axis in self.mesh_order)
+
+    def options_of(self, name: str) -> dict[str, Any] | None:
+        """Options of a pass; None where the plan does not name it."""
+        return next((dict(each.options) for each in self.passes if each.name == name), None)
+
+    def found(self, slot: str, reference: str) -> Any:
+        """What fills a slot under a name that the core does not know. Raises PlanError where nobody knows it."""
+        if Plan.finder is None:
+            raise PlanError(
+                f"{slot} is {reference!r}, which the core does not know",
+                next="import meshwright.catalog, which finds names of systems and files",
+            )
+        return Plan.finder(slot, reference)
 
     def stages(self) -> tuple[StageLayers, ...]:
         """The layers of every stage."""
