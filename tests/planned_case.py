@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from meshwright.lowering.sharding.gradient_norm import clip_norm
 
 from meshwright.executor.capability import check_plan
 from meshwright.executor.job.gather import JobResult
@@ -21,6 +20,7 @@ from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.training.tensor_layout import TensorLayout
 from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 from meshwright.lowering.lower import lower
+from meshwright.lowering.sharding.gradient_norm import clip_norm
 from meshwright.schedules import registered
 from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.error import MeshwrightError

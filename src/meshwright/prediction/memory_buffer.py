@@ -105,7 +105,7 @@ def inner_gradient_bytes(plan: Plan, layers: StageLayers) -> float:
 def weight_gradient_bytes(plan: Plan, layers: StageLayers) -> float:
     """The gradient of the widest matrix, before it is added to those that are kept; under ZeRO-3 a block's are whole."""
     model = plan.model
-    if plan.sharding == "zero3" or not layers.num_blocks:
+    if plan.shared.divides_values or not layers.num_blocks:
         return 0.0
     width = 2 if model.has_gated_mlp else 1
     inner = model.intermediate_size / plan.tp
@@ -124,7 +124,7 @@ def largest_block_parameters(plan: Plan, layers: StageLayers) -> int:
 
 def gathered_bytes(plan: Plan, layers: StageLayers) -> float:
     """Whole parameters beside a device's part under ZeRO-3: two blocks, and the ends, which stay for the whole step."""
-    if plan.sharding != "zero3":
+    if not plan.shared.divides_values:
         return 0.0
     ends = num_local_end_parameters(plan, layers)
     gathered = NUM_GATHERED_BLOCKS * largest_block_parameters(plan, layers) + ends
@@ -135,7 +135,7 @@ def kept_whole_bytes(plan: Plan, layers: StageLayers) -> float:
     """At most: software that gathers a stage once for all microbatches of a pipeline, and reduces its gradients once,
     keeps both whole in between (PyTorch's pipeline stages over FSDP2).
     """
-    if plan.sharding != "zero3" or plan.pp == 1:
+    if not plan.shared.divides_values or plan.pp == 1:
         return 0.0
     each = dtype_bytes(plan.dtype) + dtype_bytes(plan.gradient_dtype)
     return float(sum(num_local_parameters(plan, layers)) * each)
@@ -143,7 +143,7 @@ def kept_whole_bytes(plan: Plan, layers: StageLayers) -> float:
 
 def reduction_bytes(plan: Plan, layers: StageLayers) -> float:
     """Whole gradients under ZeRO-3: a block's, the same again as the reduction's input, and those of the ends."""
-    if plan.sharding != "zero3":
+    if not plan.shared.divides_values:
         return 0.0
     block, ends = largest_block_parameters(plan, layers), num_local_end_parameters(plan, layers)
     size = dtype_bytes(plan.dtype)
@@ -152,7 +152,7 @@ def reduction_bytes(plan: Plan, layers: StageLayers) -> float:
 
 def table_gradient_bytes(plan: Plan, layers: StageLayers) -> float:
     """The gradient of the embedding's table, dense, before it is added to the one that is kept."""
-    if not layers.has_embedding or plan.sharding == "zero3" or not trains_table(plan.model, of_head=False):
+    if not layers.has_embedding or plan.shared.divides_values or not trains_table(plan.model, of_head=False):
         return 0.0
     split = plan.tp * (plan.pp if is_vocabulary_split(plan) else 1)
     return plan.model.vocabulary_size / split * plan.model.hidden_size * dtype_bytes(plan.dtype)

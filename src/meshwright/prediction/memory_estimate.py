@@ -249,7 +249,7 @@ def _peak(
     held = {what: sum(each.always[what] for each in stages) for what in ("parameters", "optimizer state")}
     gradients = {"gradients": sum(each.gradients for each in stages)}
     # FSDP has no gradients before a step's first backward, and a block's part only behind its own
-    is_first = plan.sharding == "zero3" and plan.num_microbatches == 1
+    is_first = plan.shared.divides_values and plan.num_microbatches == 1
     messages = {"messages between stages": buffer.message_bytes(plan)}
     running = {
         **held, **({} if is_first else gradients), ACTIVATIONS: activations, **messages,

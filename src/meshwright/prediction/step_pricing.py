@@ -124,7 +124,7 @@ def _assumptions(plan: Plan, cluster: ClusterSpec, basis: str, step_s: float) ->
     software = plan.software_class
     chosen = "" if plan.software else " (the plan names none)"
     beside = [words for name, words in OVERLAP_WORDS.items() if name in plan.overlap]
-    if plan.sharding == "zero3" and OVERLAP_WORDS["gather"] not in beside:
+    if plan.shared.divides_values and OVERLAP_WORDS["gather"] not in beside:
         beside.append(OVERLAP_WORDS["gather"])
     lines = [
         *cluster.assumptions,

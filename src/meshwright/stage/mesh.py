@@ -27,10 +27,22 @@ def data_axes(plan: Plan) -> tuple[str, ...]:
 
 
 def shard_axes(plan: Plan) -> tuple[str, ...]:
-    """Axes of the devices that share one copy of what is sharded; none without sharding."""
-    if plan.sharding == "none":
-        return ()
-    return _inner_axes(plan, plan.sharing_degree // plan.cp) + (("cp",) if plan.cp > 1 else ())
+    """Axes of the devices that share one copy of the optimizer's state; none without sharding."""
+    return _shared_axes(plan, plan.sharing_degrees[2]) if plan.shared.divides_state else ()
+
+
+def gradient_axes(plan: Plan) -> tuple[str, ...]:
+    """Axes of the devices that share one copy of the gradients."""
+    return _shared_axes(plan, plan.sharing_degrees[1]) if plan.shared.divides_gradients else ()
+
+
+def value_axes(plan: Plan) -> tuple[str, ...]:
+    """Axes of the devices that share one copy of the parameters."""
+    return _shared_axes(plan, plan.sharing_degrees[0]) if plan.shared.divides_values else ()
+
+
+def _shared_axes(plan: Plan, degree: int) -> tuple[str, ...]:
+    return _inner_axes(plan, degree // plan.cp) + (("cp",) if plan.cp > 1 else ())
 
 
 def expert_axes(plan: Plan) -> tuple[str, ...]:
@@ -74,13 +86,13 @@ def _inner_axes(plan: Plan, length: int) -> tuple[str, ...]:
 def _data_parallel(plan: Plan) -> tuple[Axis, ...]:
     """The axis dp, cut where a group that is shorter begins."""
     cuts = {_expert_length(plan)} if plan.ep > 1 else set()
-    if plan.sharding != "none":
-        if plan.sharing_degree % plan.cp:
+    for degree in {one for one in plan.sharing_degrees if one > 1}:
+        if degree % plan.cp:
             raise PlanError(
-                f"sharding_degree({plan.sharing_degree}) does not fill cp({plan.cp})",
+                f"sharding_degree({degree}) does not fill cp({plan.cp})",
                 allowed="a multiple of cp: state is divided from the inside out",
             )
-        cuts.add(plan.sharing_degree // plan.cp)
+        cuts.add(degree // plan.cp)
     lengths = [plan.dp, *sorted((cut for cut in cuts if 1 < cut < plan.dp), reverse=True), 1]
     for longer, shorter in itertools.pairwise(lengths):
         if longer % shorter:

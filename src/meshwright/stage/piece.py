@@ -20,7 +20,7 @@ def num_pieces(plan: Plan) -> tuple[int, ...]:
     them; where gradients are reduced beside computes, or parameters gathered, as many pieces as stay within
     MAX_COMPUTES; otherwise one."""
     blocks = [max(1, layers.num_blocks) for layers in plan.stages()]
-    if plan.sharding == "zero3":
+    if plan.shared.divides_values:
         return tuple(blocks)
     is_split = plan.dp * plan.cp > 1 and bool({"reduce", "gather"} & set(plan.overlap))
     if not is_split:
@@ -34,7 +34,7 @@ def executed_pieces(plan: Plan) -> tuple[int, ...]:
     """Pieces of every stage of the pipeline in a program that processes of one machine run: blocks where gradients or
     parameters are sharded, as they are there whole for one piece at a time; else one, as nothing is gained by exchanging in
     smaller parts what the same cores compute and carry."""
-    if plan.sharding in ("zero2", "zero3") and plan.sharing_degree > 1:
+    if plan.shared.divides_gradients and plan.sharing_degree > 1:
         return tuple(max(1, layers.num_blocks) for layers in plan.stages())
     return (1,) * plan.num_stages
 

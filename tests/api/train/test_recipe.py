@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from meshwright.lowering.sharding.gradient_norm import clip_norm
 
 from meshwright.api.train.recipe import Checkpoints, Length, Recipe, Source
+from meshwright.lowering.sharding.gradient_norm import clip_norm
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload
 from meshwright.specs.error import SpecError
 

@@ -90,16 +90,16 @@ def test_experts_are_divided_and_shared_by_their_own_groups():
     plan = plan_of(model, 8, ep=2, sharding="zero1", dtype="bfloat16", master_dtype="float32")
     dense, local = num_local_parameters(plan, plan.stages()[0])
     assert local == experts / 2
-    assert expert_sharing_degree(plan) == 4
+    assert expert_sharing_degree(plan, plan.sharing_degree) == 4
     assert total(plan)[2] == 12 * (dense / 8 + local / 4)
 
 
 def test_experts_over_a_tensor_parallel_group():
     model = load_model("mixtral-8x7b")
     divided = plan_of(model, 8, tp=2, ep=4, sharding="zero1")  # 4 divides dp 4: experts have tp, too
-    assert (divided.expert_tp, expert_sharing_degree(divided)) == (2, 1)
+    assert (divided.expert_tp, expert_sharing_degree(divided, divided.sharing_degree)) == (2, 1)
     whole = plan_of(model, 8, tp=2, ep=8, sharding="zero1")
-    assert (whole.expert_tp, expert_sharing_degree(whole)) == (1, 1)
+    assert (whole.expert_tp, expert_sharing_degree(whole, whole.sharing_degree)) == (1, 1)
     counts = [num_local_parameters(p, p.stages()[0]).expert for p in (divided, whole)]
     assert counts[0] == counts[1] == sum(num_local_parameters(plan_of(model), whole.stages()[0])[1:]) / 8
 

@@ -23,22 +23,38 @@ def reduce_gradients(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     team = context.groups.collective(row)
     if group.contributions is not None:
         return _gather_contributions(context, row, group)
+    division = group.division
+    if division is not None and division.has_hops:
+        return _reduce_in_hops(context, row, group)
     whole = group.to_reduce()
-    if group.sharding is not None and row.members == group.team.ranks:
+    if division is not None and row.members == group.team.ranks:
         context.links.pass_ring(row.members, whole.nbytes, passes=1)
-        group.reduced(scatter_sum(whole, team, context.backend))
+        group.reduced(scatter_sum(division.for_state(whole), team, context.backend))
         return Pending(lambda: (group,))
     context.links.pass_ring(row.members, whole.nbytes, passes=2)
     work = team.allreduce([whole])
 
     def wait() -> Sequence[Any]:
         work.wait()
-        if group.sharding is not None:
+        if division is not None:
             low, high = group.own
             group.reduced(whole[low:high].clone())
         return (group,)
 
     return Pending(wait)
+
+
+def _reduce_in_hops(context: Any, row: Row, group: GroupState) -> Pending:
+    """Scattered among those who share gradients, then state; where copies of the state are left, summed over these."""
+    own = group.scattered_in_hops()
+    if len(row.members) > group.team.degree:
+        whole = own.new_zeros(group.layout.num_padded)
+        whole[slice(*group.own)] = own
+        context.links.pass_ring(row.members, whole.nbytes, passes=2)
+        context.groups.collective(row).allreduce([whole]).wait()
+        own = whole[slice(*group.own)].clone()
+    group.reduced(own)
+    return Pending(lambda: (group,))
 
 
 def _gather_contributions(context: Any, row: Row, group: GroupState) -> Pending:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from meshwright.executor.layout.flat_layout import FlatLayout, Segment
 from meshwright.executor.ops.optimizer_step import Optimizer, OptimizerConfig
 from meshwright.executor.state.canonical_sum import CanonicalSum, Contribution, summed
+from meshwright.executor.state.division import Division
 from meshwright.executor.state.frozen_shard import FrozenShard
 from meshwright.executor.state.host_moments import HostMoments
 from meshwright.executor.team.inner_team import InnerTeam, alone
@@ -34,19 +35,6 @@ class Formats:
     parameters: torch.dtype = torch.float32
     gradients: torch.dtype = torch.float32
     master: torch.dtype = torch.float32
-
-
-@dataclass(frozen=True, eq=False)
-class Sharding:
-    """How the state of a group is divided: among `team`, a shard of equal size each.
-
-    `scatters_each`: gradients are scattered behind every microbatch (ZeRO-2, 3). `is_gathered`: values are there for the
-    computes only that they are gathered for (ZeRO-3).
-    """
-
-    team: InnerTeam
-    scatters_each: bool = False
-    is_gathered: bool = False
 
 
 class Trained(NamedTuple):
@@ -74,15 +62,15 @@ class GroupState:
         formats: Formats,
         *,
         is_reduced: bool = False,
-        sharding: Sharding | None = None,
+        division: Division | None = None,
         is_canonical: bool = False,
         frozen: FrozenShard | None = None,
     ) -> None:
         self.group, self.parameters, self.formats = group, dict(parameters), formats
-        self.is_reduced, self.sharding, self.frozen = is_reduced, sharding, frozen
+        self.is_reduced, self.division, self.frozen = is_reduced, division, frozen
         self.contributions = CanonicalSum() if is_canonical else None
         shapes = {name: tuple(p.shape) for name, p in self.parameters.items()}
-        self.layout = FlatLayout(shapes, sharding.team.degree if sharding else 1)
+        self.layout = FlatLayout(shapes, division.state.degree if division else 1)
         self.has_master = formats.master != formats.parameters
         self.is_widened = formats.gradients != formats.parameters
         self.flat: Tensor | None = None
@@ -101,8 +89,8 @@ class GroupState:
 
     @property
     def team(self) -> InnerTeam:
-        """Those who share the state; one rank without sharding."""
-        return self.sharding.team if self.sharding else alone(0)
+        """Those who share the state; one rank where nothing is divided."""
+        return self.division.state if self.division else alone(0)
 
     @property
     def device(self) -> torch.device:
@@ -112,22 +100,34 @@ class GroupState:
     @property
     def own(self) -> tuple[int, int]:
         """The elements of the flat buffer that are stepped here."""
-        return self.layout.shard(self.team.number) if self.sharding else (0, self.layout.num_elements)
+        return self.layout.shard(self.division.place) if self.division else (0, self.layout.num_elements)
+
+    @property
+    def own_values(self) -> tuple[int, int]:
+        """The elements of the flat buffer that are stepped, within what is kept of the values."""
+        low, high = self.own
+        if self.division is None:
+            return low, high
+        first = self.division.values.number * self.division.beside_values.degree * self.layout.shard_size
+        return low - first, high - first
 
     # values ----------------------------------------------------------------------------------------------------------
 
     def _place_values(self) -> None:
         """Flat values and master copy where the group has them."""
-        if self.sharding is None and not self.has_master:
+        if self.division is None and not self.has_master:
             return
         whole = self.layout.packed(self.parameters, self.formats.parameters, self.device)
         low, high = self.own
         if self.has_master:
             self.master = whole[low:high].to(self.formats.master)
-        if self.sharding is None:
+        if self.division is None:
             return
-        if self.sharding.is_gathered:
+        if self.division.steps_values:
             self.master = whole[low:high].clone() if self.master is None else self.master
+            self.unbind()
+        elif self.division.is_gathered:
+            self.values = whole.chunk(self.division.values.degree)[self.division.values.number].clone()
             self.unbind()
         else:
             self.values = whole
@@ -139,7 +139,7 @@ class GroupState:
         if self.master is not None:
             source = self.master
         elif self.values is not None:
-            source = self.values[low:high]
+            source = self.values[slice(*self.own_values)]
         else:
             names = self.parameters
             return [Trained(p, Segment(n, 0, p.numel(), 0)) for n, p in names.items() if p.requires_grad]
@@ -166,23 +166,22 @@ class GroupState:
 
     def gathered_shards(self) -> list[Tensor]:
         """What this rank gives of all that a compute reads, one behind the other in its buffer."""
-        return [self.shard_of_values(), *([] if self.frozen is None else [self.frozen.values])]
+        kept = self.values if self.values is not None else self.stepped_values()
+        return [kept, *([] if self.frozen is None else [self.frozen.values])]
 
-    def shard_of_values(self) -> Tensor:
-        """What this rank gives when values are gathered."""
-        low, high = self.own
+    def stepped_values(self) -> Tensor:
+        """The values that are stepped here, in the format of the parameters."""
         if self.master is not None and self.values is None:
             return self.master.to(self.formats.parameters)
-        assert self.values is not None, "only what is sharded is gathered"
-        return self.values[low:high].clone()
+        assert self.values is not None, "only what is divided is gathered"
+        return self.values[slice(*self.own_values)].clone()
 
     def publish(self) -> None:
         """After a step: the values that the next computes, or the next gather, read."""
-        if self.master is None or (self.sharding is not None and self.sharding.is_gathered):
+        if self.master is None or (self.division is not None and self.division.steps_values):
             return
         if self.values is not None:
-            low, high = self.own
-            self.values[low:high].copy_(self.master)
+            self.values[slice(*self.own_values)].copy_(self.master)
             return
         for name, view in self.layout.views(self.master).items():
             self.parameters[name].data.copy_(view)
@@ -190,15 +189,15 @@ class GroupState:
     def loaded(self) -> None:
         """What is trained has been written from outside: the values that others step come from them."""
         self.publish()
-        if self.values is not None:
-            self.values.copy_(self.team.gathered(self.shard_of_values()))
+        if self.values is not None and self.division is not None:
+            self.values.copy_(self.division.beside_values.gathered(self.stepped_values()))
 
     # gradients -------------------------------------------------------------------------------------------------------
 
     @property
     def _is_flat(self) -> bool:
         is_kept = self.contributions is not None or self.has_master or self.is_widened
-        return self.is_reduced or self.sharding is not None or is_kept
+        return self.is_reduced or self.division is not None or is_kept
 
     def begin(self) -> None:
         """A contribution is about to come."""
@@ -222,7 +221,7 @@ class GroupState:
             return
         if self.flat is None:
             return
-        if self.sharding is not None and self.sharding.scatters_each:
+        if self.division is not None and self.division.scatters_each:
             self._scatter(self.flat, is_last)
         elif self.is_widened:
             self._widen(self.flat)
@@ -237,7 +236,8 @@ class GroupState:
         if is_last:
             self.flat = given
             return
-        given = self.team.scattered_sum(given)
+        assert self.division is not None, "only what is divided is scattered"
+        given = self.division.gradients.scattered_sum(self.division.for_gradients(given))
         self.is_scattered = True
         self.sum = given if self.sum is None else self.sum.add_(given)
 
@@ -256,6 +256,15 @@ class GroupState:
         for parameter in self.parameters.values():
             parameter.grad = None
 
+    def scattered_in_hops(self) -> Tensor:
+        """The last gradient, scattered among those who share gradients and added to what was before; then their sums among
+        those who share the state."""
+        division, whole = self.division, self.flat
+        assert division is not None and whole is not None, "a reduction comes behind the last contribution"
+        own = division.gradients.scattered_sum(division.for_gradients(whole))
+        own = own if self.sum is None else own.add_(self.sum)
+        return division.beside_gradients.scattered_sum(own)
+
     def to_reduce(self) -> Tensor:
         """The whole gradient that a reduction moves. What has been scattered before is in the place of this rank's shard, so
         that a reduction over more ranks than share the state sums it, too."""
@@ -271,7 +280,7 @@ class GroupState:
         """Take the sum of contributions, in their order."""
         whole = summed(orders, values)
         low, high = self.own
-        self.sum = whole if self.sharding is None else whole[low:high].clone()
+        self.sum = whole if self.division is None else whole[low:high].clone()
 
     def reduced(self, own: Tensor) -> None:
         """A reduction has given this rank's shard of the sum."""

@@ -25,11 +25,11 @@ from meshwright.executor.rank.handler import Row, ValueName
 from meshwright.executor.state.canonical_sum import Contribution
 from meshwright.executor.state.frozen_shard import FrozenShard
 from meshwright.executor.state.group_pieces import group_pieces
-from meshwright.executor.state.group_state import GroupState, Sharding
+from meshwright.executor.state.group_state import GroupState
 from meshwright.executor.team.inner_team import InnerTeam
 from meshwright.executor.training.rank_batches import RankData
 from meshwright.executor.training.stage_modules import build_stages, group_of, is_table_elsewhere
-from meshwright.executor.training.tensor_layout import HEAD_NORMS, SHARDS, TENSOR
+from meshwright.executor.training.tensor_layout import HEAD_NORMS, TENSOR
 from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.executor.training.visited_share import visited_shares
 from meshwright.ir.program import Program
@@ -189,8 +189,8 @@ class TrainingState:
 
     def _frozen_shards(self) -> dict[int, FrozenShard]:
         """Of every group here what does not train, where parameters are gathered; made while all of them are there."""
-        team = self.teams.get(SHARDS)
-        if team is None or not self.training.layout.gathers_parameters:
+        division = self.training.layout.division(self.teams)
+        if division is None or not division.is_gathered:
             return {}
         parts: dict[int, dict[str, nn.Parameter]] = {}
         held = [(stage, module.global_parameters()) for stage, module in self.stages.items()]
@@ -202,7 +202,7 @@ class TrainingState:
                     # a frozen table that stages share is in the group of each
                     group = group_of(self.training, self.program, stage, name, is_table_shared=False)
                     parts.setdefault(group, {})[name] = parameter
-        return {g: FrozenShard(found, team, self.formats.parameters) for g, found in parts.items()}
+        return {g: FrozenShard(found, division.values, self.formats.parameters) for g, found in parts.items()}
 
     def _group(
         self,
@@ -212,14 +212,11 @@ class TrainingState:
         frozen: FrozenShard | None = None,
     ) -> GroupState:
         """One group, its partial gradients (`is_partial`) in front, so that they are one piece of its buffers."""
-        layout, team = self.training.layout, self.teams.get(SHARDS)
-        sharding = None
-        if team is not None:
-            sharding = Sharding(team, layout.scatters_gradients, layout.gathers_parameters)
+        layout = self.training.layout
         ordered = dict(sorted(parameters.items(), key=lambda item: not self.is_partial(item[0])))
         made = GroupState(
             self.program.tables.groups[number], ordered, self.training.optimizer, self.formats,
-            is_reduced=is_reduced or any(map(self.is_partial, ordered)), sharding=sharding, is_canonical=layout.is_canonical,
+            is_reduced=is_reduced or any(map(self.is_partial, ordered)), division=layout.division(self.teams), is_canonical=layout.is_canonical,
             frozen=frozen,
         )  # fmt: skip
         if any(effect.name == STORE_STATE.name for effect in self.program.tables.effects):
@@ -283,7 +280,7 @@ class TrainingState:
         first = min(self.program.tables.groups[group].stages)
         if self.program.tables.devices_of_stage[first][0] != self.pipeline:
             return False
-        within = self.training.layout.shard_axes if self.groups[group].sharding else ()
+        within = self.training.layout.shard_axes if self.groups[group].division else ()
         copies = [a.name for a in self.program.axes[1:] if a.name not in within and a.name != TENSOR]
         return all(self.coordinates[name] == 0 for name in copies)
 

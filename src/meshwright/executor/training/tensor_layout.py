@@ -8,14 +8,18 @@ from typing import Any
 
 import torch
 
+from meshwright.executor.state.division import Division
 from meshwright.executor.state.group_state import Formats
-from meshwright.executor.team.inner_team import Ranks, inner_teams
+from meshwright.executor.team.inner_team import InnerTeam, Ranks, alone, inner_teams
 from meshwright.ir.program import Program
 from meshwright.lowering.sharding.canonical import CANONICAL
 from meshwright.specs.plan.plan import Plan
-from meshwright.stage.mesh import collapsed_axes, shard_axes
+from meshwright.stage.mesh import collapsed_axes, gradient_axes, shard_axes, value_axes
 
-TENSOR, SHARDS = "tp", "shards"  # labels of teams that exchange inside computes
+# Labels of teams that exchange inside computes; of a group's state, its values, its gradients, and of what is beside these.
+TENSOR, SHARDS = "tp", "shards"
+VALUES, GRADIENTS = "values", "gradients"
+BESIDE_VALUES, BESIDE_GRADIENTS = "beside values", "beside gradients"
 HEAD_NORMS = (
     "query_norm",
     "key_norm",
@@ -25,16 +29,16 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """``tp``: length of that axis. ``shard_axes``: axes of the ranks that share one copy of what is sharded.
-    ``gathers_parameters``: ZeRO-3; ``scatters_gradients``: ZeRO-2 and 3. ``sequence_parallel``: the residual stream is
+    """``tp``: length of that axis. ``shard_axes``: axes of the ranks that share one copy of the optimizer's state;
+    ``value_axes``: of the parameters (ZeRO-3); ``gradient_axes``: of gradients (ZeRO-2 and 3). ``sequence_parallel``: the residual stream is
     divided by tokens along tp. ``reduction_dtype``, ``master_dtype``: empty: the job's dtype. ``is_canonical``: gradients
     are added in one order whatever the layout.
     """
 
     tp: int = 1
     shard_axes: tuple[str, ...] = ()
-    gathers_parameters: bool = False
-    scatters_gradients: bool = False
+    value_axes: tuple[str, ...] = ()
+    gradient_axes: tuple[str, ...] = ()
     sequence_parallel: bool = False
     reduction_dtype: str = ""
     master_dtype: str = ""
@@ -44,12 +48,15 @@ class TensorLayout:
     def of(plan: Plan) -> TensorLayout:
         """What a plan says. Raises PlanError where groups of devices do not nest."""
         lengths = {axis.name: axis.size for axis in collapsed_axes(plan)}
-        shards = tuple(axis for axis in shard_axes(plan) if lengths.get(axis, 1) > 1)
+
+        def longer(axes: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(axis for axis in axes if lengths.get(axis, 1) > 1)
+
         return TensorLayout(
             tp=plan.tp,
-            shard_axes=shards,
-            gathers_parameters=plan.shared.divides_values and bool(shards),
-            scatters_gradients=plan.shared.divides_gradients and bool(shards),
+            shard_axes=longer(shard_axes(plan)),
+            value_axes=longer(value_axes(plan)),
+            gradient_axes=longer(gradient_axes(plan)),
             sequence_parallel=plan.sequence_parallel and plan.tp > 1,
             reduction_dtype=plan.gradient_dtype,
             master_dtype=plan.master_dtype or plan.dtype,
@@ -59,7 +66,40 @@ class TensorLayout:
     @staticmethod
     def from_dict(fields: Mapping[str, Any]) -> TensorLayout:
         """Read what `asdict` wrote."""
-        return TensorLayout(**{**fields, "shard_axes": tuple(fields["shard_axes"])})
+        axes = {name: tuple(fields[name]) for name in ("shard_axes", "value_axes", "gradient_axes")}
+        return TensorLayout(**{**fields, **axes})
+
+    @property
+    def gathers_parameters(self) -> bool:
+        """Are parameters there for the computes only that they are gathered for?"""
+        return bool(self.value_axes)
+
+    @property
+    def divided_axes(self) -> dict[str, tuple[str, ...]]:
+        """Axes of every team that a group's state, values and gradients are divided among, by its label."""
+        return {
+            SHARDS: self.shard_axes, VALUES: self.value_axes, GRADIENTS: self.gradient_axes,
+            BESIDE_VALUES: tuple(axis for axis in self.shard_axes if axis not in self.value_axes),
+            BESIDE_GRADIENTS: tuple(axis for axis in self.shard_axes if axis not in self.gradient_axes),
+        }  # fmt: skip
+
+    def division(self, teams: Mapping[str, InnerTeam]) -> Division | None:
+        """A rank's teams of everything that is divided; None where nothing is."""
+        if SHARDS not in teams:
+            return None
+        axes = self.divided_axes
+        made = {label: teams[self._label(own)] for label, own in axes.items() if own}
+        nobody = alone(0)
+        return Division(
+            *(
+                made.get(label, nobody)
+                for label in (SHARDS, VALUES, GRADIENTS, BESIDE_VALUES, BESIDE_GRADIENTS)
+            )
+        )
+
+    def _label(self, axes: tuple[str, ...]) -> str:
+        """The first label of a team along these axes: what is the same team is one process group."""
+        return next(label for label, own in self.divided_axes.items() if own == axes)
 
     def formats(self, dtype: torch.dtype) -> Formats:
         """Of parameters, gradients and master copy, where parameters have `dtype`."""
@@ -69,5 +109,10 @@ class TensorLayout:
         """Process groups that computes of all ranks exchange in."""
         return [
             *inner_teams(program, (TENSOR,), TENSOR),
-            *(inner_teams(program, self.shard_axes, SHARDS) if self.shard_axes else ()),
+            *(
+                team
+                for label, axes in self.divided_axes.items()
+                if axes and self._label(axes) == label
+                for team in inner_teams(program, axes, label)
+            ),
         ]

@@ -15,7 +15,7 @@ from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.specs.error import PlanError
 from meshwright.specs.plan.option import option
 from meshwright.specs.plan.plan import Plan
-from meshwright.stage.group.parameter_group import gather_exchanges, stepped_sizes
+from meshwright.stage.group.parameter_group import gather_exchanges, stepped_sizes, unshard_exchanges
 
 # Groups of a stage that are gathered while another one computes: FSDP's limit of gathers in flight
 # (torch.distributed.fsdp, limit_all_gathers).
@@ -206,7 +206,7 @@ class Unsharding:
         """Of the groups whose values are divided."""
         if not lowering.plan.shared.divides_values:
             return None
-        return Unshard(gather_exchanges(lowering.held), self.prefetch, self.keeps_after_forward)
+        return Unshard(unshard_exchanges(lowering.held), self.prefetch, self.keeps_after_forward)
 
 
 def gathered(lowering: Lowering) -> Pass | None:

@@ -146,7 +146,7 @@ def small_messages(plan: Plan, cluster: ClusterSpec) -> Iterable[Advice]:
     if plan.dp * plan.cp > 1:
         size = float(num_local_block_parameters(plan, middle).dense * dtype_bytes(plan.gradient_dtype))
         members = tuple(plan.device_at(dp=dp, cp=cp) for dp in range(plan.dp) for cp in range(plan.cp))
-        algorithm = "all_reduce" if plan.sharding == "none" else "reduce_scatter"
+        algorithm = "reduce_scatter" if plan.shared.divides_state else "all_reduce"
         sentence = "gradients of a block are {size} on one device{share}; reduce several blocks in one bucket, {least}"
         yield from _small(plan, cluster, "buckets", size, members, algorithm, sentence)
     if plan.tp > 1:

@@ -24,7 +24,7 @@ from meshwright.schedules.order import Schedule, registered
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.device import DeviceSpec, Link
 from meshwright.specs.error import PlanError, ScheduleError
-from meshwright.specs.plan.plan import RECOMPUTES, SHARDINGS, Plan
+from meshwright.specs.plan.plan import RECOMPUTES, Plan
 from meshwright.specs.plan.prediction import Prediction
 
 TWICE, HALF = 2, 0.5
@@ -247,7 +247,7 @@ def _neighbours(plan: Plan) -> Iterable[tuple[str, Plan]]:
     for recompute in RECOMPUTES[: RECOMPUTES.index(plan.recompute)]:
         blocks = () if recompute == "none" else plan.recompute_blocks
         yield f"recompute {recompute}", plan.changed(recompute=recompute, recompute_blocks=blocks)
-    if SHARDINGS.index(plan.sharding) > SHARDINGS.index(LESS_SHARDING):
+    if plan.shared.divides_gradients:  # more than LESS_SHARDING
         yield f"sharding {LESS_SHARDING}", plan.changed(sharding=LESS_SHARDING)
     if plan.num_microbatches % TWICE == 0:
         size = TWICE * plan.microbatch_size

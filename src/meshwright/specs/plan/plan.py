@@ -14,21 +14,18 @@ from meshwright.specs.error import PlanError
 from meshwright.specs.model.division import check_division
 from meshwright.specs.model.layers import StageLayers, split_layers, stage_layers
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.plan.sharding import ZERO
-from meshwright.specs.plan.sharding import Sharding as Sharded
-from meshwright.specs.plan.slot import Finder, reference_text
+from meshwright.specs.plan.sharding import ZERO, Sharding
+from meshwright.specs.plan.slot import Finder, Reference, reference_text
 from meshwright.specs.plan.software import SoftwareClass, software_class
 from meshwright.specs.plan.workload import Workload
 
 Recompute = Literal["none", "selective", "selective_op", "full"]
-Sharding = Literal["none", "zero1", "zero2", "zero3"]
 Vocabulary = Literal["ends", "one_barrier", "two_barriers", "interlaced"]
 Attention = Literal["flash", "unfused", "unfused_dropout"]
 # selective: the attention core (Korthikanti et al., arXiv 2205.05198); selective_op: everything but every second
 # matrix product (torchtitan's per-operation policy); full: all but the input of each block.
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "selective_op", "full")
-# Optimizer state, then gradients too, then parameters too (Rajbhandari et al., arXiv 1910.02054).
-SHARDINGS: tuple[Sharding, ...] = ("none", "zero1", "zero2", "zero3")
+SHARDINGS: tuple[str, ...] = tuple(ZERO)
 # Where the vocabulary's two layers are: on the first and last stage, or split over all of them with one or two
 # barriers, or as one tensor-parallel layer between the passes (Yeung et al., arXiv 2411.05288).
 VOCABULARIES: tuple[Vocabulary, ...] = ("ends", "one_barrier", "two_barriers", "interlaced")
@@ -104,7 +101,7 @@ class Plan:
     recompute: Recompute = "none"
     recompute_blocks: tuple[int, ...] = ()
     split_backward: bool = False
-    sharding: Sharding = "none"
+    sharding: str = "none"
     dtype: str = "float32"
     sequence_parallel: bool = False
     sharding_degree: int = 0
@@ -198,14 +195,22 @@ class Plan:
         return self.recompute_blocks or self.layers_per_stage
 
     @property
-    def shared(self) -> Sharded:
+    def shared(self) -> Sharding:
         """Among how many devices values, gradients and state are divided, as the sharding says it. Raises PlanError."""
-        return ZERO[self.sharding] if self.sharding in ZERO else self.found("sharding", self.sharding)
+        if self.sharding in ZERO:
+            return ZERO[self.sharding]
+        found: Sharding = self.found("sharding", self.sharding)
+        return found
 
     @property
     def sharing_degree(self) -> int:
         """Devices that share one copy of the optimizer's state: 1 without sharding."""
-        return self.shared.state or self.sharding_degree or self.dp * self.cp
+        return self.sharing_degrees[2]
+
+    @property
+    def sharing_degrees(self) -> tuple[int, int, int]:
+        """Devices that share one copy of values, of gradients and of the optimizer's state. Raises PlanError."""
+        return self.shared.degrees(self.sharding_degree or self.dp * self.cp)
 
     @property
     def expert_tp(self) -> int:
@@ -215,7 +220,7 @@ class Plan:
     @property
     def software_class(self) -> SoftwareClass:
         """What is known of the software that runs the plan."""
-        return software_class(self.software, self.sharding)
+        return software_class(self.software, self.shared.divides_values)
 
     @property
     def gradient_dtype(self) -> str:
@@ -373,7 +378,7 @@ class Plan:
     def _check_choices(self) -> None:
         formats = tuple(DTYPE_BYTES)
         known: dict[str, tuple[str, ...]] = {
-            "recompute": RECOMPUTES, "sharding": SHARDINGS, "dtype": formats, "float8": FLOAT8_RECIPES,
+            "recompute": RECOMPUTES, "dtype": formats, "float8": FLOAT8_RECIPES,
             "reduction_dtype": ("", *formats), "master_dtype": ("", *formats), "vocabulary": VOCABULARIES,
             "attention": ATTENTIONS,
         }  # fmt: skip
@@ -389,6 +394,15 @@ class Plan:
         self._check_sharding()
 
     def _check_sharding(self) -> None:
+        if self.sharding not in ZERO and not Reference.of(self.sharding).names_code:
+            try:
+                self.shared.degrees(self.sharding_degree or self.dp * self.cp)
+            except PlanError as error:
+                allowed = (
+                    error.allowed
+                    or f"{' or '.join(ZERO)}, or a sharding that `meshwright list shardings` shows"
+                )
+                raise PlanError(f"sharding is {self.sharding!r}: {error.given}", allowed=allowed) from None
         shared = self.sharding_degree
         if not isinstance(shared, int) or shared < 0 or (shared and self.dp * self.cp % shared):
             raise PlanError(

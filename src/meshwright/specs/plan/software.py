@@ -95,10 +95,10 @@ EXECUTOR = SoftwareClass(
 DEFAULT_CLASS, SHARDED_DEFAULT_CLASS = "fused", "compiled"
 
 
-def software_class(name: str, sharding: str = "none") -> SoftwareClass:
-    """The class of this name; for an empty one the default of plans that shard like this. Raises UnknownNameError."""
+def software_class(name: str, gathers_values: bool = False) -> SoftwareClass:
+    """The class of this name; for an empty one the default of plans that gather what computes read, or do not. Raises UnknownNameError."""
     if name == EXECUTOR.name:
         return EXECUTOR
     if name and name not in CLASSES:
         raise UnknownNameError("software class", name, sorted(CLASSES))
-    return CLASSES[name or (SHARDED_DEFAULT_CLASS if sharding == "zero3" else DEFAULT_CLASS)]
+    return CLASSES[name or (SHARDED_DEFAULT_CLASS if gathers_values else DEFAULT_CLASS)]

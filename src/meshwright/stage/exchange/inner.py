@@ -28,7 +28,7 @@ from meshwright.stage.group.value_size import (
     num_local_end_parameters,
     num_partial_parameters,
 )
-from meshwright.stage.mesh import collapsed_axes, data_axes, expert_axes, expert_data_axes, shard_axes
+from meshwright.stage.mesh import collapsed_axes, data_axes, expert_axes, expert_data_axes, gradient_axes
 from meshwright.stage.operator.layer import MicrobatchShape
 from meshwright.stage.piece import (
     has_vocabulary_passes,
@@ -66,7 +66,7 @@ def inner_exchanges(plan: Plan, layers: StageLayers, name: str, shape: Microbatc
         found += _expert(plan, layers, shape)
     if has_share:
         found += _vocabulary(plan, shape)
-    if is_backward and plan.sharding in ("zero2", "zero3") and plan.num_microbatches > 1:
+    if is_backward and plan.shared.divides_gradients and plan.num_microbatches > 1:
         found += _gradients(plan, layers)
     return tuple(each for each in found if each.count)
 
@@ -74,8 +74,7 @@ def inner_exchanges(plan: Plan, layers: StageLayers, name: str, shape: Microbatc
 def step_exchanges(plan: Plan, layers: StageLayers) -> tuple[Inner, ...]:
     """What a STEP sends: gradients of which every device of a tensor-parallel group has a part, of those that it steps."""
     num_bytes = float(num_partial_parameters(plan, layers) * dtype_bytes(plan.gradient_dtype))
-    if plan.sharding != "none":
-        num_bytes /= plan.sharing_degree
+    num_bytes /= plan.sharing_degree
     return (
         (Inner(Exchange(("tp",), algorithm="all_reduce"), num_bytes, 1, "", "tensor parallel"),)
         if num_bytes
@@ -169,7 +168,7 @@ def _gradients(plan: Plan, layers: StageLayers) -> list[Inner]:
     lengths = {axis.name: axis.size for axis in collapsed_axes(plan)}
     found = []
     for copies, size in sizes:
-        axes = tuple(axis for axis in copies if axis in shard_axes(plan) and lengths.get(axis, 1) > 1)
+        axes = tuple(axis for axis in copies if axis in gradient_axes(plan) and lengths.get(axis, 1) > 1)
         if size and axes:
             exchange = Exchange(axes, algorithm="reduce_scatter")
             found.append(Inner(exchange, share * size, 1, "matmul", GRADIENTS))

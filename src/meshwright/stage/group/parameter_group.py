@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from meshwright.ir.axis import owns
 from meshwright.ir.program import Program
@@ -26,11 +27,14 @@ from meshwright.stage.mesh import (
     collapsed_axes,
     data_axes,
     expert_data_axes,
+    gradient_axes,
     num_members,
     shard_axes,
+    value_axes,
 )
 from meshwright.stage.piece import is_vocabulary_split
 
+HOPS = ".hops"  # of an algorithm that scatters among those that share gradients, then among those that share state
 TIED = "tied"  # name of the group of a table that the first and the last stage share
 
 
@@ -42,8 +46,9 @@ class HeldGroup:
         group: for the program's table; its bytes are those of the parameters, whole.
         num_parameters: of the group on one device of a tensor-parallel group, before sharding.
         num_trained: those of them that train.
-        shards: axes of the devices that share one copy of its sharded state.
-        num_shards: their number.
+        shards, num_shards: axes of the devices that share one copy of its optimizer's state, and their number.
+        value_shards, num_value_shards: the same of its values.
+        gradient_shards, num_gradient_shards: the same of its gradients.
     """
 
     group: ParameterGroup
@@ -51,6 +56,10 @@ class HeldGroup:
     num_trained: int
     shards: tuple[str, ...]
     num_shards: int
+    value_shards: tuple[str, ...] = ()
+    num_value_shards: int = 1
+    gradient_shards: tuple[str, ...] = ()
+    num_gradient_shards: int = 1
 
 
 def held_groups(plan: Plan, stages: Sequence[StageLayers]) -> tuple[HeldGroup, ...]:
@@ -81,10 +90,13 @@ def _held(
     num_parameters, num_trained = counts
     copied = axes if num_trained else ()  # what is frozen has no gradient to be summed over its copies
     sizes = {axis.name: axis.size for axis in collapsed_axes(plan)}
-    shared = axes if plan.sharding == "zero3" else copied
-    shards = tuple(axis for axis in shard_axes(plan) if axis in shared and sizes[axis] > 1)
+    shared = axes if plan.shared.divides_values else copied
     group = ParameterGroup(name, stages, num_parameters * dtype_bytes(plan.dtype), copied)
-    return HeldGroup(group, num_parameters, num_trained, shards, num_members(plan, shards))
+    shares: list[Any] = []
+    for along in (shard_axes(plan), value_axes(plan), gradient_axes(plan)):
+        own = tuple(axis for axis in along if axis in shared and sizes[axis] > 1)
+        shares += [own, num_members(plan, own)]
+    return HeldGroup(group, num_parameters, num_trained, *shares)
 
 
 def num_stepped_parameters(program: Program, held: Sequence[HeldGroup]) -> tuple[int, ...]:
@@ -107,25 +119,26 @@ def group_bytes(plan: Plan, held: Sequence[HeldGroup]) -> tuple[ValueBytes, ...]
     """Bytes of parameters, gathered parameters, gradients and optimizer state of every group, on one device."""
     whole = StateSize(dtype_bytes(plan.dtype), is_shared=False)
 
-    def frozen(size: StateSize) -> tuple[float, ...]:
-        return tuple(size.of(group.num_parameters - group.num_trained, group.num_shards) for group in held)
-
-    def trained(size: StateSize) -> tuple[float, ...]:
-        return tuple(size.of(group.num_trained, group.num_shards) for group in held)
-
-    both = zip(trained(parameter_size(plan)), frozen(frozen_size(plan)), strict=True)
-    kept = tuple(own + rest for own, rest in both)
+    own, frozen = parameter_size(plan), frozen_size(plan)
+    kept = tuple(
+        own.of(each.num_trained, each.num_value_shards)
+        + frozen.of(each.num_parameters - each.num_trained, each.num_value_shards)
+        for each in held
+    )
+    gradients, state = gradient_size(plan), optimizer_size(plan)
     return (
         ValueBytes("parameter", kept),
         ValueBytes("gathered_parameter", tuple(whole.of(group.num_parameters, 1) for group in held)),
-        ValueBytes("weight_gradient", trained(gradient_size(plan))),
-        ValueBytes("optimizer_state", trained(optimizer_size(plan))),
+        ValueBytes(
+            "weight_gradient", tuple(gradients.of(e.num_trained, e.num_gradient_shards) for e in held)
+        ),
+        ValueBytes("optimizer_state", tuple(state.of(e.num_trained, e.num_shards) for e in held)),
     )
 
 
 def gradient_sizes(plan: Plan, held: Sequence[HeldGroup]) -> dict[int, Size]:
     """Bytes of the whole gradient of every group, where a device keeps a part of it only."""
-    if plan.sharding not in ("zero2", "zero3"):
+    if not plan.shared.divides_gradients:
         return {}
     size = dtype_bytes(plan.gradient_dtype)
     numbers = sorted({g.num_trained for g in held})
@@ -146,10 +159,21 @@ def stepped_sizes(plan: Plan, held: Sequence[HeldGroup]) -> dict[int, Size]:
     return found
 
 
-def gather_exchanges(held: Sequence[HeldGroup]) -> dict[int, Exchange]:
-    """How every group whose state is shared by several devices is gathered."""
+def unshard_exchanges(held: Sequence[HeldGroup]) -> dict[int, Exchange]:
+    """How every group whose values are shared by several devices is gathered for computes."""
     return {
-        g: Exchange(each.shards, algorithm="all_gather") for g, each in enumerate(held) if each.num_shards > 1
+        g: Exchange(each.value_shards, algorithm="all_gather")
+        for g, each in enumerate(held)
+        if each.num_value_shards > 1
+    }
+
+
+def gather_exchanges(held: Sequence[HeldGroup]) -> dict[int, Exchange]:
+    """How every group is gathered behind a step: among those that share its state, and not its values."""
+    return {
+        g: Exchange(tuple(a for a in each.shards if a not in each.value_shards), algorithm="all_gather")
+        for g, each in enumerate(held)
+        if each.num_shards > each.num_value_shards
     }
 
 
@@ -163,5 +187,7 @@ def reduction_algorithms(held: Sequence[HeldGroup], plan: Plan) -> dict[int, str
         if not each.shards:
             found[g] = "ring"
         else:
-            found[g] = "reduce_scatter" if set(each.shards) == copies else "all_reduce.two_level"
+            is_whole = set(each.shards) == copies
+            is_in_hops = 1 < each.num_gradient_shards < each.num_shards
+            found[g] = ("reduce_scatter" if is_whole else "all_reduce.two_level") + HOPS * is_in_hops
     return found

@@ -152,10 +152,10 @@ def num_table_parameters(plan: Plan) -> int:
     return -(-plan.model.vocabulary_size // num_parts) * plan.model.hidden_size
 
 
-def expert_sharing_degree(plan: Plan) -> int:
-    """Devices that share one copy of what is sharded of experts: those of `plan.sharing_degree` with the same experts."""
+def expert_sharing_degree(plan: Plan, degree: int) -> int:
+    """Devices that share one copy of something of experts: those with the same ones among the `degree` that share others'."""
     own = plan.ep // (plan.tp if plan.ep > 1 and plan.expert_tp == 1 else 1)
-    return max(1, plan.sharing_degree // max(1, own))
+    return max(1, degree // max(1, own))
 
 
 class StateSize(NamedTuple):
@@ -175,24 +175,23 @@ def parameter_size(plan: Plan) -> StateSize:
     Under ZeRO-3 a device keeps its part only, and in the optimizer's format where that has one: the part is the master
     copy, and what is gathered of it is rounded (PyTorch's FSDP2 under mixed precision).
     """
-    if plan.sharding == "zero3":
-        return StateSize(dtype_bytes(plan.master_dtype or plan.dtype), is_shared=True)
-    return StateSize(dtype_bytes(plan.dtype), is_shared=False)
+    kept = plan.master_dtype if plan.shared.steps_values else ""
+    return StateSize(dtype_bytes(kept or plan.dtype), is_shared=plan.shared.divides_values)
 
 
 def gradient_size(plan: Plan) -> StateSize:
     """Of gradients as they are accumulated: whole below ZeRO-2, and below ZeRO-3 in the format of the reduction; under
     ZeRO-3 in that of the part of the parameters they belong to."""
-    if plan.sharding == "zero3":
+    if plan.shared.steps_values:
         return parameter_size(plan)
-    return StateSize(dtype_bytes(plan.gradient_dtype), is_shared=plan.sharding == "zero2")
+    return StateSize(dtype_bytes(plan.gradient_dtype), is_shared=plan.shared.divides_gradients)
 
 
 def optimizer_size(plan: Plan) -> StateSize:
     """Of AdamW's state: two moments, and a master copy where the plan has one that is not the parameters themselves."""
-    has_copy = bool(plan.master_dtype) and plan.sharding != "zero3"
+    has_copy = bool(plan.master_dtype) and not plan.shared.steps_values
     copy_bytes = has_copy * dtype_bytes(plan.master_dtype or plan.dtype)
-    return StateSize(moment_bytes(plan) + copy_bytes, is_shared=plan.sharding != "none")
+    return StateSize(moment_bytes(plan) + copy_bytes, is_shared=plan.shared.divides_state)
 
 
 def moment_bytes(plan: Plan) -> int:
@@ -209,19 +208,24 @@ def parameter_bytes(plan: Plan, layers: StageLayers) -> float:
     """Bytes of parameters that one device keeps all the time."""
     counts, trained = num_local_parameters(plan, layers), num_trained_parameters(plan, layers)
     frozen = LocalParameters(counts.dense - trained.dense, counts.expert - trained.expert)
-    return _state_bytes(plan, trained, parameter_size(plan)) + _state_bytes(plan, frozen, frozen_size(plan))
+    degree = plan.sharing_degrees[0]
+    return _state_bytes(plan, trained, parameter_size(plan), degree) + _state_bytes(
+        plan, frozen, frozen_size(plan), degree
+    )
 
 
 def gradient_bytes(plan: Plan, layers: StageLayers) -> float:
     """Bytes of the gradients that one device accumulates."""
-    return _state_bytes(plan, num_trained_parameters(plan, layers), gradient_size(plan))
+    return _state_bytes(
+        plan, num_trained_parameters(plan, layers), gradient_size(plan), plan.sharing_degrees[1]
+    )
 
 
 def optimizer_bytes(plan: Plan, layers: StageLayers) -> float:
     """Bytes of the optimizer's state on one device."""
-    return _state_bytes(plan, num_trained_parameters(plan, layers), optimizer_size(plan))
+    return _state_bytes(plan, num_trained_parameters(plan, layers), optimizer_size(plan), plan.sharing_degree)
 
 
-def _state_bytes(plan: Plan, counts: LocalParameters, size: StateSize) -> float:
+def _state_bytes(plan: Plan, counts: LocalParameters, size: StateSize, degree: int) -> float:
     dense, expert = counts
-    return size.of(dense, plan.sharing_degree) + size.of(expert, expert_sharing_degree(plan))
+    return size.of(dense, degree) + size.of(expert, expert_sharing_degree(plan, degree))

@@ -1,0 +1,71 @@
+"""Division: the teams among which a copy of a group's state, gradients and values is divided, and where a rank's parts lie.
+
+The teams nest: those who share values are among those who share gradients, and these among those who share state. The flat
+buffer is cut for values first and each part of it for the others, so that what a rank steps is a part of the values it keeps,
+and a step is followed by a gather among those that keep the same part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from meshwright.executor.team.inner_team import InnerTeam, alone
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """A rank's teams: who shares the state; its values; its gradients; and, beyond these two, the rest of its state.
+
+    ``beside_values``: those who keep the same part of the values, and step another part of it. ``beside_gradients``: those
+    who keep the same part of the gradients.
+    """
+
+    state: InnerTeam
+    values: InnerTeam = alone(0)
+    gradients: InnerTeam = alone(0)
+    beside_values: InnerTeam = alone(0)
+    beside_gradients: InnerTeam = alone(0)
+
+    @property
+    def scatters_each(self) -> bool:
+        """Are gradients scattered behind every microbatch (ZeRO-2, 3)?"""
+        return self.gradients.degree > 1
+
+    @property
+    def is_gathered(self) -> bool:
+        """Are values there for the computes only that they are gathered for (ZeRO-3)?"""
+        return self.values.degree > 1
+
+    @property
+    def steps_values(self) -> bool:
+        """Is what is kept of the values what is stepped?"""
+        return self.is_gathered and self.values.degree == self.state.degree
+
+    @property
+    def has_hops(self) -> bool:
+        """Are gradients scattered among those who share them first, and then among those who share the state?"""
+        return 1 < self.gradients.degree < self.state.degree
+
+    @property
+    def place(self) -> int:
+        """Which of the equal parts of the buffer is stepped here."""
+        return self.values.number * self.beside_values.degree + self.beside_values.number
+
+    def for_state(self, whole: Tensor) -> Tensor:
+        """The buffer with the parts of the state's members in the order of their numbers."""
+        return self._arranged(whole, self.state.degree)
+
+    def for_gradients(self, whole: Tensor) -> Tensor:
+        """The buffer with the parts of the gradients' members in the order of their numbers."""
+        return self._arranged(whole, self.gradients.degree)
+
+    def _arranged(self, whole: Tensor, num_members: int) -> Tensor:
+        """Members are numbered from the inside out, values are cut first: their number is the part's last digit."""
+        values, outer = self.values.degree, num_members // self.values.degree
+        if 1 in (values, outer):
+            return whole
+        rest = self.state.degree // num_members
+        parts = whole.view(values, rest, outer, -1)
+        return parts.permute(2, 0, 1, 3).reshape(-1)
