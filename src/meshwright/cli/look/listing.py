@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -36,6 +37,8 @@ def list_names(
         "schedules": _schedule,
         "passes": lambda name: {"name": name, "summary": catalog.pass_summary(name)},
     }
+    slots = {kind: partial(catalog.described, slot) for kind, slot in catalog.SLOT_KINDS.items()}
+    rows = {**rows, **slots}
     if kind not in rows:
         raise UnknownNameError("list", kind, rows)
     found = [rows[kind](name) for name in catalog.names(kind)]

@@ -216,8 +216,8 @@ class TrainingState:
         ordered = dict(sorted(parameters.items(), key=lambda item: not self.is_partial(item[0])))
         made = GroupState(
             self.program.tables.groups[number], ordered, self.training.optimizer, self.formats,
-            is_reduced=is_reduced or any(map(self.is_partial, ordered)), division=layout.division(self.teams), is_canonical=layout.is_canonical,
-            frozen=frozen,
+            is_reduced=is_reduced or any(map(self.is_partial, ordered)), division=layout.division(self.teams),
+            is_canonical=layout.is_canonical, frozen=frozen,
         )  # fmt: skip
         if any(effect.name == STORE_STATE.name for effect in self.program.tables.effects):
             made.moments.store()  # between two steps it is on the host

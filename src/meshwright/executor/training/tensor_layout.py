@@ -30,9 +30,9 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 @dataclass(frozen=True)
 class TensorLayout:
     """``tp``: length of that axis. ``shard_axes``: axes of the ranks that share one copy of the optimizer's state;
-    ``value_axes``: of the parameters (ZeRO-3); ``gradient_axes``: of gradients (ZeRO-2 and 3). ``sequence_parallel``: the residual stream is
-    divided by tokens along tp. ``reduction_dtype``, ``master_dtype``: empty: the job's dtype. ``is_canonical``: gradients
-    are added in one order whatever the layout.
+    ``value_axes``: of the parameters (ZeRO-3); ``gradient_axes``: of gradients (ZeRO-2 and 3).
+    ``sequence_parallel``: the residual stream is divided by tokens along tp. ``reduction_dtype``, ``master_dtype``: empty:
+    the job's dtype. ``is_canonical``: gradients are added in one order whatever the layout.
     """
 
     tp: int = 1

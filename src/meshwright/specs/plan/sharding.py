@@ -7,8 +7,7 @@ among those of a node, state among all (ZeRO++, arXiv 2306.10209; low-bandwidth 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
 
 from meshwright.specs.error import PlanError
 
@@ -25,7 +24,7 @@ class Sharding:
     values: int = 1
     gradients: int = 1
     state: int = 1
-    summary: ClassVar[str] = "values, gradients and state each over devices of its own"
+    summary: str = field(default="", compare=False)
 
     @property
     def divides_values(self) -> bool:
@@ -65,8 +64,8 @@ class Sharding:
 
 
 ZERO: dict[str, Sharding] = {
-    "none": Sharding(),
-    "zero1": Sharding(state=EVERYBODY),
-    "zero2": Sharding(gradients=EVERYBODY, state=EVERYBODY),
-    "zero3": Sharding(values=EVERYBODY, gradients=EVERYBODY, state=EVERYBODY),
+    "none": Sharding(summary="every device has all"),
+    "zero1": Sharding(state=EVERYBODY, summary="the optimizer's state is divided"),
+    "zero2": Sharding(gradients=EVERYBODY, state=EVERYBODY, summary="state and gradients are divided"),
+    "zero3": Sharding(EVERYBODY, EVERYBODY, EVERYBODY, summary="state, gradients and values are divided"),
 }

@@ -96,7 +96,10 @@ DEFAULT_CLASS, SHARDED_DEFAULT_CLASS = "fused", "compiled"
 
 
 def software_class(name: str, gathers_values: bool = False) -> SoftwareClass:
-    """The class of this name; for an empty one the default of plans that gather what computes read, or do not. Raises UnknownNameError."""
+    """The class of this name; for an empty one the default of plans that gather what computes read, or do not.
+
+    Raises UnknownNameError.
+    """
     if name == EXECUTOR.name:
         return EXECUTOR
     if name and name not in CLASSES:

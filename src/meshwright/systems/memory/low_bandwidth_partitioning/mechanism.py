@@ -25,7 +25,9 @@ from meshwright.ir.table import (
     Work,
 )
 from meshwright.ir.vocabulary import register_name, register_value_kind
+from meshwright.specs.plan.sharding import EVERYBODY, Sharding
 
+GCDS_OF_PACKAGE, GCDS_OF_NODE = 2, 8  # of an MI250X, and of a Frontier node with four of them
 NODE, PACKAGE, GCD = "node", "package", "gcd"
 AXES = (NODE, PACKAGE, GCD)
 # Bytes of a number: of weights and gradients in bfloat16; of master weight and two moments in float32; in the codes of
@@ -46,6 +48,16 @@ GATHER, SECOND_GATHER, GATHER_STEPPED = "GATHER_WEIGHTS", "GATHER_SECOND", "GATH
 SCATTER, SCATTER_NODES = "SCATTER_GRADIENTS", "SCATTER_NODES"
 FORWARD, BACKWARD, STEP = "LAYER_F", "LAYER_B", "LAYER_STEP"
 STREAM = "compute"  # nothing runs beside an exchange, unless it is asked for
+
+
+def low_bandwidth_partitioning(values: int = GCDS_OF_PACKAGE, gradients: int = GCDS_OF_NODE) -> Sharding:
+    """Weights over the devices of a package, gradients over those of a node, optimizer states over all.
+
+    Args:
+        values: devices, the innermost of dp, that share a copy of the weights.
+        gradients: those that share a copy of the gradients, and reduce them behind every microbatch.
+    """
+    return Sharding(values, gradients, EVERYBODY)
 
 
 def _at(kind: ValueKind) -> Pattern:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import importlib.util
 import inspect
-import sys
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from meshwright.catalog.slots import SLOTS, filled_by_systems, filler, offered, slot_names
+from meshwright.catalog.user_file import guard_calls, guarded, of_file
 from meshwright.schedules.order import Schedule, registered
 from meshwright.specs.cluster.device import device_presets
 from meshwright.specs.config.source import model_presets
-from meshwright.specs.error import MeshwrightError, SpecError, UnknownNameError
+from meshwright.specs.error import SpecError, UnknownNameError
+from meshwright.specs.plan.slot import Reference
 
-ENTRY_POINTS = "meshwright.schedules"  # the group in which installed packages offer schedules
-KINDS = ("models", "devices", "clusters", "schedules", "passes", "systems")
+# Beside what the core itself lists, the slots that names fill, in the plural.
+SLOT_KINDS = {slot.plural: name for name, slot in SLOTS.items() if name not in ("schedule", "passes")}
+KINDS = ("models", "devices", "clusters", "schedules", "passes", "systems", *SLOT_KINDS)
 PASSES: Mapping[str, str] = {
     "recompute": "meshwright.lowering.memory.recompute:Recompute",
     "split_backward": "meshwright.lowering.split_backward:SplitBackward",
@@ -48,10 +47,12 @@ def names(kind: str) -> tuple[str, ...]:
         "models": model_presets,
         "devices": device_presets,
         "clusters": _clusters,
-        "schedules": lambda: tuple(sorted({*_own_schedules(), *_offered()})),
+        "schedules": lambda: tuple(sorted({*own_schedules(), *offered("schedule")})),
         "passes": lambda: tuple(sorted(PASSES)),
         "systems": lambda: tuple(sorted(system_files())),
     }
+    if kind in SLOT_KINDS:
+        return tuple(sorted(slot_names(SLOT_KINDS[kind])))
     if kind not in listed:
         raise UnknownNameError("list", kind, KINDS)
     return listed[kind]()
@@ -66,16 +67,18 @@ def find_schedule(name: str | Schedule) -> Schedule:
     """
     if isinstance(name, Schedule):
         return name
-    if _is_file(name):
+    if Reference.of(name).names_code:
         return _from_file(name)
-    known = _own_schedules()
+    known = own_schedules()
     if name in known:
         return known[name]
-    offered = _offered()
-    if name not in offered:
+    if Reference.of(name).name in filled_by_systems()["schedule"]:
+        return _as_schedule(filler("schedule", name), name)
+    others = offered("schedule")
+    if name not in others:
         hint = "a file of your own is ./mine.py:FUNCTION"
-        raise UnknownNameError("schedule", name, {*known, *offered}, next=hint)
-    return _as_schedule(_guarded(offered[name].load, f"entry point {name}"), name)
+        raise UnknownNameError("schedule", name, {*known, *others}, next=hint)
+    return _as_schedule(guarded(others[name].load, f"entry point {name}"), name)
 
 
 def _pass_class(name: str) -> Any:
@@ -109,48 +112,16 @@ def pass_summary(name: str) -> str:
 @cache
 def system_files() -> Mapping[str, Path]:
     """Published systems: name -> its card; nothing is imported."""
-    root = Path(__file__).with_name("systems")
+    root = Path(__file__).parents[1] / "systems"
     return {path.parent.name: path for path in sorted(root.glob("*/*/card.py"))}
-
-
-def import_file(path: Path) -> ModuleType:
-    """A user's Python file as a module of a private name. Raises SpecError with the line that failed."""
-    if not path.is_file():
-        raise SpecError(f"there is no file {path}", allowed="the path of a Python file")
-    private = "_meshwright_user_" + hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
-    spec = importlib.util.spec_from_file_location(private, path)
-    if spec is None or spec.loader is None:
-        raise SpecError(f"{path} is no Python file", allowed="a file that ends in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[private] = module  # dataclasses and typing look their module up by name
-    try:
-        _guarded(lambda: spec.loader.exec_module(module), str(path), path)  # type: ignore[union-attr]
-    except BaseException:
-        del sys.modules[private]
-        raise
-    return module
-
-
-def _is_file(name: str) -> bool:
-    return name.partition(":")[0].endswith(".py")
 
 
 def _from_file(reference: str) -> Schedule:
     """The schedule behind ``./mine.py:wave``, or behind ``./mine.py`` where the file has one function only."""
-    file, _, wanted = reference.partition(":")
-    path = Path(file).expanduser()
-    module = import_file(path)
-    functions = {
-        name: value
-        for name, value in vars(module).items()
-        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
-    }
-    if not wanted and len(functions) == 1:
-        wanted = next(iter(functions))
-    if wanted not in functions:
-        hint = f"write {file}:FUNCTION; it takes counts and returns one list of computes a device"
-        raise UnknownNameError(f"function in {path.name}", wanted, functions, next=hint)
-    return _as_schedule(functions[wanted], f"{path.name}:{wanted}", path)
+    named = Reference.of(reference)
+    hint = "FUNCTION; it takes counts and returns one list of computes a device"
+    function, label, path = of_file(named.name, hint)
+    return _as_schedule(filler("schedule", reference) if named.options else function, label, path)
 
 
 def _as_schedule(function: Any, name: str, path: Path | None = None) -> Schedule:
@@ -162,7 +133,7 @@ def _as_schedule(function: Any, name: str, path: Path | None = None) -> Schedule
     made = next((known for known in registered().values() if known.function is function), None)
     if made is None:
         made = Schedule(name, function, _chunks_of(function), summary=_summary(function))
-    safe = _guard_calls(made.function, name, path)
+    safe = guard_calls(made.function, name, path)
     return replace(made, function=safe)
 
 
@@ -175,52 +146,13 @@ def _chunks_of(function: Callable[..., Any]) -> int:
     return default if isinstance(default, int) else NUM_CHUNKS
 
 
-def _guard_calls(function: Callable[..., Any], name: str, path: Path | None) -> Callable[..., Any]:
-    """The same function; what goes wrong inside it is told as the user's, with file and line."""
-
-    def call(*counts: int) -> Any:
-        return _guarded(lambda: function(*counts), f"{name}{counts}", path)
-
-    call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    return call
-
-
-def _guarded(run: Callable[[], Any], what: str, path: Path | None = None) -> Any:
-    """Run code that is not ours; its errors become ours, with the line in `path` where they rose."""
-    try:
-        return run()
-    except MeshwrightError:
-        raise
-    except (Exception, SystemExit) as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [
-            f"line {frame.lineno}: "
-            for frame in frames
-            if path and Path(frame.filename).resolve() == path.resolve()
-        ]
-        if isinstance(error, SyntaxError):
-            own = [f"line {error.lineno}: "]
-        raise SpecError(
-            f"{what} failed: {own[-1] if own else ''}{type(error).__name__}: {error}",
-            next="correct the file; --debug shows the whole traceback",
-        ) from error
-
-
 @cache
-def _own_schedules() -> Mapping[str, Schedule]:
+def own_schedules() -> Mapping[str, Schedule]:
     """The schedules of the package (what a user's file registers later is found through its file)."""
     import meshwright.schedules
 
     root = meshwright.schedules.__name__
     return {name: made for name, made in registered().items() if made.function.__module__.startswith(root)}
-
-
-@cache
-def _offered() -> Mapping[str, Any]:
-    """Entry points by name, not yet loaded."""
-    from importlib.metadata import entry_points  # reads the metadata of every installed package
-
-    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
 def _clusters() -> tuple[str, ...]:

@@ -1,0 +1,213 @@
+"""Slots: which names fill a field of a plan, a recipe or a command, and what stands behind each, looked up once.
+
+A name is the core's own, a published system's (its card says ``FILLS``, read without importing it), an installed package's
+(entry points of the group ``meshwright.SLOT``), or code of the user's: ``./mine.py:thing``. Options are fields of a frozen
+dataclass, or parameters of a function: ``NAME(option=value)``.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from meshwright.catalog.user_file import guarded, of_file
+from meshwright.specs.error import PlanError, SpecError, UnknownNameError
+from meshwright.specs.plan.option import described_options, with_options
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.sharding import ZERO
+from meshwright.specs.plan.slot import Reference
+
+SYSTEMS = Path(__file__).parents[1] / "systems"
+ENTRY_POINTS = (
+    "meshwright."  # with the slot's name behind it: the group in which installed packages offer what fills it
+)
+FILLS = "FILLS"  # of a card: slot -> "FILE:NAME" in its folder
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A field that names an implementation: where it stands, what its protocol is, and what the core has for it."""
+
+    name: str
+    field: str
+    protocol: str
+    own: Callable[[], Mapping[str, Any]] = dict
+    is_value: bool = False  # what fills it is no function: a function that is named makes it, from options
+
+    @property
+    def plural(self) -> str:
+        """What `list` and groups of entry points call it."""
+        return self.name if self.name.endswith("s") else f"{self.name}s"
+
+
+def _passes() -> Mapping[str, Any]:
+    from meshwright.lowering.lower import NAMED  # the core's passes: nothing else asks for lowering here
+
+    return NAMED
+
+
+def _schedules() -> Mapping[str, Any]:
+    from meshwright.catalog.listing import own_schedules
+
+    return own_schedules()
+
+
+SLOTS: Mapping[str, Slot] = {
+    slot.name: slot
+    for slot in (
+        Slot(
+            "schedule", "plan.schedule", "(devices, microbatches[, chunks]) -> orders of computes", _schedules
+        ),
+        Slot(
+            "passes",
+            "plan.passes[]",
+            "Program -> Program; may declare after, before, needs, excludes",
+            _passes,
+        ),
+        Slot(
+            "sharding",
+            "plan.sharding",
+            "Sharding: devices that share values, gradients, state",
+            lambda: ZERO,
+            is_value=True,
+        ),
+        Slot("variant", "plan.variant", "ModelSpec -> ModelSpec: another model, trained and exported so"),
+        Slot("placement", "plan.placement", "(Plan, ClusterSpec) -> device numbers in mesh order"),
+        Slot("planner", "plan --planner", "(model, cluster, workload, fix) -> plans, best first"),
+    )
+}
+
+
+@cache
+def filled_by_systems() -> Mapping[str, Mapping[str, str]]:
+    """Slot -> name of a system -> "module:attribute", from the cards."""
+    found: dict[str, dict[str, str]] = {name: {} for name in SLOTS}
+    for path in sorted(SYSTEMS.glob("*/*/card.py")):
+        for slot, place in fills_of(path).items():
+            file, _, attribute = place.partition(":")
+            package = ".".join(path.parent.parts[-2:])
+            found.setdefault(slot, {})[path.parent.name] = f"meshwright.systems.{package}.{file}:{attribute}"
+    return found
+
+
+def fills_of(card: Path) -> Mapping[str, str]:
+    """What a card says of the slots that its system fills: slot -> "FILE:NAME". Raises SpecError where it is no literal."""
+    text = card.read_text(encoding="utf-8")
+    if FILLS not in text:
+        return {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Name) and t.id == FILLS for t in node.targets
+        ):
+            try:
+                return dict(ast.literal_eval(node.value))
+            except ValueError as error:
+                raise SpecError(
+                    f"{card}: FILLS is no literal ({error})", allowed="texts written out"
+                ) from error
+    return {}
+
+
+def slot_names(slot: str) -> tuple[str, ...]:
+    """Every name that fills a slot, the core's first. Raises UnknownNameError."""
+    one = _slot(slot)
+    others = {*filled_by_systems()[slot], *offered(slot)} - set(one.own())
+    return (*one.own(), *sorted(others))
+
+
+def filler(slot: str, reference: str) -> Any:
+    """What stands behind a name in a slot, made with the options of the reference.
+
+    Raises:
+        PlanError: nobody knows the name, or it has no such option.
+        SpecError: a file of the user's cannot be imported.
+    """
+    return _code(slot, reference) if Reference.of(reference).names_code else _named(slot, reference)
+
+
+@cache
+def _named(slot: str, text: str) -> Any:
+    reference = Reference.of(text)
+    found = _behind(slot, reference.name)
+    return _made(_slot(slot), found, reference, f"{slot} {reference.name}")
+
+
+def _code(slot: str, text: str) -> Any:
+    """From a file of the user's: read again at every time, for it may have changed."""
+    reference = Reference.of(text)
+    found, label, _ = of_file(reference.name, "NAME")
+    return _made(_slot(slot), found, reference, f"{slot} {label}")
+
+
+def _behind(slot: str, name: str) -> Any:
+    one = _slot(slot)
+    if name in one.own():
+        return one.own()[name]
+    place = filled_by_systems()[slot].get(name)
+    if place is not None:
+        module, _, attribute = place.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    others = offered(slot)
+    if name in others:
+        return guarded(others[name].load, f"entry point {name}")
+    unknown = UnknownNameError(slot, name, slot_names(slot), next="code of your own is ./mine.py:NAME")
+    raise PlanError(str(unknown), allowed=", ".join(slot_names(slot)))
+
+
+def _made(slot: Slot, found: Any, reference: Reference, what: str) -> Any:
+    """A dataclass with its options, or what a function of options returns; what is made already takes none."""
+    options = dict(reference.options)
+    if inspect.isclass(found) and is_dataclass(found):
+        return with_options(found, options, what)
+    if slot.is_value and inspect.isfunction(found):
+        allowed = inspect.signature(found).parameters
+        if set(options) - set(allowed):
+            raise PlanError(
+                f"{what} is given {', '.join(options)}", allowed=", ".join(allowed) or "no options"
+            )
+        return found(**options)
+    if options:
+        raise PlanError(f"{what} is given {', '.join(options)}", allowed="no options")
+    return found
+
+
+def described(slot: str, name: str) -> dict[str, Any]:
+    """What `list` shows of a name in a slot: what it does, and its options."""
+    found = _behind(slot, name)
+    is_class = inspect.isclass(found)
+    text = getattr(found, "summary", "") or inspect.getdoc(found) or repr(found)
+    options = (
+        described_options(found) if is_class and is_dataclass(found) else _parameters(_slot(slot), found)
+    )
+    return {"name": name, "summary": " ".join(text.partition("\n\n")[0].split()), "options": list(options)}
+
+
+def _parameters(slot: Slot, found: Any) -> Sequence[dict[str, Any]]:
+    """Options of a function that makes what fills a slot."""
+    if not (slot.is_value and inspect.isfunction(found)):
+        return ()
+    parameters = inspect.signature(found).parameters.values()
+    return [{"name": p.name, "type": str(p.annotation), "default": p.default} for p in parameters]
+
+
+def _slot(name: str) -> Slot:
+    if name not in SLOTS:
+        raise UnknownNameError("slot", name, SLOTS)
+    return SLOTS[name]
+
+
+@cache
+def offered(slot: str) -> Mapping[str, Any]:
+    """Entry points by name, not yet loaded."""
+    from importlib.metadata import entry_points  # reads the metadata of every installed package
+
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS + _slot(slot).plural)}
+
+
+Plan.finder = staticmethod(filler)

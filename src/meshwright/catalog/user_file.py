@@ -1,0 +1,87 @@
+"""A user's own Python file: imported under a private name, its errors told with the line where they rose."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from meshwright.specs.error import MeshwrightError, SpecError, UnknownNameError
+
+
+def import_file(path: Path) -> ModuleType:
+    """A user's Python file as a module of a private name. Raises SpecError with the line that failed."""
+    if not path.is_file():
+        raise SpecError(f"there is no file {path}", allowed="the path of a Python file")
+    private = "_meshwright_user_" + hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
+    spec = importlib.util.spec_from_file_location(private, path)
+    if spec is None or spec.loader is None:
+        raise SpecError(f"{path} is no Python file", allowed="a file that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[private] = module  # dataclasses and typing look their module up by name
+    try:
+        guarded(lambda: spec.loader.exec_module(module), str(path), path)  # type: ignore[union-attr]
+    except BaseException:
+        del sys.modules[private]
+        raise
+    return module
+
+
+def of_file(reference: str, hint: str) -> tuple[Any, str, Path]:
+    """What ``./mine.py:NAME`` names (``./mine.py`` where the file has one public function or class), its label and file.
+
+    Raises:
+        SpecError: there is no such file, or it cannot be imported.
+        UnknownNameError: it has no such name.
+    """
+    file, _, wanted = reference.partition(":")
+    path = Path(file).expanduser()
+    module = import_file(path)
+    own = {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    }
+    callables = [name for name, value in own.items() if inspect.isfunction(value) or inspect.isclass(value)]
+    if not wanted and len(callables) == 1:
+        wanted = callables[0]
+    if wanted not in own:
+        raise UnknownNameError(f"function in {path.name}", wanted, own, next=f"write {file}:{hint}")
+    return own[wanted], f"{path.name}:{wanted}", path
+
+
+def guard_calls(function: Callable[..., Any], name: str, path: Path | None) -> Callable[..., Any]:
+    """The same function; what goes wrong inside it is told as the user's, with file and line."""
+
+    def call(*counts: int) -> Any:
+        return guarded(lambda: function(*counts), f"{name}{counts}", path)
+
+    call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    return call
+
+
+def guarded(run: Callable[[], Any], what: str, path: Path | None = None) -> Any:
+    """Run code that is not ours; its errors become ours, with the line in `path` where they rose."""
+    try:
+        return run()
+    except MeshwrightError:
+        raise
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [
+            f"line {frame.lineno}: "
+            for frame in frames
+            if path and Path(frame.filename).resolve() == path.resolve()
+        ]
+        if isinstance(error, SyntaxError):
+            own = [f"line {error.lineno}: "]
+        raise SpecError(
+            f"{what} failed: {own[-1] if own else ''}{type(error).__name__}: {error}",
+            next="correct the file; --debug shows the whole traceback",
+        ) from error
