@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.planned_case import Planned, assert_equal_to_one_process
 
 import meshwright.catalog  # noqa: F401  (knows the shardings of systems)
 from meshwright.executor.job.pool import Pool
 from meshwright.lowering.lower import lower
 from meshwright.schedules import registered
-from tests.planned_case import Planned, assert_equal_to_one_process
 
 pytestmark = pytest.mark.timeout(240)
 REFERENCE = "low_bandwidth_partitioning(values={}, gradients={})"
@@ -17,7 +17,9 @@ NESTED = [(2, 2), (1, 2), (2, 4)]
 
 
 def case(values: int, gradients: int, **choices: object) -> Planned:
-    return Planned(choices={"dp": 4, "sharding": REFERENCE.format(values, gradients), "microbatch_size": 1, **choices})
+    return Planned(
+        choices={"dp": 4, "sharding": REFERENCE.format(values, gradients), "microbatch_size": 1, **choices}
+    )
 
 
 @pytest.mark.parametrize(("values", "gradients"), NESTED)

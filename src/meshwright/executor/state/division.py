@@ -64,8 +64,8 @@ class Division:
     def _arranged(self, whole: Tensor, num_members: int) -> Tensor:
         """Members are numbered from the inside out, values are cut first: their number is the part's last digit."""
         values, outer = self.values.degree, num_members // self.values.degree
-        if 1 in (values, outer):
-            return whole
         rest = self.state.degree // num_members
+        if outer == 1 or values == rest == 1:
+            return whole
         parts = whole.view(values, rest, outer, -1)
         return parts.permute(2, 0, 1, 3).reshape(-1)
