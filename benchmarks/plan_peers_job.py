@@ -38,6 +38,7 @@ from meshwright.specs.plan.plan import Plan
 Answer = TypeVar("Answer")
 NUM_PAIRS = 11  # of interleaved measurements, as for every speed that is compared
 MIXED: Mapping[str, Any] = {"dtype": "bfloat16", "master_dtype": "float32", "reduction_dtype": "float32"}
+MICROBATCH_SIZES = (1, 2, 4, 8, 16)  # sequences; what these peers try
 # What none of these peers has in its own search: a space of the same kind as theirs is without it.
 PEERS_AXES: Mapping[str, Any] = {
     "cp": 1, "schedule": ("1f1b", "interleaved_1f1b"), "layers": "even", "recompute_blocks": 0,

@@ -9,9 +9,8 @@ import itertools
 import time
 from pathlib import Path
 
-from plan_peers_job import MIXED, PEERS_AXES, PlanJob, peer_modules, rates
+from plan_peers_job import MICROBATCH_SIZES, MIXED, PEERS_AXES, PlanJob, peer_modules, rates
 
-from meshwright.planner.space.space import MICROBATCH_SIZES
 from meshwright.specs import Cluster, Workload
 from meshwright.specs.model.model import ModelSpec
 

@@ -18,9 +18,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from plan_peers_job import MIXED, PEERS_AXES, Found, PlanJob, is_fitting, peer_modules, rates, with_memory
+from plan_peers_job import (
+    MICROBATCH_SIZES,
+    MIXED,
+    PEERS_AXES,
+    Found,
+    PlanJob,
+    is_fitting,
+    peer_modules,
+    rates,
+    with_memory,
+)
 
-from meshwright.planner.space.space import MICROBATCH_SIZES
 from meshwright.specs import Cluster, Workload, load_model
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.model.model import ModelSpec

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from meshwright.ir.timing.replay import wire
 from meshwright.lowering.place import place
@@ -13,7 +15,7 @@ from meshwright.planner.search.search import SearchResult, reasons, search
 from meshwright.planner.space.axis import AXES
 from meshwright.planner.space.space import space_of
 from meshwright.prediction.memory_estimate import estimate_memory
-from meshwright.prediction.memory_limit import estimated_rejection
+from meshwright.prediction.memory_limit import checked_memory, estimated_rejection
 from meshwright.prediction.step_prediction import StepProgram, period_s, predict_step, step_program
 from meshwright.prediction.step_pricing import pricing_of
 from meshwright.prediction.step_trait import BESIDE
@@ -244,3 +246,52 @@ def test_a_vocabulary_is_named_only_where_it_is_what_forbids_tensor_parallelism(
     assert "50257 does not divide" in said("2xH100")
     for quiet in (said("1xH100"), said("2xH100", fix={"tp": 1}), said("2xH100", forbid=("tp",))):
         assert "50257" not in quiet
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "batch", "sequence", "size"),
+    [("llama-3.2-1b", "8xH100", 24, 2048, 3), ("gpt2", "8xH100", 56, 1024, 7), ("gpt2", "1xH100", 15, 1024, 15),
+     ("gpt2", "8xH100", 512, 1024, 64)],
+)  # fmt: skip
+def test_microbatches_that_are_no_powers_of_two_or_large_win_where_they_are_faster(
+    model: str, cluster: str, batch: int, sequence: int, size: int
+) -> None:
+    best = found(cluster, batch, sequence, load_model(model), fix=MIXED)
+    assert best[0].plan.microbatch_size == size
+    same = {"tp": 1, "pp": 1, "dp": best[0].plan.dp, "sharding": best[0].plan.sharding, "recompute": "none"}
+    usual = found(
+        cluster, batch, sequence, load_model(model), fix={**MIXED, **same}, microbatch_sizes=(1, 2, 4, 8, 16)
+    )
+    assert best[0].step.value < 0.95 * usual[0].step.value
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    hidden=st.sampled_from((1024, 2048)), layers=st.integers(2, 9), dp=st.sampled_from((1, 2, 3, 6)),
+    share=st.sampled_from((9, 15, 18, 21, 30, 35, 45)), sequence=st.sampled_from((512, 1024)),
+    recompute=st.sampled_from(("none", "full")),
+)  # fmt: skip
+def test_the_microbatch_is_the_fastest_of_all_divisors(
+    hidden: int, layers: int, dp: int, share: int, sequence: int, recompute: str
+) -> None:
+    model = ModelSpec.decoder(
+        layers, hidden, 16, intermediate_size=4 * hidden, vocabulary_size=32000, max_sequence_length=4096
+    )
+    where, work = Cluster(f"1x{dp}xH100"), Workload(dp * share, sequence)
+    fix = {
+        **MIXED,
+        "tp": 1,
+        "pp": 1,
+        "dp": dp,
+        "sharding": "none",
+        "recompute": recompute,
+        "recompute_blocks": 0,
+    }
+    steps = {}
+    for size in (size for size in range(1, share + 1) if share % size == 0):
+        plan = Plan.of(model, where, work, **{**fix, "recompute_blocks": (), "microbatch_size": size})
+        if checked_memory(plan, where, where.memory_bytes)[1] is None:
+            steps[size] = predict_step(plan, where).step.value
+    best = search(model, where, work, fix=fix, layer_wise=False)
+    assert best[0].step.value == pytest.approx(min(steps.values()), rel=1e-9)
+    assert best[0].step.value == pytest.approx(steps[best[0].plan.microbatch_size], rel=1e-9)

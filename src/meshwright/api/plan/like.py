@@ -175,10 +175,9 @@ def _search(
     now: Todays, fix: Mapping[str, Any], whole: Mapping[str, Any], num: int, progress: Progress | None
 ) -> SearchResult:
     from meshwright.planner.search.search import search
-    from meshwright.planner.space.space import MICROBATCH_SIZES
 
-    sizes = {*whole.get("microbatch_sizes", MICROBATCH_SIZES), now.plan.microbatch_size}
-    options = {**whole, "microbatch_sizes": sorted(sizes)}
+    asked = whole.get("microbatch_sizes")  # the job's own among them
+    options = {**whole, "microbatch_sizes": asked and sorted({*asked, now.plan.microbatch_size})}
     return search(
         now.plan.model, now.cluster, now.plan.workload, fix=fix, num_simulated=max(num, LEAST_SIMULATED),
         progress=progress, **options,

@@ -97,7 +97,9 @@ def _space(plan: Plan, cluster: ClusterSpec) -> Space:
     }
     columns["recompute"] = np.arange(len(RECOMPUTES))
     formats = {name: getattr(plan, name) for name in HANDED_ON}
-    return Space(plan.model, cluster, plan.workload, formats, names, left_out="", **columns)
+    return Space(
+        plan.model, cluster, plan.workload, formats, names, left_out="", num_beyond_memory=0, **columns
+    )
 
 
 def _of_kind(plan: Plan, space: Space, tables: CostTables, kind: Recompute) -> LayerCosts:

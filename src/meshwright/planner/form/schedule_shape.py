@@ -5,22 +5,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.costs.fixed_costs import FixedCosts
-from meshwright.ir.judge import metrics
-from meshwright.ir.table import Microbatch
-from meshwright.ir.timing.replay import replay, wire
-from meshwright.ir.trace import Trace
-from meshwright.lowering.order import program_of_orders, with_shares
-from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.prediction.memory_estimate import in_flight
-from meshwright.schedules.order import registered
-from meshwright.simulator.pricing import price
+from meshwright.schedules.order import Orders, registered
+from meshwright.specs.error import ScheduleError
 
 Floats = NDArray[np.float64]
 # Behind so many microbatches a device a schedule is in its steady state: what waits and what is kept grows no more.
@@ -75,21 +69,46 @@ def schedule_shape(name: str, num_devices: int, num_chunks: int, num_microbatche
 @lru_cache(maxsize=512)
 def _shape(name: str, num_devices: int, num_chunks: int, num_microbatches: int) -> ScheduleShape:
     """The shape of exactly these counts."""
-    chosen, counts = registered()[name], [Microbatch(1, 1.0 / num_microbatches)] * num_microbatches
+    chosen = registered()[name]
     orders = chosen.orders(num_devices, num_microbatches, num_chunks)
-    program = with_shares(Transfers()(program_of_orders(orders, microbatches=counts)), num_chunks)
-    wiring, spans = wire(program), []
-    for latency in (0.0, LATENCY):
-        costs = FixedCosts.from_times(FORWARD, INPUT, WEIGHT, latency)
-        prices = price(wiring, costs, costs, None, has_demands=False)
-        times = replay(wiring, prices.seconds, prices.latency_s, prices.cost_of_row, host="asynchronous")
-        spans.append(metrics.span_s(Trace(program, *times, engine="max-plus")))
-    span, shown = spans[0], (spans[1] - spans[0]) / (LATENCY * num_microbatches)
+    span, late = (equal_span_s(orders, num_chunks, latency) for latency in (0.0, LATENCY))
+    shown = (late - span) / (LATENCY * num_microbatches)
     saved, pending = np.zeros(num_devices * num_chunks), np.zeros(num_devices * num_chunks)
     for tops in in_flight(chosen, num_devices, num_microbatches, num_chunks):
         top = max(tops, key=lambda each: sum(each.saved))
         saved[list(top.stages)], pending[list(top.stages)] = top.saved, top.pending
     return ScheduleShape(span / (FORWARD + INPUT + WEIGHT) - num_microbatches, shown, saved, pending)
+
+
+def equal_span_s(orders: Orders, num_chunks: int, latency_s: float) -> float:
+    """What the law's replay says of equal stages: each compute behind the one before it on its device, and `latency_s`
+    behind what another device made for it. Raises ScheduleError where devices wait for each other in a circle."""
+    share = 1.0 / num_chunks
+    seconds = {"F": FORWARD * share, "I": INPUT * share, "W": WEIGHT * share, "B": (INPUT + WEIGHT) * share}
+    num_stages = 1 + max(compute.stage for row in orders for compute in row)
+    # (is it of a forward, stage, microbatch): when it was made, by which device
+    made: dict[tuple[bool, int, int], tuple[float, int]] = {}
+    rows, free = [deque(row) for row in orders], [0.0] * len(orders)
+    while any(rows):
+        left = sum(map(len, rows))
+        for device, row in enumerate(rows):
+            while row:
+                name, stage, microbatch = row[0]
+                is_forward, is_last = name == "F", stage + 1 == num_stages
+                begin = free[device]
+                if name != "W" and (stage or not is_forward):
+                    before = (True, stage - is_forward) if is_forward or is_last else (False, stage + 1)
+                    source = made.get((*before, microbatch))
+                    if source is None:
+                        break
+                    begin = max(begin, source[0] + latency_s * (source[1] != device))
+                free[device] = begin + seconds[name]
+                if name != "W":
+                    made[is_forward, stage, microbatch] = (free[device], device)
+                row.popleft()
+        if sum(map(len, rows)) == left:
+            raise ScheduleError("the devices of this order wait for each other in a circle")
+    return max(free)
 
 
 @lru_cache(maxsize=512)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from meshwright.planner.search.fitting import Fitting
 from meshwright.planner.search.ranked import Ranked
 from meshwright.planner.search.search import PlannedStep, search, simulated
-from meshwright.planner.space.space import MICROBATCH_SIZES, Space, space_of
+from meshwright.planner.space.space import Space, space_of
 from meshwright.prediction.description import describe
 from meshwright.prediction.memory_limit import checked_memory
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -73,7 +73,7 @@ def frontier(
     *,
     fix: Mapping[str, Any] | None = None,
     forbid: Sequence[str] = (),
-    microbatch_sizes: Sequence[int] = MICROBATCH_SIZES,
+    microbatch_sizes: Sequence[int] | None = None,
     max_memory_bytes: int | None = None,
     num_simulated: int = NUM_SIMULATED,
     progress: Callable[[str, float], None] | None = None,
@@ -110,7 +110,7 @@ def frontier(
         members = list(found)
     kept = undominated(_column(members, "step"), _column(members, "peak"))
     return Frontier(
-        tuple(members[number] for number in kept.tolist()), tuple(assumptions), len(whole), len(fits), len(front),
+        tuple(members[number] for number in kept.tolist()), tuple(assumptions), whole.num_candidates, len(fits), len(front),
         len(members), time.perf_counter() - begun,
     )  # fmt: skip
 

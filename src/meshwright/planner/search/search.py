@@ -19,7 +19,7 @@ from meshwright.planner.search.layer_plan import layer_wise as layer_wise_plan
 from meshwright.planner.search.objective import DIGITS, Objective, rank, sort_key
 from meshwright.planner.search.ranked import Ranked
 from meshwright.planner.space.axis import RECOMPUTES
-from meshwright.planner.space.space import MICROBATCH_SIZES, Space, space_of
+from meshwright.planner.space.space import Space, space_of
 from meshwright.prediction.description import describe, sentence
 from meshwright.prediction.memory_estimate import MemoryEstimate
 from meshwright.prediction.memory_limit import NUM_NEAREST, Rejection, checked_memory, out_of_memory
@@ -154,7 +154,7 @@ def search(
     *,
     fix: Mapping[str, Any] | None = None,
     forbid: Sequence[str] = (),
-    microbatch_sizes: Sequence[int] = MICROBATCH_SIZES,
+    microbatch_sizes: Sequence[int] | None = None,
     max_memory_bytes: int | None = None,
     num_simulated: int = NUM_SIMULATED,
     time_limit_s: float | None = None,
@@ -202,11 +202,12 @@ def search(
             _kinds(fix or {}, forbid), layer_wise, _values((fix or {}).get("recompute", RECOMPUTES))
         )
     num_slow, gap = trials.bounds()
+    num_too_large = whole.num_candidates - len(fits)
     ranked = sorted(trials.plans, key=lambda each: sort_key(objective, each))
     told = (*assumptions, *_left_out(whole, {*(fix or {}), *forbid}))
     return SearchResult(
-        tuple(ranked), told, len(fits) - num_slow, len(whole) - len(fits) + num_slow,
-        searched - begun, time.perf_counter() - searched, is_complete, gap, len(whole) - len(fits),
+        tuple(ranked), told, len(fits) - num_slow, num_too_large + num_slow,
+        searched - begun, time.perf_counter() - searched, is_complete, gap, num_too_large,
     )  # fmt: skip
 
 
@@ -359,7 +360,7 @@ def _nothing_fits(space: Space, nearest: Any, capacity: int) -> OutOfMemoryError
         plan = space.plan(number)
         _, missed = checked_memory(plan, space.cluster, capacity)
         misses += [missed] if missed is not None else []
-    return out_of_memory(misses, len(space), "; fix and forbid less")
+    return out_of_memory(misses, space.num_candidates, "; fix and forbid less")
 
 
 def reasons(better: PlannedStep, worse: PlannedStep) -> list[tuple[str, float]]:

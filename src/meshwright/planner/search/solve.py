@@ -128,9 +128,7 @@ def largest_microbatch(
     if "microbatch_size" in (fix or {}):
         raise PlanError("a microbatch that is fixed and solved for", next="fix other choices only")
     capacity = min(cluster.memory_bytes, max_memory_bytes or cluster.memory_bytes)
-    batch = workload.global_batch
-    sizes = [size for size in range(1, batch + 1) if batch % size == 0]
-    space = space_of(model, cluster, workload, fix=fix, forbid=forbid, microbatch_sizes=sizes)
+    space = space_of(model, cluster, workload, fix=fix, forbid=forbid)
     needed = closed_form(space, tables_of(space, is_priced=False)).needed_bytes
     attempts: list[Attempt] = []
     for size in sorted(np.unique(space.microbatch_size).tolist(), reverse=True):
@@ -143,7 +141,8 @@ def largest_microbatch(
     found = search(
         model, cluster, workload, fix=fixed, forbid=forbid, max_memory_bytes=max_memory_bytes, **options
     )
-    most = "the whole batch of a pipeline: a larger batch allows more" if len(attempts) == 1 else ""
+    is_whole = len(attempts) == 1 and not space.num_beyond_memory
+    most = "the whole batch of a pipeline: a larger batch allows more" if is_whole else ""
     return Solution(
         "microbatch", attempts[-1].value, cluster, found, tuple(reversed(attempts)), (most,) if most else ()
     )

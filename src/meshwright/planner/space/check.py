@@ -114,11 +114,3 @@ def check_degrees(
             f"{stages} stages for the {model.num_layers} layers of {model.name}",
             allowed="at most as many as layers, and one each for the embedding and the head",
         )
-
-
-def check_sizes(sizes: Sequence[int]) -> None:
-    """There are microbatches to try, each of at least a sequence. Raises PlanError."""
-    if not sizes or any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in sizes):
-        raise PlanError(
-            f"microbatch sizes {tuple(sizes)}", allowed="whole numbers from 1, at least one of them"
-        )

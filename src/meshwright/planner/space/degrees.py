@@ -39,10 +39,10 @@ def layouts(
     devices, node = cluster.num_devices, cluster.levels[0].num_devices
     orders = MESH_ORDERS if len(cluster.levels) > 1 else MESH_ORDERS[:1]
     orders = tuple(wanted.get("mesh_order", orders))
-    degrees = wanted["tp"] if "tp" in wanted else _divisors(min(node, devices))
+    degrees = wanted["tp"] if "tp" in wanted else divisors(min(node, devices))
     for tp in (degree for degree in degrees if _divides_model(model, degree)):
         for cp in wanted["cp"] if "cp" in wanted else _context_degrees(workload.sequence_length):
-            for pp in _divisors(devices // (tp * cp)) if devices % (tp * cp) == 0 else ():
+            for pp in divisors(devices // (tp * cp)) if devices % (tp * cp) == 0 else ():
                 dp = devices // (tp * cp * pp)
                 if pp > model.num_layers + 2 or workload.global_batch % dp:
                     continue
@@ -90,7 +90,8 @@ def _distinct_orders(orders: Sequence[str], degrees: Mapping[str, int]) -> list[
     return list(seen.values())
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
+    """Whole numbers that divide it, rising."""
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
     return sorted({*small, *(number // d for d in small)})
 
@@ -116,7 +117,7 @@ def _expert_degrees(model: ModelSpec, dp: int, cp: int, tp: int, wanted: Sequenc
     if not model.num_experts:
         return [1] if wanted is None or 1 in wanted else []
     if wanted is None:
-        return [d for d in _divisors(model.num_experts) if dp * cp % d == 0 and (d == 1 or d % cp == 0)]
+        return [d for d in divisors(model.num_experts) if dp * cp % d == 0 and (d == 1 or d % cp == 0)]
     return [each for each in wanted if _divides_experts(model, dp, cp, tp, each)]
 
 

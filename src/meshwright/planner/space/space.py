@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.planner.space.axis import AXES, HANDED_ON, LAYERS, MESH_ORDERS, RECOMPUTES, SHARDINGS, named
-from meshwright.planner.space.check import FROM_ZERO, check_degrees, check_names, check_sizes, words_of
+from meshwright.planner.space.check import FROM_ZERO, check_degrees, check_names, words_of
 from meshwright.planner.space.degrees import Degrees, layouts, pipelines, split_of
+from meshwright.planner.space.microbatch import MicrobatchSizes
 from meshwright.schedules.order import registered
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
@@ -23,7 +24,6 @@ from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.workload import Workload
 
 Ints = NDArray[np.int64]
-MICROBATCH_SIZES = (1, 2, 4, 8, 16)  # sequences; a larger one fills no kernel better and lengthens the bubble
 MOST_CANDIDATES = 3_000_000  # two gigabytes of columns and sums; a larger space is made coarser
 
 
@@ -72,7 +72,8 @@ class Space:
     """Candidates as columns of equal length; of the axes in `names` a column counts in their values.
 
     `model`, `cluster`, `workload` and `formats` (other fields of a plan) are the same for all. `recompute_blocks` of
-    every stage are run again (0: all), its first ones; `sharding_degree` as `Plan`'s. `left_out` says what was not tried.
+    every stage are run again (0: all), its first ones; `sharding_degree` as `Plan`'s. `left_out` says what was not tried;
+    `num_beyond_memory` more candidates have microbatches that are too large for any device.
     """
 
     model: ModelSpec
@@ -81,6 +82,7 @@ class Space:
     formats: Mapping[str, Any]
     names: Mapping[str, tuple[Any, ...]]
     left_out: str
+    num_beyond_memory: int
     tp: Ints
     cp: Ints
     ep: Ints
@@ -100,6 +102,11 @@ class Space:
 
     def __len__(self) -> int:
         return len(self.tp)
+
+    @property
+    def num_candidates(self) -> int:
+        """With those whose microbatches are too large for any device."""
+        return len(self) + self.num_beyond_memory
 
     @cached_property
     def num_microbatches(self) -> Ints:
@@ -161,7 +168,7 @@ def space_of(
     *,
     fix: Mapping[str, Any] | None = None,
     forbid: Sequence[str] = (),
-    microbatch_sizes: Sequence[int] = MICROBATCH_SIZES,
+    microbatch_sizes: Sequence[int] | None = None,
 ) -> Space:
     """All candidates of a model on all devices of a cluster, in a fixed order.
 
@@ -169,7 +176,7 @@ def space_of(
         fix: fields of a plan that are decided already: any of `AXES`, of which a tuple or list allows several values, and
             of `HANDED_ON`. float8 is tried only where it is fixed.
         forbid: axes that must stay at one ("cp", "interleaved_1f1b") or values that must not be taken ("zero3", "full").
-        microbatch_sizes: sequences of a microbatch to try.
+        microbatch_sizes: sequences of a microbatch to try; None: every divisor of a pipeline's batch.
 
     Raises:
         PlanError: an unknown name, something both fixed and forbidden, or no candidate: says which rule leaves none.
@@ -178,8 +185,9 @@ def space_of(
     wanted = {name: _values(name, value) for name, value in (fix or {}).items() if name not in HANDED_ON}
     check_names(wanted, tuple(forbid), names)
     check_degrees(model, cluster, workload, wanted)
-    sizes = wanted.get("microbatch_size", tuple(sorted(set(microbatch_sizes))))
-    check_sizes(sizes)
+    sizes = MicrobatchSizes(
+        model, cluster, workload, wanted.get("microbatch_size", microbatch_sizes), formats
+    )
     limits = _limits({"float8": ("",), **wanted}, forbid, names)
     choices = _Choices(model, cluster, workload, sizes, limits, names, "mesh_order" in wanted)
     every = [each for each in layouts(model, cluster, workload, wanted) if choices.allows(each)]
@@ -197,7 +205,10 @@ def space_of(
         )
     table = np.concatenate(found)
     columns = {name: np.ascontiguousarray(table[:, place]) for place, name in enumerate(AXES)}
-    return Space(model, cluster, workload, formats, names, fineness.left_out, **columns)
+    num_beyond = sum(
+        choices.num_beyond_memory(each, fineness) for each in every if choices.has(each, fineness)
+    )
+    return Space(model, cluster, workload, formats, names, fineness.left_out, num_beyond, **columns)
 
 
 def _values(name: str, given: Any) -> tuple[Any, ...]:
@@ -230,7 +241,7 @@ class _Choices(NamedTuple):
     model: ModelSpec
     cluster: ClusterSpec
     workload: Workload
-    sizes: Sequence[int]
+    sizes: MicrobatchSizes
     limits: Mapping[str, Ints]
     names: Mapping[str, tuple[Any, ...]]
     is_order_fixed: bool
@@ -256,16 +267,28 @@ class _Choices(NamedTuple):
     def rows(self, layout: Degrees, fineness: Fineness) -> Ints:
         """All candidates of one layout, in the order of `AXES`."""
         rows = _product(self._tables(layout, fineness))
-        m = self.workload.global_batch // (layout.dp * rows[:, AXES.index("microbatch_size")])
+        schedule, size, sharding = (
+            rows[:, AXES.index(axis)] for axis in ("schedule", "microbatch_size", "sharding")
+        )
+        return np.asarray(rows[self._is_offered(layout, schedule, size, sharding)])
+
+    def num_beyond_memory(self, layout: Degrees, fineness: Fineness) -> int:
+        """How many more there are with microbatches that no device has the memory for."""
+        large = np.array(self.sizes.on(layout)[1], dtype=np.int64)
+        _, pipeline, _, sharding, parallel = self._tables(layout, fineness)
+        chosen = (pipeline[:, 0][:, None, None], large[:, None], sharding[:, 0])
+        return int(self._is_offered(layout, *chosen).sum()) * len(parallel)
+
+    def _is_offered(self, layout: Degrees, schedule: Ints, size: Ints, sharding: Ints) -> NDArray[np.bool_]:
+        """Is there a sense, and a software, for these together? Arrays that broadcast."""
         # in a pipeline a device would reduce whole stages after every microbatch of every other: nobody offers it
-        sharding, schedule = rows[:, AXES.index("sharding")], rows[:, AXES.index("schedule")]
         keep = (sharding != SHARDINGS.index("zero2")) | (layout.pp == 1)
         # parameters would be gathered for I, and again for W, which PyTorch's sharding does not know
         splits = np.array([registered()[name].splits_backward for name in self.names["schedule"]])
-        keep &= (sharding != SHARDINGS.index("zero3")) | ~splits[schedule]
+        keep = keep & ((sharding != SHARDINGS.index("zero3")) | ~splits[schedule])
         is_gpipe = np.array([name == "gpipe" for name in self.names["schedule"]])
-        keep &= ~is_gpipe[schedule] | (m > 1)  # of one microbatch it is 1F1B
-        return np.asarray(rows[keep])
+        is_one = layout.dp * size == self.workload.global_batch
+        return np.asarray(keep & ~(is_gpipe[schedule] & is_one))  # of one microbatch it is 1F1B
 
     def _asked(self, axis: str) -> tuple[int, ...]:
         """What a user asks for of an axis of which only some numbers are tried otherwise."""
@@ -273,7 +296,7 @@ class _Choices(NamedTuple):
 
     def _tables(self, layout: Degrees, fineness: Fineness) -> list[Ints]:
         """What is allowed of each independent choice: its axes side by side, in the order of `AXES`."""
-        node, batch = self.cluster.levels[0].num_devices, self.workload.global_batch
+        node = self.cluster.levels[0].num_devices
         divides = self.workload.sequence_length % (layout.cp * layout.tp) == 0
         parallel = (0, 1) if layout.tp > 1 and divides else (0,)
         tables: list[Sequence[tuple[int, ...]]] = [
@@ -285,7 +308,7 @@ class _Choices(NamedTuple):
                 fineness.num_partial,
                 self._asked("recompute_blocks"),
             ),
-            [(size,) for size in self.sizes if batch % (layout.dp * size) == 0],
+            [(size,) for size in self.sizes.on(layout)[0]],
             _sharding_rows(layout, node, fineness.nodes_that_share, self._asked("sharding_degree")),
             [(each, number) for each in parallel for number in self.limits["float8"].tolist()],
         ]

@@ -1,0 +1,65 @@
+"""Sizes of a microbatch: every divisor of a pipeline's batch, without those that no device has the memory for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meshwright.planner.space.degrees import Degrees, divisors
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.error import PlanError
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.workload import Workload
+from meshwright.stage.saved.saved import boundary_bytes_per_token
+
+
+class MicrobatchSizes:
+    """The sizes to try on a layout.
+
+    Args:
+        asked: sizes that are allowed; None: all.
+        formats: other fields of the plans, of which `dtype` is read.
+    """
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        cluster: ClusterSpec,
+        workload: Workload,
+        asked: Sequence[int] | None,
+        formats: Mapping[str, Any],
+    ) -> None:
+        if asked is not None:
+            check_sizes(asked)
+        self._model, self._batch, self._asked = model, workload.global_batch, asked
+        self._memory_bytes, self._length = cluster.memory_bytes, workload.sequence_length
+        self._dtype = str(formats.get("dtype", Plan.__dataclass_fields__["dtype"].default))
+
+    def on(self, layout: Degrees) -> tuple[list[int], list[int]]:
+        """(those that may fit, those that certainly do not), rising; the first always has the least of all, if there is one:
+        where nothing fits, it is what misses by least."""
+        share = self._batch // layout.dp
+        sizes = divisors(share)
+        if self._asked is not None:
+            sizes = sorted(size for size in set(self._asked) if share % size == 0)
+        few = [size for size in sizes if self.least_bytes(layout, size) <= self._memory_bytes] or sizes[:1]
+        return few, sizes[len(few) :]
+
+    def least_bytes(self, layout: Degrees, size: int) -> float:
+        """What the fullest device has at least, whatever else is chosen: the logits in the format of the plan, or one
+        microbatch's input to every block of a device, divided along tp, which the fullest recompute keeps as well."""
+        tokens = size * self._length / (layout.cp * layout.tp)
+        blocks = -(-self._model.num_layers // layout.pp)
+        kept = blocks * boundary_bytes_per_token(self._model, self._dtype)
+        logits = self._model.vocabulary_size * dtype_bytes(self._dtype)
+        return tokens * max(kept, logits)
+
+
+def check_sizes(sizes: Sequence[int]) -> None:
+    """There are microbatches to try, each of at least a sequence. Raises PlanError."""
+    if not sizes or any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in sizes):
+        raise PlanError(
+            f"microbatch sizes {tuple(sizes)}", allowed="whole numbers from 1, at least one of them"
+        )
