@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from meshwright.evidence.tables.error import ScoredRow
+from meshwright.evidence.tables.table import TrainingRow
 
 Values = NDArray[np.float64]
 Facts = Mapping[str, Values]
 Row = Mapping[str, str]
-Predictor = Callable[[Sequence[ScoredRow]], list[float]]
+Predictor = Callable[[Sequence[TrainingRow]], list[float]]
 GB = 1e9
 ROBUST = 0.03  # errors above it count linearly in the fit, not squared
 MOST_KEPT = 12  # layers that the last stage may keep where layers were moved off it
@@ -116,7 +116,7 @@ def ideal_s(row: Row) -> float:
     return model_flops(row) / (number(row, "gpus", 1) * peak)
 
 
-def fit_utilisation(rows: Sequence[ScoredRow]) -> MedianUtilisation:
+def fit_utilisation(rows: Sequence[TrainingRow]) -> MedianUtilisation:
     """Baseline 1 of these rows."""
     found = [(row.values, ideal_s(row.values) / row.measured_s) for row in rows]
     return MedianUtilisation(
@@ -169,7 +169,7 @@ BEFORE_FLASH = (
 MEGATRON = ("megatron", "mlperf", "simumax")
 
 
-def closed_form_facts(rows: Sequence[ScoredRow]) -> Facts:
+def closed_form_facts(rows: Sequence[TrainingRow]) -> Facts:
     """One array per fact, one value per row."""
     parts = (_place, _layer_work, _pipeline, _traffic)
     facts = [{name: one for part in parts for name, one in part(row.values).items()} for row in rows]
@@ -342,7 +342,7 @@ def _by_chip(constants: Mapping[str, float], *names: str) -> Values:
     return np.array([constants[name] for name in names])
 
 
-def fit_closed_form(rows: Sequence[ScoredRow]) -> ClosedForm:
+def fit_closed_form(rows: Sequence[TrainingRow]) -> ClosedForm:
     """Baseline 2 of these rows: robust least squares of log errors, every source with equal weight."""
     facts = closed_form_facts(rows)
     measured = np.log([row.measured_s for row in rows])
@@ -362,13 +362,13 @@ def fit_closed_form(rows: Sequence[ScoredRow]) -> ClosedForm:
     return ClosedForm(dict(zip(CONSTANTS, best.x.tolist(), strict=True)))
 
 
-def closed_form(rows: Sequence[ScoredRow]) -> Predictor:
+def closed_form(rows: Sequence[TrainingRow]) -> Predictor:
     """Baseline 2 learned from these rows: a function from rows to seconds."""
     model = fit_closed_form(rows)
     return lambda others: model.seconds(closed_form_facts(others)).tolist() if others else []
 
 
-def median_utilisation(rows: Sequence[ScoredRow]) -> Predictor:
+def median_utilisation(rows: Sequence[TrainingRow]) -> Predictor:
     """Baseline 1 learned from these rows: a function from rows to seconds."""
     model = fit_utilisation(rows)
     return lambda others: [model.seconds(row.values) for row in others]

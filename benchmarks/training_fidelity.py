@@ -19,14 +19,15 @@ from pathlib import Path
 from training_baselines import Predictor, closed_form, fit_closed_form, median_utilisation
 
 from meshwright.evidence.fit.cross_validation import group_of
-from meshwright.evidence.tables.error import RowPrediction, Score, ScoredRow
+from meshwright.evidence.tables.error import RowPrediction, Score
 from meshwright.evidence.tables.score import Line, Summary, newest_releases, score_table
+from meshwright.evidence.tables.table import TrainingRow
 from meshwright.evidence.tables.validate_training import read_rows
 
 # Where the tables lie when they are beside the checkout.
 BESIDE = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "calibration" / "training"
 OURS = "meshwright"
-BASELINES: Mapping[str, Callable[[Sequence[ScoredRow]], Predictor]] = {
+BASELINES: Mapping[str, Callable[[Sequence[TrainingRow]], Predictor]] = {
     "ten constants": closed_form,
     "median utilisation": median_utilisation,
 }
@@ -93,7 +94,7 @@ def main() -> int:
     return 0 if all(claim.holds for claim in claims) else 3
 
 
-def chosen_class(rows: Sequence[ScoredRow]) -> Iterator[str]:
+def chosen_class(rows: Sequence[TrainingRow]) -> Iterator[str]:
     """Our second figure: three rows of a left-out source choose its software class, the others are scored."""
     found = import_module("meshwright.evidence.fit.cross_validation").chosen_class_predictions(rows)
     rest = [row for row in rows if row.row_id in found]
@@ -114,7 +115,7 @@ def our_model() -> Callable[..., Predicted] | None:
 
 
 def cross_validated(
-    rows: Sequence[ScoredRow], fit: Callable[[Sequence[ScoredRow]], Predictor], left_out: str
+    rows: Sequence[TrainingRow], fit: Callable[[Sequence[TrainingRow]], Predictor], left_out: str
 ) -> Predicted:
     """Seconds of every row by a model that learned from the rows of other sources, or other models."""
     keys = [group_of(row, left_out) for row in rows]
@@ -127,7 +128,7 @@ def cross_validated(
     return predicted
 
 
-def scored(rows: Sequence[ScoredRow], predicted: Predicted) -> Summary:
+def scored(rows: Sequence[TrainingRow], predicted: Predicted) -> Summary:
     """Scores of these rows; rows without a prediction count as skipped."""
     predictions = []
     for row in rows:
@@ -208,7 +209,7 @@ def claims_of(summary: Summary, left_out: str) -> list[Claim]:
     return claims
 
 
-def constants(rows: Sequence[ScoredRow]) -> Iterator[str]:
+def constants(rows: Sequence[TrainingRow]) -> Iterator[str]:
     """Names and values of the ten constants, learned from all rows."""
     for name, value in fit_closed_form(rows).constants.items():
         yield f"  {name} {value:.4g}"

@@ -6,39 +6,14 @@ Errors are predicted / measured - 1. A row that could not be predicted counts as
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
+
+from meshwright.evidence.tables.table import TrainingRow
 
 SKIPPED_ERROR = -1.0  # predicted / measured - 1 of a row that was not predicted
 NEAR, FAR = 0.10, 0.20  # errors up to which the shares of rows are counted
-
-
-class ScoredRow(Protocol):
-    """A row of a table of measured training steps, as far as scoring needs it (`TrainingRow` is one)."""
-
-    @property
-    def row_id(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def is_core(self) -> bool: ...
-    @property
-    def is_moe(self) -> bool: ...
-    @property
-    def is_float8(self) -> bool: ...
-    @property
-    def sequence_length(self) -> int: ...
-    @property
-    def config_key(self) -> tuple[str, str]: ...
-    @property
-    def measured_s(self) -> float: ...
-    @property
-    def peak_bytes(self) -> float | None: ...
-    @property
-    def release(self) -> str: ...
-    @property
-    def values(self) -> Mapping[str, str]: ...
 
 
 @dataclass(frozen=True)
@@ -92,7 +67,7 @@ class RowPrediction:
         }
 
 
-Scored = tuple[ScoredRow, RowPrediction]
+Scored = tuple[TrainingRow, RowPrediction]
 
 
 @dataclass(frozen=True)
@@ -144,7 +119,7 @@ def score(scored: Sequence[Scored]) -> Score:
     )
 
 
-def memory_error(row: ScoredRow, prediction: RowPrediction) -> float | None:
+def memory_error(row: TrainingRow, prediction: RowPrediction) -> float | None:
     """predicted / measured peak - 1; -1 where it was not predicted, None where it was not measured."""
     if not row.peak_bytes:
         return None
@@ -153,7 +128,7 @@ def memory_error(row: ScoredRow, prediction: RowPrediction) -> float | None:
     return prediction.predicted_peak_bytes / row.peak_bytes - 1.0
 
 
-def _is_above_upper(row: ScoredRow, prediction: RowPrediction) -> bool:
+def _is_above_upper(row: TrainingRow, prediction: RowPrediction) -> bool:
     return prediction.upper_peak_bytes is None or (row.peak_bytes or 0.0) > prediction.upper_peak_bytes
 
 

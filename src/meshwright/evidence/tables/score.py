@@ -16,15 +16,15 @@ from meshwright.evidence.tables.error import (
     RowPrediction,
     Score,
     Scored,
-    ScoredRow,
     mean,
     memory_error,
     score,
 )
+from meshwright.evidence.tables.table import TrainingRow
 from meshwright.specs.error import SpecError
 
 __all__ = [
-    "Line", "ScoredRow", "RowPrediction", "Score", "Summary", "memory_error", "newest_releases", "score", "score_table",
+    "Line", "RowPrediction", "Score", "Summary", "memory_error", "newest_releases", "score", "score_table",
 ]  # fmt: skip
 
 LEAST_ROWS = 5  # a source with fewer rows is shown, but is never called the worst
@@ -117,7 +117,7 @@ class Summary:
         }
 
 
-def score_table(rows: Sequence[ScoredRow], predictions: Iterable[RowPrediction]) -> Summary:
+def score_table(rows: Sequence[TrainingRow], predictions: Iterable[RowPrediction]) -> Summary:
     """Score any model's predictions of these rows; they are matched by `row_id`, the order does not matter.
 
     Raises SpecError where a row has no prediction (one that was skipped has one, too).
@@ -149,7 +149,7 @@ def score_table(rows: Sequence[ScoredRow], predictions: Iterable[RowPrediction])
     )
 
 
-LINES: Mapping[str, Callable[[ScoredRow], bool]] = {
+LINES: Mapping[str, Callable[[TrainingRow], bool]] = {
     "core": lambda row: True,
     "dense": lambda row: not row.is_moe,
     "moe": lambda row: row.is_moe,
@@ -158,9 +158,9 @@ LINES: Mapping[str, Callable[[ScoredRow], bool]] = {
 }
 
 
-def newest_releases(rows: Iterable[ScoredRow]) -> list[ScoredRow]:
+def newest_releases(rows: Iterable[TrainingRow]) -> list[TrainingRow]:
     """One row per configuration: that of the newest release, the first where releases are equal or not known."""
-    kept: dict[tuple[str, str], ScoredRow] = {}
+    kept: dict[tuple[str, str], TrainingRow] = {}
     for row in rows:
         held = kept.get(row.config_key)
         if held is None or release_number(row.release) > release_number(held.release):
@@ -180,10 +180,10 @@ def _line(scored: Sequence[Scored]) -> Line:
     return Line(score(scored), {source: score(pairs) for source, pairs in sorted(by_source.items())})
 
 
-def _newest_of_models(rows: Sequence[ScoredRow]) -> Collection[str]:
+def _newest_of_models(rows: Sequence[TrainingRow]) -> Collection[str]:
     """Ids of the rows of the newest release of each (source, model, chip): settings change with releases, too."""
 
-    def key(row: ScoredRow) -> tuple[str, str, str]:
+    def key(row: TrainingRow) -> tuple[str, str, str]:
         return row.source, row.values.get("model", ""), row.values.get("gpu", "")
 
     newest: dict[tuple[str, str, str], tuple[int, ...]] = {}
@@ -213,5 +213,5 @@ def _ordered_pairs(scored: Sequence[Scored]) -> tuple[int, float | None]:
     return len(right), mean(right)
 
 
-def _layout(row: ScoredRow) -> tuple[str, ...]:
+def _layout(row: TrainingRow) -> tuple[str, ...]:
     return tuple(row.values.get(column, "") for column in LAYOUT_COLUMNS)
