@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -72,3 +73,12 @@ class CommunicationModel(Protocol):
     def flows(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> tuple[Flow, ...]:
         """The bytes that it sends from each device to each other one, for contention on links."""
         ...
+
+
+def rounded(document: Any, digits: int) -> Any:
+    """Plain data with its numbers to so many digits: more would pretend to be known."""
+    if isinstance(document, Mapping):
+        return {str(key): rounded(value, digits) for key, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [rounded(value, digits) for value in document]
+    return float(f"{document:.{digits}g}") if isinstance(document, float) else document

@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.ir.judge import metrics
 from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
-from meshwright.reports.page.comparison import comparison_html, comparison_text
+from meshwright.reports.page.comparison import ComparisonRow, comparison_html, comparison_text
 from meshwright.specs.error import ProgramError
 
 WARM_UP = (
@@ -20,17 +20,8 @@ WARM_UP = (
 LEAST_FOR_WARM_UP = 3
 
 
-@dataclass(frozen=True)
-class Quantity:
-    """One number predicted and measured; `low` and `high` are the interval of the prediction."""
-
-    name: str
-    predicted: float | None
-    measured: float | None
-    unit: str = "s"
-    low: float | None = None
-    high: float | None = None
-    basis: str = ""
+class Quantity(ComparisonRow):
+    """One number predicted and measured, and how far the prediction is off."""
 
     @property
     def error(self) -> float | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.costs.cost import rounded
 from meshwright.costs.kernel.attention import CONTEXT, GENERATION
 from meshwright.costs.kernel.chip import Chip, Columns, FloatArray, Formula
 from meshwright.costs.kernel.gemm import GEMM
@@ -19,6 +20,7 @@ from meshwright.costs.kernel.moe import MOE
 from meshwright.specs.error import SpecError
 
 SCHEMA_VERSION = 1
+DIGITS = 4  # more than the measurements carry; tables of corrections have three decimals
 FORMULAS: Mapping[str, Formula] = {formula.name: formula for formula in (GEMM, CONTEXT, GENERATION, MOE)}
 FAR = 2.0  # a size up to this factor outside the measured range still counts as inside
 
@@ -90,7 +92,7 @@ class KernelProfile:
 
     def to_dict(self) -> dict[str, Any]:
         """The profile as plain data."""
-        data = _rounded(asdict(self))
+        data = rounded(asdict(self), DIGITS)
         for curve in data["curves"]:
             curve["grid"]["values"] = [round(value, 3) for value in curve["grid"]["values"]]
         return {"schema": "meshwright-kernels", "version": SCHEMA_VERSION, **data}
@@ -119,15 +121,6 @@ def _curve(data: Mapping[str, Any]) -> KernelCurve:
     grid = CorrectionGrid(nodes, tuple(data["grid"]["values"]))
     ranges = {name: (low, high) for name, (low, high) in data["ranges"].items()}
     return KernelCurve(**{**data, "grid": grid, "ranges": ranges})
-
-
-def _rounded(value: Any) -> Any:
-    """Numbers to four digits, more than the measurements carry; tables of corrections to three decimals."""
-    if isinstance(value, Mapping):
-        return {str(key): _rounded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
-    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 @cache

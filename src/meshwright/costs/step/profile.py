@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
 
+from meshwright.costs.cost import rounded
 from meshwright.costs.step.step_costs import StepConstants
 from meshwright.specs.error import SpecError, UnknownNameError
 
 STEP_PROFILE_SCHEMA = 1
+DIGITS = 5
 LEAST_HALF_WIDTH, MOST_HALF_WIDTH = 0.02, 0.60  # relative; a run repeats to about 2 %
 
 
@@ -67,8 +69,8 @@ class StepProfile:
             "schema": STEP_PROFILE_SCHEMA,
             "source": self.source,
             "seen": {name: dict(each) for name, each in self.seen.items()},
-            "fit": _fit_to_dict(self.fit),
-            "left_out": {name: _fit_to_dict(each) for name, each in self.left_out.items()},
+            "fit": rounded(asdict(self.fit), DIGITS),
+            "left_out": {name: rounded(asdict(each), DIGITS) for name, each in self.left_out.items()},
         }
 
     @classmethod
@@ -84,22 +86,6 @@ class StepProfile:
             table["seen"],
             table.get("source", ""),
         )
-
-
-def _fit_to_dict(fit: StepFit) -> dict[str, Any]:
-    def rounded(value: float) -> float:
-        return float(f"{value:.5g}")
-
-    return {
-        "constants": {
-            family: {name: rounded(value) for name, value in vars(each).items()}
-            for family, each in fit.constants.items()
-        },
-        "width": {
-            "base": rounded(fit.width.base),
-            "slopes": {name: rounded(slope) for name, slope in fit.width.slopes.items()},
-        },
-    }
 
 
 def _fit_from_dict(table: Mapping[str, Any]) -> StepFit:

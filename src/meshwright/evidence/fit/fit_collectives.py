@@ -40,6 +40,7 @@ from meshwright.costs.collective.profile import (
     CollectiveProfile,
     Spread,
 )
+from meshwright.costs.cost import rounded
 from meshwright.evidence.fit.collective_constant import (
     EXPERT_CONSTANTS,
     NETWORK_CONSTANTS,
@@ -79,6 +80,7 @@ MOST_CLOUD_BYTES = (
     1 << 18
 )  # rows up to this size fit the latency; larger ones tell that network's rate, which is not ours
 EXPERT_MEMBERS = 8
+DIGITS = 5  # of what is written
 LARGE_WEIGHT = 2.0  # of a row above 1 MiB: those are what training steps move
 MOST_ROWS_PER_SERIES = 21  # of one source, operation and placement; a table with 994 sizes is thinned to this
 BYTE_VALUES = {"dispatch": 1.0, "combine": 2.0}  # float8 with its scales left out, and bfloat16
@@ -260,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     profile = fit_profile(options.tables)
     options.output.mkdir(parents=True, exist_ok=True)
     path = options.output / PROFILE_FILE
-    path.write_text(json.dumps(_rounded(profile.to_document()), indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(rounded(profile.to_document(), DIGITS), indent=1) + "\n", encoding="utf-8")
     logger.info("wrote %s", path)
     return 0
 
@@ -289,15 +291,6 @@ def _spread(curve: NodeCurve, rows: Sequence[CollectiveRow]) -> float:
 def _warn_of_edges(what: str, fit: Fit) -> None:
     if fit.at_edge:
         logger.warning("%s: at the edge of the range: %s", what, ", ".join(fit.at_edge))
-
-
-def _rounded(document: object) -> object:
-    """Numbers with five digits: more would pretend to be known."""
-    if isinstance(document, dict):
-        return {key: _rounded(value) for key, value in document.items()}
-    if isinstance(document, list | tuple):
-        return [_rounded(value) for value in document]
-    return float(f"{document:.5g}") if isinstance(document, float) else document
 
 
 if __name__ == "__main__":
