@@ -48,6 +48,9 @@ def load_model(reference: str | os.PathLike[str] | Mapping[str, Any] | ModelSpec
     raise _unknown(text)
 
 
+Model = load_model  # its name in `meshwright`, beside Cluster and Plan
+
+
 def model_presets() -> tuple[str, ...]:
     """Names of the models that come with the package, sorted."""
     return tuple(sorted(_presets()))
