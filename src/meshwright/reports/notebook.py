@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from meshwright.ir.trace import Trace
 from meshwright.reports.trace.svg import timeline_svg
 from meshwright.reports.trace.terminal import timeline_text
-
-if TYPE_CHECKING:
-    from meshwright.ir.trace import Trace
 
 NOTEBOOK_WIDTH = 900
 # A light sheet under the picture: notebooks have dark themes too, and the picture is made for paper.
@@ -42,8 +40,6 @@ def display(traces: Trace | Mapping[str, Trace], width: int = NOTEBOOK_WIDTH) ->
 
 def show_traces_in_notebooks() -> bool:
     """Make a running IPython show every `Trace` as a timeline. Returns whether there is one; does nothing otherwise."""
-    from meshwright.ir.trace import Trace
-
     ipython: Any = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tests.evidence.training_sample import table_row
 from meshwright.evidence.tables.job import TrainingJob, job_of
 from meshwright.evidence.tables.table import TrainingRow, read_training_table, training_row
 from meshwright.evidence.tables.words import redistributed, with_vocabulary_as_layers
-from meshwright.specs.error import MeshwrightError, SpecError
+from meshwright.specs.error import MeshwrightError, PlanError, SpecError
 
 MOE = {"n_experts": 8, "topk": 2, "moe_ffn": 768, "ffn": 0, "dense_layers": 0, "shared_ffn": 0}
 GPT = {"gated_mlp": 0, "kv_heads": 32, "ffn": 16384}
@@ -341,10 +342,15 @@ def test_odd_shapes_become_plans_of_the_same_size(
         "ffn": "",
         "layers": layers,
     }
-    job = _job(
-        **fields, tp=tp, pp=pp, cp=cp, dp="", gpus=gpus, vocab=vocab, micro_batch_seqs=microbatch, vpp=vpp, sp=1,
+    asked = partial(
+        _job, **fields, tp=tp, pp=pp, cp=cp, dp="", gpus=gpus, vocab=vocab, micro_batch_seqs=microbatch, vpp=vpp, sp=1,
         gated_mlp=int(gated), global_batch_seqs=batch, zero=1, recompute="", num_microbatches="", seq=64,
     )  # fmt: skip
+    if heads % tp or kv_heads % tp:  # decision 18
+        with pytest.raises(PlanError, match=f"tp={tp} does not divide"):
+            asked()
+        return
+    job = asked()
     assert job.plan.world_size == job.cluster.num_devices == gpus
     assert sum(job.plan.layers_per_stage) == layers
     assert job.plan.num_microbatches * job.plan.microbatch_size * dp == batch

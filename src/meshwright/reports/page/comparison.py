@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -13,10 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwright.ir.judge import metrics
+from meshwright.ir.trace import Trace
 from meshwright.reports.chart.quantity import quantity, ratio_text, ratio_verdict
-
-if TYPE_CHECKING:
-    from meshwright.ir.trace import Trace
 
 VERDICT_STYLE = {"right": "green", "near": "yellow", "off": "red", "unknown": "dim"}
 BAR_RANGE = 0.5  # the bar of a ratio is full at this distance from one

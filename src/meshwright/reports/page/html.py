@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from meshwright.ir.trace import MemoryCurve, Trace
 from meshwright.reports.chart.chart import Chart, Series, chart_svg
 from meshwright.reports.chart.drawing import PAGE
 from meshwright.reports.chart.quantity import quantity
@@ -20,9 +21,6 @@ from meshwright.reports.page.report import DataTable, Picture, Report
 from meshwright.reports.trace.legend import timeline_key, trace_facts
 from meshwright.reports.trace.svg import timeline_svg
 from meshwright.reports.trace.timeline import Timeline, read_timeline
-
-if TYPE_CHECKING:
-    from meshwright.ir.trace import MemoryCurve, Trace
 
 SCHEMA = "meshwright-report 1"
 MAX_MEMORY_CHARTS = 8

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from meshwright.ir.trace import Trace
 from meshwright.reports.chart.bars import FILLS, scaled_bars_svg
 from meshwright.reports.chart.chart import Chart, Series, chart_svg
 from meshwright.reports.chart.drawing import PAGE
 from meshwright.reports.chart.quantity import quantity
 from meshwright.reports.page.report import DataTable, Figure, Picture, Report
-
-if TYPE_CHECKING:
-    from meshwright.ir.trace import Trace
 
 WIDTH, SCATTER_HEIGHT = 1080, 380  # pixels
 REST = "smaller ones"  # where there are more parts than colours

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from meshwright.ir.trace import Trace
 from meshwright.reports.page.comparison import Rows
-
-if TYPE_CHECKING:
-    from meshwright.ir.trace import Trace
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from meshwright.ir.judge import metrics
+from meshwright.ir.trace import Trace
 from meshwright.reports.chart.palette import colour
 from meshwright.reports.chart.quantity import quantity
 from meshwright.reports.trace.timeline import LANE_OF_KIND, LANES, Timeline
-
-if TYPE_CHECKING:
-    from meshwright.ir.trace import Trace
 
 MAX_DEVICES = 32  # more devices than this are shown as an even selection
 MEANINGS = {

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from meshwright.ir.table import Kind
 from meshwright.ir.timing.matching import match
+from meshwright.ir.trace import Trace
 from meshwright.reports.trace.timeline import FloatArray, IntArray, Timeline, read_timeline
-
-if TYPE_CHECKING:
-    from meshwright.ir.trace import Trace
 
 SCHEMA = "meshwright-perfetto 1"
 NANOSECONDS = 1_000_000_000

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from meshwright.ir.trace import Trace
 from meshwright.reports.chart.drawing import (
     CHARACTER_WIDTH,
     PAPER,
@@ -22,9 +23,6 @@ from meshwright.reports.chart.palette import INK, cell_colour, colour
 from meshwright.reports.chart.quantity import axis_ticks, nice_ticks, quantity
 from meshwright.reports.trace.legend import shown_devices, timeline_key, trace_facts
 from meshwright.reports.trace.timeline import Timeline, read_timeline
-
-if TYPE_CHECKING:
-    from meshwright.ir.trace import Trace
 
 ROW_HEIGHT = 20
 LANE_HEIGHT = 4

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.style import Style
 from rich.text import Text
 
+from meshwright.ir.trace import Trace
 from meshwright.reports.chart.palette import INK, cell_colour, colour
 from meshwright.reports.chart.quantity import nice_ticks, tick_texts
 from meshwright.reports.trace.legend import MEANINGS, shown_devices, trace_facts
 from meshwright.reports.trace.timeline import IntArray, Timeline, read_timeline
-
-if TYPE_CHECKING:
-    from meshwright.ir.trace import Trace
 
 MIN_GRID_COLUMNS = 20
 HALVES = 2  # a character shows two bins side by side with a half block

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from meshwright.ir.program import Program
-    from meshwright.ir.trace import Trace
+from meshwright.ir.program import Program
+from meshwright.ir.trace import Trace
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
