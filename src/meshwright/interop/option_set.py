@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from meshwright.interop.imported import Draft, Option
 from meshwright.specs.error import PlanError
@@ -124,3 +125,12 @@ def launch_words(commands: Iterable[Sequence[str]]) -> list[str]:
     ]
     bare = [word for words in cut for word in words if words[0].startswith("--")]
     return max((bare, *cut), key=lambda words: sum(word.startswith("--") for word in words))
+
+
+def flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The keys of a file with tables, those of a table with its name and a dot before them."""
+    for name, value in tables.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value

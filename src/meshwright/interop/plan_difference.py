@@ -15,7 +15,7 @@ from typing import Any, Literal
 from meshwright.interop.exported import Exported
 from meshwright.interop.imported import Imported, Option
 from meshwright.interop.launch.shell_script import ShellScript
-from meshwright.interop.option_set import launch_words
+from meshwright.interop.option_set import flat, launch_words
 from meshwright.interop.torchtitan.option import RENAMED
 from meshwright.specs.plan.file import plan_text
 from meshwright.specs.plan.plan import Plan
@@ -133,7 +133,7 @@ def plan_options(plan: Plan) -> Options:
     tables = tomllib.loads(plan_text(plan))
     for name in ("model", "cluster", "schema"):
         tables.pop(name)
-    return dict(_flat(tables))
+    return _texts(tables)
 
 
 def _script_options(text: str) -> Options:
@@ -151,25 +151,13 @@ def _script_options(text: str) -> Options:
     return found
 
 
-def _toml_options(text: str) -> Options:
-    return dict(_flat(tomllib.loads(text)))
-
-
-def _json_options(text: str) -> Options:
-    return dict(_flat(json.loads(text)))
+def _texts(tables: Mapping[str, Any]) -> Options:
+    """The keys of a file with tables; what is no text as JSON has it."""
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in flat(tables)}
 
 
 _READERS: Mapping[str, Callable[[str], Options]] = {
     "megatron": _script_options,
-    "torchtitan": _toml_options,
-    "deepspeed": _json_options,
+    "torchtitan": lambda text: _texts(tomllib.loads(text)),
+    "deepspeed": lambda text: _texts(json.loads(text)),
 }
-
-
-def _flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Keys with their tables' names before a dot."""
-    for name, value in tables.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value if isinstance(value, str) else json.dumps(value)

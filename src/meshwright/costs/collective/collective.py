@@ -7,6 +7,8 @@ ring algorithms; bytes are those of the whole tensor (before a reduce-scatter, a
 
 from __future__ import annotations
 
+from functools import partial
+
 from meshwright.costs.cost import Flow
 from meshwright.ir.table import Exchange
 from meshwright.specs.error import SpecError
@@ -21,24 +23,21 @@ def send_s(num_bytes: float, latency_s: float, bytes_per_s: float) -> float:
     return latency_s + num_bytes / bytes_per_s
 
 
-def all_reduce_s(num_bytes: float, num_members: int, latency_s: float, bytes_per_s: float) -> float:
-    """Ring all-reduce: 2 (n - 1) a + 2 (n - 1) / n * bytes / b."""
-    return _ring_s("all_reduce", num_bytes, num_members, latency_s, bytes_per_s)
+def _ring_s(table: str, num_bytes: float, num_members: int, latency_s: float, bytes_per_s: float) -> float:
+    """Seconds of a ring collective; none where there is nobody to exchange with."""
+    if num_members < 2:
+        return 0.0
+    steps = RING_PASSES[table] * (num_members - 1)
+    return steps * latency_s + steps / num_members * num_bytes / bytes_per_s
 
 
-def all_gather_s(num_bytes: float, num_members: int, latency_s: float, bytes_per_s: float) -> float:
-    """Ring all-gather of `num_bytes` in the end: (n - 1) a + (n - 1) / n * bytes / b."""
-    return _ring_s("all_gather", num_bytes, num_members, latency_s, bytes_per_s)
-
-
-def reduce_scatter_s(num_bytes: float, num_members: int, latency_s: float, bytes_per_s: float) -> float:
-    """Ring reduce-scatter of `num_bytes` in the beginning: (n - 1) a + (n - 1) / n * bytes / b."""
-    return _ring_s("reduce_scatter", num_bytes, num_members, latency_s, bytes_per_s)
-
-
-def all_to_all_s(num_bytes: float, num_members: int, latency_s: float, bytes_per_s: float) -> float:
-    """Pairwise all-to-all of `num_bytes` per member, one n-th to each: (n - 1) a + (n - 1) / n * bytes / b."""
-    return _ring_s("all_to_all", num_bytes, num_members, latency_s, bytes_per_s)
+# Ring all-reduce: 2 (n - 1) a + 2 (n - 1) / n * bytes / b.
+all_reduce_s = partial(_ring_s, "all_reduce")
+# Ring all-gather of the bytes in the end, reduce-scatter of those in the beginning, and pairwise all-to-all of those of one
+# member, an n-th to each: (n - 1) a + (n - 1) / n * bytes / b.
+all_gather_s = partial(_ring_s, "all_gather")
+reduce_scatter_s = partial(_ring_s, "reduce_scatter")
+all_to_all_s = partial(_ring_s, "all_to_all")
 
 
 def collective_s(
@@ -50,13 +49,6 @@ def collective_s(
     if table not in GROUP_TABLES:
         raise SpecError(f"collective {table!r} has no formula", allowed=", ".join(GROUP_TABLES))
     return _ring_s(table, num_bytes, num_members, latency_s, bytes_per_s)
-
-
-def _ring_s(table: str, num_bytes: float, num_members: int, latency_s: float, bytes_per_s: float) -> float:
-    if num_members < 2:
-        return 0.0
-    steps = RING_PASSES[table] * (num_members - 1)
-    return steps * latency_s + steps / num_members * num_bytes / bytes_per_s
 
 
 def rescaled_s(seconds: float, latency_s: float, num_members: int, num_measured: int) -> float:

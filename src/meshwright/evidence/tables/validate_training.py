@@ -12,18 +12,19 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from meshwright import catalog
+from meshwright.evidence.tables.job import TrainingJob, job_of
 from meshwright.evidence.tables.score import RowPrediction, Summary, memory_error, score_table
 from meshwright.evidence.tables.source import facts_of
+from meshwright.evidence.tables.table import TrainingRow, read_training_table
+from meshwright.prediction.memory_estimate import estimate_memory
+from meshwright.prediction.step_prediction import predict_step
+from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import MeshwrightError, SpecError
-
-if TYPE_CHECKING:
-    from meshwright.evidence.tables.job import TrainingJob
-    from meshwright.evidence.tables.table import TrainingRow
-    from meshwright.specs.cluster.cluster import ClusterSpec
-    from meshwright.specs.plan.plan import Plan
-    from meshwright.specs.plan.prediction import Prediction
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.prediction import Prediction
 
 log = logging.getLogger(__name__)
 ID_COLUMN = "row_id"  # a table without it is none of measured runs, such as times of single stages
@@ -91,8 +92,6 @@ def validate_training(
 
 def read_rows(paths: Sequence[str | Path]) -> tuple[tuple[TrainingRow, ...], tuple[str, ...]]:
     """All rows of the tables, and the files that hold none. Raises SpecError as `validate_training`."""
-    from meshwright.evidence.tables.table import read_training_table
-
     if not paths:
         raise SpecError("no table is given", allowed="one or more CSV files of measured training runs")
     files = [Path(path) for path in paths]
@@ -140,7 +139,7 @@ def predict_rows(
         plan_row: makes the job of a row; raises a MeshwrightError with the reason where it cannot (None: `job_of`).
         predict: predicts a plan on a cluster (None: `predict_layout`).
     """
-    make_job, predict_plan = plan_row or _job_of, predict or predict_layout
+    make_job, predict_plan = plan_row or job_of, predict or predict_layout
     known: dict[tuple[Plan, ClusterSpec], LayoutPrediction | MeshwrightError] = {}
     found = []
     for number, row in enumerate(rows):
@@ -161,10 +160,6 @@ def predict_rows(
 
 def predict_layout(plan: Plan, cluster: ClusterSpec) -> LayoutPrediction:
     """The simulator's step and memory of a plan. Raises what these raise."""
-    from meshwright import catalog
-    from meshwright.prediction.memory_estimate import estimate_memory
-    from meshwright.prediction.step_prediction import predict_step
-
     schedule = catalog.find_schedule(plan.schedule)  # an unknown name is refused before anything is lowered
     step = predict_step(plan, cluster, schedule=schedule, extrapolate=True).step
     memory = estimate_memory(plan, cluster, schedule)
@@ -174,12 +169,6 @@ def predict_layout(plan: Plan, cluster: ClusterSpec) -> LayoutPrediction:
         reserved_bytes=memory.reserved_bytes,
         upper_bytes=memory.upper_bytes,
     )
-
-
-def _job_of(row: TrainingRow) -> TrainingJob:
-    from meshwright.evidence.tables.job import job_of
-
-    return job_of(row)
 
 
 def _nameless(plan: Plan) -> Plan:

@@ -14,6 +14,12 @@ SOFTWARE = "fused"  # the efficiency class of Megatron-LM with Transformer Engin
 CAPTURED = "captured"  # the same as one graph for the whole step
 ATTENTION_DROPOUT = "0.1"  # where --attention-dropout is left out
 GRAPH_SCOPE, WHOLE_STEP = "cuda-graph-scope", "full_iteration"
+# Both ways: our name of a choice -> the option.
+DEGREES = {
+    "tp": "tensor-model-parallel-size", "pp": "pipeline-model-parallel-size", "cp": "context-parallel-size",
+    "ep": "expert-model-parallel-size",
+}  # fmt: skip
+OVERLAPS = {"reduce": "overlap-grad-reduce", "gather": "overlap-param-gather", "tp": "tp-comm-overlap"}
 _FLOAT8 = {"delayed": "tensorwise", "tensorwise": "tensorwise", "blockwise": "blockwise", "mxfp8": "mxfp8"}
 _FSDP_STRATEGIES = {
     "no_shard": "none", "optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "zero3",
@@ -77,11 +83,7 @@ def _read_batch(options: OptionSet) -> None:
 
 
 def _read_degrees(options: OptionSet) -> None:
-    names = {
-        "tp": "tensor-model-parallel-size", "pp": "pipeline-model-parallel-size", "cp": "context-parallel-size",
-        "ep": "expert-model-parallel-size",
-    }  # fmt: skip
-    for axis, name in names.items():
+    for axis, name in DEGREES.items():
         options.draft.degrees[axis] = options.count(name, f"{axis} = {{value}}", 1)
     experts_tp = options.integer(
         "expert-tensor-parallel-size", "tensor parallelism inside an expert = {value}"
@@ -206,10 +208,7 @@ def _unfused(options: OptionSet) -> str:
 
 
 def _read_overlap(options: OptionSet) -> None:
-    names = {
-        "overlap-grad-reduce": "reduce", "overlap-param-gather": "gather", "tp-comm-overlap": "tp",
-    }  # fmt: skip
-    found = [kind for name, kind in names.items() if options.flag(name, f"overlap of {kind!r}")]
+    found = [kind for kind, name in OVERLAPS.items() if options.flag(name, f"overlap of {kind!r}")]
     if "tp" in found and not options.draft.choices["sequence_parallel"]:
         found.remove("tp")
         options.draft.assumptions.append(

@@ -6,18 +6,21 @@ with nothing else.
 
 from __future__ import annotations
 
+from itertools import groupby, product
+
 from meshwright.interop.exported import Export, Exported
 from meshwright.interop.megatron.arguments import (
     ATTENTION_DROPOUT,
     CAPTURED,
+    DEGREES,
     GRAPH_SCOPE,
+    OVERLAPS,
     SOFTWARE,
     WHOLE_STEP,
 )
-from meshwright.interop.megatron.export_model import model_options
-from meshwright.interop.megatron.export_stage import stage_options
 from meshwright.interop.megatron.option import PIPELINE_INSIDE
 from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import AXES, Plan
 
 Options = list[tuple[str, str]]  # name with its dashes, value (empty for a flag)
@@ -26,6 +29,8 @@ PRECISIONS = {"bfloat16": "--bf16", "float16": "--fp16", "float32": ""}
 # E4M3 alone where scales are fine, E5M2 for gradients where one scale serves a whole tensor (Transformer Engine).
 FLOAT8_FORMATS = {"tensorwise": "hybrid", "blockwise": "e4m3", "mxfp8": "e4m3"}
 FSDP_STRATEGIES = {"zero2": "optim_grads", "zero3": "optim_grads_params"}
+ENDS = ("embedding", "loss")  # what may count as a layer of the first and of the last stage
+SCHEDULES = ("1f1b", "interleaved_1f1b")
 SINGLE_QUEUE = (
     "export CUDA_DEVICE_MAX_CONNECTIONS=1  # keeps the order of exchanges and products; not with FSDP"
 )
@@ -38,8 +43,8 @@ LAUNCH = """torchrun --nnodes "$NUM_NODES" --nproc-per-node "$GPUS_PER_NODE" --n
 def export_megatron(plan: Plan, cluster: ClusterSpec) -> Exported:
     """The script. Raises ExportError with every choice that Megatron-LM has no option for."""
     export = Export.begin("megatron", plan, SOFTWARE, (AXES, PIPELINE_INSIDE))
-    model = model_options(export)
-    parallel = [*_degrees(export), *stage_options(export), *_sharding(export), *_overlap(export)]
+    model = _model_options(export)
+    parallel = [*_degrees(export), *_stage_options(export), *_sharding(export), *_overlap(export)]
     training = [*_batch(export), *_precision(export), *_recompute(export), *_graph(export)]
     export.finish()
     left_open = (
@@ -83,14 +88,10 @@ def _degrees(export: Export) -> Options:
         f"tp = {plan.tp} without sequence_parallel",
         "experts and tensor parallelism go with sequence parallelism only",
     )
-    found = [
-        ("--tensor-model-parallel-size", str(plan.tp)),
-        ("--pipeline-model-parallel-size", str(plan.pp)),
-        ("--context-parallel-size", str(plan.cp)),
-    ]
+    axes = [axis for axis in DEGREES if axis != "ep" or plan.model.num_experts]
+    found = [(f"--{DEGREES[axis]}", str(getattr(plan, axis))) for axis in axes]
     if plan.model.num_experts:
         found += [
-            ("--expert-model-parallel-size", str(plan.ep)),
             ("--expert-tensor-parallel-size", str(plan.expert_tp)),
             ("--moe-token-dispatcher-type", "alltoall"),
         ]
@@ -128,8 +129,7 @@ def _overlap(export: Export) -> Options:
         shown,
         "tensor parallelism overlaps with sequence parallelism",
     )
-    names = {"reduce": "--overlap-grad-reduce", "gather": "--overlap-param-gather", "tp": "--tp-comm-overlap"}
-    return _flags(*(option for name, option in names.items() if name in plan.overlap))
+    return _flags(*(f"--{option}" for name, option in OVERLAPS.items() if name in plan.overlap))
 
 
 def _batch(export: Export) -> Options:
@@ -208,3 +208,158 @@ def _graph(export: Export) -> Options:
         return []
     graph = [("--cuda-graph-impl", "local"), (f"--{GRAPH_SCOPE}", WHOLE_STEP)]
     return graph + _flags("--te-rng-tracker", "--no-check-for-nan-in-loss-and-grad")
+
+
+def _model_options(export: Export) -> Options:
+    """Sizes, norms, positions and biases; experts and latent attention where the model has them."""
+    model = export.plan.model
+    _check_model(export)
+    sizes = {
+        "--num-layers": model.num_layers,
+        "--hidden-size": model.hidden_size,
+        "--ffn-hidden-size": model.intermediate_size,
+        "--num-attention-heads": model.num_heads,
+        "--max-position-embeddings": model.max_sequence_length,
+        "--vocab-size": model.vocabulary_size,
+        "--make-vocab-size-divisible-by": 1,  # the vocabulary of a plan is padded already
+    }
+    found = [(name, str(value)) for name, value in sizes.items()]
+    found += _latent(model) if model.has_latent_attention else _attention(model)
+    if model.num_experts:
+        found += _experts(model)
+    return found + _blocks(model)
+
+
+def _check_model(export: Export) -> None:
+    model, plan = export.plan.model, export.plan
+    missing = {
+        "a sliding window": bool(model.sliding_layers),
+        "caps of scores or logits": model.attention_logit_cap > 0 or model.final_logit_cap > 0,
+        "attention sinks and biases of experts": model.has_attention_sinks,
+        f"{model.architecture}'s norms and scaled embedding": model.is_gemma,
+        "a gate of the shared expert": model.has_shared_gate,
+        "biases of some linear layers only": not model.is_gpt2
+        and (model.has_output_bias or model.has_mlp_bias),
+    }
+    for what, is_there in missing.items():
+        export.need(not is_there, f"model {model.name}", f"no option that is read back says {what}")
+    export.need(
+        model.vocabulary_size % plan.tp == 0,
+        f"tp = {plan.tp}",
+        f"it does not divide the vocabulary of {model.vocabulary_size}",
+    )
+    length = plan.workload.sequence_length
+    export.need(
+        length <= model.max_sequence_length,
+        f"sequence_length = {length}",
+        f"{model.name} has {model.max_sequence_length} positions",
+    )
+
+
+def _attention(model: ModelSpec) -> Options:
+    found = [("--kv-channels", str(model.head_dim))]
+    if model.num_kv_heads != model.num_heads:
+        found += [("--group-query-attention", ""), ("--num-query-groups", str(model.num_kv_heads))]
+    return found
+
+
+def _latent(model: ModelSpec) -> Options:
+    found = [
+        ("--multi-latent-attention", ""),
+        ("--qk-head-dim", str(model.head_dim - model.rotary_head_dim)),
+        ("--qk-pos-emb-head-dim", str(model.rotary_head_dim)),
+        ("--v-head-dim", str(model.value_head_dim)),
+        ("--kv-lora-rank", str(model.key_value_rank)),
+    ]
+    return found + ([("--q-lora-rank", str(model.query_rank))] if model.query_rank else [])
+
+
+def _experts(model: ModelSpec) -> Options:
+    found = [
+        ("--num-experts", str(model.num_experts)),
+        ("--moe-router-topk", str(model.num_experts_per_token)),
+        ("--moe-ffn-hidden-size", str(model.expert_intermediate_size)),
+        ("--moe-grouped-gemm", ""),
+    ]
+    if model.shared_intermediate_size:
+        found.append(("--moe-shared-expert-intermediate-size", str(model.shared_intermediate_size)))
+    if model.dense_layers:
+        flags = [int(block not in model.dense_layers) for block in range(model.num_layers)]
+        runs = "+".join(f"[{flag}]*{len(list(run))}" for flag, run in groupby(flags))
+        found.append(("--moe-layer-freq", f"'({runs})'"))
+    return found
+
+
+def _blocks(model: ModelSpec) -> Options:
+    """Norms, activation, positions, biases, and whether the head has a table of its own."""
+    found: Options = [("--norm-epsilon", str(model.norm_epsilon))]
+    if model.is_gpt2:
+        found += [("--normalization", "LayerNorm"), ("--position-embedding-type", "learned_absolute")]
+    else:
+        found += [("--normalization", "RMSNorm"), ("--position-embedding-type", "rope")]
+        found += [
+            ("--rotary-base", f"{model.rope_theta:.0f}"),
+            ("--swiglu", ""),
+            ("--disable-bias-linear", ""),
+        ]
+    flags = {
+        "--add-qkv-bias": model.has_qkv_bias and not model.is_gpt2,
+        "--qk-layernorm": model.has_query_key_norm,
+        "--untie-embeddings-and-output-weights": not model.has_tied_embeddings,
+    }
+    return found + [(name, "") for name, is_there in flags.items() if is_there]
+
+
+def _stage_options(export: Export) -> Options:
+    """The options; none for even stages of one chunk."""
+    plan = export.plan
+    _check_schedule(export)
+    options = _layer_options(plan)
+    if options is None:
+        shown = ", ".join(map(str, plan.layers_per_stage))
+        reason = (
+            "stages are even but for the first and the last rank, or but for embedding and loss as layers"
+        )
+        export.refuse(f"layers_per_stage = {shown}", reason)
+    found = [("--num-virtual-stages-per-pipeline-rank", str(plan.num_chunks))] if plan.num_chunks > 1 else []
+    return [*found, *(options or [])]
+
+
+def _check_schedule(export: Export) -> None:
+    plan = export.plan
+    export.one_of("schedule", SCHEDULES, f"it has {' and '.join(SCHEDULES)}")
+    is_interleaved = plan.num_chunks > 1
+    export.need(
+        plan.schedule not in SCHEDULES or (plan.schedule == SCHEDULES[1]) == is_interleaved,
+        f'schedule = "{plan.schedule}" with num_chunks = {plan.num_chunks}',
+        "the interleaved schedule is that of several chunks a rank",
+    )
+    export.need(
+        not is_interleaved or plan.pp > 1, f"num_chunks = {plan.num_chunks}", "chunks need a pipeline"
+    )
+    export.need(
+        not is_interleaved or plan.num_microbatches % plan.pp == 0,
+        f"{plan.num_microbatches} microbatches",
+        f"the interleaved schedule takes them in groups of pp({plan.pp})",
+    )
+
+
+def _layer_options(plan: Plan) -> Options | None:
+    """Options that make the plan's stages; None where there are none."""
+    counts, pp = plan.layers_per_stage, plan.pp
+    for ends in product((0, 1), repeat=2):
+        each, rest = divmod(plan.model.num_layers + sum(ends), len(counts))
+        dealt = [each] * len(counts)
+        dealt[0] -= ends[0]
+        dealt[-1] -= ends[1]
+        if not rest and tuple(dealt) == counts and (pp > 1 or not any(ends)):
+            names = [name for name, is_layer in zip(ENDS, ends, strict=True) if is_layer]
+            return [(f"--account-for-{name}-in-pipeline-split", "") for name in names]
+    ranks = [count * plan.num_chunks for count in counts[:pp]]
+    repeats = counts[:pp] * plan.num_chunks == counts
+    if pp == 1 or not repeats or len(set(ranks[1:-1])) > 1 or not (ranks[0] and ranks[-1]):
+        return None
+    return [
+        ("--decoder-first-pipeline-num-layers", str(ranks[0])),
+        ("--decoder-last-pipeline-num-layers", str(ranks[-1])),
+    ]

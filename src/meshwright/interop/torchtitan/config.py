@@ -11,6 +11,10 @@ from meshwright.specs.config.source import load_model
 from meshwright.specs.error import PlanError, UnknownNameError
 from meshwright.specs.model.model import ModelSpec
 
+DEGREES = {  # our name of a choice -> the key, both ways
+    "tp": "tensor_parallel_degree", "pp": "pipeline_parallel_degree", "cp": "context_parallel_degree",
+    "ep": "expert_parallel_degree",
+}  # fmt: skip
 SCHEDULES = {"1F1B": "1f1b", "Interleaved1F1B": "interleaved_1f1b", "GPipe": "gpipe"}
 INTERLEAVED_CHUNKS = 2  # stages of a rank where the file does not say, for schedules with several
 ATTENTION_SUFFIXES = ("_flex", "_varlen")  # of a flavor: another attention kernel on the same sizes
@@ -75,11 +79,7 @@ def _model(keys: TomlKeys, given: ModelSpec | None) -> ModelSpec | None:
 
 
 def _read_degrees(keys: TomlKeys) -> None:
-    names = {
-        "tp": "tensor_parallel_degree", "pp": "pipeline_parallel_degree", "cp": "context_parallel_degree",
-        "ep": "expert_parallel_degree",
-    }  # fmt: skip
-    for axis, name in names.items():
+    for axis, name in DEGREES.items():
         keys.draft.degrees[axis] = keys.count(f"parallelism.{name}", f"{axis} = {{value}}", 1)
     experts_tp = keys.count(
         "parallelism.expert_tensor_parallel_degree", "tensor parallelism inside an expert = {value}", 1

@@ -8,11 +8,11 @@ parallelism always divides sequences.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from meshwright.interop.exported import Export, Exported
-from meshwright.interop.torchtitan.export_stage import stage_keys
+from meshwright.interop.torchtitan.config import DEGREES, INTERLEAVED_CHUNKS, SCHEDULES
 from meshwright.interop.torchtitan.option import FLAVORS
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.config.source import load_model
@@ -25,6 +25,8 @@ LEFT_OPEN = (
     "the cluster: torchrun says how many processes there are",
     "data, tokenizer, optimizer, learning rate and checkpoints",
 )
+NAMES = {ours: theirs for theirs, ours in SCHEDULES.items()}
+INTERLEAVED = "interleaved_1f1b"
 MX_RECIPE = "mxfp8_cublas"
 HEAD = "output"  # the vocabulary head's name, which stays out of float8
 
@@ -35,7 +37,7 @@ def export_torchtitan(plan: Plan, cluster: ClusterSpec) -> Exported:
     """The TOML. Raises ExportError with every choice that torchtitan has no key for."""
     export = Export.begin("torchtitan", plan, SOFTWARE)
     tables: Tables = {"model": _model(export), "training": {}, "parallelism": {}}
-    tables["parallelism"] |= {**_mesh(export), **_degrees(export), **stage_keys(export)}
+    tables["parallelism"] |= {**_mesh(export), **_degrees(export), **_stage_keys(export)}
     tables["training"] = _training(export)
     tables["activation_checkpoint"] = _recompute(export)
     tables["compile"] = _compile(export)
@@ -104,12 +106,7 @@ def _degrees(export: Export) -> dict[str, Any]:
         f"overlap = {', '.join(plan.overlap) or 'nothing'}",
         f"it always overlaps {' and '.join(sorted(always)) or 'nothing else'} here",
     )
-    found = {
-        "tensor_parallel_degree": plan.tp,
-        "context_parallel_degree": plan.cp,
-        "pipeline_parallel_degree": plan.pp,
-        "expert_parallel_degree": plan.ep,
-    }
+    found = {DEGREES[axis]: getattr(plan, axis) for axis in ("tp", "cp", "pp", "ep")}
     if plan.ep > 1:
         found["expert_tensor_parallel_degree"] = plan.expert_tp
     return {**found, "enable_async_tensor_parallel": True} if "tp" in plan.overlap else found
@@ -205,3 +202,74 @@ def _toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
         for name, table in tables.items()
     ]
     return "\n".join(parts)
+
+
+def _stage_keys(export: Export) -> dict[str, Any]:
+    """The keys; nothing without a pipeline, where microbatches run one after the other."""
+    plan = export.plan
+    if plan.pp == 1:
+        export.need(
+            (plan.schedule, plan.num_chunks) == ("1f1b", 1),
+            f'schedule = "{plan.schedule}", {plan.num_chunks} chunks',
+            "there is no schedule without a pipeline: microbatches run one after the other",
+        )
+        return {}
+    if not _has_schedule(export):
+        return {}
+    dealt = next(_deals(plan), None)
+    if dealt is None:
+        shown = ", ".join(map(str, plan.layers_per_stage))
+        reason = "it deals blocks out evenly, the remainder to the first stages, with fewer on the first and the last"
+        export.refuse(f"layers_per_stage = {shown}", reason)
+        return {}
+    first, last, each = dealt
+    found = {
+        "pipeline_parallel_schedule": NAMES[plan.schedule],
+        "pipeline_parallel_microbatch_size": plan.microbatch_size,
+        "pipeline_parallel_first_stage_less_layers": first,
+        "pipeline_parallel_last_stage_less_layers": last,
+    }
+    return {**found, "pipeline_parallel_layers_per_stage": each} if each else found
+
+
+def _has_schedule(export: Export) -> bool:
+    """Whether torchtitan runs this schedule with these chunks and microbatches."""
+    plan = export.plan
+    num_refused = len(export.refusals)
+    export.one_of("schedule", NAMES, f"it has {', '.join(NAMES)}")
+    is_interleaved = plan.schedule == INTERLEAVED
+    export.need(
+        is_interleaved == (plan.num_chunks > 1),
+        f"num_chunks = {plan.num_chunks}",
+        "only an interleaved schedule has several chunks a rank",
+    )
+    rounds = max(1, plan.num_microbatches // plan.pp)
+    export.need(
+        not is_interleaved or plan.num_microbatches % rounds == 0,
+        f"{plan.num_microbatches} microbatches",
+        f"its interleaved schedule runs them in {rounds} equal rounds",
+    )
+    return len(export.refusals) == num_refused
+
+
+def _deals(plan: Plan) -> Iterator[tuple[int, int, int]]:
+    """Ways to say the plan's stages: how many blocks first and last stage have less, and layers of a stage (0: unsaid)."""
+    counts, most = plan.layers_per_stage, max(plan.layers_per_stage)
+    for total in range(2 * most + 1):
+        each = _layers_per_stage(plan, total)
+        share, rest = divmod(plan.model.num_layers + total, len(counts))
+        for first in range(total + 1):
+            last = total - first
+            dealt = [share + (stage < rest) for stage in range(len(counts))]
+            dealt[0] -= first
+            dealt[-1] -= last
+            if each is not None and max(first, last) <= share and tuple(dealt) == counts:
+                yield first, last, each
+
+
+def _layers_per_stage(plan: Plan, less: int) -> int | None:
+    """Layers of a stage that make this many stages; 0 where they need not be said, None where there are none."""
+    if plan.num_chunks == 1 or plan.num_chunks == INTERLEAVED_CHUNKS:
+        return 0
+    weight = plan.model.num_layers + less
+    return next((each for each in range(1, weight + 1) if -(-weight // each) == plan.num_stages), None)

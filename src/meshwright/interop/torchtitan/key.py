@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from meshwright.interop.imported import Draft, Option
+from meshwright.interop.option_set import flat
 from meshwright.interop.torchtitan.option import IRRELEVANT, IRRELEVANT_TABLES, NOT_IN_A_PLAN, RENAMED
 from meshwright.specs.error import PlanError
 
@@ -18,7 +19,7 @@ class TomlKeys:
     def __init__(self, draft: Draft, tables: Mapping[str, Any]) -> None:
         self.draft, self.values, self.names = draft, {}, {}
         self._is_read: set[str] = set()
-        for name, value in _flat(tables):
+        for name, value in flat(tables):
             known = RENAMED.get(name, name)
             self.values[known], self.names[known] = value, name
 
@@ -81,12 +82,3 @@ class TomlKeys:
                 self.draft.irrelevant.append(Option(*shown, topic or "switched off"))
             else:
                 self.draft.unknown.append(Option(*shown, reason or "not known"))
-
-
-def _flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Keys with their table's name before a dot."""
-    for name, value in tables.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.reports.chart.palette import ODD_MICROBATCH_SHADE, colour, shade
+from meshwright.reports.trace.legend import shown_devices
 from meshwright.reports.trace.timeline import LANES, IntArray, Timeline
 
 MAX_INSTRUCTIONS = 60_000  # a trace with more is inlined as what runs at each of `SAMPLED_BINS` moments
@@ -40,7 +41,7 @@ def is_sampled(timeline: Timeline) -> bool:
 
 
 def _trace_data(label: str, timeline: Timeline, tick_s: float, horizon_s: float) -> dict[str, Any]:
-    devices = _devices(timeline)
+    devices = shown_devices(timeline, MAX_DEVICES)
     rows, start_s, end_s, groups = _items(timeline, devices, horizon_s)
     start = np.rint(start_s / tick_s).astype(np.int64)
     steps = np.diff(start, prepend=0)
@@ -67,15 +68,6 @@ def _trace_data(label: str, timeline: Timeline, tick_s: float, horizon_s: float)
 def _name(name: str, kind: str) -> list[str]:
     base = colour(name, kind)
     return [name, kind, base, shade(base, ODD_MICROBATCH_SHADE) if kind == "COMPUTE" else base]
-
-
-def _devices(timeline: Timeline) -> list[int]:
-    count = len(timeline.devices)
-    return (
-        sorted({round(place) for place in np.linspace(0, count - 1, min(count, MAX_DEVICES))})
-        if count
-        else []
-    )
 
 
 def _items(

@@ -37,12 +37,12 @@ def trace_facts(trace: Trace, timeline: Timeline) -> dict[str, str]:
     return facts
 
 
-def shown_devices(timeline: Timeline) -> list[int]:
-    """All devices, or an even selection of `MAX_DEVICES` of them with the first and the last."""
+def shown_devices(timeline: Timeline, most: int = MAX_DEVICES) -> list[int]:
+    """All devices, or an even selection of `most` of them with the first and the last."""
     count = len(timeline.devices)
-    if count <= MAX_DEVICES:
-        return list(range(count))
-    return sorted({round(place) for place in np.linspace(0, count - 1, MAX_DEVICES)})
+    if not count:
+        return []
+    return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most))})
 
 
 def timeline_key(timelines: Sequence[Timeline]) -> dict[str, str]:
