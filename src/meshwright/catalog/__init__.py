@@ -9,9 +9,8 @@ from meshwright.catalog.listing import (
     find_schedule,
     names,
     pass_summary,
-    system_files,
 )
-from meshwright.catalog.slots import SLOTS, described, filler, slot_names
+from meshwright.catalog.slots import SLOTS, cards, described, filler, slot_names
 from meshwright.catalog.user_file import import_file
 
 __all__ = [
@@ -20,6 +19,7 @@ __all__ = [
     "PASSES",
     "SLOTS",
     "SLOT_KINDS",
+    "cards",
     "described",
     "filler",
     "find_pass",
@@ -28,5 +28,4 @@ __all__ = [
     "names",
     "pass_summary",
     "slot_names",
-    "system_files",
 ]

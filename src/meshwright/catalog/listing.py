@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from meshwright.catalog.slots import SLOTS, filled_by_systems, filler, offered, slot_names
+from meshwright.catalog.slots import SLOTS, cards, filled_by_systems, filler, offered, slot_names
 from meshwright.catalog.user_file import guard_calls, guarded, of_file
 from meshwright.schedules.order import Schedule, registered
 from meshwright.specs.cluster.device import device_presets
@@ -49,7 +49,7 @@ def names(kind: str) -> tuple[str, ...]:
         "clusters": _clusters,
         "schedules": lambda: tuple(sorted({*own_schedules(), *offered("schedule")})),
         "passes": lambda: tuple(sorted(PASSES)),
-        "systems": lambda: tuple(sorted(system_files())),
+        "systems": lambda: tuple(sorted(cards())),
     }
     if kind in SLOT_KINDS:
         return tuple(sorted(slot_names(SLOT_KINDS[kind])))
@@ -107,13 +107,6 @@ def find_pass(name: str, **options: Any) -> Any:
 def pass_summary(name: str) -> str:
     """First paragraph of what a pass says it does."""
     return " ".join((inspect.getdoc(_pass_class(name)) or "").partition("\n\n")[0].split())
-
-
-@cache
-def system_files() -> Mapping[str, Path]:
-    """Published systems: name -> its card; nothing is imported."""
-    root = Path(__file__).parents[1] / "systems"
-    return {path.parent.name: path for path in sorted(root.glob("*/*/card.py"))}
 
 
 def _from_file(reference: str) -> Schedule:

@@ -2,7 +2,7 @@
 
 A name is the core's own, a published system's (its card says ``FILLS``, read without importing it), an installed package's
 (entry points of the group ``meshwright.SLOT``), or code of the user's: ``./mine.py:thing``. Options are fields of a frozen
-dataclass, or parameters of a function: ``NAME(option=value)``.
+dataclass: ``NAME(option=value)``.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from meshwright import systems
 from meshwright.catalog.user_file import guarded, of_file
 from meshwright.specs.error import PlanError, SpecError, UnknownNameError
 from meshwright.specs.plan.option import described_options, with_options
@@ -23,7 +24,6 @@ from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sharding import ZERO
 from meshwright.specs.plan.slot import Reference
 
-SYSTEMS = Path(__file__).parents[1] / "systems"
 ENTRY_POINTS = (
     "meshwright."  # with the slot's name behind it: the group in which installed packages offer what fills it
 )
@@ -38,7 +38,6 @@ class Slot:
     field: str
     protocol: str
     own: Callable[[], Mapping[str, Any]] = dict
-    is_value: bool = False  # what fills it is no function: a function that is named makes it, from options
 
     @property
     def plural(self) -> str:
@@ -75,7 +74,6 @@ SLOTS: Mapping[str, Slot] = {
             "plan.sharding",
             "Sharding: devices that share values, gradients, state",
             lambda: ZERO,
-            is_value=True,
         ),
         Slot("variant", "plan.variant", "ModelSpec -> ModelSpec: another model, trained and exported so"),
         Slot("placement", "plan.placement", "(Plan, ClusterSpec) -> device numbers in mesh order"),
@@ -85,14 +83,22 @@ SLOTS: Mapping[str, Slot] = {
 
 
 @cache
+def cards() -> Mapping[str, Path]:
+    """Published systems: name -> its card; nothing of theirs is imported."""
+    return {
+        path.parent.name: path for root in systems.__path__ for path in sorted(Path(root).glob("*/*/card.py"))
+    }
+
+
+@cache
 def filled_by_systems() -> Mapping[str, Mapping[str, str]]:
     """Slot -> name of a system -> "module:attribute", from the cards."""
     found: dict[str, dict[str, str]] = {name: {} for name in SLOTS}
-    for path in sorted(SYSTEMS.glob("*/*/card.py")):
-        for slot, place in fills_of(path).items():
+    for name, card in cards().items():
+        for slot, place in fills_of(card).items():
             file, _, attribute = place.partition(":")
-            package = ".".join(path.parent.parts[-2:])
-            found.setdefault(slot, {})[path.parent.name] = f"meshwright.systems.{package}.{file}:{attribute}"
+            package = ".".join(card.parent.parts[-2:])
+            found.setdefault(slot, {})[name] = f"meshwright.systems.{package}.{file}:{attribute}"
     return found
 
 
@@ -135,14 +141,14 @@ def filler(slot: str, reference: str) -> Any:
 def _named(slot: str, text: str) -> Any:
     reference = Reference.of(text)
     found = _behind(slot, reference.name)
-    return _made(_slot(slot), found, reference, f"{slot} {reference.name}")
+    return _made(found, reference, f"{slot} {reference.name}")
 
 
 def _code(slot: str, text: str) -> Any:
     """From a file of the user's: read again at every time, for it may have changed."""
     reference = Reference.of(text)
     found, label, _ = of_file(reference.name, "NAME")
-    return _made(_slot(slot), found, reference, f"{slot} {label}")
+    return _made(found, reference, f"{slot} {label}")
 
 
 def _behind(slot: str, name: str) -> Any:
@@ -160,18 +166,11 @@ def _behind(slot: str, name: str) -> Any:
     raise PlanError(str(unknown), allowed=", ".join(slot_names(slot)))
 
 
-def _made(slot: Slot, found: Any, reference: Reference, what: str) -> Any:
-    """A dataclass with its options, or what a function of options returns; what is made already takes none."""
+def _made(found: Any, reference: Reference, what: str) -> Any:
+    """A dataclass with its options; what is no dataclass takes none."""
     options = dict(reference.options)
     if inspect.isclass(found) and is_dataclass(found):
         return with_options(found, options, what)
-    if slot.is_value and inspect.isfunction(found):
-        allowed = inspect.signature(found).parameters
-        if set(options) - set(allowed):
-            raise PlanError(
-                f"{what} is given {', '.join(options)}", allowed=", ".join(allowed) or "no options"
-            )
-        return found(**options)
     if options:
         raise PlanError(f"{what} is given {', '.join(options)}", allowed="no options")
     return found
@@ -182,18 +181,8 @@ def described(slot: str, name: str) -> dict[str, Any]:
     found = _behind(slot, name)
     is_class = inspect.isclass(found)
     text = getattr(found, "summary", "") or inspect.getdoc(found) or repr(found)
-    options = (
-        described_options(found) if is_class and is_dataclass(found) else _parameters(_slot(slot), found)
-    )
+    options = described_options(found) if is_class and is_dataclass(found) else ()
     return {"name": name, "summary": " ".join(text.partition("\n\n")[0].split()), "options": list(options)}
-
-
-def _parameters(slot: Slot, found: Any) -> Sequence[dict[str, Any]]:
-    """Options of a function that makes what fills a slot."""
-    if not (slot.is_value and inspect.isfunction(found)):
-        return ()
-    parameters = inspect.signature(found).parameters.values()
-    return [{"name": p.name, "type": str(p.annotation), "default": p.default} for p in parameters]
 
 
 def _slot(name: str) -> Slot:

@@ -105,6 +105,7 @@ def _shown(row: Facts) -> Facts:
         "float32_flops_per_s": units.format_flops_per_s,
         "latency_s": units.format_seconds,
         "splits_backward": lambda value: "yes" if value else "no",
+        "options": lambda options: ", ".join(f"{one['name']}={one['default']}" for one in options),
     }
     return {
         words(key): formats[key](value) if key in formats and value is not None else value

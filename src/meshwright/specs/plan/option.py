@@ -37,7 +37,7 @@ def with_options(cls: type, given: Mapping[str, Any], what: str) -> Any:
 
     Raises PlanError where it has no such option, or a value has another type or is out of bounds.
     """
-    known = {f.name: f for f in dataclasses.fields(cls) if f.init}
+    known = {f.name: f for f in dataclasses.fields(cls) if f.init and f.compare}
     types, values = get_type_hints(cls), dict(given)
     for name, value in given.items():
         wanted = types.get(name)
@@ -63,7 +63,7 @@ def with_options(cls: type, given: Mapping[str, Any], what: str) -> Any:
 def allowed_options(cls: type) -> str:
     """Its options with their types, for messages: "computes_ahead (int)"."""
     types = get_type_hints(cls)
-    names = (f.name for f in dataclasses.fields(cls) if f.init)
+    names = (f.name for f in dataclasses.fields(cls) if f.init and f.compare)
     return ", ".join(f"{name} ({getattr(types[name], '__name__', str(types[name]))})" for name in names)
 
 
@@ -82,7 +82,7 @@ def described_options(cls: type) -> tuple[dict[str, Any], ...]:
             },
         }
         for f in dataclasses.fields(cls)
-        if f.init
+        if f.init and f.compare  # what only describes is no option
     )
 
 

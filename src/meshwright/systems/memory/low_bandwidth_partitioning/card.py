@@ -47,7 +47,7 @@ from meshwright.systems.memory.low_bandwidth_partitioning.mechanism import (
     training_step,
 )
 
-FILLS = {"sharding": "mechanism:low_bandwidth_partitioning"}
+FILLS = {"sharding": "mechanism:LowBandwidthPartitioning"}
 CLAIMS = (
     {
         "claim": "GB of a GCD for weights, gradients and states of {billions}B parameters on {gcds} GCDs, {name}",

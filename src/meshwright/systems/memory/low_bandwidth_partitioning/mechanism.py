@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import (
@@ -25,6 +26,9 @@ from meshwright.ir.table import (
     Work,
 )
 from meshwright.ir.vocabulary import register_name, register_value_kind
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.plan.option import option
+from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sharding import EVERYBODY, Sharding
 
 GCDS_OF_PACKAGE, GCDS_OF_NODE = 2, 8  # of an MI250X, and of a Frontier node with four of them
@@ -50,14 +54,21 @@ FORWARD, BACKWARD, STEP = "LAYER_F", "LAYER_B", "LAYER_STEP"
 STREAM = "compute"  # nothing runs beside an exchange, unless it is asked for
 
 
-def low_bandwidth_partitioning(values: int = GCDS_OF_PACKAGE, gradients: int = GCDS_OF_NODE) -> Sharding:
-    """Weights over the devices of a package, gradients over those of a node, optimizer states over all.
+@dataclass(frozen=True)
+class LowBandwidthPartitioning(Sharding):
+    """Weights over the devices of a package, gradients over those of a node, optimizer states over all."""
 
-    Args:
-        values: devices, the innermost of dp, that share a copy of the weights.
-        gradients: those that share a copy of the gradients, and reduce them behind every microbatch.
-    """
-    return Sharding(values, gradients, EVERYBODY)
+    values: int = option(
+        GCDS_OF_PACKAGE, least=1, help="devices, the innermost of dp, that share a copy of the weights"
+    )
+    gradients: int = option(GCDS_OF_NODE, least=1, help="those that share a copy of the gradients")
+    state: int = EVERYBODY
+
+    @classmethod
+    def choices(cls, plan: Plan, cluster: ClusterSpec) -> tuple[LowBandwidthPartitioning, ...]:
+        """Weights over a package, or over any part of a node that divides it, and gradients over what a node has of dp."""
+        node = gcd(plan.dp * plan.cp, max(1, cluster.levels[0].num_devices // plan.tp))
+        return tuple(cls(size, node) for size in range(2, node + 1) if node % size == 0)
 
 
 def _at(kind: ValueKind) -> Pattern:
