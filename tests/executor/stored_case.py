@@ -12,7 +12,7 @@ from torch import Tensor
 from meshwright.executor.checkpoint.checkpoint import CheckpointConfig, RankCheckpoints, load_pieces
 from meshwright.executor.checkpoint.index import CheckpointInfo, read_index
 from meshwright.executor.checkpoint.planner import RankFacts
-from meshwright.executor.checkpoint.tensor_file import DTYPES
+from meshwright.executor.checkpoint.storage import DTYPES
 from meshwright.executor.layout.piece import Piece
 
 LEAST_CUT = 2  # a box of one element along a dimension is not cut there

@@ -10,8 +10,8 @@ Everything is written into ``step-40.partial``, flushed to the disk, and renamed
 
 How a training uses it, in the parent (no torch needed for the first line):
 
-    found = latest_checkpoint(folder)                    # executor.checkpoint.folder; puts a folder in order after a crash
-    info = read_index(found).info                        # executor.checkpoint.index: step, samples, tokens, seed, loss
+    found = latest_checkpoint(folder)                    # executor.checkpoint_folder; puts a folder in order after a crash
+    info = read_index(found).info                        # executor.checkpoint_index: step, samples, tokens, seed, loss
     Training(..., first_step=info.step, seed=info.seed)  # the next step is number `info.step`
     Job.of(program, iterations, training=..., checkpoints=CheckpointConfig(folder, every=20, keep=3, resume_from=str(found)))
 """
@@ -19,32 +19,35 @@ How a training uses it, in the parent (no torch needed for the first line):
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_loader import load as load_by_plan
+from torch.distributed.checkpoint.state_dict_saver import save as save_by_plan
 
 from meshwright.executor.checkpoint.folder import nearest
 from meshwright.executor.checkpoint.index import CheckpointIndex, CheckpointInfo, read_index
 from meshwright.executor.checkpoint.planner import (
     Box,
+    PieceLoadPlanner,
+    PieceSavePlanner,
     RankFacts,
-    agreed,
     box_of,
-    check_complete,
-    check_pieces,
-    reads_of,
     writers,
 )
-from meshwright.executor.checkpoint.reader import read_boxes
-from meshwright.executor.checkpoint.storage import Retention, save_pieces
+from meshwright.executor.checkpoint.reader import FolderReader
+from meshwright.executor.checkpoint.storage import FolderWriter, Retention
 from meshwright.executor.layout.piece import Piece
-from meshwright.specs.error import ExecutionError, SpecError
+from meshwright.specs.error import ExecutionError, MeshwrightError, SpecError
 from meshwright.specs.model.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -249,12 +252,21 @@ class RankCheckpoints:
                 copies[box] = replace(piece, tensor=piece.tensor.detach().to("cpu", copy=True))
         if copies.keys() != self._own:
             raise ExecutionError("this rank holds other boxes than when the training began")
+        planner = PieceSavePlanner(list(copies.values()), facts, asdict(info))
         config = self.config
+        retention = Retention(config.keep, config.keep_every)
+        writer = FolderWriter(Path(config.folder), info.step, config.files, retention, self._count)
         self.saved_step = info.step
-        self._under_way = self._thread.submit(
-            save_pieces, list(copies.values()), facts, info, Path(config.folder), config.files,
-            Retention(config.keep, config.keep_every), self._group, self._count,
-        )  # fmt: skip
+        self._under_way = self._thread.submit(self._write, planner, writer)
+
+    def _write(self, planner: PieceSavePlanner, writer: FolderWriter) -> None:
+        """In the thread, of all ranks together. What a failure leaves is removed: the disk may be full of it."""
+        try:
+            with _agreed(), _alone(self._group) as options:
+                save_by_plan({}, storage_writer=writer, planner=planner, **options)
+        except MeshwrightError:
+            writer.abandon()
+            raise
 
     def wait(self) -> None:
         """Until nothing is being written.
@@ -318,8 +330,36 @@ def load_pieces(
         SpecError: a tensor is missing, left over, or of another shape or dtype.
         ExecutionError: a file is missing or broken.
     """
-    held = [piece for piece in pieces if piece.tensor.numel()]
-    wanted = agreed(group, lambda: check_pieces(held, index.tensors, converts_dtype))
-    if is_complete:
-        check_complete(wanted, index.tensors)
-    agreed(group, lambda: read_boxes(checkpoint, index, reads_of(held, index.tensors), progress))
+    planner = PieceLoadPlanner([p for p in pieces if p.tensor.numel()], converts_dtype, is_complete)
+    with _agreed(), _alone(group) as options:
+        load_by_plan({}, storage_reader=FolderReader(checkpoint, index, progress), planner=planner, **options)
+
+
+@contextlib.contextmanager
+def _alone(group: Any) -> Iterator[dict[str, Any]]:
+    """torch's words for a group, or for one process, about which it would warn."""
+    if group is not None:
+        yield {"process_group": group}
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is")
+        yield {"no_dist": True}
+
+
+@contextlib.contextmanager
+def _agreed() -> Iterator[None]:
+    """The first of our own errors among those that torch gathered from the ranks; the same one on all of them."""
+    try:
+        yield
+    except CheckpointException as error:
+        causes = [cause for _, (cause, _) in sorted(error.failures.items())]
+        ours = [cause for cause in causes if isinstance(cause, MeshwrightError)]
+        if ours:
+            raise ours[0] from None
+        rank, (cause, _) = min(error.failures.items())
+        if not isinstance(cause, Exception):
+            raise cause from None
+        raise ExecutionError(
+            f"the checkpoint failed on rank {rank}: {type(cause).__name__}: {cause}",
+            next="checkpoints that were there before are whole",
+        ) from error

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from meshwright.executor.checkpoint.checkpoint import load_pieces
 from meshwright.executor.checkpoint.index import CheckpointIndex, StoredTensor, read_index
-from meshwright.executor.checkpoint.tensor_file import DTYPES, bytes_of, header_of
+from meshwright.executor.checkpoint.storage import DTYPES, bytes_of, header_of
 from meshwright.executor.file.new_file import NewFile
 from meshwright.executor.layout.piece import Piece
 from meshwright.executor.models.weights.hugging_face import TOKENIZER_FILES, save_hugging_face

@@ -1,55 +1,42 @@
-"""Which rank writes which box, whether boxes make whole tensors, what a rank reads of a checkpoint of any layout."""
+"""What torch.distributed.checkpoint saves and loads: pieces, whatever layout they come from, by planners of our own."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-import torch.distributed as dist
+import torch
 from torch import Tensor
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from meshwright.executor.checkpoint.index import StoredBox, StoredTensor, box_error
-from meshwright.executor.checkpoint.tensor_file import DTYPE_NAMES, DTYPES
+from meshwright.executor.checkpoint.index import box_error
+from meshwright.executor.checkpoint.storage import DTYPE_NAMES
 from meshwright.executor.layout.piece import Piece
-from meshwright.specs.error import ExecutionError, MeshwrightError, SpecError
+from meshwright.specs.error import ExecutionError, SpecError
 
 NUM_SHOWN = 5  # names in a message
-_log = logging.getLogger(__name__)
 
 Box = tuple[str, tuple[int, ...], tuple[int, ...]]  # name, offsets, sizes
-T = TypeVar("T")
-
-
-def agreed(group: Any, work: Callable[[], T]) -> list[T]:
-    """What `work` gives on every rank of a gloo group (None: one process alone), by rank.
-
-    Raises:
-        MeshwrightError: the first of our own errors of any rank, the same one on all of them.
-        ExecutionError: `work` failed in another way; what and on which rank.
-    """
-    try:
-        mine: tuple[Any, MeshwrightError | None, str] = work(), None, ""
-    except MeshwrightError as error:
-        mine = None, error, str(error)
-    except Exception as error:
-        _log.debug("a checkpoint failed on this rank", exc_info=True)
-        mine = None, None, f"{type(error).__name__}: {error}"
-    outcomes: list[Any] = [mine]
-    if group is not None:
-        outcomes = [None] * dist.get_world_size(group)
-        dist.all_gather_object(outcomes, mine, group=group)
-    for _, ours, _ in outcomes:
-        if ours is not None:
-            raise ours
-    for rank, (_, _, failure) in enumerate(outcomes):
-        if failure:
-            raise ExecutionError(
-                f"the checkpoint failed on rank {rank}: {failure}",
-                next="checkpoints that were there before are whole",
-            )
-    return [value for value, _, _ in outcomes]
 
 
 def box_of(piece: Piece) -> Box:
@@ -85,116 +72,165 @@ class RankFacts:
     data_digest: str = ""
 
 
-def planned(pieces: Sequence[Piece], file: str) -> list[tuple[str, StoredTensor]]:
-    """What a rank writes to its file: of every piece the name and the tensor, with this box alone.
+@dataclass(eq=False)
+class PieceSavePlanner(SavePlanner):
+    """Plans the boxes of `pieces`, each of which this rank alone writes. ``info``: fields of `CheckpointInfo`."""
 
-    Raises ExecutionError for numbers that cannot be stored.
-    """
-    found = []
-    for piece in pieces:
-        if piece.tensor.dtype not in DTYPE_NAMES:
-            raise ExecutionError(
-                f"{piece.name} is {piece.tensor.dtype}",
-                allowed=", ".join(str(dtype) for dtype in DTYPE_NAMES),
-            )
-        # a box that is all of its tensor has the tensor's own name in the file
-        at = "" if piece.sizes == piece.whole else f"@{','.join(map(str, piece.offsets))}"
-        box = StoredBox(file, piece.name + at, piece.offsets, piece.sizes)
-        found.append((piece.name, StoredTensor(DTYPE_NAMES[piece.tensor.dtype], piece.whole, (box,))))
-    return found
+    pieces: Sequence[Piece]
+    facts: RankFacts = field(default_factory=RankFacts)
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    def set_up_planner(self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False) -> None:
+        """The pieces are all there is."""
+        self._tensors = {MetadataIndex(p.name, p.offsets): p.tensor for p in self.pieces}
+
+    def create_local_plan(self) -> SavePlan:
+        """One item a piece. Raises ExecutionError for numbers that cannot be stored."""
+        return SavePlan([_write_item(piece) for piece in self.pieces], planner_data=self.facts)
+
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        """On the coordinator: all tensors, each checked to be whole, and the sums of what ranks know."""
+        items: dict[str, list[WriteItem]] = {}
+        for plan in all_plans:
+            for item in plan.items:
+                items.setdefault(item.index.fqn, []).append(item)
+        tensors = {name: _whole(name, found) for name, found in sorted(items.items())}
+        facts: list[RankFacts] = [plan.planner_data for plan in all_plans]
+        loss = sum(one.loss for one in facts)
+        digests = [one.data_digest for one in facts if one.data_digest]
+        info = {
+            **self.info,
+            "loss": loss if math.isfinite(loss) else None,
+            "data_digest": digests[0] if digests else "",
+            "num_ranks": len(all_plans),
+        }
+        return all_plans, Metadata(dict(tensors), planner_data=info)
+
+    def finish_plan(self, new_plan: SavePlan) -> SavePlan:
+        """As it is."""
+        return new_plan
+
+    def resolve_data(self, write_item: WriteItem) -> Tensor | io.BytesIO:
+        """The numbers of a box."""
+        return self._tensors[write_item.index]
 
 
-def whole_tensors(plans: Sequence[Sequence[tuple[str, StoredTensor]]]) -> dict[str, StoredTensor]:
-    """The boxes of all ranks as tensors, by name. Raises ExecutionError where they are not all of one, or it twice."""
-    parts: dict[str, list[StoredTensor]] = {}
-    for name, part in (entry for plan in plans for entry in plan):
-        parts.setdefault(name, []).append(part)
-    found = {}
-    for name, of_tensor in sorted(parts.items()):
-        if len({(part.dtype, part.shape) for part in of_tensor}) > 1:
-            shapes = sorted({str(list(part.shape)) for part in of_tensor})
-            raise ExecutionError(f"ranks hold {name} in several shapes or dtypes: {shapes}")
-        boxes = tuple(box for part in of_tensor for box in part.boxes)
-        error = box_error(of_tensor[0].shape, [(box.offsets, box.sizes) for box in boxes])
-        if error:
-            raise ExecutionError(
-                f"{name} cannot be saved: {error}", next="every number of it must be in a piece of some rank"
-            )
-        found[name] = replace(of_tensor[0], boxes=boxes)
-    return found
-
-
-def check_pieces(
-    pieces: Sequence[Piece], stored: Mapping[str, StoredTensor], converts_dtype: bool
-) -> set[str]:
-    """The names of the pieces, all of which the checkpoint has, in their shapes and dtypes. Raises SpecError."""
-    missing = sorted({piece.name for piece in pieces} - stored.keys())
-    if missing:
-        raise SpecError(
-            f"the checkpoint lacks {_some(missing)}",
-            allowed="a checkpoint of the same model and optimizer",
-            next="`meshwright checkpoint inspect` lists what it has",
+def _write_item(piece: Piece) -> WriteItem:
+    if piece.tensor.dtype not in DTYPE_NAMES:
+        raise ExecutionError(
+            f"{piece.name} is {piece.tensor.dtype}", allowed=", ".join(str(dtype) for dtype in DTYPE_NAMES)
         )
-    for piece in pieces:
-        tensor, dtype = stored[piece.name], DTYPES[stored[piece.name].dtype]
-        if tensor.shape != piece.whole:
-            raise SpecError(
-                f"{piece.name} is {list(tensor.shape)} in the checkpoint, {list(piece.whole)} in the model",
-                allowed="a checkpoint of the same model",
-            )
-        if dtype != piece.tensor.dtype and not converts_dtype:
-            raise SpecError(
-                f"{piece.name} is {dtype} in the checkpoint, {piece.tensor.dtype} in the training",
-                next="ask for the conversion (converts_dtype), or train in the checkpoint's dtype",
-            )
-    return {piece.name for piece in pieces}
+    chunk = ChunkStorageMetadata(torch.Size(piece.offsets), torch.Size(piece.sizes))
+    data = TensorWriteData(chunk, TensorProperties(piece.tensor.dtype), torch.Size(piece.whole))
+    return WriteItem(MetadataIndex(piece.name, piece.offsets), WriteItemType.SHARD, tensor_data=data)
 
 
-def check_complete(wanted: Sequence[set[str]], stored: Mapping[str, StoredTensor]) -> None:
-    """Raises SpecError where the checkpoint has tensors that no rank wants."""
-    left = sorted(stored.keys() - set().union(*wanted))
-    if left:
-        raise SpecError(
-            f"the checkpoint also has {_some(left)}, which the training does not know",
-            allowed="a checkpoint of the same model and optimizer",
+def _whole(name: str, items: Sequence[WriteItem]) -> TensorStorageMetadata:
+    """All boxes of a tensor as one. Raises ExecutionError where they are not all of it, or it more than once."""
+    boxes = [item.tensor_data for item in items if item.tensor_data is not None]
+    first = boxes[0]
+    if len({(box.properties.dtype, box.size) for box in boxes}) > 1:
+        raise ExecutionError(
+            f"ranks hold {name} in several shapes or dtypes: {sorted({str(b.size) for b in boxes})}"
         )
+    error = box_error(tuple(first.size), [(tuple(b.chunk.offsets), tuple(b.chunk.sizes)) for b in boxes])
+    if error:
+        raise ExecutionError(
+            f"{name} cannot be saved: {error}", next="every number of it must be in a piece of some rank"
+        )
+    return TensorStorageMetadata(first.properties, first.size, [box.chunk for box in boxes])
 
 
-@dataclass(frozen=True, eq=False)
-class Read:
-    """A part of a stored box, `lengths` from `offsets` of the whole tensor on, and where its numbers go."""
+@dataclass(eq=False)
+class PieceLoadPlanner(LoadPlanner):
+    """Fills `pieces` from a checkpoint of any layout. ``is_complete``: nothing in the checkpoint may be left over."""
 
-    box: StoredBox
-    dtype: str
-    offsets: tuple[int, ...]
-    lengths: tuple[int, ...]
-    targets: tuple[Tensor, ...]
+    pieces: Sequence[Piece]
+    converts_dtype: bool = False
+    is_complete: bool = True
 
-    @property
-    def places(self) -> tuple[slice, ...]:
-        """Of the part in the stored box."""
-        return _slices(self.offsets, self.lengths, self.box.offsets)
+    def set_up_planner(
+        self, state_dict: Any, metadata: Metadata | None = None, is_coordinator: bool = False
+    ) -> None:
+        """Equal boxes of this rank are read once."""
+        assert metadata is not None, "the reader has the index"
+        self._stored: dict[str, Any] = dict(metadata.state_dict_metadata)
+        self._targets: dict[str, dict[Box, list[Tensor]]] = {}
+        for piece in self.pieces:
+            self._targets.setdefault(piece.name, {}).setdefault(box_of(piece), []).append(piece.tensor)
+
+    def create_local_plan(self) -> LoadPlan:
+        """What this rank reads.
+
+        Raises:
+            SpecError: tensors are missing, or have other shapes or dtypes.
+        """
+        self._check()
+        items: list[ReadItem] = []
+        for name, boxes in self._targets.items():
+            chunks = [ChunkStorageMetadata(torch.Size(at), torch.Size(sizes)) for _, at, sizes in boxes]
+            items += create_read_items_for_chunk_list(name, self._stored[name], chunks)
+        return LoadPlan(items)
+
+    def _check(self) -> None:
+        missing = sorted(self._targets.keys() - self._stored.keys())
+        if missing:
+            raise SpecError(
+                f"the checkpoint lacks {_some(missing)}",
+                allowed="a checkpoint of the same model and optimizer",
+                next="`meshwright checkpoint inspect` lists what it has",
+            )
+        for piece in self.pieces:
+            stored = self._stored[piece.name]
+            if tuple(stored.size) != piece.whole:
+                raise SpecError(
+                    f"{piece.name} is {list(stored.size)} in the checkpoint, {list(piece.whole)} in the model",
+                    allowed="a checkpoint of the same model",
+                )
+            if stored.properties.dtype != piece.tensor.dtype and not self.converts_dtype:
+                raise SpecError(
+                    f"{piece.name} is {stored.properties.dtype} in the checkpoint, {piece.tensor.dtype} in the training",
+                    next="ask for the conversion (converts_dtype), or train in the checkpoint's dtype",
+                )
+
+    def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
+        """On the coordinator. Raises SpecError where the checkpoint has tensors that no rank wants."""
+        wanted = {item.dest_index.fqn for plan in global_plan for item in plan.items}
+        left = sorted(self._stored.keys() - wanted)
+        if left and self.is_complete:
+            raise SpecError(
+                f"the checkpoint also has {_some(left)}, which the training does not know",
+                allowed="a checkpoint of the same model and optimizer",
+            )
+        return global_plan
+
+    def finish_plan(self, central_plan: LoadPlan) -> LoadPlan:
+        """As it is."""
+        return central_plan
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Only tensors are planned."""
+        raise ExecutionError(f"{read_item.dest_index.fqn} is no tensor")
+
+    def resolve_tensor(self, read_item: ReadItem) -> Tensor:
+        """The part of a piece that a read fills."""
+        return _part(self._copies(read_item)[0], read_item)
+
+    def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
+        """Other pieces of the same box get the same numbers."""
+        with torch.no_grad():
+            for other in self._copies(read_item)[1:]:
+                _part(other, read_item).copy_(tensor)
+
+    def _copies(self, item: ReadItem) -> list[Tensor]:
+        boxes = list(self._targets[item.dest_index.fqn].values())
+        assert item.dest_index.index is not None, "reads are planned with the number of their box"
+        return boxes[item.dest_index.index]
 
 
-def reads_of(pieces: Sequence[Piece], stored: Mapping[str, StoredTensor]) -> Iterator[Read]:
-    """Every part of a stored box that pieces need; equal boxes of this rank are read once."""
-    copies: dict[Box, list[Tensor]] = {}
-    for piece in pieces:
-        copies.setdefault(box_of(piece), []).append(piece.tensor.detach())
-    for (name, offsets, sizes), tensors in copies.items():
-        for box in stored[name].boxes:
-            first = tuple(map(max, offsets, box.offsets))
-            ends = (min(a + n, b + m) for a, n, b, m in zip(offsets, sizes, box.offsets, box.sizes))
-            lengths = tuple(end - at for end, at in zip(ends, first))
-            if all(length > 0 for length in lengths):
-                places = _slices(first, lengths, offsets)
-                targets = tuple(tensor[places] for tensor in tensors)
-                yield Read(box, stored[name].dtype, first, lengths, targets)
-
-
-def _slices(first: Sequence[int], lengths: Sequence[int], origin: Sequence[int]) -> tuple[slice, ...]:
-    """A box of the whole tensor, counted from `origin`."""
-    return tuple(slice(at - zero, at - zero + n) for at, n, zero in zip(first, lengths, origin))
+def _part(tensor: Tensor, item: ReadItem) -> Tensor:
+    begins_ends = zip(item.dest_offsets, item.lengths)
+    return tensor.detach()[tuple(slice(at, at + n) for at, n in begins_ends)]
 
 
 def _some(names: Sequence[str]) -> str:
