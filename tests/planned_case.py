@@ -5,8 +5,7 @@ Used by the tests of layouts: tensor, sequence, sharded and pipeline parallelism
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -120,25 +119,3 @@ def _is_legal(case: Planned) -> bool:
     except MeshwrightError:
         return False
     return True
-
-
-def product(factors: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    """Every combination of one value for each factor."""
-    for values in itertools.product(*factors.values()):
-        yield dict(zip(factors, values, strict=True))
-
-
-def covering(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Numbers of rows that together have every pair of values of two factors that any row has: the row with most pairs that
-    are new, again and again (the first of equals)."""
-    pairs = [
-        {((a, str(row[a])), (b, str(row[b]))) for a, b in itertools.combinations(sorted(row), 2)}
-        for row in rows
-    ]
-    missing = set[Any]().union(*pairs)
-    chosen = []
-    while missing:
-        best = max(range(len(rows)), key=lambda i: len(pairs[i] & missing))
-        chosen.append(best)
-        missing -= pairs[best]
-    return chosen

@@ -3,7 +3,6 @@ obeys the start rule."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +16,7 @@ from meshwright.ir.timing.dependencies import dependencies
 from meshwright.ir.timing.dependency_table import RING
 from meshwright.ir.trace import Trace
 from meshwright.schedules import registered
+from tests.covering import covered
 from tests.training_case import ADAMW, Case, cases, largest_difference, program_of, reference, training_of
 
 ITERATIONS = 2
@@ -26,9 +26,12 @@ SIZES = ((2, 4), (4, 8))
 CASES = cases(sorted(registered()), SIZES)
 
 
-def marked(chosen: list[Case], is_quick: Callable[[Case], bool]) -> list[object]:
-    """The cases as parameters, slow where they are not quick: what they share with the quick ones is tried always."""
-    return [case if is_quick(case) else pytest.param(case, marks=pytest.mark.slow) for case in chosen]
+def tried(chosen: list[Case]) -> list[object]:
+    """The cases as parameters; always tried: every schedule in every variant and at every size."""
+    choices = [
+        {"schedule": case.schedule, "variant": case.variant, "size": case.num_devices} for case in chosen
+    ]
+    return covered(chosen, choices)
 
 
 def executed(case: Case, pool: Pool) -> JobResult:
@@ -40,7 +43,7 @@ def executed(case: Case, pool: Pool) -> JobResult:
 
 @pytest.mark.parametrize(
     "case",
-    marked(CASES, lambda c: c.num_devices == 2 or c.variant == "plain"),
+    tried(CASES),
     ids=lambda c: f"{c.schedule}-{c.variant}-p{c.num_devices}m{c.num_microbatches}",
 )
 def test_one_process_finds_the_same(case: Case, gloo_pool: Pool) -> None:
@@ -49,9 +52,11 @@ def test_one_process_finds_the_same(case: Case, gloo_pool: Pool) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    marked(
-        [replace(c, optimizer=ADAMW) for c in CASES if c.num_devices == 2], lambda c: c.variant == "plain"
-    ),
+    [  # one variant shows the optimizer of a schedule
+        pytest.param(replace(c, optimizer=ADAMW), marks=() if c.variant == "plain" else pytest.mark.slow)
+        for c in CASES
+        if c.num_devices == 2
+    ],
     ids=str,
 )
 def test_parameters_after_adamw(case: Case, gloo_pool: Pool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from random import Random
 
@@ -24,6 +25,7 @@ from meshwright.lowering.sharding.reduction import OptimizerStep, ReduceGradient
 from meshwright.lowering.split_backward import SplitBackward
 from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules import registered
+from tests.covering import covered
 from tests.ir.random_program import random_costs
 
 COUNTS = [(1, 1), (1, 3), (2, 1), (2, 2), (2, 5), (3, 2), (3, 7), (4, 8)]
@@ -40,9 +42,7 @@ NAMES = sorted(
 
 @cache  # programs do not change; five tests look at each
 def lowered(name: str, passes: str, p: int, m: int, dp: int = 1) -> Program:
-    """The whole program of a training iteration; skips the test where the schedule does not run on so many devices."""
-    if not registered()[name].takes_devices(p):
-        pytest.skip(f"{name} takes multiples of {registered()[name].device_step} devices")
+    """The whole program of a training iteration."""
     orders = registered()[name].orders(p, m)
     stages = 1 + max(c.stage for row in orders for c in row)
     groups = [ParameterGroup(f"stage{s}", (s,), 4, ("dp",)) for s in range(stages)]
@@ -52,21 +52,28 @@ def lowered(name: str, passes: str, p: int, m: int, dp: int = 1) -> Program:
     return Transfers()(OptimizerStep()(ReduceGradients()(program)))
 
 
-CASES = [  # a schedule that splits by itself is not split again
-    (name, passes)
-    for name in NAMES
-    for passes in PASSES
-    if not (registered()[name].splits_backward and "split" in passes)
-]
+def cases(counts: Sequence[tuple[int, int]]) -> pytest.MarkDecorator:
+    """Every schedule with every choice of passes at every count; a schedule that splits by itself is not split again."""
+    found = [
+        ((name, passes), p, m)
+        for name in NAMES
+        for passes in PASSES
+        for p, m in counts
+        if registered()[name].takes_devices(p)
+        and not (registered()[name].splits_backward and "split" in passes)
+    ]
+    choices = [{"schedule": name, "passes": passes, "counts": (p, m)} for (name, passes), p, m in found]
+    return pytest.mark.parametrize(
+        ("case", "p", "m"),
+        covered(found, choices),
+        ids=lambda value: "-".join(value) if isinstance(value, tuple) else str(value),
+    )
 
 
-@pytest.fixture(params=CASES, ids=lambda case: "-".join(case))
-def case(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """A schedule and a choice of passes."""
-    return request.param  # type: ignore[no-any-return]
+EVERY_CASE = cases(COUNTS)
 
 
-@pytest.mark.parametrize("p, m", COUNTS)
+@EVERY_CASE
 def test_it_is_proven_on_both_hosts(case: tuple[str, str], p: int, m: int) -> None:
     for dp in (1, 2):
         program = lowered(*case, p, m, dp)
@@ -76,11 +83,12 @@ def test_it_is_proven_on_both_hosts(case: tuple[str, str], p: int, m: int) -> No
             verify(program.expand(axis.name))
 
 
-@pytest.mark.parametrize("p, m", COUNTS)
+@EVERY_CASE
 def test_it_replays_as_the_reference(case: tuple[str, str], p: int, m: int) -> None:
     program = lowered(*case, p, m, 2)
     if program.num_rows > 200:
-        program = lowered(*case, min(p, 3), min(m, 4), 2)
+        few = max(n for n in range(1, 4) if n <= p and registered()[case[0]].takes_devices(n))
+        program = lowered(*case, few, min(m, 4), 2)
     seconds, latency_s = random_costs(Random(p * 100 + m), program)
     for host in HOSTS:
         expected = interpret(program, seconds, latency_s, 2, host)
@@ -90,7 +98,7 @@ def test_it_replays_as_the_reference(case: tuple[str, str], p: int, m: int) -> N
             np.testing.assert_allclose(other, one, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("p, m", COUNTS)
+@EVERY_CASE
 def test_its_text_is_the_program(case: tuple[str, str], p: int, m: int) -> None:
     program = lowered(*case, p, m, 2)
     back = from_text(to_text(program))
@@ -98,7 +106,7 @@ def test_its_text_is_the_program(case: tuple[str, str], p: int, m: int) -> None:
     assert [back.row(i) for i in range(back.num_rows)] == [program.row(i) for i in range(program.num_rows)]
 
 
-@pytest.mark.parametrize("p, m", [(2, 4), (4, 8)])
+@cases([(2, 4), (4, 8)])
 def test_its_metrics_fit_together(case: tuple[str, str], p: int, m: int) -> None:
     program = lowered(*case, p, m)
     trace = Trace(
@@ -115,14 +123,14 @@ def test_all_schedules_make_the_same_gradients(p: int, m: int) -> None:
     """The symbolic content of every stage's parameters after the step is the same for all schedules of as many stages."""
     seen: dict[int, set[frozenset[object]]] = {}
     for name in NAMES:
-        if registered()[name].splits_backward:
+        if registered()[name].splits_backward or not registered()[name].takes_devices(p):
             continue
         program = lowered(name, "plain", p, m)
         seen.setdefault(program.tables.num_stages, set()).add(frozenset(outputs(program).values()))
     assert seen and all(len(contents) == 1 for contents in seen.values())
 
 
-@pytest.mark.parametrize("p, m", COUNTS)
+@EVERY_CASE
 def test_every_move_is_needed_once(case: tuple[str, str], p: int, m: int) -> None:
     program = lowered(*case, p, m)
     moves = Counter(

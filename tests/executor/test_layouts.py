@@ -15,12 +15,11 @@ import torch
 from meshwright.executor.job.pool import Pool
 from meshwright.specs.error import MeshwrightError
 from meshwright.stage.piece import executed_pieces
+from tests.covering import covering, product
 from tests.planned_case import (
     Planned,
     assert_equal_to_one_process,
-    covering,
     legal,
-    product,
 )
 from tests.training_case import largest_difference
 
@@ -136,14 +135,6 @@ def test_every_layout_on_two_processes(case: Planned, gloo_pool: Pool) -> None:
 @pytest.mark.parametrize("case", four_processes(), ids=str)
 def test_a_covering_set_on_four_processes(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, MATRIX_ITERATIONS), MATRIX_ITERATIONS)
-
-
-def test_the_covering_set_has_every_pair() -> None:
-    rows = list(product({"a": (1, 2, 3), "b": (1, 2), "c": (1, 2)}))
-    chosen = [rows[i] for i in covering(rows)]
-    for first, second in (("a", "b"), ("a", "c"), ("b", "c")):
-        assert {(r[first], r[second]) for r in chosen} == {(r[first], r[second]) for r in rows}
-    assert len(chosen) < len(rows)
 
 
 def test_draws_do_not_know_the_layout(gloo_pool: Pool) -> None:

@@ -10,11 +10,11 @@ import torch
 from meshwright.executor import run_training
 from meshwright.executor.job.gather import JobResult
 from meshwright.executor.job.pool import Pool
-from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
 from meshwright.lowering.sharding.gradient_norm import ClipGradients, PostValidate
 from meshwright.specs.cluster.device import HOSTS
+from tests.covering import covered
 from tests.training_case import ADAMW, SGD, TIED, Case, largest_difference, program_of, reference, training_of
 
 ITERATIONS = 4
@@ -34,32 +34,40 @@ def executed(program: Program, case: Case, pool: Pool) -> JobResult:
     return run_training(program, training_of(case), ITERATIONS, pool=pool, dtype="float64")
 
 
+OPTIMIZERS = {"sgd": SGD, "adamw": ADAMW, "momentum": replace(SGD, momentum=0.9)}
+LAYOUTS = [
+    Case("1f1b", 2, 4),
+    Case("1f1b", 2, 2, model=TIED, num_replicas=2),
+    Case("zb_h1", 4, 6, model=TIED),
+    Case("interleaved_1f1b", 2, 4, model=TIED),
+    Case("1f1b", 1, 4, num_replicas=2),
+]
+STEPS = [
+    (replace(case, optimizer=optimizer), name) for name, optimizer in OPTIMIZERS.items() for case in LAYOUTS
+]
+
+
+def choices_of(case: Case, optimizer: str) -> dict[str, object]:
+    """What is chosen for a step."""
+    return {
+        "optimizer": optimizer, "schedule": case.schedule, "devices": case.num_devices,
+        "tied": case.model is TIED, "replicas": case.num_replicas,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "optimizer", [SGD, ADAMW, replace(SGD, momentum=0.9)], ids=["sgd", "adamw", "momentum"]
+    ("case", "optimizer"), covered(STEPS, [choices_of(*each) for each in STEPS]), ids=str
 )
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case("1f1b", 2, 4),
-        Case("1f1b", 2, 2, model=TIED, num_replicas=2),
-        Case("zb_h1", 4, 6, model=TIED),
-        Case("interleaved_1f1b", 2, 4, model=TIED),
-        Case("1f1b", 1, 4, num_replicas=2),
-    ],
-    ids=str,
-)
-def test_it_is_the_clipped_step_of_one_process(
-    gloo_pool: Pool, case: Case, optimizer: OptimizerConfig
-) -> None:
+def test_it_is_the_clipped_step_of_one_process(gloo_pool: Pool, case: Case, optimizer: str) -> None:
     """Tied tables and replicas count once in the norm; what was stepped early and undone leaves no trace."""
-    case = replace(case, optimizer=replace(optimizer, clip_norm=CLIPPING))
+    case = replace(case, optimizer=replace(case.optimizer, clip_norm=CLIPPING))
     ordinary, validated = (executed(program, case, gloo_pool) for program in programs(case))
     assert all(it.gradient_norm > CLIPPING for it in ordinary.iterations), "every step is clipped"
     assert all(it.num_undone > 0 for it in validated.iterations)
     assert not any(it.num_undone for it in ordinary.iterations)
-    if not optimizer.momentum:
+    if not case.optimizer.momentum:
         expected = reference(case.model, case.optimizer, case.global_batch, ITERATIONS)
-        tolerance = ADAMW_TOLERANCE if optimizer.name == "adamw" else TOLERANCE
+        tolerance = ADAMW_TOLERANCE if optimizer == "adamw" else TOLERANCE
         assert [it.gradient_norm for it in ordinary.iterations] == pytest.approx(
             expected.norms, rel=tolerance
         )

@@ -55,9 +55,9 @@ def test_a_handlers_module_may_be_a_file(gloo_pool: Pool) -> None:
     assert float(result.values[1][ValueName("total")]) == 1.0
 
 
-def test_first_values_must_be_given(gloo_pool: Pool) -> None:
+def test_first_values_must_be_given(own_pool: Pool) -> None:
     with pytest.raises(ExecutionError, match="number/0/0/0.*nothing gives them a first value"):
-        run_program(relay(1), handlers_module=MODULE, initial_values=first_values(0), pool=gloo_pool)
+        run_program(relay(1), handlers_module=MODULE, initial_values=first_values(0), pool=own_pool)
 
 
 def test_missing_handlers_are_named_before_anything_starts() -> None:
