@@ -11,7 +11,7 @@ import pytest
 
 from tests.design.source import PACKAGE, SourceFile, imported_modules, parse, python_files
 
-LABELS = ("Paper", "Problem", "Idea", "Kind", "Simulated", "Executed", "Differs")
+LABELS = ("Paper", "Problem", "Idea", "Kind", "Use", "Simulated", "Executed", "Differs")
 KINDS = "schedule pass placement costs planner packing policy decoder op recipe survey".split()
 FAMILIES = (
     "pipeline sequence moe memory architecture cluster "
@@ -25,6 +25,7 @@ Problem:    one sentence
 Idea:       two sentences
             on two lines
 Kind:       schedule
+Use:        none yet (exhibit)
 Simulated:  everything
 Executed:   no, because there is nothing to run
 Differs:    none known
@@ -102,6 +103,7 @@ def test_a_complete_card_is_accepted() -> None:
     [
         CARD.replace("Problem:    one sentence\n", ""),
         CARD.replace("Problem:", "Question:"),
+        CARD.replace("Use:        none yet (exhibit)\n", ""),
         CARD.replace("Executed:   no, because there is nothing to run\n", "Executed:\n"),
         CARD.replace("Kind:       schedule", "Kind:       wonder"),
         CARD.replace("CLAIMS = ()", "claims = ()"),

@@ -37,7 +37,7 @@ def test_a_card_is_read_without_running_the_file(tmp_path: Path) -> None:
     (card,) = systems(tmp_path)
     assert card.to_dict() == {
         "name": "thing", "family": "memory", "paper": "A title, An Author, 2020", "simulated": False,
-        "executed": True, "num_claims": 2,
+        "executed": True, "exhibit": True, "use": "none yet", "num_claims": 2,
     }  # fmt: skip
     assert card.summary == "Does something."
 

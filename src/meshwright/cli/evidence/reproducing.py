@@ -24,15 +24,27 @@ def add_to(app: typer.Typer) -> None:
 
 
 def list_systems(out: Output) -> Result:
-    """List the published systems, what of them is simulated and executed, and how many claims are recomputed."""
+    """List the published systems, what of them is simulated and executed, and how many claims are recomputed.
+
+    An exhibit is not yet applied to a model, cluster or data of yours by any command; `--explain` has the commands of others.
+    """
     from meshwright.evidence import systems
 
     rows = [card.to_dict() for card in systems()]
     shown = [
-        {**row, **{key: "yes" if row[key] else "no" for key in ("simulated", "executed")}} for row in rows
+        {
+            "name": row["name"],
+            "family": row["family"],
+            "paper": row["paper"],
+            **{key: "yes" if row[key] else "no" for key in ("simulated", "executed")},
+            "use": "exhibit" if row["exhibit"] else "yes",
+            "claims": row["num_claims"],
+        }
+        for row in rows
     ]
-    shown = [{"claims" if key == "num_claims" else key: value for key, value in row.items()} for row in shown]
-    return Result({"systems": rows}, [table_of(shown)])
+    return Result(
+        {"systems": rows}, [table_of(shown)], explanation=[f"{row['name']}: {row['use']}" for row in rows]
+    )
 
 
 def reproduce(

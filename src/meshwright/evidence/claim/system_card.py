@@ -42,6 +42,16 @@ class SystemCard:
         return _is_yes(self.labels.get("Executed", "no"))
 
     @property
+    def use(self) -> str:
+        """The command, or the lines, by which a user applies it to a model, cluster or data of their own; or "none yet"."""
+        return self.labels.get("Use", "none yet")
+
+    @property
+    def is_exhibit(self) -> bool:
+        """Is there nothing yet by which it is applied?"""
+        return self.use.startswith("none yet")
+
+    @property
     def module(self) -> str:
         """Name of its package."""
         return f"meshwright.systems.{self.family}.{self.name}"
@@ -54,6 +64,8 @@ class SystemCard:
             "paper": self.paper,
             "simulated": self.is_simulated,
             "executed": self.is_executed,
+            "exhibit": self.is_exhibit,
+            "use": self.use,
             "num_claims": len(self.claims),
         }
 

@@ -9,6 +9,7 @@ Idea:       A standard sublayer j (attention and feed-forward in turn) reads x_j
             sublayer j-1 has the time of sublayer j to end. With c seconds of a sublayer and a of an all-reduce, n
             sublayers take n max(c, a) + min(c, a) instead of n (c + a).
 Kind:       recipe
+Use:        none yet (exhibit)
 Simulated:  sublayers and all-reduces as instructions; seconds from the published rates, both slowed while side by side
 Executed:   blocks on two gloo processes, all-reduces on a stream of their own (study.py)
 Differs:    1. Computes are a 1/n of a step without all-reduces, and all-reduces a 1/n of what the standard model takes

@@ -7,6 +7,7 @@ Idea:       x_{l+1} = x_l + F_l(x_l) expands to x + sum_l F_l(x) + terms of two 
             branches that all read x: devices have whole branches and exchange once instead of L times, and no device waits
             for another layer. For F_l of size eps what is left out is of size eps^2.
 Kind:       recipe
+Use:        none yet (exhibit)
 Simulated:  layers or branches and their all-reduces as instructions, a pipeline of the layers beside them
 Executed:   training steps of the branches on two gloo processes (study.py)
 Differs:    1. The paper's networks are convolutions on MNIST and CIFAR10, 6,912 configurations; here it is one small

@@ -12,6 +12,7 @@ Idea:       A product [m, k] @ [k, n] in tiles of tm x tn runs in waves over C c
             all-reduce of S bytes takes 2 (a + S / (n b)) with latency a and b bytes/s of a link, and its bus bandwidth
             is at most (n - 1) b. A message reaches a share x of that from a n b x / (1 - x) bytes on.
 Kind:       survey
+Use:        meshwright check PLAN, of a plan for MI300X: what of it does not suit the device stands under its advice
 Simulated:  all-reduces by the links of a cluster; no step
 Executed:   no, because the rules need no execution; they are arithmetic on a plan
 Differs:    1. The paper's measured curves (products, collectives over Pollara NICs) are figures that we do not have: rules

@@ -9,6 +9,7 @@ Idea:       Give each of P devices consecutive layers of the L and the whole gra
             2 (P-1) |V| h numbers (|V| nodes, width h) instead of 2 L H h with H the nodes of all halos, and takes
             (C+P-1)/C of the busy time. The order of the chunks is drawn anew for every epoch.
 Kind:       schedule
+Use:        none yet (exhibit)
 Simulated:  an epoch on virtual time; forward and backward of a stage, a latency a hop; embeddings in the memory ledger
 Executed:   graph convolutions (study.py) on gloo processes, one program an epoch, chosen by a controller
 Differs:    1. Written from the paper's abstract and introduction: the volumes follow from the mechanism, and none of its

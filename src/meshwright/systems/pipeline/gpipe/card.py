@@ -9,6 +9,7 @@ Idea:       Cut the L layers into K stages and the batch of N samples into M mic
             time. A stage keeps only its inputs and runs its forward again before its backward: activations at the peak
             fall from N L/K to N + (L/K)(N/M) in units of one layer of one sample, for one more forward.
 Kind:       schedule
+Use:        meshwright plan MODEL CLUSTER --global-batch BATCH --seq TOKENS --fix schedule=gpipe,recompute=full
 Simulated:  one step on virtual time; forward : backward = 1 : 2, recompute = forward; stages by the published balance and
             a roofline of their layers, messages by the bytes at their boundary (image_network.py)
 Executed:   F, R, B, SEND, RECV and STEP of a decoder on gloo processes, by the core's schedule and recompute pass

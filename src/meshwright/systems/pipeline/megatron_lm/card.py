@@ -11,6 +11,7 @@ Idea:       Tensor parallelism of degree t inside a node, p pipeline stages betw
             s tokens and V words have P = 12 l h^2 (1 + 13/(12 h) + (V+s)/(12 l h)) parameters and cost
             F = 96 B s l h^2 (1 + s/(6 h) + V/(16 l h)) FLOPs an iteration with full recompute.
 Kind:       recipe (its schedule is schedules/fixed/interleaved_1f1b.py)
+Use:        meshwright plan MODEL CLUSTER --global-batch BATCH --seq TOKENS --fix schedule=interleaved_1f1b
 Simulated:  the step of rows of Table 1 by the plan's program and fitted kernels and collectives; bubbles by equal costs
 Executed:   no, because the rows need 32 A100 or more; the schedule runs on gloo for plans that fit (`train`)
 Differs:    1. Every tensor-parallel rank sends 1/t of a message between stages, and the receivers gather it in the node, as

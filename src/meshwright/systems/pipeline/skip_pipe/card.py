@@ -9,6 +9,7 @@ Idea:       A microbatch visits k of the S stages, the first one always, in near
             so trained also works where stages are lost later. A stage's gradient is the mean over the (k-1)/(S-1) of the
             microbatches that visited it.
 Kind:       planner
+Use:        none yet (exhibit)
 Simulated:  nodes in twelve cities, their measured links; the published simulator's dispatch, and its order as a program
 Executed:   a decoder on gloo processes, F, B, SEND, RECV, STEP along paths that differ by microbatch; stages left out later
 Differs:    1. Paths are found by annealing on the dispatched span, first one path a node, then one a place; the paper's

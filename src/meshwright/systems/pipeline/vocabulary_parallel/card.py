@@ -9,6 +9,7 @@ Idea:       Every one of p devices has V/p rows W_k of the head. S: logits Y_k =
             W_k, whose difference, rescaled, is dX_k: T makes dW_k only, at any later time. Barriers run beside computes
             where a stage runs one (p + 1 microbatches alive) or two (p + 2) forwards more before its first backward.
 Kind:       pass
+Use:        meshwright plan MODEL PROCESSESxcpu --global-batch BATCH --seq TOKENS --fix schedule=1f1b,vocabulary=one_barrier
 Simulated:  steps of the MFU table by the cost model; published times of passes; orders with S and T, live microbatches
 Executed:   plans with any of the three, by `train`: LOOKUP, S, T, SCATTER and their exchanges on gloo, float64; both
             algorithms also in V-Half, interleaved and ZB-H1 orders, with dp, ZeRO, recompute, split backward, tied tables

@@ -10,6 +10,7 @@ Idea:       Tensor parallelism of degree TP stays in a node, PP stages between n
             of memory as a failure, and does not drop it. Rates are F / (n t): F = 96 B s l h^2 (1 + s/(6 h) + V/(16 l h))
             FLOPs of a step of t seconds on n GCDs (see systems/pipeline/megatron_lm/card.py), recompute counted.
 Kind:       recipe
+Use:        none yet (exhibit)
 Simulated:  the step of a plan's program, computes and messages by the data sheet's roofline, times one constant
 Executed:   no, because the rows need 16 GCDs or more
 Differs:    1. No step was measured on MI250X, so computes are a roofline, in which kernels are as efficient for small

@@ -10,6 +10,7 @@ Idea:       Per stage, with v MiB to spend and strategy s of layer l:
             that the ends leave. Repeated for every depth, widest degree and strategy of the ends; of those the pipeline's
             seconds decide. Times, memory and messages come from short profiles and straight lines through them.
 Kind:       planner
+Use:        none yet (exhibit)
 Simulated:  steps of the plans found, every layer a piece of its stage at the cost model's seconds, against its formula
 Executed:   no, because layers with different strategies are not lowered
 Differs:    1. Nothing adapts at run time; neither does the repository, whatever the abstract says.

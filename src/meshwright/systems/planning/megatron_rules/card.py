@@ -12,6 +12,7 @@ Idea:       The least t p under which a device holds its part: t doubles up to t
             core of attention is recomputed, norms are split along t. Experts: no t, but as many expert-parallel devices
             of a node as divide them. Long sequences: context parallelism until a device keeps 8,192 tokens.
 Kind:       planner
+Use:        none yet (exhibit)
 Simulated:  t_f(b) + t_b(b), by predicted kernels and exchanges of the slowest stage; what fits, by the memory estimate
 Executed:   no, because it chooses plans for GPUs; a plan of pp and dp alone runs here as any other
 Differs:    1. Rules of three sources are one planner: degrees, interleaving and b of the paper; recompute of attention's

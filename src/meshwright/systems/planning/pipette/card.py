@@ -10,6 +10,7 @@ Idea:       Under 1F1B a microbatch enters only when one comes back, so every p 
             2 (p-1) c where each takes c; AMP counts T_pp once. Every (p, tp, dp, microbatch size) that fits the memory
             is scored, and simulated annealing puts nodes where their measured links make T_pp and T_dp least.
 Kind:       planner
+Use:        none yet (exhibit)
 Simulated:  1F1B with and without the latency of messages; steps of plans on unequal links, before and after
 Executed:   no, because the nodes and links of a cluster are what it chooses
 Differs:    1. Memory is bounded by the core's estimate at its worst, in place of the paper's learned estimator.

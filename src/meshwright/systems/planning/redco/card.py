@@ -8,6 +8,7 @@ Idea:       Two rules: of the layers of a feed-forward network outputs and input
             cut) exchange once, so a block has two all-reduces forwards. A user writes three functions - data -> batch, loss
             of a batch, prediction - and the tool all else.
 Kind:       recipe
+Use:        none yet (exhibit)
 Simulated:  no, because its plan is Megatron's, which the planner simulates (systems/pipeline/megatron_lm/card.py)
 Executed:   decoders cut over two gloo processes; three tasks as CALLs of a program (study.py)
 Differs:    1. Layers are read in the order of their modules, in units that lead from the stream back to it; the public code
