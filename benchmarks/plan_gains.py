@@ -32,11 +32,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes share the cores
 import numpy as np
 from jobs import Job, Recipe, load_jobs
 
-from meshwright.planner.search.search import NUM_SIMULATED, PlannedStep, search
+from meshwright.planner.search.search import NUM_SIMULATED, search
 from meshwright.prediction.description import describe
 from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.prediction.memory_limit import estimated_rejection
-from meshwright.prediction.step_prediction import predict_step
+from meshwright.prediction.predicted import Predicted, predict
 from meshwright.schedules import registered
 from meshwright.specs.error import MeshwrightError, OutOfMemoryError, PlanError
 from meshwright.specs.plan.plan import Plan
@@ -173,7 +173,7 @@ def outcome(num_simulated: int, number: int) -> Outcome:
     )  # fmt: skip
 
 
-def planned(job: Job, num_simulated: int) -> tuple[PlannedStep | None, int, int, str]:
+def planned(job: Job, num_simulated: int) -> tuple[Predicted | None, int, int, str]:
     """Our fastest plan, the numbers of candidates and of those that were simulated; or why there is none."""
     try:
         found = search(job.model, job.cluster, job.workload, fix=job.fixed, num_simulated=num_simulated)
@@ -182,7 +182,7 @@ def planned(job: Job, num_simulated: int) -> tuple[PlannedStep | None, int, int,
     return found[0], found.num_candidates, len(found), ""
 
 
-def describe_seconds(best: PlannedStep | None) -> str:
+def describe_seconds(best: Predicted | None) -> str:
     """For the progress."""
     return "" if best is None else f"{best.step.value:.3f} s, {best.description}"
 
@@ -193,16 +193,16 @@ def by_rules(job: Job) -> tuple[Rival | None, str]:
         plan = plan_of(job.model, job.cluster, job.workload, **job.fixed)
     except MeshwrightError as error:
         return None, str(error).splitlines()[0]
-    seconds = predict_step(plan, job.cluster).step.value
+    seconds = predict(plan, job.cluster).step.value
     return Rival(RULES, "", describe(plan), seconds, seconds, None, 0.0), ""
 
 
 def rival_of(job: Job, recipe: Recipe) -> Rival:
     """A recipe, predicted."""
-    seconds = predict_step(recipe.plan, job.cluster).step.value
+    seconds = predict(recipe.plan, job.cluster).step.value
     checked = seconds
     if recipe.left_out:
-        checked = predict_step(recipe.plan, job.cluster, left_out=recipe.left_out).step.value
+        checked = predict(recipe.plan, job.cluster, left_out=recipe.left_out).step.value
     missing = missing_bytes(job, recipe.plan)
     return Rival(
         recipe.by, recipe.source, describe(recipe.plan), seconds, checked, recipe.published_s, missing

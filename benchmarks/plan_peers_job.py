@@ -28,7 +28,7 @@ from meshwright.planner.space.space import space_of
 from meshwright.prediction.description import describe
 from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.prediction.memory_limit import estimated_rejection
-from meshwright.prediction.step_prediction import predict_step
+from meshwright.prediction.predicted import predict
 from meshwright.schedules.order import registered
 from meshwright.specs import Workload
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -121,7 +121,7 @@ def is_fitting(plan: Plan, cluster: ClusterSpec) -> bool:
 def judged(plan: Plan, cluster: ClusterSpec) -> tuple[float, bool]:
     """Seconds of a step by simulation, and whether the plan fits by our estimate of its memory."""
     fits = is_fitting(plan, cluster)
-    return predict_step(plan, cluster).step.value, fits
+    return predict(plan, cluster).step.value, fits
 
 
 def with_memory(cluster: ClusterSpec, memory_bytes: int) -> ClusterSpec:

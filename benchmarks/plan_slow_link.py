@@ -34,7 +34,7 @@ from meshwright.executor.job.job import Job
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.measure.measure import measure
 from meshwright.executor.training.training_job import RANDOM, TrainingConfig
-from meshwright.planner import Candidate, Ranking
+from meshwright.planner import Plans, Predicted
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.cluster.slowing import Slowing
 from meshwright.specs.cluster.source import Cluster
@@ -160,18 +160,18 @@ def run_situation(name: str, even: Profile, pool: Pool, options: argparse.Namesp
     }
 
 
-def ranking(situation: Situation, profile: Profile) -> Ranking:
+def ranking(situation: Situation, profile: Profile) -> Plans:
     """Every plan of the situation's job by what a profile says."""
     workload = situation.workload
     found = plan(
         situation.model, Cluster.detect(NUM_PROCESSES), global_batch=workload.global_batch,
         seq=workload.sequence_length, profile=profile, microbatch_sizes=MICROBATCH_SIZES,
     )  # fmt: skip
-    assert isinstance(found, Ranking), "processes of this machine are enumerated"
+    assert isinstance(found, Plans), "processes of this machine are enumerated"
     return found
 
 
-def measured(candidate: Candidate, situation: Situation, pool: Pool, iterations: int) -> tuple[float, float]:
+def measured(candidate: Predicted, situation: Situation, pool: Pool, iterations: int) -> tuple[float, float]:
     """Seconds of a step on the slowed machine, and the first loss."""
     training = TrainingConfig(
         candidate.plan.model, candidate.plan.layers_per_stage, situation.workload.sequence_length, data=RANDOM
@@ -182,7 +182,7 @@ def measured(candidate: Candidate, situation: Situation, pool: Pool, iterations:
 
 
 def judged(
-    usual: Candidate, picked: Candidate, steps: Mapping[str, Sequence[float]], there: Candidate | None
+    usual: Predicted, picked: Predicted, steps: Mapping[str, Sequence[float]], there: Predicted | None
 ) -> dict[str, Any]:
     """Both claims; `there` is the even machine's plan as it was predicted on the slowed one."""
     ratios = [even / ours for even, ours in zip(steps["even"], steps["picked"], strict=True)]

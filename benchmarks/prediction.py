@@ -27,14 +27,12 @@ from pathlib import Path
 from typing import Any
 
 import meshwright
-from meshwright.costs.measured.measured_costs import MeasuredCosts
 from meshwright.evidence.compare import compare
 from meshwright.executor.job.job import Job
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.measure.measure import measure
 from meshwright.executor.training.training_job import RANDOM, TrainingConfig
-from meshwright.planner import Candidate, Ranking, plans_for
-from meshwright.schedules import registered
+from meshwright.planner import Plans, Predicted, every_plan
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.model.model import ModelSpec
@@ -113,15 +111,8 @@ def measured_profile(is_quick: bool) -> Profile:
 def run_shape(name: str, profile: Profile, pool: Pool, options: argparse.Namespace) -> dict[str, Any]:
     """Predict and measure all plans of a shape."""
     model, workload = SHAPES[name]
-    costs = MeasuredCosts(profile)
-    ranking = plans_for(
-        model,
-        Cluster.detect(NUM_PROCESSES),
-        workload,
-        costs,
-        costs,
-        registered(),
-        microbatch_sizes=MICROBATCH_SIZES,
+    ranking = every_plan(
+        model, Cluster.detect(NUM_PROCESSES), workload, profile=profile, microbatch_sizes=MICROBATCH_SIZES
     )
     chosen = spread(ranking, options.plans)
     steps: list[list[float]] = [[] for _ in chosen]
@@ -134,14 +125,14 @@ def run_shape(name: str, profile: Profile, pool: Pool, options: argparse.Namespa
     return judge([c.description for c in chosen], [c.step.value for c in chosen], steps)
 
 
-def spread(ranking: Ranking, count: int) -> list[Candidate]:
+def spread(ranking: Plans, count: int) -> list[Predicted]:
     """`count` candidates evenly over the ranking, the first and the last among them; all for 0."""
     if count < 2 or count >= len(ranking):
         return list(ranking)
     return [ranking[round(k * (len(ranking) - 1) / (count - 1))] for k in range(count)]
 
 
-def measured_step_s(candidate: Candidate, pool: Pool, iterations: int) -> float:
+def measured_step_s(candidate: Predicted, pool: Pool, iterations: int) -> float:
     """Train a few steps on random tokens and compare: the executed program is the simulated one, or this raises."""
     plan = candidate.plan
     training = TrainingConfig(plan.model, plan.layers_per_stage, plan.workload.sequence_length, data=RANDOM)
@@ -150,7 +141,7 @@ def measured_step_s(candidate: Candidate, pool: Pool, iterations: int) -> float:
         timeout_s=max(30.0, 20 * candidate.step.value),
     )
     assert result.trace is not None, "a job that is not interrupted has a trace"
-    step = compare(candidate.trace, result.trace).step.measured
+    step = compare(candidate.trace(), result.trace).step.measured
     assert step is not None, "a trace has a step"
     return step
 

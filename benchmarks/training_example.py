@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import meshwright as mw
-from meshwright.prediction.step_prediction import predict_step
+from meshwright.prediction.predicted import predict
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.plan.plan import Plan
 
@@ -58,7 +58,7 @@ def example(label: str) -> tuple[Plan, ClusterSpec]:
 def main() -> None:
     """Every step with its parts, in seconds."""
     for label in JOBS:
-        found = predict_step(*example(label))
+        found = predict(*example(label))
         print(f"{label}: {found.step.value:.3f} s, {found.step.low:.3f} to {found.step.high:.3f} s")
         for name, seconds in found.parts.items():
             print(f"  {name:24}{seconds:9.3f} s")

@@ -1,7 +1,7 @@
 """Writes the measured numbers and the figures of docs/accuracy-training.md and docs/how-a-step-is-predicted.md.
 
 Every row of the training tables is predicted with the packaged constants that were fitted without its source
-(`predict_step(..., left_out=source)`). What stands between two marks, `<!-- NAME -->` and `<!-- end NAME -->`, is
+(`predict(..., left_out=source)`). What stands between two marks, `<!-- NAME -->` and `<!-- end NAME -->`, is
 written anew in both pages; sentences of the worst rows come from `training_reasons.py`. Figures go to docs/figures.
 
 Run: python benchmarks/training_page.py TABLE.csv ... --docs docs [--fidelity SAVED] [--memory SAVED]
@@ -29,7 +29,7 @@ from meshwright.evidence.tables.score import RowPrediction, Score, Summary, newe
 from meshwright.evidence.tables.table import TrainingRow
 from meshwright.evidence.tables.validate_training import read_rows
 from meshwright.prediction.memory_estimate import estimate_memory
-from meshwright.prediction.step_prediction import StepEstimate, predict_step
+from meshwright.prediction.predicted import Predicted, predict
 from meshwright.prediction.step_trait import BESIDE as BESIDE_STREAMS
 from meshwright.prediction.step_trait import TRAITS
 from meshwright.reports import Chart, Series, Theme, chart_svg
@@ -103,7 +103,7 @@ def predicted(row: TrainingRow) -> RowPrediction:
     """A row's prediction, or why there is none."""
     try:
         job = job_of(row)
-        step = predict_step(job.plan, job.cluster, left_out=row.source).step
+        step = predict(job.plan, job.cluster, left_out=row.source).step
     except MeshwrightError as error:
         return RowPrediction(row.row_id, row.measured_s, skipped=str(error))
     return RowPrediction(row.row_id, row.measured_s, step.value, step.low, step.high, step.basis)
@@ -208,7 +208,7 @@ def software_table() -> Iterator[str]:
 def example_table() -> Iterator[str]:
     """The worked example: parts of the step, and of memory."""
     plan, cluster = example(EXAMPLE)
-    found = predict_step(plan, cluster)
+    found = predict(plan, cluster)
     memory = estimate_memory(plan, cluster, find_schedule(plan.schedule))
     tokens = plan.workload.tokens_per_step / found.step.value / plan.num_devices
     flops = plan.model.train_flops_per_token(plan.workload.sequence_length) * tokens
@@ -227,7 +227,7 @@ def example_table() -> Iterator[str]:
     yield f"the peak. The fullest device holds {format_bytes(memory.allocated_bytes)} of tensors."
 
 
-def along(found: StepEstimate) -> dict[str, float]:
+def along(found: Predicted) -> dict[str, float]:
     """The parts that add up to the step: those on the compute stream."""
     return {name: value for name, value in found.parts.items() if name not in BESIDE_STREAMS}
 
@@ -284,7 +284,7 @@ def write_figures(
     (folder / "steps-predicted-measured.svg").write_text(
         scatter_svg(drawn, SCATTER_THEME) + "\n", encoding="utf-8"
     )
-    bars = {label: along(predict_step(*example(label))) for label in JOBS}
+    bars = {label: along(predict(*example(label))) for label in JOBS}
     (folder / "step-parts.svg").write_text(
         bars_svg(bars, title="where the time of a step goes") + "\n", encoding="utf-8"
     )

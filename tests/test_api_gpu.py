@@ -66,7 +66,7 @@ def test_a_plan_for_gpus_trains_on_processes_of_this_machine(monkeypatch: pytest
     with pytest.raises(mw.PlanError, match="far enough"):
         run_training(plan, iterations=1)
     assert seen[0].cluster is not None and seen[0].cluster.devices[0].name == "cpu"
-    assert seen[0].pricing is None and seen[0].program.num_lists == 2
+    assert seen[0].memory is None and seen[0].program.num_lists == 2
 
 
 @pytest.mark.parametrize(

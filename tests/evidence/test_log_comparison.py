@@ -17,7 +17,7 @@ from meshwright.evidence.log_comparison import (
     step_profile,
 )
 from meshwright.interop.training_log import MeasuredRun
-from meshwright.prediction.step_prediction import predict_step
+from meshwright.prediction.predicted import predict
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.config.source import load_model
@@ -95,7 +95,7 @@ def test_every_part_of_a_real_prediction_is_explained() -> None:
         load_model("llama-3.1-8b"), cluster, Workload(16, 4096), dtype="bfloat16", sharding="zero3"
     )
     for each in (plan, sharded):
-        found = predict_step(each, cluster)
+        found = predict(each, cluster)
         assert set(found.parts) <= set(KINDS)
         # What does not run beside computes adds up to the step.
         total = sum(seconds for name, seconds in found.parts.items() if not KINDS[name].is_beside)

@@ -13,7 +13,7 @@ from meshwright.executor.job.pool import Pool
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
 from meshwright.lowering.sharding.gradient_norm import ClipGradients, PostValidate
-from meshwright.specs.cluster.device import HOSTS
+from meshwright.specs.cluster.machine import HOSTS
 from tests.covering import covered
 from tests.training_case import ADAMW, SGD, TIED, Case, largest_difference, program_of, reference, training_of
 

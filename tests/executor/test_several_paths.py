@@ -14,7 +14,7 @@ from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
 from meshwright.lowering.sharding.gradient_norm import ClipGradients, PostValidate
 from meshwright.schedules import Schedule, registered
-from meshwright.specs.cluster.device import HOSTS
+from meshwright.specs.cluster.machine import HOSTS
 from tests.training_case import ADAMW, TIED, Case, largest_difference, program_of, reference, training_of
 
 ITERATIONS = 2

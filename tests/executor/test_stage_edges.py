@@ -11,7 +11,7 @@ from meshwright.executor.job.pool import Pool
 from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 from meshwright.ir.judge.verify import verify
 from meshwright.lowering.transfer.stage_edge import parse_edges
-from meshwright.specs.cluster.device import HOSTS
+from meshwright.specs.cluster.machine import HOSTS
 from meshwright.specs.error import ExecutionError, PlanError
 from meshwright.specs.model.layers import split_layers
 from meshwright.specs.model.model import ModelSpec

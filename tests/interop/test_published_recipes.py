@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.interop import Given, Imported, import_plan
-from meshwright.prediction.step_prediction import predict_step
+from meshwright.prediction.predicted import predict
 from meshwright.specs import Cluster
 from tests.interop.recipe import RECIPES, Recipe
 
@@ -67,7 +67,7 @@ def test_every_option_is_in_one_list(recipe: Recipe, tmp_path: Path) -> None:
 def test_the_published_step_is_predicted(recipe: Recipe, tmp_path: Path) -> None:
     plan = imported(recipe, tmp_path).plan
     low, high = KNOWN_MISSES.get(recipe.name, (1 - TOLERANCE, 1 + TOLERANCE))
-    ratio = predict_step(plan, Cluster(plan.cluster)).step.value / recipe.published_s
+    ratio = predict(plan, Cluster(plan.cluster)).step.value / recipe.published_s
     assert low <= ratio <= high, f"{ratio:.3f} of {recipe.source}"
 
 

@@ -16,7 +16,7 @@ from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.schedules import Compute, registered
 from meshwright.specs import Cluster
-from meshwright.specs.cluster.device import HOSTS
+from meshwright.specs.cluster.machine import HOSTS
 from meshwright.specs.error import ProgramError, ScheduleError
 from tests.lowering.plans import DENSE, TIED, lowered, plan
 

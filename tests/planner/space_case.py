@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from meshwright.costs.pricing import Pricing
 from meshwright.costs.roofline import Roofline
-from meshwright.planner import Ranking, plans_for
-from meshwright.schedules import registered
+from meshwright.planner import Plans, every_plan
 from meshwright.specs import Cluster, ClusterSpec, ModelSpec, Workload
 
 MODEL = ModelSpec.decoder(4, 64, 4, max_sequence_length=64)
@@ -23,8 +23,7 @@ def cluster(num_devices: int = 2, memory_bytes: int | None = None) -> ClusterSpe
     return replace(found, devices=devices)
 
 
-def search(on: ClusterSpec | None = None, **options: Any) -> Ranking:
+def search(on: ClusterSpec | None = None, **options: Any) -> Plans:
     """All plans of the model on the cluster."""
     on = on or cluster()
-    costs = Roofline(on)
-    return plans_for(MODEL, on, WORKLOAD, costs, costs, registered(), **options)
+    return every_plan(MODEL, on, WORKLOAD, pricing=Pricing(Roofline(on), ()), **options)

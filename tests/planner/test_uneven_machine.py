@@ -9,7 +9,8 @@ import pytest
 
 from meshwright.costs.measured.calibrated_cluster import calibrated, device_factors
 from meshwright.costs.measured.measured_costs import MeasuredCosts
-from meshwright.planner import Ranking, plans_for
+from meshwright.costs.pricing import Pricing
+from meshwright.planner import Plans, every_plan
 from meshwright.schedules import registered
 from meshwright.specs import Cluster, ModelSpec, Workload
 from meshwright.specs.cluster.profile import Profile, Sample
@@ -42,16 +43,15 @@ def profile(link_bytes_per_s: float = FAST_LINK, factors: tuple[float, ...] = ()
     )
 
 
-def ranking(found: Profile) -> Ranking:
+def ranking(found: Profile) -> Plans:
     cluster = calibrated(Cluster("2xcpu"), found)
     costs = MeasuredCosts(found, device_factors(cluster, found))
-    return plans_for(
+    return every_plan(
         MODEL,
         cluster,
         WORKLOAD,
-        costs,
-        costs,
-        {name: registered()[name] for name in SCHEDULES},
+        pricing=Pricing(costs, ()),
+        schedules={name: registered()[name] for name in SCHEDULES},
         fix={"recompute": "none"},
         microbatch_sizes=(2, 4),
     )

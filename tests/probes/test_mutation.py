@@ -11,7 +11,7 @@ from meshwright.ir.judge.symbolic import outputs
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
 from meshwright.ir.text import from_text
-from meshwright.specs.cluster.device import HOSTS
+from meshwright.specs.cluster.machine import HOSTS
 from meshwright.specs.error import ProgramError
 from tests.golden.text import FOLDER
 from tests.ir.mutation import FAULTS, mutant_of

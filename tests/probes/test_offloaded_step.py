@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from meshwright.ir.judge.metrics import peak_bytes
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.text import from_text, to_text
-from meshwright.specs.cluster.device import HOSTS
+from meshwright.specs.cluster.machine import HOSTS
 from tests.golden.text import check_golden
 from tests.probes.offloaded_step import UNIT_BYTES, WINDOW, offloaded_step
 from tests.probes.timing import starts_of, trace_of

@@ -8,7 +8,7 @@ import pytest
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
 from meshwright.ir.text import from_text, to_text
-from meshwright.specs.cluster.device import HOSTS
+from meshwright.specs.cluster.machine import HOSTS
 from meshwright.specs.error import DeadlockError, ProgramError
 from tests.golden.text import check_golden
 from tests.probes.ring_step import SIZE, ring_step

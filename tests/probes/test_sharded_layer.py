@@ -7,7 +7,7 @@ import pytest
 from meshwright.ir.judge.metrics import peak_bytes
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.text import from_text, to_text
-from meshwright.specs.cluster.device import HOSTS
+from meshwright.specs.cluster.machine import HOSTS
 from tests.golden.text import check_golden
 from tests.probes.sharded_layer import LAYER_BYTES, sharded_layer
 from tests.probes.timing import trace_of

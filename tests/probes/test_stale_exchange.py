@@ -9,7 +9,7 @@ from meshwright.ir.judge.metrics import period_s
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.text import from_text, to_text
 from meshwright.ir.timing.dependencies import dependencies
-from meshwright.specs.cluster.device import HOSTS
+from meshwright.specs.cluster.machine import HOSTS
 from tests.golden.text import check_golden
 from tests.probes.stale_exchange import stale_exchange
 from tests.probes.timing import starts_of, trace_of

@@ -8,7 +8,7 @@ from meshwright.ir.judge.symbolic import outputs
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
 from meshwright.ir.text import from_text, to_text
-from meshwright.specs.cluster.device import HOSTS
+from meshwright.specs.cluster.machine import HOSTS
 from meshwright.specs.error import ProgramError
 from tests.golden.text import FOLDER
 from tests.probes.timing import trace_of

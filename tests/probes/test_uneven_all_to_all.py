@@ -12,7 +12,7 @@ from meshwright.ir.judge.verify import verify
 from meshwright.ir.table import Exchange, Work
 from meshwright.ir.text import from_text, to_text
 from meshwright.simulator.simulate import simulate_program
-from meshwright.specs.cluster.device import HOSTS
+from meshwright.specs.cluster.machine import HOSTS
 from meshwright.specs.error import ProgramError
 from tests.golden.text import check_golden
 from tests.probes.uneven_all_to_all import TOKEN_BYTES, bound_to, uneven_all_to_all

@@ -81,11 +81,11 @@ class Roofline:
     def operator_s(self, operator: Operator, dtype: str, device: DeviceSpec) -> float:
         """Seconds of one occurrence of `operator`."""
         bound = self._bound_s(operator.kind, operator.flops, operator.bytes, dtype, device)
-        return max(bound, self.operator_overhead_s if device.host == "asynchronous" else 0.0)
+        return max(bound, self.operator_overhead_s if device.machine.has_streams else 0.0)
 
     def _bound_s(self, kind: str, flops: float, num_bytes: float, dtype: str, device: DeviceSpec) -> float:
         """The slower of arithmetic and traffic."""
-        if kind == "host_copy" and device.host == "asynchronous":
+        if kind == "host_copy" and device.machine.has_streams:
             return num_bytes / HOST_LINK_BYTES_PER_S
         traffic = num_bytes / (device.memory_bandwidth_bytes_per_s * self.memory_efficiency)
         if kind not in self.efficiencies:

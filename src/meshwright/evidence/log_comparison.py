@@ -28,7 +28,7 @@ class PartKind(NamedTuple):
 
 
 EXCHANGES = ("node_exchange", "network_exchange", "crowding")
-# By the names of `planner.step_prediction.StepEstimate.parts`.
+# By the names of `prediction.predicted.Predicted.parts`.
 KINDS: Mapping[str, PartKind] = {
     "matmul": PartKind("matrix products", ("matmul",)),
     "attention": PartKind("attention", ("attention",)),
@@ -188,7 +188,7 @@ def compare_log(
     """The comparison.
 
     Args:
-        predicted: a step as `predict_step` gives it.
+        predicted: a step as `predict` gives it.
         parts: its seconds by kind.
         run: what was measured.
         plan: of the prediction.

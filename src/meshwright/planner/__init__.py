@@ -1,16 +1,9 @@
-"""The planner: all plans that a number of devices allows, verified, simulated and ranked; and why the others do not fit."""
+"""The planner: the plans that a number of devices allows, ranked, the best simulated; and why the others do not fit."""
 
-from meshwright.planner.search.every_plan import Ranking, choices, plans_for
+from meshwright.planner.search.every_plan import choices, every_plan
+from meshwright.planner.search.plans import Plans
+from meshwright.planner.search.search import search
 from meshwright.prediction.memory_limit import Rejection, largest_holders
-from meshwright.prediction.predicted_plan import Candidate, evaluate, interval_of_step
+from meshwright.prediction.predicted import Predicted, predict
 
-__all__ = [
-    "Candidate",
-    "Ranking",
-    "Rejection",
-    "choices",
-    "evaluate",
-    "interval_of_step",
-    "largest_holders",
-    "plans_for",
-]
+__all__ = ["Plans", "Predicted", "Rejection", "choices", "every_plan", "largest_holders", "predict", "search"]

@@ -1,15 +1,12 @@
-"""Plans in words: what was decided, and what it is predicted to do, each in one line."""
+"""Plans in words: what was decided, in one line."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Protocol
 
 from meshwright.specs.model.layers import split_layers
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.plan.prediction import Prediction
-from meshwright.specs.units import format_bytes, format_seconds
 
 LONGEST_LAYERS = 40  # characters: more stages than that are told by their smallest and largest
 LEAST_RUN = 3  # as many equal stages in a row are told as one
@@ -51,27 +48,3 @@ def recompute_words(plan: Plan) -> str:
     kind = "recompute" if plan.recompute == "full" else f"recompute {plan.recompute}"
     again, blocks = sum(plan.num_recomputed_blocks), plan.model.num_layers
     return kind if again == blocks else f"{kind} {again} of {blocks} blocks"
-
-
-class Tried(Protocol):
-    """A plan that was predicted, whichever way it was found."""
-
-    @property
-    def description(self) -> str: ...
-    @property
-    def step(self) -> Prediction: ...
-    @property
-    def tokens_per_s(self) -> float: ...
-    @property
-    def bubble(self) -> float: ...
-    @property
-    def peak_bytes(self) -> float: ...
-
-
-def sentence(tried: Tried) -> str:
-    """A plan and what it is predicted to do, in one line."""
-    low, high = format_seconds(tried.step.low), format_seconds(tried.step.high)
-    return (
-        f"{tried.description}: step {format_seconds(tried.step.value)} ({low} to {high}, {tried.step.basis}), "
-        f"{tried.tokens_per_s:,.0f} tokens/s, bubble {tried.bubble:.1%}, peak {format_bytes(tried.peak_bytes)}"
-    )

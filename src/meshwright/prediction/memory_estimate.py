@@ -116,7 +116,7 @@ def estimate_memory(plan: Plan, cluster: ClusterSpec, schedule: Schedule) -> Mem
     Raises:
         ScheduleError: the schedule's order is none.
     """
-    is_host = cluster.devices[0].host == "in_order"
+    is_host = cluster.machine.memory_rule == "bound"
     usual, worst = (1.0, 1.0) if is_host else (FRAGMENTATION, MAX_FRAGMENTATION)
     freed = 0.0 if is_host else buffer.freed_logits_bytes(plan)
     context = 0.0 if is_host else buffer.context_bytes(plan)

@@ -55,16 +55,19 @@ class Rejection:
         return f"device {self.device} needs {needed}, at worst {format_bytes(self.upper_bytes)}, it has {available}"
 
 
-def rejection(plan: Plan, verified: Verification, placement: Placement) -> Rejection | None:
-    """Why the plan does not fit on its devices, or None where it does: the device that misses the most."""
+def rejection(
+    plan: Plan, verified: Verification, placement: Placement, most_bytes: int | None = None
+) -> Rejection | None:
+    """Why the plan does not fit on its devices, or so many bytes of each; None where it does. The device that misses most."""
     if "device" not in verified.tiers:
         return None
     program = verified.wiring.program
     needed = verified.peak_bytes[:, verified.tiers.index("device")]
-    available = [
+    has = [
         placement.cluster.devices[placement.of_list(program, device)].memory_bytes
         for device in range(program.num_lists)
     ]
+    available = [min(size, most_bytes or size) for size in has]
     missing = [float(needed[device]) - available[device] for device in range(program.num_lists)]
     worst = max(range(program.num_lists), key=missing.__getitem__)
     if missing[worst] <= 0:

@@ -10,10 +10,8 @@ from meshwright.ir.judge import metrics
 from meshwright.ir.table import Kind
 from meshwright.ir.timing.replay import replay
 from meshwright.ir.trace import Trace
-from meshwright.prediction.step_prediction import ITERATIONS, step_program
-from meshwright.prediction.step_pricing import pricing_of
-from meshwright.specs.cluster.cluster import ClusterSpec
-from meshwright.specs.plan.plan import Plan
+from meshwright.prediction.predicted import Predicted
+from meshwright.prediction.step_program import ITERATIONS
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +21,7 @@ class StepWaiting:
     Attributes:
         trace: the iterations that were replayed.
         bubble_s: seconds of a step that are left where messages take no time: other stages compute.
-        exposed_s: seconds that messages and reductions add to that. Both sum to the "waiting" of `predict_step`'s parts.
+        exposed_s: seconds that messages and reductions add to that. Both sum to the "waiting" of the parts of `Predicted`.
     """
 
     trace: Trace
@@ -31,13 +29,9 @@ class StepWaiting:
     exposed_s: float
 
 
-def step_waiting(plan: Plan, cluster: ClusterSpec) -> StepWaiting:
-    """Replay a step twice: as it is, and with messages that take no time.
-
-    Devices that were never measured are accepted: whoever asks has predicted the step. Raises as `predict_step`.
-    """
-    made = step_program(plan, cluster)
-    prices = made.priced(pricing_of(plan, cluster, extrapolate=True).costs)
+def step_waiting(predicted: Predicted) -> StepWaiting:
+    """Replay a step of GPUs twice: as it is, and with messages that take no time."""
+    made, prices = predicted.made, predicted.prices
     program, seconds, latency_s = made.wiring.program, prices.seconds, prices.latency_s
     of_computes = program.kinds == Kind.COMPUTE
     classes = prices.cost_of_row[of_computes]

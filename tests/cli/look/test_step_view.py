@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.cli.running import Runner
 
-from meshwright.prediction.step_prediction import predict_step
+from meshwright.prediction.predicted import predict
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload
 
 MODEL = ModelSpec.decoder(4, 1024, 8, intermediate_size=4096, max_sequence_length=2048, name="four")
@@ -23,7 +23,7 @@ def saved(folder: Path, cluster: str = "8xH100", **choices: Any) -> Path:
 def test_a_gpu_plan_says_where_its_step_goes(run: Runner, tmp_path: Path) -> None:
     path = saved(tmp_path, pp=2, tp=2, sequence_parallel=True)
     data = run("simulate", path, "--json").data
-    want = predict_step(Plan.load(path), Cluster("8xH100"))
+    want = predict(Plan.load(path), Cluster("8xH100"))
     assert data["step"]["value"] == pytest.approx(want.step.value, rel=1e-9)
     assert (data["step"]["low"], data["step"]["high"]) == pytest.approx((want.step.low, want.step.high))
     assert data["parts"] == pytest.approx(dict(want.parts)) and data["step"]["basis"] == want.step.basis
@@ -37,7 +37,7 @@ def test_a_gpu_plan_says_where_its_step_goes(run: Runner, tmp_path: Path) -> Non
 def test_shares_of_the_table_add_up_to_the_step(tmp_path: Path) -> None:
     from meshwright.cli.look.step_view import part_rows
 
-    estimate = predict_step(Plan.load(saved(tmp_path, pp=4)), Cluster("8xH100"))
+    estimate = predict(Plan.load(saved(tmp_path, pp=4)), Cluster("8xH100"))
     shares = [
         float(row["share"].removesuffix(" %")) for row in part_rows(estimate.parts, estimate.step.value)
     ]

@@ -37,8 +37,20 @@ def test_what_cannot_be_is_one_message(run: Runner, arguments: tuple[object, ...
     assert ran.stdout == ""
 
 
-def test_processes_have_no_frontier_and_no_objective(run: Runner) -> None:
-    job = ("plan", "gpt2", "2xcpu", "--global-batch", 2, "--seq", 64)
-    for more in (("--pareto",), ("--objective", "memory")):
-        ran = run(*job, *more)
-        assert ran.code == 2 and "Traceback" not in ran.stderr
+def test_processes_have_a_frontier_and_objectives(run: Runner) -> None:
+    job = ("plan", "gpt2", "2xcpu", "--global-batch", 2, "--seq", 64, "--fix", "schedule=1f1b", "--json")
+    front = run(*job, "--pareto")
+    steps, peaks = (
+        [each[key] for each in front.data["plans"]] for key in ("step_time_s", "peak_memory_bytes")
+    )
+    assert front.code == 0 and steps == sorted(steps) and peaks == sorted(peaks, reverse=True)
+    least = run(*job, "--objective", "memory")
+    assert least.data["plans"][0]["peak_memory_bytes"] == min(peaks)
+
+
+def test_what_processes_cannot_be_asked_says_why(run: Runner) -> None:
+    job = ("plan", "gpt2", "2xcpu", "--global-batch", 2)
+    gpus = run(*job, "--seq", 64, "--solve", "gpus", "--deadline", "1d", "--tokens", "1M")
+    assert gpus.code == 2 and "processes of this machine" in gpus.stderr
+    layers = run(*job, "--seq", 64, "--layer-wise")
+    assert layers.code == 2 and "no closed form" in layers.stderr

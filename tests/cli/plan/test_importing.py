@@ -12,7 +12,7 @@ import pytest
 from tests.cli.running import Ran, Runner
 from tests.interop.recipe import GROK_1, LLAMA_70B, TITAN_8B
 
-from meshwright.prediction.step_prediction import predict_step
+from meshwright.prediction.predicted import predict
 from meshwright.specs import Cluster, Plan
 from meshwright.specs.plan.prediction import Basis, Prediction
 
@@ -52,9 +52,9 @@ def predicting(monkeypatch: pytest.MonkeyPatch, seconds: float, basis: Basis = "
         step=Prediction.within(seconds, 0.1, basis), parts={"matmul": 0.6 * seconds, "network": 0.3 * seconds}
     )
     module = importlib.import_module(
-        "meshwright.prediction.step_prediction"
+        "meshwright.prediction.predicted"
     )  # the room has a function of that name
-    monkeypatch.setattr(module, "predict_step", lambda plan, cluster, **options: estimate)
+    monkeypatch.setattr(module, "predict", lambda plan, cluster, **options: estimate)
 
 
 def import_script(run: Runner, script: Path, *more: object) -> Ran:
@@ -180,7 +180,7 @@ def test_from_configuration_and_log_to_a_calibrated_prediction(
 ) -> None:
     form, path = pasted
     plan = Plan.load(path)
-    predicted_s = predict_step(plan, Cluster(plan.cluster)).step.value
+    predicted_s = predict(plan, Cluster(plan.cluster)).step.value
     log = write_log(tmp_path / "run.log", form, plan, 1.01 * predicted_s)
     found = run("compare", path, log, "--json").data
     assert found["predicted_s"] == pytest.approx(predicted_s) and found["measured"]["source"] == form
@@ -207,7 +207,7 @@ def test_from_configuration_and_log_to_a_calibrated_prediction(
 def test_a_run_that_is_not_what_was_predicted(run: Runner, pasted: tuple[str, Path], tmp_path: Path) -> None:
     form, path = pasted
     plan = Plan.load(path)
-    predicted_s = predict_step(plan, Cluster(plan.cluster)).step.value
+    predicted_s = predict(plan, Cluster(plan.cluster)).step.value
     log = write_log(tmp_path / "run.log", form, plan, 1.5 * predicted_s)
     found = run("compare", path, log, "--json").data
     assert found["ratio"] == pytest.approx(1.5, rel=1e-3) and not found["is_inside"]

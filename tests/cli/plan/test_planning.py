@@ -132,13 +132,15 @@ def test_a_time_limit_ends_early_and_says_so(run: Runner) -> None:
     assert ran.code == 0 and "ended early" in ran.stdout
 
 
-def test_processes_on_cpus_are_planned_as_before(run: Runner) -> None:
+def test_processes_on_cpus_are_planned_with_the_same_options(run: Runner) -> None:
     ran = run(
         "plan", "gpt2", "2xcpu", "--global-batch", 2, "--seq", 64, "--fix", "pp=1,microbatch_size=1", "--json"
     )
     assert ran.code == 0, ran.stderr
-    assert ran.data["plans"][0]["step_time_s"] > 0 and "num_candidates" not in ran.data
-    refused = run("plan", "gpt2", "2xcpu", "--global-batch", 2, "--seq", 64, "--forbid", "pp")
+    assert ran.data["plans"][0]["step_time_s"] > 0 and ran.data["num_candidates"] == 2
+    without = run("plan", "gpt2", "2xcpu", "--global-batch", 2, "--seq", 64, "--forbid", "pp,full", "--json")
+    assert all(each["description"].startswith("pp=1 dp=2") for each in without.data["plans"])
+    refused = run("plan", "gpt2", "2xcpu", "--global-batch", 2, "--seq", 64, "--forbid", "nonsense")
     assert refused.code == 2 and "forbid" in refused.stderr
 
 

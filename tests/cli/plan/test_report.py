@@ -15,7 +15,7 @@ from meshwright import api
 from meshwright.cli.plan.assumed import FLAGS, flag_of
 from meshwright.cli.plan.report import BUBBLE, Shown, plan_words, plans_report
 from meshwright.cli.plan.view import plan_row
-from meshwright.planner.search.search import SearchResult
+from meshwright.planner.search.plans import Plans
 from meshwright.reports.page.plan_page import NO_FLAG
 from meshwright.reports.page.report import DataTable, Report
 from meshwright.specs import Cluster, Plan
@@ -25,16 +25,16 @@ FIX = ("--fix", "tp=2,microbatch_size=1,recompute=none,sharding=zero1", "--top",
 
 
 @pytest.fixture(scope="module")
-def found() -> SearchResult:
+def found() -> Plans:
     """Few simulations of a pipeline."""
     fix = {"pp": 4, "tp": 2, "schedule": "1f1b", "recompute": "none"}
     result = api.plan("llama-3.2-1b", "2x8xH100", global_batch=64, seq=2048, fix=fix, num_simulated=4)
-    assert isinstance(result, SearchResult)
+    assert isinstance(result, Plans)
     return result
 
 
 @pytest.fixture(scope="module")
-def report(found: SearchResult) -> Report:
+def report(found: Plans) -> Report:
     """The page of the fixture `found`."""
     lines = (*found.assumptions, *found[0].assumptions)
     return plans_report(Shown(found, Cluster("2x8xH100"), 2, plan_row, assumptions=lines))
@@ -61,7 +61,7 @@ def test_the_page_has_what_the_terminal_says(run: Runner, tmp_path: Path) -> Non
     assert target.read_text(encoding="utf-8") == page
 
 
-def test_the_parts_of_a_bar_sum_to_its_step(found: SearchResult, report: Report) -> None:
+def test_the_parts_of_a_bar_sum_to_its_step(found: Plans, report: Report) -> None:
     drawn = next(part for part in report.leading if part.title == "Where the step goes")
     assert not isinstance(drawn, DataTable) and BUBBLE in drawn.svg
     widths = [
@@ -75,9 +75,7 @@ def test_the_parts_of_a_bar_sum_to_its_step(found: SearchResult, report: Report)
     assert sum(widths) / sum(second) == pytest.approx(found[0].step.value / found[1].step.value, rel=2e-3)
 
 
-def test_every_device_of_the_pipeline_and_every_simulated_plan_is_drawn(
-    found: SearchResult, report: Report
-) -> None:
+def test_every_device_of_the_pipeline_and_every_simulated_plan_is_drawn(found: Plans, report: Report) -> None:
     pictures = {part.title: part for part in report.leading}
     memory, scatter = pictures["Memory of the best plan"], pictures["Step against memory"]
     assert not isinstance(memory, DataTable) and not isinstance(scatter, DataTable)
@@ -119,7 +117,7 @@ def test_todays_plan_is_the_first_row_of_its_page(run: Runner, tmp_path: Path) -
     assert text.index("today  ") < text.index("Where the step goes")
 
 
-def test_a_plan_in_words_for_people(found: SearchResult) -> None:
+def test_a_plan_in_words_for_people(found: Plans) -> None:
     words = plan_words(found[0].plan)
     assert words.startswith("16 devices: 2-way tensor parallel") and "a pipeline of 4 (1F1B)" in words
     model, workload = found[0].plan.model, found[0].plan.workload

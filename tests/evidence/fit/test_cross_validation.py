@@ -33,7 +33,7 @@ from meshwright.evidence.fit.fit_steps import logarithms
 from meshwright.evidence.fit.step_data import measured_steps
 from meshwright.evidence.fit.width_fit import width_of
 from meshwright.evidence.tables.table import TrainingRow, read_training_table
-from meshwright.prediction.step_prediction import simulated_s, step_program
+from meshwright.prediction.step_program import simulated_s, step_program
 from meshwright.prediction.step_trait import TRAITS
 from meshwright.specs.error import SpecError
 

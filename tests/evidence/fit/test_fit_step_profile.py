@@ -14,7 +14,7 @@ from meshwright.costs.step.profile import STEP_PROFILE_SCHEMA, StepProfile
 from meshwright.evidence.fit.cross_validation import folds_of
 from meshwright.evidence.fit.fit_step_profile import main, seen, step_profile
 from meshwright.evidence.fit.step_data import measured_steps
-from meshwright.prediction.step_prediction import predict_step
+from meshwright.prediction.predicted import predict
 
 EXPERTS = {"n_experts": 8, "topk": 2, "moe_ffn": 768, "ffn": 0, "dense_layers": 0, "shared_ffn": 0}
 
@@ -61,5 +61,5 @@ def test_tables_become_the_packages_file(tmp_path: Path, capsys: pytest.CaptureF
     assert "c-9:" not in told.err, "rows that are not core are not read"
     assert json.loads(target.read_text(encoding="utf-8"))["schema"] == STEP_PROFILE_SCHEMA
     job = measured_steps([step_row("d-1")])[0][0].job
-    assert predict_step(job.plan, job.cluster, fit=profile.without("a")).step.value > 0
+    assert predict(job.plan, job.cluster, fit=profile.without("a")).step.value > 0
     assert replace(profile, source="").seen["H100"]["most_devices"] == 8

@@ -11,7 +11,8 @@ from tests.evidence.step_sample import step_row, timed
 from meshwright.costs.step.step_costs import StepConstants
 from meshwright.evidence.fit.step_data import MOST_UTILISATION, MeasuredStep, measured_steps
 from meshwright.evidence.tables.table import read_training_table
-from meshwright.prediction.step_prediction import predict_step, simulated_s
+from meshwright.prediction.predicted import predict
+from meshwright.prediction.step_program import simulated_s
 
 
 def one(**fields: object) -> MeasuredStep:
@@ -67,7 +68,7 @@ def test_a_declared_full_recompute_faster_than_products_can_be_is_not_fitted(pre
     assert timed(step, seconds_at(step, MOST_UTILISATION - 0.01, 4)).is_fitted
     wrong = timed(step, seconds_at(step, MOST_UTILISATION + 0.01, 4))
     assert not wrong.is_fitted
-    assert predict_step(wrong.job.plan, wrong.job.cluster).step.value > 0, "it is predicted all the same"
+    assert predict(wrong.job.plan, wrong.job.cluster).step.value > 0, "it is predicted all the same"
 
 
 def test_only_declared_full_recompute_is_doubted() -> None:

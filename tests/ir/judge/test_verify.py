@@ -21,7 +21,7 @@ from meshwright.lowering.sharding.reduction import OptimizerStep, ReduceGradient
 from meshwright.lowering.split_backward import SplitBackward
 from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules import registered
-from meshwright.specs.cluster.device import HOSTS
+from meshwright.specs.cluster.machine import HOSTS
 from meshwright.specs.error import DeadlockError, ProgramError, ScheduleError
 
 REFUSED_SHARE = {"drop": 0.9, "duplicate": 0.9, "retarget": 0.9, "retag": 0.9}

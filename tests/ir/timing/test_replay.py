@@ -15,7 +15,7 @@ from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Effect, Exchange, Kind, Pattern, ValueKind
 from meshwright.ir.timing.reference import interpret
 from meshwright.ir.timing.replay import replay, wire
-from meshwright.specs.cluster.device import HOSTS
+from meshwright.specs.cluster.machine import HOSTS
 from meshwright.specs.error import DeadlockError
 
 ITERATIONS = 3

@@ -21,7 +21,7 @@ from meshwright.lowering.sharding.reduction import OptimizerStep, ReduceGradient
 from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules import registered
 from meshwright.specs import PassOption, PlanError, Workload
-from meshwright.specs.cluster.device import HOSTS
+from meshwright.specs.cluster.machine import HOSTS
 from meshwright.specs.error import ProgramError
 from meshwright.specs.plan.plan import Plan
 

@@ -23,7 +23,7 @@ from meshwright.lowering.transfer.receive_place import PlaceReceives
 from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules import registered
 from meshwright.specs import PassOption, PlanError
-from meshwright.specs.cluster.device import HOSTS
+from meshwright.specs.cluster.machine import HOSTS
 from meshwright.specs.error import ProgramError
 
 TIMES = (1.0, 1.0, 1.0)

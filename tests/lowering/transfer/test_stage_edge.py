@@ -28,7 +28,7 @@ from meshwright.lowering.transfer.stage_edge import (
 )
 from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules import registered
-from meshwright.specs.cluster.device import HOSTS
+from meshwright.specs.cluster.machine import HOSTS
 from meshwright.specs.error import PlanError, ProgramError, ScheduleError
 
 U_SHAPE = (StageEdge(0, 3), StageEdge(1, 2))

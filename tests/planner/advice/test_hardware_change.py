@@ -1,4 +1,4 @@
-"""Changes of hardware: the steps are those of `predict_step` on the changed cluster, sorted, and none where nothing helps."""
+"""Changes of hardware: the steps are those of `predict` on the changed cluster, sorted, and none where nothing helps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from meshwright.planner.advice.hardware_change import HardwareChange, hardware_changes, helps_most
 from meshwright.prediction.memory_estimate import estimate_memory
-from meshwright.prediction.step_prediction import predict_step
+from meshwright.prediction.predicted import predict
 from meshwright.schedules.order import registered
 from meshwright.specs import Cluster, ClusterSpec, Link, ModelSpec, Plan, PlanError, Workload
 from meshwright.specs.plan.prediction import Prediction
@@ -56,9 +56,9 @@ def doubled(cluster: ClusterSpec, what: str) -> ClusterSpec:
 @pytest.mark.parametrize("choices", [{"tp": 2, "overlap": ()}, {"sharding": "zero3"}, {"pp": 2, "cp": 2}])
 def test_each_step_is_the_prediction_on_the_changed_cluster(choices: dict[str, Any]) -> None:
     plan, cluster = given(**choices)
-    found, now_s = by_name(hardware_changes(plan, cluster)), predict_step(plan, cluster).step.value
+    found, now_s = by_name(hardware_changes(plan, cluster)), predict(plan, cluster).step.value
     for name in (NODE, NETWORK, STREAMS, FLOPS):
-        changed_s = predict_step(plan, doubled(cluster, name)).step.value
+        changed_s = predict(plan, doubled(cluster, name)).step.value
         assert found[name].step_s == pytest.approx(changed_s, rel=1e-12)
         assert found[name].gain == pytest.approx(now_s / changed_s - 1)
         assert found[name].gain > -1e-9  # better hardware never hurts
@@ -101,7 +101,7 @@ def test_memory_helps_by_what_did_not_fit() -> None:
     tight = replace(cluster, devices=(small,) * 8)
     found = by_name(hardware_changes(plan, tight))[MEMORY]
     assert found.used_for == "recompute none" and found.gain > 0.1
-    unchanged_s = predict_step(plan.changed(recompute="none"), cluster).step.value
+    unchanged_s = predict(plan.changed(recompute="none"), cluster).step.value
     assert found.step_s == pytest.approx(unchanged_s)
     assert found == by_name(hardware_changes(plan, cluster, capacity_bytes=small.memory_bytes))[MEMORY]
     roomy = replace(cluster.devices[0], memory_bytes=int(100 * heavy))  # all of it fits already
@@ -123,7 +123,7 @@ def test_a_device_without_measured_steps_is_priced_by_its_data_sheet() -> None:
 
 def test_helps_most_is_the_first_or_nothing() -> None:
     plan, cluster = given(tp=2)
-    step = predict_step(plan, cluster).step
+    step = predict(plan, cluster).step
     best = helps_most(Planned(plan, step), cluster)
     assert best == hardware_changes(plan, cluster)[0]
     assert best is not None and best.name in best.sentence and "% faster" in best.sentence

@@ -14,7 +14,8 @@ from meshwright.planner.search.fitting import MEMORY_SLACK
 from meshwright.planner.space.site import members
 from meshwright.planner.space.space import Space, space_of
 from meshwright.prediction.memory_estimate import estimate_memory
-from meshwright.prediction.step_prediction import predict_step, step_program
+from meshwright.prediction.predicted import predict
+from meshwright.prediction.step_program import step_program
 from meshwright.schedules.order import registered
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload, load_model
 
@@ -70,7 +71,7 @@ def drawn(found: Space) -> list[int]:
 def test_steps_are_near_the_simulated_ones(name: str) -> None:
     found, form = space(name), form_of(name)
     numbers = drawn(found)
-    steps = np.array([predict_step(found.plan(n), found.cluster).step.value for n in numbers])
+    steps = np.array([predict(found.plan(n), found.cluster).step.value for n in numbers])
     errors = np.abs(form.step_s[numbers] / steps - 1)
 
     assert (form.least_s[numbers] <= steps * (1 + 1e-9)).all()
@@ -122,7 +123,7 @@ def test_more_microbatches_cost_what_they_cost_simulated() -> None:
         for batch in (8, 16)
     )
     short, long = (closed_form(each, tables_of(each)).step_s[0] for each in (few, many))
-    simulated = [predict_step(each.plan(0), each.cluster).step.value for each in (few, many)]
+    simulated = [predict(each.plan(0), each.cluster).step.value for each in (few, many)]
     assert long - short == pytest.approx(simulated[1] - simulated[0], rel=1e-2)
 
 

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 import pytest
 from tests.planner.space_case import MODEL, WORKLOAD, cluster, search
 
-from meshwright.costs.roofline import Roofline
-from meshwright.planner import choices, plans_for
+from meshwright.planner import choices, every_plan
+from meshwright.planner import search as planned
+from meshwright.planner.search.objective import Objective
+from meshwright.planner.search.pareto import frontier
+from meshwright.planner.search.solve import largest_microbatch, longest_sequence
 from meshwright.schedules import registered
 from meshwright.specs import ModelSpec, OutOfMemoryError, Plan, PlanError, Workload
 
@@ -85,9 +88,8 @@ def test_nothing_fits() -> None:
 
 
 def test_a_batch_that_no_degree_divides() -> None:
-    costs = Roofline(cluster())
     with pytest.raises(PlanError, match="batch of 7"):
-        plans_for(MODEL, cluster(), Workload(7, 64), costs, costs, registered(), microbatch_sizes=(2,))
+        every_plan(MODEL, cluster(), Workload(7, 64), microbatch_sizes=(2,))
 
 
 def test_progress_names_every_plan() -> None:
@@ -110,3 +112,51 @@ def test_what_is_fixed_may_lie_outside_of_what_is_tried(fix: dict[str, object]) 
 def test_counts_that_are_fixed_are_counts(fix: dict[str, object]) -> None:
     with pytest.raises(PlanError, match="a whole number from 1"):
         list(choices(MODEL, cluster(), WORKLOAD, registered(), fix))
+
+
+def test_what_is_forbidden_is_in_no_plan() -> None:
+    found = search(microbatch_sizes=(4,), forbid=("full", "gpipe", "dp"))
+    assert {plan.plan.dp for plan in found} == {1}
+    assert not {"full", "gpipe"} & {
+        name for each in found for name in (each.plan.recompute, each.plan.schedule)
+    }
+    with pytest.raises(PlanError, match="no 'nonsense' to forbid"):
+        search(forbid=("nonsense",))
+
+
+def test_several_values_may_be_fixed() -> None:
+    plans = list(choices(MODEL, cluster(), WORKLOAD, registered(), {"microbatch_size": (1, 4), "pp": 1}))
+    assert {plan.microbatch_size for plan in plans} == {1, 4} and {plan.pp for plan in plans} == {1}
+
+
+def test_less_memory_and_less_time_leave_fewer_plans() -> None:
+    whole = search(microbatch_sizes=(4,))
+    limit = int(sorted(each.bound_bytes for each in whole)[len(whole) // 2])
+    tight = search(microbatch_sizes=(4,), max_memory_bytes=limit)
+    assert 0 < len(tight) < len(whole) and all(each.bound_bytes <= limit for each in tight)
+    assert whole.is_complete and whole.optimality_gap == 0.0
+    early = search(microbatch_sizes=(4,), time_limit_s=1e-9)
+    assert len(early) == 1 and not early.is_complete and early.optimality_gap is None
+
+
+def test_memory_may_be_what_is_least() -> None:
+    found = search(microbatch_sizes=(1, 4), objective=Objective.MEMORY)
+    assert [each.peak_bytes for each in found] == sorted(each.peak_bytes for each in found)
+
+
+def test_processes_have_a_frontier_and_a_longest_sequence() -> None:
+    whole = planned(MODEL, cluster(), WORKLOAD, microbatch_sizes=(2,), fix={"recompute": ("none", "full")})
+    front = frontier(MODEL, cluster(), WORKLOAD, microbatch_sizes=(2,))
+    assert front[0].step.value == whole[0].step.value and front.num_on_frontier == len(front) < len(whole)
+    peaks = [each.peak_bytes for each in front]
+    assert peaks == sorted(peaks, reverse=True)
+    small = cluster(memory_bytes=40_000_000)
+    longest = longest_sequence(MODEL, small, 8, unit=64, fix={"pp": 2, "microbatch_size": 4})
+    assert longest.value % 64 == 0 and {each.does for each in longest.attempts} == {True, False}
+    largest = largest_microbatch(MODEL, small, Workload(8, longest.value), fix={"pp": 2})
+    assert largest.value >= 4
+
+
+def test_what_needs_a_closed_form_is_refused_with_a_reason() -> None:
+    with pytest.raises(PlanError, match="no closed form"):
+        planned(MODEL, cluster(), WORKLOAD, layer_wise=True)

@@ -18,9 +18,9 @@ from meshwright.planner.search.layer_plan import (
     is_uneven,
     layer_wise,
 )
-from meshwright.planner.search.search import PlannedStep, simulated
 from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.prediction.memory_limit import estimated_rejection
+from meshwright.prediction.predicted import Predicted, predict
 from meshwright.schedules.order import registered
 from meshwright.specs import Cluster, ClusterSpec, Plan, Workload, load_model
 
@@ -104,8 +104,8 @@ def plan_of(model: str = "llama-3.1-70b", on: str = "4x8xH100", batch: int = 64,
     return Plan.of(load_model(model), cluster_of(on), Workload(batch, 4096), **{**MIXED, **choices})
 
 
-def planned(plan: Plan, cluster: ClusterSpec) -> PlannedStep:
-    return simulated(plan, cluster, estimate_memory(plan, cluster, registered()[plan.schedule]), 0.0)
+def planned(plan: Plan, cluster: ClusterSpec) -> Predicted:
+    return predict(plan, cluster)
 
 
 def fits(plan: Plan, cluster: ClusterSpec, capacity: int) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from meshwright.planner.search.pareto import frontier, undominated
 from meshwright.planner.search.search import search
-from meshwright.prediction.step_prediction import predict_step
+from meshwright.prediction.predicted import predict
 from meshwright.specs import Cluster, ModelSpec, Workload, load_model
 from meshwright.specs.error import OutOfMemoryError
 
@@ -49,7 +49,7 @@ def test_members_are_simulated_plans_from_the_fastest_to_the_smallest() -> None:
     steps, peaks = [each.step.value for each in found], [each.peak_bytes for each in found]
     assert 2 <= len(found) <= 6 < found.num_on_frontier
     assert steps == sorted(steps) and peaks == sorted(peaks, reverse=True)
-    assert found[0].step == predict_step(found[0].plan, JOB[1]).step
+    assert found[0].step == predict(found[0].plan, JOB[1]).step
     assert found[0].step.value <= 1.02 * search(*JOB, **WITHIN, num_simulated=8)[0].step.value
 
 

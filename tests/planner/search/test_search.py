@@ -9,15 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.costs.pricing import pricing_of
 from meshwright.ir.timing.replay import wire
 from meshwright.lowering.place import place
-from meshwright.planner.search.search import SearchResult, reasons, search
+from meshwright.planner.search.plans import Plans
+from meshwright.planner.search.search import reasons, search
 from meshwright.planner.space.axis import AXES
 from meshwright.planner.space.space import space_of
 from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.prediction.memory_limit import checked_memory, estimated_rejection
-from meshwright.prediction.step_prediction import StepProgram, period_s, predict_step, step_program
-from meshwright.prediction.step_pricing import pricing_of
+from meshwright.prediction.predicted import predict
+from meshwright.prediction.step_program import StepProgram, period_s, step_program
 from meshwright.prediction.step_trait import BESIDE
 from meshwright.schedules.order import registered
 from meshwright.specs import Cluster, ClusterSpec, ModelSpec, Plan, Workload, load_model
@@ -32,7 +34,7 @@ MODEL = ModelSpec.decoder(
 
 def found(
     cluster: str = "8xH100", batch: int = 16, sequence: int = 4096, model: ModelSpec = MODEL, **choices: Any
-) -> SearchResult:
+) -> Plans:
     fix = {**MIXED, **choices.pop("fix", {})}
     return search(model, Cluster(cluster), Workload(batch, sequence), fix=fix, **choices)
 
@@ -69,7 +71,7 @@ def check_winner(
     for plan in map(space.plan, range(len(space))):
         memory = estimate_memory(plan, where, registered()[plan.schedule])
         if estimated_rejection(plan, memory, where.memory_bytes) is None:
-            steps.append(predict_step(plan, where).step.value)
+            steps.append(predict(plan, where).step.value)
     best = search(model, where, Workload(batch, sequence), fix={**MIXED, **fix}, layer_wise=False)
     assert best.num_candidates == len(space)
     assert best[0].step.value == pytest.approx(min(steps), rel=1e-9)
@@ -131,7 +133,7 @@ def test_a_result_is_the_prediction_of_its_plan_and_the_same_again() -> None:
     assert [each.plan for each in once] == [each.plan for each in again]
     assert [each.step.value for each in once] == sorted(each.step.value for each in once)
     for each in once:
-        predicted = predict_step(each.plan, Cluster("8xH100"))
+        predicted = predict(each.plan, Cluster("8xH100"))
         assert each.step == predicted.step and each.parts == predicted.parts
         assert each.step.low < each.step.value < each.step.high
         assert 0 <= each.bubble < 1 and 0 < each.mfu < 1
@@ -291,7 +293,7 @@ def test_the_microbatch_is_the_fastest_of_all_divisors(
     for size in (size for size in range(1, share + 1) if share % size == 0):
         plan = Plan.of(model, where, work, **{**fix, "recompute_blocks": (), "microbatch_size": size})
         if checked_memory(plan, where, where.memory_bytes)[1] is None:
-            steps[size] = predict_step(plan, where).step.value
+            steps[size] = predict(plan, where).step.value
     best = search(model, where, work, fix=fix, layer_wise=False)
     assert best[0].step.value == pytest.approx(min(steps.values()), rel=1e-9)
     assert best[0].step.value == pytest.approx(steps[best[0].plan.microbatch_size], rel=1e-9)

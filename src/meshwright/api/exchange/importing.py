@@ -93,10 +93,10 @@ def compare_log(
     factor = profile_factor(kept, where.devices[0].name)
     run = read_run(Path(log), tokens_per_device=chosen.workload.tokens_per_step / chosen.num_devices)
     from meshwright.prediction.memory_estimate import estimate_memory
-    from meshwright.prediction.step_prediction import predict_step
+    from meshwright.prediction.predicted import predict
 
     schedule = catalog.find_schedule(chosen.schedule)
-    estimate = predict_step(chosen, where, schedule=schedule, extrapolate=extrapolate)
+    estimate = predict(chosen, where, schedule=schedule, extrapolate=extrapolate)
     peak = None
     if run.peak_bytes is not None:
         memory = estimate_memory(chosen, where, schedule)

@@ -154,10 +154,10 @@ def check(
     capacity = made.capacity_bytes if memory_bytes is None else memory_bytes
     result = Check(made.label, made.program.num_rows, capacity_bytes=capacity, made=made)
     try:
-        wire(made.program)
+        wiring = made.predicted.made.wiring if made.predicted is not None else wire(made.program)
         result = replace(result, legal=True)
         hosts = [host or made.host] if made.plan is not None or host else ["asynchronous", "in_order"]
-        proofs = [verify(made.program, host=one) for one in hosts]
+        proofs = [verify(wiring, host=one) for one in hosts]
     except ProgramError as error:
         return _refused(result, error)
     result = replace(result, deadlock_free=True, gradients_whole=True)
@@ -173,7 +173,6 @@ def _planned(
     """The fastest plan of a model on a cluster, found as `plan` does. Raises SpecError where something is missing."""
     from meshwright.api.plan.planning import plan
     from meshwright.api.subject.loading import cluster_named
-    from meshwright.prediction.step_pricing import is_gpu_cluster
     from meshwright.specs.cluster.cluster import ClusterSpec
 
     given = choices.get("cluster")
@@ -189,10 +188,10 @@ def _planned(
             next="or give a plan's file alone",
         )
     cluster = given if isinstance(given, ClusterSpec) else cluster_named(given)
-    limit: dict[str, Any] = {}
-    if memory_bytes is not None and is_gpu_cluster(cluster):
-        limit["max_memory_bytes"] = min(memory_bytes, cluster.memory_bytes)
-    found = plan(model, cluster, global_batch=global_batch, seq=seq, fix=fix, extrapolate=True, **limit)
+    limit = None if memory_bytes is None else min(memory_bytes, cluster.memory_bytes)
+    found = plan(
+        model, cluster, global_batch=global_batch, seq=seq, fix=fix, extrapolate=True, max_memory_bytes=limit
+    )
     fastest: Plan = found[0].plan
     return fastest
 

@@ -14,14 +14,14 @@ from meshwright.api.plan.todays_plan import Todays, todays_plan
 from meshwright.interop.exported import Exported, ExportError, Refusal, canonical, plan_digest
 from meshwright.interop.plan_difference import OptionChange, difference, exported_options, plan_options
 from meshwright.interop.torchtitan.option import RENAMED
-from meshwright.prediction.step_pricing import is_gpu_cluster
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import MeshwrightError, OutOfMemoryError, PlanError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 
 if TYPE_CHECKING:
-    from meshwright.planner.search.search import PlannedStep, SearchResult
+    from meshwright.planner.search.plans import Plans
+    from meshwright.prediction.predicted import Predicted
 
 PathLike = str | os.PathLike[str]
 Progress = Callable[[str, float], None]
@@ -31,7 +31,7 @@ BEYOND_SHARE = 0.25  # of them where there are no limits: is there a faster plan
 
 
 @dataclass(frozen=True, eq=False)
-class PlansLike(Sequence["PlannedStep"]):
+class PlansLike(Sequence["Predicted"]):
     """Plans for the job that a configuration runs today, the best first; all of them in that program's words.
 
     Attributes:
@@ -49,14 +49,14 @@ class PlansLike(Sequence["PlannedStep"]):
         assumptions: what the file left open, and what was decided from it.
     """
 
-    today: PlannedStep
+    today: Predicted
     misfit: str
-    found: SearchResult
-    best: PlannedStep
+    found: Plans
+    best: Predicted
     changes: tuple[OptionChange, ...]
     exported: Exported | None
     refusals: tuple[Refusal, ...]
-    faster: PlannedStep | None
+    faster: Predicted | None
     faster_refusals: tuple[Refusal, ...]
     num_simulated: int
     unknown: tuple[str, ...]
@@ -66,10 +66,10 @@ class PlansLike(Sequence["PlannedStep"]):
         return len(self.found)
 
     @overload
-    def __getitem__(self, index: int) -> PlannedStep: ...
+    def __getitem__(self, index: int) -> Predicted: ...
     @overload
-    def __getitem__(self, index: slice) -> tuple[PlannedStep, ...]: ...
-    def __getitem__(self, index: int | slice) -> PlannedStep | tuple[PlannedStep, ...]:
+    def __getitem__(self, index: slice) -> tuple[Predicted, ...]: ...
+    def __getitem__(self, index: int | slice) -> Predicted | tuple[Predicted, ...]:
         return self.found[index]
 
     def __repr__(self) -> str:
@@ -133,31 +133,28 @@ def plan_like(
 
 def _predicted(
     plan: Plan, cluster: ClusterSpec, extrapolate: bool, limit_bytes: int | None
-) -> tuple[PlannedStep, str]:
+) -> tuple[Predicted, str]:
     """A plan with its step, and why it does not fit the devices, or less memory of them; empty where it does."""
-    from meshwright.planner.search.search import simulated
-    from meshwright.prediction.memory_estimate import estimate_memory
-    from meshwright.prediction.memory_limit import estimated_rejection
+    from meshwright.prediction.predicted import predict
 
-    if not is_gpu_cluster(cluster):
+    if cluster.machine.is_here:
         raise PlanError(
             f"{cluster.name} has no GPUs",
             allowed="a cluster of GPUs: on processes every plan is simulated, today's among them",
             next="leave --like out",
         )
-    memory = estimate_memory(plan, cluster, catalog.find_schedule(plan.schedule))
-    missed = estimated_rejection(plan, memory, min(cluster.memory_bytes, limit_bytes or cluster.memory_bytes))
-    step = simulated(plan, cluster, memory, float("nan"), extrapolate)  # nobody asked the closed form
-    return step, "" if missed is None else missed.reason
+    found = predict(plan, cluster, schedule=catalog.find_schedule(plan.schedule), extrapolate=extrapolate)
+    missed = found.rejected(limit_bytes)
+    return found, "" if missed is None else missed.reason
 
 
 def _searched(
     now: Todays, wanted: Mapping[str, Any], whole: Mapping[str, Any], num: int, progress: Progress | None
-) -> list[SearchResult]:
+) -> list[Plans]:
     """One search for each region that the target can say, then one without its limits if it has any."""
     parts = sayable_choices(now, wanted)
     tries = [*parts, *([] if parts == [wanted] else [wanted])]
-    results: list[SearchResult] = []
+    results: list[Plans] = []
     errors: list[MeshwrightError] = []
     for place, part in enumerate(tries):
         told = _share(progress, place, len(tries))
@@ -173,7 +170,7 @@ def _searched(
 
 def _search(
     now: Todays, fix: Mapping[str, Any], whole: Mapping[str, Any], num: int, progress: Progress | None
-) -> SearchResult:
+) -> Plans:
     from meshwright.planner.search.search import search
 
     asked = whole.get("microbatch_sizes")  # the job's own among them
@@ -190,8 +187,8 @@ def _share(progress: Progress | None, place: int, count: int) -> Progress | None
 
 
 def _sorted_out(
-    results: Sequence[SearchResult], now: Todays
-) -> tuple[list[PlannedStep], list[tuple[PlannedStep, tuple[Refusal, ...]]]]:
+    results: Sequence[Plans], now: Todays
+) -> tuple[list[Predicted], list[tuple[Predicted, tuple[Refusal, ...]]]]:
     """All plans, the fastest first: those that the target can say, and the others with what it refuses."""
     distinct = {plan_digest(canonical(each.plan)): each for result in results for each in result}
     sayable, others = [], []
@@ -206,12 +203,13 @@ def _sorted_out(
     return sayable, others
 
 
-def _joined(results: Sequence[SearchResult], plans: Sequence[PlannedStep]) -> SearchResult:
+def _joined(results: Sequence[Plans], plans: Sequence[Predicted]) -> Plans:
     """One result: the plans that can be said, with the counts of the largest search."""
     largest = max(results, key=lambda result: result.num_candidates)
     return replace(
         largest,
         plans=tuple(plans),
+        num_simulated=len(plans),
         search_s=sum(result.search_s for result in results),
         simulation_s=sum(result.simulation_s for result in results),
         is_complete=all(result.is_complete for result in results),

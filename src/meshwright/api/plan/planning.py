@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from meshwright import catalog
-from meshwright.api.subject.subject import calibrated_cluster, costs_of
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.config.source import load_model
@@ -19,8 +18,8 @@ from meshwright.specs.plan.workload import Workload
 
 if TYPE_CHECKING:
     from meshwright.api.plan.like import PlansLike
-    from meshwright.planner.search.every_plan import Ranking
-    from meshwright.planner.search.search import SearchResult
+    from meshwright.planner.search.plans import Plans
+    from meshwright.schedules.order import Schedule
 
 HALF_FORMATS = ("bfloat16", "float16")  # of mixed-precision training, the first that a device has
 
@@ -31,7 +30,7 @@ ModelLike = str | ModelSpec | Mapping[str, Any] | os.PathLike[str]
 @overload
 def plan(
     model: ModelLike | None = None, cluster: str | ClusterSpec | None = None, *, like: None = None, **options: Any
-) -> Ranking | SearchResult: ...  # fmt: skip
+) -> Plans: ...  # fmt: skip
 @overload
 def plan(
     model: ModelLike | None = None,
@@ -55,8 +54,8 @@ def plan(
     dtype: str | None = None,
     progress: Callable[[str, float], None] | None = None,
     **options: Any,
-) -> Ranking | SearchResult | PlansLike:
-    """The fastest plans that fit. On GPUs the best of the closed form, simulated; on processes every plan, simulated.
+) -> Plans | PlansLike:
+    """The fastest plans that fit: on GPUs the best of the closed form, simulated; on processes all, simulated.
 
     Args:
         model, cluster: as `Model` and `Cluster` take them.
@@ -70,14 +69,12 @@ def plan(
         microbatch_sizes: sequences of a microbatch to try.
         dtype: the same as fixing it.
         progress: called with a plan in words and the share that is done, 0 to 1.
-        options: on GPUs `objective` ("time", "cost", "energy" or "memory", see `planner.objective`) and those of
-            `planner.search.search`: forbid, max_memory_bytes, num_simulated, time_limit_s; on
-            processes `iterations` of `planner.plans_for`.
+        options: `objective` ("time", "cost", "energy" or "memory", see `planner.search.objective`) and those of
+            `planner.search.search`: forbid, max_memory_bytes, num_simulated, time_limit_s, layer_wise, iterations.
 
     Raises PlanError where there is no plan or the devices were never measured, OutOfMemoryError where none fits.
     """
     from meshwright.api.subject.loading import cluster_named
-    from meshwright.prediction.step_pricing import is_gpu_cluster
 
     fixed = {**({} if dtype is None else {"dtype": dtype}), **_fields(fix)}
     if isinstance(options.get("forbid"), str):
@@ -100,9 +97,9 @@ def plan(
         )
     spec = cluster if isinstance(cluster, ClusterSpec) else cluster_named(cluster)
     chosen, work = load_model(model), Workload(global_batch, seq)
-    if is_gpu_cluster(spec):
-        return _searched(chosen, spec, work, fixed, extrapolate=extrapolate, progress=progress, **options)
-    return _enumerated(chosen, spec, work, fixed, profile, progress=progress, **options)
+    return _searched(
+        chosen, spec, work, fixed, profile, extrapolate=extrapolate, progress=progress, **options
+    )
 
 
 def _fields(fix: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -116,11 +113,14 @@ def _fields(fix: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def _searched(
-    model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any], **options: Any
-) -> SearchResult:
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any], profile: Profile | None,
+    **options: Any,
+) -> Plans:  # fmt: skip
+    from meshwright.costs.measured.calibrated_cluster import calibrated_cluster
     from meshwright.planner.search.objective import Objective, check_rates, objective_named
     from meshwright.planner.search.search import search
 
+    cluster = calibrated_cluster(cluster, profile)
     objective = objective_named(options.pop("objective", Objective.TIME))
     check_rates(objective, cluster)
     if objective is Objective.MEMORY:  # on one cluster money and energy rank as time does
@@ -128,41 +128,29 @@ def _searched(
     fixed, assumptions = with_formats(cluster, fix)
     if workload.sequence_length > model.max_sequence_length:
         assumptions += (f"{model.name} was made for {model.max_sequence_length} tokens",)
+    if not cluster.is_homogeneous:
+        assumptions += cluster.assumptions
     unknown = sorted(set(options) - set(inspect.signature(search).parameters))
     if unknown:
         raise PlanError(
             f"a search has no {', '.join(unknown)}", allowed=", ".join(inspect.signature(search).parameters)
         )
-    return search(model, cluster, workload, fix=fixed, assumptions=assumptions, **options)
+    return search(
+        model, cluster, workload, fix=fixed, assumptions=assumptions, schedules=known_schedules(fixed), profile=profile,
+        **options,
+    )  # fmt: skip
 
 
-def _enumerated(
-    model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any], profile: Profile | None,
-    **options: Any,
-) -> Ranking:  # fmt: skip
-    """Processes on CPUs: few enough to simulate every plan."""
-    from meshwright.planner.search.every_plan import plans_for
-
-    unknown = sorted(set(options) - {"microbatch_sizes", "iterations", "progress"})
-    if unknown:
-        raise PlanError(
-            f"{', '.join(unknown)} given for processes on CPUs, where every plan is simulated",
-            allowed="fix, microbatch_sizes, iterations",
-            next="leave it out, or plan for GPUs",
-        )
-    cluster = calibrated_cluster(cluster, profile)
-    costs, _ = costs_of(cluster, profile)
-    schedules = {name: catalog.find_schedule(name) for name in catalog.names("schedules")}
-    wanted = fix.get("schedule")
-    if wanted is not None and wanted not in schedules:
-        schedules[wanted] = catalog.find_schedule(wanted)
-    options.setdefault("assumptions", cluster.assumptions if not cluster.is_homogeneous else ())
-    return plans_for(model, cluster, workload, costs, costs, schedules, fix=fix, **options)
+def known_schedules(fix: Mapping[str, Any]) -> dict[str, Schedule]:
+    """All schedules that are known by a name, and those of what is fixed, which may be of the user's own file."""
+    wanted = fix.get("schedule", ())
+    given = [wanted] if isinstance(wanted, str) else wanted
+    return {name: catalog.find_schedule(name) for name in (*catalog.names("schedules"), *given)}
 
 
 def with_formats(cluster: ClusterSpec, fix: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """What is fixed, with the usual number formats of GPUs where nobody chose one, and the sentence that says so."""
-    if "dtype" in fix:
+    if "dtype" in fix or cluster.machine.is_here:
         return fix, ()
     device = cluster.devices[0]
     half = next((dtype for dtype in HALF_FORMATS if dtype in device.flops_per_s), None)

@@ -13,7 +13,7 @@ from meshwright.specs.plan.workload import Workload
 
 if TYPE_CHECKING:
     from meshwright.planner.advice.goodput import Failures
-    from meshwright.planner.search.pareto import Frontier
+    from meshwright.planner.search.plans import Plans
     from meshwright.planner.search.solve import Solution
 
 SOLVED = ("seq", "microbatch", "gpus")
@@ -50,7 +50,7 @@ def solve(
 
     if what not in SOLVED:
         raise UnknownNameError("number to solve for", what, SOLVED)
-    spec, fixed = _on_gpus(cluster, fix, options)
+    spec, fixed = _prepared(cluster, fix, options)
     chosen = load_model(model)
     if (what == "seq") != (seq is None):
         given = "without a sequence" if seq is None else f"with a sequence of {seq}"
@@ -61,6 +61,12 @@ def solve(
         )
     length = 0 if seq is None else seq
     if what == "gpus":
+        if spec.machine.is_here:
+            raise PlanError(
+                f"solving for the devices of {spec.name}, which are processes of this machine",
+                allowed="a cluster that grows by nodes, such as 8xH100",
+                next="solve for seq or microbatch, or plan for more processes",
+            )
         if num_tokens is None or deadline_s is None:
             raise PlanError("solving for gpus", allowed="a deadline and a budget: --deadline 30d --tokens 2T")
         return fewest_devices(
@@ -83,7 +89,7 @@ def pareto(
     fix: Mapping[str, Any] | None = None,
     forbid: Sequence[str] = (),
     **options: Any,
-) -> Frontier:
+) -> Plans:
     """The plans that no other equals or beats in both step and peak memory, the fastest first.
 
     Args: as of `plan` on GPUs; options: those of `planner.pareto.frontier`.
@@ -92,23 +98,20 @@ def pareto(
     """
     from meshwright.planner.search.pareto import frontier
 
-    spec, fixed = _on_gpus(cluster, fix, options)
+    spec, fixed = _prepared(cluster, fix, options)
     work = Workload(global_batch, seq)
     return frontier(load_model(model), spec, work, fix=fixed, forbid=forbid, **options)
 
 
-def _on_gpus(
+def _prepared(
     cluster: str | ClusterSpec, fix: Mapping[str, Any] | None, options: dict[str, Any]
 ) -> tuple[ClusterSpec, Mapping[str, Any]]:
     """The cluster, and what is fixed with the usual formats; these are written into the assumptions of `options`."""
     from meshwright.api.subject.loading import cluster_named
-    from meshwright.prediction.step_pricing import is_gpu_cluster
+    from meshwright.costs.measured.calibrated_cluster import calibrated_cluster
 
-    spec = cluster if isinstance(cluster, ClusterSpec) else cluster_named(cluster)
-    if not is_gpu_cluster(spec):
-        raise PlanError(
-            f"{spec.name} has no GPUs", allowed="a cluster of GPUs, whose plans have a closed form"
-        )
+    given = cluster if isinstance(cluster, ClusterSpec) else cluster_named(cluster)
+    spec = calibrated_cluster(given, options.get("profile"))
     fixed, assumptions = with_formats(spec, fix or {})
     options["assumptions"] = (*options.get("assumptions", ()), *assumptions)
     return spec, fixed

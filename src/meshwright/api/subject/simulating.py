@@ -8,12 +8,9 @@ from typing import Any
 from meshwright import catalog
 from meshwright.api.subject.subject import Subject, subject
 from meshwright.ir.program import Program
-from meshwright.ir.timing.replay import wire
 from meshwright.ir.trace import Trace
 from meshwright.specs.error import SpecError
 from meshwright.specs.plan.plan import Plan
-
-PLAN_ITERATIONS = 3  # the last of them is past the first one's cold start
 
 
 def simulate(what: Any = None, *, iterations: int | None = None, **choices: Any) -> Trace:
@@ -27,25 +24,23 @@ def simulate(what: Any = None, *, iterations: int | None = None, **choices: Any)
     Returns a trace (shown as a timeline in notebooks); of a plan its metadata carry `step` (value, low, high, basis), and
     on GPUs `parts` of it. Raises as `subject` does, and ProgramError.
     """
-    from meshwright.prediction.predicted_plan import predict, predict_on_gpus
-    from meshwright.simulator.pricing import price
-    from meshwright.simulator.simulate import simulate_priced
+    from meshwright.simulator.simulate import simulate_program
 
     made = what if isinstance(what, Subject) else subject(what, **choices)
     if made.computes is None or made.messages is None:
         raise SpecError(f"{made.label} has no costs", allowed="times=(F, I, W)")
-    num_iterations = iterations or (PLAN_ITERATIONS if made.plan is not None else 1)
     said = {"label": made.label, "assumptions": list(made.assumptions)}
-    if made.step is not None and made.pricing is not None:
-        trace, _ = predict_on_gpus(made.step, made.pricing, num_iterations, said)
-        show_in_notebooks()
-        return trace
-    wiring = wire(made.program)
-    prices = price(wiring, made.computes, made.messages, made.placement)
-    if made.plan is not None:
-        trace, _ = predict(wiring, prices, num_iterations, made.host, said)
+    if made.predicted is not None:
+        trace = made.predicted.trace(iterations, said)
     else:
-        trace = simulate_priced(wiring, prices, iterations=num_iterations, host=made.host, metadata=said)
+        trace = simulate_program(
+            made.program,
+            made.computes,
+            made.messages,
+            iterations=iterations or 1,
+            host=made.host,
+            metadata=said,
+        )
     show_in_notebooks()
     return trace
 

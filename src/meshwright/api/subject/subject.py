@@ -15,16 +15,14 @@ from meshwright.lowering.order import with_shares
 from meshwright.schedules.order import Orders, Schedule, read_orders
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
-from meshwright.specs.cluster.source import ASSUMED_RATES, Cluster
+from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.error import PlanError, SpecError, UnknownNameError
 from meshwright.specs.plan.plan import Plan
 
 if TYPE_CHECKING:
     from meshwright.costs.cost import CommunicationModel, CostModel
-    from meshwright.lowering.place import Placement
     from meshwright.prediction.memory_estimate import MemoryEstimate
-    from meshwright.prediction.step_prediction import StepProgram
-    from meshwright.prediction.step_pricing import StepPricing
+    from meshwright.prediction.predicted import Predicted
 
 DEFAULT_STAGES, DEFAULT_MICROBATCHES = 4, 8  # of a schedule that is looked at without counts
 REPLICAS = (
@@ -34,25 +32,35 @@ REPLICAS = (
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """What a verb works on: a program and, where they are known, what it costs, where it runs and whence it came.
+    """What a verb works on: a program and, where they are known, what it costs and whence it came.
 
     ``counts`` (stages, microbatches, chunks) are those of a bare schedule. ``assumptions`` say what the times rest on.
-    Of a plan on a cluster of GPUs ``step`` and ``pricing`` are what `predict_step` works on, ``memory`` is what it holds.
+    ``predicted``: of a plan, with what it will do; where it runs and what its step holds are asked of it.
     """
 
     label: str
     program: Program
     computes: CostModel | None = None
     messages: CommunicationModel | None = None
-    placement: Placement | None = None
     host: str = "asynchronous"
-    plan: Plan | None = None
-    cluster: ClusterSpec | None = None
     counts: Mapping[str, int] | None = None
     assumptions: tuple[str, ...] = ()
-    step: StepProgram | None = None
-    pricing: StepPricing | None = None
-    memory: MemoryEstimate | None = None
+    predicted: Predicted | None = None
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan, where it is one."""
+        return None if self.predicted is None else self.predicted.plan
+
+    @property
+    def cluster(self) -> ClusterSpec | None:
+        """Where a plan runs."""
+        return None if self.predicted is None else self.predicted.cluster
+
+    @property
+    def memory(self) -> MemoryEstimate | None:
+        """What a plan holds on every device, where its machine is judged by the estimate."""
+        return None if self.predicted is None else self.predicted.memory
 
     @property
     def capacity_bytes(self) -> int | None:
@@ -100,12 +108,15 @@ def subject(
     file = ""
     if isinstance(given, str | os.PathLike) and is_data_file(given):
         file, given = os.path.basename(given), load(given)
-    given = getattr(given, "plan", given)  # a planner's candidate carries its plan
+    known: Any = given
+    given = getattr(given, "plan", given)  # what was predicted carries its plan
     counts = {"stages": stages, "microbatches": microbatches, "chunks": chunks}
     if isinstance(given, Plan):
         _refuse("a plan says its own", **counts, times=times, comm=comm)
         changes = {"recompute": "full"} if recompute else {}
         changed = given.changed(**changes, **({"split_backward": True} if split else {}))
+        if known is not given and changed == given and cluster is None and profile is None:
+            return predicted_subject(known)
         return plan_subject(changed, cluster, profile, extrapolate)
     _refuse("without a plan there is no model to place on a", cluster=cluster)
     if isinstance(given, Trace):
@@ -133,14 +144,14 @@ def subject(
             allowed="a plan, a program, a trace or a schedule",
             next=f"meshwright check {name} CLUSTER --global-batch N --seq N, or make a plan of it: meshwright plan -o",
         )
-    found = catalog.find_schedule(name)
+    order = catalog.find_schedule(name)
     p, m = stages or DEFAULT_STAGES, microbatches or DEFAULT_MICROBATCHES
-    v = found.num_chunks if chunks is None else chunks
+    v = order.num_chunks if chunks is None else chunks
     if stages is not None and stages < 1 or microbatches is not None and microbatches < 1:
         raise SpecError(f"{stages} stages and {microbatches} microbatches", allowed="1 or more of each")
-    orders = found.orders(p, m, v)
+    orders = order.orders(p, m, v)
     made = _orders_subject(
-        orders, found.name, v, split, recompute, with_step, num_stages=p * v, microbatches=m, **costs
+        orders, order.name, v, split, recompute, with_step, num_stages=p * v, microbatches=m, **costs
     )
     return replace(made, counts={"stages": p, "microbatches": m, "chunks": v})
 
@@ -151,83 +162,27 @@ def plan_subject(
     profile: Profile | None = None,
     extrapolate: bool = False,
 ) -> Subject:
-    """A plan's program, placed on its cluster and priced: on GPUs as `predict_step` does it, on processes of this machine
-    by its profile or by the data sheet.
+    """A plan's program, placed on its cluster and priced: on GPUs as measured steps were, on processes of this machine by
+    its profile or by the data sheet.
 
     Raises PlanError where no step was measured on a relative of the devices, and `extrapolate` is off.
     """
-    from meshwright.lowering import lower, place
-    from meshwright.prediction.description import describe
-    from meshwright.prediction.predicted_plan import materialised
-    from meshwright.prediction.step_pricing import is_gpu_cluster
-    from meshwright.stage.mesh import device_order
-    from meshwright.stage.piece import as_executed, executed_pieces
+    from meshwright.prediction.predicted import predict
 
-    spec = calibrated_cluster(cluster_of(plan, cluster), profile)
     schedule = catalog.find_schedule(plan.schedule)
-    if is_gpu_cluster(spec):
-        return _gpu_subject(plan, spec, schedule, extrapolate)
-    lowered = lower(as_executed(plan), schedule, pieces=executed_pieces(plan))
-    program = materialised(lowered, plan.num_devices)
-    costs, assumptions = costs_of(spec, profile)
+    where = cluster_of(plan, cluster)
+    return predicted_subject(
+        predict(plan, where, schedule=schedule, profile=profile, extrapolate=extrapolate)
+    )
+
+
+def predicted_subject(found: Predicted) -> Subject:
+    """The program of a plan that was predicted: nothing is lowered, priced or simulated again."""
+    costs = found.pricing.costs
     return Subject(
-        describe(plan), program, costs, costs, place(program, spec, device_order(plan)), spec.devices[0].host,
-        plan, spec, assumptions=assumptions,
+        found.description, found.program, costs, costs, found.cluster.machine.host, assumptions=found.assumptions,
+        predicted=found,
     )  # fmt: skip
-
-
-def _gpu_subject(plan: Plan, cluster: ClusterSpec, schedule: Schedule, extrapolate: bool) -> Subject:
-    """The quotient program that `predict_step` simulates, with its prices."""
-    from meshwright.prediction.description import describe
-    from meshwright.prediction.memory_estimate import estimate_memory
-    from meshwright.prediction.step_prediction import step_program
-    from meshwright.prediction.step_pricing import pricing_of
-
-    pricing = pricing_of(plan, cluster, extrapolate=extrapolate)
-    made = step_program(plan, cluster, schedule)
-    return Subject(
-        describe(plan), made.wiring.program, pricing.costs, pricing.costs, made.placement, cluster.devices[0].host,
-        plan, cluster, assumptions=pricing.assumptions, step=made, pricing=pricing,
-        memory=estimate_memory(plan, cluster, schedule),
-    )  # fmt: skip
-
-
-def costs_of(cluster: ClusterSpec, profile: Profile | None = None) -> tuple[Any, tuple[str, ...]]:
-    """The cost model of processes of this machine, and what it assumes: measured where it was profiled."""
-    profile = _profile_of(cluster, profile)
-    if profile is not None:
-        from meshwright.costs.measured.calibrated_cluster import device_factors
-        from meshwright.costs.measured.measured_costs import MeasuredCosts
-
-        return MeasuredCosts(profile, device_factors(cluster, profile)), (_basis(profile),)
-    from meshwright.costs.kernel.curve import gpu_costs
-
-    return gpu_costs(cluster)
-
-
-def calibrated_cluster(cluster: ClusterSpec, profile: Profile | None = None) -> ClusterSpec:
-    """The cluster as this machine was measured: processes that are slower than others are slower devices, and what was
-    assumed of their rates is not any more.
-    """
-    from meshwright.costs.measured.calibrated_cluster import calibrated
-
-    found = _profile_of(cluster, profile)
-    if found is None or ASSUMED_RATES not in cluster.assumptions:
-        return cluster if found is None else calibrated(cluster, found)
-    told = tuple(_basis(found) if line == ASSUMED_RATES else line for line in cluster.assumptions)
-    return calibrated(replace(cluster, assumptions=told), found)
-
-
-def _basis(profile: Profile) -> str:
-    """What measured times rest on."""
-    return f"times rest on the profile of {profile.device} measured {profile.measured or 'earlier'}"
-
-
-def _profile_of(cluster: ClusterSpec, profile: Profile | None) -> Profile | None:
-    """The profile given, or else this user's own; none of clusters that are no processes."""
-    from meshwright.specs.cluster.profile import kept
-
-    return (profile or kept()) if cluster.devices[0].name == "cpu" else None
 
 
 def _refuse(why: str, **given: Any) -> None:

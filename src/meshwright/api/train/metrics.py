@@ -121,7 +121,7 @@ def peak_flops_per_s(plan: Plan, cluster: ClusterSpec | None, profile: Profile |
     """
     if cluster is None:
         return None
-    if cluster.devices[0].host == "in_order":
+    if cluster.machine.is_here:
         found = [] if profile is None else profile.samples("matmul")
         rates = [2 * math.prod(sample.shape) / sample.seconds for sample in found]
         return plan.num_devices * max(rates) if rates else None

@@ -288,8 +288,6 @@ def _on_processes(
     what: Any, cluster: str | ClusterSpec | None, profile: Profile | None, recipe: Recipe
 ) -> Subject:
     """What is trained. A plan for GPUs runs on processes of this machine, and is predicted and proven for these."""
-    from meshwright.prediction.step_pricing import is_gpu_cluster
-
     if isinstance(what, str | os.PathLike) and not is_data_file(what):
         raise SpecError(
             f"{os.fspath(what)} is no plan",
@@ -301,7 +299,7 @@ def _on_processes(
     if isinstance(plan, Plan):
         clipped = recipe.clipped(plan)
         made = made if clipped is plan else clipped
-        if is_gpu_cluster(cluster_of(clipped, cluster)):
+        if not cluster_of(clipped, cluster).machine.is_here:
             return plan_subject(clipped, Cluster.detect(plan.num_devices), profile)
     return made if isinstance(made, Subject) else subject(made, cluster=cluster, profile=profile)
 

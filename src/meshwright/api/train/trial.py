@@ -14,7 +14,7 @@ from meshwright.specs.error import ExecutionError
 
 if TYPE_CHECKING:
     from meshwright.executor.job.pool import Pool
-    from meshwright.prediction.predicted_plan import Candidate
+    from meshwright.prediction.predicted import Predicted
 
 ROUNDS = 3
 ITERATIONS = 4  # of one run: the first is left out, and three ends give two distances
@@ -25,7 +25,7 @@ CLEAR_DIFFERENCE = 0.10  # predictions closer than this say nothing about an ord
 class Trial:
     """One plan with the seconds of a step in every round."""
 
-    candidate: Candidate
+    candidate: Predicted
     measured_s: tuple[float, ...]
 
     @property
@@ -57,8 +57,8 @@ class Ordering:
 
 
 def run_trials(
-    candidates: Sequence[Candidate],
-    subject_of: Callable[[Candidate], Subject],
+    candidates: Sequence[Predicted],
+    subject_of: Callable[[Predicted], Subject],
     *,
     rounds: int = ROUNDS,
     iterations: int = ITERATIONS,

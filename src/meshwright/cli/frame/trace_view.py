@@ -113,7 +113,7 @@ def _trace_explanation(trace: Trace, subject: Subject) -> list[str]:
             "a message between devices takes its latency and occupies nothing; the host issues everything at once"
         ]
     why = {"max-plus": "nothing was over-subscribed, so a worklist sufficed", "event": "links were contended"}
-    if subject.pricing is not None:
+    if subject.memory is not None:
         why["max-plus"] = "what exchanges lose to each other is in their fitted times"
     return [*lines, f"engine {trace.engine}: {why.get(trace.engine, 'as recorded')}"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meshwright.planner.advice.running_cost import price_per_hour_usd
-from meshwright.prediction.step_pricing import is_gpu_cluster
 from meshwright.reports.page.plan_page import NO_FLAG, Assumed
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.units import format_bytes
@@ -59,7 +58,7 @@ def told(each: Assumed) -> str:
 def _of_cluster(cluster: ClusterSpec, max_memory_bytes: int | None) -> list[str]:
     """Nodes, memory, and that no price was given."""
     size = format_bytes(min(cluster.memory_bytes, max_memory_bytes or cluster.memory_bytes))
-    if not is_gpu_cluster(cluster):
+    if cluster.machine.is_here:
         return [f"a process has {size}"]
     lines = [f"tensors, driver and communicators of a device may fill {size}"]
     if len(cluster.levels) > 1 and not any("the usual node of" in line for line in cluster.assumptions):

@@ -11,12 +11,11 @@ from meshwright.specs.units import format_count, format_seconds
 
 if TYPE_CHECKING:
     from meshwright.planner.advice.goodput import Checkpointing, Duration
-    from meshwright.planner.search.search import PlannedStep
-    from meshwright.prediction.predicted_plan import Candidate
+    from meshwright.prediction.predicted import Predicted
     from meshwright.specs.cluster.cluster import ClusterSpec
 
 
-def costs_data(each: Candidate | PlannedStep, asked: Asked, cluster: ClusterSpec) -> dict[str, Any]:
+def costs_data(each: Predicted, asked: Asked, cluster: ClusterSpec) -> dict[str, Any]:
     """Of one plan: dollars and kWh per billion tokens (null where unknown), goodput, and the time of the budget."""
     from meshwright.planner.advice.running_cost import running_cost
 
@@ -33,7 +32,7 @@ def costs_data(each: Candidate | PlannedStep, asked: Asked, cluster: ClusterSpec
     }
 
 
-def rhythm(each: Candidate | PlannedStep, asked: Asked) -> tuple[Checkpointing | None, Duration | None]:
+def rhythm(each: Predicted, asked: Asked) -> tuple[Checkpointing | None, Duration | None]:
     """The best checkpointing, where failures were given; the duration, where tokens were."""
     from meshwright.planner.advice.goodput import best_checkpointing, duration
 

@@ -40,9 +40,8 @@ from meshwright.cli.train.trained_part import LoraAlpha, LoraRank, LoraTargets, 
 from meshwright.specs.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
-    from meshwright.planner.search.every_plan import Ranking
-    from meshwright.planner.search.pareto import Frontier
-    from meshwright.planner.search.search import PlannedStep, SearchResult
+    from meshwright.planner.search.plans import Plans
+    from meshwright.prediction.predicted import Predicted
     from meshwright.reports.page.report import Report
     from meshwright.specs.cluster.cluster import ClusterSpec
     from meshwright.specs.cluster.profile import Profile
@@ -128,10 +127,10 @@ def plan(
     -o writes .toml (the best plan), which simulate, check and compare take; with --like also the file's own form.
     """
     from meshwright import api
-    from meshwright.api.subject.subject import calibrated_cluster
     from meshwright.cli.frame.progress import live_line
     from meshwright.cli.plan.cost import costs_lines, costs_notes, costs_view
     from meshwright.cli.plan.like import check_said
+    from meshwright.costs.measured.calibrated_cluster import calibrated_cluster
 
     limits: dict[str, Any] = {
         **({"forbid": words_of(forbid)} if forbid else {}),
@@ -182,8 +181,8 @@ def plan(
 
 
 def _report(
-    found: Ranking | SearchResult | Frontier, cluster: ClusterSpec, top: int, remarks: Sequence[str],
-    limits: Mapping[str, Any], asked: Asked | None = None, also: Sequence[str] = (), today: PlannedStep | None = None,
+    found: Plans, cluster: ClusterSpec, top: int, remarks: Sequence[str],
+    limits: Mapping[str, Any], asked: Asked | None = None, also: Sequence[str] = (), today: Predicted | None = None,
 ) -> Report:  # fmt: skip
     """The page of --report; `also` are more assumptions."""
     from meshwright.cli.plan.cost import costs_lines
@@ -225,17 +224,14 @@ def _solved(
     return replace(solved, report=lambda: _report(solution.found, where, top, solution.notes, job, asked))
 
 
-def _helping(found: Ranking | SearchResult, cluster: str | None) -> tuple[dict[str, Any], list[Any]]:
+def _helping(found: Plans, cluster: str | None) -> tuple[dict[str, Any], list[Any]]:
     """The change of hardware that would help the first plan most, for --json and for people; nothing for processes."""
     from rich.text import Text
 
     from meshwright.api.subject.loading import cluster_named
     from meshwright.cli.plan.advice_view import change_figures
     from meshwright.planner.advice.hardware_change import helps_most
-    from meshwright.planner.search.search import SearchResult
 
-    if not isinstance(found, SearchResult):
-        return {}, []
     change = helps_most(found[0], cluster_named(cluster or found[0].plan.cluster))
     if change is None:
         return {"hardware_change": None}, []
@@ -285,11 +281,10 @@ def _cluster_of(plan: Plan, name: str | None) -> ClusterSpec:
 def _profile(path: Path, like: Path | None, cluster: str | None) -> Profile:
     """A profile's file; it prices processes of this machine, and nothing else."""
     from meshwright.api.subject.loading import cluster_named
-    from meshwright.prediction.step_pricing import is_gpu_cluster
     from meshwright.specs.cluster.profile import Profile
     from meshwright.specs.error import SpecError
 
-    if like is not None or cluster is None or is_gpu_cluster(cluster_named(cluster)):
+    if like is not None or cluster is None or not cluster_named(cluster).machine.is_here:
         raise SpecError(
             f"--profile {path} is given for what does not run on processes of this machine",
             allowed="a cluster of CPU processes, such as 2xcpu",

@@ -13,11 +13,10 @@ from meshwright.cli.plan.assumed import assumed
 from meshwright.cli.plan.cost import rhythm
 from meshwright.evidence.log_comparison import KINDS
 from meshwright.planner.advice.running_cost import SECONDS_PER_HOUR, price_per_hour_usd, running_cost
-from meshwright.planner.search.pareto import Frontier
-from meshwright.planner.search.search import PlannedStep, SearchResult, reasons
+from meshwright.planner.search.plans import Plans
+from meshwright.planner.search.search import reasons
 from meshwright.prediction.description import layers_words, recompute_words
-from meshwright.prediction.step_prediction import WAITING
-from meshwright.prediction.step_pricing import is_gpu_cluster
+from meshwright.prediction.step_part import WAITING
 from meshwright.prediction.step_trait import BESIDE
 from meshwright.prediction.step_waiting import StepWaiting, step_waiting
 from meshwright.reports.page.plan_page import DeviceHolders, PlanFigures, PlanPage, plan_report
@@ -26,8 +25,7 @@ from meshwright.specs.model.layers import split_layers
 from meshwright.specs.units import format_bytes, format_count, format_flops_per_s, format_seconds
 
 if TYPE_CHECKING:
-    from meshwright.planner.search.every_plan import Ranking
-    from meshwright.prediction.predicted_plan import Candidate
+    from meshwright.prediction.predicted import Predicted
     from meshwright.specs.cluster.cluster import ClusterSpec
     from meshwright.specs.plan.plan import Plan
 
@@ -53,13 +51,13 @@ class Shown:
         asked: tokens to train on and failures, where the user said them.
     """
 
-    found: SearchResult | Ranking | Frontier
+    found: Plans
     cluster: ClusterSpec
     top: int
     row: Row
     remarks: Sequence[str] = ()
     assumptions: Sequence[str] = ()
-    today: PlannedStep | None = None
+    today: Predicted | None = None
     max_memory_bytes: int | None = None
     asked: Asked | None = None
 
@@ -67,12 +65,11 @@ class Shown:
 def plans_report(shown: Shown) -> Report:
     """The page. Runs the shown plans once more, for their timelines and for what they wait for."""
     best, cluster = shown.found[0], shown.cluster
-    plans: list[Candidate | PlannedStep] = [shown.found[place] for place in range(len(shown.found))]
-    everything = [(str(place), each) for place, each in enumerate(plans, 1)]
+    everything = [(str(place), each) for place, each in enumerate(shown.found, 1)]
     listed = everything[: shown.top]
     if shown.today is not None:
         listed = [("today", shown.today), *listed]
-    ran = {label: step_waiting(each.plan, cluster) for label, each in listed if isinstance(each, PlannedStep)}
+    ran = {label: step_waiting(each) for label, each in listed if each.parts}
     memory = best.memory.devices if best.memory is not None else ()
     usable = min(cluster.memory_bytes, shown.max_memory_bytes or cluster.memory_bytes)
     page = PlanPage(
@@ -86,7 +83,7 @@ def plans_report(shown: Shown) -> Report:
             for each in memory
         ],
         capacity_bytes=usable,
-        trace=best.trace if not isinstance(best, PlannedStep) else ran["1"].trace,
+        trace=ran["1"].trace if "1" in ran else best.trace(),
         reasons=[*_beside_today(best, shown.today), *_reasons(shown.found), *shown.remarks],
         search=_search(shown.found),
         assumed=assumed(shown.assumptions, cluster, shown.max_memory_bytes),
@@ -132,10 +129,10 @@ def _subtitle(plan: Plan, cluster: ClusterSpec) -> str:
     )
 
 
-def _headline(best: Candidate | PlannedStep, cluster: ClusterSpec, usable_bytes: int) -> list[Figure]:
+def _headline(best: Predicted, cluster: ClusterSpec, usable_bytes: int) -> list[Figure]:
     """Step, rate, MFU, memory, money and energy; what nobody knows is left out."""
     step, plan = best.step, best.plan
-    unit = "GPU" if is_gpu_cluster(cluster) else "process"
+    unit = cluster.machine.unit
     ends = interval_text(format_seconds(step.low), format_seconds(step.high))
     figures = [
         Figure("time of a step", format_seconds(step.value), f"80 % interval {ends}; {step.basis}"),
@@ -145,7 +142,7 @@ def _headline(best: Candidate | PlannedStep, cluster: ClusterSpec, usable_bytes:
             f"{best.tokens_per_s:,.0f} tokens/s on all {plan.num_devices:,}",
         ),
     ]
-    mfu, peak = getattr(best, "mfu", 0.0), cluster.devices[0].flops_per_s.get(plan.dtype, 0.0)
+    mfu, peak = best.mfu, cluster.devices[0].flops_per_s.get(plan.dtype, 0.0)
     if mfu:
         of = f"model FLOPs, of {format_flops_per_s(peak)} in {plan.dtype}"
         figures.append(Figure("MFU", f"{100 * mfu:.1f} %", of))
@@ -170,7 +167,7 @@ def _headline(best: Candidate | PlannedStep, cluster: ClusterSpec, usable_bytes:
     return figures
 
 
-def _whole(best: Candidate | PlannedStep, cluster: ClusterSpec, asked: Asked | None) -> list[Figure]:
+def _whole(best: Predicted, cluster: ClusterSpec, asked: Asked | None) -> list[Figure]:
     """Time and money of the whole training, where its tokens were said."""
     if asked is None or asked.num_tokens is None:
         return []
@@ -186,11 +183,9 @@ def _whole(best: Candidate | PlannedStep, cluster: ClusterSpec, asked: Asked | N
     return figures
 
 
-def _figures(
-    label: str, each: Candidate | PlannedStep, row: Row, ran: StepWaiting | None = None
-) -> PlanFigures:
+def _figures(label: str, each: Predicted, row: Row, ran: StepWaiting | None = None) -> PlanFigures:
     cells = row(label, each)
-    parts = _parts(each.parts, ran) if ran is not None and isinstance(each, PlannedStep) else {}
+    parts = _parts(each.parts, ran) if ran is not None else {}
     return PlanFigures(label, str(cells["plan"]), each.step.value, each.peak_bytes, cells, parts)
 
 
@@ -205,7 +200,7 @@ def _parts(parts: Mapping[str, float], ran: StepWaiting) -> dict[str, float]:
     return {**found, **{name: seconds for name, seconds in waits.items() if seconds > 0}}
 
 
-def _beside_today(best: Candidate | PlannedStep, today: PlannedStep | None) -> list[str]:
+def _beside_today(best: Predicted, today: Predicted | None) -> list[str]:
     """How much the best plan of the search gains over today's."""
     if today is None:
         return []
@@ -216,14 +211,14 @@ def _beside_today(best: Candidate | PlannedStep, today: PlannedStep | None) -> l
     return [f"a step of today's plan takes {took}; plan 1 is {100 * gain:.1f} % faster"]
 
 
-def _reasons(found: SearchResult | Ranking | Frontier) -> list[str]:
+def _reasons(found: Plans) -> list[str]:
     """Why the first is before the second, and whether that is sure."""
     if len(found) < 2:
         return []
     first, second = found[0], found[1]
     gain = f"plan 1 is {100 * (second.step.value / first.step.value - 1):.1f} % faster than plan 2"
     lines = [gain]
-    if isinstance(first, PlannedStep) and isinstance(second, PlannedStep):
+    if first.parts:
         told = [
             f"{format_seconds(abs(s))} {'less' if s > 0 else 'more'} {KINDS[k].meaning if k in KINDS else k}"
             for k, s in reasons(first, second)
@@ -234,9 +229,9 @@ def _reasons(found: SearchResult | Ranking | Frontier) -> list[str]:
     return lines
 
 
-def _search(found: SearchResult | Ranking | Frontier) -> list[tuple[str, str, str]]:
+def _search(found: Plans) -> list[tuple[str, str, str]]:
     """How the search went: what, how many, and what that means."""
-    if isinstance(found, SearchResult):
+    if found.num_on_frontier is None:
         rows = [
             ("candidates", f"{found.num_candidates:,}", "complete configurations that the cluster allows"),
             (
@@ -258,16 +253,11 @@ def _search(found: SearchResult | Ranking | Frontier) -> list[tuple[str, str, st
         ]
         early = "a time limit or Ctrl-C: better plans may not have been simulated"
         return rows if found.is_complete else [*rows, ("ended early", "yes", early)]
-    if isinstance(found, Frontier):
-        return [
-            ("candidates", f"{found.num_candidates:,}", "complete configurations that the cluster allows"),
-            ("fit", f"{found.num_evaluated:,}", "in the memory of the devices"),
-            ("on the frontier", f"{found.num_on_frontier:,}", "of step and memory by the closed form"),
-            ("simulated", f"{found.num_simulated:,}", "of these, instruction by instruction"),
-        ]
     return [
-        ("simulated", f"{len(found):,}", "every plan that fits, instruction by instruction"),
-        ("excluded", f"{len(found.rejected):,}", "too big for the devices"),
+        ("candidates", f"{found.num_candidates:,}", "complete configurations that the cluster allows"),
+        ("fit", f"{found.num_evaluated:,}", "in the memory of the devices"),
+        ("on the frontier", f"{found.num_on_frontier:,}", "of step and memory"),
+        ("simulated", f"{found.num_simulated:,}", "of these, instruction by instruction"),
     ]
 
 

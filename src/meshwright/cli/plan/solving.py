@@ -11,9 +11,9 @@ from meshwright.cli.plan.cost import costs_data, costs_lines, costs_view, rhythm
 from meshwright.specs.units import format_count, format_seconds
 
 if TYPE_CHECKING:
-    from meshwright.planner.search.pareto import Frontier
-    from meshwright.planner.search.search import PlannedStep
+    from meshwright.planner.search.plans import Plans
     from meshwright.planner.search.solve import Solution
+    from meshwright.prediction.predicted import Predicted
     from meshwright.specs.cluster.cluster import ClusterSpec
 
 ROW = Callable[[Any, Any], dict[str, Any]]
@@ -62,7 +62,7 @@ def _takes_s(each: Any, asked: Asked) -> float:
 
 
 def frontier_result(
-    found: Frontier, asked: Asked, cluster: ClusterSpec, plan_data: Callable[[Any], dict[str, Any]], row: ROW,
+    found: Plans, asked: Asked, cluster: ClusterSpec, plan_data: Callable[[Any], dict[str, Any]], row: ROW,
     limit: int | None = None,
 ) -> Result:  # fmt: skip
     """Every member, the fastest first, with what its memory saves in and costs of time."""
@@ -95,7 +95,7 @@ def frontier_result(
     return Result(data, view, {".toml": best.save}, explanation=data["assumptions"])
 
 
-def _slower(best: PlannedStep, each: PlannedStep) -> str:
+def _slower(best: Predicted, each: Predicted) -> str:
     return f"{100 * (each.step.value / best.step.value - 1):.1f} %"
 
 

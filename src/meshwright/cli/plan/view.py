@@ -11,30 +11,26 @@ from meshwright.specs.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from meshwright.cli.plan.asked import Asked
-    from meshwright.planner.search.every_plan import Ranking
-    from meshwright.planner.search.pareto import Frontier
-    from meshwright.planner.search.search import PlannedStep, SearchResult
-    from meshwright.prediction.predicted_plan import Candidate
+    from meshwright.planner.search.plans import Plans
+    from meshwright.prediction.predicted import Predicted
     from meshwright.specs.cluster.cluster import ClusterSpec
     from meshwright.specs.plan.plan import Plan
 
 LEAST_GAIN = 0.0005  # of a step; what is told with one digit of a per cent
 
 
-def assumed_lines(found: Ranking | SearchResult | Frontier) -> tuple[str, ...]:
+def assumed_lines(found: Plans) -> tuple[str, ...]:
     """What the best plan's prediction rests on."""
-    return tuple(line for line in getattr(found[0], "assumptions", ()) if line not in found.assumptions)
+    return tuple(line for line in found[0].assumptions if line not in found.assumptions)
 
 
 def plans_data(
-    found: Ranking | SearchResult,
+    found: Plans,
     top: int,
     asked: Asked | None = None,
     cluster: ClusterSpec | None = None,
     limit_bytes: int | None = None,
 ) -> dict[str, Any]:
-    from meshwright.planner.search.search import SearchResult
-
     data: dict[str, Any] = {"plans": [plan_data(each) for each in found[:top]]}
     rests_on: list[str] = []
     if asked is not None and cluster is not None:
@@ -42,19 +38,18 @@ def plans_data(
 
         rests_on = costs_lines(cluster, asked)
         data["plans"] = [{**plan_data(each), **costs_data(each, asked, cluster)} for each in found[:top]]
-    if isinstance(found, SearchResult):
-        data |= {
-            "num_candidates": found.num_candidates,
-            "num_evaluated": found.num_evaluated,
-            "num_excluded_by_bound": found.num_excluded_by_bound,
-            "num_simulated": len(found),
-            "search_s": found.search_s,
-            "simulation_s": found.simulation_s,
-            "is_complete": found.is_complete,
-            "wall_s": found.search_s + found.simulation_s,
-            "optimality_gap": found.optimality_gap,
-            "why": dict(_why(found)),
-        }
+    data |= {
+        "num_candidates": found.num_candidates,
+        "num_evaluated": found.num_evaluated,
+        "num_excluded_by_bound": found.num_excluded_by_bound,
+        "num_simulated": len(found),
+        "search_s": found.search_s,
+        "simulation_s": found.simulation_s,
+        "is_complete": found.is_complete,
+        "wall_s": found.wall_s,
+        "optimality_gap": found.optimality_gap,
+        "why": dict(_why(found)),
+    }
     sentences = (*found.assumptions, *assumed_lines(found), *rests_on)
     if cluster is None:
         return {**data, "assumptions": list(dict.fromkeys(sentences))}
@@ -68,7 +63,7 @@ def plans_data(
     }
 
 
-def plan_data(each: Candidate | PlannedStep) -> dict[str, Any]:
+def plan_data(each: Predicted) -> dict[str, Any]:
     from meshwright.specs.plan.file import plan_text
 
     return {
@@ -78,22 +73,22 @@ def plan_data(each: Candidate | PlannedStep) -> dict[str, Any]:
         "tokens_per_s_per_device": each.tokens_per_s / each.plan.num_devices,
         "peak_memory_bytes": each.peak_bytes,
         "worst_memory_bytes": each.bound_bytes,
-        "mfu": getattr(each, "mfu", None),
+        "mfu": each.mfu,
         "bubble": each.bubble,
-        "parts": dict(getattr(each, "parts", {})),
+        "parts": dict(each.parts),
         "description": each.description,
         "plan": plan_text(each.plan),
     }
 
 
-def _why(found: SearchResult) -> list[tuple[str, float]]:
+def _why(found: Plans) -> list[tuple[str, float]]:
     from meshwright.planner.search.search import reasons
 
     return reasons(found[0], found[1]) if len(found) > 1 else []
 
 
 def plans_view(
-    found: Ranking | SearchResult,
+    found: Plans,
     top: int,
     cluster: ClusterSpec,
     helping: Sequence[Any] = (),
@@ -101,8 +96,6 @@ def plans_view(
 ) -> list[Any]:
     """The table, why the first is the first, how it was found, what was assumed and what to type for another."""
     from rich.text import Text
-
-    from meshwright.planner.search.search import SearchResult
 
     best = found[0]
     head = (
@@ -112,9 +105,8 @@ def plans_view(
         Text(head, style="bold"),
         table_of([plan_row(place + 1, found[place]) for place in range(min(top, len(found)))]),
     ]
-    if isinstance(found, SearchResult):
-        lines = (*sentences(found), *tight_lines(found, cluster))
-        view += [Text(line, overflow="fold") for line in lines]
+    lines = (*sentences(found), *tight_lines(found, cluster))
+    view += [Text(line, overflow="fold") for line in lines]
     return [*view, *helping, *assumed_view((*found.assumptions, *assumed_lines(found)), cluster, limit_bytes)]
 
 
@@ -128,16 +120,14 @@ def assumed_view(sentences: Sequence[str], cluster: ClusterSpec, limit_bytes: in
     return [Text(f"- {told(each)}", style="dim", overflow="fold") for each in every]
 
 
-def plan_row(number: int | str, each: Candidate | PlannedStep) -> dict[str, Any]:
-    mfu = getattr(each, "mfu", 0.0)
-    device = "GPU" if hasattr(each, "mfu") else "process"
+def plan_row(number: int | str, each: Predicted) -> dict[str, Any]:
     return {
         "": number,
         "plan": _told(each.plan),
         "step": format_seconds(each.step.value),
         "interval": interval_text(format_seconds(each.step.low), format_seconds(each.step.high)),
-        f"tokens/s/{device}": f"{each.tokens_per_s / each.plan.num_devices:,.0f}",
-        "MFU": f"{100 * mfu:.1f} %" if mfu else "-",
+        f"tokens/s/{each.cluster.machine.unit}": f"{each.tokens_per_s / each.plan.num_devices:,.0f}",
+        "MFU": f"{100 * each.mfu:.1f} %" if each.mfu else "-",
         "bubble": f"{100 * each.bubble:.1f} %",
         "memory": format_bytes(each.peak_bytes),
     }
@@ -178,22 +168,20 @@ def _told(plan: Plan) -> str:
     return ", ".join(word for word in words if word)
 
 
-def sentences(found: SearchResult) -> list[str]:
+def sentences(found: Plans) -> list[str]:
     """Why, what binds, and how the search went."""
     from meshwright.prediction.step_trait import BESIDE
 
     best = found[0]
-    kind, seconds = next(pair for pair in best.parts.items() if pair[0] not in BESIDE)
-    lines = [
-        f"basis: {', '.join(dict.fromkeys(each.step.basis for each in found))}",
-        f"most of the step: {_named(kind)}, {100 * seconds / best.step.value:.0f} % of it",
-    ]
+    lines = [f"basis: {', '.join(dict.fromkeys(each.step.basis for each in found))}"]
+    for kind, seconds in [pair for pair in best.parts.items() if pair[0] not in BESIDE][:1]:
+        lines.append(f"most of the step: {_named(kind)}, {100 * seconds / best.step.value:.0f} % of it")
     if len(found) > 1:
-        lines.insert(0, f"1 before 2: {_ahead(best, found[1])}; on the busiest device {_differences(found)}")
-    num_slow = found.num_excluded_by_bound - found.num_too_large
+        why = f"; on the busiest device {_differences(found)}" if best.parts else ""
+        lines.insert(0, f"1 before 2: {_ahead(best, found[1])}{why}")
     lines.append(
-        f"{found.num_candidates:,} candidates: {found.num_too_large:,} do not fit, {num_slow:,} are proven slower than the "
-        f"best, {found.num_evaluated:,} ranked; {len(found)} simulated; {format_seconds(found.search_s)} search, "
+        f"{found.num_candidates:,} candidates: {found.num_too_large:,} do not fit, {found.num_slower:,} are proven slower "
+        f"than the best, {found.num_evaluated:,} ranked; {len(found)} simulated; {format_seconds(found.search_s)} search, "
         f"{format_seconds(found.simulation_s)} simulation"
     )
     if found.optimality_gap is not None:
@@ -203,7 +191,7 @@ def sentences(found: SearchResult) -> list[str]:
     return lines if found.is_complete else [*lines, "ended early: better plans may not have been simulated"]
 
 
-def _ahead(best: PlannedStep, second: PlannedStep) -> str:
+def _ahead(best: Predicted, second: Predicted) -> str:
     """By what the first is before the second: its step, else its memory, else nothing but the order of names."""
     gain, saved = second.step.value / best.step.value - 1, second.peak_bytes - best.peak_bytes
     if gain >= LEAST_GAIN:
@@ -214,7 +202,7 @@ def _ahead(best: PlannedStep, second: PlannedStep) -> str:
     return "as fast"
 
 
-def _differences(found: SearchResult) -> str:
+def _differences(found: Plans) -> str:
     said = [
         f"{format_seconds(abs(seconds))} {'less' if seconds > 0 else 'more'} {_named(kind)}"
         for kind, seconds in _why(found)
@@ -222,9 +210,9 @@ def _differences(found: SearchResult) -> str:
     return ", ".join(said) or "nothing differs"
 
 
-def tight_lines(found: Ranking | SearchResult, cluster: ClusterSpec) -> list[str]:
+def tight_lines(found: Plans, cluster: ClusterSpec) -> list[str]:
     """That the best plan may not fit when its allocator does badly, with what leaves room for that."""
-    most, has = getattr(found[0], "bound_bytes", 0.0), cluster.memory_bytes
+    most, has = found[0].bound_bytes, cluster.memory_bytes
     if most <= has:
         return []
     return [

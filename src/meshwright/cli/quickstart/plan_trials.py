@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from meshwright.cli.frame.output import Output, Result, interval_text, table_of
 
 if TYPE_CHECKING:
-    from meshwright.planner.search.every_plan import Ranking
+    from meshwright.planner.search.plans import Plans
     from meshwright.specs.cluster.cluster import ClusterSpec
     from meshwright.specs.cluster.profile import Profile
 
 
 def run_every_plan(
-    out: Output, ranking: Ranking, cluster: ClusterSpec, profile: Profile, rounds: int
+    out: Output, ranking: Plans, cluster: ClusterSpec, profile: Profile, rounds: int
 ) -> Result:
     """Every plan, interleaved: predicted beside measured of each, and whether the order holds."""
     from meshwright import api
@@ -25,7 +25,7 @@ def run_every_plan(
     out.note(f"running {len(ranking)} plans in {rounds} interleaved rounds")
     with live_line(out) as line, Pool(cluster.num_devices) as pool:
         trials = run_trials(
-            tuple(ranking), lambda c: api.subject(c.plan, cluster=cluster, profile=profile), rounds=rounds,
+            tuple(ranking), api.subject, rounds=rounds,
             pool=pool, seed=out.seed, progress=lambda what, share: line.say(f"{100 * share:3.0f} %  {what}"),
         )  # fmt: skip
     order = ordering(trials)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,8 +16,8 @@ from meshwright.cli.quickstart.report import Reached, quickstart_page, typical_i
 
 if TYPE_CHECKING:
     from meshwright.api import Training
-    from meshwright.planner.search.every_plan import Ranking
-    from meshwright.prediction.predicted_plan import Candidate
+    from meshwright.planner.search.plans import Plans
+    from meshwright.prediction.predicted import Predicted
     from meshwright.specs.cluster.cluster import ClusterSpec
     from meshwright.specs.cluster.profile import Profile
     from meshwright.specs.model.model import ModelSpec
@@ -72,10 +72,9 @@ def quickstart(
         f"2. {model.num_parameters:,} parameters, {LAYERS} layers, on the Python standard library's sources as bytes"
     )
     out.note(f"3. simulating every plan for {PROCESSES} processes")
-    made = api.plan(
+    ranking = api.plan(
         model, cluster, global_batch=BATCH, seq=SEQUENCE, profile=profile, fix={"split_backward": False}
     )
-    ranking = cast("Ranking", made)  # processes of this machine are ranked, not searched
     if compares:
         return run_every_plan(out, ranking, cluster, profile, rounds)
     show_now(out, plan_table(ranking))
@@ -120,7 +119,7 @@ def show_now(out: Output, renderable: Any) -> None:
         out.stdout.print(renderable)
 
 
-def plan_table(ranking: Ranking) -> Any:
+def plan_table(ranking: Plans) -> Any:
     """All plans, the fastest first."""
     from meshwright.reports.chart.quantity import quantity
 
@@ -138,7 +137,7 @@ def plan_table(ranking: Ranking) -> Any:
     return table_of(rows, f"{len(ranking)} plans for {PROCESSES} processes, predicted")
 
 
-def plan_rows(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
+def plan_rows(candidates: Sequence[Predicted]) -> list[dict[str, Any]]:
     """The same for --json."""
     return [
         {
@@ -157,7 +156,7 @@ def plan_rows(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
 
 def _train(
     out: Output,
-    ranking: Ranking,
+    ranking: Plans,
     cluster: ClusterSpec,
     profile: Profile,
     model: ModelSpec,
@@ -198,7 +197,7 @@ def _reached(done: Training, model: ModelSpec, seed: int) -> Reached:
 def _result(
     out: Output,
     done: Training,
-    ranking: Ranking,
+    ranking: Plans,
     reached: Reached,
     profile: Profile,
     folder: Path,

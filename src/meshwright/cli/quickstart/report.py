@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from meshwright.api import Training
-    from meshwright.planner.search.every_plan import Ranking
+    from meshwright.planner.search.plans import Plans
     from meshwright.specs.cluster.profile import Profile
 
 _log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def write_files(
     done: Training,
     typical: Any,
     comparison: Any,
-    ranking: Ranking,
+    ranking: Plans,
     reached: Reached,
     profile: Profile,
     folder: Path,
@@ -77,7 +77,7 @@ def write_files(
 
 
 def quickstart_page(
-    done: Training, typical: Any, comparison: Any, ranking: Ranking, reached: Reached, profile: Profile
+    done: Training, typical: Any, comparison: Any, ranking: Plans, reached: Reached, profile: Profile
 ) -> Any:
     """The page: that of a training, with every plan, the held-out loss and where the numbers come from."""
     from meshwright.cli.train.report import training_page

@@ -60,7 +60,7 @@ class NcclCollectives:
     _placements: dict[tuple[int, ...], _Placement] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.cluster.devices[0].host == "in_order":
+        if self.cluster.machine.is_here:
             raise SpecError(
                 f"cluster {self.cluster.name} is of {self.cluster.devices[0].name} processes",
                 allowed="GPUs: NCCL does not run elsewhere",

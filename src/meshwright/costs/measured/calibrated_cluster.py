@@ -7,7 +7,32 @@ from dataclasses import replace
 
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.device import DeviceSpec
-from meshwright.specs.cluster.profile import Profile
+from meshwright.specs.cluster.profile import Profile, kept
+from meshwright.specs.cluster.source import ASSUMED_RATES
+
+
+def profile_of(cluster: ClusterSpec, profile: Profile | None) -> Profile | None:
+    """The profile given, or else this user's own; none of clusters that are no processes of this machine."""
+    return (profile or kept()) if cluster.devices[0].name == "cpu" else None
+
+
+def measured_basis(profile: Profile) -> str:
+    """What measured times rest on, for people."""
+    return f"times rest on the profile of {profile.device} measured {profile.measured or 'earlier'}"
+
+
+def calibrated_cluster(cluster: ClusterSpec, profile: Profile | None = None) -> ClusterSpec:
+    """The cluster as this machine was measured: processes that are slower than others are slower devices, and what was
+    assumed of their rates is not any more.
+
+    Args:
+        profile: None: the one in the user's cache.
+    """
+    found = profile_of(cluster, profile)
+    if found is None:
+        return cluster
+    told = tuple(measured_basis(found) if line == ASSUMED_RATES else line for line in cluster.assumptions)
+    return calibrated(cluster if told == cluster.assumptions else replace(cluster, assumptions=told), found)
 
 
 def calibrated(cluster: ClusterSpec, profile: Profile) -> ClusterSpec:

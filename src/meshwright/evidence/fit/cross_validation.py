@@ -25,7 +25,7 @@ from meshwright.evidence.fit.fit_steps import (
 from meshwright.evidence.fit.step_data import MeasuredStep, Progress, measured_steps
 from meshwright.evidence.fit.width_fit import width_of
 from meshwright.evidence.tables.table import TrainingRow
-from meshwright.prediction.step_prediction import StepEstimate, predict_step
+from meshwright.prediction.predicted import Predicted, predict
 from meshwright.prediction.step_trait import TRAITS, step_traits
 from meshwright.specs.error import SpecError
 from meshwright.specs.plan.software import CLASSES
@@ -99,18 +99,18 @@ def folds_of(steps: Sequence[MeasuredStep], progress: Progress | None = None) ->
         )  # fmt: skip
         constants = fitted(data, source_weights([step.row.source for step in steps]))
     fit = StepFit(constants, Width(0.0))
-    traits = [step_traits(s.job.plan, predict_step(s.job.plan, s.job.cluster, fit=fit).parts) for s in steps]
+    traits = [step_traits(s.job.plan, predict(s.job.plan, s.job.cluster, fit=fit).parts) for s in steps]
     return Folds(tuple(steps), data, tuple(traits))
 
 
-def left_out_predictions(folds: Folds, by: By) -> dict[str, StepEstimate]:
+def left_out_predictions(folds: Folds, by: By) -> dict[str, Predicted]:
     """row_id -> the step of every row, simulated at constants that were fitted without its group."""
     found = {}
     for group in sorted({group_of(step.row, by) for step in folds.steps}):
         fit = folds.fit((group,), by)
         for step in folds.steps:
             if group_of(step.row, by) == group:
-                found[step.row.row_id] = predict_step(step.job.plan, step.job.cluster, fit=fit)
+                found[step.row.row_id] = predict(step.job.plan, step.job.cluster, fit=fit)
     return found
 
 
@@ -143,4 +143,4 @@ def _median_error(steps: Sequence[MeasuredStep], name: str, fit: StepFit) -> flo
 
 
 def _with_class(step: MeasuredStep, name: str, fit: StepFit) -> float:
-    return predict_step(step.job.plan.changed(software=name), step.job.cluster, fit=fit).step.value
+    return predict(step.job.plan.changed(software=name), step.job.cluster, fit=fit).step.value

@@ -23,7 +23,7 @@ from meshwright.evidence.tables.score import DISTINCT_STEPS, JOB_COLUMNS, LAYOUT
 from meshwright.evidence.tables.table import TrainingRow
 from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.prediction.memory_limit import Rejection, estimated_rejection
-from meshwright.prediction.step_prediction import predict_step
+from meshwright.prediction.predicted import predict
 from meshwright.specs.error import MeshwrightError
 from meshwright.specs.plan.plan import Plan
 
@@ -186,7 +186,7 @@ def left_out_seconds(
         fit = folds.fit((source,))
         own = [step for step in steps if step.row.source == source]
         found |= {
-            step.row.row_id: predict_step(step.job.plan, step.job.cluster, fit=fit).step.value for step in own
+            step.row.row_id: predict(step.job.plan, step.job.cluster, fit=fit).step.value for step in own
         }
     return found
 

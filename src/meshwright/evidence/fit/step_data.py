@@ -9,7 +9,7 @@ from meshwright.costs.kernel.curve import family_of
 from meshwright.costs.step.step_costs import StepConstants
 from meshwright.evidence.tables.job import TrainingJob, job_of
 from meshwright.evidence.tables.table import TrainingRow
-from meshwright.prediction.step_prediction import StepProgram, simulated_s, step_program
+from meshwright.prediction.step_program import StepProgram, simulated_s, step_program
 from meshwright.specs.error import MeshwrightError
 
 Progress = Callable[[str, float], None]

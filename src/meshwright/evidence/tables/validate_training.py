@@ -20,7 +20,7 @@ from meshwright.evidence.tables.score import RowPrediction, Summary, memory_erro
 from meshwright.evidence.tables.source import facts_of
 from meshwright.evidence.tables.table import TrainingRow, read_training_table
 from meshwright.prediction.memory_estimate import estimate_memory
-from meshwright.prediction.step_prediction import predict_step
+from meshwright.prediction.predicted import predict
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import MeshwrightError, SpecError
 from meshwright.specs.plan.plan import Plan
@@ -161,7 +161,7 @@ def predict_rows(
 def predict_layout(plan: Plan, cluster: ClusterSpec) -> LayoutPrediction:
     """The simulator's step and memory of a plan. Raises what these raise."""
     schedule = catalog.find_schedule(plan.schedule)  # an unknown name is refused before anything is lowered
-    step = predict_step(plan, cluster, schedule=schedule, extrapolate=True).step
+    step = predict(plan, cluster, schedule=schedule, extrapolate=True).step
     memory = estimate_memory(plan, cluster, schedule)
     return LayoutPrediction(
         step,

@@ -121,7 +121,7 @@ $resources          volumeMounts:
 
 def export_slurm(plan: Plan, cluster: ClusterSpec) -> Exported:
     """A batch script. Raises PlanError where the devices do not fill whole hosts."""
-    gpus = f"#SBATCH --gpus-per-node={_per_host(cluster)}\n" if _has_gpus(cluster) else ""
+    gpus = f"#SBATCH --gpus-per-node={_per_host(cluster)}\n" if not cluster.machine.is_here else ""
     return _exported("slurm", SLURM, plan, cluster, ".sh", gpus=gpus)
 
 
@@ -133,7 +133,9 @@ def export_torchrun(plan: Plan, cluster: ClusterSpec) -> Exported:
 def export_kubernetes(plan: Plan, cluster: ClusterSpec) -> Exported:
     """ConfigMap, Service and Job, one pod a host. Raises PlanError where the devices do not fill whole hosts."""
     limit = f'          resources: {{limits: {{nvidia.com/gpu: "{_per_host(cluster)}"}}}}\n'
-    return _exported("k8s", KUBERNETES, plan, cluster, ".yaml", resources=limit if _has_gpus(cluster) else "")
+    return _exported(
+        "k8s", KUBERNETES, plan, cluster, ".yaml", resources=limit if not cluster.machine.is_here else ""
+    )
 
 
 def _exported(
@@ -165,7 +167,3 @@ def job_name(plan: Plan) -> str:
 def _per_host(cluster: ClusterSpec) -> int:
     """Processes that one host starts."""
     return min(cluster.levels[0].num_devices, cluster.num_devices)
-
-
-def _has_gpus(cluster: ClusterSpec) -> bool:
-    return cluster.devices[0].host == "asynchronous"

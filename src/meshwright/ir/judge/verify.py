@@ -37,10 +37,11 @@ class Verification:
         )
 
 
-def verify(program: Program, host: str = "asynchronous") -> Verification:
+def verify(program: Program | Wiring, host: str = "asynchronous") -> Verification:
     """Prove that a program is legal, deadlock-free and whole, and bound its memory.
 
     Args:
+        program: the program, or its wiring where it was compiled before.
         host: ``asynchronous`` (all is issued at once) or ``in_order`` (one host thread walks the list).
 
     Raises:
@@ -48,7 +49,8 @@ def verify(program: Program, host: str = "asynchronous") -> Verification:
         ProgramError: unmatched exchanges, a duty missing or done twice, a gradient read before it is whole.
         DeadlockError: exchanges, rings or streams wait in a circle.
     """
-    wiring = wire(program)
+    wiring = program if isinstance(program, Wiring) else wire(program)
+    program = wiring.program
     order = np.zeros(program.num_rows, dtype=np.int32)
     nothing = np.zeros(1)
     replay(wiring, nothing, nothing, np.zeros(program.num_rows, dtype=np.int32), host=host, order=order)

@@ -15,7 +15,7 @@ from meshwright.ir.table import Kind
 from meshwright.ir.timing.dependencies import dependencies
 from meshwright.ir.timing.dependency_table import Dependencies
 from meshwright.ir.timing.matching import match
-from meshwright.specs.cluster.device import HOSTS
+from meshwright.specs.cluster.machine import HOSTS
 from meshwright.specs.error import DeadlockError, SpecError
 
 Ints = NDArray[Any]

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from meshwright.costs.kernel.gemm import TILES
+from meshwright.costs.pricing import pricing_of
 from meshwright.ir.table import Exchange
-from meshwright.prediction.step_pricing import is_gpu_cluster, pricing_of
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.device import NodeSpec, usual_node
 from meshwright.specs.dtype import dtype_bytes
@@ -113,7 +113,7 @@ def starved_experts(plan: Plan, cluster: ClusterSpec) -> Iterable[Advice]:
     """Products of experts that wait for memory: fewer FLOPs a byte than the device has."""
     device = cluster.devices[0]
     peak = device.flops_per_s.get(plan.dtype)
-    if peak is None or not is_gpu_cluster(cluster):
+    if peak is None or not cluster.machine.has_data_sheet:
         return
     balance = peak / device.memory_bandwidth_bytes_per_s
     for each in _products(plan):
@@ -140,7 +140,7 @@ def idle_links(plan: Plan, cluster: ClusterSpec) -> Iterable[Advice]:
 
 def small_messages(plan: Plan, cluster: ClusterSpec) -> Iterable[Advice]:
     """Gradients of a block, and what tensor parallelism exchanges, where latency takes a fifth of the link's rate."""
-    if not is_gpu_cluster(cluster):
+    if not cluster.machine.has_data_sheet:
         return
     middle = StageLayers(first_block=0, num_blocks=1, has_embedding=False, has_head=False)
     if plan.dp * plan.cp > 1:

@@ -14,12 +14,11 @@ from typing import NamedTuple, Protocol
 from meshwright.costs.collective.curve import NodeCurve, Pipe
 from meshwright.costs.collective.nccl import NcclCollectives
 from meshwright.costs.collective.profile import CollectiveProfile, packaged_profile
-from meshwright.costs.roofline import Roofline
+from meshwright.costs.pricing import pricing_of
 from meshwright.costs.step.step_costs import StepCosts
 from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.prediction.memory_limit import estimated_rejection
-from meshwright.prediction.step_prediction import StepProgram, period_s, step_program
-from meshwright.prediction.step_pricing import is_gpu_cluster, pricing_of
+from meshwright.prediction.step_program import StepProgram, period_s, step_program
 from meshwright.schedules.order import Schedule, registered
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.device import DeviceSpec, Link
@@ -83,9 +82,9 @@ class _Change(NamedTuple):
 def helps_most(planned: Planned, cluster: ClusterSpec) -> HardwareChange | None:
     """The change that would help most a plan whose step is known; None where none does, and for processes on CPUs.
 
-    Raises PlanError and ScheduleError as `step_prediction.step_program`.
+    Raises PlanError and ScheduleError as `step_program.step_program`.
     """
-    if not is_gpu_cluster(cluster):
+    if not cluster.machine.has_data_sheet:
         return None
     found = hardware_changes(planned.plan, cluster, step_s=planned.step.value)
     return found[0] if found and found[0].gain >= LEAST_GAIN else None
@@ -109,7 +108,7 @@ def hardware_changes(
     Raises:
         PlanError: the devices are processes on CPUs, whose prices are measured; or as `step_program`.
     """
-    if not is_gpu_cluster(cluster):
+    if not cluster.machine.has_data_sheet:
         raise PlanError(
             f"changes of hardware for processes on {cluster.devices[0].name}",
             allowed="GPUs: prices of processes are measured on one machine",
@@ -195,7 +194,7 @@ def _is_inside(cluster: ClusterSpec, link: Link) -> bool:
 def _step_s(made: StepProgram, cluster: ClusterSpec, *, halves_latency: bool = False) -> float:
     """Seconds of the step of a program on a changed cluster: its prices are made again, its order is the same."""
     pricing = pricing_of(made.plan, cluster, extrapolate=True)
-    costs: StepCosts | Roofline = pricing.costs
+    costs = pricing.costs
     if halves_latency and isinstance(costs, StepCosts):
         costs = replace(costs, links=NcclCollectives(cluster, _halved_hops(packaged_profile())))
     there = replace(made, cluster=cluster, placement=replace(made.placement, cluster=cluster))

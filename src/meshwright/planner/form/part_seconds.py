@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.costs.cost import Cost
+from meshwright.costs.pricing import Pricing, pricing_of
 from meshwright.ir.table import Exchange, Work
 from meshwright.planner.space.site import Sites
 from meshwright.planner.space.space import Space
 from meshwright.prediction import memory_buffer as buffer
-from meshwright.prediction.step_pricing import StepPricing, pricing_of
 from meshwright.simulator.pricing import with_inner
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import Plan
@@ -38,9 +38,9 @@ class SpacePrices:
 
     def __init__(self, space: Space, extrapolate: bool) -> None:
         self._cluster, self._extrapolate = space.cluster, extrapolate
-        self._known: dict[tuple[str, str], StepPricing] = {}
+        self._known: dict[tuple[str, str], Pricing] = {}
 
-    def of(self, plan: Plan) -> StepPricing:
+    def of(self, plan: Plan) -> Pricing:
         """Raises PlanError as `pricing_of`."""
         key = (plan.software_class.name, plan.float8)
         if key not in self._known:
@@ -99,7 +99,7 @@ class PassSeconds:
             **self._products(plan, pricing),
         }
 
-    def _products(self, plan: Plan, pricing: StepPricing) -> dict[str, Floats]:
+    def _products(self, plan: Plan, pricing: Pricing) -> dict[str, Floats]:
         """Of B: seconds of matrix products, and of the exchanges that run beside them."""
         key, ends, costs = self._key(plan, "B"), self.sites.members(plan, ("tp",)), pricing.costs
         if (key, ends) not in self._beside:
@@ -125,7 +125,7 @@ class PassSeconds:
         return (plan.tp, plan.cp, plan.ep, plan.expert_tp, plan.sequence_parallel, plan.microbatch_size, plan.float8,
                 plan.software_class.name, special, name)  # fmt: skip
 
-    def _pass(self, plan: Plan, name: str, pricing: StepPricing) -> tuple[Floats, Floats]:
+    def _pass(self, plan: Plan, name: str, pricing: Pricing) -> tuple[Floats, Floats]:
         """As `simulator.price` prices rows of these works, with the exchanges inside where the plan puts them; and how much
         of that is the device waiting for its host."""
         key = self._key(plan, name)
@@ -148,7 +148,7 @@ class PassSeconds:
         return self._known[placed]
 
     def _priced_works(
-        self, plan: Plan, key: tuple[object, ...], name: str, pricing: StepPricing
+        self, plan: Plan, key: tuple[object, ...], name: str, pricing: Pricing
     ) -> list[tuple[Work, Cost]]:
         if key not in self._works:
             works = [_work(one_stage(plan), part, name) for part in self._parts]
@@ -169,7 +169,7 @@ def _work(plan: Plan, part: StageLayers, name: str) -> Work:
     return Work(name, shape.num_tokens, dims, dtype, 0.0, 0.0, 1.0, operators, inner)
 
 
-def _received_s(plan: Plan, pricing: StepPricing) -> float:
+def _received_s(plan: Plan, pricing: Pricing) -> float:
     if plan.tp == 1 or plan.sequence_parallel:
         return 0.0
     boundary = buffer.local_tokens(plan) * float(boundary_bytes_per_token(plan.model, plan.dtype))
@@ -217,7 +217,7 @@ class ReductionSeconds:
         return self._known[key]
 
 
-def stepped_s(plan: Plan, pricing: StepPricing | None) -> Floats:
+def stepped_s(plan: Plan, pricing: Pricing | None) -> Floats:
     """Seconds of an optimizer's step by `GRID` parameters."""
     found: list[float] = []
     if pricing is None:
@@ -229,7 +229,7 @@ def stepped_s(plan: Plan, pricing: StepPricing | None) -> Floats:
     return np.array(found)
 
 
-def sent_s(space: Space, pricing: StepPricing | None, num_bytes: float, stride: int, pp: int) -> float:
+def sent_s(space: Space, pricing: Pricing | None, num_bytes: float, stride: int, pp: int) -> float:
     """Seconds of one message to the next stage: the slowest of the first node's boundaries."""
     if pricing is None or pp == 1:
         return 0.0

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.planner.advice.goodput import Duration, Failures, duration
-from meshwright.planner.search.search import SearchResult, search
+from meshwright.planner.search.plans import Plans
+from meshwright.planner.search.search import search
 from meshwright.planner.search.solve import Attempt, Solution
 from meshwright.planner.space.axis import MESH_ORDERS
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -42,7 +43,7 @@ class _Tried:
     """One number of nodes: its search and how long it takes, or why there is no plan."""
 
     cluster: ClusterSpec
-    found: SearchResult | None
+    found: Plans | None
     takes: Duration | None
     why: str = ""
 

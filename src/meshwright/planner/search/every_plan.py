@@ -1,20 +1,25 @@
-"""Enumerates every plan that a number of devices allows and ranks those that fit by predicted tokens per second."""
+"""Every plan: where no closed form knows what a machine's steps take, all plans that its devices allow are simulated."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from meshwright.costs.cost import CommunicationModel, CostModel
-from meshwright.planner.search.ranked import Ranked
+from meshwright.costs.measured.calibrated_cluster import calibrated_cluster
+from meshwright.costs.pricing import Pricing, pricing_of
+from meshwright.planner.search.objective import Objective, sort_key
+from meshwright.planner.search.plans import Plans
+from meshwright.planner.space.axis import SHARDINGS
+from meshwright.planner.space.check import SWITCHES
 from meshwright.planner.space.layer_split import layer_splits
 from meshwright.prediction.description import describe
-from meshwright.prediction.memory_limit import Rejection, out_of_memory
-from meshwright.prediction.predicted_plan import Candidate, evaluate
-from meshwright.prediction.step_prediction import ITERATIONS
-from meshwright.schedules.order import Schedule
+from meshwright.prediction.memory_limit import out_of_memory
+from meshwright.prediction.predicted import Predicted, predict
+from meshwright.prediction.step_program import ITERATIONS
+from meshwright.schedules.order import Schedule, registered
 from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan, Recompute
@@ -24,92 +29,139 @@ from meshwright.specs.plan.workload import Workload
 MICROBATCH_SIZES = (1, 2, 4, 8)
 TRIED_RECOMPUTES: tuple[Recompute, ...] = ("none", "full")  # what the executor runs
 ONE_STAGE_ORDER = "1f1b"  # without stages to fill all orders take as long, and this one keeps the least
+PROCESS_DTYPE = "float32"  # what cores compute in where nobody chose
 Progress = Callable[[str, float], None]
 
 
-NUM_SHOWN = 10  # candidates that a ranking prints
-
-
-@dataclass(frozen=True, eq=False)
-class Ranking(Ranked[Candidate]):
-    """Candidates, the fastest first (equally fast ones: the smaller peak first), and the plans that do not fit."""
-
-    plans: tuple[Candidate, ...]
-    rejected: tuple[Rejection, ...] = ()
-    assumptions: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        lines = [f"{place:>3}  {candidate}" for place, candidate in enumerate(self.plans[:NUM_SHOWN], 1)]
-        if len(self) > NUM_SHOWN:
-            lines.append(f"     and {len(self) - NUM_SHOWN} more")
-        if self.rejected:
-            lines.append(f"     {len(self.rejected)} plans do not fit")
-        lines += [f"     assumed: {line}" for line in self.assumptions]
-        return "\n".join(lines)
-
-
-def plans_for(
+def every_plan(
     model: ModelSpec,
     cluster: ClusterSpec,
     workload: Workload,
-    computes: CostModel | None,
-    messages: CommunicationModel | None,
-    schedules: Mapping[str, Schedule],
     *,
     fix: Mapping[str, Any] | None = None,
-    microbatch_sizes: Sequence[int] = MICROBATCH_SIZES,
-    dtype: str = "float32",
-    iterations: int = ITERATIONS,
+    forbid: Sequence[str] = (),
+    microbatch_sizes: Sequence[int] | None = None,
+    max_memory_bytes: int | None = None,
+    num_simulated: int | None = None,
+    time_limit_s: float | None = None,
     progress: Progress | None = None,
-    extrapolate: bool = False,
     assumptions: Sequence[str] = (),
-) -> Ranking:
-    """All plans that the cluster's devices allow, simulated and ranked. Deterministic.
+    objective: Objective = Objective.TIME,
+    schedules: Mapping[str, Schedule] | None = None,
+    pricing: Pricing | None = None,
+    profile: Profile | None = None,
+    iterations: int = ITERATIONS,
+) -> Plans:
+    """All plans that the cluster's devices allow, simulated and ranked. Deterministic, unless a time limit ends it.
 
     Args:
-        computes, messages: what works and exchanges cost; None: on GPUs, as `predict_step` prices them.
-        schedules: the orders to try, by name.
-        fix: fields of `Plan` that are decided already, such as {"pp": 2}.
-        microbatch_sizes: sequences of a microbatch to try, where they divide a pipeline's batch.
-        progress: called with a plan in words and the share that is done, 0 to 1.
-        extrapolate: without cost models, accept devices on whose relatives no step was measured.
-        assumptions: what was chosen for the user; the ranking hands it on.
+        fix: fields of `Plan` that are decided already, such as {"pp": 2}; a tuple of what is tried allows several values.
+        forbid: axes that must stay at one, or values that must not be taken, as of `search.search`.
+        microbatch_sizes: sequences of a microbatch to try, where they divide a pipeline's batch; None: 1, 2, 4, 8.
+        num_simulated: at most so many, in the order of the space; None: all.
+        schedules: the orders to try, by name; None: all that are registered.
+        pricing, profile, iterations: as of `predict`.
+        Others as of `search.search`.
 
     Raises:
-        PlanError: no plan exists for these devices, this batch and what is fixed; or nobody measured such devices.
+        PlanError: no plan exists for these devices, this batch and what is fixed.
         OutOfMemoryError: no plan fits; names the nearest misses and who holds the most.
     """
-    fixed = dict(fix or {})
-    plans = list(choices(model, cluster, workload, schedules, fixed, microbatch_sizes, dtype))
+    begun, known = time.perf_counter(), registered() if schedules is None else schedules
+    cluster = calibrated_cluster(cluster, profile)
+    plans = allowed_plans(model, cluster, workload, known, fix or {}, forbid, microbatch_sizes)
+    pricing = pricing or pricing_of(plans[0], cluster, profile=profile)
+    searched = time.perf_counter()
+    found: list[Predicted] = []
+    rejected, seen, is_complete = [], set(), True
+    try:
+        for number, plan in enumerate(plans):
+            if _is_over(found, num_simulated, begun, time_limit_s):
+                is_complete = False
+                break
+            if progress is not None:
+                progress(describe(plan), number / len(plans))
+            schedule = known[plan.schedule]
+            each = predict(plan, cluster, schedule=schedule, pricing=pricing, iterations=iterations)
+            missed = each.rejected(max_memory_bytes)
+            if missed is not None:
+                rejected.append(missed)
+            elif (digest := each.program.digest()) not in seen:
+                seen.add(digest)  # with one microbatch, or one stage, several schedules are the same program
+                _ = each.step
+                each.forget()
+                found.append(each)
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        is_complete = False
+    if not found:
+        raise out_of_memory(rejected)
+    ranked = sorted(found, key=lambda one: sort_key(objective, one))
+    gap = 0.0 if is_complete and objective is not Objective.MEMORY else None  # nothing was left out
+    return Plans(
+        tuple(ranked), tuple(assumptions), len(plans), len(rejected), num_simulated=len(ranked),
+        search_s=searched - begun, simulation_s=time.perf_counter() - searched, is_complete=is_complete,
+        optimality_gap=gap, rejected=tuple(rejected),
+    )  # fmt: skip
+
+
+def _is_over(
+    found: Sequence[Predicted], num_simulated: int | None, begun: float, time_limit_s: float | None
+) -> bool:
+    """Were as many simulated as wanted, or was it long enough? One always is."""
+    if not found:
+        return False
+    is_late = time_limit_s is not None and time.perf_counter() - begun >= time_limit_s
+    return is_late or (num_simulated is not None and len(found) >= num_simulated)
+
+
+def any_fits(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any], forbid: Sequence[str],
+    most_bytes: int, sizes: Sequence[int] | None = None,
+) -> bool:  # fmt: skip
+    """Does any plan fit? Raises PlanError where there is no plan at all."""
+    plans = allowed_plans(model, cluster, workload, registered(), fix, forbid, sizes)
+    pricing = pricing_of(plans[0], cluster)
+    return any(predict(plan, cluster, pricing=pricing).rejected(most_bytes) is None for plan in plans)
+
+
+def allowed_plans(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, schedules: Mapping[str, Schedule],
+    fix: Mapping[str, Any], forbid: Sequence[str], sizes: Sequence[int] | None,
+) -> list[Plan]:  # fmt: skip
+    """The plans of the space without what is forbidden. Raises PlanError where there is none."""
+    _check_words(forbid, schedules)
+    tried = MICROBATCH_SIZES if sizes is None else sizes
+    plans = [
+        plan
+        for plan in choices(model, cluster, workload, schedules, fix, tried)
+        if not any(is_forbidden(plan, word) for word in forbid)
+    ]
     if not plans:
+        without = f" and {', '.join(forbid)} forbidden" if forbid else ""
         raise PlanError(
             f"no plan puts a batch of {workload.global_batch} and {model.num_layers} layers on "
-            f"{cluster.num_devices} devices with {fixed or 'nothing'} fixed",
+            f"{cluster.num_devices} devices with {dict(fix) or 'nothing'} fixed{without}",
             allowed="a batch that the data-parallel degree divides, at most as many stages as layers",
-            next="change the batch or the number of devices, or fix less",
+            next="change the batch or the number of devices, or fix and forbid less",
         )
-    candidates, rejected, seen = [], [], set()
-    for number, plan in enumerate(plans):
-        if progress is not None:
-            progress(describe(plan), number / len(plans))
-        result = evaluate(
-            plan, cluster, computes, messages, schedules[plan.schedule], iterations=iterations,
-            extrapolate=extrapolate,
-        )  # fmt: skip
-        if isinstance(result, Rejection):
-            rejected.append(result)
-        elif (digest := result.program.digest()) not in seen:
-            seen.add(digest)  # with one microbatch, or one stage, several schedules are the same program
-            candidates.append(result)
-    if not candidates:
-        raise out_of_memory(rejected)
-    order = sorted(candidates, key=lambda c: (_rounded(c.step.value), c.peak_bytes, c.description))
-    return Ranking(tuple(order), tuple(rejected), tuple(assumptions))
+    return plans
 
 
-def _rounded(seconds: float) -> float:
-    """Seconds to nine digits: what differs only by the rounding of sums is equally fast."""
-    return float(f"{seconds:.9g}")
+def is_forbidden(plan: Plan, word: str) -> bool:
+    """Does a plan use this axis, or this schedule, sharding or recompute?"""
+    if word in (plan.recompute, plan.sharding, plan.schedule):
+        return True
+    return getattr(plan, word, 1) not in (0, 1, False, ())
+
+
+def _check_words(forbid: Sequence[str], schedules: Mapping[str, Schedule]) -> None:
+    """Raises PlanError for a word that forbids nothing here."""
+    allowed = (*SWITCHES, "split_backward", *TRIED_RECOMPUTES[1:], *SHARDINGS[1:], *schedules)
+    for word in forbid:
+        if word not in allowed:
+            raise PlanError(f"the search has no {word!r} to forbid", allowed=", ".join(allowed))
 
 
 def choices(
@@ -119,15 +171,14 @@ def choices(
     schedules: Mapping[str, Schedule],
     fix: Mapping[str, Any],
     microbatch_sizes: Sequence[int] = MICROBATCH_SIZES,
-    dtype: str = "float32",
 ) -> Iterator[Plan]:
     """Every plan of the space, in a fixed order; nothing is lowered yet. Raises PlanError on an unknown field.
 
     Stages are even, and uneven where devices or the model's ends are (`layer_splits`).
     """
     wanted = {**fix}
-    wanted.setdefault("dtype", dtype)
-    sizes = (wanted["microbatch_size"],) if "microbatch_size" in wanted else microbatch_sizes
+    wanted.setdefault("dtype", PROCESS_DTYPE)
+    sizes = _values(wanted.pop("microbatch_size", tuple(microbatch_sizes)))
     for name, value in [
         *(("microbatch_size", size) for size in sizes),
         ("num_chunks", wanted.get("num_chunks", 1)),
@@ -136,20 +187,29 @@ def choices(
             raise PlanError(f"{name} is {value!r}", allowed="a whole number from 1")
     for pp, dp in _degrees(cluster.num_devices // _taken(wanted)):
         for name in _orders(schedules, pp):
-            if model.is_adapted and schedules[name].num_copies > 1 and wanted.get("schedule") != name:
+            if (
+                model.is_adapted
+                and schedules[name].num_copies > 1
+                and name not in _values(wanted.get("schedule"))
+            ):
                 continue  # copies of a frozen stage: `lower` refuses them
             for options in _options(schedules[name], pp, workload.global_batch, dp, sizes):
                 choice = {"schedule": name, "pp": pp, "dp": dp, **options}
                 if choice["num_chunks"] > 1:  # how many there are is a choice where there are any
                     choice["num_chunks"] = wanted.get("num_chunks", choice["num_chunks"])
                 # what is fixed and has no alternatives here (dtype, tp, ...) is simply handed on
-                if any(choice[key] != wanted[key] for key in choice.keys() & wanted.keys()):
+                if any(choice[key] not in _values(wanted[key]) for key in choice.keys() & wanted.keys()):
                     continue
                 if pp * choice["num_chunks"] <= model.num_layers:
-                    plan = Plan.of(model, cluster, workload, **{**choice, **wanted})
+                    plan = Plan.of(model, cluster, workload, **{**wanted, **choice})
                     is_open = "layers_per_stage" not in wanted
                     splits = layer_splits(plan, cluster) if is_open else (plan.layers_per_stage,)
                     yield from (plan.changed(layers_per_stage=split) for split in splits)
+
+
+def _values(given: Any) -> tuple[Any, ...]:
+    """Of a choice that is fixed: to one value, or to several."""
+    return tuple(given) if isinstance(given, tuple | list) else (given,)
 
 
 def _taken(fix: Mapping[str, Any]) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +19,11 @@ from meshwright.planner.space.axis import MESH_ORDERS
 from meshwright.prediction import memory_buffer as buffer
 from meshwright.prediction.memory_estimate import InFlight, estimate_memory, in_flight
 from meshwright.prediction.memory_limit import estimated_rejection
-from meshwright.prediction.step_prediction import predict_step
+from meshwright.prediction.predicted import Predicted, predict
 from meshwright.schedules.order import registered
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan, Recompute
-
-if TYPE_CHECKING:
-    from meshwright.planner.search.search import PlannedStep  # it will call this module
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -53,7 +49,7 @@ def is_uneven(model: ModelSpec) -> bool:
 
 
 def layer_wise(
-    planned: PlannedStep,
+    planned: Predicted,
     cluster: ClusterSpec,
     capacity_bytes: int,
     *,
@@ -65,16 +61,16 @@ def layer_wise(
     Args:
         capacity_bytes: what a device has, as of `memory_limit.estimated_rejection`.
         kinds: of recompute that may be used, besides none at all; ("none",) moves blocks only.
-        extrapolate: as of `predict_step`.
+        extrapolate: as of `predict`.
 
-    Returns: a plan that fits by `estimate_memory` and is faster by `predict_step`; None where there is none, or where the
+    Returns: a plan that fits by `estimate_memory` and is faster by `predict`; None where there is none, or where the
         plan's schedule, mesh order or vocabulary is none that is priced here.
     """
     best, best_s = None, planned.step.value
     for plan in dict.fromkeys(candidates(planned.plan, cluster, capacity_bytes, kinds, extrapolate)):
         if plan == planned.plan:
             continue
-        seconds = predict_step(plan, cluster, extrapolate=extrapolate).step.value
+        seconds = predict(plan, cluster, extrapolate=extrapolate).step.value
         if seconds < best_s:
             best, best_s = plan, seconds
     return best

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.planner.advice.running_cost import power_w, price_per_hour_usd
+from meshwright.prediction.predicted import Predicted
+from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError, UnknownNameError
-
-if TYPE_CHECKING:
-    from meshwright.planner.search.search import PlannedStep
-    from meshwright.specs.cluster.cluster import ClusterSpec
 
 DIGITS = 9  # of seconds; what differs only by the rounding of sums is equally fast
 
@@ -69,7 +66,7 @@ def rank(
     return np.lexsort(keys).astype(np.int64)
 
 
-def sort_key(objective: Objective, planned: PlannedStep) -> tuple[float, float, str]:
+def sort_key(objective: Objective, planned: Predicted) -> tuple[float, float, str]:
     """By what simulated plans are sorted, the best first."""
     step = float(f"{planned.step.value:.{DIGITS}g}")
     if objective is Objective.MEMORY:

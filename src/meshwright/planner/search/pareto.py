@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.planner.search.fitting import Fitting
-from meshwright.planner.search.ranked import Ranked
-from meshwright.planner.search.search import PlannedStep, search, simulated
+from meshwright.planner.search.plans import Plans
+from meshwright.planner.search.search import is_ranked_by_form, search
 from meshwright.planner.space.space import Space, space_of
 from meshwright.prediction.description import describe
-from meshwright.prediction.memory_limit import checked_memory
+from meshwright.prediction.predicted import Predicted, predict
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.workload import Workload
@@ -24,25 +24,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 NUM_SIMULATED = 24  # members of the frontier; more rows than people compare
 LEAST_GAIN = 0.005  # of memory: a member that saves less than this share over a faster one is the same
-
-
-@dataclass(frozen=True, eq=False)
-class Frontier(Ranked[PlannedStep]):
-    """Simulated plans none of which is both slower and larger than another, the fastest first.
-
-    Attributes:
-        num_candidates, num_evaluated: of the space, and those of it that fit by the closed form.
-        num_on_frontier: of those, how many the closed form's frontier has; at most `num_simulated` were simulated.
-        wall_s: seconds that it took.
-    """
-
-    plans: tuple[PlannedStep, ...]
-    assumptions: tuple[str, ...]
-    num_candidates: int
-    num_evaluated: int
-    num_on_frontier: int
-    num_simulated: int
-    wall_s: float
 
 
 def undominated(step_s: Floats, peak_bytes: Floats, least_gain: float = 0.0) -> Ints:
@@ -75,43 +56,63 @@ def frontier(
     forbid: Sequence[str] = (),
     microbatch_sizes: Sequence[int] | None = None,
     max_memory_bytes: int | None = None,
-    num_simulated: int = NUM_SIMULATED,
+    num_simulated: int | None = None,
     progress: Callable[[str, float], None] | None = None,
     extrapolate: bool = False,
     assumptions: Sequence[str] = (),
-) -> Frontier:
-    """The frontier of step and peak memory on GPUs: by the closed form, its members simulated.
+    **others: Any,
+) -> Plans:
+    """Simulated plans none of which is both slower and larger than another, the fastest first: the frontier of step and peak
+    memory by the closed form.
 
     Plans that the closed form puts just behind its frontier may be on the true one: it is off by a few percent.
 
-    Args: as of `search.search`; of a longer frontier every so-manieth member is simulated, both ends among them.
+    Where no closed form knows the machine, all plans are simulated, and the frontier is theirs.
+
+    Args: as of `search.search`, `others` too; of a longer frontier every so-manieth member is simulated,
+    with both ends.
 
     Raises PlanError and OutOfMemoryError as `search.search`.
     """
     begun = time.perf_counter()
-    options: dict[str, Any] = {"fix": fix, "forbid": forbid, "microbatch_sizes": microbatch_sizes}
+    options: dict[str, Any] = {
+        "fix": fix, "forbid": forbid, "max_memory_bytes": max_memory_bytes, "extrapolate": extrapolate,
+        "progress": progress, **others,
+    }  # fmt: skip
+    if not is_ranked_by_form(cluster):
+        every = search(
+            model, cluster, workload, assumptions=assumptions, microbatch_sizes=microbatch_sizes,
+            num_simulated=num_simulated, **options,
+        )  # fmt: skip
+        best = undominated(_column(every, "step"), _column(every, "peak"))
+        return replace(
+            every, plans=tuple(every[number] for number in best.tolist()), num_on_frontier=len(best)
+        )
+    most = NUM_SIMULATED if num_simulated is None else num_simulated
     capacity = min(cluster.memory_bytes, max_memory_bytes or cluster.memory_bytes)
-    whole = space_of(model, cluster, workload, **options)
+    whole = space_of(model, cluster, workload, fix=fix, forbid=forbid, microbatch_sizes=microbatch_sizes)
     fitting = Fitting.of(whole, capacity)
     fits = fitting.numbers
-    members: list[PlannedStep] = []
+    searched_s = time.perf_counter() - begun
+    members: list[Predicted] = []
     front: Ints = np.empty(0, dtype=np.int64)
     if len(fits):
         space, form = fitting.priced(extrapolate=extrapolate)
         step_s = form.step_s
         front = undominated(step_s, fitting.memory.allocated_bytes[fits], LEAST_GAIN)
-        chosen = _spread(front, num_simulated)
+        chosen = _spread(front, most)
         members = _simulated(space, chosen, step_s, capacity, progress, extrapolate)
     if not members:  # the search says why, or finds what rounding hid
         found = search(
-            model, cluster, workload, **options, max_memory_bytes=max_memory_bytes, extrapolate=extrapolate,
-            num_simulated=num_simulated, progress=progress,
-        )  # fmt: skip
+            model, cluster, workload, microbatch_sizes=microbatch_sizes, num_simulated=most, **options
+        )
         members = list(found)
     kept = undominated(_column(members, "step"), _column(members, "peak"))
-    return Frontier(
-        tuple(members[number] for number in kept.tolist()), tuple(assumptions), whole.num_candidates, len(fits), len(front),
-        len(members), time.perf_counter() - begun,
+    return Plans(
+        tuple(members[number] for number in kept.tolist()), tuple(assumptions), whole.num_candidates,
+        whole.num_candidates - len(fits),
+        num_simulated=len(members), num_on_frontier=len(front), search_s=searched_s,
+        simulation_s=time.perf_counter() - begun - searched_s,
     )  # fmt: skip
 
 
@@ -122,21 +123,23 @@ def _spread(front: Ints, most: int) -> Ints:
     return front[np.unique(np.linspace(0, len(front) - 1, most).round().astype(np.int64))]
 
 
-def _column(members: Sequence[PlannedStep], what: str) -> Floats:
+def _column(members: Sequence[Predicted], what: str) -> Floats:
     return np.array([each.step.value if what == "step" else each.peak_bytes for each in members])
 
 
 def _simulated(
     space: Space, chosen: Ints, step_s: Floats, capacity: int, progress: Callable[[str, float], None] | None,
     extrapolate: bool,
-) -> list[PlannedStep]:  # fmt: skip
+) -> list[Predicted]:  # fmt: skip
     """Those of the chosen that fit by the estimate of every device, too."""
     found = []
     for place, number in enumerate(chosen.tolist()):
         plan = space.plan(number)
         if progress is not None:
             progress(describe(plan), place / len(chosen))
-        memory, missed = checked_memory(plan, space.cluster, capacity)
-        if missed is None:
-            found.append(simulated(plan, space.cluster, memory, float(step_s[number]), extrapolate))
+        each = predict(plan, space.cluster, extrapolate=extrapolate, closed_form_s=float(step_s[number]))
+        if each.rejected(capacity) is None:
+            _ = each.step
+            each.forget()
+            found.append(each)
     return found

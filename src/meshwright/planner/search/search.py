@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.ir.table import Kind
 from meshwright.planner.form.closed_form import ClosedForm
+from meshwright.planner.search.every_plan import every_plan
 from meshwright.planner.search.fitting import Fitting
 from meshwright.planner.search.layer_plan import is_uneven
 from meshwright.planner.search.layer_plan import layer_wise as layer_wise_plan
 from meshwright.planner.search.objective import DIGITS, Objective, rank, sort_key
-from meshwright.planner.search.ranked import Ranked
+from meshwright.planner.search.plans import Plans, keep_best
 from meshwright.planner.space.axis import RECOMPUTES
 from meshwright.planner.space.space import Space, space_of
-from meshwright.prediction.description import describe, sentence
-from meshwright.prediction.memory_estimate import MemoryEstimate
+from meshwright.prediction.description import describe
 from meshwright.prediction.memory_limit import NUM_NEAREST, Rejection, checked_memory, out_of_memory
-from meshwright.prediction.step_prediction import StepProgram, estimate_of, period_s, step_program
-from meshwright.prediction.step_pricing import StepPricing, pricing_of
+from meshwright.prediction.predicted import Predicted, predict
+from meshwright.prediction.step_program import ITERATIONS
 from meshwright.prediction.step_trait import BESIDE
-from meshwright.simulator.pricing import Prices
+from meshwright.schedules.order import Schedule
 from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.error import OutOfMemoryError, PlanError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan, Recompute
-from meshwright.specs.plan.prediction import Prediction
 from meshwright.specs.plan.workload import Workload
 from meshwright.specs.units import format_bytes
 
@@ -42,109 +39,10 @@ LEAST_SIMULATED = 8  # before what the closed form says of the rest may end the 
 # was too slow for any that was simulated, is not simulated, nor are those behind it.
 BEHIND, TIMES_TOO_SLOW = 1.05, 3.0
 NUM_LAYER_WISE = 3  # of the best plans, whose stages are varied
-NUM_SHOWN = 10  # plans that a result prints
 NUM_REASONS = 3  # parts that are named where two plans are compared,
 LEAST_REASON = 1e-3  # if they differ by this share of the step
 Progress = Callable[[str, float], None]
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class PlannedStep:
-    """A plan that fits, with what its step is predicted to do.
-
-    Attributes:
-        plan: the decision.
-        step: seconds of one step.
-        parts: seconds of the busiest device by kind of work, as of `StepEstimate`.
-        memory: the estimate of every device of the pipeline.
-        bubble: share of the step in which compute streams idle, over all devices of the pipeline.
-        mfu: model FLOPs a second over the devices' peak in the format of the plan; 0 where that is not known.
-        closed_form_s: what the closed form said of the step.
-        assumptions: what the prediction rests on.
-    """
-
-    plan: Plan
-    step: Prediction
-    parts: Mapping[str, float]
-    memory: MemoryEstimate
-    bubble: float
-    mfu: float
-    closed_form_s: float
-    assumptions: tuple[str, ...]
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Of the whole cluster."""
-        return self.plan.workload.tokens_per_step / self.step.value
-
-    @property
-    def peak_bytes(self) -> float:
-        """What tensors take on the fullest device."""
-        return self.memory.allocated_bytes
-
-    @property
-    def bound_bytes(self) -> float:
-        """The worst case of the fullest device, with what lies outside the allocator."""
-        return self.memory.upper_bytes + self.memory.context_bytes
-
-    @property
-    def description(self) -> str:
-        """The plan in a few words."""
-        return describe(self.plan)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan as TOML. Raises PlanError where the file cannot be written."""
-        self.plan.save(path)
-
-    def export(self, target: str, path: str | os.PathLike[str] | None = None, **given: Any) -> str:
-        """The plan in another framework's words, as `Plan.export`."""
-        return self.plan.export(target, path, **given)
-
-    def __str__(self) -> str:
-        return sentence(self)
-
-    def __repr__(self) -> str:
-        return f"<PlannedStep {self}>"
-
-
-@dataclass(frozen=True, eq=False)
-class SearchResult(Ranked[PlannedStep]):
-    """Simulated plans, the fastest first (equally fast ones: the smaller peak first), and how they were found.
-
-    Attributes:
-        num_evaluated: candidates that may be the best, ranked by the closed form.
-        num_excluded_by_bound: candidates that are proven not to be: their memory estimate exceeds the devices', or what
-            their busiest device computes alone takes longer than the best plan's step; `num_too_large` for memory.
-        optimality_gap: how much shorter than the best plan's step any candidate's may be, as a share of it: none of the
-            computes' sums of the candidates that were not simulated leaves more. None where steps are not what is ranked.
-        search_s: wall seconds of the closed form, its tables and the space; `simulation_s` of what came behind.
-        is_complete: False where a time limit or Ctrl-C ended the simulations early.
-    """
-
-    plans: tuple[PlannedStep, ...]
-    assumptions: tuple[str, ...]
-    num_evaluated: int
-    num_excluded_by_bound: int
-    search_s: float
-    simulation_s: float
-    is_complete: bool = True
-    optimality_gap: float | None = None
-    num_too_large: int = 0
-
-    @property
-    def num_candidates(self) -> int:
-        """Of the whole space."""
-        return self.num_evaluated + self.num_excluded_by_bound
-
-    def __repr__(self) -> str:
-        lines = [f"{place:>3}  {found}" for place, found in enumerate(self.plans[:NUM_SHOWN], 1)]
-        lines += [f"     and {len(self) - NUM_SHOWN} more"] if len(self) > NUM_SHOWN else []
-        lines.append(
-            f"     {self.num_candidates} candidates, {self.num_excluded_by_bound} excluded by a bound"
-        )
-        lines += [f"     assumed: {line}" for line in self.assumptions]
-        return "\n".join(lines)
 
 
 def search(
@@ -156,20 +54,25 @@ def search(
     forbid: Sequence[str] = (),
     microbatch_sizes: Sequence[int] | None = None,
     max_memory_bytes: int | None = None,
-    num_simulated: int = NUM_SIMULATED,
+    num_simulated: int | None = None,
     time_limit_s: float | None = None,
     progress: Progress | None = None,
     extrapolate: bool = False,
     assumptions: Sequence[str] = (),
     objective: Objective = Objective.TIME,
     layer_wise: bool | None = None,
-) -> SearchResult:
-    """The fastest plans that fit on GPUs. Deterministic, unless a time limit ends it.
+    schedules: Mapping[str, Schedule] | None = None,
+    profile: Profile | None = None,
+    iterations: int = ITERATIONS,
+) -> Plans:
+    """The best plans that fit. Deterministic, unless a time limit ends it.
+
+    Where the closed form knows the machine it ranks all candidates, and the best are simulated; elsewhere all are.
 
     Args:
         fix, forbid, microbatch_sizes: as of `space.space_of`.
         max_memory_bytes: of a device, where less is to be used than it has.
-        num_simulated: how many of the closed form's best are simulated, at most.
+        num_simulated: how many are simulated, at most; None: of those that the closed form ranks its best 32, else all.
         time_limit_s: no further simulation begins after so many seconds; one plan is always simulated.
         progress: called with a plan in words and the share that is done, 0 to 1.
         extrapolate: accept devices on whose relatives no step was measured.
@@ -177,13 +80,27 @@ def search(
         objective: what is to be least.
         layer_wise: also try, for the best few, stages whose blocks and recompute differ (`layer_plan`); None: where the
             model's blocks differ, or the best plan runs some again.
+        schedules: the orders that are tried where all plans are simulated, by name; None: all that are registered.
+        profile: of processes of this machine, as of `predict`; `iterations` likewise.
 
     Raises:
         PlanError: as `space_of` and `pricing_of`; a limit that is none.
         OutOfMemoryError: nothing fits; names the nearest misses and what holds the most.
     """
-    begun = time.perf_counter()
-    _check(cluster, max_memory_bytes, num_simulated, time_limit_s)
+    begun, most = time.perf_counter(), NUM_SIMULATED if num_simulated is None else num_simulated
+    _check(cluster, max_memory_bytes, most, time_limit_s)
+    if not is_ranked_by_form(cluster):
+        if layer_wise:
+            raise PlanError(
+                f"--layer-wise on {cluster.name}, whose steps have no closed form",
+                allowed="GPUs; stages of devices that differ are varied with every plan",
+                next="leave it out, or fix layers_per_stage",
+            )
+        return every_plan(
+            model, cluster, workload, fix=fix, forbid=forbid, microbatch_sizes=microbatch_sizes,
+            max_memory_bytes=max_memory_bytes, num_simulated=num_simulated, time_limit_s=time_limit_s, progress=progress,
+            assumptions=assumptions, objective=objective, schedules=schedules, profile=profile, iterations=iterations,
+        )  # fmt: skip
     capacity = min(cluster.memory_bytes, max_memory_bytes or cluster.memory_bytes)
     whole = space_of(model, cluster, workload, fix=fix, forbid=forbid, microbatch_sizes=microbatch_sizes)
     fitting = Fitting.of(whole, capacity)
@@ -191,10 +108,10 @@ def search(
     if not len(fits):
         raise _nothing_fits(whole, np.argsort(needed, kind="stable")[: 2 * NUM_NEAREST], capacity)
     space, form = fitting.priced(extrapolate=extrapolate)
-    trials = _Trials(space, form, needed[fits], capacity, objective, extrapolate)
+    trials = _Trials(space, form, needed[fits], capacity, objective, extrapolate, iterations)
     searched = time.perf_counter()
     ends_s = float("inf") if time_limit_s is None else begun + time_limit_s
-    is_complete = trials.run(num_simulated, ends_s, progress)
+    is_complete = trials.run(most, ends_s, progress)
     if not trials.plans:
         raise _nothing_fits(space, np.argsort(needed[fits], kind="stable")[: 2 * NUM_NEAREST], capacity)
     if is_complete:
@@ -204,11 +121,17 @@ def search(
     num_slow, gap = trials.bounds()
     num_too_large = whole.num_candidates - len(fits)
     ranked = sorted(trials.plans, key=lambda each: sort_key(objective, each))
+    keep_best(ranked)
     told = (*assumptions, *_left_out(whole, {*(fix or {}), *forbid}))
-    return SearchResult(
-        tuple(ranked), told, len(fits) - num_slow, num_too_large + num_slow,
-        searched - begun, time.perf_counter() - searched, is_complete, gap, num_too_large,
+    return Plans(
+        tuple(ranked), told, whole.num_candidates, num_too_large, num_slow, len(ranked), search_s=searched - begun,
+        simulation_s=time.perf_counter() - searched, is_complete=is_complete, optimality_gap=gap,
     )  # fmt: skip
+
+
+def is_ranked_by_form(cluster: ClusterSpec) -> bool:
+    """Does the closed form know its machine: messages beside computes on streams of their own, memory by the estimate?"""
+    return cluster.machine.has_streams and cluster.machine.memory_rule == "estimate"
 
 
 def _check(cluster: ClusterSpec, limit: int | None, num_simulated: int, time_limit_s: float | None) -> None:
@@ -239,12 +162,13 @@ class _Trials:
     """The candidates that fit, in the closed form's order, and those of them that were simulated."""
 
     def __init__(
-        self, space: Space, form: ClosedForm, needed_bytes: Floats, capacity: int, objective: Objective, extrapolate: bool
+        self, space: Space, form: ClosedForm, needed_bytes: Floats, capacity: int, objective: Objective, extrapolate: bool,
+        iterations: int,
     ) -> None:  # fmt: skip
-        self.plans: list[PlannedStep] = []
+        self.plans: list[Predicted] = []
         self._tried: list[int] = []
         self._space, self._form, self._capacity = space, form, capacity
-        self._objective, self._extrapolate = objective, extrapolate
+        self._objective, self._extrapolate, self._iterations = objective, extrapolate, iterations
         self._order = rank(objective, form.step_s, needed_bytes)
         # what differs in neither is alike: its devices stand elsewhere, which nobody can tell
         self._keys = np.stack([np.round(form.step_s / form.step_s.min(), DIGITS), np.round(needed_bytes)])
@@ -278,14 +202,22 @@ class _Trials:
         return bool(self._form.step_s[number] > margin * min(each.step.value for each in self.plans))
 
     def _try(self, number: int, share: float, progress: Progress | None) -> None:
-        plan, cluster = self._space.plan(number), self._space.cluster
+        plan = self._space.plan(number)
         if progress is not None:
             progress(describe(plan), share)
-        memory, missed = checked_memory(plan, cluster, self._capacity)
         self._tried.append(number)
-        if missed is None:
-            seconds = float(self._form.step_s[number])
-            self.plans.append(simulated(plan, cluster, memory, seconds, self._extrapolate))
+        self._add(plan, float(self._form.step_s[number]))
+
+    def _add(self, plan: Plan, closed_form_s: float) -> None:
+        """Simulate a plan that fits."""
+        found = predict(
+            plan, self._space.cluster, extrapolate=self._extrapolate, closed_form_s=closed_form_s,
+            iterations=self._iterations,
+        )  # fmt: skip
+        if found.rejected(self._capacity) is None:
+            _ = found.step
+            self.plans.append(found)
+            keep_best(sorted(self.plans, key=lambda each: each.step.value))
 
     def improve(self, kinds: Sequence[Recompute], is_wanted: bool | None, allowed: Sequence[str]) -> None:
         """Add plans whose stages differ to the best few, where that is wanted and they are faster; `allowed`: what the
@@ -300,8 +232,7 @@ class _Trials:
             plan = layer_wise_plan(each, cluster, self._capacity, kinds=kinds, extrapolate=self._extrapolate)
             if plan is not None and plan not in known and plan.recompute in allowed:
                 known.add(plan)
-                memory, _ = checked_memory(plan, cluster, self._capacity)
-                self.plans.append(simulated(plan, cluster, memory, each.closed_form_s, self._extrapolate))
+                self._add(plan, each.closed_form_s)
 
     def bounds(self) -> tuple[int, float | None]:
         """Candidates that are proven slower than the best plan; and how much faster the others may be than it."""
@@ -329,30 +260,6 @@ def _values(fixed: Any) -> tuple[Any, ...]:
     return tuple(fixed) if isinstance(fixed, tuple | list) else (fixed,)
 
 
-def simulated(
-    plan: Plan, cluster: ClusterSpec, memory: MemoryEstimate, closed_form_s: float, extrapolate: bool = False
-) -> PlannedStep:
-    """The plan's step on virtual time, the very one of `predict_step`."""
-    pricing: StepPricing = pricing_of(plan, cluster, extrapolate=extrapolate)
-    made = step_program(plan, cluster)
-    prices = made.priced(pricing.costs)
-    estimate = estimate_of(made, prices, pricing, period_s(made.wiring, prices))
-    seconds, flops = estimate.step.value, plan.model.train_flops_per_token(plan.workload.sequence_length)
-    peak = cluster.devices[0].flops_per_s.get(plan.dtype, 0.0) * plan.num_devices
-    mfu = flops * plan.workload.tokens_per_step / (seconds * peak) if peak else 0.0
-    bubble = max(0.0, 1.0 - _busy_s(made, prices) / seconds)
-    return PlannedStep(
-        plan, estimate.step, estimate.parts, memory, bubble, mfu, closed_form_s, pricing.assumptions
-    )
-
-
-def _busy_s(made: StepProgram, prices: Prices) -> float:
-    """Seconds that a device computes in a step, in the mean over the devices of the pipeline."""
-    program = made.wiring.program
-    seconds = prices.seconds[prices.cost_of_row]
-    return float(seconds[program.kinds == Kind.COMPUTE].sum()) / program.num_lists
-
-
 def _nothing_fits(space: Space, nearest: Any, capacity: int) -> OutOfMemoryError:
     """The error with the nearest misses, what overflows and by how much."""
     misses: list[Rejection] = []
@@ -363,7 +270,7 @@ def _nothing_fits(space: Space, nearest: Any, capacity: int) -> OutOfMemoryError
     return out_of_memory(misses, space.num_candidates, "; fix and forbid less")
 
 
-def reasons(better: PlannedStep, worse: PlannedStep) -> list[tuple[str, float]]:
+def reasons(better: Predicted, worse: Predicted) -> list[tuple[str, float]]:
     """(kind, seconds) that the better plan saves where positive, the largest differences of the busiest devices first.
 
     Only what adds up to the step: communication beside computes counts as the waiting that it causes.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,12 @@ import numpy as np
 from meshwright.planner.advice.advice import largest_of
 from meshwright.planner.form.closed_form import closed_form
 from meshwright.planner.form.cost_table import tables_of
-from meshwright.planner.search.search import SearchResult, search
+from meshwright.planner.search.every_plan import allowed_plans, any_fits
+from meshwright.planner.search.plans import Plans
+from meshwright.planner.search.search import is_ranked_by_form, search
 from meshwright.planner.space.space import Space, space_of
 from meshwright.prediction.memory_limit import checked_memory
+from meshwright.schedules.order import registered
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
@@ -55,7 +58,7 @@ class Solution:
     what: str
     value: int
     cluster: ClusterSpec
-    found: SearchResult
+    found: Plans
     attempts: tuple[Attempt, ...]
     notes: tuple[str, ...] = ()
 
@@ -128,12 +131,9 @@ def largest_microbatch(
     if "microbatch_size" in (fix or {}):
         raise PlanError("a microbatch that is fixed and solved for", next="fix other choices only")
     capacity = min(cluster.memory_bytes, max_memory_bytes or cluster.memory_bytes)
-    space = space_of(model, cluster, workload, fix=fix, forbid=forbid)
-    needed = closed_form(space, tables_of(space, is_priced=False)).needed_bytes
     attempts: list[Attempt] = []
-    for size in sorted(np.unique(space.microbatch_size).tolist(), reverse=True):
-        own = np.flatnonzero(space.microbatch_size == size)
-        does = _tightest_fits(space, own, needed[own], capacity)
+    sizes, num_beyond = _fitting_sizes(model, cluster, workload, fix or {}, forbid, capacity)
+    for size, does in sizes:
         attempts.append(Attempt(size, does, "fits" if does else "nothing fits"))
         if does:
             break
@@ -141,11 +141,37 @@ def largest_microbatch(
     found = search(
         model, cluster, workload, fix=fixed, forbid=forbid, max_memory_bytes=max_memory_bytes, **options
     )
-    is_whole = len(attempts) == 1 and not space.num_beyond_memory
+    is_whole = len(attempts) == 1 and not num_beyond
     most = "the whole batch of a pipeline: a larger batch allows more" if is_whole else ""
     return Solution(
         "microbatch", attempts[-1].value, cluster, found, tuple(reversed(attempts)), (most,) if most else ()
     )
+
+
+def _fitting_sizes(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any], forbid: Sequence[str],
+    capacity: int,
+) -> tuple[Iterator[tuple[int, bool]], int]:  # fmt: skip
+    """Of the sizes that some plan has, the largest first: does one of its plans fit? And how many plans have sizes that are
+    too large for any device."""
+    if not is_ranked_by_form(cluster):
+        batch = workload.global_batch
+        sizes = [size for size in range(1, batch + 1) if batch % size == 0]
+        plans = allowed_plans(model, cluster, workload, registered(), fix, forbid, sizes)
+        found = sorted({plan.microbatch_size for plan in plans}, reverse=True)
+        return (
+            (size, any_fits(model, cluster, workload, fix, forbid, capacity, (size,))) for size in found
+        ), 0
+    space = space_of(model, cluster, workload, fix=fix, forbid=forbid)
+    needed = closed_form(space, tables_of(space, is_priced=False)).needed_bytes
+    own = {
+        size: np.flatnonzero(space.microbatch_size == size)
+        for size in np.unique(space.microbatch_size).tolist()
+    }
+    return (
+        (size, _tightest_fits(space, own[size], needed[own[size]], capacity))
+        for size in sorted(own, reverse=True)
+    ), space.num_beyond_memory
 
 
 def largest_count(fits: Callable[[int], bool], most: int) -> tuple[int, bool]:
@@ -163,6 +189,8 @@ def _any_fits(
     capacity: int,
 ) -> bool:  # fmt: skip
     """Does any plan fit? Those that need little are tried first, then all. Raises PlanError where there is no plan at all."""
+    if not is_ranked_by_form(cluster):
+        return any_fits(model, cluster, workload, fix, forbid, capacity)
     least = {name: value for name, value in LEAST_MEMORY.items() if value not in forbid}
     try:
         space = space_of(model, cluster, workload, fix={**least, **fix}, forbid=forbid, microbatch_sizes=(1,))

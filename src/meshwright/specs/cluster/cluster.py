@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from meshwright.specs.cluster.device import DeviceSpec, Link
+from meshwright.specs.cluster.machine import Machine
 from meshwright.specs.error import SpecError
 
 Attached = Literal["device", "group"]
@@ -67,6 +68,11 @@ class ClusterSpec:
         """Are all devices of one kind?"""
         first = self.devices[0]
         return all(device is first or device == first for device in self.devices)
+
+    @property
+    def machine(self) -> Machine:
+        """The rules of its devices' kind."""
+        return self.devices[0].machine
 
     @property
     def memory_bytes(self) -> int:

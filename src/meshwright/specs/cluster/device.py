@@ -9,13 +9,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
+from meshwright.specs.cluster.machine import HOSTS, MACHINES, Host, Machine
 from meshwright.specs.dtype import DTYPE_BYTES
 from meshwright.specs.error import SpecError, UnknownNameError
 from meshwright.specs.toml_table import TomlTable
 from meshwright.specs.units import parse_bandwidth, parse_bytes, parse_flops_per_s, parse_seconds
 
-Host = Literal["asynchronous", "in_order"]
-HOSTS: tuple[Host, ...] = ("asynchronous", "in_order")
 # How the devices of a node are joined: a switch gives any group the whole rate of its ports; with one link for each
 # pair a group has only the links between its members; of "other" nothing is known.
 Wiring = Literal["switch", "pairs", "other"]
@@ -71,6 +70,11 @@ class DeviceSpec:
             raise SpecError(f"device {self.name}: flops_per_s has {given}", allowed=", ".join(DTYPE_BYTES))
         if self.host not in HOSTS:
             raise SpecError(f"device {self.name}: host is {self.host!r}", allowed=" or ".join(HOSTS))
+
+    @property
+    def machine(self) -> Machine:
+        """The rules of its kind."""
+        return MACHINES[self.host]
 
     def peak_flops_per_s(self, dtype: str) -> float:
         """Dense peak of a number format. Raises SpecError where the data sheet has none."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from meshwright.costs.pricing import pricing_of
 from meshwright.ir.table import Kind
-from meshwright.prediction.step_prediction import step_program
-from meshwright.prediction.step_pricing import pricing_of
+from meshwright.prediction.step_program import step_program
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.plan.plan import Plan
 

@@ -149,7 +149,7 @@ def test_seconds_are_predicted_without_the_papers_rows(monkeypatch: pytest.Monke
         asked.append((plan.model.name, cluster.num_devices, left_out))
         return SimpleNamespace(step=Prediction.within(3.5, 0.1, "interpolated"))
 
-    monkeypatch.setattr(megatron_lm, "predict_step", predict)
+    monkeypatch.setattr(megatron_lm, "predict", predict)
     assert megatron_lm.step_s.__wrapped__("1.7B") == 3.5
     assert asked == [("gpt-1.7B", 32, "megatron_sc21")]
 

@@ -82,7 +82,7 @@ def test_a_rate_is_flops_over_gcds_and_seconds(monkeypatch: pytest.MonkeyPatch) 
         assert extrapolate and plan.num_devices == cluster.num_devices
         return SimpleNamespace(step=Prediction.within(20.0, 0.1, "never seen"))
 
-    monkeypatch.setattr(frontier_recipe, "predict_step", predict)
+    monkeypatch.setattr(frontier_recipe, "predict", predict)
     found = frontier_recipe.roofline_teraflops(*frontier_recipe.plan("175B", RecipeLayout(4, 16)))
     # 8 P FLOPs a token (forward, recompute, backward), and 1.8 % for attention and the head
     assert found == pytest.approx(8 * 174.6e9 * 640 * 2048 / 128 / 20 / 1e12, rel=0.03)

@@ -37,6 +37,7 @@ from functools import cache
 import numpy as np
 
 from meshwright.costs.fixed_costs import FixedCosts
+from meshwright.costs.pricing import pricing_of
 from meshwright.ir.judge import metrics
 from meshwright.ir.table import Work
 from meshwright.ir.timing.matching import moved_codes
@@ -44,8 +45,8 @@ from meshwright.ir.timing.replay import wire
 from meshwright.ir.value_space import value_space
 from meshwright.lowering.order import program_of_orders, with_works
 from meshwright.lowering.transfer.transfer import Transfers
-from meshwright.prediction.step_prediction import period_s, predict_step, step_program
-from meshwright.prediction.step_pricing import pricing_of
+from meshwright.prediction.predicted import predict
+from meshwright.prediction.step_program import period_s, step_program
 from meshwright.schedules import registered
 from meshwright.simulator.simulate import simulate_program
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -193,7 +194,7 @@ def bubble_over_ideal(size: str) -> float:
 @cache
 def step_s(size: str) -> float:
     """Predicted seconds of a step of a row, with constants fitted without this paper's rows."""
-    return predict_step(*plan(size), left_out=SOURCE).step.value
+    return predict(*plan(size), left_out=SOURCE).step.value
 
 
 def sent_bytes(size: str) -> float:
@@ -238,7 +239,7 @@ def message_bytes(plan: Plan, cluster: ClusterSpec) -> float:
 def divided_message_speed_up(plan: Plan, cluster: ClusterSpec, left_out: str = "") -> float:
     """Predicted step where every tensor-parallel rank sends all of a message, over that where it sends 1 / tp of it.
 
-    In both the receivers gather what they got within the node. `left_out`: as of `predict_step`.
+    In both the receivers gather what they got within the node. `left_out`: as of `predict`.
     """
     pricing = pricing_of(plan, cluster, left_out=left_out)
     divided = step_program(plan, cluster)

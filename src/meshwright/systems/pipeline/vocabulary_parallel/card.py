@@ -30,10 +30,11 @@ from __future__ import annotations
 from functools import cache
 
 from meshwright.costs.fixed_costs import FixedCosts
+from meshwright.costs.pricing import pricing_of
 from meshwright.ir.judge import metrics
 from meshwright.ir.table import Kind
-from meshwright.prediction.step_prediction import predict_step, step_program
-from meshwright.prediction.step_pricing import pricing_of
+from meshwright.prediction.predicted import predict
+from meshwright.prediction.step_program import step_program
 from meshwright.simulator.simulate import simulate_program
 from meshwright.specs.plan.plan import Vocabulary
 from meshwright.systems.pipeline.vocabulary_parallel.mechanism import (
@@ -179,7 +180,7 @@ CLAIMS = (
 @cache
 def step_s(vocabulary: Vocabulary, thousands: int) -> float:
     """Predicted seconds of a step of a cell, with constants fitted without this paper's rows."""
-    return predict_step(*plan(vocabulary, thousands), left_out=SOURCE).step.value
+    return predict(*plan(vocabulary, thousands), left_out=SOURCE).step.value
 
 
 def gain(vocabulary: Vocabulary, thousands: int) -> float:
@@ -189,7 +190,7 @@ def gain(vocabulary: Vocabulary, thousands: int) -> float:
 
 def gain_of_moved_layers(thousands: int) -> float:
     """Of the paper's baseline "redis" over the other one."""
-    return step_s("ends", thousands) / predict_step(*redistributed(thousands), left_out=SOURCE).step.value
+    return step_s("ends", thousands) / predict(*redistributed(thousands), left_out=SOURCE).step.value
 
 
 def idle_share(thousands: int) -> float:

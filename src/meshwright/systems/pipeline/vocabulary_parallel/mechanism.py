@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.costs.fixed_costs import FixedCosts
+from meshwright.costs.pricing import pricing_of
 from meshwright.ir.judge import metrics
 from meshwright.ir.program import Program
 from meshwright.ir.table import Work
@@ -16,8 +17,7 @@ from meshwright.ir.trace import Trace
 from meshwright.lowering.order import program_of_orders, with_works
 from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.lowering.vocabulary.split import SplitVocabulary
-from meshwright.prediction.step_prediction import step_program
-from meshwright.prediction.step_pricing import pricing_of
+from meshwright.prediction.step_program import step_program
 from meshwright.schedules import registered
 from meshwright.simulator.simulate import simulate_priced, simulate_program
 from meshwright.specs.cluster.cluster import ClusterSpec

@@ -34,7 +34,7 @@ from functools import cache
 from itertools import product
 
 from meshwright.prediction.memory_limit import checked_memory
-from meshwright.prediction.step_prediction import predict_step
+from meshwright.prediction.predicted import predict
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.device import Link
 from meshwright.specs.cluster.source import Cluster
@@ -228,7 +228,7 @@ def roofline_teraflops(made: Plan, cluster: ClusterSpec) -> float:
     """TF/s of a GCD by the data sheet alone, recompute counted."""
     spec, batch = made.model, made.workload.global_batch
     flops = iteration_flops(spec.num_layers, spec.hidden_size, VOCABULARY_SIZE, SEQUENCE_LENGTH, batch)
-    seconds = predict_step(made, cluster, extrapolate=True).step.value
+    seconds = predict(made, cluster, extrapolate=True).step.value
     return flops / (made.num_devices * seconds) / TERA
 
 

@@ -38,14 +38,14 @@ from typing import Any
 import numpy as np
 
 from meshwright.costs.fixed_costs import FixedCosts
+from meshwright.costs.pricing import pricing_of
 from meshwright.ir.judge import metrics
 from meshwright.ir.table import Work
 from meshwright.ir.timing.replay import wire
 from meshwright.lowering.order import program_of_orders, with_works
 from meshwright.lowering.place import place
 from meshwright.lowering.transfer.transfer import Transfers
-from meshwright.prediction.step_prediction import period_s, step_program
-from meshwright.prediction.step_pricing import pricing_of
+from meshwright.prediction.step_program import period_s, step_program
 from meshwright.schedules import registered
 from meshwright.simulator.pricing import price
 from meshwright.simulator.simulate import simulate_program
@@ -257,7 +257,7 @@ def island_cluster() -> ClusterSpec:
 
 
 def simulated_step_s(plan: Plan, cluster: ClusterSpec) -> float:
-    """Predicted seconds of a step with every pipeline on its own links: `predict_step` stands on the first one only."""
+    """Predicted seconds of a step with every pipeline on its own links: `predict` stands on the first one only."""
     pricing, program = pricing_of(plan, cluster), step_program(plan, cluster).wiring.program
     for axis in program.axes:
         if axis.name in data_axes(plan):

@@ -15,10 +15,10 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
+from meshwright.costs.pricing import pricing_of
 from meshwright.ir.table import Exchange
 from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.prediction.memory_limit import Rejection, out_of_memory
-from meshwright.prediction.step_pricing import pricing_of
 from meshwright.schedules import registered
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.dtype import dtype_bytes

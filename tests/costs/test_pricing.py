@@ -1,4 +1,4 @@
-"""One prediction for everybody: planner, simulator and `predict_step` say the same of plans on GPUs; what was never seen
+"""One prediction for everybody: planner, simulator and `predict` say the same of plans on GPUs; what was never seen
 is refused unless asked for."""
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from meshwright import api
+from meshwright.costs.pricing import pricing_of
 from meshwright.costs.roofline import UNCERTAINTY, Roofline
 from meshwright.ir.judge import metrics
-from meshwright.planner import Candidate, Rejection, evaluate
 from meshwright.prediction.memory_estimate import estimate_memory
-from meshwright.prediction.step_prediction import StepEstimate, predict_step
-from meshwright.prediction.step_pricing import is_gpu_cluster, pricing_of
+from meshwright.prediction.memory_limit import Rejection
+from meshwright.prediction.predicted import Predicted, predict
 from meshwright.schedules import registered
 from meshwright.specs import Cluster, ModelSpec, OutOfMemoryError, Plan, PlanError, SpecError, Workload
 
@@ -27,14 +27,8 @@ def planned(cluster: str = "8xH100", **choices: Any) -> Plan:
     return Plan.of(MODEL, Cluster(cluster), Workload(32, 2048), **{**MIXED, **choices})
 
 
-def evaluated(plan: Plan, **options: Any) -> Candidate:
-    found = evaluate(plan, Cluster(plan.cluster), None, None, registered()[plan.schedule], **options)
-    assert isinstance(found, Candidate)
-    return found
-
-
-def predicted(plan: Plan, **options: Any) -> StepEstimate:
-    return predict_step(plan, Cluster(plan.cluster), **options)
+def predicted(plan: Plan, **options: Any) -> Predicted:
+    return predict(plan, Cluster(plan.cluster), **options)
 
 
 @pytest.mark.parametrize(
@@ -52,16 +46,14 @@ def predicted(plan: Plan, **options: Any) -> StepEstimate:
 )
 def test_planner_and_simulator_say_what_predict_step_says(choices: dict[str, Any]) -> None:
     plan = planned(**choices)
-    want, candidate = predicted(plan), evaluated(plan)
-    trace = api.simulate(plan)
-    for said in (candidate.trace.metadata["step"], trace.metadata["step"]):
+    want, trace = predicted(plan), api.simulate(plan)
+    for said in (want.trace().metadata["step"], trace.metadata["step"]):
         assert said["value"] == pytest.approx(want.step.value, rel=1e-12)
         assert said["low"] == pytest.approx(want.step.low, rel=1e-12)
         assert said["high"] == pytest.approx(want.step.high, rel=1e-12)
         assert said["basis"] == want.step.basis
-    assert candidate.step == want.step
     assert trace.metadata["parts"] == want.parts
-    assert trace.digest == candidate.program.digest()
+    assert trace.digest == want.program.digest()
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 5])
@@ -92,13 +84,12 @@ def test_a_format_in_which_no_step_ran_is_extrapolated() -> None:
 @pytest.mark.parametrize("cluster", NEVER_SEEN)
 def test_a_chip_that_was_never_seen_is_refused_unless_asked_for(cluster: str) -> None:
     plan = planned(cluster)
-    for refused in (lambda: predicted(plan), lambda: evaluated(plan), lambda: api.simulate(plan)):
+    for refused in (lambda: predicted(plan), lambda: api.simulate(plan)):
         with pytest.raises(PlanError, match="--extrapolate"):
             refused()
     step = predicted(plan, extrapolate=True).step
     assert step.basis == "never seen"
     assert step.high - step.value >= UNCERTAINTY * step.value * (1 - 1e-12)
-    assert evaluated(plan, extrapolate=True).step == step
     assert api.simulate(plan, extrapolate=True).metadata["step"]["value"] == pytest.approx(
         step.value, rel=1e-12
     )
@@ -134,7 +125,7 @@ def test_a_format_without_a_peak_is_refused_even_so() -> None:
     plan = planned("8xA100-80", float8="tensorwise")
     for extrapolate in (False, True):
         with pytest.raises(SpecError, match="no peak rate for float8"):
-            predicted(plan, extrapolate=extrapolate)
+            _ = predicted(plan, extrapolate=extrapolate).step
 
 
 def test_assumptions_name_software_overlap_and_what_is_counted() -> None:
@@ -147,25 +138,29 @@ def test_assumptions_name_software_overlap_and_what_is_counted() -> None:
     assert not any("names none" in line for line in named) and any("'eager'" in line for line in named)
 
 
-def test_processes_are_no_gpus() -> None:
-    assert is_gpu_cluster(Cluster("8xH100")) and is_gpu_cluster(Cluster("8xMI300X"))
-    assert not is_gpu_cluster(Cluster.detect(2)) and not is_gpu_cluster(Cluster("2xcpu"))
+def test_a_machine_names_its_price_model() -> None:
+    for name in ("8xH100", "8xMI300X"):
+        assert Cluster(name).machine.price_model == "step" and Cluster(name).machine.unit == "GPU"
+    for processes in (Cluster.detect(2), Cluster("2xcpu")):
+        assert processes.machine.price_model == "profile" and processes.machine.is_here
+    plan = Plan.of(MODEL, Cluster("2xcpu"), Workload(32, 2048))
+    assert pricing_of(plan, Cluster("2xcpu")).width is None
 
 
 def test_memory_of_gpu_plans_is_the_estimate() -> None:
     plan = planned(sharding="zero3")
     cluster, schedule = Cluster("8xH100"), registered()["1f1b"]
     memory = estimate_memory(plan, cluster, schedule)
-    found = evaluated(plan)
+    found = predicted(plan)
     assert found.memory == memory and found.peak_bytes == memory.allocated_bytes
     assert found.bound_bytes == memory.upper_bytes + memory.context_bytes > found.peak_bytes
 
-    def on(memory_bytes: float) -> Candidate | Rejection:
+    def on(memory_bytes: float) -> Rejection | None:
         devices = tuple(replace(device, memory_bytes=int(memory_bytes)) for device in cluster.devices)
-        return evaluate(plan, replace(cluster, devices=devices), None, None, schedule)
+        return predict(plan, replace(cluster, devices=devices)).rejected()
 
     needed = memory.allocated_bytes + memory.context_bytes
-    assert isinstance(on(needed + 1), Candidate)
+    assert on(needed + 1) is None
     miss = on(needed - 1e6)
     assert isinstance(miss, Rejection) and miss.needed_bytes == needed
     assert sum(size for _, size in miss.holders) == int(needed)

@@ -1,4 +1,8 @@
-"""StepPricing: what a plan's steps are priced with on a cluster of GPUs: fitted on measured steps, or its data sheet."""
+"""Pricing: what a plan's steps are priced with on a cluster: the one place that chooses a price model for a machine.
+
+Of GPUs curves of kernels and messages times constants fitted on measured steps, or the data sheet; of processes of this
+machine its profile, or a roofline.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,17 @@ from functools import cache
 from statistics import mean
 
 from meshwright.costs.collective.nccl import NcclCollectives
-from meshwright.costs.kernel.curve import GpuKernels, family_of
+from meshwright.costs.kernel.curve import GpuKernels, family_of, gpu_costs
+from meshwright.costs.measured.calibrated_cluster import device_factors, measured_basis, profile_of
+from meshwright.costs.measured.measured_costs import MeasuredCosts
 from meshwright.costs.roofline import UNCERTAINTY, Roofline
 from meshwright.costs.step.profile import StepFit, Width, packaged_step_profile
 from meshwright.costs.step.step_costs import StepConstants, StepCosts, component
 from meshwright.ir.table import Work
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.device import DeviceSpec
+from meshwright.specs.cluster.profile import Profile
+from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.error import PlanError
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.units import format_seconds
@@ -31,22 +39,22 @@ OVERLAP_WORDS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, eq=False)
-class StepPricing:
+class Pricing:
     """How the steps of one plan are priced on one cluster.
 
     Attributes:
         costs: of computes and of messages.
-        step_s: seconds of a step that no instruction takes: data, norm of the gradient, the host.
-        width: of the interval, by traits of the plan.
-        least_width: relative half width that an interval which was not interpolated has at least.
         assumptions: what the prediction rests on, for people.
+        step_s: seconds of a step that no instruction takes: data, norm of the gradient, the host.
+        width: of the interval, by traits of the plan; None where every cost has an interval of its own.
+        least_width: relative half width that an interval which was not interpolated has at least.
     """
 
-    costs: StepCosts | Roofline
-    step_s: float
-    width: Width
-    least_width: float
+    costs: StepCosts | Roofline | GpuKernels | MeasuredCosts
     assumptions: tuple[str, ...]
+    step_s: float = 0.0
+    width: Width | None = None
+    least_width: float = 0.0
 
     @property
     def is_measured(self) -> bool:
@@ -54,20 +62,16 @@ class StepPricing:
         return isinstance(self.costs, StepCosts)
 
     def parts(self, work: Work) -> dict[str, float]:
-        """Device seconds of a work by kind of kernel."""
+        """Device seconds of a work by kind of kernel; nothing where they are measured as a whole."""
         if isinstance(self.costs, StepCosts):
             return self.costs.parts(work)
         found: dict[str, float] = {}
-        for operator in work.operators:
-            kind = component(operator)
-            seconds = self.costs.operator_s(operator, work.dtype, self.costs.cluster.devices[0])
-            found[kind] = found.get(kind, 0.0) + seconds * operator.count
+        if isinstance(self.costs, Roofline):
+            for operator in work.operators:
+                kind = component(operator)
+                seconds = self.costs.operator_s(operator, work.dtype, self.costs.cluster.devices[0])
+                found[kind] = found.get(kind, 0.0) + seconds * operator.count
         return found
-
-
-def is_gpu_cluster(cluster: ClusterSpec) -> bool:
-    """Are its devices driven by a host that issues ahead? Processes on CPUs are not, and are measured here."""
-    return cluster.devices[0].host == "asynchronous"
 
 
 def step_costs(plan: Plan, cluster: ClusterSpec, constants: StepConstants) -> StepCosts:
@@ -80,8 +84,6 @@ def step_costs(plan: Plan, cluster: ClusterSpec, constants: StepConstants) -> St
 @cache
 def _kernels(device: DeviceSpec, recipe: str) -> GpuKernels:
     """Kernel curves of a device; kept, because they remember every shape they were asked for."""
-    from meshwright.specs.cluster.source import Cluster
-
     return GpuKernels(device, NcclCollectives(Cluster("H100")), recipe, has_casts=False)
 
 
@@ -89,34 +91,54 @@ def pricing_of(
     plan: Plan,
     cluster: ClusterSpec,
     *,
+    profile: Profile | None = None,
     left_out: str = "",
     fit: StepFit | None = None,
     extrapolate: bool = False,
-) -> StepPricing:
-    """What the plan's steps are priced with; arguments as of `step_prediction.predict_step`.
+) -> Pricing:
+    """What the plan's steps are priced with.
+
+    Args:
+        profile: of processes of this machine; None: the one in the user's cache, or their data sheet.
+        left_out: a source of measured runs that the constants must not have been fitted on.
+        fit: constants and widths instead of the package's.
+        extrapolate: accept GPUs of a family that was never measured, by their data sheet alone.
 
     Raises:
-        PlanError: no step was measured on a relative of the device, and `extrapolate` is off.
+        PlanError: no step was measured on a relative of the GPUs, and `extrapolate` is off.
     """
-    profile = packaged_step_profile()
-    chosen = fit or profile.without(left_out)
+    if cluster.machine.price_model == "step":
+        return _step_pricing(plan, cluster, fit or packaged_step_profile().without(left_out), extrapolate)
+    return _process_pricing(cluster, profile)
+
+
+def _process_pricing(cluster: ClusterSpec, profile: Profile | None) -> Pricing:
+    """Processes of this machine, measured where it was profiled."""
+    found = profile_of(cluster, profile)
+    if found is None:
+        return Pricing(*gpu_costs(cluster))
+    return Pricing(MeasuredCosts(found, device_factors(cluster, found)), (measured_basis(found),))
+
+
+def _step_pricing(plan: Plan, cluster: ClusterSpec, fit: StepFit, extrapolate: bool) -> Pricing:
+    """GPUs: as whole steps were measured on their family, or by the data sheet."""
     device = cluster.devices[0]
     family = family_of(device)
     if family is not None:
-        constants = chosen.of(family)
+        constants = fit.of(family)
         basis = f"kernels and messages: published measurements of {family.upper()}, times constants fitted on measured steps"
         lines = _assumptions(plan, cluster, basis, constants.step_s)
-        return StepPricing(step_costs(plan, cluster, constants), constants.step_s, chosen.width, 0.0, lines)
+        return Pricing(step_costs(plan, cluster, constants), lines, constants.step_s, fit.width)
     if not extrapolate:
         raise PlanError(
             f"no training step was ever measured on {device.name} or a relative of it",
-            allowed=", ".join(sorted(profile.seen)),
+            allowed=", ".join(sorted(packaged_step_profile().seen)),
             next="ask for a prediction by the data sheet alone: --extrapolate (extrapolate=True)",
         )
-    overhead = mean(constants.step_s for constants in chosen.constants.values())
+    overhead = mean(constants.step_s for constants in fit.constants.values())
     basis = f"a roofline of the data sheet of {device.name}, of which no step was ever measured"
     lines = _assumptions(plan, cluster, basis, overhead)
-    return StepPricing(Roofline(cluster), overhead, chosen.width, UNCERTAINTY, lines)
+    return Pricing(Roofline(cluster), lines, overhead, fit.width, UNCERTAINTY)
 
 
 def _assumptions(plan: Plan, cluster: ClusterSpec, basis: str, step_s: float) -> tuple[str, ...]:

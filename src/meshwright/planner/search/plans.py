@@ -1,0 +1,84 @@
+"""Plans: what a search found, the best plan first, and how it was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from meshwright.prediction.memory_limit import Rejection
+from meshwright.prediction.predicted import Predicted
+
+NUM_SHOWN = 10  # plans that are printed
+NUM_KEPT = 5  # of the best plans, whose programs stay for whoever simulates them next
+
+
+@dataclass(frozen=True, eq=False)
+class Plans(Sequence[Predicted]):
+    """Simulated plans that fit, the best first (equally good ones: the smaller peak first).
+
+    Attributes:
+        assumptions: what was chosen for the user, and what the space lacks.
+        num_candidates: of the whole space.
+        num_too_large: of these, whose memory exceeds the devices'; `rejected` are those of them that were lowered.
+        num_slower: that are proven slower than the best: what their busiest device computes alone takes longer.
+        num_simulated: that were simulated, and are plans or were left out.
+        num_on_frontier: of a frontier, how many plans the closed form has on it; None of a ranking.
+        search_s: wall seconds of the closed form, its tables and the space; `simulation_s` of what came behind.
+        is_complete: False where a time limit or Ctrl-C ended the simulations early.
+        optimality_gap: how much shorter than the best plan's step any candidate's may be, as a share of it: none of the
+            computes' sums of the candidates that were not simulated leaves more. None where steps are not what is ranked.
+    """
+
+    plans: tuple[Predicted, ...]
+    assumptions: tuple[str, ...] = ()
+    num_candidates: int = 0
+    num_too_large: int = 0
+    num_slower: int = 0
+    num_simulated: int = 0
+    num_on_frontier: int | None = None
+    search_s: float = 0.0
+    simulation_s: float = 0.0
+    is_complete: bool = True
+    optimality_gap: float | None = None
+    rejected: tuple[Rejection, ...] = ()
+
+    @property
+    def num_excluded_by_bound(self) -> int:
+        """Candidates that are proven not to be the best: too large, or too slow."""
+        return self.num_too_large + self.num_slower
+
+    @property
+    def num_evaluated(self) -> int:
+        """Candidates that may be the best."""
+        return self.num_candidates - self.num_excluded_by_bound
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds that it took."""
+        return self.search_s + self.simulation_s
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    @overload
+    def __getitem__(self, index: int) -> Predicted: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Predicted, ...]: ...
+    def __getitem__(self, index: int | slice) -> Predicted | tuple[Predicted, ...]:
+        return self.plans[index]
+
+    def __repr__(self) -> str:
+        lines = [f"{place:>3}  {found}" for place, found in enumerate(self.plans[:NUM_SHOWN], 1)]
+        lines += [f"     and {len(self) - NUM_SHOWN} more"] if len(self) > NUM_SHOWN else []
+        lines.append(
+            f"     {self.num_candidates} candidates, {self.num_excluded_by_bound} excluded by a bound"
+        )
+        lines += [f"     assumed: {line}" for line in self.assumptions]
+        return "\n".join(lines)
+
+
+def keep_best(plans: Sequence[Predicted]) -> None:
+    """Let go of the programs of all but the best few, which come first."""
+    for each in plans[NUM_KEPT:]:
+        each.forget()

@@ -1,0 +1,255 @@
+"""Predicted: a plan on a cluster with what it will do: the one type for it, made by `predict` for every verb."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshwright.costs.measured.calibrated_cluster import calibrated_cluster
+from meshwright.costs.pricing import Pricing, pricing_of
+from meshwright.costs.step.profile import StepFit
+from meshwright.ir.judge import metrics
+from meshwright.ir.judge.verify import Verification, verify
+from meshwright.ir.program import Program
+from meshwright.ir.trace import Trace
+from meshwright.prediction.description import describe
+from meshwright.prediction.memory_estimate import MemoryEstimate, estimate_memory
+from meshwright.prediction.memory_limit import Rejection, estimated_rejection, rejection
+from meshwright.prediction.step_interval import interval_of_costs, interval_of_parts
+from meshwright.prediction.step_part import busy_share, step_parts
+from meshwright.prediction.step_program import (
+    ITERATIONS,
+    StepProgram,
+    schedule_of,
+    step_program,
+    step_trace,
+)
+from meshwright.schedules.order import Schedule
+from meshwright.simulator.pricing import Prices
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.profile import Profile
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.prediction import Prediction
+from meshwright.specs.units import format_bytes, format_seconds
+
+
+class Outcome(NamedTuple):
+    """What simulating a step gave: its seconds, its parts, and the share in which compute streams idle."""
+
+    step: Prediction
+    parts: Mapping[str, float]
+    bubble: float
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """A plan with what it will do; every part is worked out when it is first asked for, and then known.
+
+    Attributes:
+        plan, cluster, schedule: the decision, where it runs, and the order behind the plan's schedule.
+        pricing: what its step is priced with.
+        closed_form_s: what the planner's closed form said of the step; NaN where nobody asked it.
+        iterations: of the simulation from which the step is taken.
+    """
+
+    plan: Plan
+    cluster: ClusterSpec
+    schedule: Schedule
+    pricing: Pricing
+    closed_form_s: float = float("nan")
+    iterations: int = ITERATIONS
+
+    @cached_property
+    def made(self) -> StepProgram:
+        """The program of a step, wired and on its devices. Raises PlanError and ScheduleError as `lowering.lower`."""
+        return step_program(self.plan, self.cluster, self.schedule)
+
+    @property
+    def program(self) -> Program:
+        """What every device is told to do."""
+        return self.made.wiring.program
+
+    @cached_property
+    def prices(self) -> Prices:
+        """What the program's rows cost."""
+        return self.made.priced(self.pricing.costs)
+
+    @cached_property
+    def verified(self) -> Verification:
+        """The proof that the program is legal, and its bound of memory. Raises ProgramError as `verify`."""
+        return verify(self.made.wiring, host=self.cluster.machine.host)
+
+    @cached_property
+    def memory(self) -> MemoryEstimate | None:
+        """The estimate of every device of the pipeline; None where the program's own bound is the rule."""
+        if self.cluster.machine.memory_rule == "bound":
+            return None
+        return estimate_memory(self.plan, self.cluster, self.schedule)
+
+    @cached_property
+    def _iterations(self) -> Trace:
+        return step_trace(self.made, self.prices, self.iterations)
+
+    @cached_property
+    def outcome(self) -> Outcome:
+        """What simulating the step gives."""
+        trace, width = self._iterations, self.pricing.width
+        period_s = metrics.period_s(trace)
+        if width is None:
+            step = interval_of_costs(self.made, self.prices, self._iterations)
+            return Outcome(step, {}, metrics.bubble(trace))
+        parts = step_parts(self.made, self.prices, self.pricing, period_s)
+        step = interval_of_parts(self.made, self.pricing, width, period_s, parts)
+        return Outcome(step, parts, max(0.0, 1.0 - busy_share(self.made, self.prices, step.value)))
+
+    @property
+    def step(self) -> Prediction:
+        """Seconds of one step in the long run, with interval and basis."""
+        return self.outcome.step
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """Seconds of the busiest device by kind of work, as of `step_parts`; empty where computes are priced as a whole."""
+        return self.outcome.parts
+
+    @property
+    def bubble(self) -> float:
+        """Share of the step in which compute streams idle, over all devices of the pipeline."""
+        return self.outcome.bubble
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the prediction rests on."""
+        return self.pricing.assumptions
+
+    @property
+    def num_rows(self) -> int:
+        """Instructions that were simulated."""
+        return self.program.num_rows
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of the whole cluster."""
+        seconds = self.step.value
+        return self.plan.workload.tokens_per_step / seconds if seconds > 0 else float("inf")
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs a second over the devices' peak in the plan's format; 0 where the data sheet has none, None where
+        there is no data sheet."""
+        if not self.cluster.machine.has_data_sheet:
+            return None
+        flops = self.plan.model.train_flops_per_token(self.plan.workload.sequence_length)
+        peak = self.cluster.devices[0].flops_per_s.get(self.plan.dtype, 0.0) * self.plan.num_devices
+        return flops * self.plan.workload.tokens_per_step / (self.step.value * peak) if peak else 0.0
+
+    @cached_property
+    def peak_bytes(self) -> float:
+        """What tensors take on the fullest device: by the estimate, or on the timeline."""
+        if self.memory is not None:
+            return self.memory.allocated_bytes
+        return metrics.peak_bytes(self._iterations)
+
+    @cached_property
+    def bound_bytes(self) -> float:
+        """The worst of the fullest device: of the estimate with what lies outside the allocator, or of all legal orders."""
+        if self.memory is not None:
+            return self.memory.upper_bytes + self.memory.context_bytes
+        return self.verified.peak_of("device")
+
+    def rejected(self, most_bytes: int | None = None) -> Rejection | None:
+        """Why it does not fit its devices, or so many bytes of each; None where it does."""
+        if self.memory is None:
+            return rejection(self.plan, self.verified, self.made.placement, most_bytes)
+        available = min(self.cluster.memory_bytes, most_bytes or self.cluster.memory_bytes)
+        return estimated_rejection(self.plan, self.memory, available)
+
+    def trace(self, iterations: int | None = None, said: Mapping[str, Any] | None = None) -> Trace:
+        """So many iterations on virtual time; the metadata carry `step`, on GPUs its `parts`, and what is `said`.
+
+        The step's overhead lies between the iterations, so that they follow each other at the step's distance; no row shows
+        it. On GPUs there are no memory curves: what these hold is the estimate's to say.
+        """
+        if not iterations or iterations == self.iterations:
+            found = self._iterations
+        else:
+            found = step_trace(self.made, self.prices, iterations)
+        step, overhead_s = self.step, self.pricing.step_s
+        told: dict[str, Any] = {"plan": self.description, "assumptions": list(self.assumptions)}
+        told = {**found.metadata, **(told if said is None else said)}
+        told["step"] = {"value": step.value, "low": step.low, "high": step.high, "basis": step.basis}
+        if self.pricing.width is None:
+            return replace(found, metadata=told)
+        told["step"]["overhead"], told["parts"] = overhead_s, dict(self.parts)
+        later = overhead_s * np.arange(found.num_iterations)[:, None]
+        posted, start, end = (time + later for time in (found.posted_s, found.start_s, found.end_s))
+        return replace(found, posted_s=posted, start_s=start, end_s=end, metadata=told)
+
+    def forget(self) -> None:
+        """Let go of program, prices and timeline, whose results stay: of many plans few are asked for again."""
+        known = vars(self)
+        if "outcome" in known:
+            _ = self.peak_bytes, self.bound_bytes
+        for heavy in ("made", "prices", "verified", "_iterations"):
+            known.pop(heavy, None)
+
+    @property
+    def description(self) -> str:
+        """The plan in a few words."""
+        return describe(self.plan)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as TOML. Raises PlanError where the file cannot be written."""
+        self.plan.save(path)
+
+    def export(self, target: str, path: str | os.PathLike[str] | None = None, **given: Any) -> str:
+        """The plan in another framework's words, as `Plan.export`."""
+        return self.plan.export(target, path, **given)
+
+    def __str__(self) -> str:
+        low, high = format_seconds(self.step.low), format_seconds(self.step.high)
+        return (
+            f"{self.description}: step {format_seconds(self.step.value)} ({low} to {high}, {self.step.basis}), "
+            f"{self.tokens_per_s:,.0f} tokens/s, bubble {self.bubble:.1%}, peak {format_bytes(self.peak_bytes)}"
+        )
+
+    def __repr__(self) -> str:
+        return f"<Predicted {self}>"
+
+
+def predict(
+    plan: Plan,
+    cluster: ClusterSpec,
+    *,
+    schedule: Schedule | None = None,
+    pricing: Pricing | None = None,
+    profile: Profile | None = None,
+    left_out: str = "",
+    fit: StepFit | None = None,
+    extrapolate: bool = False,
+    closed_form_s: float = float("nan"),
+    iterations: int = ITERATIONS,
+) -> Predicted:
+    """What a plan will do on a cluster. Nothing is lowered before it is asked for.
+
+    Args:
+        schedule: instead of the registered one of the plan's name.
+        pricing: instead of the one that the other arguments choose, as of `pricing_of`.
+        profile: of processes of this machine; their cluster is then as it was measured. None: the user's own.
+        closed_form_s, iterations: as of `Predicted`.
+
+    Raises:
+        PlanError: GPUs or a format that were never seen, and `extrapolate` is off; a schedule that nobody knows.
+    """
+    chosen = schedule or schedule_of(plan)
+    if pricing is None:
+        cluster = calibrated_cluster(cluster, profile)
+        pricing = pricing_of(
+            plan, cluster, profile=profile, left_out=left_out, fit=fit, extrapolate=extrapolate
+        )
+    return Predicted(plan, cluster, chosen, pricing, closed_form_s, iterations)

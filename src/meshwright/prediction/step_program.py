@@ -1,0 +1,107 @@
+"""StepProgram: one training step of a plan as a program on its devices, ready to be priced and run on virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.costs.pricing import step_costs
+from meshwright.costs.step.step_costs import StepConstants
+from meshwright.ir.judge import metrics
+from meshwright.ir.program import Program
+from meshwright.ir.timing.replay import Wiring, replay, wire
+from meshwright.ir.trace import Trace
+from meshwright.lowering.lower import lower
+from meshwright.lowering.place import Placement, place
+from meshwright.schedules.order import Schedule, registered
+from meshwright.simulator.pricing import Prices, price
+from meshwright.simulator.simulate import simulate_priced
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.error import PlanError
+from meshwright.specs.plan.plan import Plan
+from meshwright.stage.mesh import device_order
+from meshwright.stage.piece import as_executed, executed_pieces, num_pieces
+
+ITERATIONS = 3  # the first fills the pipeline; the period is measured from the second on
+# Up to here every process has a list of its own, as in the trace of an execution; above it the data-parallel axis stays
+# collapsed: its devices do the same, and nobody reads a timeline of more.
+MATERIALISED_DEVICES = 16
+
+
+@dataclass(frozen=True, eq=False)
+class StepProgram:
+    """A plan's step, ready to be priced: its program, wired, on the devices of a cluster."""
+
+    plan: Plan
+    cluster: ClusterSpec
+    wiring: Wiring
+    placement: Placement
+
+    def priced(self, costs: Any) -> Prices:
+        """What its rows cost by a cost and communication model; which links they occupy only where messages meet on them
+        while they are simulated."""
+        has_demands = not self.cluster.machine.has_streams
+        return price(self.wiring, costs, costs, self.placement, has_demands=has_demands)
+
+
+def schedule_of(plan: Plan) -> Schedule:
+    """The registered schedule of a plan. Raises PlanError where nobody knows it."""
+    found = registered().get(plan.schedule)
+    if found is None:
+        raise PlanError(
+            f"the plan's schedule {plan.schedule!r} is not registered",
+            allowed=", ".join(registered()),
+            next="pass the schedule itself",
+        )
+    return found
+
+
+def step_program(plan: Plan, cluster: ClusterSpec, schedule: Schedule | None = None) -> StepProgram:
+    """Lower a plan and place it: where exchanges have streams of their own to the finest pieces that matter, on processes
+    to the pieces and lists that they run.
+
+    Raises PlanError and ScheduleError as `lowering.lower`; PlanError where nobody knows the schedule.
+    """
+    chosen = schedule or schedule_of(plan)
+    if cluster.machine.has_streams:
+        program = lower(plan, chosen, pieces=num_pieces(plan))
+    else:
+        lowered = lower(as_executed(plan), chosen, pieces=executed_pieces(plan))
+        program = materialised(lowered, plan.num_devices)
+    return StepProgram(plan, cluster, wire(program), place(program, cluster, device_order(plan)))
+
+
+def materialised(program: Program, num_devices: int) -> Program:
+    """Every device with its own list where there are few, otherwise as it is."""
+    if num_devices > MATERIALISED_DEVICES:
+        return program
+    for axis in program.axes:
+        program = program.expand(axis.name)
+    return program
+
+
+def step_trace(made: StepProgram, prices: Prices, iterations: int) -> Trace:
+    """So many iterations on virtual time: without contention where exchanges have streams of their own (those that could
+    meet on a link have one stream, or their contention is in the fitted factors); with it where they share."""
+    if not made.cluster.machine.has_streams:
+        return simulate_priced(made.wiring, prices, iterations=iterations, host=made.cluster.machine.host)
+    times = replay(
+        made.wiring, prices.seconds, prices.latency_s, prices.cost_of_row, iterations=iterations,
+        host=made.cluster.machine.host,
+    )  # fmt: skip
+    return Trace(made.wiring.program, *times, engine="max-plus")
+
+
+def simulated_s(made: StepProgram, constants: StepConstants) -> float:
+    """Seconds of one step of GPUs at these constants."""
+    costs = step_costs(made.plan, made.cluster, constants)
+    return period_s(made.wiring, made.priced(costs)) + constants.step_s
+
+
+def period_s(wiring: Wiring, prices: Prices) -> float:
+    """Seconds between the ends of successive iterations, without contention: exchanges that could meet on a link have
+    one stream, or their contention is in the fitted factors."""
+    times = replay(
+        wiring, prices.seconds, prices.latency_s, prices.cost_of_row, iterations=ITERATIONS, host="asynchronous"
+    )  # fmt: skip
+    return metrics.period_s(Trace(wiring.program, *times, engine="max-plus"))
