@@ -76,10 +76,6 @@ def most_chunks(num_parameters: float, layers_per_rank: float) -> int:
     return int(layers_per_rank) if layers_per_rank == int(layers_per_rank) else 1
 
 
-def _h100_microbatch(num_parameters: float) -> int:
-    return H100_MICROBATCH
-
-
 SHARDED_OVERLAP = ("reduce", "gather")
 SOURCES: Mapping[str, Facts] = {
     "mosaic": Facts(
@@ -117,7 +113,7 @@ SOURCES: Mapping[str, Facts] = {
         overlap=SHARDED_OVERLAP,
         is_tp_overlapped=True,
         zero=1,
-        microbatch_size=_h100_microbatch,
+        microbatch_size=lambda _: H100_MICROBATCH,
         num_chunks=most_chunks,
         reference="README of Megatron-LM: microbatches of 4, as many chunks as divide, all communication overlapped",
     ),

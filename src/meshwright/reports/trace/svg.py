@@ -112,7 +112,8 @@ def _cells(timeline: Timeline, device: int, lane: int, area: _Area, y: float, he
         return _sampled_cells(timeline, device, lane, area, y, height)
     drawn = []
     for row in timeline.rows(device, lane).tolist():
-        x, wide = area.left + timeline.start_s[row] * area.scale, _wide(timeline, row, area)
+        x, end = (area.left + edge[row] * area.scale for edge in (timeline.start_s, timeline.end_s))
+        wide = end - x
         if wide <= 0:
             continue
         name, number = int(timeline.name[row]), int(timeline.microbatch[row])
@@ -122,10 +123,6 @@ def _cells(timeline: Timeline, device: int, lane: int, area: _Area, y: float, he
         if lane == 0 and number >= 0 and wide >= NUMBER_WIDTH:
             drawn.append(text(x + wide / 2, y + 14, str(number), INK, "middle"))
     return drawn
-
-
-def _wide(timeline: Timeline, row: int, area: _Area) -> float:
-    return float(timeline.end_s[row] - timeline.start_s[row]) * area.scale
 
 
 def _sampled_cells(

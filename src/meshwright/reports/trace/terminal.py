@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -90,13 +91,12 @@ def timeline_text(
     return "\n".join(line.plain.rstrip() for line in lines) + "\n"
 
 
-class _Scale:
+class _Scale(NamedTuple):
     """How seconds become columns: the same for all traces of a picture."""
 
-    def __init__(self, horizon_s: float, columns: int, in_colour: bool) -> None:
-        self.horizon_s = horizon_s
-        self.columns = columns
-        self.in_colour = in_colour
+    horizon_s: float
+    columns: int
+    in_colour: bool
 
     @classmethod
     def fit(cls, timelines: Sequence[Timeline], columns: int, in_colour: bool) -> _Scale:

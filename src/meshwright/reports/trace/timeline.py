@@ -69,9 +69,9 @@ class Timeline:
 
     def rows(self, device: int, lane: int) -> IntArray:
         """Rows of one lane of one device, by start."""
-        rows = self._sorted_rows
+        rows, keys = self._order
         key = device * len(LANES) + lane
-        low, high = np.searchsorted(self._sorted_keys, [key, key + 1])
+        low, high = np.searchsorted(keys, [key, key + 1])
         return rows[low:high]
 
     @cached_property
@@ -103,14 +103,6 @@ class Timeline:
         keys = self.device * len(LANES) + self.lane
         rows = np.lexsort((self.end_s, self.start_s, keys))
         return rows, keys[rows]
-
-    @property
-    def _sorted_rows(self) -> IntArray:
-        return self._order[0]
-
-    @property
-    def _sorted_keys(self) -> IntArray:
-        return self._order[1]
 
 
 def read_timeline(trace: Trace, iteration: int = -1) -> Timeline:
