@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.evidence.fit.plan_regret import (
+from plan_regret import (
     BASELINES,
     MeasuredJob,
     MemoryCheck,
@@ -30,6 +30,7 @@ from meshwright.evidence.fit.plan_regret import (
     most_replicas,
     pair_order,
 )
+
 from meshwright.evidence.tables.score import newest_releases
 from meshwright.evidence.tables.validate_training import read_rows
 from meshwright.specs.units import format_bytes

@@ -8,9 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.evidence.step_sample import made_steps, noise, step_row, three_sources
-
-from meshwright.evidence.fit.plan_regret import (
+from benchmarks.plan_regret import (
     BASELINES,
     MeasuredJob,
     MeasuredLayout,
@@ -23,6 +21,8 @@ from meshwright.evidence.fit.plan_regret import (
     pair_order,
     rows_by_job,
 )
+from tests.evidence.step_sample import made_steps, noise, step_row, three_sources
+
 from meshwright.evidence.tables.score import newest_releases
 from meshwright.evidence.tables.table import read_training_table
 from meshwright.specs import Cluster
