@@ -134,7 +134,11 @@ def filler(slot: str, reference: str) -> Any:
         PlanError: nobody knows the name, or it has no such option.
         SpecError: a file of the user's cannot be imported.
     """
-    return _code(slot, reference) if Reference.of(reference).names_code else _named(slot, reference)
+    named = Reference.of(reference)
+    if not named.names_code:
+        return _named(slot, reference)
+    path = Path(named.name.partition(":")[0]).expanduser()
+    return _code(slot, reference, path.stat().st_mtime_ns if path.is_file() else 0)
 
 
 @cache
@@ -144,8 +148,9 @@ def _named(slot: str, text: str) -> Any:
     return _made(found, reference, f"{slot} {reference.name}")
 
 
-def _code(slot: str, text: str) -> Any:
-    """From a file of the user's: read again at every time, for it may have changed."""
+@cache
+def _code(slot: str, text: str, written: int) -> Any:
+    """From a file of the user's: read again once it has changed."""
     reference = Reference.of(text)
     found, label, _ = of_file(reference.name, "NAME")
     return _made(found, reference, f"{slot} {label}")

@@ -43,17 +43,13 @@ def of_file(reference: str, hint: str) -> tuple[Any, str, Path]:
     file, _, wanted = reference.partition(":")
     path = Path(file).expanduser()
     module = import_file(path)
-    own = {
-        name: value
-        for name, value in vars(module).items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
-    }
-    callables = [name for name, value in own.items() if inspect.isfunction(value) or inspect.isclass(value)]
-    if not wanted and len(callables) == 1:
-        wanted = callables[0]
-    if wanted not in own:
+    there = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    own = [name for name, value in there.items() if getattr(value, "__module__", None) == module.__name__]
+    if not wanted and len(own) == 1:
+        wanted = own[0]
+    if wanted not in there:
         raise UnknownNameError(f"function in {path.name}", wanted, own, next=f"write {file}:{hint}")
-    return own[wanted], f"{path.name}:{wanted}", path
+    return there[wanted], f"{path.name}:{wanted}", path
 
 
 def guard_calls(function: Callable[..., Any], name: str, path: Path | None) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from meshwright.specs.error import PlanError
 from meshwright.specs.plan.file import plan_text
 from meshwright.specs.plan.plan import AXES, OVERLAPS, Plan
+from meshwright.specs.plan.sharding import ZERO
 
 DIGEST_DIGITS = 16  # as of a model's digest
 
@@ -153,6 +154,7 @@ class Export:
             "split_backward = true",
             "its schedules run the backward pass in one piece",
         )
+        self.need(plan.sharding in ZERO, f"sharding = {plan.sharding}", "it knows the steps of ZeRO")
         self.one_of("vocabulary", ("ends",), "embedding and head are on the first and the last stage")
         self.need(not plan.device_order, "device_order", "ranks follow the order of the launcher's hosts")
         known = " or ".join("-".join(order) for order in self.orders)

@@ -81,7 +81,7 @@ def _check_sharding(export: Export) -> None:
     found = tuple(name for name in plan.overlap if name != "tp")
     allowed = {
         "none": ((),), "zero1": ((), ("reduce",)), "zero2": ((), ("reduce",)), "zero3": ((), ("reduce", "gather")),
-    }[plan.sharding]  # fmt: skip
+    }[plan.shared.zero]  # fmt: skip
     reasons = {
         "none": "without ZeRO gradients are reduced after the backward pass",
         "zero3": "overlap_comm is for both directions or for none",
@@ -122,7 +122,7 @@ def _config(export: Export) -> dict[str, Any]:
         "data_types": {"grad_accum_dtype": reduced},
         "communication_data_type": reduced,
         "zero_optimization": {
-            "stage": SHARDINGS.index(plan.sharding),
+            "stage": SHARDINGS.index(plan.shared.zero),
             "overlap_comm": "reduce" in plan.overlap,
         },
     }

@@ -36,13 +36,14 @@ PLAN_SCHEMA = 4
 _SECTIONS: Mapping[str, tuple[str, ...]] = {
     "parallel": (
         "pp", "dp", "tp", "cp", "ep", "sequence_parallel", "vocabulary", "overlap", "mesh_order", "device_order",
+        "placement",
     ),
     "pipeline": ("schedule", "num_chunks", "layers_per_stage", "microbatch_size", "split_backward"),
     "memory": (
         "recompute", "recompute_blocks", "sharding", "sharding_degree", "dtype", "float8", "reduction_dtype",
         "master_dtype",
     ),
-    "software": ("attention", "software"),
+    "software": ("attention", "software", "variant"),
 }  # fmt: skip
 _TOP = ("schema", "cluster", "num_devices", "model", "workload", *_SECTIONS, "passes")
 _WORKLOAD_KEYS = ("global_batch", "sequence_length", "lengths", "num_tokens")

@@ -79,7 +79,9 @@ class Plan:
     parameters and of its moments (empty: `dtype`, and no copy). `overlap` names the communication that runs
     beside computes: "reduce" (gradients), "gather" (parameters), "tp" (tensor parallelism). `software` names an
     efficiency class (`specs.software`; empty: the default). `device_order` lists the cluster's device numbers in
-    mesh order (empty: as they are numbered).
+    mesh order (empty: as they are numbered). `sharding`, `schedule`, `passes`, `variant` (what made the model another one)
+    and `placement` (what finds `device_order` on a cluster) are slots: names of the core's, of systems' or of the
+    user's, with options.
 
     Raises PlanError when the parts contradict each other.
     """
@@ -114,6 +116,8 @@ class Plan:
     software: str = ""
     device_order: tuple[int, ...] = ()
     passes: tuple[PassOption, ...] = ()
+    variant: str = ""
+    placement: str = ""
 
     verbs: ClassVar[PlanVerbs | None] = None
     finder: ClassVar[Finder | None] = (
@@ -151,6 +155,7 @@ class Plan:
                 f"a plan has no field {unknown[0]!r}", allowed=", ".join(cls.__dataclass_fields__)
             )
         filled: dict[str, Any] = dict(choices)
+        model = cls.varied(model, filled.get("variant", ""))
         if "num_chunks" not in filled:
             filled["num_chunks"] = (
                 1 if schedule == cls.schedule else cls._verbs("num_chunks").num_chunks(schedule)
@@ -161,6 +166,16 @@ class Plan:
         filled.setdefault("layers_per_stage", split_layers(model.num_layers, num_stages))
         filled.setdefault("num_devices", cluster.num_devices)
         return cls(model=model, cluster=cluster.name, workload=workload, schedule=schedule, **filled)
+
+    @classmethod
+    def varied(cls, model: ModelSpec, variant: str) -> ModelSpec:
+        """The model that a variant makes of one; itself without a name. Raises PlanError where it makes no model."""
+        if not variant:
+            return model
+        made = cls._found("variant", variant)(model)
+        if not isinstance(made, ModelSpec):
+            raise PlanError(f"variant {variant} made a {type(made).__name__}", allowed="a ModelSpec")
+        return made
 
     @property
     def model_digest(self) -> str:
@@ -233,12 +248,22 @@ class Plan:
         degrees = {"pp": self.pp, "dp": self.dp, "cp": self.cp, "tp": self.tp}
         return tuple((axis, degrees[axis]) for axis in self.mesh_order)
 
+    def placed(self, cluster: ClusterSpec) -> Plan:
+        """With the device order that its placement finds on the cluster. Raises PlanError where it is no order."""
+        if not self.placement:
+            return self
+        return self.changed(device_order=tuple(self.found("placement", self.placement)(self, cluster)))
+
     def options_of(self, name: str) -> dict[str, Any] | None:
         """Options of a pass; None where the plan does not name it."""
         return next((dict(each.options) for each in self.passes if each.name == name), None)
 
     def found(self, slot: str, reference: str) -> Any:
         """What fills a slot under a name that the core does not know. Raises PlanError where nobody knows it."""
+        return self._found(slot, reference)
+
+    @staticmethod
+    def _found(slot: str, reference: str) -> Any:
         if Plan.finder is None:
             raise PlanError(
                 f"{slot} is {reference!r}, which the core does not know",

@@ -46,6 +46,13 @@ class Sharding:
         """Is the part of the values that a device keeps what it steps? Then a step is followed by no gather."""
         return self.divides_values and self.values == self.state
 
+    @property
+    def zero(self) -> str:
+        """The step of ZeRO that divides the same, among everybody."""
+        if self.divides_values:
+            return "zero3"
+        return "zero2" if self.divides_gradients else "zero1" if self.divides_state else "none"
+
     def degrees(self, everybody: int) -> tuple[int, int, int]:
         """Devices that share values, gradients and state, where so many hold the same parameters.
 

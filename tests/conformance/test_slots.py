@@ -1,0 +1,177 @@
+"""Whatever fills a slot works in every verb: listed, planned, checked, simulated, trained, exported, or refused by name."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import meshwright as mw
+from meshwright import catalog
+from meshwright.catalog import listing, slots
+from meshwright.executor.job.pool import Pool
+from meshwright.specs.error import MeshwrightError, PlanError, SpecError
+from meshwright.specs.plan.plan import PassOption, Plan
+from tests.planned_case import LLAMA, Planned, assert_equal_to_one_process
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+GPUS = mw.Cluster("1x8xH100")
+OWN = """
+from dataclasses import dataclass, replace
+from meshwright.specs.plan.sharding import Sharding
+
+mine = Sharding(values=2, gradients=2, state=2)
+
+
+@dataclass(frozen=True)
+class Reversed:
+    after = ("optimizer_step",)
+
+    def __call__(self, program):
+        return program
+
+
+def halved(model):
+    return replace(model, num_layers=model.num_layers // 2)
+
+
+def backwards(plan, cluster):
+    return range(plan.num_devices - 1, -1, -1)
+
+
+def wave(p, m):
+    return [[f"F{k}" for k in range(m)] + [f"B{k}" for k in range(m)] for _ in range(p)]
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def examples() -> Iterator[None]:
+    """The systems of tests/examples stand beside those of the package, as folders of their families."""
+    caches = (slots.cards, slots.filled_by_systems, slots._named)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("systems", "systems.memory", "systems.pipeline"):
+            package = importlib.import_module(f"meshwright.{name}")
+            folder = EXAMPLES.joinpath(*name.split(".")[1:])
+            patch.setattr(package, "__path__", [*package.__path__, str(folder)])
+        for each in caches:
+            each.cache_clear()
+        yield
+    for each in caches:
+        each.cache_clear()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    """A file of the user's with something for every slot."""
+    path = tmp_path / "mine.py"
+    path.write_text(OWN)
+    return str(path)
+
+
+def on_gpus(**choices: object) -> Plan:
+    """A small plan of eight GPUs."""
+    return Plan.of(LLAMA, GPUS, mw.Workload(64, 16), dtype="bfloat16", **choices)
+
+
+def through_the_verbs(plan: Plan) -> None:
+    """Checked and simulated; exported, or refused with the reason; saved and read again."""
+    assert mw.span_s(mw.simulate(plan)) > 0
+    assert mw.check(plan) is not None
+    for target in ("megatron", "torchtitan", "deepspeed"):
+        try:
+            assert plan.export(target)
+        except MeshwrightError as refusal:
+            assert target.partition("-")[0] in str(refusal).lower()
+
+
+SHARDINGS = (
+    "none",
+    "zero1",
+    "zero2",
+    "zero3",
+    "low_bandwidth_partitioning(values=2, gradients=4)",
+    "mics(group=2)",
+)
+PASSES = ("place_receives", "clip_gradients", "offload_optimizer", "canonical_reduction")
+
+
+def test_every_filler_is_listed_with_its_options() -> None:
+    for slot, one in catalog.SLOTS.items():
+        for name in catalog.slot_names(slot):
+            row = catalog.described(slot, name)
+            assert row["name"] == name and row["summary"], (slot, name)
+        assert one.protocol and one.field
+    assert {"mics", "low_bandwidth_partitioning"} <= set(catalog.names("shardings"))
+    assert "eager_1f1b" in catalog.slot_names("schedule")
+    assert {each.partition("(")[0] for each in SHARDINGS} == set(catalog.slot_names("sharding")), (
+        "all are tried here"
+    )
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_a_sharding_goes_through_the_verbs(sharding: str, gloo_pool: Pool) -> None:
+    through_the_verbs(on_gpus(sharding=sharding))
+    one = Planned(choices={"dp": 4, "microbatch_size": 1, "sharding": sharding})
+    assert_equal_to_one_process(one, one.run(gloo_pool, 2), 2)
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_a_pass_goes_through_the_verbs(name: str) -> None:
+    through_the_verbs(on_gpus(pp=2, passes=(PassOption(name),)))
+
+
+def test_a_schedule_of_a_system_goes_through_the_verbs() -> None:
+    plan = on_gpus(pp=4, schedule="eager_1f1b")
+    through_the_verbs(plan)
+    assert mw.span_s(mw.simulate(plan)) <= mw.span_s(mw.simulate(plan.changed(schedule="1f1b"))) * 1.05
+
+
+def test_a_users_file_fills_every_slot(own: str, gloo_pool: Pool) -> None:
+    for choices in (
+        {"sharding": f"{own}:mine"}, {"pp": 2, "schedule": f"{own}:wave"}, {"placement": f"{own}:backwards"},
+        {"passes": (PassOption(f"{own}:Reversed"),)}, {"variant": f"{own}:halved"},
+    ):  # fmt: skip
+        plan = on_gpus(**choices)
+        assert mw.span_s(mw.simulate(plan)) > 0
+        if "variant" in choices:
+            assert plan.model.num_layers == LLAMA.num_layers // 2
+        if "placement" in choices:
+            assert plan.placed(GPUS).device_order == tuple(range(7, -1, -1))
+
+
+def test_what_nobody_knows_is_refused_with_what_is_allowed() -> None:
+    with pytest.raises(PlanError, match="zero1") as refused:
+        on_gpus(sharding="zero4")
+    assert "zero4" in str(refused.value)
+    with pytest.raises(PlanError, match="values"):
+        on_gpus(sharding="low_bandwidth_partitioning(weights=2)")
+    with pytest.raises(PlanError, match="1 or more"):
+        on_gpus(sharding="low_bandwidth_partitioning(values=0)")
+    with pytest.raises(PlanError, match="divide each other"):
+        on_gpus(sharding="low_bandwidth_partitioning(values=3)")
+    with pytest.raises(SpecError, match="no file"):
+        mw.simulate(on_gpus(sharding="./nowhere.py:mine"))
+
+
+def test_passes_that_contradict_each_other_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "two.py"
+    path.write_text(
+        "class First:\n    before = ('SECOND',)\n    def __call__(self, p): return p\n"
+        "class Second:\n    def __call__(self, p): return p\n"
+    )
+    first, second = f"{path}:First", f"{path}:Second"
+    path.write_text(
+        "from dataclasses import dataclass\n"
+        f"@dataclass(frozen=True)\nclass First:\n    before = ({second!r},)\n    after = ({second!r},)\n"
+        "    def __call__(self, p): return p\n"
+        "@dataclass(frozen=True)\nclass Second:\n    def __call__(self, p): return p\n"
+    )
+    with pytest.raises(PlanError, match="stand before the other"):
+        mw.simulate(on_gpus(passes=(PassOption(first), PassOption(second))))
+
+
+def test_a_listed_schedule_is_one_that_is_found() -> None:
+    for name in listing.names("schedules"):
+        assert catalog.find_schedule(name).name == name

@@ -1,0 +1,1 @@
+"""Systems as a newcomer adds them: a folder each, nothing edited elsewhere."""

@@ -1,0 +1,1 @@
+"""The system mics: its card, its mechanism."""

@@ -1,0 +1,1 @@
+"""The system eager_1f1b: its card, its mechanism."""
