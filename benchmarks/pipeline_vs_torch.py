@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from plain_decoder import PlainDecoder
 from torch import Tensor, nn
 from torch.distributed import pipelining
 from torch.distributed.pipelining import PipelineStage
@@ -34,7 +35,6 @@ from two_ranks import (
 )
 
 from meshwright.executor.models.decoder import build_stage
-from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.executor.rank.process_group import ProcessGroups
 from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 from meshwright.ir.program import Program

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from plain_decoder import PlainDecoder, turned
 from torch import Tensor, nn
 from torch.distributed import pipelining
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -49,7 +50,6 @@ from two_ranks import (
 
 from meshwright.executor.meter.live_storage import LiveStorage
 from meshwright.executor.models.decoder import build_model
-from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.rank.process_group import ProcessGroups
 from meshwright.executor.training.tensor_layout import TensorLayout
@@ -253,14 +253,12 @@ class SeparateBlock(nn.Module):
 
     def forward(self, x_BSE: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
         """x_BSE -> the same shape."""
-        from meshwright.executor.models.plain_decoder import _turned
-
         inner = self.attention_norm(x_BSE)
         query, key, value = (
             part(inner).unflatten(-1, (-1, self.model.head_dim)).transpose(1, 2)
             for part in (self.query, self.key, self.value)
         )
-        query, key = _turned(query, cos_SP, sin_SP), _turned(key, cos_SP, sin_SP)
+        query, key = turned(query, cos_SP, sin_SP), turned(key, cos_SP, sin_SP)
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
         x_BSE = x_BSE + self.attention_output(attended.transpose(1, 2).flatten(2))
         inner = self.mlp_norm(x_BSE)

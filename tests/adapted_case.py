@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from benchmarks.plain_decoder import PlainDecoder
 from torch import Tensor
 
 from meshwright.executor.models.decoder import build_model
-from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.training.training_job import RandomTokens
 from meshwright.specs.model.adaptation import lora_scale, trains

@@ -11,10 +11,10 @@ from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
+from benchmarks.plain_decoder import PlainDecoder
 from torch import Tensor
 
 from meshwright.executor.models.decoder import build_model
-from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.training.training_job import RANDOM, RandomTokens, TrainingConfig
 from meshwright.ir.program import Axis, Program

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from benchmarks.plain_decoder import PlainDecoder
 from torch import Tensor, nn
 
 from meshwright.executor import run_training
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.models.decoder import build_model
-from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.executor.ops.randomness import SampleKeys, keep_mask
 from meshwright.executor.training.training_job import RandomTokens
 from meshwright.ir.judge.verify import verify

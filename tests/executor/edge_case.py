@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
+from benchmarks.plain_decoder import PlainBlock, PlainDecoder
 from torch import Tensor, nn
 
-from meshwright.executor.models.plain_decoder import PlainBlock, PlainDecoder
 from meshwright.executor.models.weights.initialisation import initial_value
 from meshwright.executor.training.training_job import RandomTokens, TrainingConfig
 from meshwright.ir.program import Axis, Program

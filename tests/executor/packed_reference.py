@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from benchmarks.plain_decoder import PlainDecoder
 from torch import Tensor
 
 from meshwright.executor.data.packing import PackedSequences
 from meshwright.executor.models.decoder import build_model
-from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.specs.model.model import ModelSpec
 from tests.training_case import ADAMW, torch_optimizer
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.plain_decoder import PlainDecoder
 
 from meshwright.executor import run_training
 from meshwright.executor.data.packing import PackedSequences, SampleCount, num_sequences
 from meshwright.executor.data.token_shard import TokenShards
 from meshwright.executor.job.pool import Pool
-from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.specs.error import MeshwrightError
 from meshwright.stage.mesh import device_order

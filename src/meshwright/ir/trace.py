@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.ir.program import Program
+from meshwright.ir.text import from_text, to_text
 from meshwright.specs.error import ProgramError
 
 TRACE_VERSION = 1
@@ -72,8 +73,6 @@ class Trace:
 
     def save(self, path: str | Path) -> None:
         """Write the trace, its program's text included, as one compressed file."""
-        from meshwright.ir.text import to_text
-
         header = {
             "schema": TRACE_VERSION,
             "engine": self.engine,
@@ -118,8 +117,6 @@ class Trace:
 
 def _trace_of(data: Mapping[str, Any], path: str) -> Trace:
     """The trace in the arrays of a file; one of `_BROKEN` where it is none."""
-    from meshwright.ir.text import from_text
-
     header = json.loads(str(data["header"]))
     if header["schema"] > TRACE_VERSION:
         raise ProgramError(

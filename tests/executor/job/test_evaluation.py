@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from benchmarks.plain_decoder import PlainDecoder
 from tests.training_case import SEQUENCE, TIED, Case, program_of, training_of
 
 from meshwright.executor import run_training
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.models.decoder import EMBEDDING_WEIGHT
-from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.executor.training.training_job import RandomTokens
 
 BATCHES, ITERATIONS = 2, 4

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
+from benchmarks.plain_decoder import PlainDecoder
 from torch import Tensor
 
 from meshwright.executor.models.decoder import DecoderStage, build_model, build_stage
-from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.executor.models.sampling import sample_bytes
 from meshwright.executor.ops.randomness import SampleKeys
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy

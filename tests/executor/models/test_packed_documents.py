@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
+from benchmarks.plain_decoder import PlainDecoder
 from torch import Tensor
 
 from meshwright.executor.data.packing import documents_of
 from meshwright.executor.models.decoder import build_model, build_stage
-from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.executor.models.skip_decoder import build_skip_stage
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
 from meshwright.lowering.transfer.stage_edge import LayerEdge

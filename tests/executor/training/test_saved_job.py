@@ -23,7 +23,7 @@ from meshwright.executor.job.gather import JobResult
 from meshwright.executor.job.job import Job
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
-from meshwright.executor.training.model_pieces import STEP_COUNT
+from meshwright.executor.state.group_pieces import STEP_COUNT
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.stage.mesh import device_order

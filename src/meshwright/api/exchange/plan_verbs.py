@@ -10,6 +10,8 @@ from meshwright.api.exchange.exporting import export_plan
 from meshwright.api.exchange.importing import import_plan
 from meshwright.specs.plan.plan import Plan
 
+__all__ = ["ApiVerbs", "Plan"]  # whoever takes Plan from here has its verbs
+
 
 class ApiVerbs:
     """`Plan.verbs` of every plan of a process that imported this."""

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
@@ -45,13 +45,11 @@ from meshwright.executor.checkpoint.planner import (
     writers,
 )
 from meshwright.executor.checkpoint.reader import FolderReader
+from meshwright.executor.checkpoint.resumed_training import ResumedTraining
 from meshwright.executor.checkpoint.storage import FolderWriter, Retention
 from meshwright.executor.layout.piece import Piece
 from meshwright.specs.error import ExecutionError, MeshwrightError, SpecError
 from meshwright.specs.model.model import ModelSpec
-
-if TYPE_CHECKING:
-    from meshwright.executor.training.training_job import TrainingConfig
 
 BEAT_S = 0.5  # between two looks at a save that is waited for
 SHOWN_FIELDS = 4  # in which two models differ
@@ -103,7 +101,7 @@ class CheckpointConfig:
         """Is a checkpoint made when `step` steps are done?"""
         return self.every > 0 and step % self.every == 0
 
-    def check(self, training: TrainingConfig) -> None:
+    def check(self, training: ResumedTraining) -> None:
         """Before any process starts: can checkpoints be kept there, and can this training go on from the one that is named?
 
         Raises:
@@ -133,7 +131,7 @@ class CheckpointConfig:
                 )
         _check_frozen(info, training)
 
-    def check_data(self, training: TrainingConfig, name: str, warns: bool = True) -> None:
+    def check_data(self, training: ResumedTraining, name: str, warns: bool = True) -> None:
         """Text may be changed on the way, and seldom is on purpose: the samples that were counted are of other text, and
         with another tokenizer no token means what it did.
 
@@ -165,7 +163,7 @@ class CheckpointConfig:
             )  # fmt: skip
 
 
-def _check_frozen(info: CheckpointInfo, training: TrainingConfig) -> None:
+def _check_frozen(info: CheckpointInfo, training: ResumedTraining) -> None:
     """What is frozen is in no checkpoint, so it must come from where it came from before.
 
     Raises:

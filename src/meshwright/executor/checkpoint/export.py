@@ -17,7 +17,7 @@ from meshwright.executor.layout.piece import Piece
 from meshwright.executor.models.weights.hugging_face import TOKENIZER_FILES, save_hugging_face
 from meshwright.executor.models.weights.initialisation import parameter_source
 from meshwright.executor.models.weights.merged_parameters import MergedParameters
-from meshwright.executor.training.model_pieces import STEP_COUNT
+from meshwright.executor.state.group_pieces import STEP_COUNT
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.model import ModelSpec
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
 
+import meshwright.executor.handlers.stage_handler  # noqa: F401 - registers handlers
 from meshwright.executor.job.gather import JobResult
 from meshwright.executor.job.job import Job
 from meshwright.executor.job.job_run import Progress, Run
@@ -153,7 +154,6 @@ def _check_slowing(slowing: Slowing | None, job: Job, places: Sequence[int]) -> 
 
 def _check_handlers(program: Program) -> None:
     """Before any process starts: has every name a handler?"""
-    import meshwright.executor.handlers.stage_handler  # noqa: F401 - registers handlers
 
     check_handlers(program)
 

@@ -17,8 +17,8 @@ from torch.nn import functional
 from meshwright.executor.ops.attention.causal_attention import HeadLayout, causal_attention
 from meshwright.executor.ops.embedding import accumulate_embedding, embedding
 from meshwright.executor.ops.gated_silu import gated_silu
+from meshwright.executor.ops.norm.rms_norm import accumulate_rms_norm, rms_norm
 from meshwright.executor.ops.optimizer_step import Optimizer, OptimizerConfig
-from meshwright.executor.ops.rms_norm import accumulate_rms_norm, rms_norm
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
 
 Thunk = Callable[[], object]

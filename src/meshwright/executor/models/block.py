@@ -15,10 +15,10 @@ from meshwright.executor.ops.attention.causal_attention import HeadLayout, causa
 from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.attention.rotary import Rotation
 from meshwright.executor.ops.gated_silu import gated_silu
-from meshwright.executor.ops.layer_norm import SplitLayerNorm
 from meshwright.executor.ops.linear import SplitLinear
+from meshwright.executor.ops.norm.layer_norm import SplitLayerNorm
+from meshwright.executor.ops.norm.rms_norm import SplitRMSNorm
 from meshwright.executor.ops.randomness import SampleKeys, dropout
-from meshwright.executor.ops.rms_norm import SplitRMSNorm
 from meshwright.specs.model.model import ModelSpec
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import nn
 
 from meshwright.executor.ops.embedding import SplitEmbedding
-from meshwright.executor.ops.layer_norm import SplitLayerNorm
 from meshwright.executor.ops.linear import SplitLinear
-from meshwright.executor.ops.rms_norm import SplitRMSNorm
+from meshwright.executor.ops.norm.layer_norm import SplitLayerNorm
+from meshwright.executor.ops.norm.rms_norm import SplitRMSNorm
 from meshwright.specs.error import ExecutionError
 
 SPLIT_FORMS: dict[type[nn.Module], type[nn.Module]] = {

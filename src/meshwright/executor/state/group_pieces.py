@@ -11,6 +11,8 @@ from meshwright.executor.layout.piece import Piece
 from meshwright.executor.layout.tensor_shard import TensorShard
 from meshwright.executor.state.group_state import GroupState
 
+STEP_COUNT = "step_count"  # steps that AdamW has taken: one number for all parameters
+
 
 def group_pieces(group: GroupState, shard: TensorShard, which: str) -> list[Piece]:
     """The trained values ("parameter"), their gradient ("gradient"), or a moment of the optimizer ("exp_avg"). Views, except

@@ -8,12 +8,11 @@ import torch
 
 from meshwright.executor.layout.piece import Piece
 from meshwright.executor.layout.tensor_shard import TensorShard
-from meshwright.executor.state.group_pieces import group_pieces
+from meshwright.executor.state.group_pieces import STEP_COUNT, group_pieces
 from meshwright.executor.state.group_state import GroupState
 from meshwright.executor.training.rank_training import TrainingState
 
 MOMENTUM = "momentum_buffer"  # of torch's SGD; AdamW's moments are made with the optimizer
-STEP_COUNT = "step_count"  # steps that AdamW has taken: one number for all parameters
 
 
 def pieces_of(state: TrainingState) -> list[Piece]:

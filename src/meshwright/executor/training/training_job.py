@@ -15,6 +15,7 @@ from torch import Tensor
 
 from meshwright.executor.data.data_source import STANDARD_LIBRARY, DataSource
 from meshwright.executor.data.packing import SampleCount
+from meshwright.executor.models.weights.initialisation import parameter_source
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.ops.randomness import keyed_generator, random_key
 from meshwright.executor.rank.handler import ValueName
@@ -244,8 +245,6 @@ class TrainingConfig:
                 first values of another model.
         """
         if self.initial:
-            from meshwright.executor.models.weights.initialisation import parameter_source
-
             parameter_source(self.model, self.seed, self.initial)
         if self.data == RANDOM:
             return self

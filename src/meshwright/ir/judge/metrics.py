@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.ir.table import Kind
+from meshwright.ir.timing.dependencies import dependencies
 from meshwright.ir.trace import Trace
 
 Times = NDArray[np.float64]
@@ -79,8 +80,6 @@ def peak_alive(trace: Trace, kind: str = "saved", iteration: int = -1) -> list[f
 
     With ``saved`` this is the peak of activations: each from the start of its F (or R) to the end of its W (or B).
     """
-    from meshwright.ir.timing.dependencies import dependencies
-
     program = trace.program
     deps = dependencies(program)
     chosen = np.flatnonzero(deps.space.kind_of(deps.code) == program.tables.index_of_kind(kind))

@@ -10,12 +10,12 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from benchmarks.plain_decoder import PlainDecoder
 from tests.training_case import largest_difference
 
 from meshwright.executor import run_training
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.models.decoder import build_model
-from meshwright.executor.models.plain_decoder import PlainDecoder
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
 from meshwright.executor.training.training_job import RANDOM, RandomTokens
 from meshwright.ir.judge.verify import verify

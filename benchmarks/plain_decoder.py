@@ -21,7 +21,7 @@ def _norm(model: ModelSpec, width: int) -> nn.Module:
     return kind(width, eps=model.norm_epsilon)
 
 
-def _turned(x_BHSD: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
+def turned(x_BHSD: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
     """Each pair (2i, 2i + 1) of a head turned by its angle (P = D / 2 pairs)."""
     even, odd = x_BHSD[..., 0::2], x_BHSD[..., 1::2]
     return torch.stack((even * cos_SP - odd * sin_SP, even * sin_SP + odd * cos_SP), -1).flatten(-2)
@@ -74,7 +74,7 @@ class PlainBlock(nn.Module):
         if model.has_query_key_norm:
             query, key = self.query_norm(query), self.key_norm(key)
         if not model.has_learned_positions:
-            query, key = _turned(query, cos_SP, sin_SP), _turned(key, cos_SP, sin_SP)
+            query, key = turned(query, cos_SP, sin_SP), turned(key, cos_SP, sin_SP)
         is_grouped = model.num_kv_heads != model.num_heads
         seen_SS = _window_mask(query, self.window) if self.window else None
         out = F.scaled_dot_product_attention(

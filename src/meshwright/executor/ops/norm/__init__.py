@@ -1,0 +1,1 @@
+"""Normalisation of a token's numbers, forward and backward: layer norm, root mean square."""
