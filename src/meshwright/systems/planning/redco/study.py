@@ -433,7 +433,7 @@ MARKS: Mapping[str, tuple[int, int, float, bool]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class TaskOutcome:
     """Of every process: loss of the last step (its share), parameters, and what was predicted."""
 
     losses: tuple[float, ...]
@@ -451,7 +451,7 @@ def run_task(
     is_data_parallel: bool = True,
     dtype: str = "float32",
     **arguments: Any,
-) -> Outcome:
+) -> TaskOutcome:
     """Steps of a task. `is_data_parallel`: every process has its own batches, and gradients are averaged; else all have the
     same ones and parts of one model."""
     values = []
@@ -477,14 +477,14 @@ def run_task(
         dtype=dtype,
         options=options,
     )
-    return Outcome(
+    return TaskOutcome(
         tuple(float(rank[ValueName(USER_LOSS.name)]) for rank in result.values),
         tuple(rank[ValueName("parameter")] for rank in result.values),
         tuple(rank[ValueName(PREDICTION.name)] for rank in result.values),
     )
 
 
-def _cut_decoder(model: str, num_processes: int, pool: Pool) -> Outcome:
+def _cut_decoder(model: str, num_processes: int, pool: Pool) -> TaskOutcome:
     return run_task(
         "decoder",
         NUM_CHECKED,
