@@ -141,6 +141,48 @@ def test_a_users_file_fills_every_slot(own: str, gloo_pool: Pool) -> None:
             assert plan.placed(GPUS).device_order == tuple(range(7, -1, -1))
 
 
+def test_plan_searches_a_systems_sharding() -> None:
+    """All its choices, as plans that are simulated; beside the step of ZeRO that divides the same."""
+    plans = mw.plan(
+        "llama-3.2-1b",
+        "2x8xH100",
+        global_batch=64,
+        seq=2048,
+        fix={"sharding": "low_bandwidth_partitioning", "tp": 1},
+    )
+    named = {each.plan.sharding for each in plans}
+    assert len(named) > 1 and all(one.startswith("low_bandwidth_partitioning(values=") for one in named)
+    assert "zero3" in plans.assumptions[0]
+    fixed = {"sharding": "low_bandwidth_partitioning(values=2, gradients=8)", "tp": 1}
+    (one,) = {
+        each.plan.sharding
+        for each in mw.plan("llama-3.2-1b", "2x8xH100", global_batch=64, seq=2048, fix=fixed)
+    }
+    assert one == fixed["sharding"]
+
+
+def test_plan_fills_placement_and_variant(own: str) -> None:
+    fix = {"placement": f"{own}:backwards", "variant": f"{own}:halved", "tp": 2, "pp": 1}
+    plans = mw.plan(LLAMA, GPUS, global_batch=64, seq=16, fix=fix)
+    best = plans[0].plan
+    assert best.device_order == tuple(range(7, -1, -1)) and best.model.num_layers == LLAMA.num_layers // 2
+    assert mw.Plan.of(LLAMA, GPUS, best.workload, variant=best.variant).model == best.model
+
+
+def test_another_planner_fills_the_verb(tmp_path: Path) -> None:
+    path = tmp_path / "planner.py"
+    path.write_text(
+        "from meshwright import Plan\n"
+        "def most_data_parallel(model, cluster, workload, fix):\n"
+        "    return [Plan.of(model, cluster, workload, sharding='zero1', **fix), Plan.of(model, cluster, workload, **fix)]\n"
+    )
+    plans = mw.plan(LLAMA, GPUS, global_batch=64, seq=16, planner=f"{path}:most_data_parallel")
+    assert {each.plan.dp for each in plans} == {8} and len(plans) == 2
+    assert "most_data_parallel" in plans.assumptions[0]
+    with pytest.raises(PlanError, match="planner"):
+        mw.plan(LLAMA, GPUS, global_batch=64, seq=16, planner="nobody")
+
+
 def test_what_nobody_knows_is_refused_with_what_is_allowed() -> None:
     with pytest.raises(PlanError, match="zero1") as refused:
         on_gpus(sharding="zero4")

@@ -246,7 +246,7 @@ def predict(
     Raises:
         PlanError: GPUs or a format that were never seen, and `extrapolate` is off; a schedule that nobody knows.
     """
-    chosen = schedule or schedule_of(plan)
+    chosen, plan = schedule or schedule_of(plan), plan.placed(cluster)
     if pricing is None:
         cluster = calibrated_cluster(cluster, profile)
         pricing = pricing_of(

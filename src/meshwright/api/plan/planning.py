@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from meshwright.planner.search.plans import Plans
     from meshwright.schedules.order import Schedule
 
+OWN_PLANNER = "search"
 HALF_FORMATS = ("bfloat16", "float16")  # of mixed-precision training, the first that a device has
 
 
@@ -70,6 +71,7 @@ def plan(
         dtype: the same as fixing it.
         progress: called with a plan in words and the share that is done, 0 to 1.
         options: `objective` ("time", "cost", "energy" or "memory", see `planner.search.objective`) and those of
+            `planner` (a name of `meshwright list planners`) and those of
             `planner.search.search`: forbid, max_memory_bytes, num_simulated, time_limit_s, layer_wise, iterations.
 
     Raises PlanError where there is no plan or the devices were never measured, OutOfMemoryError where none fits.
@@ -116,6 +118,7 @@ def _searched(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any], profile: Profile | None,
     **options: Any,
 ) -> Plans:  # fmt: skip
+    from meshwright.api.plan.slots import planned_by, searched_with_slots
     from meshwright.costs.measured.calibrated_cluster import calibrated_cluster
     from meshwright.planner.search.objective import Objective, check_rates, objective_named
     from meshwright.planner.search.search import search
@@ -130,15 +133,27 @@ def _searched(
         assumptions += (f"{model.name} was made for {model.max_sequence_length} tokens",)
     if not cluster.is_homogeneous:
         assumptions += cluster.assumptions
+    planner = options.pop("planner", OWN_PLANNER)
     unknown = sorted(set(options) - set(inspect.signature(search).parameters))
     if unknown:
         raise PlanError(
             f"a search has no {', '.join(unknown)}", allowed=", ".join(inspect.signature(search).parameters)
         )
-    return search(
-        model, cluster, workload, fix=fixed, assumptions=assumptions, schedules=known_schedules(fixed), profile=profile,
-        **options,
-    )  # fmt: skip
+    limit = options.get("max_memory_bytes")
+    capacity = (
+        min(cluster.memory_bytes, int(limit)) if isinstance(limit, int | float) else cluster.memory_bytes
+    )
+    told = {"profile": profile, "extrapolate": bool(options.get("extrapolate", False))}
+    if planner != OWN_PLANNER:
+        return planned_by(planner, model, cluster, workload, fixed, capacity, **told)
+
+    def own(chosen: ModelSpec, known: Mapping[str, Any]) -> Plans:
+        return search(
+            chosen, cluster, workload, fix=known, assumptions=assumptions, schedules=known_schedules(known),
+            profile=profile, **options,
+        )  # fmt: skip
+
+    return searched_with_slots(own, model, cluster, fixed, capacity, **told)
 
 
 def known_schedules(fix: Mapping[str, Any]) -> dict[str, Schedule]:

@@ -1,0 +1,70 @@
+"""Plans whose slots the closed form does not know: the best of what is alike in it, with the slot filled, simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from meshwright.planner.search.plans import Plans, keep_best
+from meshwright.prediction.memory_limit import Rejection, out_of_memory
+from meshwright.prediction.predicted import predict
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.error import PlanError
+from meshwright.specs.plan.plan import Plan
+
+NUM_TRIED = (
+    12  # of the plans that are alike; the differences that the closed form cannot see are smaller than theirs
+)
+NUM_SHOWN_MISSES = 3
+
+
+def filled(
+    alike: Sequence[Plan], fill: Callable[[Plan], Iterable[Plan]], cluster: ClusterSpec, capacity: int, why: str,
+    **given: Any,
+) -> Plans:  # fmt: skip
+    """The plans that `fill` makes of the best that are alike, simulated and ranked by their step.
+
+    Args:
+        fill: what a plan becomes; nothing, where the slot has no choice that its degrees allow.
+        why: what was ranked in their place, for people.
+        given: as of `predict`.
+
+    Raises:
+        PlanError: no plan has a choice; the reason of the first that was refused.
+        OutOfMemoryError: none fits.
+    """
+    refused: list[PlanError] = []
+    tried: dict[Plan, None] = {}
+    for plan in alike[:NUM_TRIED]:
+        try:
+            tried |= dict.fromkeys(fill(plan))
+        except PlanError as error:
+            refused.append(error)
+    found, missed = [], list[Rejection]()
+    for plan in tried:
+        each = predict(plan, cluster, **given)
+        rejection = each.rejected(capacity)
+        if rejection is None:
+            found.append(each)
+        else:
+            missed.append(rejection)
+    if not tried:
+        raise (
+            refused[0]
+            if refused
+            else PlanError(f"nothing fills it: {why}", next="fix other degrees, or its options")
+        )
+    if not found:
+        raise out_of_memory(missed[:NUM_SHOWN_MISSES], len(tried), "; fix and forbid less")
+    ranked = sorted(found, key=lambda each: (each.step.value, each.description))
+    keep_best(ranked)
+    return Plans(
+        tuple(ranked), (why,), num_candidates=len(tried), num_too_large=len(missed), num_simulated=len(found),
+        rejected=tuple(missed),
+    )  # fmt: skip
+
+
+def with_assumptions(plans: Plans, *lines: str) -> Plans:
+    """The same plans, resting on more."""
+    return replace(plans, assumptions=(*lines, *plans.assumptions))
