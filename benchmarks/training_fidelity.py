@@ -19,8 +19,7 @@ from pathlib import Path
 from training_baselines import Predictor, closed_form, fit_closed_form, median_utilisation
 
 from meshwright.evidence.fit.cross_validation import group_of
-from meshwright.evidence.tables.error import RowPrediction, Score
-from meshwright.evidence.tables.score import Line, Summary, newest_releases, score_table
+from meshwright.evidence.tables.score import Line, RowPrediction, Score, Summary, newest_releases, score_table
 from meshwright.evidence.tables.table import TrainingRow
 from meshwright.evidence.tables.validate_training import read_rows
 

@@ -28,10 +28,10 @@ from meshwright.evidence.fit.cross_validation import (
     folds_of,
     group_of,
     left_out_predictions,
+    width_of,
 )
 from meshwright.evidence.fit.fit_steps import logarithms
 from meshwright.evidence.fit.step_data import measured_steps
-from meshwright.evidence.fit.width_fit import width_of
 from meshwright.evidence.tables.table import TrainingRow, read_training_table
 from meshwright.prediction.step_program import simulated_s, step_program
 from meshwright.prediction.step_trait import TRAITS

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.evidence.fit.width_fit import width_of
+from meshwright.evidence.fit.cross_validation import width_of
 
 
 @settings(max_examples=40)

@@ -3,7 +3,7 @@
 import pytest
 from tests.evidence.training_sample import SampleRow, predicted, skipped
 
-from meshwright.evidence.tables.error import RowPrediction, memory_error, score
+from meshwright.evidence.tables.score import RowPrediction, memory_error, score
 
 
 def test_error_is_predicted_over_measured_less_one() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from scipy.optimize import linprog
 
 from meshwright.costs.step.profile import StepFit, Width
 from meshwright.evidence.fit.fit_steps import (
@@ -23,7 +24,6 @@ from meshwright.evidence.fit.fit_steps import (
     start,
 )
 from meshwright.evidence.fit.step_data import MeasuredStep, Progress, measured_steps
-from meshwright.evidence.fit.width_fit import width_of
 from meshwright.evidence.tables.table import TrainingRow
 from meshwright.prediction.predicted import Predicted, predict
 from meshwright.prediction.step_trait import TRAITS, step_traits
@@ -144,3 +144,18 @@ def _median_error(steps: Sequence[MeasuredStep], name: str, fit: StepFit) -> flo
 
 def _with_class(step: MeasuredStep, name: str, fit: StepFit) -> float:
     return predict(step.job.plan.changed(software=name), step.job.cluster, fit=fit).step.value
+
+
+def width_of(
+    errors: Sequence[float], traits: Sequence[Mapping[str, float]], names: Sequence[str], share: float
+) -> Width:
+    """The linear half width that contains `share` of the absolute errors and is narrow elsewhere: quantile regression,
+    as a linear program over base and slopes, which are not negative."""
+    size = len(errors)
+    columns = np.array([[1.0, *(each.get(name, 0.0) for name in names)] for each in traits])
+    above, below = np.full(size, share / size), np.full(size, (1.0 - share) / size)
+    cost = np.concatenate([np.full(columns.shape[1], 1e-6), above, below])
+    equal = np.hstack([columns, np.eye(size), -np.eye(size)])
+    found = linprog(cost, A_eq=equal, b_eq=np.abs(errors), bounds=(0, None), method="highs")
+    base, *slopes = map(float, found.x[: columns.shape[1]])
+    return Width(base, dict(zip(names, slopes, strict=True)))
