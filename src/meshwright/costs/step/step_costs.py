@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from meshwright.costs.collective.nccl import NcclCollectives
@@ -81,6 +82,12 @@ class StepCosts:
     constants: StepConstants
     software: SoftwareClass
     _known: dict[Work, Cost] = field(default_factory=dict, init=False, repr=False)
+    _estimates: dict[tuple[Operator, str], tuple[float, Basis]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    _exchanges: dict[tuple[Exchange, float, tuple[int, ...]], Cost] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def cost(self, work: Work, device: Any = None) -> Cost:
         """Sum over kernels; at least what the host needs to launch them."""
@@ -96,7 +103,7 @@ class StepCosts:
         host_s = self.host_s(work)
         return Cost(max(device_s, host_s), slack_s=max(0.0, host_s - device_s), basis=basis)
 
-    @property
+    @cached_property
     def power_factor(self) -> float:
         """What the products of a device with another power limit than its family's take, against that family: near the
         limit a clock grows with the third root of the power (power ~ clock x voltage^2, voltage ~ clock). Attention
@@ -126,6 +133,12 @@ class StepCosts:
 
     def _estimate(self, operator: Operator, dtype: str) -> tuple[float, Basis]:
         """Seconds and basis of one occurrence."""
+        key = (operator, dtype)
+        if key not in self._estimates:
+            self._estimates[key] = self._estimated(operator, dtype)
+        return self._estimates[key]
+
+    def _estimated(self, operator: Operator, dtype: str) -> tuple[float, Basis]:
         c, given = self.constants, dtype
         if dtype == "float8" and (
             operator.kind not in LINEAR_KINDS or operator.label.startswith("vocabulary")
@@ -157,6 +170,12 @@ class StepCosts:
 
     def exchange_cost(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> Cost:
         """As `links` prices it, times what a step makes of it; over nodes the slower the more members a ring has."""
+        key = (exchange, num_bytes, devices)
+        if key not in self._exchanges:
+            self._exchanges[key] = self._exchanged(exchange, num_bytes, devices)
+        return self._exchanges[key]
+
+    def _exchanged(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> Cost:
         c, per_node = self.constants, self.links.cluster.levels[0].num_devices
         cost = self.links.exchange_cost(exchange, num_bytes, devices)
         num_nodes = len({device // per_node for device in devices})

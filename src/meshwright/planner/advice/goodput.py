@@ -23,8 +23,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from scipy.special import lambertw
-
 from meshwright.specs.error import PlanError
 from meshwright.specs.units import format_seconds
 
@@ -101,6 +99,8 @@ def best_interval_s(failures: Failures, num_devices: int) -> float:
     ratio = failures.checkpoint_s / mtbf
     if ratio < LEAST_RATIO:
         return daly_interval_s(failures, num_devices)
+    from scipy.special import lambertw  # a quarter of a second that most commands need not wait
+
     return mtbf * (1.0 + float(lambertw(-math.exp(-1.0 - ratio)).real))
 
 

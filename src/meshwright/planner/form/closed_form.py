@@ -11,8 +11,8 @@ mesh. It ranks; what it ranks first is simulated. Nothing here is fitted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -51,6 +51,23 @@ class ClosedForm:
     def needed_bytes(self) -> Floats:
         """What a device must have."""
         return self.allocated_bytes + self.context_bytes
+
+    def taken(self, chosen: Ints) -> ClosedForm:
+        """The candidates with these numbers, in this order."""
+        return ClosedForm(*(column[chosen] for column in self._columns()))
+
+    def with_memory(self, memory: ClosedForm) -> ClosedForm:
+        """These steps with the bytes of another form of the same candidates."""
+        return replace(self, allocated_bytes=memory.allocated_bytes, context_bytes=memory.context_bytes)
+
+    @classmethod
+    def joined(cls, forms: Sequence[ClosedForm]) -> ClosedForm:
+        """One behind the other."""
+        columns = zip(*(form._columns() for form in forms), strict=True) if forms else [(np.empty(0),)] * 4
+        return cls(*(np.concatenate(each) for each in columns))
+
+    def _columns(self) -> tuple[Floats, Floats, Floats, Floats]:
+        return self.step_s, self.least_s, self.allocated_bytes, self.context_bytes
 
 
 def closed_form(

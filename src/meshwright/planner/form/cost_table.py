@@ -121,30 +121,50 @@ class CostTables:
         )
 
 
+class CostSources:
+    """What tables of one model on one cluster are made from, whatever part of the space they are of: what was asked for
+    once is known to the next table as well.
+
+    Args:
+        extrapolate: as of `pricing_of`.
+        is_priced: False leaves all seconds at zero.
+    """
+
+    def __init__(self, space: Space, *, extrapolate: bool = False, is_priced: bool = True) -> None:
+        self.counts, self.parts = _parts(space)
+        self.prices = SpacePrices(space, extrapolate) if is_priced else None
+        sites = Sites(space.cluster)
+        self.passes = PassSeconds(self.parts, self.prices, sites)
+        self.exchanges = ReductionSeconds(self.prices, sites)
+
+
 def tables_of(
-    space: Space, *, extrapolate: bool = False, is_priced: bool = True, known: CostTables | None = None
-) -> CostTables:
+    space: Space, *, extrapolate: bool = False, is_priced: bool = True, known: CostTables | None = None,
+    sources: CostSources | None = None,
+) -> CostTables:  # fmt: skip
     """The tables of a space, every distinct way, run, group and boundary asked for once.
 
     Args:
         extrapolate: as of `pricing_of`.
+        sources: of a space of which this is a part; its prices are taken, if this is priced.
         is_priced: False leaves all seconds at zero: memory needs none, and a space is smaller once it is known.
         known: tables of the same candidates without prices; their bytes are not counted again.
 
     Raises PlanError as `pricing_of`.
     """
-    counts, parts = _parts(space)
+    sources = sources or CostSources(space, extrapolate=extrapolate)
     way, kept = (
-        _bytes(space, parts) if known is None else (known.way, {name: getattr(known, name) for name in BYTES})
+        _bytes(space, sources.parts)
+        if known is None
+        else (known.way, {name: getattr(known, name) for name in BYTES})
     )
-    prices = SpacePrices(space, extrapolate) if is_priced else None
-    run, first = _distinct([way, *_inner_strides(space)]) if prices else (np.zeros_like(way), way[:0])
-    seconds = PassSeconds(parts, prices, Sites(space.cluster))
-    taken = seconds.of_all(space, first)
-    group, first = _distinct(_group_keys(space))
-    exchanged = ReductionSeconds(prices, seconds.sites).of_all(space, first)
+    prices = sources.prices if is_priced else None
+    run, first = distinct([way, *_inner_strides(space)]) if prices else (np.zeros_like(way), way[:0])
+    taken = sources.passes.of_all(space, first, is_priced=is_priced)
+    group, first = distinct(_group_keys(space))
+    exchanged = sources.exchanges.of_all(space, first, is_priced=is_priced)
     strides = space.strides
-    send_row, sent = _distinct([kept["sent"][way].astype(np.int64), strides["pp"], space.pp])
+    send_row, sent = distinct([kept["sent"][way].astype(np.int64), strides["pp"], space.pp])
     some = space.plan(0)
     pricing = prices.of(some) if prices else None
     send = [
@@ -152,7 +172,7 @@ def tables_of(
         for n in sent
     ]
     return CostTables(
-        counts=counts, run=run, way=way, group=group, step=stepped_s(some, pricing),
+        counts=sources.counts, run=run, way=way, group=group, step=stepped_s(some, pricing),
         step_s=pricing.step_s if pricing else 0.0, send_row=send_row, send=np.array(send),
         expert_shards=_expert_shards(space)[first], **kept, **taken, **exchanged,
     )  # fmt: skip
@@ -161,7 +181,7 @@ def tables_of(
 def _bytes(space: Space, parts: Sequence[StageLayers]) -> tuple[Ints, dict[str, Any]]:
     """Every candidate's way, and what each way keeps."""
     is_zero3 = (space.sharding == SHARDINGS.index("zero3")).astype(np.int64)
-    way, first = _distinct([*(getattr(space, name) for name in WAY), space.expert_tp, is_zero3])
+    way, first = distinct([*(getattr(space, name) for name in WAY), space.expert_tp, is_zero3])
     return way, columns_of([_kept(one_stage(space.plan(int(n))), parts) for n in first])
 
 
@@ -189,7 +209,7 @@ def _group_keys(space: Space) -> list[Ints]:
     return [space.tp, space.cp, space.ep, space.dp, is_sharded, space.sharding_degree, *along]
 
 
-def _distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
+def distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
     """Number of every row's combination, and the first row of each."""
     code = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:

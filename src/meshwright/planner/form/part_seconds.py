@@ -72,13 +72,30 @@ class PassSeconds:
         self._known: dict[tuple[object, ...], tuple[Floats, Floats]] = {}
         self._beside: dict[tuple[object, ...], dict[str, Floats]] = {}
 
-    def of_all(self, space: Space, numbers: Ints) -> dict[str, Any]:
+    def of_all(self, space: Space, numbers: Ints, *, is_priced: bool = True) -> dict[str, Any]:
         """Seconds of these candidates' passes, row by row; nothing where nobody prices."""
-        if self._prices is None:
+        if self._prices is None or not is_priced:
             nothing = np.zeros((1, len(self._parts)))
             names = ("forward", "backward", "split_backward", "again", "host_waits", "products", "beside")
             return {**dict.fromkeys(names, nothing), "received": np.zeros(1)}
         return columns_of([self._of(space.plan(int(n)), self._prices) for n in numbers])
+
+    def least_s(self, plan: Plan) -> tuple[Floats, float]:
+        """What a forward and a backward compute at least, part by part, wherever the plan's devices stand: their operators,
+        and what tensor-parallel devices, which always stand together, exchange inside; and the step's overhead."""
+        assert self._prices is not None, "nobody asks without prices"
+        pricing, found = self._prices.of(plan), np.zeros(len(self._parts))
+        costs, ends = pricing.costs, self.sites.members(plan, ("tp",))
+        for name in ("F", "B"):
+            key = (*self._key(plan, name)[:-2], "", name)  # recompute adds to it
+            for place, (work, cost) in enumerate(self._priced_works(plan, key, name, pricing)):
+                inner = tuple(each for each in work.inner if each.exchange.axes == ("tp",))
+                bare = (
+                    replace(cost, seconds=cost.seconds - cost.slack_s, slack_s=0.0) if cost.slack_s else cost
+                )
+                own = work._replace(inner=inner)
+                found[place] += with_inner(bare, own, costs, costs, [ends] * len(inner), None).seconds
+        return found, pricing.step_s
 
     def _of(self, plan: Plan, prices: SpacePrices) -> dict[str, Floats | float]:
         pricing = prices.of(plan)
@@ -184,9 +201,9 @@ class ReductionSeconds:
         self._prices, self._sites = prices, sites
         self._known: dict[tuple[str, tuple[int, ...]], Floats] = {}
 
-    def of_all(self, space: Space, numbers: Ints) -> dict[str, Any]:
+    def of_all(self, space: Space, numbers: Ints, *, is_priced: bool = True) -> dict[str, Any]:
         """Of these candidates' groups, row by row; of one device 0. Nothing where nobody prices."""
-        if self._prices is None:
+        if self._prices is None or not is_priced:
             nothing = np.zeros((1, len(GRID)))
             return dict.fromkeys(EXCHANGES, nothing)
         return columns_of([self._of(space.plan(int(n))) for n in numbers])

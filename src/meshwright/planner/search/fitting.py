@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.planner.form.closed_form import ClosedForm, closed_form
-from meshwright.planner.form.cost_table import CostTables, tables_of
+from meshwright.planner.form.cost_table import CostSources, CostTables, tables_of
 from meshwright.planner.search.layer_plan import is_uneven
 from meshwright.planner.space.space import Space
 
@@ -35,17 +35,28 @@ class Fitting:
     memory: ClosedForm
     numbers: NDArray[np.int64]
     tables: CostTables
+    sources: CostSources | None
 
     @classmethod
-    def of(cls, whole: Space, capacity_bytes: int) -> Fitting:
-        """Those that fit into so many bytes of a device, or miss them by no more than the form may be off."""
-        tables = tables_of(whole, is_priced=False)
+    def of(cls, whole: Space, capacity_bytes: int, sources: CostSources | None = None) -> Fitting:
+        """Those that fit into so many bytes of a device, or miss them by no more than the form may be off.
+
+        `sources`: of a space of which this is a part.
+        """
+        tables = tables_of(whole, is_priced=False, sources=sources)
         memory = closed_form(whole, tables)
         slack = MIXED_SLACK if is_uneven(whole.model) else MEMORY_SLACK
-        return cls(whole, memory, np.flatnonzero(memory.needed_bytes <= capacity_bytes * (1 + slack)), tables)
+        return cls(
+            whole,
+            memory,
+            np.flatnonzero(memory.needed_bytes <= capacity_bytes * (1 + slack)),
+            tables,
+            sources,
+        )
 
     def priced(self, *, extrapolate: bool = False) -> tuple[Space, ClosedForm]:
         """Those that may fit, at least one, and their steps. Raises PlanError as `pricing_of`."""
         space = self.whole.taken(self.numbers)
-        tables = tables_of(space, extrapolate=extrapolate, known=self.tables.taken(self.numbers))
+        known = self.tables.taken(self.numbers)
+        tables = tables_of(space, extrapolate=extrapolate, known=known, sources=self.sources)
         return space, closed_form(space, tables, has_memory=False)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.planner.form.closed_form import ClosedForm
+from meshwright.planner.search.contender import Contenders
 from meshwright.planner.search.every_plan import every_plan
-from meshwright.planner.search.fitting import Fitting
+from meshwright.planner.search.expectation import Expectation
 from meshwright.planner.search.layer_plan import is_uneven
 from meshwright.planner.search.layer_plan import layer_wise as layer_wise_plan
 from meshwright.planner.search.objective import DIGITS, Objective, rank, sort_key
@@ -35,9 +35,9 @@ from meshwright.specs.units import format_bytes
 # Candidates that are simulated: the closed form is within a few percent, so the best is among them.
 NUM_SIMULATED = 32
 LEAST_SIMULATED = 8  # before what the closed form says of the rest may end the search
-# A candidate whose closed form is behind the best simulated step by more than this, and by three times as much as the form
-# was too slow for any that was simulated, is not simulated, nor are those behind it.
-BEHIND, TIMES_TOO_SLOW = 1.05, 3.0
+# Nothing more is simulated where what is expected of it is behind the best step by more than this: the form's errors
+# differ by so much among pipelines that are alike.
+BEHIND = 1.02
 NUM_LAYER_WISE = 3  # of the best plans, whose stages are varied
 NUM_REASONS = 3  # parts that are named where two plans are compared,
 LEAST_REASON = 1e-3  # if they differ by this share of the step
@@ -103,23 +103,23 @@ def search(
         )  # fmt: skip
     capacity = min(cluster.memory_bytes, max_memory_bytes or cluster.memory_bytes)
     whole = space_of(model, cluster, workload, fix=fix, forbid=forbid, microbatch_sizes=microbatch_sizes)
-    fitting = Fitting.of(whole, capacity)
-    needed, fits = fitting.memory.needed_bytes, fitting.numbers
-    if not len(fits):
-        raise _nothing_fits(whole, np.argsort(needed, kind="stable")[: 2 * NUM_NEAREST], capacity)
-    space, form = fitting.priced(extrapolate=extrapolate)
-    trials = _Trials(space, form, needed[fits], capacity, objective, extrapolate, iterations)
+    contenders = Contenders.of(whole, capacity, extrapolate=extrapolate, is_all=objective is Objective.MEMORY)
+    trials = _Trials(contenders, capacity, objective, extrapolate, iterations)
     searched = time.perf_counter()
     ends_s = float("inf") if time_limit_s is None else begun + time_limit_s
     is_complete = trials.run(most, ends_s, progress)
+    if not trials.plans and len(contenders.skipped_s):  # none of the fast ones fits after all
+        contenders = Contenders.of(whole, capacity, extrapolate=extrapolate, is_all=True)
+        trials = _Trials(contenders, capacity, objective, extrapolate, iterations)
+        is_complete = trials.run(most, ends_s, progress)
     if not trials.plans:
-        raise _nothing_fits(space, np.argsort(needed[fits], kind="stable")[: 2 * NUM_NEAREST], capacity)
+        raise _nothing_fits(whole, contenders.nearest[: 2 * NUM_NEAREST], capacity)
     if is_complete:
         trials.improve(
             _kinds(fix or {}, forbid), layer_wise, _values((fix or {}).get("recompute", RECOMPUTES))
         )
     num_slow, gap = trials.bounds()
-    num_too_large = whole.num_candidates - len(fits)
+    num_too_large = whole.num_beyond_memory + contenders.num_too_large
     ranked = sorted(trials.plans, key=lambda each: sort_key(objective, each))
     keep_best(ranked)
     told = (*assumptions, *_left_out(whole, {*(fix or {}), *forbid}))
@@ -162,62 +162,67 @@ class _Trials:
     """The candidates that fit, in the closed form's order, and those of them that were simulated."""
 
     def __init__(
-        self, space: Space, form: ClosedForm, needed_bytes: Floats, capacity: int, objective: Objective, extrapolate: bool,
-        iterations: int,
-    ) -> None:  # fmt: skip
+        self, contenders: Contenders, capacity: int, objective: Objective, extrapolate: bool, iterations: int
+    ) -> None:
         self.plans: list[Predicted] = []
         self._tried: list[int] = []
-        self._space, self._form, self._capacity = space, form, capacity
+        self._space, self._form, self._capacity = contenders.space, contenders.form, capacity
+        self._skipped_s = contenders.skipped_s
         self._objective, self._extrapolate, self._iterations = objective, extrapolate, iterations
-        self._order = rank(objective, form.step_s, needed_bytes)
+        step_s, needed_bytes = self._form.step_s, self._form.needed_bytes
+        self._order = rank(objective, step_s, needed_bytes)
         # what differs in neither is alike: its devices stand elsewhere, which nobody can tell
-        self._keys = np.stack([np.round(form.step_s / form.step_s.min(), DIGITS), np.round(needed_bytes)])
+        self._keys = np.stack([np.round(step_s / step_s.min(initial=np.inf), DIGITS), np.round(needed_bytes)])
 
     def run(self, wanted: int, ends_s: float, progress: Progress | None) -> bool:
         """Simulate up to `wanted` that fit, of those that are alike the first; was it not ended early?"""
         seen: set[tuple[float, float]] = set()
+        is_by_step = self._objective is not Objective.MEMORY
+        expectation = Expectation(self._space, self._form.step_s, self._order)
         try:
-            for number in self._order.tolist():
+            for number in expectation if is_by_step else self._order.tolist():
                 key = (float(self._keys[0, number]), float(self._keys[1, number]))
                 if key in seen:
                     continue
                 seen.add(key)
-                if len(self.plans) >= wanted or self._is_behind(number):
+                if len(self.plans) >= wanted or (is_by_step and self._is_behind(expectation.next_s)):
                     return True
                 if self.plans and time.perf_counter() >= ends_s:
                     return False
-                self._try(number, len(self.plans) / min(wanted, len(self._order)), progress)
+                found = self._try(number, len(self.plans) / min(wanted, len(self._order)), progress)
+                if found is not None and is_by_step:
+                    expectation.tell(found.step.value)
         except KeyboardInterrupt:
             if not self.plans:
                 raise
             return False
         return True
 
-    def _is_behind(self, number: int) -> bool:
-        """Is this candidate, and all behind it, so slow that none is likely to be the best?"""
-        if self._objective is Objective.MEMORY or len(self.plans) < LEAST_SIMULATED:
+    def _is_behind(self, expected_s: float) -> bool:
+        """Is what is expected of the next candidate, and of all behind it, so slow that none is likely to be the best?"""
+        if len(self.plans) < LEAST_SIMULATED:
             return False
-        too_slow = max(each.closed_form_s / each.step.value - 1.0 for each in self.plans)
-        margin = max(BEHIND, 1.0 + TIMES_TOO_SLOW * too_slow)
-        return bool(self._form.step_s[number] > margin * min(each.step.value for each in self.plans))
+        return expected_s > BEHIND * min(each.step.value for each in self.plans)
 
-    def _try(self, number: int, share: float, progress: Progress | None) -> None:
+    def _try(self, number: int, share: float, progress: Progress | None) -> Predicted | None:
         plan = self._space.plan(number)
         if progress is not None:
             progress(describe(plan), share)
         self._tried.append(number)
-        self._add(plan, float(self._form.step_s[number]))
+        return self._add(plan, float(self._form.step_s[number]))
 
-    def _add(self, plan: Plan, closed_form_s: float) -> None:
+    def _add(self, plan: Plan, closed_form_s: float) -> Predicted | None:
         """Simulate a plan that fits."""
         found = predict(
             plan, self._space.cluster, extrapolate=self._extrapolate, closed_form_s=closed_form_s,
             iterations=self._iterations,
         )  # fmt: skip
-        if found.rejected(self._capacity) is None:
-            _ = found.step
-            self.plans.append(found)
-            keep_best(sorted(self.plans, key=lambda each: each.step.value))
+        if found.rejected(self._capacity) is not None:
+            return None
+        _ = found.step
+        self.plans.append(found)
+        keep_best(sorted(self.plans, key=lambda each: each.step.value))
+        return found
 
     def improve(self, kinds: Sequence[Recompute], is_wanted: bool | None, allowed: Sequence[str]) -> None:
         """Add plans whose stages differ to the best few, where that is wanted and they are faster; `allowed`: what the
@@ -239,7 +244,7 @@ class _Trials:
         if self._objective is Objective.MEMORY:
             return 0, None
         best, least = min(each.step.value for each in self.plans), self._form.least_s
-        others = np.delete(least, self._tried)
+        others = np.concatenate([np.delete(least, self._tried), self._skipped_s])
         gap = max(0.0, 1.0 - float(others.min(initial=best)) / best)
         return int((others > best).sum()), gap
 

@@ -1,0 +1,123 @@
+"""Contenders: of a space those that fit and may be the fastest, evaluated; the rest is proven to be slower, unseen.
+
+Best first: what a candidate's passes compute on all devices together, over the number of devices, is less than its step,
+and has few distinct values. From the least of them on, candidates are held against memory and priced until the next has a
+bound well behind the best step that was found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.planner.form.closed_form import ClosedForm
+from meshwright.planner.form.cost_table import EMBEDDING, HEAD, CostSources, distinct
+from meshwright.planner.search.fitting import Fitting
+from meshwright.planner.space.axis import SHARDINGS
+from meshwright.planner.space.space import Space
+from meshwright.specs.plan.software import software_class
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+# Candidates whose bound is behind the closed form's best step by more than this are not looked at: the form is within a few
+# percent, and what is behind in computes alone is never made up.
+BEHIND = 1.1
+FIRST, FURTHER = (
+    1.03,
+    1.25,
+)  # times the least bound: what is evaluated first; and how much further, where that is too little
+ENOUGH = 512  # candidates that fit, before any are left out: a small space is evaluated whole
+# What decides the bound, besides software.
+ALONG = ("tp", "cp", "ep", "sequence_parallel", "microbatch_size", "float8")
+
+
+@dataclass(frozen=True, eq=False)
+class Contenders:
+    """Candidates that fit and may be the best.
+
+    Attributes:
+        space, form: these, and what the closed form says of them, their memory among it.
+        num_too_large: of those that were looked at, how many do not fit.
+        nearest: numbers, in the whole space, of those that were looked at, the smallest first.
+        skipped_s: seconds below which no step of each of the others is.
+    """
+
+    space: Space
+    form: ClosedForm
+    num_too_large: int
+    nearest: Ints
+    skipped_s: Floats
+
+    @classmethod
+    def of(
+        cls, whole: Space, capacity_bytes: int, *, extrapolate: bool = False, is_all: bool = False
+    ) -> Contenders:
+        """Of these candidates on devices with so many bytes; `is_all`: with nothing skipped.
+
+        Raises PlanError as `pricing_of`.
+        """
+        sources = CostSources(whole, extrapolate=extrapolate)
+        least_s = bounds_s(whole, sources)
+        is_left, found = np.ones(len(whole), dtype=bool), _Found(whole, capacity_bytes, sources)
+        limit_s = np.inf if is_all else FIRST * float(least_s.min())
+        while is_left.any():
+            own = np.flatnonzero(is_left & (least_s <= limit_s))
+            is_left[own] = False
+            found.look_at(own)
+            next_s = float(least_s[is_left].min(initial=np.inf))
+            if found.num_fitting >= ENOUGH and next_s > BEHIND * found.best_s:
+                break
+            limit_s = max(FURTHER * limit_s, FIRST * next_s)
+            if found.num_fitting >= ENOUGH:
+                limit_s = BEHIND * found.best_s
+        return found.contenders(least_s[is_left])
+
+
+def bounds_s(space: Space, sources: CostSources) -> Floats:
+    """Seconds below which no step of a candidate is: what its busiest device computes is at least the mean of all."""
+    software = [software_class(space.formats.get("software", ""), each).name for each in SHARDINGS]
+    number_of = np.array([software.index(name) for name in software])
+    columns = [getattr(space, name) for name in ALONG]
+    way, first = distinct([*columns, space.expert_tp, number_of[space.sharding]])
+    number, found = sources.counts.sum(axis=0), []
+    for row in first.tolist():
+        least, overhead = sources.passes.least_s(space.plan(row))
+        found.append((float(least[:EMBEDDING] @ number + least[EMBEDDING] + least[HEAD]), overhead))
+    of_microbatch, overheads = np.array(found).T
+    return np.asarray(space.num_microbatches * of_microbatch[way] / space.pp + overheads[way])
+
+
+class _Found:
+    """What was looked at so far."""
+
+    def __init__(self, whole: Space, capacity_bytes: int, sources: CostSources) -> None:
+        self.num_fitting, self.best_s = 0, np.inf
+        self._whole, self._capacity, self._sources = whole, capacity_bytes, sources
+        self._seen: list[tuple[Ints, Floats]] = []  # numbers, bytes
+        self._fitting: list[tuple[Ints, ClosedForm]] = []
+
+    def look_at(self, numbers: Ints) -> None:
+        """Hold these candidates against memory, and price those that fit."""
+        fitting = Fitting.of(self._whole.taken(numbers), self._capacity, self._sources)
+        self._seen.append((numbers, fitting.memory.needed_bytes))
+        if len(fitting.numbers):
+            _, form = fitting.priced()
+            self._fitting.append(
+                (numbers[fitting.numbers], form.with_memory(fitting.memory.taken(fitting.numbers)))
+            )
+            self.num_fitting += len(fitting.numbers)
+            self.best_s = min(self.best_s, float(form.step_s.min()))
+
+    def contenders(self, skipped_s: Floats) -> Contenders:
+        """All that fit, in the order of the whole space."""
+        seen = np.concatenate([numbers for numbers, _ in self._seen])
+        needed = np.concatenate([each for _, each in self._seen])
+        numbers = np.concatenate([np.empty(0, dtype=np.int64), *(own for own, _ in self._fitting)])
+        order = np.argsort(numbers)
+        form = ClosedForm.joined([form for _, form in self._fitting]).taken(order)
+        nearest = seen[np.lexsort((seen, needed))]
+        return Contenders(
+            self._whole.taken(numbers[order]), form, len(seen) - len(numbers), nearest, skipped_s
+        )

@@ -1,0 +1,78 @@
+"""Contenders: what is skipped is slower for certain, and the winner is that of a search that skips nothing."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwright.planner.form.closed_form import closed_form
+from meshwright.planner.form.cost_table import CostSources, tables_of
+from meshwright.planner.search import contender
+from meshwright.planner.search.contender import Contenders, bounds_s
+from meshwright.planner.search.search import search
+from meshwright.planner.space.space import Space, space_of
+from meshwright.prediction.predicted import predict
+from meshwright.specs import Cluster, ModelSpec, Workload, load_model
+
+MIXED = {"dtype": "bfloat16", "master_dtype": "float32", "reduction_dtype": "float32"}
+MODEL = ModelSpec.decoder(
+    8, 4096, 32, num_kv_heads=8, intermediate_size=14336, max_sequence_length=16384, vocabulary_size=32000
+)
+# (model, cluster, global batch, sequence, fixed)
+SPACES: dict[str, tuple[ModelSpec, str, int, int, dict[str, Any]]] = {
+    "decoder": (MODEL, "8xH100", 24, 4096, {}),
+    "two nodes": (MODEL, "2x8xA100-80", 48, 8192, {"recompute_blocks": 0}),
+    "experts": (load_model("mixtral-8x7b"), "4x8xH100", 32, 4096, {"cp": 1, "recompute_blocks": 0}),
+    "float8": (MODEL, "8xB200", 32, 4096, {"float8": ("", "tensorwise"), "recompute": "none"}),
+}
+
+
+@cache
+def space(name: str) -> Space:
+    model, cluster, batch, sequence, fix = SPACES[name]
+    return space_of(model, Cluster(cluster), Workload(batch, sequence), fix={**MIXED, **fix})
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_a_bound_is_below_what_the_busiest_device_computes_and_the_step(name: str) -> None:
+    found = space(name)
+    bounds, form = bounds_s(found, CostSources(found)), closed_form(found, tables_of(found))
+    assert (bounds <= form.least_s * (1 + 1e-9)).all()
+    assert np.median(bounds / form.least_s) > 0.5  # a bound that says something
+    for number in np.random.default_rng(3).choice(len(found), 12, replace=False).tolist():
+        assert bounds[number] <= predict(found.plan(number), found.cluster).step.value
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_what_is_skipped_is_not_the_best_by_the_form(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contender, "ENOUGH", 8)
+    found = space(name)
+    some = Contenders.of(found, found.cluster.memory_bytes)
+    every = Contenders.of(found, found.cluster.memory_bytes, is_all=True)
+    assert len(some.skipped_s) and not len(every.skipped_s)
+    assert some.form.step_s.min() == every.form.step_s.min()
+    assert some.skipped_s.min() > contender.BEHIND * some.form.step_s.min()
+    assert len(some.space) + some.num_too_large + len(some.skipped_s) == len(found)
+    assert len(every.space) + every.num_too_large == len(found)
+    best = every.form.step_s <= contender.BEHIND * every.form.step_s.min()
+    assert np.isin(every.form.step_s[best], some.form.step_s).all()
+
+
+def test_the_winner_is_that_of_a_search_that_skips_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = (MODEL, Cluster("8xH100"), Workload(24, 4096))
+    monkeypatch.setattr(contender, "ENOUGH", 8)
+    some = search(*job, fix=MIXED, num_simulated=6)
+    monkeypatch.setattr(contender, "ENOUGH", 10**9)
+    every = search(*job, fix=MIXED, num_simulated=6)
+    assert [each.plan for each in some] == [each.plan for each in every]
+    assert some.num_candidates == every.num_candidates and some.optimality_gap == every.optimality_gap
+    assert some.num_excluded_by_bound == every.num_excluded_by_bound
+
+
+def test_where_nothing_fits_all_are_looked_at() -> None:
+    found = space("decoder")
+    none = Contenders.of(found, 10**9)
+    assert not len(none.space) and none.num_too_large == len(found) == len(none.nearest)
