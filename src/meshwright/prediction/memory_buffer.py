@@ -9,6 +9,7 @@ from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.adaptation import trains_table
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.software import SoftwareClass
 from meshwright.stage.group.value_size import (
     num_local_block_parameters,
     num_local_end_parameters,
@@ -48,11 +49,16 @@ def loss_bytes(plan: Plan) -> float:
     """Logits and what is made of them at once, on one device that has the head or its part of it."""
     split = plan.tp * (plan.pp if is_vocabulary_split(plan) else 1)
     logits = local_tokens(plan) * plan.model.vocabulary_size / split
-    if plan.software_class.has_loss_in_place:
-        return logits * dtype_bytes(plan.dtype)
-    if plan.software_class.fuses_loss:
-        return logits * (dtype_bytes(plan.dtype) + NUM_FUSED_LOGITS * FLOAT32_BYTES)
-    return logits * NUM_UNFUSED_LOGITS * FLOAT32_BYTES
+    return logits * bytes_of_logit(plan.software_class, plan.dtype)
+
+
+def bytes_of_logit(software: SoftwareClass, dtype: str) -> float:
+    """What one logit of a format takes, with what this software makes of it at once."""
+    if software.has_loss_in_place:
+        return dtype_bytes(dtype)
+    if software.fuses_loss:
+        return dtype_bytes(dtype) + NUM_FUSED_LOGITS * FLOAT32_BYTES
+    return NUM_UNFUSED_LOGITS * FLOAT32_BYTES
 
 
 def freed_logits_bytes(plan: Plan) -> float:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from meshwright.planner.space.axis import SHARDINGS
 from meshwright.planner.space.degrees import Degrees, divisors
+from meshwright.prediction.memory_buffer import bytes_of_logit
 from meshwright.specs.cluster.cluster import ClusterSpec
-from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.software import software_class
 from meshwright.specs.plan.workload import Workload
 from meshwright.stage.saved.saved import boundary_bytes_per_token
 
@@ -20,7 +22,7 @@ class MicrobatchSizes:
 
     Args:
         asked: sizes that are allowed; None: all.
-        formats: other fields of the plans, of which `dtype` is read.
+        formats: other fields of the plans, of which `dtype` and `software` are read.
     """
 
     def __init__(
@@ -35,7 +37,10 @@ class MicrobatchSizes:
             check_sizes(asked)
         self._model, self._batch, self._asked = model, workload.global_batch, asked
         self._memory_bytes, self._length = cluster.memory_bytes, workload.sequence_length
-        self._dtype = str(formats.get("dtype", Plan.__dataclass_fields__["dtype"].default))
+        dtype = str(formats.get("dtype", Plan.__dataclass_fields__["dtype"].default))
+        software = {software_class(str(formats.get("software", "")), each) for each in SHARDINGS}
+        self._kept_bytes = boundary_bytes_per_token(model, dtype)
+        self._logit_bytes = min(bytes_of_logit(each, dtype) for each in software)
 
     def on(self, layout: Degrees) -> tuple[list[int], list[int]]:
         """(those that may fit, those that certainly do not), rising; the first always has the least of all, if there is one:
@@ -48,13 +53,11 @@ class MicrobatchSizes:
         return few, sizes[len(few) :]
 
     def least_bytes(self, layout: Degrees, size: int) -> float:
-        """What the fullest device has at least, whatever else is chosen: the logits in the format of the plan, or one
-        microbatch's input to every block of a device, divided along tp, which the fullest recompute keeps as well."""
+        """What the fullest device has at least, whatever else is chosen: the logits and what its software makes of them, or
+        one microbatch's input to every block of a device, divided along tp, which the fullest recompute keeps as well."""
         tokens = size * self._length / (layout.cp * layout.tp)
         blocks = -(-self._model.num_layers // layout.pp)
-        kept = blocks * boundary_bytes_per_token(self._model, self._dtype)
-        logits = self._model.vocabulary_size * dtype_bytes(self._dtype)
-        return tokens * max(kept, logits)
+        return tokens * max(blocks * self._kept_bytes, self._model.vocabulary_size * self._logit_bytes)
 
 
 def check_sizes(sizes: Sequence[int]) -> None:
