@@ -193,7 +193,7 @@ def space_of(
     every = [each for each in layouts(model, cluster, workload, wanted) if choices.allows(each)]
     fineness = choices.finest(every)
     found = [
-        rows for each in every if choices.has(each, fineness) and len(rows := choices.rows(each, fineness))
+        rows for each in every if choices.has(each, fineness) and (rows := choices.rows(each, fineness)).size
     ]
     if not found:
         raise PlanError(
@@ -203,8 +203,7 @@ def space_of(
             "at most as many stages as layers",
             next="change the batch or the number of devices, or fix and forbid less",
         )
-    table = np.concatenate(found)
-    columns = {name: np.ascontiguousarray(table[:, place]) for place, name in enumerate(AXES)}
+    columns = dict(zip(AXES, np.concatenate(found, axis=1), strict=True))
     num_beyond = sum(
         choices.num_beyond_memory(each, fineness) for each in every if choices.has(each, fineness)
     )
@@ -265,12 +264,10 @@ class _Choices(NamedTuple):
         return FINENESS[-1]
 
     def rows(self, layout: Degrees, fineness: Fineness) -> Ints:
-        """All candidates of one layout, in the order of `AXES`."""
-        rows = _product(self._tables(layout, fineness))
-        schedule, size, sharding = (
-            rows[:, AXES.index(axis)] for axis in ("schedule", "microbatch_size", "sharding")
-        )
-        return np.asarray(rows[self._is_offered(layout, schedule, size, sharding)])
+        """All candidates of one layout, a column of each of `AXES`."""
+        columns = _product(self._tables(layout, fineness))
+        chosen = (columns[AXES.index(axis)] for axis in ("schedule", "microbatch_size", "sharding"))
+        return np.asarray(columns[:, self._is_offered(layout, *chosen)])
 
     def num_beyond_memory(self, layout: Degrees, fineness: Fineness) -> int:
         """How many more there are with microbatches that no device has the memory for."""
@@ -330,17 +327,17 @@ def _within(table: Ints, axes: Sequence[str], limits: Mapping[str, Ints]) -> Int
 
 
 def _product(tables: Sequence[Ints]) -> Ints:
-    """Every row of the first beside every row of the second, and so on; the last changes fastest."""
-    number = int(np.prod([len(table) for table in tables]))
-    found = np.empty((number, sum(table.shape[1] for table in tables)), dtype=np.int64)
+    """Every row of the first beside every row of the second, and so on, as columns; the last changes fastest."""
+    number = prod(map(len, tables))
+    found = np.empty((sum(table.shape[1] for table in tables), number), dtype=np.int64)
     if not number:
         return found
-    column, inside = 0, number
+    place, inside = 0, number
     for table in tables:
         inside //= len(table)
-        rows = np.repeat(np.arange(len(table)), inside)
-        found[:, column : column + table.shape[1]] = np.tile(table[rows], (number // len(rows), 1))
-        column += table.shape[1]
+        for column in table.T:
+            found[place].reshape(-1, len(column), inside)[:] = column[:, None]
+            place += 1
     return found
 
 
