@@ -78,10 +78,32 @@ def empty_rooms(tmp_path: Path) -> Path:
 def test_an_offence_against_the_direction_is_noticed(empty_rooms: Path, room: str, statement: str) -> None:
     folder = empty_rooms / "src" / "meshwright" / room
     folder.mkdir(exist_ok=True)
-    (folder / "__init__.py").touch()
-    (folder / "offence.py").write_text(statement + "\n")
+    (folder / "__init__.py").write_text(statement + "\n")
     result = run_python(LINTER, empty_rooms / "src", empty_rooms)
     assert result.returncode != 0 and "BROKEN" in result.stdout, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("room", "statement"),
+    [
+        ("executor.rank", "import meshwright.executor.job"),
+        (
+            "specs.model",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import meshwright.specs.plan",
+        ),
+        ("cli.frame", "def late():\n    from meshwright.cli.look import offence"),
+        ("ir.hall", "x = 1"),
+    ],
+)
+def test_an_offence_inside_a_room_is_noticed(empty_rooms: Path, room: str, statement: str) -> None:
+    """An arrow back up between rooms of a room, for types and in functions too, and a room that no order names."""
+    for name in (room, "executor.job", "specs.plan", "cli.look"):
+        folder = empty_rooms / "src" / "meshwright" / Path(*name.split("."))
+        folder.mkdir(exist_ok=True)
+        (folder / "__init__.py").touch()
+        (folder / "offence.py").write_text(statement + "\n" if name == room else "")
+    result = run_python(LINTER, empty_rooms / "src", empty_rooms)
+    assert result.returncode != 0 and f"Inside {room.split('.')[0]} BROKEN" in result.stdout, result.stdout
 
 
 @pytest.mark.parametrize(
@@ -93,7 +115,7 @@ def test_an_offence_against_the_direction_is_noticed(empty_rooms: Path, room: st
     ],
 )
 def test_what_the_direction_allows_is_accepted(empty_rooms: Path, room: str, statement: str) -> None:
-    (empty_rooms / "src" / "meshwright" / room / "permitted.py").write_text(statement + "\n")
+    (empty_rooms / "src" / "meshwright" / room / "__init__.py").write_text(statement + "\n")
     result = run_python(LINTER, empty_rooms / "src", empty_rooms)
     assert result.returncode == 0, result.stdout + result.stderr
 
