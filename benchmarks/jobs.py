@@ -88,7 +88,7 @@ def _model(name: str, models: TomlTable) -> ModelSpec:
     said: dict[str, Any] = {"name": name, "source": table.text("source")}
     if "gpt" in table.values:
         return ModelSpec.gpt(**table.table("gpt").values, **said)
-    return ModelSpec(**table.table("fields").values, **said)
+    return ModelSpec.of_dimensions(**table.table("fields").values, **said)
 
 
 def _recipe(

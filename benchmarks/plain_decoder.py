@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwright.executor.ops.attention.rotary import frequencies
+from meshwright.specs.model.block import BlockSpec, FeedForward
 from meshwright.specs.model.model import ModelSpec
 
 
@@ -37,20 +38,24 @@ def _window_mask(query_BHSD: Tensor, window: int) -> Tensor:
 class PlainBlock(nn.Module):
     """A pre-norm block: attention and MLP."""
 
-    def __init__(self, model: ModelSpec, window: int = 0) -> None:
+    def __init__(self, model: ModelSpec, block: BlockSpec) -> None:
         super().__init__()
         gpt2, hidden = model.is_gpt2, model.hidden_size
-        self.model, self.window = model, window
+        attention, mlp = block.attention, block.feed_forward
+        self.model, self.attention = model, attention
+        self.gelu = "none" if isinstance(mlp, FeedForward) and mlp.activation == "gelu" else "tanh"
         self.attention_norm = _norm(model, hidden)
-        self.qkv = nn.Linear(hidden, model.qkv_size, bias=gpt2 or model.has_qkv_bias)
-        if model.has_query_key_norm:
-            self.query_norm = nn.RMSNorm(model.head_dim, eps=model.norm_epsilon)
-            self.key_norm = nn.RMSNorm(model.head_dim, eps=model.norm_epsilon)
-        self.attention_output = nn.Linear(model.query_size, hidden, bias=gpt2 or model.has_output_bias)
+        self.qkv = nn.Linear(hidden, attention.qkv_size, bias=gpt2 or attention.has_qkv_bias)
+        if attention.has_query_key_norm:
+            self.query_norm = nn.RMSNorm(attention.head_dim, eps=model.norm_epsilon)
+            self.key_norm = nn.RMSNorm(attention.head_dim, eps=model.norm_epsilon)
+        self.attention_output = nn.Linear(
+            attention.query_size, hidden, bias=gpt2 or attention.has_output_bias
+        )
         self.mlp_norm = _norm(model, hidden)
-        inner = model.intermediate_size * (2 if model.has_gated_mlp else 1)
-        self.gate_up = nn.Linear(hidden, inner, bias=gpt2 or model.has_mlp_bias)
-        self.down = nn.Linear(model.intermediate_size, hidden, bias=gpt2 or model.has_mlp_bias)
+        inner = mlp.intermediate_size * (2 if model.has_gated_mlp else 1)
+        self.gate_up = nn.Linear(hidden, inner, bias=gpt2 or mlp.has_bias)
+        self.down = nn.Linear(mlp.intermediate_size, hidden, bias=gpt2 or mlp.has_bias)
 
     def forward(self, x_BSE: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
         """x_BSE -> the same shape."""
@@ -60,23 +65,23 @@ class PlainBlock(nn.Module):
             gate, up = inner.chunk(2, -1)
             inner = F.silu(gate) * up
         else:
-            inner = F.gelu(inner, approximate="none" if self.model.activation == "gelu" else "tanh")
+            inner = F.gelu(inner, approximate=self.gelu)
         out_BSE: Tensor = x_BSE + self.down(inner)
         return out_BSE
 
     def _attended(self, x_BSE: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
-        model = self.model
-        sizes = (model.query_size, model.key_size, model.key_size)
+        model, attention = self.model, self.attention
+        sizes = (attention.query_size, attention.key_size, attention.key_size)
         query, key, value = (
-            part.unflatten(-1, (-1, model.head_dim)).transpose(1, 2)
+            part.unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
             for part in self.qkv(self.attention_norm(x_BSE)).split(sizes, -1)
         )
-        if model.has_query_key_norm:
+        if attention.has_query_key_norm:
             query, key = self.query_norm(query), self.key_norm(key)
         if not model.has_learned_positions:
             query, key = turned(query, cos_SP, sin_SP), turned(key, cos_SP, sin_SP)
-        is_grouped = model.num_kv_heads != model.num_heads
-        seen_SS = _window_mask(query, self.window) if self.window else None
+        is_grouped = attention.num_kv_heads != attention.num_heads
+        seen_SS = _window_mask(query, attention.window) if attention.window else None
         out = F.scaled_dot_product_attention(
             query, key, value, seen_SS, is_causal=seen_SS is None, enable_gqa=is_grouped
         )
@@ -96,9 +101,7 @@ class PlainDecoder(nn.Module):
         has_positions = has_embedding and model.has_learned_positions
         self.positions = nn.Embedding(model.max_sequence_length, hidden) if has_positions else None
         chosen = range(model.num_layers) if layers is None else layers
-        self.layers = nn.ModuleDict(
-            {str(layer): PlainBlock(model, model.block_kind(layer).window) for layer in chosen}
-        )
+        self.layers = nn.ModuleDict({str(layer): PlainBlock(model, model.layers[layer]) for layer in chosen})
         self.final_norm = _norm(model, hidden) if has_head else None
         self.head = nn.Linear(hidden, model.vocabulary_size, bias=False) if has_head else None
         if model.has_tied_embeddings and self.embedding is not None and self.head is not None:

@@ -246,7 +246,7 @@ class SeparateBlock(nn.Module):
         super().__init__()
         model = block.model
         self.model, self.attention_norm, self.mlp_norm = model, block.attention_norm, block.mlp_norm
-        sizes = [model.query_size, model.key_size, model.key_size]
+        sizes = [model.attention.query_size, model.attention.key_size, model.attention.key_size]
         self.query, self.key, self.value = cut(block.qkv, sizes)
         self.gate, self.up = cut(block.gate_up, [model.intermediate_size] * 2)
         self.attention_output, self.down = block.attention_output, block.down

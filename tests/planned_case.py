@@ -33,7 +33,7 @@ from tests.training_case import ADAMW, SEQUENCE, largest_difference, reference
 # Four query heads, two of keys and values, a table of an even number of rows: what tp 2 divides.
 LLAMA = ModelSpec.decoder(4, 32, 4, num_kv_heads=2, vocabulary_size=34, max_sequence_length=SEQUENCE)
 TIED = replace(LLAMA, has_tied_embeddings=True)
-QWEN = replace(LLAMA, has_query_key_norm=True)
+QWEN = LLAMA.changed(has_query_key_norm=True)
 GPT = ModelSpec.gpt(4, 32, 4, vocabulary_size=34, max_sequence_length=SEQUENCE, name="gpt", source="tests")
 DEEP = ModelSpec.decoder(8, 32, 4, num_kv_heads=2, vocabulary_size=34, max_sequence_length=SEQUENCE)
 MODELS: Mapping[str, ModelSpec] = {"llama": LLAMA, "tied": TIED, "qwen": QWEN, "gpt": GPT, "deep": DEEP}

@@ -34,7 +34,7 @@ class Reversed:
 
 
 def halved(model):
-    return replace(model, num_layers=model.num_layers // 2)
+    return model.changed(num_layers=model.num_layers // 2)
 
 
 def backwards(plan, cluster):

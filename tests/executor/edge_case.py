@@ -97,7 +97,7 @@ class PlainEncoderBlock(PlainBlock):
         query, key, value = (
             _heads(part, model.head_dim)
             for part in self.qkv(self.attention_norm(x_BSE)).split(
-                (model.query_size, model.key_size, model.key_size), -1
+                (model.attention.query_size, model.attention.key_size, model.attention.key_size), -1
             )
         )
         return _attention(_turned(query, cos_SP, sin_SP), _turned(key, cos_SP, sin_SP), value)
@@ -123,9 +123,9 @@ class PlainCrossBlock(PlainBlock):
         super().__init__(model)
         hidden = model.hidden_size
         self.cross_norm = nn.RMSNorm(hidden, eps=model.norm_epsilon)
-        self.cross_query = nn.Linear(hidden, model.query_size, bias=False)
-        self.cross_key_value = nn.Linear(hidden, 2 * model.key_size, bias=False)
-        self.cross_attention_output = nn.Linear(model.query_size, hidden, bias=False)
+        self.cross_query = nn.Linear(hidden, model.attention.query_size, bias=False)
+        self.cross_key_value = nn.Linear(hidden, 2 * model.attention.key_size, bias=False)
+        self.cross_attention_output = nn.Linear(model.attention.query_size, hidden, bias=False)
 
     def crossed(self, x: Tensor, cos_SP: Tensor, sin_SP: Tensor, encoded: Tensor) -> Tensor:
         """x_BHE -> the same shape."""

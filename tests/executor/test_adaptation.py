@@ -49,7 +49,7 @@ from tests.training_case import (
 TOLERANCE, ADAMW_TOLERANCE = 1e-10, 1e-8
 ITERATIONS = 3
 MODEL = ModelSpec.decoder(4, 16, 2, num_kv_heads=1, vocabulary_size=32, max_sequence_length=SEQUENCE)
-HEADS = replace(MODEL, num_kv_heads=2)  # as many as tensor-parallel devices
+HEADS = MODEL.changed(num_kv_heads=2)  # as many as tensor-parallel devices
 LORA = replace(
     MODEL, lora_rank=3, lora_alpha=6.0, lora_targets=("qkv", "attention_output", "gate_up", "down")
 )

@@ -34,7 +34,7 @@ ITERATIONS, BATCH = 3, 8
 MODEL = ModelSpec.decoder(4, 16, 2, vocabulary_size=32, max_sequence_length=SEQUENCE)
 LORA = replace(MODEL, lora_rank=3, lora_alpha=6.0, lora_targets=LORA_TARGETS)
 # heads that are normed, biases and grouped queries; of what has an addition a part trains, too
-QWEN3 = replace(MODEL, architecture="qwen3", num_heads=4, head_dim=4, has_query_key_norm=True)
+QWEN3 = MODEL.changed(architecture="qwen3", num_heads=4, head_dim=4, has_query_key_norm=True)
 SOME = replace(
     QWEN3, lora_rank=2, lora_targets=("qkv", "down"), trained=("*norm.*", "layers.1.qkv.weight", "head.*")
 )

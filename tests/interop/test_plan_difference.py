@@ -112,7 +112,7 @@ def test_deepspeed_keys_have_their_tables_before_them() -> None:
 def test_plans_of_our_own_are_compared_by_the_keys_of_their_file() -> None:
     plan = Plan.of(load_model("llama-3.1-8b"), CLUSTER, Workload(64, 4096), dp=16)
     found = difference(plan_options(plan), plan_options(plan.changed(tp=2, dp=8)))
-    assert {str(change) for change in found} == {"  parallel.dp 16 -> 8", "  parallel.tp 1 -> 2"}
+    assert {str(change) for change in found} == {"  dp 16 -> 8", "  tp 1 -> 2"}
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def model(num_layers: int = 8, vocabulary_size: int = 1024, **fields: Any) -> Mo
 
 
 def experts(num_layers: int = 2) -> ModelSpec:
-    return replace(load_model("mixtral-8x7b"), num_layers=num_layers)
+    return load_model("mixtral-8x7b").changed(num_layers=num_layers)
 
 
 def planned(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from meshwright.prediction.step_trait import BESIDE, MORE_DEVICES, TRAITS, step_
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload, load_model
 
 DENSE = ModelSpec.decoder(4, 64, 4, max_sequence_length=64)
-EXPERTS = replace(load_model("mixtral-8x7b"), num_layers=4)
+EXPERTS = load_model("mixtral-8x7b").changed(num_layers=4)
 FITS = (packaged_step_profile().fit, *packaged_step_profile().left_out.values())
 PARTS = {
     "matmul": 5.0, "attention": 2.0, "stream": 1.0, "gap": 0.5, "exchanges inside, host": 0.5, "waiting": 0.75,

@@ -59,12 +59,14 @@ def _missing_with_edges(plan: Plan) -> list[str]:
 
 def unexecuted_features(model: ModelSpec) -> tuple[str, ...]:
     """What a model has that the executor's block has not; empty: it can be trained here."""
+    scaling = model.rotary_scaling
     found = {
         "experts": model.num_experts > 0,
-        "latent attention": model.has_latent_attention,
+        "latent attention": model.attention.latent is not None,
         "attention sinks": model.has_attention_sinks,
         f"{model.architecture} blocks": model.is_gemma,
-        f"{model.rope_scaling} rotary scaling": model.rope_scaling not in ("", *ROTARY_SCALINGS),
+        f"{scaling and scaling.kind} rotary scaling": scaling is not None
+        and scaling.kind not in ROTARY_SCALINGS,
     }
     return tuple(name for name, is_there in found.items() if is_there)
 

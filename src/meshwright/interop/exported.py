@@ -163,11 +163,12 @@ class Export:
             f"mesh_order = {', '.join(plan.mesh_order)}",
             f"it has {known}; plan with --fix mesh_order={'-'.join(AXES)}",
         )
-        model = plan.model
+        model, scaling = plan.model, plan.model.rotary_scaling
+        activation = model.mlp.activation if model.mlp else ""
         for is_there, what in (
             (model.is_adapted, "frozen parameters or low-rank additions"),
-            (bool(model.rope_scaling), f"{model.rope_scaling} scaling of rotary positions"),
-            (bool(model.activation), f"activation {model.activation}"),
+            (scaling is not None, f"{scaling and scaling.kind} scaling of rotary positions"),
+            (bool(activation), f"activation {activation}"),
         ):
             self.need(not is_there, f"model {model.name}", f"{what} is not written")
         self.need(not plan.workload.lengths, "lengths of sequences", "every sequence is full")

@@ -17,7 +17,7 @@ from meshwright.interop.imported import Imported, Option
 from meshwright.interop.launch.shell_script import ShellScript
 from meshwright.interop.option_set import flat, launch_words
 from meshwright.interop.torchtitan.option import RENAMED
-from meshwright.specs.plan.file import plan_text
+from meshwright.specs.plan.file import plan_table
 from meshwright.specs.plan.plan import Plan
 
 Options = dict[str, str]  # name -> value; empty for a flag
@@ -130,7 +130,7 @@ def exported_options(exported: Exported) -> Options:
 
 def plan_options(plan: Plan) -> Options:
     """The keys of a plan's own file, without those of the model and the cluster."""
-    tables = tomllib.loads(plan_text(plan))
+    tables = plan_table(plan, complete=True)
     for name in ("model", "cluster", "schema"):
         tables.pop(name)
     return _texts(tables)

@@ -94,7 +94,7 @@ def inner_gradient_bytes(plan: Plan, layers: StageLayers) -> float:
     b = dtype_bytes(plan.dtype)
     rows = 2 * model.hidden_size * b / (plan.tp if plan.sequence_parallel else 1)
     pairs = 2 * model.num_heads * plan.workload.sequence_length if plan.attention != "flash" else 0
-    attention = (model.qkv_size + model.result_size + pairs) * b / plan.tp
+    attention = (model.attention.qkv_size + model.attention.result_size + pairs) * b / plan.tp
     sizes = [0.0]
     for block, _ in model.block_kinds(layers.first_block, layers.num_blocks):
         inner = sum(
@@ -114,10 +114,11 @@ def weight_gradient_bytes(plan: Plan, layers: StageLayers) -> float:
     if plan.shared.divides_values or not layers.num_blocks:
         return 0.0
     width = 2 if model.has_gated_mlp else 1
-    inner = model.intermediate_size / plan.tp
-    if model.block_kind(layers.first_block + layers.num_blocks - 1).has_experts:
-        inner = model.num_experts * model.expert_intermediate_size / (plan.ep * plan.expert_tp)
-    return max(width * inner, model.qkv_size / plan.tp) * model.hidden_size * dtype_bytes(plan.dtype)
+    last = model.layers[layers.first_block + layers.num_blocks - 1]
+    inner = last.feed_forward.intermediate_size / plan.tp
+    if last.experts:
+        inner = last.experts.num_experts * last.experts.intermediate_size / (plan.ep * plan.expert_tp)
+    return max(width * inner, last.attention.qkv_size / plan.tp) * model.hidden_size * dtype_bytes(plan.dtype)
 
 
 def largest_block_parameters(plan: Plan, layers: StageLayers) -> int:
@@ -169,10 +170,11 @@ def exchange_bytes(plan: Plan, layers: StageLayers) -> float:
     on its way (context parallelism by a ring); the rows of experts before and behind an all-to-all.
     """
     model, b = plan.model, dtype_bytes(plan.dtype)
-    keys = 4 * (model.key_size + model.value_size) / plan.tp if plan.cp > 1 else 0.0
+    attention = model.attention
+    keys = 4 * (attention.key_size + attention.value_size) / plan.tp if plan.cp > 1 else 0.0
     kinds = model.block_kinds(layers.first_block, layers.num_blocks)
-    has_experts = any(model.block_kind(block).has_experts for block, _ in kinds)
-    rows = 2 * model.num_experts_per_token * model.hidden_size if has_experts else 0
+    chosen = (model.layers[block].experts for block, _ in kinds)
+    rows = 2 * max((each.num_experts_per_token for each in chosen if each), default=0) * model.hidden_size
     divided = plan.tp if plan.sequence_parallel or plan.expert_tp == 1 else 1
     return local_tokens(plan) * b * (keys + rows / divided)
 

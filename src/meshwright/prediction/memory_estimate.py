@@ -154,7 +154,7 @@ class StageSizes(NamedTuple):
 def _sizes_of_stages(plan: Plan) -> list[StageSizes]:
     """Of every stage; those that differ in the number of their first block only are counted once."""
     model, found = plan.model, []
-    is_uniform = not (model.sliding_layers or (model.num_experts and model.dense_layers) or model.trained)
+    is_uniform = len(model.blocks) == 1 and not model.trained
     known: dict[tuple[object, ...], StageSizes] = {}
     for number, layers in enumerate(plan.stages()):
         alike = layers._replace(first_block=0) if is_uniform else layers

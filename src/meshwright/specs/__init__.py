@@ -28,7 +28,7 @@ from meshwright.specs.model.layers import StageLayers, split_layers, stage_layer
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.parameter import Parameter
 from meshwright.specs.operator import Operator, total_bytes, total_flops
-from meshwright.specs.plan.file import PLAN_SCHEMA, load_plan, save_plan
+from meshwright.specs.plan.file import PLAN_SCHEMA
 from meshwright.specs.plan.plan import PassOption, Plan
 from meshwright.specs.plan.prediction import BASES, Basis, Prediction
 from meshwright.specs.plan.workload import Workload
@@ -65,10 +65,8 @@ __all__ = [
     "dtype_bytes",
     "load_device",
     "load_model",
-    "load_plan",
     "model_from_config",
     "model_presets",
-    "save_plan",
     "split_layers",
     "stage_layers",
     "total_bytes",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.specs.error import MeshwrightError, near_matches
+from meshwright.specs.record import check_keys
 
 _TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", list: "a list"}
 
@@ -37,12 +38,7 @@ class TomlTable:
 
     def check_keys(self, known: Iterable[str]) -> None:
         """Refuse keys that mean nothing, with near matches."""
-        names = tuple(known)
-        for key in self.values:
-            if key not in names:
-                near = near_matches(key, names)
-                hint = f"did you mean {' or '.join(near)}?" if near else "remove it"
-                raise self.error(f"{self.where}: unknown key {key!r}", allowed=", ".join(names), next=hint)
+        check_keys(self.values, list(known), self.where, self.error)
 
     def check_schema(self, supported: int) -> int:
         """The file's schema version; a newer one than `supported` is refused with the version it needs."""

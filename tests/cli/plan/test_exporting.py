@@ -53,8 +53,8 @@ def test_json_holds_the_text(run: Runner, tmp_path: Path) -> None:
 def test_long_lines_are_not_broken(run: Runner, tmp_path: Path) -> None:
     plan = write_plan(tmp_path / "plan.toml", "megatron")
     odd = [block for block in range(plan.model.num_layers) if block % 2]
-    model = load_model("mixtral-8x7b").to_dict() | {"dense_layers": odd}
-    plan.changed(model=type(plan.model).from_dict(model), sequence_parallel=True).save(tmp_path / "plan.toml")
+    model = load_model("mixtral-8x7b").changed(dense_layers=odd)
+    plan.changed(model=model, sequence_parallel=True).save(tmp_path / "plan.toml")
     line = next(line for line in run("export", tmp_path / "plan.toml", "--to", "megatron").stdout.splitlines()
                 if "moe-layer-freq" in line)  # fmt: skip
     assert len(line) > 200 and line.endswith(")'")

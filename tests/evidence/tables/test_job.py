@@ -279,7 +279,7 @@ def test_dp_is_what_is_left_of_the_devices() -> None:
 
 def test_an_ungated_model_is_gpt2s_kind_and_ties_its_table() -> None:
     model = _job(**GPT, tied_emb="").plan.model
-    assert (model.architecture, model.has_tied_embeddings, model.has_mlp_bias) == ("gpt2", True, True)
+    assert (model.architecture, model.has_tied_embeddings, model.mlp.has_bias) == ("gpt2", True, True)
 
 
 def test_an_ungated_model_with_grouped_heads_keeps_its_parameters() -> None:
@@ -302,17 +302,22 @@ def test_open_shapes_are_the_usual_ones() -> None:
 
 def test_experts_and_windows() -> None:
     model = _job(**MOE, ep=8, model="qwen3_30b_a3b").plan.model
-    assert (model.architecture, model.num_experts, model.has_query_key_norm) == ("qwen3_moe", 8, True)
+    assert (model.architecture, model.num_experts, model.attention.has_query_key_norm) == (
+        "qwen3_moe",
+        8,
+        True,
+    )
     windowed = _job(**MOE, ep=8, model="gpt_oss_120b", attention="gqa+sliding128 alternating").plan
-    assert (windowed.model.sliding_window, windowed.ep) == (128, 8)
-    assert windowed.model.sliding_layers == tuple(range(0, 32, 2))
+    assert (windowed.model.dimensions()["sliding_window"], windowed.ep) == (128, 8)
+    assert windowed.model.dimensions()["sliding_layers"] == tuple(range(0, 32, 2))
 
 
 def test_latent_attention_has_deepseeks_ranks() -> None:
     fields = {**MOE, "ffn": 18432, "moe_ffn": 2048, "dense_layers": 3, "shared_ffn": 2048}
     job = _job(**fields, model="deepseek_v3", attention="mla", heads=128, kv_heads=128, hidden=7168)
     model = job.plan.model
-    assert (model.key_value_rank, model.head_dim, model.dense_layers) == (512, 192, (0, 1, 2))
+    assert (model.attention.latent.key_value_rank, model.head_dim) == (512, 192)
+    assert [count for _, count in model.blocks][0] == 3 and not model.layers[2].experts
     assert _says(job, "latent attention")
 
 

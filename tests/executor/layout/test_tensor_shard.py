@@ -37,7 +37,7 @@ def test_devices_together_have_everything(model: ModelSpec) -> None:
 
 def test_a_device_has_whole_heads() -> None:
     model = MODELS["llama"]  # four query heads of 8, two of keys and values
-    weight = torch.arange(model.qkv_size).repeat(3, 1).t()
+    weight = torch.arange(model.attention.qkv_size).repeat(3, 1).t()
     rows = TensorShard(model, 2, 1).local("layers.0.qkv.weight", weight)[:, 0].tolist()
     assert rows == [*range(16, 32), *range(40, 48), *range(56, 64)]
 

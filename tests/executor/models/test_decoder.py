@@ -23,12 +23,12 @@ LLAMA = ModelSpec.decoder(3, 24, 4, num_kv_heads=2, intermediate_size=40, vocabu
 MODELS = {
     "llama": LLAMA,
     "llama tied": dataclasses.replace(LLAMA, has_tied_embeddings=True),
-    "qwen2": dataclasses.replace(LLAMA, architecture="qwen2", has_qkv_bias=True),
-    "qwen3": dataclasses.replace(LLAMA, architecture="qwen3", has_query_key_norm=True),
-    "mistral": dataclasses.replace(LLAMA, architecture="mistral", sliding_window=9, sliding_layers=(0, 1, 2)),
-    "llama linear": dataclasses.replace(LLAMA, rope_scaling="linear", rope_factor=4.0),
-    "gpt2 exact": dataclasses.replace(LLAMA, architecture="gpt2", num_kv_heads=4, activation="gelu"),
-    "gpt2": dataclasses.replace(LLAMA, architecture="gpt2", num_kv_heads=4, has_tied_embeddings=True),
+    "qwen2": LLAMA.changed(architecture="qwen2", has_qkv_bias=True),
+    "qwen3": LLAMA.changed(architecture="qwen3", has_query_key_norm=True),
+    "mistral": LLAMA.changed(architecture="mistral", sliding_window=9, sliding_layers=(0, 1, 2)),
+    "llama linear": LLAMA.changed(rope_scaling="linear", rope_factor=4.0),
+    "gpt2 exact": LLAMA.changed(architecture="gpt2", num_kv_heads=4, activation="gelu"),
+    "gpt2": LLAMA.changed(architecture="gpt2", num_kv_heads=4, has_tied_embeddings=True),
 }
 
 

@@ -53,4 +53,4 @@ def test_a_tied_table_has_one_name_at_three_places() -> None:
 
 def test_learned_positions_are_refused() -> None:
     with pytest.raises(ExecutionError, match="learned positions"):
-        stages(replace(MODEL, architecture="gpt2", num_kv_heads=2))
+        stages(MODEL.changed(architecture="gpt2", num_kv_heads=2))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -22,9 +20,9 @@ TOLERANCE = 1e-10
 LLAMA = ModelSpec.decoder(3, 24, 4, num_kv_heads=2, intermediate_size=40, vocabulary_size=50)
 MODELS = {
     "llama": LLAMA,
-    "gpt2": dataclasses.replace(LLAMA, architecture="gpt2", num_kv_heads=4, has_tied_embeddings=True),
-    "qwen3": dataclasses.replace(LLAMA, architecture="qwen3", has_query_key_norm=True),
-    "mistral": dataclasses.replace(LLAMA, architecture="mistral", sliding_window=9, sliding_layers=(0, 2)),
+    "gpt2": LLAMA.changed(architecture="gpt2", num_kv_heads=4, has_tied_embeddings=True),
+    "qwen3": LLAMA.changed(architecture="qwen3", has_query_key_norm=True),
+    "mistral": LLAMA.changed(architecture="mistral", sliding_window=9, sliding_layers=(0, 2)),
 }
 
 

@@ -135,7 +135,8 @@ def test_options_become_fields(options: str, fields: dict[str, Any]) -> None:
 )  # fmt: skip
 def test_options_become_a_model(options: str, fields: dict[str, Any]) -> None:
     model = plan(options).model
-    assert {name: getattr(model, name) for name in fields} == fields
+    said = {**model.dimensions(), "architecture": model.architecture}
+    assert {name: said[name] for name in fields} == fields
 
 
 def test_a_plain_mlp_is_gpt2s() -> None:

@@ -80,7 +80,7 @@ def test_what_depends_on_the_model() -> None:
     assert "does not divide the vocabulary" in refusals("gpt2", tp=2)
     with pytest.raises(PlanError, match="tp=4 does not divide the 14 heads and 2 key-value heads"):
         refusals("qwen2.5-0.5b", tp=4)
-    biased = ModelSpec.from_dict({**load_model("llama-3.1-8b").to_dict(), "has_mlp_bias": True})
+    biased = load_model("llama-3.1-8b").changed(has_mlp_bias=True)
     assert "biases of some" in refusals(biased)
 
 

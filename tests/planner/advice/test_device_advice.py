@@ -122,9 +122,9 @@ def test_a_measured_least_message_goes_before_the_curve() -> None:
 
 
 def test_few_tokens_an_expert_wait_for_memory() -> None:
-    experts = replace(model(), num_experts=64, num_experts_per_token=1, expert_intermediate_size=14336)
+    experts = model().changed(num_experts=64, num_experts_per_token=1, expert_intermediate_size=14336)
     assert list(rules.starved_experts(*given("8xH100", experts, sequence=1024, ep=8)))
-    few = replace(experts, num_experts=8)
+    few = experts.changed(num_experts=8)
     assert not list(rules.starved_experts(*given("8xH100", few, sequence=8192, ep=8)))
 
 

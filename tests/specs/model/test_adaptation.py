@@ -70,7 +70,7 @@ def test_where_the_backward_begins() -> None:
         ({"lora_targets": ("qkv",)}, "lora_rank 0"),
         ({"lora_rank": 2, "lora_targets": ("q_proj",)}, "q_proj"),
         ({"lora_rank": 2, "lora_targets": ("qkv", "qkv")}, "qkv"),
-        ({"lora_rank": -1, "lora_targets": ("qkv",)}, "lora_rank -1"),
+        ({"lora_rank": -1, "lora_targets": ("qkv",)}, "lora_rank is -1"),
         ({"trained": ("layers.9.*",)}, "layers.9"),
     ],
 )

@@ -1,7 +1,6 @@
 """ModelSpec: parameters to the unit, refusals."""
 
 import copy
-import dataclasses
 import json
 
 import pytest
@@ -114,10 +113,10 @@ def test_active_parameters_are_those_of_a_model_with_only_the_chosen_experts(con
     if not model.num_experts:
         assert model.num_active_parameters == model.num_parameters
         return
-    chosen = dataclasses.replace(model, num_experts=model.num_experts_per_token)
-    num_blocks = model.num_layers - len(model.dense_layers)
+    chosen = model.changed(num_experts=model.experts.num_experts_per_token)
+    num_blocks = sum(block.experts is not None for block in model.layers)
     columns = model.hidden_size + (1 if config["model_type"] == "gpt_oss" else 0)  # the router is whole
-    router = num_blocks * columns * (model.num_experts - model.num_experts_per_token)
+    router = num_blocks * columns * (model.num_experts - model.experts.num_experts_per_token)
     assert model.num_active_parameters == chosen.num_parameters + router
 
 
@@ -150,7 +149,7 @@ def test_models_of_every_family_survive_a_dictionary(config):
 def test_experts_and_latents_that_contradict_are_refused(change):
     model = model_from_config(DEEPSEEK_V3)
     with pytest.raises(SpecError) as caught:
-        dataclasses.replace(model, **change)
+        model.changed(**change)
     assert caught.value.allowed
 
 

@@ -58,7 +58,7 @@ def test_train_flops_of_deepseek_v3_by_hand():
 
 def test_train_flops_through_a_window_by_hand():
     model = model_from_config({**GPT_OSS, "num_hidden_layers": 4})
-    assert model.sliding_layers == (0, 2) and model.sliding_window == 4
+    assert [block.attention.window for block in model.layers] == [4, 0, 4, 0]
     keys = [min(i + 1, 4) for i in range(10)]
     both = 2 * sum(keys) + 2 * sum(range(1, 11))
     attention = 3 * 2 * 2 * model.num_heads * model.head_dim * both / 10

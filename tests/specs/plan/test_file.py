@@ -9,11 +9,41 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.specs import Cluster, ModelSpec, PassOption, Plan, PlanError, Workload, load_model
-from meshwright.specs.model.digest import ADDED_FIELDS
+from meshwright.specs import (
+    Cluster,
+    ModelSpec,
+    PassOption,
+    Plan,
+    PlanError,
+    Workload,
+    load_model,
+    model_presets,
+)
+from meshwright.specs.model.dimension import ADDED_DIMENSIONS
+from meshwright.specs.plan.file import plan_table
 from meshwright.specs.plan.software import CLASSES
 
 CLUSTER = Cluster("4xcpu")
+
+
+TEXT = f"""\
+# llama-3.1-8b on 4xcpu: pp(2) x dp(2) x cp(1) x tp(1) = 4. What is not said here is as in meshwright.Plan.
+schema = 5
+cluster = "4xcpu"
+num_devices = 4
+pp = 2
+dp = 2
+layers_per_stage = [16, 16]
+recompute = "full"
+
+[model]
+preset = "llama-3.1-8b"
+digest = "{load_model("llama-3.1-8b").digest}"
+
+[workload]
+global_batch = 16
+sequence_length = 128
+"""
 
 
 def small(**choices):
@@ -79,43 +109,124 @@ def test_every_choice_is_loaded_as_saved(degrees, is_partial, sequence_parallel,
         assert Plan.load(Path(folder) / "plan.toml") == plan
 
 
-def test_a_file_names_every_field_of_a_plan(tmp_path):
-    """What a file would leave out could not come back."""
-    small().save(tmp_path / "plan.toml")
-    keys = set(re.findall(r"^(\w+) =", (tmp_path / "plan.toml").read_text(), re.MULTILINE))
-    tables = {"model", "workload"}
-    assert {field.name for field in dataclasses.fields(Plan)} - tables <= keys
+def test_a_file_says_what_is_not_as_usual_and_the_degrees_first(tmp_path):
+    plan = Plan.of(load_model("llama-3.1-8b"), CLUSTER, Workload(16, 128), pp=2, recompute="full")
+    plan.save(tmp_path / "plan.toml")
+    assert (tmp_path / "plan.toml").read_text() == TEXT
+    assert Plan.load(tmp_path / "plan.toml") == plan
+
+
+def test_a_complete_table_names_every_field_of_a_plan():
+    assert set(plan_table(small(), complete=True)) == {
+        "schema",
+        *(field.name for field in dataclasses.fields(Plan)),
+    }
+
+
+@pytest.mark.parametrize("name", model_presets())
+def test_a_preset_is_named(name):
+    model = load_model(name)
+    table = plan_table(Plan.of(model, CLUSTER, Workload(16, 128)))["model"]
+    assert table == {"preset": name, "digest": model.digest}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"max_sequence_length": 64}, {"preset": "llama-3.1-8b", "max_sequence_length": 64}),
+        (
+            {"lora_rank": 8, "lora_targets": ("qkv",), "source": "mine"},
+            {"preset": "llama-3.1-8b", "lora_rank": 8, "lora_targets": ["qkv"], "source": "mine"},
+        ),
+        ({"name": "mine"}, {"name": "mine", "architecture": "llama"}),
+        ({"num_layers": 4}, {"name": "llama-3.1-8b", "architecture": "llama"}),
+        ({"has_qkv_bias": True}, {"name": "llama-3.1-8b", "architecture": "llama"}),
+    ],
+)
+def test_a_changed_preset_says_what_is_changed(tmp_path, change, said):
+    plan = Plan.of(load_model("llama-3.1-8b").changed(**change), CLUSTER, Workload(16, 128))
+    table = plan_table(plan)["model"]
+    assert said.items() <= table.items() and ("preset" in table) == ("preset" in said)
+    assert ("blocks" in table) == ("preset" not in said)
+    plan.save(tmp_path / "plan.toml")
+    assert Plan.load(tmp_path / "plan.toml") == plan
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("schema = 4", "schema = 5", "install a meshwright that reads schema 5"),
-        ("schema = 4", "", "'schema' is missing"),
+        ('preset = "llama-3.1-8b"', 'preset = "llama-3.1-9b"', "did you mean llama-3.1-8b"),
+        ('preset = "llama-3.1-8b"', "preset = 8", "'8'"),
+        ('preset = "llama-3.1-8b"', 'preset = "llama-3.1-70b"', "hash to"),
+        ("digest =", "rope_theta = 5.0\ndigest =", "hash to"),
+        ("digest =", "rope_theat = 5.0\ndigest =", "did you mean rope_theta"),
+        ('digest = "', 'digest = "0', "hash to"),
+    ],
+)
+def test_a_preset_that_is_another_is_refused(tmp_path, old, new, said):
+    assert old in TEXT
+    (tmp_path / "plan.toml").write_text(TEXT.replace(old, new))
+    with pytest.raises(PlanError, match=re.escape(said)):
+        Plan.load(tmp_path / "plan.toml")
+
+
+MODELS = st.sampled_from(
+    [
+        ModelSpec.decoder(8, 64, 4),
+        ModelSpec.gpt(8, 64, 4, vocabulary_size=128, max_sequence_length=128, name='quo"te\n', source=""),
+        load_model("deepseek-v2-lite").changed(num_layers=8),
+        load_model("gpt-oss-20b").changed(num_layers=8, sliding_layers=(0, 1, 6)),
+        load_model("gemma-2-9b").changed(num_layers=8, sliding_layers=tuple(range(8))),
+        load_model("qwen3-0.6b").changed(num_layers=8, rope_scaling="llama3", rope_factor=2.0, rope_high_factor=4.0,
+                                         rope_original_length=9),
+    ]
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(MODELS, st.sampled_from([1, 2, 4]), st.lists(st.builds(PassOption, st.text(), st.dictionaries(st.text(), st.lists(
+    st.one_of(st.integers(), st.text(), st.dictionaries(st.text(), st.booleans())))))))  # fmt: skip
+def test_any_model_and_any_options_come_back(model, pp, passes):
+    plan = Plan.of(model, CLUSTER, Workload(16, 64), pp=pp, passes=tuple(passes))
+    with tempfile.TemporaryDirectory() as folder:
+        plan.save(Path(folder) / "plan.toml")
+        assert Plan.load(Path(folder) / "plan.toml") == plan
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("schema = 5", "schema = 6", "install a meshwright that reads schema 6"),
+        ("schema = 5", "", "'schema' is missing"),
         ("recompute =", "recompte =", "did you mean recompute"),
         ("cluster =", "clutser =", "did you mean cluster"),
-        ("[pipeline]", "[pipeline", "is not a TOML file"),
+        ("[workload]", "[workload", "is not a TOML file"),
         ("pp = 2", 'pp = "2"', "'pp' is '2'"),
         ("pp = 2", "pp = 3", "pp(3) x dp(2)"),
-        ("split_backward = false", "split_backward = 0", "true or false"),
-        ("recompute_blocks = []", "recompute_blocks = 1", "'recompute_blocks' is 1"),
-        ("recompute_blocks = []", "recompute_blocks = [1, 1]", 'with recompute = "none"'),
-        ("num_layers = 6", "num_layers = 7", "hash to"),
-        ("num_layers = 6", "", "'num_layers' is missing"),
-        ("num_layers = 6", 'num_layers = "6"', "a whole number"),
+        ("dp = 2", "dp = 2\nsplit_backward = 0", "true or false"),
+        ("dp = 2", "dp = 2\nrecompute_blocks = 1", "'recompute_blocks' is 1"),
+        ("dp = 2", 'dp = 2\nrecompute_blocks = ["1"]', "'recompute_blocks', entry 0 is '1'"),
+        ('"full"', '"none"\nrecompute_blocks = [1, 1]', 'with recompute = "none"'),
+        ('layers = "0-5"', 'layers = "0-6"', "hash to"),
+        ('layers = "0-5"', "", "'layers' is None"),
+        ("num_heads = 4", "num_heads = 8", "hash to"),
+        ("num_heads = 4", "", "'num_heads' is missing"),
+        ("num_heads = 4", 'num_heads = "4"', "a whole number"),
+        ("hidden_size = 64", "hidden_size = -1", "hidden_size is -1"),
         ("sequence_length = 128", "sequence_length = -1", "whole number from 1"),
         ("global_batch = 16", "", "'global_batch' is missing"),
-        ("sequence_parallel = false", "sequence_parallel = 1", "true or false"),
-        ("sequence_parallel = false", "sequence_parallel = true", "sequence_parallel is on with tp=1"),
-        ("sharding_degree = 0", 'sharding_degree = "4"', "'sharding_degree' is '4'"),
-        ('attention = "flash"', 'attention = "flesh"', "flash or unfused"),
-        ('software = ""', 'software = "fuzed"', "did you mean fused"),
-        ("[software]", "[softwear]", "did you mean software"),
+        ("layers_per_stage = [3, 3]", "", "'layers_per_stage' is missing"),
+        ("dp = 2", "dp = 2\nsequence_parallel = 1", "true or false"),
+        ("dp = 2", "dp = 2\nsequence_parallel = true", "sequence_parallel is on with tp=1"),
+        ("dp = 2", 'dp = 2\nsharding_degree = "4"', "'sharding_degree' is '4'"),
+        ("dp = 2", 'dp = 2\nattention = "flesh"', "flash or unfused"),
+        ("dp = 2", 'dp = 2\nsoftware = "fuzed"', "did you mean fused"),
+        ("[workload]", "[softwear]\n[workload]", "did you mean software"),
     ],
 )
 def test_a_broken_file_gives_one_clear_message(tmp_path, old, new, said):
     path = tmp_path / "plan.toml"
-    small().save(path)
+    small(recompute="full").save(path)
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
@@ -134,11 +245,11 @@ def test_plans_of_every_kind_of_block_are_loaded_as_saved(tmp_path, name):
 def test_a_plan_of_schema_1_is_loaded_with_the_digest_it_had(tmp_path):
     """`plan_schema_1.toml` was written by the version that had schema 1."""
     path = Path(__file__).parent / "plan_schema_1.toml"
-    assert not any(field in path.read_text() for field in ADDED_FIELDS)
+    assert not any(field in path.read_text() for field in ADDED_DIMENSIONS)
     loaded = Plan.load(path)
     assert loaded == small() and loaded.model_digest == "cee9f1715337f113"
     loaded.save(tmp_path / "plan.toml")
-    assert (tmp_path / "plan.toml").read_text().startswith("schema = 4\n")
+    assert (tmp_path / "plan.toml").read_text().splitlines()[1] == "schema = 5"
 
 
 def test_a_plan_of_schema_2_is_loaded_with_the_defaults_of_what_it_did_not_know(tmp_path):
@@ -166,6 +277,36 @@ def test_a_plan_of_schema_3_recomputes_all_blocks(tmp_path):
     assert loaded.num_recomputed_blocks == loaded.layers_per_stage
     loaded.save(tmp_path / "plan.toml")
     assert Plan.load(tmp_path / "plan.toml") == loaded
+
+
+def test_a_plan_of_schema_4_has_its_sections_and_its_model_as_one_list_of_numbers(tmp_path):
+    """`plan_schema_4.toml` was written by the version that had schema 4."""
+    path = Path(__file__).parent / "plan_schema_4.toml"
+    text = path.read_text()
+    assert text.startswith("schema = 4\n") and "[parallel]" in text and "sliding_layers" in text
+    loaded = Plan.load(path)
+    assert loaded == Plan.of(
+        load_model("gpt-oss-20b"), CLUSTER, Workload(16, 128, ((128, 0.25), (64, 0.75)), 10**12), pp=2,
+        recompute="full", recompute_blocks=(1, 2), sharding="zero1", dtype="bfloat16",
+        passes=(PassOption("offload", {"bytes": 3}),),
+    )  # fmt: skip
+    assert f'digest = "{loaded.model_digest}"' in text
+    loaded.save(tmp_path / "plan.toml")
+    assert Plan.load(tmp_path / "plan.toml") == loaded
+    changed = tmp_path / "changed.toml"
+    changed.write_text(text.replace("num_experts = 32", "num_experts = 64"))
+    with pytest.raises(PlanError, match="hash to"):
+        Plan.load(changed)
+    changed.write_text(text.replace("[parallel]", "[parallel]\nrecompte = 1"))
+    with pytest.raises(PlanError, match="did you mean recompute"):
+        Plan.load(changed)
+
+
+def test_a_width_that_no_block_has_is_known_again_and_left_out():
+    """All blocks of `plan_schema_4_unused_width.toml` have experts; its digest counts the width of an MLP, too."""
+    path = Path(__file__).parent / "plan_schema_4_unused_width.toml"
+    loaded = Plan.load(path)
+    assert loaded.model == load_model("qwen3-30b-a3b") and loaded.model_digest not in path.read_text()
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe", b"schema = 1\n", b"model = 3\nschema = 1\n"])
@@ -205,6 +346,8 @@ def test_a_missing_file_and_an_unwritable_place(tmp_path):
 
 def test_a_file_that_says_a_whole_number_for_a_fraction_keeps_its_digest(tmp_path):
     path = tmp_path / "plan.toml"
-    small().save(path)
-    path.write_text(path.read_text().replace("rope_theta = 10000.0", "rope_theta = 10000"))
-    assert Plan.load(path) == small()
+    plan = small().changed(model=small().model.changed(rope_theta=20000.0))
+    plan.save(path)
+    assert "rope_theta = 20000.0" in path.read_text()
+    path.write_text(path.read_text().replace("rope_theta = 20000.0", "rope_theta = 20000"))
+    assert Plan.load(path) == plan

@@ -132,7 +132,7 @@ def test_context_parallel_moves_keys_and_values_of_the_whole_sequence(tp, kv_hea
 )
 def test_tokens_go_to_their_experts_and_back(degrees, share):
     program = program_of(EXPERTS, pp=2, recompute="full", **degrees)
-    num_bytes = B * SEQUENCE * EXPERTS.num_experts_per_token * EXPERTS.hidden_size * 2.0 / share
+    num_bytes = B * SEQUENCE * EXPERTS.experts.num_experts_per_token * EXPERTS.hidden_size * 2.0 / share
     for name in ("F", "B", "R"):
         sent = inner_of(work_of(program, name, 0), EXPERT)
         assert sent == {("all_to_all.top2", num_bytes): 4}  # there and back, two blocks

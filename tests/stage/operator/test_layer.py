@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.lowering.plans import DENSE, EXPERTS
 
@@ -58,7 +60,7 @@ def test_whole_experts_have_fewer_rows_and_whole_matrices():
     divided = block_operators(EXPERTS, "F", SHAPE._replace(tp=4, ep=2))
     whole = block_operators(EXPERTS, "F", SHAPE._replace(tp=4, ep=8, expert_tp=1))
     (up, down), (whole_up, whole_down) = (of_kind(found, "grouped_matmul") for found in (divided, whole))
-    inner, rows = EXPERTS.expert_intermediate_size, 128 * EXPERTS.num_experts_per_token
+    inner, rows = EXPERTS.experts.intermediate_size, 128 * EXPERTS.experts.num_experts_per_token
     assert up.shape == (4, rows // 4, 2 * inner // 4, 64) and down.shape == (4, rows // 4, 64, inner // 4)
     assert whole_up.shape == (1, rows // 4, 2 * inner, 64) and whole_down.shape == (1, rows // 4, 64, inner)
     assert total_flops([up, down]) == total_flops([whole_up, whole_down])
@@ -70,8 +72,9 @@ def test_whole_experts_have_fewer_rows_and_whole_matrices():
 def test_attention_is_divided_among_the_pieces_of_a_sequence(window, attention, cp):
     """All devices together make every pair of query and key that one device makes, under windows too."""
     local = local_sizes(DENSE, 1)
-    one = attention(DENSE, local, SHAPE, window)
-    many = attention(DENSE, local, SHAPE._replace(cp=cp), window)
+    windowed = replace(DENSE.attention, window=window)
+    one = attention(windowed, local, SHAPE)
+    many = attention(windowed, local, SHAPE._replace(cp=cp))
     assert cp * total_flops(many) == pytest.approx(total_flops(one))
     (operator,) = many
     is_local = 0 < window < 64 // cp
@@ -89,14 +92,16 @@ def test_unfused_attention_makes_whole_score_matrices(cp, attention, forward, ba
     local = local_sizes(DENSE, 1)
     pairs = 2 * DENSE.num_heads * 64 * 64 // cp
     for found, products, touched in (
-        (attention_forward(DENSE, local, shape), 2, forward),
-        (attention_backward(DENSE, local, shape), 4, backward),
+        (attention_forward(DENSE.attention, local, shape), 2, forward),
+        (attention_backward(DENSE.attention, local, shape), 4, backward),
     ):
         assert not of_kind(found, "attention")
         assert total_flops(of_kind(found, *PRODUCTS)) == products * pairs * 2 * DENSE.head_dim
         (softmax,) = of_kind(found, "elementwise")
         assert softmax.bytes == touched * pairs
-    fused, whole = (attention_forward(DENSE, local, each) for each in (SHAPE._replace(cp=cp), shape))
+    fused, whole = (
+        attention_forward(DENSE.attention, local, each) for each in (SHAPE._replace(cp=cp), shape)
+    )
     assert total_bytes(whole) > total_bytes(fused)
 
 
@@ -120,7 +125,7 @@ def test_adamw_reads_four_arrays_and_writes_three(dtype, size):
 def test_a_degree_that_does_not_divide_experts_is_refused():
     with pytest.raises(PlanError, match="does not divide the 24 inner units of an expert"):
         local_sizes(EXPERTS, 1, 5)
-    assert local_sizes(EXPERTS, 4, 1).expert_intermediate == EXPERTS.expert_intermediate_size
+    assert local_sizes(EXPERTS, 4, 1).expert_intermediate == EXPERTS.experts.intermediate_size
 
 
 def test_recompute_of_attention_is_one_forward_of_it_a_block():
@@ -157,5 +162,5 @@ def test_windows_stay_windows_when_recomputed(recompute):
         operator.shape[-1]
         for operator in of_kind(recomputed_operators(model, layers, recompute, shape), "attention")
     }
-    expected = set() if recompute == "selective_op" else {1, model.sliding_window}
+    expected = set() if recompute == "selective_op" else {1, model.dimensions()["sliding_window"]}
     assert kinds == expected

@@ -55,7 +55,7 @@ def test_products_cost_two_flops_a_parameter_and_token(architecture):
 def test_attention_is_causal_two_products_forward_and_five_backward(architecture):
     model = model_from_config(CONFIGS[architecture])
     num_pairs = sum(
-        min(query + 1, model.sliding_window if block in model.sliding_layers else 16)
+        min(query + 1, model.layers[block].attention.window or 16)
         for block in range(model.num_layers)
         for query in range(16)
     )

@@ -79,7 +79,9 @@ def by_parameters(model, block, sizes):
         if parameter.layer == str(block) and parameter.is_matmul:
             is_transposed = parameter.is_expert and model.has_expert_bias
             num_out, num_in = parameter.shape[-2:][:: -1 if is_transposed else 1]
-            total += (model.num_experts_per_token if parameter.is_expert else 1) * sizes(num_out, num_in)
+            total += (model.experts.num_experts_per_token if parameter.is_expert else 1) * sizes(
+                num_out, num_in
+            )
     return total
 
 
@@ -98,7 +100,7 @@ def test_pending_gradients_are_the_outputs_of_all_that_has_parameters(config):
             and "norm" in p.name
             and not p.name.endswith(("q_norm.weight", "k_norm.weight"))
         )
-        heads = model.qkv_size if model.has_query_key_norm else 0
+        heads = model.attention.qkv_size if model.attention.has_query_key_norm else 0
         expected = by_parameters(model, block, lambda num_out, num_in: num_out) + norms + heads
         stage = StageLayers(block, 1, False, False)
         assert pending_gradient_bytes_per_token(model, stage, "float32") == 4 * expected
@@ -142,7 +144,9 @@ def test_stages_of_unlike_blocks_sum_to_the_model(config):
     assert sum(num_stage_parameters(model, stage) for stage in stages) == model.num_parameters + tied
     whole = stage_layers((model.num_layers,))[0]
     experts = sum(num_stage_expert_parameters(model, stage) for stage in stages)
-    chosen = experts // max(1, model.num_experts) * model.num_experts_per_token
+    chosen = (
+        experts // max(1, model.num_experts) * (model.experts.num_experts_per_token if model.experts else 0)
+    )
     assert model.num_parameters - experts + chosen == model.num_active_parameters
     for counted in (saved_bytes_per_token, pending_bytes_per_token, pending_gradient_bytes_per_token):
         assert sum(counted(model, stage, "float32") for stage in stages) == counted(model, whole, "float32")

@@ -138,7 +138,7 @@ def _check_model(plan: Plan, given: ModelLike | None, where: str) -> None:
         return
     model = load_model(given)
     for name in SIZES:
-        _agree(where, f"{name} of {model.name}", getattr(model, name), getattr(plan.model, name))
+        _agree(where, f"{name} of {model.name}", model.dimensions()[name], plan.model.dimensions()[name])
 
 
 def _agree(where: str, name: str, given: int | None, said: int) -> None:

@@ -54,6 +54,7 @@ def show(
 
 
 def _model(model: Any, sequence_length: int | None) -> Result:
+    from meshwright.specs.record import plain
     from meshwright.specs.units import format_count
 
     data = {
@@ -63,7 +64,9 @@ def _model(model: Any, sequence_length: int | None) -> Result:
         "num_active_parameters": model.num_active_parameters,
         "num_layers": model.num_layers,
         "train_flops_per_token": model.train_flops_per_token(sequence_length),
-        **{key: value for key, value in model.to_dict().items() if key not in ("name", "num_layers")},
+        "architecture": model.architecture,
+        **{key: plain(value) for key, value in model.dimensions().items() if key != "num_layers"},
+        "source": model.source,
         "digest": model.digest,
     }
     explained = [

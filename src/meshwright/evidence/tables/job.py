@@ -149,7 +149,7 @@ def _redistributed(
     head_flops = 2.0 * model.num_head_parameters
     matmul = model.num_matmul_parameters - model.num_head_parameters
     scores = (
-        2.0 * (model.query_size + model.result_size) * row.sequence_length
+        2.0 * (model.attention.query_size + model.attention.result_size) * row.sequence_length
     )  # all keys, as its authors count
     block_flops = 2.0 * matmul / model.num_layers + scores
     counts = words.redistributed(model.num_layers, num_stages, head_flops / block_flops)

@@ -70,7 +70,7 @@ def model_of(row: TrainingRow, tp: int, assumptions: list[str]) -> ModelSpec:
         assumptions.append(
             "a model without a gated MLP is GPT-2's kind: LayerNorm, biases, learned positions"
         )
-    return ModelSpec(
+    return ModelSpec.of_dimensions(
         name=row.text("model") or row.row_id,
         architecture="gpt2" if is_gpt2 else _architecture(row, fields),
         source=row.where,

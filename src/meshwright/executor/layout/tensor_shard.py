@@ -81,7 +81,7 @@ class TensorShard:
             return dim, [self.rows(whole[0])]
         (owner, _), model = _matrix_of(name), self.model
         if owner == "qkv":
-            sizes: tuple[int, ...] = (model.query_size, model.key_size, model.key_size)
+            sizes: tuple[int, ...] = (model.attention.query_size, *(model.attention.key_size,) * 2)
         elif owner == "gate_up":
             sizes = (model.intermediate_size,) * (whole[0] // model.intermediate_size)
         else:

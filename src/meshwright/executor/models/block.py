@@ -19,6 +19,7 @@ from meshwright.executor.ops.linear import SplitLinear
 from meshwright.executor.ops.norm.layer_norm import SplitLayerNorm
 from meshwright.executor.ops.norm.rms_norm import SplitRMSNorm
 from meshwright.executor.ops.randomness import SampleKeys, dropout
+from meshwright.specs.model.block import FeedForward
 from meshwright.specs.model.model import ModelSpec
 
 
@@ -58,20 +59,22 @@ class Block(nn.Module):
         gpt2, hidden, self.parallel = model.is_gpt2, model.hidden_size, parallel
         degree = 1 if parallel is None else parallel.team.degree
         self.layer, self.dropout, self.is_gated = layer, dropout, model.has_gated_mlp
-        window, group_size = model.block_kind(layer).window, model.num_heads // model.num_kv_heads
-        self.layout = HeadLayout(model.num_kv_heads // degree, group_size, model.head_dim, window)
-        self.gelu = "none" if model.activation == "gelu" else "tanh"
+        attention, mlp = model.layers[layer].attention, model.layers[layer].feed_forward
+        group_size = attention.num_heads // attention.num_kv_heads
+        kv_heads = attention.num_kv_heads // degree
+        self.layout = HeadLayout(kv_heads, group_size, attention.head_dim, attention.window)
+        self.gelu = "none" if isinstance(mlp, FeedForward) and mlp.activation == "gelu" else "tanh"
         self.attention_norm = norm_layer(model, hidden)
-        qkv = column(hidden, model.qkv_size // degree, gpt2 or model.has_qkv_bias, parallel)
+        qkv = column(hidden, attention.qkv_size // degree, gpt2 or attention.has_qkv_bias, parallel)
         self.qkv = with_addition(model, "qkv", qkv)
-        has_norms = model.has_query_key_norm
-        self.query_norm = norm_layer(model, model.head_dim) if has_norms else None
-        self.key_norm = norm_layer(model, model.head_dim) if has_norms else None
-        has_output_bias, has_mlp_bias = gpt2 or model.has_output_bias, gpt2 or model.has_mlp_bias
-        attention_output = row(model.query_size // degree, hidden, has_output_bias, parallel)
+        has_norms, head_dim = attention.has_query_key_norm, attention.head_dim
+        self.query_norm = norm_layer(model, head_dim) if has_norms else None
+        self.key_norm = norm_layer(model, head_dim) if has_norms else None
+        has_output_bias, has_mlp_bias = gpt2 or attention.has_output_bias, gpt2 or mlp.has_bias
+        attention_output = row(attention.query_size // degree, hidden, has_output_bias, parallel)
         self.attention_output = with_addition(model, "attention_output", attention_output)
         self.mlp_norm = norm_layer(model, hidden)
-        inner = model.intermediate_size // degree
+        inner = mlp.intermediate_size // degree
         gate_up = column(hidden, inner * (2 if self.is_gated else 1), has_mlp_bias, parallel)
         self.gate_up = with_addition(model, "gate_up", gate_up)
         self.down = with_addition(model, "down", row(inner, hidden, has_mlp_bias, parallel))

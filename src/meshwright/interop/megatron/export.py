@@ -20,6 +20,7 @@ from meshwright.interop.megatron.arguments import (
 )
 from meshwright.interop.megatron.option import PIPELINE_INSIDE
 from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.model.block import Attention, Experts, LatentRanks
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import AXES, Plan
 
@@ -178,7 +179,7 @@ def _recompute(export: Export) -> Options:
     else:
         export.check_all_blocks()
     # FlashAttention wants keys as wide as values; latent attention goes to cuDNN's kernel.
-    fused = "fused" if plan.model.has_latent_attention else "flash"
+    fused = "fused" if plan.model.attention.latent else "flash"
     rate = ATTENTION_DROPOUT if plan.attention == "unfused_dropout" else "0.0"
     return [
         *found,
@@ -224,22 +225,24 @@ def _model_options(export: Export) -> Options:
         "--make-vocab-size-divisible-by": 1,  # the vocabulary of a plan is padded already
     }
     found = [(name, str(value)) for name, value in sizes.items()]
-    found += _latent(model) if model.has_latent_attention else _attention(model)
-    if model.num_experts:
-        found += _experts(model)
+    attention = model.attention
+    found += _latent(attention, attention.latent) if attention.latent else _attention(attention)
+    if model.experts:
+        found += _experts(model, model.experts)
     return found + _blocks(model)
 
 
 def _check_model(export: Export) -> None:
     model, plan = export.plan.model, export.plan
+    attention, feed_forward = model.attention, model.mlp or model.experts
     missing = {
-        "a sliding window": bool(model.sliding_layers),
-        "caps of scores or logits": model.attention_logit_cap > 0 or model.final_logit_cap > 0,
+        "a sliding window": any(block.attention.window for block, _ in model.blocks),
+        "caps of scores or logits": attention.logit_cap > 0 or model.final_logit_cap > 0,
         "attention sinks and biases of experts": model.has_attention_sinks,
         f"{model.architecture}'s norms and scaled embedding": model.is_gemma,
         "a gate of the shared expert": model.has_shared_gate,
         "biases of some linear layers only": not model.is_gpt2
-        and (model.has_output_bias or model.has_mlp_bias),
+        and bool(attention.has_output_bias or (feed_forward and feed_forward.has_bias)),
     }
     for what, is_there in missing.items():
         export.need(not is_there, f"model {model.name}", f"no option that is read back says {what}")
@@ -256,35 +259,35 @@ def _check_model(export: Export) -> None:
     )
 
 
-def _attention(model: ModelSpec) -> Options:
-    found = [("--kv-channels", str(model.head_dim))]
-    if model.num_kv_heads != model.num_heads:
-        found += [("--group-query-attention", ""), ("--num-query-groups", str(model.num_kv_heads))]
+def _attention(attention: Attention) -> Options:
+    found = [("--kv-channels", str(attention.head_dim))]
+    if attention.num_kv_heads != attention.num_heads:
+        found += [("--group-query-attention", ""), ("--num-query-groups", str(attention.num_kv_heads))]
     return found
 
 
-def _latent(model: ModelSpec) -> Options:
+def _latent(attention: Attention, latent: LatentRanks) -> Options:
     found = [
         ("--multi-latent-attention", ""),
-        ("--qk-head-dim", str(model.head_dim - model.rotary_head_dim)),
-        ("--qk-pos-emb-head-dim", str(model.rotary_head_dim)),
-        ("--v-head-dim", str(model.value_head_dim)),
-        ("--kv-lora-rank", str(model.key_value_rank)),
+        ("--qk-head-dim", str(attention.head_dim - latent.rotary_head_dim)),
+        ("--qk-pos-emb-head-dim", str(latent.rotary_head_dim)),
+        ("--v-head-dim", str(latent.value_head_dim)),
+        ("--kv-lora-rank", str(latent.key_value_rank)),
     ]
-    return found + ([("--q-lora-rank", str(model.query_rank))] if model.query_rank else [])
+    return found + ([("--q-lora-rank", str(latent.query_rank))] if latent.query_rank else [])
 
 
-def _experts(model: ModelSpec) -> Options:
+def _experts(model: ModelSpec, experts: Experts) -> Options:
     found = [
-        ("--num-experts", str(model.num_experts)),
-        ("--moe-router-topk", str(model.num_experts_per_token)),
-        ("--moe-ffn-hidden-size", str(model.expert_intermediate_size)),
+        ("--num-experts", str(experts.num_experts)),
+        ("--moe-router-topk", str(experts.num_experts_per_token)),
+        ("--moe-ffn-hidden-size", str(experts.intermediate_size)),
         ("--moe-grouped-gemm", ""),
     ]
-    if model.shared_intermediate_size:
-        found.append(("--moe-shared-expert-intermediate-size", str(model.shared_intermediate_size)))
-    if model.dense_layers:
-        flags = [int(block not in model.dense_layers) for block in range(model.num_layers)]
+    if experts.shared_intermediate_size:
+        found.append(("--moe-shared-expert-intermediate-size", str(experts.shared_intermediate_size)))
+    if model.mlp:
+        flags = [int(block.experts is not None) for block in model.layers]
         runs = "+".join(f"[{flag}]*{len(list(run))}" for flag, run in groupby(flags))
         found.append(("--moe-layer-freq", f"'({runs})'"))
     return found
@@ -303,8 +306,8 @@ def _blocks(model: ModelSpec) -> Options:
             ("--disable-bias-linear", ""),
         ]
     flags = {
-        "--add-qkv-bias": model.has_qkv_bias and not model.is_gpt2,
-        "--qk-layernorm": model.has_query_key_norm,
+        "--add-qkv-bias": model.attention.has_qkv_bias and not model.is_gpt2,
+        "--qk-layernorm": model.attention.has_query_key_norm,
         "--untie-embeddings-and-output-weights": not model.has_tied_embeddings,
     }
     return found + [(name, "") for name, is_there in flags.items() if is_there]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 from meshwright.interop.option_set import OptionSet
@@ -56,7 +57,7 @@ def megatron_model(options: OptionSet, tp: int) -> ModelSpec | None:
     fields |= _family(options, fields, is_gated, has_bias)
     fields["has_qkv_bias"] |= options.flag("add-qkv-bias", "has_qkv_bias = true")
     try:
-        return _named(ModelSpec(name="model", source=draft.where, **fields))
+        return _named(ModelSpec.of_dimensions(name="model", source=draft.where, **fields))
     except SpecError as error:
         raise PlanError(f"{draft.where}: {error.given}", allowed=error.allowed, next=error.next) from None
 
@@ -196,4 +197,4 @@ def _architecture(fields: dict[str, Any]) -> str:
 def _named(model: ModelSpec) -> ModelSpec:
     """The same model with a name for people: its parameters in billions."""
     size = f"{model.num_parameters / 1e9:.3g}B"
-    return ModelSpec.from_dict({**model.to_dict(), "name": f"megatron-{size}"})
+    return replace(model, name=f"megatron-{size}")

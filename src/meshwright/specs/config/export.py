@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from meshwright.specs.config.family import FULL, SLIDING
 from meshwright.specs.config.hugging_face import model_from_config
 from meshwright.specs.config.reader import DECODER_FIELDS, GPT2_FIELDS
+from meshwright.specs.config.rotary import rotary_config
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.model.rotary_scaling import ROTARY_SCALINGS, rotary_config
+from meshwright.specs.model.rotary_scaling import ROTARY_SCALINGS
 
 CLASSES = {
     "gpt2": "GPT2LMHeadModel",
@@ -116,23 +116,20 @@ def config_from_model(model: ModelSpec) -> dict[str, Any]:
         raise SpecError(
             f"{model.name}: {model.architecture} models are not written", allowed=", ".join(CLASSES)
         )
-    if model.rope_scaling not in ("", *ROTARY_SCALINGS):  # a model keeps its name, not its numbers
+    scaling = model.rotary_scaling
+    if scaling and scaling.kind not in ROTARY_SCALINGS:  # a model keeps its name, not its numbers
         raise SpecError(
-            f"{model.name}: {model.rope_scaling} rotary scaling is not written",
+            f"{model.name}: {scaling.kind} rotary scaling is not written",
             allowed=", ".join(ROTARY_SCALINGS),
         )
     config = _gpt2_config(model) if model.is_gpt2 else _decoder_config(model)
     config = {"architectures": [CLASSES[model.architecture]], "model_type": model.architecture, **config}
-    again = model_from_config(config, name=model.name)
-    lost = [
-        field.name
-        for field in fields(ModelSpec)
-        if field.name != "source" and getattr(again, field.name) != getattr(model, field.name)
-    ]
+    again, said = model_from_config(config, name=model.name).dimensions(), model.dimensions()
+    lost = [name for name in said if again[name] != said[name]]
     if lost:
         raise SpecError(
-            f"{model.name}: a {model.architecture} configuration cannot say {lost[0]} = {getattr(model, lost[0])!r}",
-            allowed=f"{lost[0]} = {getattr(again, lost[0])!r}, or another architecture",
+            f"{model.name}: a {model.architecture} configuration cannot say {lost[0]} = {said[lost[0]]!r}",
+            allowed=f"{lost[0]} = {again[lost[0]]!r}, or another architecture",
         )
     return config
 
@@ -146,7 +143,7 @@ def _gpt2_config(model: ModelSpec) -> dict[str, Any]:
         "n_positions": model.max_sequence_length,
         "vocab_size": model.vocabulary_size,
         "layer_norm_epsilon": model.norm_epsilon,
-        "activation_function": model.activation or "gelu_new",
+        "activation_function": (model.mlp and model.mlp.activation) or "gelu_new",
         "tie_word_embeddings": model.has_tied_embeddings,
     }
 
@@ -169,21 +166,27 @@ def _decoder_config(model: ModelSpec) -> dict[str, Any]:
     if model.rotary_scaling is not None:
         config["rope_scaling"] = rotary_config(model.rotary_scaling)
     if model.architecture in ("llama", "qwen3"):
-        config["attention_bias"] = model.has_qkv_bias
+        config["attention_bias"] = model.attention.has_qkv_bias
     if model.architecture == "llama":
-        config["mlp_bias"] = model.has_mlp_bias
+        config["mlp_bias"] = bool(model.mlp and model.mlp.has_bias)
     if model.architecture == "mistral":
-        config["sliding_window"] = model.sliding_window or None
+        config["sliding_window"] = _windows(model)[0] or None
     if model.architecture in ("qwen2", "qwen3"):
         config |= _qwen_window(model)
     return config
 
 
 def _qwen_window(model: ModelSpec) -> dict[str, Any]:
-    if not model.sliding_window:
+    windows = _windows(model)
+    if not any(windows):
         return {"use_sliding_window": False, "sliding_window": None}
     return {
         "use_sliding_window": True,
-        "sliding_window": model.sliding_window,
-        "layer_types": [SLIDING if b in model.sliding_layers else FULL for b in range(model.num_layers)],
+        "sliding_window": max(windows),
+        "layer_types": [SLIDING if window else FULL for window in windows],
     }
+
+
+def _windows(model: ModelSpec) -> list[int]:
+    """Of every layer its window; 0: none."""
+    return [block.attention.window for block in model.layers]

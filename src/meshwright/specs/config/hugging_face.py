@@ -7,10 +7,10 @@ from typing import Any
 
 from meshwright.specs.config.family import family_fields
 from meshwright.specs.config.reader import DECODER_FIELDS, GPT2_FIELDS, ConfigReader
+from meshwright.specs.config.rotary import rotary_fields
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.architecture import ARCHITECTURES, Architecture
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.model.rotary_scaling import rotary_fields
 
 # What a missing field means, by family (transformers 5, the Config classes).
 GPT2_MLP_RATIO = 4  # n_inner left out means 4 * n_embd
@@ -81,7 +81,7 @@ def _gpt2(read: ConfigReader, name: str) -> ModelSpec:
             f"{read.where}: field 'activation_function' is {activation!r}",
             allowed=", ".join(_GPT2_ACTIVATIONS),
         )
-    return ModelSpec(
+    return ModelSpec.of_dimensions(
         name=name,
         architecture="gpt2",
         num_layers=read.size("num_layers"),
@@ -125,7 +125,7 @@ def _decoder(read: ConfigReader, architecture: Architecture, name: str) -> Model
     if architecture in _SCALED:
         fields |= rotary_fields(read)
     fields |= family_fields(read, architecture, fields["num_layers"])
-    return ModelSpec(name=name, architecture=architecture, source=read.where, **fields)
+    return ModelSpec.of_dimensions(name=name, architecture=architecture, source=read.where, **fields)
 
 
 def _check_activation(read: ConfigReader, architecture: Architecture) -> None:

@@ -51,6 +51,12 @@ def load_model(reference: str | os.PathLike[str] | Mapping[str, Any] | ModelSpec
 Model = load_model  # its name in `meshwright`, beside Cluster and Plan
 
 
+def preset_model(name: str) -> ModelSpec | None:
+    """The model of the package with exactly this name; None: there is none."""
+    preset = _presets().get(name.lower())
+    return _from_preset(preset) if preset and preset["name"] == name else None
+
+
 def model_presets() -> tuple[str, ...]:
     """Names of the models that come with the package, sorted."""
     return tuple(sorted(_presets()))

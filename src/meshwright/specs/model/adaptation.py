@@ -8,20 +8,19 @@ matrices are the executor's: queries, keys and values are one (one A for the thr
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.parameter import (
     Parameter,
+    all_parameters,
     block_parameters,
     embedding_parameters,
     head_parameters,
+    num_parameters,
 )
 from meshwright.specs.model.parameter_name import MODULES, executed_name
-
-if TYPE_CHECKING:
-    from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.model.shape import ModelShape
 
 LORA_TARGETS = ("qkv", "attention_output", "gate_up", "down")
 LORA_COLUMNS = ("qkv", "gate_up")  # those that tensor parallelism divides by outputs, the others by inputs
@@ -32,7 +31,7 @@ WHOLE_FLOPS, WEIGHT_FLOPS = (
 LORA_A, LORA_B = "lora_a", "lora_b"
 
 
-def trains(model: ModelSpec, name: str) -> bool:
+def trains(model: ModelShape, name: str) -> bool:
     """Does the parameter with this name of the executor train? "layers.3.qkv.weight", "layers.3.qkv.lora_a.weight"."""
     if f".{LORA_A}." in name or f".{LORA_B}." in name:
         return True
@@ -41,24 +40,24 @@ def trains(model: ModelSpec, name: str) -> bool:
     return model.lora_rank == 0
 
 
-def lora_sizes(model: ModelSpec) -> dict[str, tuple[int, int]]:
+def lora_sizes(model: ModelShape) -> dict[str, tuple[int, int]]:
     """Inputs and outputs of the matrices that have low-rank additions."""
     inner = model.intermediate_size
     sizes = {
-        "qkv": (model.hidden_size, model.qkv_size),
-        "attention_output": (model.query_size, model.hidden_size),
+        "qkv": (model.hidden_size, model.attention.qkv_size),
+        "attention_output": (model.attention.query_size, model.hidden_size),
         "gate_up": (model.hidden_size, 2 * inner if model.has_gated_mlp else inner),
         "down": (inner, model.hidden_size),
     }
     return {target: sizes[target] for target in model.lora_targets} if model.lora_rank else {}
 
 
-def lora_scale(model: ModelSpec) -> float:
+def lora_scale(model: ModelShape) -> float:
     """What B A is multiplied by."""
     return (model.lora_alpha or model.lora_rank) / model.lora_rank
 
 
-def lora_parameters(model: ModelSpec, block: int) -> tuple[Parameter, ...]:
+def lora_parameters(model: ModelShape, block: int) -> tuple[Parameter, ...]:
     """A and B of every adapted matrix of a block, in the executor's names."""
     found = []
     for target, (num_in, num_out) in lora_sizes(model).items():
@@ -68,13 +67,13 @@ def lora_parameters(model: ModelSpec, block: int) -> tuple[Parameter, ...]:
     return tuple(found)
 
 
-def trained_names(model: ModelSpec, block: int) -> tuple[str, ...]:
+def trained_names(model: ModelShape, block: int) -> tuple[str, ...]:
     """Parameters of a block that train ("qkv.weight", "mlp_norm.bias"), additions aside."""
-    names = [executed_name(model.architecture, each.name) for each in block_parameters(model.base, block)]
+    names = [executed_name(model.architecture, each.name) for each in block_parameters(model, block)]
     return tuple(dict.fromkeys(name.split(".", 2)[2] for name in names if trains(model, name)))
 
 
-def first_trained_block(model: ModelSpec) -> int:
+def first_trained_block(model: ModelShape) -> int:
     """The first block that a gradient must reach: those before it have no backward on the stage that begins with the
     tokens.
     """
@@ -82,11 +81,11 @@ def first_trained_block(model: ModelSpec) -> int:
         return 0
     if model.lora_rank:
         return 0
-    found = (block for block in range(model.num_layers) if model.block_kind(block).trained)
+    found = (block for block in range(model.num_layers) if trained_names(model, block))
     return next(found, model.num_layers)
 
 
-def backward_layers(model: ModelSpec, layers: StageLayers) -> StageLayers:
+def backward_layers(model: ModelShape, layers: StageLayers) -> StageLayers:
     """The part of a stage that has a backward."""
     if not (model.is_adapted and layers.has_embedding):
         return layers
@@ -96,25 +95,25 @@ def backward_layers(model: ModelSpec, layers: StageLayers) -> StageLayers:
     return rest._replace(has_embedding=has_embedding)
 
 
-def trained_block_parameters(model: ModelSpec, block: int) -> tuple[Parameter, ...]:
+def trained_block_parameters(model: ModelShape, block: int) -> tuple[Parameter, ...]:
     """Parameters of a block that train: of checkpoint names, then the additions."""
-    own = block_parameters(model.base, block)
+    own = block_parameters(model, block)
     if not model.is_adapted:
         return own
     kept = (p for p in own if trains(model, executed_name(model.architecture, p.name)))
     return (*kept, *lora_parameters(model, block))
 
 
-def trains_table(model: ModelSpec, *, of_head: bool) -> bool:
+def trains_table(model: ModelShape, *, of_head: bool) -> bool:
     """Does the embedding's table, or the head's, train? A tied head is the embedding's."""
     name = "head.weight" if of_head and not model.has_tied_embeddings else "embedding.weight"
     return trains(model, name)
 
 
-def num_trained_parameters(model: ModelSpec) -> int:
+def num_trained_parameters(model: ModelShape) -> int:
     """All parameters that train, a tied table counted once."""
     if not model.is_adapted:
-        return model.num_parameters
+        return num_parameters(model)
     ends = (
         parameter.num_elements
         for parameter in (*embedding_parameters(model), *head_parameters(model))
@@ -128,12 +127,12 @@ def num_trained_parameters(model: ModelSpec) -> int:
     return sum(ends) + sum(blocks)
 
 
-def adapted_train_flops(model: ModelSpec) -> float:
+def adapted_train_flops(model: ModelShape) -> float:
     """What the additions cost a token more (6 FLOPs a parameter), less the weight gradients of frozen matrices (2)."""
     additions = model.num_layers * sum(parameter.num_elements for parameter in lora_parameters(model, 0))
     matrices = trained = 0
     for block in range(model.num_layers):
-        matrices += sum(p.num_elements for p in block_parameters(model.base, block) if p.is_matmul)
+        matrices += sum(p.num_elements for p in block_parameters(model, block) if p.is_matmul)
         own = trained_block_parameters(model, block)
         trained += sum(parameter.num_elements for parameter in own if parameter.is_matmul)
     matrices += model.num_head_parameters
@@ -141,7 +140,7 @@ def adapted_train_flops(model: ModelSpec) -> float:
     return WHOLE_FLOPS * additions - WEIGHT_FLOPS * (matrices + additions - trained)
 
 
-def check_adaptation(model: ModelSpec) -> None:
+def check_adaptation(model: ModelShape) -> None:
     """Raises SpecError where rank, targets or patterns cannot be, or nothing would train."""
     if model.lora_rank < 0 or model.lora_alpha < 0 or bool(model.lora_rank) != bool(model.lora_targets):
         raise SpecError(
@@ -159,7 +158,7 @@ def check_adaptation(model: ModelSpec) -> None:
             f"{model.name}: frozen parameters of {model.architecture} models are not known",
             allowed=", ".join(MODULES),
         )
-    names = [executed_name(model.architecture, parameter.name) for parameter in model.base.parameters()]
+    names = [executed_name(model.architecture, parameter.name) for parameter in all_parameters(model)]
     for pattern in model.trained:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise SpecError(

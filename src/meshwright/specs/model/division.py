@@ -6,43 +6,46 @@ from collections.abc import Iterator
 from math import gcd
 
 from meshwright.specs.error import PlanError
-from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.model.block import BlockSpec
+from meshwright.specs.model.shape import ModelShape
 
 
-def divided_counts(model: ModelSpec) -> dict[str, int]:
-    """What every tensor-parallel device gets an equal, whole part of; 0: the model has none.
+def divided_counts(block: BlockSpec) -> dict[str, int]:
+    """What every tensor-parallel device gets an equal, whole part of; 0: the block has none.
 
     Key-value heads are among them: a device that shared one with others, or had a part of one, is nothing that
     Megatron-LM, torchtitan or this package's executor run.
     """
+    attention, experts = block.attention, block.experts
     return {
-        "heads": model.num_heads,
-        "key-value heads": model.num_kv_heads,
-        "inner units": model.intermediate_size,
-        "inner units of a shared expert": model.shared_intermediate_size,
+        "heads": attention.num_heads,
+        "key-value heads": attention.num_kv_heads,
+        "inner units": 0 if experts else block.feed_forward.intermediate_size,
+        "inner units of a shared expert": experts.shared_intermediate_size if experts else 0,
     }
 
 
-def check_division(model: ModelSpec, tp: int, expert_tp: int = 0) -> None:
+def check_division(model: ModelShape, tp: int, expert_tp: int = 0) -> None:
     """Raise PlanError where `tp` devices cannot share the model's matrices, or `expert_tp` (0: as many) an expert's."""
-    missed = [f"{count} {what}" for what, count in divided_counts(model).items() if count % tp]
-    if missed:
-        allowed = ", ".join(map(str, _degrees(model)))
-        raise PlanError(
-            f"tp={tp} does not divide the {' and '.join(missed)} of {model.name}",
-            allowed=f"a tensor-parallel degree that gives every device whole ones: {allowed}",
-            next="choose one of these; the other devices can take pp, dp or cp",
-        )
-    if model.expert_intermediate_size % (expert_tp or tp):
-        raise PlanError(
-            f"tp={expert_tp or tp} does not divide the {model.expert_intermediate_size} inner units of an expert of "
-            f"{model.name}",
-            allowed="a tensor-parallel degree that divides them, or experts that are whole on a device",
-            next="choose another tp, or an ep that takes the tensor-parallel devices as well",
-        )
+    for block in model.kinds:
+        missed = [f"{count} {what}" for what, count in divided_counts(block).items() if count % tp]
+        if missed:
+            allowed = ", ".join(map(str, _degrees(model)))
+            raise PlanError(
+                f"tp={tp} does not divide the {' and '.join(missed)} of {model.name}",
+                allowed=f"a tensor-parallel degree that gives every device whole ones: {allowed}",
+                next="choose one of these; the other devices can take pp, dp or cp",
+            )
+        if block.experts and block.experts.intermediate_size % (expert_tp or tp):
+            raise PlanError(
+                f"tp={expert_tp or tp} does not divide the {block.experts.intermediate_size} inner units of an "
+                f"expert of {model.name}",
+                allowed="a tensor-parallel degree that divides them, or experts that are whole on a device",
+                next="choose another tp, or an ep that takes the tensor-parallel devices as well",
+            )
 
 
-def divides(model: ModelSpec, tp: int, expert_tp: int = 0) -> bool:
+def divides(model: ModelShape, tp: int, expert_tp: int = 0) -> bool:
     """May so many tensor-parallel devices share the model?"""
     try:
         check_division(model, tp, expert_tp)
@@ -51,7 +54,7 @@ def divides(model: ModelSpec, tp: int, expert_tp: int = 0) -> bool:
     return True
 
 
-def _degrees(model: ModelSpec) -> Iterator[int]:
+def _degrees(model: ModelShape) -> Iterator[int]:
     """All that the rule allows, in rising order."""
-    common = gcd(*divided_counts(model).values())
+    common = gcd(*(count for block in model.kinds for count in divided_counts(block).values()))
     return (degree for degree in range(1, common + 1) if common % degree == 0)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.model.block import Attention, BlockSpec, Experts
+from meshwright.specs.model.shape import ModelShape
 
 EMBEDDING = "embedding"
 HEAD = "head"
@@ -33,7 +33,7 @@ class Parameter(NamedTuple):
         return math.prod(self.shape)
 
 
-def embedding_parameters(model: ModelSpec) -> tuple[Parameter, ...]:
+def embedding_parameters(model: ModelShape) -> tuple[Parameter, ...]:
     """Token table, and the table of positions where positions are learned."""
     names = ("transformer.wte", "transformer.wpe") if model.is_gpt2 else ("model.embed_tokens", "")
     table = Parameter(f"{names[0]}.weight", (model.vocabulary_size, model.hidden_size), EMBEDDING, False)
@@ -43,7 +43,7 @@ def embedding_parameters(model: ModelSpec) -> tuple[Parameter, ...]:
     return (table, Parameter(f"{names[1]}.weight", positions, EMBEDDING, False))
 
 
-def head_parameters(model: ModelSpec) -> tuple[Parameter, ...]:
+def head_parameters(model: ModelShape) -> tuple[Parameter, ...]:
     """Final norm, and the vocabulary head where it is not tied to the token table."""
     prefix = "transformer.ln_f" if model.is_gpt2 else "model.norm"
     norm = _norm(model, prefix, HEAD)
@@ -52,23 +52,45 @@ def head_parameters(model: ModelSpec) -> tuple[Parameter, ...]:
     return (*norm, Parameter("lm_head.weight", (model.vocabulary_size, model.hidden_size), HEAD, True))
 
 
-def block_parameters(model: ModelSpec, block: int) -> tuple[Parameter, ...]:
-    """Every parameter of block number `block`, in the order of a checkpoint's forward pass."""
+def block_parameters(model: ModelShape, number: int) -> tuple[Parameter, ...]:
+    """Every parameter of block `number`, in the order of a checkpoint's forward pass."""
     if model.is_gpt2:
-        return _gpt2_block(model, block)
-    prefix, layer = f"model.layers.{block}", str(block)
+        return _gpt2_block(model, number)
+    prefix, layer, block = f"model.layers.{number}", str(number), model.layers[number]
     linears = (
-        *_attention_linears(model, f"{prefix}.self_attn"),
+        *_attention_linears(model.hidden_size, block.attention, f"{prefix}.self_attn"),
         *_mlp_linears(model, block, f"{prefix}.mlp"),
     )
     weights = tuple(parameter for linear in linears for parameter in linear.parameters(layer))
-    experts = _experts(model, f"{prefix}.mlp", layer) if model.block_kind(block).has_experts else ()
     return (
         *weights,
-        *experts,
-        *_attention_vectors(model, f"{prefix}.self_attn", layer),
+        *(_experts(model, block.experts, f"{prefix}.mlp", layer) if block.experts else ()),
+        *_attention_vectors(model, block.attention, f"{prefix}.self_attn", layer),
         *(norm for name in _norm_names(model) for norm in _norm(model, f"{prefix}.{name}", layer)),
     )
+
+
+def all_parameters(model: ModelShape) -> tuple[Parameter, ...]:
+    """Every parameter in checkpoint names: embedding, blocks, head (a tied head has no matrix)."""
+    blocks = (p for number in range(model.num_layers) for p in block_parameters(model, number))
+    return (*embedding_parameters(model), *blocks, *head_parameters(model))
+
+
+def num_embedding_parameters(model: ModelShape) -> int:
+    """Parameters of the token table and of learned positions."""
+    return sum(parameter.num_elements for parameter in embedding_parameters(model))
+
+
+def num_block_parameters(model: ModelShape, number: int = 0) -> int:
+    """Parameters of one block, all its experts included."""
+    return sum(parameter.num_elements for parameter in block_parameters(model, number))
+
+
+def num_parameters(model: ModelShape) -> int:
+    """All parameters, a tied table counted once: what AutoModelForCausalLM holds."""
+    head = 0 if model.has_tied_embeddings else model.num_head_parameters
+    blocks = sum(count * num_block_parameters(model, first) for first, _, count in model.runs())
+    return num_embedding_parameters(model) + blocks + model.num_norm_parameters + head
 
 
 class _Linear(NamedTuple):
@@ -89,54 +111,55 @@ class _Linear(NamedTuple):
         )
 
 
-def _attention_linears(model: ModelSpec, prefix: str) -> tuple[_Linear, ...]:
-    hidden, has_bias = model.hidden_size, model.has_qkv_bias
-    output = _Linear(f"{prefix}.o_proj", model.result_size, hidden, model.has_output_bias)
-    if not model.has_latent_attention:
+def _attention_linears(hidden: int, attention: Attention, prefix: str) -> tuple[_Linear, ...]:
+    has_bias, latent = attention.has_qkv_bias, attention.latent
+    output = _Linear(f"{prefix}.o_proj", attention.result_size, hidden, attention.has_output_bias)
+    if latent is None:
         return (
-            _Linear(f"{prefix}.q_proj", hidden, model.query_size, has_bias),
-            _Linear(f"{prefix}.k_proj", hidden, model.key_size, has_bias),
-            _Linear(f"{prefix}.v_proj", hidden, model.value_size, has_bias),
+            _Linear(f"{prefix}.q_proj", hidden, attention.query_size, has_bias),
+            _Linear(f"{prefix}.k_proj", hidden, attention.key_size, has_bias),
+            _Linear(f"{prefix}.v_proj", hidden, attention.value_size, has_bias),
             output,
         )
-    rank, turned = model.key_value_rank, model.rotary_head_dim
-    unturned_size = model.num_heads * (model.head_dim - turned)
-    queries: tuple[_Linear, ...] = (_Linear(f"{prefix}.q_proj", hidden, model.query_size),)
-    if model.query_rank:
+    rank, turned = latent.key_value_rank, latent.rotary_head_dim
+    unturned_size = attention.num_heads * (attention.head_dim - turned)
+    queries: tuple[_Linear, ...] = (_Linear(f"{prefix}.q_proj", hidden, attention.query_size),)
+    if latent.query_rank:
         queries = (
-            _Linear(f"{prefix}.q_a_proj", hidden, model.query_rank, has_bias),
-            _Linear(f"{prefix}.q_b_proj", model.query_rank, model.query_size),
+            _Linear(f"{prefix}.q_a_proj", hidden, latent.query_rank, has_bias),
+            _Linear(f"{prefix}.q_b_proj", latent.query_rank, attention.query_size),
         )
     return (
         *queries,
         _Linear(f"{prefix}.kv_a_proj_with_mqa", hidden, rank + turned, has_bias),
-        _Linear(f"{prefix}.kv_b_proj", rank, unturned_size + model.value_size),
+        _Linear(f"{prefix}.kv_b_proj", rank, unturned_size + attention.value_size),
         output,
     )
 
 
-def _mlp_linears(model: ModelSpec, block: int, prefix: str) -> tuple[_Linear, ...]:
+def _mlp_linears(model: ModelShape, block: BlockSpec, prefix: str) -> tuple[_Linear, ...]:
     """The dense MLP, or in a block with experts the shared one."""
-    hidden, inner = model.hidden_size, model.intermediate_size
+    hidden, has_bias = model.hidden_size, block.feed_forward.has_bias
+    inner = block.feed_forward.intermediate_size
     gates: tuple[_Linear, ...] = ()
-    if model.block_kind(block).has_experts:
-        inner = model.shared_intermediate_size
+    if block.experts:
+        inner = block.experts.shared_intermediate_size
         if inner == 0:
             return ()
         if model.has_shared_gate:
             gates = (_Linear(f"{prefix}.shared_expert_gate", hidden, 1),)
         prefix += ".shared_expert" if model.architecture == "qwen2_moe" else ".shared_experts"
     return (
-        _Linear(f"{prefix}.gate_proj", hidden, inner, model.has_mlp_bias),
-        _Linear(f"{prefix}.up_proj", hidden, inner, model.has_mlp_bias),
-        _Linear(f"{prefix}.down_proj", inner, hidden, model.has_mlp_bias),
+        _Linear(f"{prefix}.gate_proj", hidden, inner, has_bias),
+        _Linear(f"{prefix}.up_proj", hidden, inner, has_bias),
+        _Linear(f"{prefix}.down_proj", inner, hidden, has_bias),
         *gates,
     )
 
 
-def _experts(model: ModelSpec, prefix: str, layer: str) -> tuple[Parameter, ...]:
+def _experts(model: ModelShape, experts: Experts, prefix: str, layer: str) -> tuple[Parameter, ...]:
     """Router, and the experts' two matrices, gate and up in one; GPT-OSS stores them (inputs, outputs)."""
-    num, hidden, inner = model.num_experts, model.hidden_size, model.expert_intermediate_size
+    num, hidden, inner = experts.num_experts, model.hidden_size, experts.intermediate_size
     if not model.has_expert_bias:
         return (
             Parameter(f"{prefix}.gate.weight", (num, hidden), layer, True),
@@ -153,34 +176,36 @@ def _experts(model: ModelSpec, prefix: str, layer: str) -> tuple[Parameter, ...]
     )
 
 
-def _attention_vectors(model: ModelSpec, prefix: str, layer: str) -> tuple[Parameter, ...]:
+def _attention_vectors(
+    model: ModelShape, attention: Attention, prefix: str, layer: str
+) -> tuple[Parameter, ...]:
     """Norms inside attention, and its sinks."""
     sizes: dict[str, int] = {}
-    if model.has_query_key_norm:
-        sizes |= {"q_norm.weight": model.head_dim, "k_norm.weight": model.head_dim}
-    if model.query_rank:
-        sizes["q_a_layernorm.weight"] = model.query_rank
-    if model.has_latent_attention:
-        sizes["kv_a_layernorm.weight"] = model.key_value_rank
+    if attention.has_query_key_norm:
+        sizes |= {"q_norm.weight": attention.head_dim, "k_norm.weight": attention.head_dim}
+    if attention.latent and attention.latent.query_rank:
+        sizes["q_a_layernorm.weight"] = attention.latent.query_rank
+    if attention.latent:
+        sizes["kv_a_layernorm.weight"] = attention.latent.key_value_rank
     if model.has_attention_sinks:
-        sizes["sinks"] = model.num_heads
+        sizes["sinks"] = attention.num_heads
     return tuple(Parameter(f"{prefix}.{name}", (size,), layer, False) for name, size in sizes.items())
 
 
-def _norm_names(model: ModelSpec) -> tuple[str, ...]:
+def _norm_names(model: ModelShape) -> tuple[str, ...]:
     names = ("input_layernorm", "post_attention_layernorm")
     if model.has_post_norms:
         return (*names, "pre_feedforward_layernorm", "post_feedforward_layernorm")
     return names
 
 
-def _gpt2_block(model: ModelSpec, block: int) -> tuple[Parameter, ...]:
+def _gpt2_block(model: ModelShape, number: int) -> tuple[Parameter, ...]:
     """GPT-2 stores its matrices as (inputs, outputs) and gives every one a bias."""
     prefix, layer, hidden, inner = (
-        f"transformer.h.{block}",
-        str(block),
+        f"transformer.h.{number}",
+        str(number),
         model.hidden_size,
-        model.intermediate_size,
+        model.layers[number].feed_forward.intermediate_size,
     )
     matrices = (
         ("attn.c_attn", hidden, 3 * hidden),
@@ -200,7 +225,7 @@ def _gpt2_block(model: ModelSpec, block: int) -> tuple[Parameter, ...]:
     return norms[:2] + weights[:4] + norms[2:] + weights[4:]
 
 
-def _norm(model: ModelSpec, name: str, layer: str) -> tuple[Parameter, ...]:
+def _norm(model: ModelShape, name: str, layer: str) -> tuple[Parameter, ...]:
     """RMSNorm has a weight, LayerNorm a weight and a bias."""
     weight = Parameter(f"{name}.weight", (model.hidden_size,), layer, False)
     bias = Parameter(f"{name}.bias", (model.hidden_size,), layer, False)

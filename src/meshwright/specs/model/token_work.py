@@ -2,48 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from meshwright.specs.model.adaptation import adapted_train_flops
-from meshwright.specs.model.block_kind import attended_pairs
-from meshwright.specs.model.parameter import Parameter, block_parameters
-
-if TYPE_CHECKING:
-    from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.model.block import BlockSpec, attended_pairs
+from meshwright.specs.model.parameter import Parameter, block_parameters, num_parameters
+from meshwright.specs.model.shape import ModelShape
 
 # One multiply and one add forward, twice that backward (input and weight gradient).
 TRAIN_FLOPS_PER_MATMUL_PARAMETER = 6
 
 
-def num_active_parameters(model: ModelSpec) -> int:
+def num_active_parameters(model: ModelShape) -> int:
     """Parameters that one token uses: of the experts those it goes to; in a dense model all of them."""
     inactive = sum(
-        count * (parameter.num_elements - _num_active(model, parameter))
-        for block, count in model.block_kinds(0, model.num_layers)
-        for parameter in block_parameters(model, block)
+        count * (parameter.num_elements - _num_active(block, parameter))
+        for first, block, count in model.runs()
+        for parameter in block_parameters(model, first)
     )
-    return model.num_parameters - inactive
+    return num_parameters(model) - inactive
 
 
-def num_matmul_parameters(model: ModelSpec) -> int:
+def num_matmul_parameters(model: ModelShape) -> int:
     """Parameters that one token meets in a matrix product: of the blocks' matrices and the vocabulary head."""
     blocks = sum(
-        count * _num_active(model, parameter)
-        for block, count in model.block_kinds(0, model.num_layers)
-        for parameter in block_parameters(model, block)
+        count * _num_active(block, parameter)
+        for first, block, count in model.runs()
+        for parameter in block_parameters(model, first)
         if parameter.is_matmul
     )
     return blocks + model.num_head_parameters
 
 
-def _num_active(model: ModelSpec, parameter: Parameter) -> int:
+def _num_active(block: BlockSpec, parameter: Parameter) -> int:
     """Elements one token uses; a tensor of experts has them in its first dimension."""
-    if not parameter.is_expert:
+    if not (parameter.is_expert and block.experts):
         return parameter.num_elements
-    return parameter.num_elements // model.num_experts * model.num_experts_per_token
+    return parameter.num_elements // block.experts.num_experts * block.experts.num_experts_per_token
 
 
-def train_flops_per_token(model: ModelSpec, sequence_length: int | None = None) -> float:
+def train_flops_per_token(model: ModelShape, sequence_length: int | None = None) -> float:
     """Model FLOPs (forward and backward, no recompute) that training spends on one token.
 
     6 per active parameter of a matrix product (the embedding lookup is no product); with `sequence_length`
@@ -52,13 +48,16 @@ def train_flops_per_token(model: ModelSpec, sequence_length: int | None = None) 
     the backward. Norms, activations, routing: left out. Of a frozen matrix there is no weight gradient: 4 per
     parameter, also where no gradient passes.
     """
-    flops = float(TRAIN_FLOPS_PER_MATMUL_PARAMETER * model.num_matmul_parameters)
+    flops = float(TRAIN_FLOPS_PER_MATMUL_PARAMETER * num_matmul_parameters(model))
     if model.is_adapted:
         flops += adapted_train_flops(model)
     if sequence_length is None:
         return flops
     keys = sum(
-        count * attended_pairs(sequence_length, model.block_kind(block).window) / sequence_length
-        for block, count in model.block_kinds(0, model.num_layers)
+        count
+        * (block.attention.query_size + block.attention.result_size)
+        * attended_pairs(sequence_length, block.attention.window)
+        / sequence_length
+        for block, count in model.blocks
     )
-    return flops + TRAIN_FLOPS_PER_MATMUL_PARAMETER * (model.query_size + model.result_size) * keys
+    return flops + TRAIN_FLOPS_PER_MATMUL_PARAMETER * keys

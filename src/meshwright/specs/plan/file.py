@@ -1,62 +1,64 @@
-"""Plans as TOML files: what is written, what is read, and what is refused.
+"""Plans as TOML files: what a reader wants to know first stands first, what is as usual is left out.
 
-schema = 4
-cluster = "2xcpu"
-num_devices = 2
+schema = 5
+cluster = "8xh100"
+num_devices = 8
+pp = 2                        # then every other field of `Plan` that is not at its default
+layers_per_stage = [16, 16]
 
-[model]                  # name, digest and every dimension: the file needs no other to be understood
-[workload]               # global_batch, sequence_length, lengths, num_tokens
-[parallel]               # pp, dp, tp, cp, ep, sequence_parallel, vocabulary, overlap, mesh_order, device_order
-[pipeline]               # schedule, num_chunks, layers_per_stage, microbatch_size, split_backward
-[memory]                 # recompute, recompute_blocks, sharding, sharding_degree, and formats: dtype, float8, ...
-[software]               # attention, software
-[[passes]]               # name, and a table of options
+[model]                       # a model of the package by its name; another one by its fields, each kind of block once
+preset = "llama-3.1-8b"
+digest = "0123456789abcdef"   # of its dimensions: a file that was changed by hand, or means another model, is refused
 
-Schema 3 did not know recompute_blocks: all blocks followed recompute. Schema 2 had fewer keys; what a file leaves out is
-as in `Plan`. Schema 1 knew dense models only: its [model] lacks `model_digest.ADDED_FIELDS`, which are then as in a dense
-model, and its digest stays valid.
+[workload]                    # fields that are tables, then those that are lists of tables
+global_batch = 64
+
+Schemas 1 to 4 had the fields in sections, and models by flat dimensions (`specs.model.dimension`); they are read as well.
+Schema 3 did not know recompute_blocks, schema 2 had fewer keys, schema 1 knew dense models only: what a file leaves out is
+as in `Plan`, and in a dense model.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from meshwright.specs.error import MeshwrightError, PlanError
+from meshwright.specs.config.source import model_presets, preset_model
+from meshwright.specs.error import MeshwrightError, PlanError, UnknownNameError
+from meshwright.specs.model.dimension import flat_digest
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.plan.plan import PassOption, Plan
-from meshwright.specs.plan.workload import Workload
+from meshwright.specs.record import plain, record
 from meshwright.specs.toml_table import TomlTable
 
-PLAN_SCHEMA = 4
-_SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "parallel": (
-        "pp", "dp", "tp", "cp", "ep", "sequence_parallel", "vocabulary", "overlap", "mesh_order", "device_order",
-        "placement",
-    ),
-    "pipeline": ("schedule", "num_chunks", "layers_per_stage", "microbatch_size", "split_backward"),
-    "memory": (
-        "recompute", "recompute_blocks", "sharding", "sharding_degree", "dtype", "float8", "reduction_dtype",
-        "master_dtype",
-    ),
-    "software": ("attention", "software", "variant"),
-}  # fmt: skip
-_TOP = ("schema", "cluster", "num_devices", "model", "workload", *_SECTIONS, "passes")
-_WORKLOAD_KEYS = ("global_batch", "sequence_length", "lengths", "num_tokens")
+PLAN_SCHEMA = 5
+FIRST_SCHEMA_OF_BLOCKS = 5
+OLD_SECTIONS = ("parallel", "pipeline", "memory", "software")
+FIRST_KEYS = (
+    *("schema", "cluster", "num_devices", "pp", "dp", "tp", "cp", "ep", "schedule", "num_chunks"),
+    *("layers_per_stage", "microbatch_size"),
+)
+HEADER = "# {model} on {cluster}: {degrees}. What is not said here is as in meshwright.Plan."
+
+AnyPlan = TypeVar("AnyPlan")
 
 
-def plan_text(plan: Plan) -> str:
+def plan_table(plan: Any, *, complete: bool = False) -> dict[str, Any]:
+    """The plan as plain values, in the order of its file. `complete`: also the fields at their defaults."""
+    said = {"schema": PLAN_SCHEMA, **plain(plan, complete=complete), "model": _model_table(plan.model)}
+    return {key: said[key] for key in sorted(said, key=_rank)}
+
+
+def plan_text(plan: Any) -> str:
     """The plan as TOML text."""
-    import tomli_w  # only here: the rest of the package reads TOML with the standard library
+    header = HEADER.format(model=plan.model.name, cluster=plan.cluster, degrees=plan.product_text())
+    return "\n".join((header.replace("\n", " "), *_lines(plan_table(plan)), ""))
 
-    return tomli_w.dumps(_to_dict(plan))
 
-
-def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
+def save_plan(plan: Any, path: str | os.PathLike[str]) -> None:
     """Write the plan whole or not at all. Raises PlanError where the file cannot be written."""
     target, text = Path(path), plan_text(plan)
     try:
@@ -68,131 +70,104 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
         raise PlanError(f"{target} cannot be written: {error.strerror}", next="choose another path") from None
 
 
-def load_plan(path: str | os.PathLike[str]) -> Plan:
-    """Read a plan. Raises PlanError naming file, key, what is allowed and what to do."""
+def read_plan(kind: type[AnyPlan], path: str | os.PathLike[str]) -> AnyPlan:
+    """A plan of the class `kind`. Raises PlanError naming file, key, what is allowed and what to do."""
     table = TomlTable.read(Path(path), PlanError)
-    table.check_schema(PLAN_SCHEMA)
-    table.check_keys(_TOP)
+    schema = table.check_schema(PLAN_SCHEMA)
     try:
-        return _from_table(table)
-    except PlanError as error:
-        if error.given.startswith(table.where):
-            raise
-        raise PlanError(f"{table.where}: {error.given}", allowed=error.allowed, next=error.next) from None
+        said = dict(table.values) if schema >= FIRST_SCHEMA_OF_BLOCKS else _without_sections(table)
+        model = dict(table.table("model").values)
+        read = _model if schema >= FIRST_SCHEMA_OF_BLOCKS else _flat_model
+        rest = {key: value for key, value in said.items() if key not in ("schema", "model")}
+        return record(kind, rest, table.where, PlanError, model=read(model))
     except MeshwrightError as error:
-        raise PlanError(f"{table.where}: {error}") from None
+        where = "" if error.given.startswith(table.where) else f"{table.where}: "
+        raise PlanError(f"{where}{error.given}", allowed=error.allowed, next=error.next) from None
 
 
-def _to_dict(plan: Plan) -> dict[str, Any]:
-    workload = {
-        "global_batch": plan.workload.global_batch,
-        "sequence_length": plan.workload.sequence_length,
-        "lengths": [list(pair) for pair in plan.workload.lengths],
-    }
-    if plan.workload.num_tokens is not None:
-        workload["num_tokens"] = plan.workload.num_tokens
-    content: dict[str, Any] = {
-        "schema": PLAN_SCHEMA,
-        "cluster": plan.cluster,
-        "num_devices": plan.num_devices,
-        "model": {"digest": plan.model_digest, **plan.model.to_dict()},
-        "workload": workload,
-    }
-    for section, names in _SECTIONS.items():
-        content[section] = {name: _plain(getattr(plan, name)) for name in names}
-    content["passes"] = [{"name": each.name, "options": dict(each.options)} for each in plan.passes]
-    return content
+def _rank(key: str) -> int:
+    return FIRST_KEYS.index(key) if key in FIRST_KEYS else len(FIRST_KEYS)
 
 
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
+def _lines(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """TOML, lists on one line: first what is no table."""
+    inner = {key: value for key, value in table.items() if _holds_tables(value)}
+    yield from (f"{_key(key)} = {_value(value)}" for key, value in table.items() if key not in inner)
+    for key, value in inner.items():
+        path = f"{prefix}{_key(key)}"
+        for entry in value if isinstance(value, list) else [value]:
+            yield from ("", f"[[{path}]]" if isinstance(value, list) else f"[{path}]")
+            yield from _lines(entry, f"{path}.")
 
 
-def _from_table(table: TomlTable) -> Plan:
-    choices: dict[str, Any] = {}
-    for section, names in _SECTIONS.items():
-        if section not in table.values:
-            continue
-        inner = table.table(section)
-        inner.check_keys(names)
-        choices.update({name: _field(inner, name) for name in names if name in inner.values})
-    if "layers_per_stage" not in choices:
-        raise PlanError(f"{table.where}: [pipeline]: key 'layers_per_stage' is missing", next="add it")
-    return Plan(
-        model=_model(table.table("model")),
-        cluster=table.text("cluster"),
-        num_devices=table.integer("num_devices"),
-        workload=_workload(table.table("workload")),
-        passes=tuple(_pass(entry) for entry in table.tables("passes")),
-        **choices,
+def _holds_tables(value: Any) -> bool:
+    is_list = isinstance(value, list) and bool(value)
+    return isinstance(value, dict) or (is_list and all(isinstance(each, dict) for each in value))
+
+
+def _key(key: str) -> str:
+    import tomli_w  # only here: the rest of the package reads TOML with the standard library
+
+    return tomli_w.dumps({key: 0}).removesuffix(" = 0\n")
+
+
+def _value(value: Any) -> str:
+    import tomli_w
+
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, dict):  # among other values of a list
+        return f"{{{', '.join(f'{_key(key)} = {_value(inner)}' for key, inner in value.items())}}}"
+    return tomli_w.dumps({"key": value}).removeprefix("key = ").removesuffix("\n")
+
+
+def _model_table(model: ModelSpec) -> dict[str, Any]:
+    """A preset by its name with the fields that are not as there; another model by all of its fields."""
+    preset = preset_model(model.name)
+    if preset is None or preset.blocks != model.blocks:
+        return {"digest": model.digest, **model.to_dict()}
+    names = [
+        field.name for field in fields(model) if getattr(model, field.name) != getattr(preset, field.name)
+    ]
+    if any(getattr(model, name) is None for name in names):  # a file has no word for it
+        return {"digest": model.digest, **model.to_dict()}
+    changes = {name: plain(getattr(model, name)) for name in names}
+    return {"preset": model.name, "digest": model.digest, **changes}
+
+
+def _model(said: dict[str, Any]) -> ModelSpec:
+    digest, name = said.pop("digest", None), said.pop("preset", None)
+    if name is None:
+        return _known_again(ModelSpec.from_dict(said, "[model]"), digest)
+    preset = preset_model(name) if isinstance(name, str) else None
+    if preset is None:
+        raise UnknownNameError("model", str(name), model_presets())
+    return _known_again(
+        ModelSpec.from_dict({**preset.to_dict(), **said}, "[model]") if said else preset, digest
     )
 
 
-def _field(table: TomlTable, name: str) -> Any:
-    """A field of Plan with the type its default has."""
-    if name in ("layers_per_stage", "recompute_blocks", "device_order"):
-        return table.integers(name)
-    if name in ("mesh_order", "overlap"):
-        return tuple(str(entry) for entry in table.items(name))
-    default = Plan.__dataclass_fields__[name].default
-    if isinstance(default, bool):
-        return table.flag(name)
-    return table.integer(name) if isinstance(default, int) else table.text(name)
-
-
-def _model(table: TomlTable) -> ModelSpec:
-    known = fields(ModelSpec)
-    table.check_keys(("digest", *(field.name for field in known)))
-    for field in known:
-        if field.default is MISSING and field.name not in table.values:
-            raise PlanError(f"{table.where}: key {field.name!r} is missing", next=f"add {field.name!r}")
-        if field.name in table.values:
-            _check_type(table, field.name, str(field.type))
-    values = {key: value for key, value in table.values.items() if key != "digest"}
-    model = ModelSpec.from_dict(values)
-    digest = table.text("digest", model.digest)
-    if digest != model.digest:
+def _known_again(model: ModelSpec, digest: str | None, found: str = "") -> ModelSpec:
+    found = found or model.digest
+    if digest not in (None, found):
         raise PlanError(
-            f"{table.where}: the dimensions of {model.name} hash to {model.digest}, the file says {digest}",
+            f"[model]: the dimensions of {model.name} hash to {found}, the file says {digest}",
             allowed="the model that the plan was made for",
             next="make the plan again, or remove 'digest' if the change was meant",
         )
     return model
 
 
-def _check_type(table: TomlTable, name: str, declared: str) -> None:
-    """The value of a model's field has the declared type."""
-    if declared == "int":
-        table.integer(name)
-    elif declared == "bool":
-        table.flag(name)
-    elif declared.startswith("tuple[str"):
-        table.items(name)
-    elif declared.startswith("tuple"):
-        table.integers(name)
-    elif declared == "float":
-        table.quantity(name, float)
-    else:
-        table.text(name)
+def _flat_model(said: dict[str, Any]) -> ModelSpec:
+    """Of schemas 1 to 4. The digest is of what stands in the file: also the width of an MLP that no block has."""
+    digest, name, architecture = said.pop("digest", None), said.get("name", ""), said.get("architecture", "")
+    model = ModelSpec.from_dict(said)
+    return _known_again(model, digest, flat_digest(name, said, architecture))
 
 
-def _workload(table: TomlTable) -> Workload:
-    table.check_keys(_WORKLOAD_KEYS)
-    lengths = []
-    for pair in table.items("lengths", []):
-        is_pair = isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is int
-        if not is_pair or isinstance(pair[1], bool) or not isinstance(pair[1], (int, float)):
-            raise PlanError(f"{table.where}: 'lengths' has {pair!r}", allowed="pairs [tokens, share]")
-        lengths.append((pair[0], float(pair[1])))
-    return Workload(
-        global_batch=table.integer("global_batch"),
-        sequence_length=table.integer("sequence_length"),
-        lengths=tuple(lengths),
-        num_tokens=table.integer("num_tokens") if "num_tokens" in table.values else None,
-    )
-
-
-def _pass(table: TomlTable) -> PassOption:
-    table.check_keys(("name", "options"))
-    options = table.table("options").values if "options" in table.values else {}
-    return PassOption(table.text("name"), dict(options))
+def _without_sections(table: TomlTable) -> dict[str, Any]:
+    """Of schemas 1 to 4: the fields of all sections beside the others."""
+    found = {key: value for key, value in table.values.items() if key not in OLD_SECTIONS}
+    for section in OLD_SECTIONS:
+        found |= table.table(section).values if section in table.values else {}
+    return found

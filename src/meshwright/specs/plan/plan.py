@@ -14,6 +14,7 @@ from meshwright.specs.error import PlanError
 from meshwright.specs.model.division import check_division
 from meshwright.specs.model.layers import StageLayers, split_layers, stage_layers
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.file import read_plan, save_plan
 from meshwright.specs.plan.sharding import ZERO, Sharding
 from meshwright.specs.plan.slot import Finder, Reference, reference_text
 from meshwright.specs.plan.software import SoftwareClass, software_class
@@ -291,8 +292,6 @@ class Plan:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as TOML. Raises PlanError where the file cannot be written."""
-        from meshwright.specs.plan.file import save_plan  # it reads plans, so it imports this module
-
         save_plan(self, path)
 
     def export(self, format: str, path: str | os.PathLike[str] | None = None, **given: Any) -> str:
@@ -317,11 +316,9 @@ class Plan:
 
         Raises PlanError with one clear message.
         """
-        from meshwright.specs.plan.file import load_plan  # it makes plans, so it imports this module
-
         if format:
             return cls._verbs("load(format=...)").load(path, format, **given)
-        return load_plan(path)
+        return read_plan(cls, path)
 
     @classmethod
     def _verbs(cls, what: str) -> PlanVerbs:

@@ -119,13 +119,13 @@ def _num_sums(plan: Plan, layers: StageLayers) -> int:
     is_routed = plan.expert_tp == 1 or (plan.ep > 1 and plan.sequence_parallel)
     total = 0
     for block, count in kinds:
-        total += count * (1 if plan.model.block_kind(block).has_experts and is_routed else 2)
+        total += count * (1 if plan.model.layers[block].experts and is_routed else 2)
     return total
 
 
 def _context(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward: bool) -> list[Inner]:
-    heads = plan.model.num_kv_heads // plan.tp
-    width = heads * (plan.model.head_dim + (plan.model.value_head_dim or plan.model.head_dim))
+    attention = plan.model.attention
+    width = attention.num_kv_heads // plan.tp * (attention.head_dim + attention.value_dim)
     num_bytes = float(shape.num_tokens * plan.cp * width * shape.element_bytes)
     kinds = ("all_gather", "reduce_scatter") if is_backward else ("all_gather",)
     return [
@@ -139,13 +139,15 @@ def _context(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backwar
 def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inner]:
     """To the experts and back. Where tp devices share every expert and each has its own part of the sequence, each sends
     the tokens of its part; those that share an expert then gather what came, and scatter the sum of their results."""
-    model = plan.model
+    model, experts = plan.model, plan.model.experts
+    if experts is None:
+        return []
     blocks = model.block_kinds(layers.first_block, layers.num_blocks)
-    count = sum(number for block, number in blocks if model.block_kind(block).has_experts)
-    rows = shape.num_routed_tokens * model.num_experts_per_token
+    count = sum(number for block, number in blocks if model.layers[block].experts)
+    rows = shape.num_routed_tokens * experts.num_experts_per_token
     num_bytes = float(rows * model.hidden_size * shape.element_bytes)
     # a token goes once to every node that has experts for it: how many it has is part of the algorithm's name
-    exchange = Exchange(expert_axes(plan), algorithm=f"all_to_all.top{model.num_experts_per_token}")
+    exchange = Exchange(expert_axes(plan), algorithm=f"all_to_all.top{experts.num_experts_per_token}")
     if not plan.sequence_parallel or plan.expert_tp == 1:
         return [Inner(exchange, num_bytes, 2 * count, "", "expert parallel")]
     shared = [

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.error import SpecError
+from meshwright.specs.model.block import BlockSpec, Experts
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.operator import Operator, Phase
 from meshwright.stage.operator.layer import (
@@ -82,33 +83,33 @@ class GroupedLinear(NamedTuple):
 
 
 def mlp_forward(
-    model: ModelSpec, has_experts: bool, local: LocalSizes, shape: MicrobatchShape
+    model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: MicrobatchShape
 ) -> tuple[Operator, ...]:
     """The MLP of a block between its norm and its residual, dense or of experts."""
-    rows = shape.num_routed_tokens
-    if not has_experts:
-        return _dense_forward(model, local.intermediate, "", shape)
-    up, down = _grouped_linears(model, local, shape)
+    rows, experts = shape.num_routed_tokens, block.experts
+    if experts is None:
+        return _dense_forward(model, block, local.intermediate, "", shape)
+    up, down = _grouped_linears(model, experts, local, shape)
     return (
-        _router(model).forward(shape),
-        _routing(model, shape, is_backward=False),
+        _router(model, experts).forward(shape),
+        _routing(experts, shape, is_backward=False),
         _permutation("dispatch", up.rows, model.hidden_size, 2 * up.rows, 0, shape),
         up.forward(shape),
         activation_forward(model, up.rows, local.expert_intermediate, shape),
         down.forward(shape),
         _permutation("combine", up.rows, model.hidden_size, up.rows + rows, COMBINE_FLOPS, shape),
-        *_shared_forward(model, local, shape),
+        *_shared_forward(model, block, local, shape),
     )
 
 
 def mlp_input(
-    model: ModelSpec, has_experts: bool, local: LocalSizes, shape: MicrobatchShape
+    model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: MicrobatchShape
 ) -> tuple[Operator, ...]:
     """The part of the MLP's backward that does not end in a parameter."""
-    rows, hidden = shape.num_routed_tokens, model.hidden_size
-    if not has_experts:
-        return _dense_input(model, local.intermediate, "", shape)
-    up, down = _grouped_linears(model, local, shape)
+    rows, hidden, experts = shape.num_routed_tokens, model.hidden_size, block.experts
+    if experts is None:
+        return _dense_input(model, block, local.intermediate, "", shape)
+    up, down = _grouped_linears(model, experts, local, shape)
     num_touched = COMBINE_BACKWARD_TOUCHES * up.rows
     return (
         _permutation("combine backward", up.rows, hidden, num_touched, COMBINE_BACKWARD_FLOPS, shape),
@@ -116,29 +117,30 @@ def mlp_input(
         activation_backward(model, up.rows, local.expert_intermediate, shape),
         up.input_gradient(shape),
         _permutation("dispatch backward", up.rows, hidden, up.rows + rows, 1, shape),
-        _routing(model, shape, is_backward=True),
-        _router(model).input_gradient(shape),
+        _routing(experts, shape, is_backward=True),
+        _router(model, experts).input_gradient(shape),
         residual_add("router gradient", shape, hidden),
-        *_shared_input(model, local, shape),
+        *_shared_input(model, block, local, shape),
     )
 
 
 def mlp_weight(
-    model: ModelSpec, has_experts: bool, local: LocalSizes, shape: MicrobatchShape
+    model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: MicrobatchShape
 ) -> tuple[Operator, ...]:
     """Gradients of the MLP's matrices and biases."""
-    if not has_experts:
-        linears = mlp_linears(model, local.intermediate)
+    experts, inner = block.experts, local.shared_intermediate
+    if experts is None:
+        linears = mlp_linears(model, block, local.intermediate)
         return tuple(operator for linear in linears for operator in linear.weight_gradient(shape))
-    shared = mlp_linears(model, local.shared_intermediate, "shared ") if local.shared_intermediate else ()
+    shared = mlp_linears(model, block, inner, "shared ") if inner else ()
     gates = (_shared_gate(model),) if model.has_shared_gate else ()
-    linears = (_router(model), *_grouped_linears(model, local, shape), *shared, *gates)
+    linears = (_router(model, experts), *_grouped_linears(model, experts, local, shape), *shared, *gates)
     return tuple(operator for linear in linears for operator in linear.weight_gradient(shape))
 
 
-def _router(model: ModelSpec) -> Linear:
+def _router(model: ModelSpec, experts: Experts) -> Linear:
     """Logits of all experts, on every device whole."""
-    return Linear("router", model.hidden_size, model.num_experts, model.has_expert_bias)
+    return Linear("router", model.hidden_size, experts.num_experts, model.has_expert_bias)
 
 
 def _shared_gate(model: ModelSpec) -> Linear:
@@ -146,15 +148,15 @@ def _shared_gate(model: ModelSpec) -> Linear:
 
 
 def _grouped_linears(
-    model: ModelSpec, local: LocalSizes, shape: MicrobatchShape
+    model: ModelSpec, experts: Experts, local: LocalSizes, shape: MicrobatchShape
 ) -> tuple[GroupedLinear, GroupedLinear]:
     """Gate and up in one, and down, of the experts here. Raises SpecError where ep does not divide them."""
-    if shape.ep < 1 or model.num_experts % shape.ep:
+    if shape.ep < 1 or experts.num_experts % shape.ep:
         raise SpecError(
-            f"{model.name}: expert-parallel degree {shape.ep} does not divide {model.num_experts} experts",
+            f"{model.name}: expert-parallel degree {shape.ep} does not divide {experts.num_experts} experts",
             allowed="a degree from 1 that divides the number of experts",
         )
-    groups, rows = model.num_experts // shape.ep, shape.num_routed_tokens * model.num_experts_per_token
+    groups, rows = experts.num_experts // shape.ep, shape.num_routed_tokens * experts.num_experts_per_token
     hidden, inner, has_bias = model.hidden_size, local.expert_intermediate, model.has_expert_bias
     return (
         GroupedLinear("experts gate_up", groups, rows, hidden, 2 * inner, has_bias),
@@ -162,9 +164,9 @@ def _grouped_linears(
     )
 
 
-def _routing(model: ModelSpec, shape: MicrobatchShape, *, is_backward: bool) -> Operator:
+def _routing(of: Experts, shape: MicrobatchShape, *, is_backward: bool) -> Operator:
     """Probabilities of T x E logits and the k best with their numbers; or the logits' gradient."""
-    tokens, experts, chosen = shape.num_routed_tokens, model.num_experts, model.num_experts_per_token
+    tokens, experts, chosen = shape.num_routed_tokens, of.num_experts, of.num_experts_per_token
     work, dims = tokens * experts, (tokens, experts, chosen)
     if is_backward:
         num_bytes = ROUTING_BACKWARD_TOUCHES * work * shape.element_bytes
@@ -186,23 +188,29 @@ def _permutation(
     )
 
 
-def _dense_forward(model: ModelSpec, inner: int, prefix: str, shape: MicrobatchShape) -> tuple[Operator, ...]:
-    up, down = mlp_linears(model, inner, prefix)
+def _dense_forward(
+    model: ModelSpec, block: BlockSpec, inner: int, prefix: str, shape: MicrobatchShape
+) -> tuple[Operator, ...]:
+    up, down = mlp_linears(model, block, inner, prefix)
     activation = activation_forward(model, shape.num_tokens, inner, shape)
     return (up.forward(shape), activation, down.forward(shape))
 
 
-def _dense_input(model: ModelSpec, inner: int, prefix: str, shape: MicrobatchShape) -> tuple[Operator, ...]:
-    up, down = mlp_linears(model, inner, prefix)
+def _dense_input(
+    model: ModelSpec, block: BlockSpec, inner: int, prefix: str, shape: MicrobatchShape
+) -> tuple[Operator, ...]:
+    up, down = mlp_linears(model, block, inner, prefix)
     activation = activation_backward(model, shape.num_tokens, inner, shape)
     return (down.input_gradient(shape), activation, up.input_gradient(shape))
 
 
-def _shared_forward(model: ModelSpec, local: LocalSizes, shape: MicrobatchShape) -> tuple[Operator, ...]:
+def _shared_forward(
+    model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: MicrobatchShape
+) -> tuple[Operator, ...]:
     """The experts every token goes through, as one MLP, added to the routed ones' sum."""
     if not local.shared_intermediate:
         return ()
-    mlp = _dense_forward(model, local.shared_intermediate, "shared ", shape)
+    mlp = _dense_forward(model, block, local.shared_intermediate, "shared ", shape)
     add = residual_add("shared experts", shape, model.hidden_size)
     if not model.has_shared_gate:
         return (*mlp, add)
@@ -214,10 +222,12 @@ def _shared_forward(model: ModelSpec, local: LocalSizes, shape: MicrobatchShape)
     )
 
 
-def _shared_input(model: ModelSpec, local: LocalSizes, shape: MicrobatchShape) -> tuple[Operator, ...]:
+def _shared_input(
+    model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: MicrobatchShape
+) -> tuple[Operator, ...]:
     if not local.shared_intermediate:
         return ()
-    mlp = _dense_input(model, local.shared_intermediate, "shared ", shape)
+    mlp = _dense_input(model, block, local.shared_intermediate, "shared ", shape)
     add = residual_add("shared experts' gradient", shape, model.hidden_size)
     if not model.has_shared_gate:
         return (*mlp, add)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.error import PlanError
-from meshwright.specs.model.block_kind import attended_pairs
+from meshwright.specs.model.block import Attention, BlockSpec, attended_pairs
 from meshwright.specs.model.division import check_division
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.operator import Operator, Phase
@@ -185,8 +185,8 @@ class LocalSizes(NamedTuple):
     vocabulary: int
 
 
-def local_sizes(model: ModelSpec, tp: int, expert_tp: int = 0) -> LocalSizes:
-    """Sizes on one of `tp` devices, of experts on one of `expert_tp` (0: as many).
+def local_sizes(model: ModelSpec, tp: int, expert_tp: int = 0, number: int = 0) -> LocalSizes:
+    """Sizes of block `number` on one of `tp` devices, of experts on one of `expert_tp` (0: as many).
 
     Raises PlanError as `check_division`, and where the vocabulary does not divide: executed, its last rows are padding.
     """
@@ -197,88 +197,89 @@ def local_sizes(model: ModelSpec, tp: int, expert_tp: int = 0) -> LocalSizes:
             allowed="a tensor-parallel degree that divides it",
             next="choose another degree; software pads a vocabulary that does not divide: give the model the padded one",
         )
-    degree_of_expert = expert_tp or tp
-    heads, kv_heads = model.num_heads // tp, model.num_kv_heads // tp
-    value_dim = model.value_head_dim or model.head_dim
+    attention, experts = model.layers[number].attention, model.layers[number].experts
+    heads, kv_heads = attention.num_heads // tp, attention.num_kv_heads // tp
     return LocalSizes(
         heads=heads,
         kv_heads=kv_heads,
-        query=heads * model.head_dim,
-        key=kv_heads * model.head_dim,
-        value=kv_heads * value_dim,
-        result=heads * value_dim,
-        intermediate=model.intermediate_size // tp,
-        expert_intermediate=model.expert_intermediate_size // degree_of_expert,
-        shared_intermediate=model.shared_intermediate_size // tp,
+        query=heads * attention.head_dim,
+        key=kv_heads * attention.head_dim,
+        value=kv_heads * attention.value_dim,
+        result=heads * attention.value_dim,
+        intermediate=0 if experts else model.layers[number].feed_forward.intermediate_size // tp,
+        expert_intermediate=experts.intermediate_size // (expert_tp or tp) if experts else 0,
+        shared_intermediate=experts.shared_intermediate_size // tp if experts else 0,
         vocabulary=model.vocabulary_size // tp,
     )
 
 
-def attention_linears(model: ModelSpec, local: LocalSizes) -> tuple[Linear, ...]:
+def attention_linears(hidden: int, attention: Attention, local: LocalSizes) -> tuple[Linear, ...]:
     """The projections before attention (q, k and v fused, or latent attention's), then output.
 
     Projections to a latent are whole on every device; those from it are divided with the heads.
     """
-    hidden, has_bias = model.hidden_size, model.has_qkv_bias
-    output = Linear("output", local.result, hidden, model.has_output_bias)
-    if not model.has_latent_attention:
+    latent, has_bias = attention.latent, attention.has_qkv_bias
+    output = Linear("output", local.result, hidden, attention.has_output_bias)
+    if latent is None:
         return (Linear("qkv", hidden, local.query + local.key + local.value, has_bias), output)
     queries: tuple[Linear, ...] = (Linear("query", hidden, local.query, False),)
-    if model.query_rank:
+    if latent.query_rank:
         queries = (
-            Linear("query down", hidden, model.query_rank, has_bias),
-            Linear("query up", model.query_rank, local.query, False),
+            Linear("query down", hidden, latent.query_rank, has_bias),
+            Linear("query up", latent.query_rank, local.query, False),
         )
-    unturned = local.heads * (model.head_dim - model.rotary_head_dim)
+    unturned = local.heads * (attention.head_dim - latent.rotary_head_dim)
     return (
         *queries,
-        Linear("key-value down", hidden, model.key_value_rank + model.rotary_head_dim, has_bias),
-        Linear("key-value up", model.key_value_rank, unturned + local.value, False),
+        Linear("key-value down", hidden, latent.key_value_rank + latent.rotary_head_dim, has_bias),
+        Linear("key-value up", latent.key_value_rank, unturned + local.value, False),
         output,
     )
 
 
-def mlp_linears(model: ModelSpec, inner: int, prefix: str = "") -> tuple[Linear, Linear]:
-    """Up (fused with the gate where there is one) and down of an MLP that is `inner` wide here."""
+def mlp_linears(model: ModelSpec, block: BlockSpec, inner: int, prefix: str = "") -> tuple[Linear, Linear]:
+    """Up (fused with the gate where there is one) and down of a block's MLP that is `inner` wide here."""
     hidden, width = model.hidden_size, 2 * inner if model.has_gated_mlp else inner
+    has_bias = block.feed_forward.has_bias
     return (
-        Linear(prefix + ("gate_up" if model.has_gated_mlp else "up"), hidden, width, model.has_mlp_bias),
-        Linear(f"{prefix}down", inner, hidden, model.has_mlp_bias),
+        Linear(prefix + ("gate_up" if model.has_gated_mlp else "up"), hidden, width, has_bias),
+        Linear(f"{prefix}down", inner, hidden, has_bias),
     )
 
 
-def attention_norms(model: ModelSpec, local: LocalSizes, rows: int) -> tuple[tuple[str, int, int], ...]:
+def attention_norms(attention: Attention, local: LocalSizes, rows: int) -> tuple[tuple[str, int, int], ...]:
     """(label, rows, columns) of the norms inside attention: of q and k by heads, of the latents."""
     found = []
-    if model.has_query_key_norm:
-        found.append(("q and k norm", rows * (local.heads + local.kv_heads), model.head_dim))
-    if model.query_rank:
-        found.append(("query latent norm", rows, model.query_rank))
-    if model.has_latent_attention:
-        found.append(("key-value latent norm", rows, model.key_value_rank))
+    if attention.has_query_key_norm:
+        found.append(("q and k norm", rows * (local.heads + local.kv_heads), attention.head_dim))
+    if attention.latent and attention.latent.query_rank:
+        found.append(("query latent norm", rows, attention.latent.query_rank))
+    if attention.latent:
+        found.append(("key-value latent norm", rows, attention.latent.key_value_rank))
     return tuple(found)
 
 
-def head_layout(model: ModelSpec, local: LocalSizes, shape: MicrobatchShape) -> Operator:
+def head_layout(
+    model: ModelSpec, attention: Attention, local: LocalSizes, shape: MicrobatchShape
+) -> Operator:
     """q, k, v to heads, q and k turned to their positions, and the result back; backward costs the same."""
     columns = local.query + local.key + local.value + local.result
     size_bytes = LAYOUT_TOUCHES * shape.num_tokens * columns * shape.element_bytes
     num_turned = 0 if model.has_learned_positions else local.query + local.key
-    if model.has_latent_attention:  # the turned part of a key is one for all heads
-        num_turned = (local.heads + 1) * model.rotary_head_dim
+    if attention.latent:  # the turned part of a key is one for all heads
+        num_turned = (local.heads + 1) * attention.latent.rotary_head_dim
     flops = ROTARY_FLOPS * shape.num_tokens * num_turned
     return Operator("elementwise", flops, size_bytes, (shape.num_tokens, columns), label="rotary, heads")
 
 
 def _attention_flops(
-    model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, window: int, products: tuple[int, int]
+    attention: Attention, local: LocalSizes, shape: MicrobatchShape, products: tuple[int, int]
 ) -> float:
     """`products` over the widths of a query and of a value: 2 FLOPs a number for each pair of query and key, of one
     of the `_num_attentions`."""
-    pairs = shape.num_sequences * local.heads * attended_pairs(shape.sequence_length, window)
-    pairs /= shape.cp * _num_attentions(shape, window)
-    value_dim = model.value_head_dim or model.head_dim
-    return pairs * 2 * (products[0] * model.head_dim + products[1] * value_dim)
+    pairs = shape.num_sequences * local.heads * attended_pairs(shape.sequence_length, attention.window)
+    pairs /= shape.cp * _num_attentions(shape, attention.window)
+    return pairs * 2 * (products[0] * attention.head_dim + products[1] * attention.value_dim)
 
 
 def _num_attentions(shape: MicrobatchShape, window: int) -> int:
@@ -287,54 +288,52 @@ def _num_attentions(shape: MicrobatchShape, window: int) -> int:
     return 1 if 0 < window < shape.local_length else shape.cp
 
 
-def _attention_dims(
-    model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, window: int
-) -> tuple[int, ...]:
-    width = (model.head_dim + (model.value_head_dim or model.head_dim) + 1) // 2
+def _attention_dims(attention: Attention, local: LocalSizes, shape: MicrobatchShape) -> tuple[int, ...]:
+    width, window = (attention.head_dim + attention.value_dim + 1) // 2, attention.window
     causal = window if 0 < window < shape.local_length else 1
     return (shape.num_sequences, local.heads, local.kv_heads, shape.local_length, width, causal)
 
 
 def attention_forward(
-    model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, window: int = 0
+    attention: Attention, local: LocalSizes, shape: MicrobatchShape
 ) -> tuple[Operator, ...]:
-    """Causal attention of this device's queries. `window`: 0, or the keys a query sees.
+    """Causal attention of this device's queries.
 
     Fused, scores are not stored: reads q, k, v and writes the result. Among cp devices a device's S / cp queries
     see half of all S keys on average: as much as cp causal products of S / cp tokens each.
     """
     if shape.attention != "flash":
-        return _unfused(model, local, shape, SOFTMAX_BYTES[shape.attention], is_backward=False)
-    flops = _attention_flops(model, local, shape, window, (QUERY_PRODUCTS, VALUE_PRODUCTS))
+        return _unfused(attention, local, shape, SOFTMAX_BYTES[shape.attention], is_backward=False)
+    flops = _attention_flops(attention, local, shape, (QUERY_PRODUCTS, VALUE_PRODUCTS))
     columns = local.query + local.key + local.value + local.result
     size_bytes = columns * shape.num_tokens * shape.element_bytes
-    dims = _attention_dims(model, local, shape, window)
-    count = _num_attentions(shape, window)
+    dims = _attention_dims(attention, local, shape)
+    count = _num_attentions(shape, attention.window)
     return (Operator("attention", flops, size_bytes, dims, count, label="attention"),)
 
 
 def attention_backward(
-    model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, window: int = 0
+    attention: Attention, local: LocalSizes, shape: MicrobatchShape
 ) -> tuple[Operator, ...]:
     """Reads q, k, v, the result and its gradient; writes three gradients."""
     if shape.attention != "flash":
-        return _unfused(model, local, shape, SOFTMAX_BACKWARD_BYTES[shape.attention], is_backward=True)
+        return _unfused(attention, local, shape, SOFTMAX_BACKWARD_BYTES[shape.attention], is_backward=True)
     products = (QUERY_BACKWARD_PRODUCTS, VALUE_BACKWARD_PRODUCTS)
-    flops = _attention_flops(model, local, shape, window, products)
+    flops = _attention_flops(attention, local, shape, products)
     columns = 2 * (local.query + local.key + local.value + local.result)
     size_bytes = columns * shape.num_tokens * shape.element_bytes
-    dims = _attention_dims(model, local, shape, window)
-    count = _num_attentions(shape, window)
+    dims = _attention_dims(attention, local, shape)
+    count = _num_attentions(shape, attention.window)
     return (
         Operator("attention", flops, size_bytes, dims, count, phase="backward", label="attention backward"),
     )
 
 
 def _unfused(
-    model: ModelSpec, local: LocalSizes, shape: MicrobatchShape, bytes_each: int, *, is_backward: bool
+    attention: Attention, local: LocalSizes, shape: MicrobatchShape, bytes_each: int, *, is_backward: bool
 ) -> tuple[Operator, ...]:
     """Products of whole score matrices, one for each head of each sequence, and what softmax and dropout touch."""
-    heads, width = shape.num_sequences * local.heads, model.head_dim
+    heads, width = shape.num_sequences * local.heads, attention.head_dim
     queries, keys = shape.local_length, shape.sequence_length
     scores = _heads_product("scores", heads, (queries, keys, width), shape)
     result = _heads_product("result", heads, (queries, width, keys), shape)

@@ -13,7 +13,6 @@ from functools import partial
 
 from meshwright.specs.error import UnknownNameError
 from meshwright.specs.model.adaptation import LORA_TARGETS, backward_layers, trains, trains_table
-from meshwright.specs.model.block_kind import BlockKind
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.operator import Operator, merged, repeated
@@ -78,8 +77,7 @@ def block_operators(
     model: ModelSpec, name: str, shape: MicrobatchShape, block: int = 0
 ) -> tuple[Operator, ...]:
     """One block: norm, qkv, rotary, attention, output, residual, norm, MLP, residual; or its backward."""
-    kind = model.block_kind(block)
-    forward, backward, weight = (partial(p, kind) for p in (_block_forward, _block_input, _block_weight))
+    forward, backward, weight = (partial(p, block) for p in (_block_forward, _block_input, _block_weight))
     return _pass(name, forward, backward, weight, model, shape)
 
 
@@ -100,8 +98,8 @@ def recomputed_operators(
     found: list[Operator] = []
     for block, count in model.block_kinds(layers.first_block, layers.num_blocks):
         if recompute == "selective":
-            local = local_sizes(model, shape.tp, shape.expert_tp)
-            again = attention_forward(model, local, shape, model.block_kind(block).window)
+            local = local_sizes(model, shape.tp, shape.expert_tp, block)
+            again = attention_forward(model.layers[block].attention, local, shape)
         elif recompute == "selective_op":
             again = _not_kept(block_operators(model, "F", shape, block))
         else:
@@ -152,24 +150,25 @@ def _nothing(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
     return ()
 
 
-def _block_forward(kind: BlockKind, model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
-    hidden, local = model.hidden_size, local_sizes(model, shape.tp, shape.expert_tp)
-    *projections, output = attention_linears(model, local)
+def _block_forward(number: int, model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+    hidden, block = model.hidden_size, model.layers[number]
+    local, attention = local_sizes(model, shape.tp, shape.expert_tp, number), block.attention
+    *projections, output = attention_linears(hidden, attention, local)
     norm = norm_forward("norm", shape.num_rows, hidden, shape)
     after = (norm,) if model.has_post_norms else ()
     return (
         norm,
         *(projection.forward(shape) for projection in projections),
         *addition_forward(model, "qkv", shape),
-        *(norm_forward(*inner, shape) for inner in attention_norms(model, local, shape.num_tokens)),
-        head_layout(model, local, shape),
-        *attention_forward(model, local, shape, kind.window),
+        *(norm_forward(*inner, shape) for inner in attention_norms(attention, local, shape.num_tokens)),
+        head_layout(model, attention, local, shape),
+        *attention_forward(attention, local, shape),
         output.forward(shape),
         *addition_forward(model, "attention_output", shape),
         *after,
         residual_add("residual", shape, hidden),
         norm,
-        *mlp_forward(model, kind.has_experts, local, shape),
+        *mlp_forward(model, block, local, shape),
         *addition_forward(model, "gate_up", shape),
         *addition_forward(model, "down", shape),
         *after,
@@ -177,13 +176,14 @@ def _block_forward(kind: BlockKind, model: ModelSpec, shape: MicrobatchShape) ->
     )
 
 
-def _block_input(kind: BlockKind, model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+def _block_input(number: int, model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
     """Everything of the backward that does not end in a parameter.
 
     Latent attention's two projections of the hidden state have their gradients added once.
     """
-    hidden, local = model.hidden_size, local_sizes(model, shape.tp, shape.expert_tp)
-    *projections, output = attention_linears(model, local)
+    hidden, block = model.hidden_size, model.layers[number]
+    local, attention = local_sizes(model, shape.tp, shape.expert_tp, number), block.attention
+    *projections, output = attention_linears(hidden, attention, local)
     norm = norm_backward("norm", shape.num_rows, hidden, shape)
     after = (norm,) if model.has_post_norms else ()
     add = residual_add("residual gradient", shape, hidden)
@@ -191,37 +191,38 @@ def _block_input(kind: BlockKind, model: ModelSpec, shape: MicrobatchShape) -> t
         *after,
         *addition_input(model, "down", shape),
         *addition_input(model, "gate_up", shape),
-        *mlp_input(model, kind.has_experts, local, shape),
+        *mlp_input(model, block, local, shape),
         norm,
         add,
         *after,
         *addition_input(model, "attention_output", shape),
         output.input_gradient(shape),
-        *attention_backward(model, local, shape, kind.window),
-        head_layout(model, local, shape),
-        *(norm_backward(*inner, shape) for inner in attention_norms(model, local, shape.num_tokens)),
+        *attention_backward(attention, local, shape),
+        head_layout(model, attention, local, shape),
+        *(norm_backward(*inner, shape) for inner in attention_norms(attention, local, shape.num_tokens)),
         *addition_input(model, "qkv", shape),
         *(projection.input_gradient(shape) for projection in projections),
-        *((add,) if model.has_latent_attention else ()),
+        *((add,) if attention.latent else ()),
         norm,
         add,
     )
 
 
-def _block_weight(kind: BlockKind, model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
-    local = local_sizes(model, shape.tp, shape.expert_tp)
+def _block_weight(number: int, model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+    block, trained = model.block_kind(number)
+    local, attention = local_sizes(model, shape.tp, shape.expert_tp, number), block.attention
     norm = norm_weight("norm", shape.num_rows, model.hidden_size, shape)
-    linears = attention_linears(model, local)
+    linears = attention_linears(model.hidden_size, attention, local)
     found = (
         *((norm, norm, norm, norm) if model.has_post_norms else (norm, norm)),
-        *(norm_weight(*inner, shape) for inner in attention_norms(model, local, shape.num_tokens)),
+        *(norm_weight(*inner, shape) for inner in attention_norms(attention, local, shape.num_tokens)),
         *(operator for linear in linears for operator in linear.weight_gradient(shape)),
-        *mlp_weight(model, kind.has_experts, local, shape),
+        *mlp_weight(model, block, local, shape),
     )
-    if kind.trained is None:
+    if trained is None:
         return found
     additions = (each for target in LORA_TARGETS for each in addition_weight(model, target, shape))
-    return (*trained_operators(kind.trained, found), *additions)
+    return (*trained_operators(trained, found), *additions)
 
 
 def _embedding_dims(model: ModelSpec, shape: MicrobatchShape) -> tuple[int, int, int]:

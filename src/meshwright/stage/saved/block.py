@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.adaptation import trains_table
+from meshwright.specs.model.block import Attention, Experts, LatentRanks
 from meshwright.specs.model.model import ModelSpec
 from meshwright.stage.operator.expert import INDEX_BYTES
 
@@ -107,9 +108,10 @@ def context_saved(
         return (SavedTensor("input", hidden, b, "recompute"),)
     if context.recompute == "selective_op":
         return _kept_results(model, context, block)
-    kept = [*block_saved(model, context.dtype, block), *_core_saved(model, context, sequence_length)]
+    attention = model.layers[block].attention
+    kept = [*block_saved(model, context.dtype, block), *_core_saved(attention, context, sequence_length)]
     if context.attention != "recomputed" and not any(tensor.name == "attention output" for tensor in kept):
-        kept.append(SavedTensor("attention output", model.result_size, b, "attention", "heads"))
+        kept.append(SavedTensor("attention output", attention.result_size, b, "attention", "heads"))
     if context.has_dropout:
         kept.append(SavedTensor("masks of attention and MLP", 2 * hidden, MASK_BYTES, "dropout"))
     return tuple(
@@ -120,9 +122,9 @@ def context_saved(
     )
 
 
-def _core_saved(model: ModelSpec, context: SavingContext, sequence_length: int) -> list[SavedTensor]:
+def _core_saved(attention: Attention, context: SavingContext, sequence_length: int) -> list[SavedTensor]:
     """What attention keeps between its two products: a number for each row, or a score for each pair."""
-    b, heads = dtype_bytes(context.dtype), model.num_heads
+    b, heads = dtype_bytes(context.dtype), attention.num_heads
     if context.attention == "recomputed":
         return []
     if context.attention == "flash":
@@ -141,11 +143,11 @@ def _kept_results(model: ModelSpec, context: SavingContext, block: int) -> tuple
     This is torchtitan's policy ("op"): results of attention and of scattering sums are saved, those of plain products
     every second time, beginning with the first. Grouped products of experts are no plain products.
     """
-    b, hidden = dtype_bytes(context.dtype), model.hidden_size
+    b, hidden, attention = dtype_bytes(context.dtype), model.hidden_size, model.layers[block].attention
     kept = [
         SavedTensor("input", hidden, b, "recompute"),
-        SavedTensor("attention output", model.result_size, b, "output projection", "heads"),
-        SavedTensor("logarithms of sums", model.num_heads, SUM_BYTES, "attention", "heads"),
+        SavedTensor("attention output", attention.result_size, b, "output projection", "heads"),
+        SavedTensor("logarithms of sums", attention.num_heads, SUM_BYTES, "attention", "heads"),
     ]
     for name, width, division in block_products(model, block)[::2]:
         kept.append(SavedTensor(f"result of {name}", width, b, "the operation behind it", division))
@@ -156,29 +158,29 @@ def _kept_results(model: ModelSpec, context: SavingContext, block: int) -> tuple
 
 def block_products(model: ModelSpec, block: int) -> tuple[tuple[str, int, Division], ...]:
     """Plain products of a block in the order of its forward, with the width of what they give and who divides that."""
-    hidden = model.hidden_size
+    hidden, attention, experts = model.hidden_size, model.layers[block].attention, model.layers[block].experts
     found: list[tuple[str, int, Division]]
-    if model.has_latent_attention:
-        unturned = model.num_heads * (model.head_dim - model.rotary_head_dim)
-        found = [("narrowed query", model.query_rank, "whole")] if model.query_rank else []
+    if latent := attention.latent:
+        unturned = attention.num_heads * (attention.head_dim - latent.rotary_head_dim)
+        found = [("narrowed query", latent.query_rank, "whole")] if latent.query_rank else []
         found += [
-            ("query", model.query_size, "heads"),
-            ("narrowed keys and values", model.key_value_rank + model.rotary_head_dim, "whole"),
-            ("keys and values", unturned + model.value_size, "heads"),
+            ("query", attention.query_size, "heads"),
+            ("narrowed keys and values", latent.key_value_rank + latent.rotary_head_dim, "whole"),
+            ("keys and values", unturned + attention.value_size, "heads"),
         ]
     elif model.is_gpt2:
-        found = [("query, key and value", model.qkv_size, "heads")]
+        found = [("query, key and value", attention.qkv_size, "heads")]
     else:
         found = [
-            ("query", model.query_size, "heads"),
-            ("key", model.key_size, "keys"),
-            ("value", model.value_size, "keys"),
+            ("query", attention.query_size, "heads"),
+            ("key", attention.key_size, "keys"),
+            ("value", attention.value_size, "keys"),
         ]
     found.append(("output projection", hidden, "rows"))
-    inner = model.intermediate_size
-    if model.block_kind(block).has_experts:
-        found.append(("router", model.num_experts, "rows"))
-        inner = model.shared_intermediate_size
+    inner = model.layers[block].feed_forward.intermediate_size
+    if experts:
+        found.append(("router", experts.num_experts, "rows"))
+        inner = experts.shared_intermediate_size
         if inner == 0:
             return tuple(found)
     if model.has_gated_mlp:
@@ -193,30 +195,34 @@ def block_saved(model: ModelSpec, dtype: str = "float32", block: int = 0) -> tup
     by heads, turned and scaled, so the projection's own output goes, except where a norm of q and k needs it.
     Attention's probabilities are computed again in the backward.
     """
-    b, hidden = dtype_bytes(dtype), model.hidden_size
+    b, hidden, attention = dtype_bytes(dtype), model.hidden_size, model.layers[block].attention
     num_statistics = (2 if model.is_gpt2 else 1) * (4 if model.has_post_norms else 2)
     kept = [
         SavedTensor("input", hidden, b, "first norm"),
         SavedTensor("norm statistics", num_statistics, b, "the block's norms"),
         SavedTensor("first norm's output", hidden, b, "qkv weight gradient", is_product_input=True),
-        SavedTensor("queries by heads", model.query_size, b, "attention", "heads"),
-        SavedTensor("keys and values by heads", model.key_size + model.value_size, b, "attention", "keys"),
-        SavedTensor("attention output", model.result_size, b, "output weight gradient, attention", "heads"),
+        SavedTensor("queries by heads", attention.query_size, b, "attention", "heads"),
+        SavedTensor(
+            "keys and values by heads", attention.key_size + attention.value_size, b, "attention", "keys"
+        ),
+        SavedTensor(
+            "attention output", attention.result_size, b, "output weight gradient, attention", "heads"
+        ),
         SavedTensor("middle residual", hidden, b, "second norm"),
         SavedTensor("second norm's output", hidden, b, "up weight gradient", is_product_input=True),
     ]
-    if model.has_query_key_norm:
-        num_heads = model.num_heads + model.num_kv_heads
-        kept.append(SavedTensor("qkv", model.qkv_size, b, "norm of q and k", "heads"))
+    if attention.has_query_key_norm:
+        num_heads = attention.num_heads + attention.num_kv_heads
+        kept.append(SavedTensor("qkv", attention.qkv_size, b, "norm of q and k", "heads"))
         kept.append(SavedTensor("q and k statistics", num_heads, b, "same", "heads"))
-    if model.has_latent_attention:
-        kept += _latent_saved(model, b)
+    if attention.latent:
+        kept += _latent_saved(attention.latent, b)
     if model.has_post_norms:
         kept.append(SavedTensor("output projection's output", hidden, b, "norm after attention"))
         kept.append(SavedTensor("MLP's output", hidden, b, "norm after the MLP"))
-    if model.block_kind(block).has_experts:
-        return (*kept, *_expert_saved(model, b))
-    kept += _mlp_saved(model, model.intermediate_size, b)
+    if experts := model.layers[block].experts:
+        return (*kept, *_expert_saved(model, experts, b))
+    kept += _mlp_saved(model, model.layers[block].feed_forward.intermediate_size, b)
     return tuple(_adapted_saved(model, kept, block, b) if model.is_adapted else kept)
 
 
@@ -246,11 +252,11 @@ def _mlp_saved(
     return kept
 
 
-def _latent_saved(model: ModelSpec, b: int) -> list[SavedTensor]:
+def _latent_saved(latent: LatentRanks, b: int) -> list[SavedTensor]:
     """Latents before and after their norms, and the statistics of these."""
-    rank, query_rank = model.key_value_rank, model.query_rank
+    rank, query_rank = latent.key_value_rank, latent.query_rank
     kept = [
-        SavedTensor("key-value latent", rank + model.rotary_head_dim, b, "its norm"),
+        SavedTensor("key-value latent", rank + latent.rotary_head_dim, b, "its norm"),
         SavedTensor("key-value latent norm's output", rank, b, "weight gradient of what it is widened by"),
         SavedTensor("latent statistics", 2 if query_rank else 1, b, "norms of latents"),
     ]
@@ -260,19 +266,19 @@ def _latent_saved(model: ModelSpec, b: int) -> list[SavedTensor]:
     return kept
 
 
-def _expert_saved(model: ModelSpec, b: int) -> list[SavedTensor]:
+def _expert_saved(model: ModelSpec, experts: Experts, b: int) -> list[SavedTensor]:
     """Of routing, of the experts a token goes to, and of the shared ones."""
-    hidden, chosen, inner = model.hidden_size, model.num_experts_per_token, model.expert_intermediate_size
+    hidden, chosen, inner = model.hidden_size, experts.num_experts_per_token, experts.intermediate_size
     kept = [
-        SavedTensor("router probabilities", model.num_experts, b, "routing"),
+        SavedTensor("router probabilities", experts.num_experts, b, "routing"),
         SavedTensor("expert weights", chosen, b, "combine"),
         SavedTensor("expert numbers", chosen, INDEX_BYTES, "dispatch and combine"),
         SavedTensor("dispatched rows", chosen * hidden, b, "gate_up weight gradient of experts", is_product_input=True),
         SavedTensor("experts' output", chosen * hidden, b, "gradient of expert weights"),
         *_mlp_saved(model, chosen * inner, b, "experts' ", "experts"),
     ]  # fmt: skip
-    if model.shared_intermediate_size:
-        kept += _mlp_saved(model, model.shared_intermediate_size, b, "shared ")
+    if experts.shared_intermediate_size:
+        kept += _mlp_saved(model, experts.shared_intermediate_size, b, "shared ")
     if model.has_shared_gate:
         kept.append(SavedTensor("shared output and its gate", hidden + 1, b, "gating"))
     return kept

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.adaptation import backward_layers, lora_parameters, trains, trains_table
+from meshwright.specs.model.block import Experts
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.parameter import block_parameters
@@ -108,19 +109,19 @@ def pending_bytes_per_token(model: ModelSpec, layers: StageLayers, dtype: str = 
 def _input_elements(model: ModelSpec, block: int) -> int:
     """Inputs of a block's projections and norms with these' statistics, each tensor once."""
     hidden, num_norms = model.hidden_size, 4 if model.has_post_norms else 2
+    attention, feed_forward = model.layers[block].attention, model.layers[block].feed_forward
     norms = num_norms * (hidden + (2 if model.is_gpt2 else 1))
-    projections = 2 * hidden + model.result_size
-    if model.has_query_key_norm:  # the projection's output, of q, k and v
-        norms += model.qkv_size + model.num_heads + model.num_kv_heads
-    if model.has_latent_attention:
-        norms += (
-            model.query_rank + model.key_value_rank + model.rotary_head_dim + (2 if model.query_rank else 1)
-        )
-        projections += model.query_rank + model.key_value_rank
-    if not model.block_kind(block).has_experts:
-        return norms + projections + model.intermediate_size
-    routed = model.num_experts_per_token * (hidden + model.expert_intermediate_size)
-    return norms + projections + routed + model.shared_intermediate_size
+    projections = 2 * hidden + attention.result_size
+    if attention.has_query_key_norm:  # the projection's output, of q, k and v
+        norms += attention.qkv_size + attention.num_heads + attention.num_kv_heads
+    if latent := attention.latent:
+        ranks = latent.query_rank + latent.key_value_rank
+        norms += ranks + latent.rotary_head_dim + (2 if latent.query_rank else 1)
+        projections += ranks
+    if not isinstance(feed_forward, Experts):
+        return norms + projections + feed_forward.intermediate_size
+    routed = feed_forward.num_experts_per_token * (hidden + feed_forward.intermediate_size)
+    return norms + projections + routed + feed_forward.shared_intermediate_size
 
 
 def _gradient_elements(model: ModelSpec, block: int) -> int:
@@ -128,22 +129,23 @@ def _gradient_elements(model: ModelSpec, block: int) -> int:
     if model.is_adapted:
         return _adapted_gradient_elements(model, block)
     hidden, num_norms = model.hidden_size, 4 if model.has_post_norms else 2
-    width = 2 if model.has_gated_mlp else 1
+    width, attention = 2 if model.has_gated_mlp else 1, model.layers[block].attention
     elements = num_norms * hidden + hidden  # the norms', the output projection's
-    if model.has_latent_attention:
-        unturned = model.num_heads * (model.head_dim - model.rotary_head_dim)
-        elements += model.query_size + unturned + model.value_size  # of what widens the latents
+    if latent := attention.latent:
+        unturned = attention.num_heads * (attention.head_dim - latent.rotary_head_dim)
+        elements += attention.query_size + unturned + attention.value_size  # of what widens the latents
         elements += (
-            2 * (model.query_rank + model.key_value_rank) + model.rotary_head_dim
+            2 * (latent.query_rank + latent.key_value_rank) + latent.rotary_head_dim
         )  # to them; their norms'
     else:
-        elements += model.qkv_size * (2 if model.has_query_key_norm else 1)
-    if not model.block_kind(block).has_experts:
-        return elements + width * model.intermediate_size + hidden
-    elements += model.num_experts
-    elements += model.num_experts_per_token * (width * model.expert_intermediate_size + hidden)
-    if model.shared_intermediate_size:
-        elements += width * model.shared_intermediate_size + hidden + (1 if model.has_shared_gate else 0)
+        elements += attention.qkv_size * (2 if attention.has_query_key_norm else 1)
+    feed_forward = model.layers[block].feed_forward
+    if not isinstance(feed_forward, Experts):
+        return elements + width * feed_forward.intermediate_size + hidden
+    elements += feed_forward.num_experts
+    elements += feed_forward.num_experts_per_token * (width * feed_forward.intermediate_size + hidden)
+    if shared := feed_forward.shared_intermediate_size:
+        elements += width * shared + hidden + (1 if model.has_shared_gate else 0)
     return elements
 
 
@@ -151,8 +153,12 @@ def _adapted_gradient_elements(model: ModelSpec, block: int) -> int:
     """Of what trains, and of both factors of the additions."""
     hidden, width = model.hidden_size, 2 if model.has_gated_mlp else 1
     widths = dict.fromkeys(("attention_norm", "mlp_norm", "attention_output", "down"), hidden)
-    widths |= {"qkv": model.qkv_size, "gate_up": width * model.intermediate_size}
-    widths |= {"query_norm": model.query_size, "key_norm": model.key_size}
+    attention = model.layers[block].attention
+    widths |= {
+        "qkv": attention.qkv_size,
+        "gate_up": width * model.layers[block].feed_forward.intermediate_size,
+    }
+    widths |= {"query_norm": attention.query_size, "key_norm": attention.key_size}
     modules = {name.split(".")[0] for name in model.block_kind(block).trained or ()}
     additions = sum(model.lora_rank + widths[target] for target in model.lora_targets)
     return sum(widths[module] for module in modules) + additions

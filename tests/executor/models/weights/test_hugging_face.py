@@ -247,7 +247,7 @@ def test_a_folder_is_the_model_that_is_trained(tmp_path: Path) -> None:
 
 
 def test_what_a_family_cannot_say_is_not_written(tmp_path: Path) -> None:
-    model = replace(load_model(VARIANTS["llama"]), has_query_key_norm=True)
+    model = load_model(VARIANTS["llama"]).changed(has_query_key_norm=True)
     parameters = dict(build_model(model).global_parameters())
     with pytest.raises(SpecError, match="has_query_key_norm"):
         save_hugging_face(model, parameters, tmp_path / "ours")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,7 +122,7 @@ def test_a_plan_that_suits_the_platform_gets_no_advice() -> None:
 
 
 def test_a_router_may_be_of_any_size() -> None:
-    experts = replace(GOOD, num_experts=8, num_experts_per_token=2, expert_intermediate_size=14336)
+    experts = GOOD.changed(num_experts=8, num_experts_per_token=2, expert_intermediate_size=14336)
     assert not [line for line in advised(experts, tp=1, ep=8) if "router" in line]
 
 
@@ -160,9 +159,9 @@ def test_products_that_do_not_fill_waves_are_named(sequence: int, share: str | N
 
 
 def test_experts_with_few_tokens_wait_for_memory() -> None:
-    experts = replace(GOOD, num_experts=8, num_experts_per_token=1, expert_intermediate_size=14336)
+    experts = GOOD.changed(num_experts=8, num_experts_per_token=1, expert_intermediate_size=14336)
     assert not [line for line in advised(experts, tp=1, ep=8) if "tokens an expert" in line]
-    many = replace(experts, num_experts=128)
+    many = experts.changed(num_experts=128)
     assert [line for line in advised(many, tp=1, ep=8) if "tokens an expert" in line]
 
 

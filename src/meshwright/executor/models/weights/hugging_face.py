@@ -14,7 +14,6 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +210,7 @@ def _check_same(model: ModelSpec, stored: ModelSpec, folder: str | os.PathLike[s
 
 
 def _differences(model: ModelSpec, stored: ModelSpec) -> Iterator[tuple[str, Any, Any]]:
-    for field in fields(ModelSpec):
-        here, there = getattr(model, field.name), getattr(stored, field.name)
-        if field.name not in ("name", "source") and here != there:
-            yield field.name, here, there
+    ours, theirs = model.dimensions(), stored.dimensions()
+    yield from ((name, here, theirs[name]) for name, here in ours.items() if here != theirs[name])
+    if model.architecture != stored.architecture:
+        yield "architecture", model.architecture, stored.architecture

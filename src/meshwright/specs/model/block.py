@@ -1,0 +1,133 @@
+"""What a block of a decoder is made of: attention, and an MLP or experts; what tells blocks of one model apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+
+@dataclass(frozen=True)
+class LatentRanks:
+    """Latent attention (DeepSeek's MLA, arXiv 2405.04434): keys and values are made from `key_value_rank` numbers and
+    `rotary_head_dim` turned ones that all heads share; queries from `query_rank` numbers (0: straight from the hidden
+    state). `value_head_dim` is the width of a value.
+    """
+
+    key_value_rank: int
+    rotary_head_dim: int
+    value_head_dim: int
+    query_rank: int = 0
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Causal attention. Sizes are counts of numbers.
+
+    `num_kv_heads` divides `num_heads`; `head_dim` is the whole width of a query, with `latent` ranks its unturned and its
+    turned part. `window`: only the last so many tokens are seen (0: all). `logit_cap`: scores s become
+    cap * tanh(s / cap) (0: they do not).
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    has_qkv_bias: bool = False
+    has_output_bias: bool = False
+    has_query_key_norm: bool = False
+    window: int = 0
+    logit_cap: float = 0.0
+    latent: LatentRanks | None = None
+
+    @property
+    def value_dim(self) -> int:
+        """Width of one value."""
+        return self.latent.value_head_dim if self.latent else self.head_dim
+
+    @property
+    def query_size(self) -> int:
+        """Width of all queries, which need not be that of the hidden state."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def key_size(self) -> int:
+        """Width of all keys."""
+        return self.num_kv_heads * self.head_dim
+
+    @property
+    def value_size(self) -> int:
+        """Width of all values."""
+        return self.num_kv_heads * self.value_dim
+
+    @property
+    def result_size(self) -> int:
+        """Width of the result, before the output projection."""
+        return self.num_heads * self.value_dim
+
+    @property
+    def qkv_size(self) -> int:
+        """Width of queries, keys and values together."""
+        return self.query_size + self.key_size + self.value_size
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """A dense MLP, `intermediate_size` wide inside. `activation` is empty for the family's own (GELU by tanh for GPT-2, SiLU
+    or GELU of a gate for the others) or "gelu", the exact one.
+    """
+
+    intermediate_size: int
+    has_bias: bool = False
+    activation: str = ""
+
+
+@dataclass(frozen=True)
+class Experts:
+    """`num_experts` MLPs of which a token goes to `num_experts_per_token`, each `intermediate_size` wide inside, and through
+    the shared ones, together `shared_intermediate_size` wide. `has_bias` is that of the shared ones.
+    """
+
+    num_experts: int
+    num_experts_per_token: int
+    intermediate_size: int
+    shared_intermediate_size: int = 0
+    has_bias: bool = False
+
+
+@dataclass(frozen=True)
+class BlockSpec:
+    """One layer of a decoder: attention, then an MLP or experts, each with its norm and on the residual stream."""
+
+    attention: Attention
+    feed_forward: FeedForward | Experts
+
+    @property
+    def experts(self) -> Experts | None:
+        """Its experts; None: it has one MLP."""
+        return self.feed_forward if isinstance(self.feed_forward, Experts) else None
+
+
+BlockRuns = tuple[
+    tuple[BlockSpec, int], ...
+]  # blocks in the order of the model, each with how often it follows itself
+
+
+class BlockKind(NamedTuple):
+    """What tells the blocks of one model apart: what they are, and the parameters that train, such as "qkv.weight" (None:
+    all).
+    """
+
+    block: BlockSpec
+    trained: tuple[str, ...] | None = None
+
+
+def merged_runs(blocks: Iterable[BlockSpec]) -> BlockRuns:
+    """Blocks in the order of the model, those that follow an equal one counted."""
+    return tuple((block, sum(1 for _ in run)) for block, run in groupby(blocks))
+
+
+def attended_pairs(sequence_length: int, window: int = 0) -> float:
+    """Pairs of a query and a key it sees in one causal sequence; with a window, its last `window` keys."""
+    seen = sequence_length if window == 0 else min(window, sequence_length)
+    return seen * (seen + 1) / 2 + (sequence_length - seen) * seen
