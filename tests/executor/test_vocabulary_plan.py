@@ -187,7 +187,7 @@ def test_what_is_not_run_is_refused_with_its_reason() -> None:
     with pytest.raises(PlanError, match="does not run .*vocabulary=one_barrier with tp=2"):
         check_plan(
             Plan.of(
-                replace(MODEL, num_kv_heads=2),
+                MODEL.changed(num_kv_heads=2),
                 Cluster("4xcpu"),
                 Workload(BATCH, SEQUENCE),
                 pp=2,

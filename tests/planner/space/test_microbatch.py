@@ -85,7 +85,7 @@ def test_where_nothing_fits_the_smallest_is_kept() -> None:
 def test_degrees_that_are_no_powers_of_two_and_uneven_layers_are_in_the_space() -> None:
     found = space_of(MODEL, Cluster("2x6xH100"), Workload(36, 4096), fix=MIXED)
     assert {3, 6, 12} <= set(found.dp) and {3, 6} <= set(found.pp)
-    model = replace(MODEL, num_layers=7)
+    model = MODEL.changed(num_layers=7)
     uneven = space_of(model, Cluster("1x6xH100"), Workload(36, 4096), fix={**MIXED, "pp": 3})
     assert {(2, 3, 2)} <= {uneven.layers_per_stage(number) for number in range(len(uneven))}
     three = replace(

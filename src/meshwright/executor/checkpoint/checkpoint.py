@@ -49,6 +49,7 @@ from meshwright.executor.checkpoint.resumed_training import ResumedTraining
 from meshwright.executor.checkpoint.storage import FolderWriter, Retention
 from meshwright.executor.layout.piece import Piece
 from meshwright.specs.error import ExecutionError, MeshwrightError, SpecError
+from meshwright.specs.model.dimension import model_differences
 from meshwright.specs.model.model import ModelSpec
 
 BEAT_S = 0.5  # between two looks at a save that is waited for
@@ -192,14 +193,9 @@ def _models(info: CheckpointInfo, here: ModelSpec) -> tuple[str | None, str]:
     there = None if fields is None else ModelSpec.from_dict(fields)
     if there is None or there.digest == here.digest:
         return (None if there is None else here.digest), here.digest
-    before, now = there.to_dict(), here.to_dict()
-    names = [
-        name for name in now if before.get(name) != now[name] and name not in ("name", "source", "digest")
-    ]
-    told = [
-        ", ".join(f"{name} {fields.get(name)}" for name in names[:SHOWN_FIELDS]) for fields in (before, now)
-    ]
-    return f"{there.name} ({told[0]})", f"{here.name} ({told[1]})"
+    shown = list(model_differences(there, here).items())[:SHOWN_FIELDS]
+    before, now = (", ".join(f"{name} {values[side]}" for name, values in shown) for side in (0, 1))
+    return f"{there.name} ({before})", f"{here.name} ({now})"
 
 
 class RankCheckpoints:

@@ -10,6 +10,7 @@ from meshwright.specs.config.hugging_face import model_from_config
 from meshwright.specs.config.reader import DECODER_FIELDS, GPT2_FIELDS
 from meshwright.specs.config.rotary import rotary_config
 from meshwright.specs.error import SpecError
+from meshwright.specs.model.dimension import model_differences
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.rotary_scaling import ROTARY_SCALINGS
 
@@ -124,12 +125,10 @@ def config_from_model(model: ModelSpec) -> dict[str, Any]:
         )
     config = _gpt2_config(model) if model.is_gpt2 else _decoder_config(model)
     config = {"architectures": [CLASSES[model.architecture]], "model_type": model.architecture, **config}
-    again, said = model_from_config(config, name=model.name).dimensions(), model.dimensions()
-    lost = [name for name in said if again[name] != said[name]]
-    if lost:
+    for name, (lost, said) in model_differences(model, model_from_config(config, name=model.name)).items():
         raise SpecError(
-            f"{model.name}: a {model.architecture} configuration cannot say {lost[0]} = {said[lost[0]]!r}",
-            allowed=f"{lost[0]} = {again[lost[0]]!r}, or another architecture",
+            f"{model.name}: a {model.architecture} configuration cannot say {name} = {lost!r}",
+            allowed=f"{name} = {said!r}, or another architecture",
         )
     return config
 

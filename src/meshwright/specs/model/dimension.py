@@ -120,6 +120,12 @@ def flat_dimensions(model: ModelShape) -> dict[str, Any]:
     return _typed(model.name, found)
 
 
+def model_differences(one: ModelShape, other: ModelShape) -> dict[str, tuple[Any, Any]]:
+    """Dimensions that two models do not have alike: what the one has and what the other. Raises SpecError."""
+    ours, theirs = ({**flat_dimensions(each), "architecture": each.architecture} for each in (one, other))
+    return {name: (value, theirs[name]) for name, value in ours.items() if value != theirs[name]}
+
+
 def model_digest(model: ModelShape) -> str:
     """Hash of everything that decides shapes and arithmetic: 16 hexadecimal digits of the SHA-256."""
     try:

@@ -13,7 +13,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from meshwright.executor.models.weights.weights_folder import SHARD_BYTES, Weigh
 from meshwright.specs.config.export import check_weights_config, config_from_model
 from meshwright.specs.config.source import load_model
 from meshwright.specs.error import ExecutionError, SpecError
+from meshwright.specs.model.dimension import model_differences
 from meshwright.specs.model.model import ModelSpec
 
 BASE_PREFIXES = ("model.", "transformer.")  # a folder of the model without a head does not have them
@@ -200,17 +201,10 @@ def _check_names(model: ModelSpec, needed: set[str], given: set[str]) -> None:
 def _check_same(model: ModelSpec, stored: ModelSpec, folder: str | os.PathLike[str]) -> None:
     if model.digest == stored.digest:
         return
-    differing = _differences(model, stored)
-    said = "; ".join(f"{name} {there!r} there, {here!r} here" for name, here, there in differing)
+    differing = model_differences(model, stored).items()
+    said = "; ".join(f"{name} {there!r} there, {here!r} here" for name, (here, there) in differing)
     raise ExecutionError(
         f"{os.fspath(folder)} holds another model than {model.name}: {said}",
         allowed="the folder of the very model that is trained",
         next="make the plan for this folder: meshwright plan FOLDER ...",
     )
-
-
-def _differences(model: ModelSpec, stored: ModelSpec) -> Iterator[tuple[str, Any, Any]]:
-    ours, theirs = model.dimensions(), stored.dimensions()
-    yield from ((name, here, theirs[name]) for name, here in ours.items() if here != theirs[name])
-    if model.architecture != stored.architecture:
-        yield "architecture", model.architecture, stored.architecture
