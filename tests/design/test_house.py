@@ -17,7 +17,6 @@ MAX_FILES = 12
 LAZY_ROOMS = ("cli", "api", "catalog")
 # What is imported late elsewhere, and why: (file, module).
 LATE = {
-    ("specs/plan/plan.py", "meshwright.specs.plan.file"): "it makes plans",
     ("executor/job/job.py", "meshwright.executor.checkpoint.checkpoint"): "torch's checkpoints: 0.7 s a process",
     ("executor/job/worker.py", "meshwright.executor.training.saved_job"): "torch's checkpoints: 0.7 s a process",
     ("executor/models/weights/initialisation.py", "meshwright.executor.models.weights.hugging_face"): "safetensors",

@@ -11,8 +11,8 @@ from meshwright.evidence.tables.table import TrainingRow
 from meshwright.specs.cluster.cluster import ClusterSpec, Level
 from meshwright.specs.cluster.device import DeviceSpec, NodeSpec, load_device, usual_node
 from meshwright.specs.error import SpecError
-from meshwright.specs.model.architecture import Architecture
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.model.shape import Architecture
 
 VOCABULARY_MULTIPLE = 128  # Megatron-LM pads the vocabulary to a multiple of this times tp
 FEEDFORWARD_FACTOR = 4  # of the hidden size, where the width of the MLP is not given

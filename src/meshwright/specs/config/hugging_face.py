@@ -9,8 +9,8 @@ from meshwright.specs.config.family import family_fields
 from meshwright.specs.config.reader import DECODER_FIELDS, GPT2_FIELDS, ConfigReader
 from meshwright.specs.config.rotary import rotary_fields
 from meshwright.specs.error import SpecError
-from meshwright.specs.model.architecture import ARCHITECTURES, Architecture
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.model.shape import ARCHITECTURES, Architecture
 
 # What a missing field means, by family (transformers 5, the Config classes).
 GPT2_MLP_RATIO = 4  # n_inner left out means 4 * n_embd

@@ -6,10 +6,9 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from meshwright.specs.error import SpecError
-from meshwright.specs.model.architecture import ARCHITECTURES
 from meshwright.specs.model.block import Attention, Experts, LatentRanks
 from meshwright.specs.model.rotary_scaling import LLAMA3
-from meshwright.specs.model.shape import ModelShape
+from meshwright.specs.model.shape import ARCHITECTURES, ModelShape
 
 CAPS = ("logit_cap", "final_logit_cap")
 

@@ -10,12 +10,10 @@ from typing import Any
 from meshwright.specs.error import SpecError
 from meshwright.specs.model import parameter, token_work
 from meshwright.specs.model.adaptation import check_adaptation, num_trained_parameters, trained_names
-from meshwright.specs.model.architecture import Architecture
-from meshwright.specs.model.block import BlockKind
-from meshwright.specs.model.block_table import read_blocks, written_blocks
+from meshwright.specs.model.block import BlockKind, read_blocks, written_blocks
 from meshwright.specs.model.check import check_model
 from meshwright.specs.model.dimension import flat_dimensions, model_digest, shape_fields
-from meshwright.specs.model.shape import ModelShape
+from meshwright.specs.model.shape import Architecture, ModelShape
 from meshwright.specs.record import plain, record
 
 

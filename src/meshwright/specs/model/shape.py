@@ -5,13 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args
 
 from meshwright.specs.error import SpecError
-from meshwright.specs.model.architecture import Architecture
 from meshwright.specs.model.block import Attention, BlockRuns, BlockSpec, Experts, FeedForward
 from meshwright.specs.model.rotary_scaling import RotaryScaling
 
+# The families of decoders whose blocks are known here, by the name that their `config.json` has.
+Architecture = Literal[
+    "gpt2",
+    "llama",
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "deepseek_v2",
+    "deepseek_v3",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "gpt_oss",
+]
+ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 Part = TypeVar("Part", Attention, FeedForward, Experts)
 
 
