@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.executor.stored_case import assert_same, cut, save, stored, tensors, whole
+from tests.executor.checkpoint.stored_case import assert_same, cut, save, stored, tensors, whole
 
 from meshwright.executor.checkpoint.checkpoint import CheckpointConfig, RankCheckpoints, load_pieces
 from meshwright.executor.checkpoint.folder import checkpoint_at, latest_checkpoint, steps_in

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.executor.launched_case import END_S, ends_of, free_port, start, write_inputs
+from tests.executor.job.launched_case import END_S, ends_of, free_port, start, write_inputs
 
 from meshwright.ir.trace import Trace
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.executor.stored_case import stored
+from tests.executor.checkpoint.stored_case import stored
 from tests.planned_case import AFTER_ADAMW, BATCH, MODELS, Planned
 from tests.training_case import ADAMW, SEQUENCE, Case, largest_difference, program_of, reference, training_of
 from torch import Tensor
@@ -241,7 +241,7 @@ def test_a_full_disk_of_one_rank_ends_the_job_and_leaves_the_one_before(
     run(case, gloo_pool, 2, CheckpointConfig(str(tmp_path)))
     job, plan = case.job(4, first_step=2)
     config = CheckpointConfig(str(tmp_path), every=1, resume_from=str(tmp_path / "step-2"))
-    module = Path(__file__).parents[1] / "full_disk.py"
+    module = Path(__file__).with_name("full_disk.py")
     with pytest.raises(
         ExecutionError, match=r"no space for a checkpoint .* it needs .* bytes\), .* are free"
     ):

@@ -11,7 +11,7 @@ from typing import Any
 from meshwright.specs.error import PlanError
 
 Finder = Callable[[str, str], Any]  # (slot, reference) -> what fills it
-_CALL = re.compile(r"(?P<name>[^()\s]+)\s*(\((?P<options>.*)\))?", re.DOTALL)
+_CALL = re.compile(r"(?P<name>[^()]+?)\s*(\((?P<options>.*)\))?", re.DOTALL)
 
 
 @dataclass(frozen=True)

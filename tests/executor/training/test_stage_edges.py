@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.executor.training.edge_case import edged_program, edged_reference
+from tests.training_case import ADAMW, SGD, largest_difference
 
 from meshwright.executor import run_training
 from meshwright.executor.job.pool import Pool
@@ -15,8 +17,6 @@ from meshwright.specs.cluster.machine import HOSTS
 from meshwright.specs.error import ExecutionError, PlanError
 from meshwright.specs.model.layers import split_layers
 from meshwright.specs.model.model import ModelSpec
-from tests.executor.edge_case import edged_program, edged_reference
-from tests.training_case import ADAMW, SGD, largest_difference
 
 ITERATIONS = 2
 TOLERANCE = 1e-10  # DESIGN, tolerances: float64

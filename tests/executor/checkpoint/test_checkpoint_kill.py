@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.planned_case import Planned
 
 from meshwright.executor.checkpoint.checkpoint import CheckpointConfig
 from meshwright.executor.checkpoint.folder import latest_checkpoint
@@ -19,7 +20,6 @@ from meshwright.executor.job.gather import Iteration
 from meshwright.executor.job.pool import Pool
 from meshwright.specs.error import ExecutionError
 from meshwright.stage.mesh import device_order
-from tests.planned_case import Planned
 
 NUM_KILLS = 20
 LONGEST_S = (

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.running import Runner, small_plan
+from tests.executor.token_data import write_tokenizer
 
 from meshwright.api.train import training
 from meshwright.cli.frame.progress import duration_text
 from meshwright.executor.job.pool import Pool
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload
-from tests.cli.running import Runner, small_plan
-from tests.executor.token_data import write_tokenizer
 
 
 @pytest.fixture

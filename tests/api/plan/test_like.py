@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.interop.todays_file import DEEPSPEED, MEGATRON, TORCHTITAN
 
 import meshwright as mw
-from tests.interop.todays_file import DEEPSPEED, MEGATRON, TORCHTITAN
 
 FEW = {"pp": 1, "cp": 1, "microbatch_size": 1, "sharding_degree": 0, "recompute": "none"}
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.training_case import SEQUENCE, SGD, Case, largest_difference, program_of, training_of
 from torch import Tensor
 
 from meshwright.executor import run_training
@@ -25,7 +26,6 @@ from meshwright.schedules import registered
 from meshwright.specs import Cluster, Plan, Workload
 from meshwright.specs.config.source import load_model
 from meshwright.specs.error import ExecutionError
-from tests.training_case import SEQUENCE, SGD, Case, largest_difference, program_of, training_of
 
 transformers = pytest.importorskip("transformers")
 

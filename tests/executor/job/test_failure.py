@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 
 import pytest
+from tests.executor import relay_handlers
+from tests.executor.relay_handlers import first_values, relay
+from tests.training_case import Case, program_of, training_of
 
 from meshwright.executor import run_program, run_training
 from meshwright.executor.job.gather import Iteration
 from meshwright.executor.job.pool import Pool
 from meshwright.specs.error import ExecutionError
-from tests.executor import relay_handlers
-from tests.executor.relay_handlers import first_values, relay
-from tests.training_case import Case, program_of, training_of
 
 PROMPT_S = 10.0  # "within seconds", on a machine with other jobs
 MODULE = relay_handlers.__name__

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.covering import covered
+from tests.training_case import ADAMW, SGD, TIED, Case, largest_difference, program_of, reference, training_of
 
 from meshwright.executor import run_training
 from meshwright.executor.job.gather import JobResult
@@ -14,8 +16,6 @@ from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
 from meshwright.lowering.sharding.gradient_norm import ClipGradients, PostValidate
 from meshwright.specs.cluster.machine import HOSTS
-from tests.covering import covered
-from tests.training_case import ADAMW, SGD, TIED, Case, largest_difference, program_of, reference, training_of
 
 ITERATIONS = 4
 TOLERANCE, ADAMW_TOLERANCE = 1e-10, 1e-8  # DESIGN, tolerances: float64

@@ -9,6 +9,16 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.adapted_case import adapted_reference, gradient_difference
+from tests.training_case import (
+    ADAMW,
+    SEQUENCE,
+    SGD,
+    Case,
+    largest_difference,
+    program_of,
+    training_of,
+)
 from torch import Tensor
 
 from meshwright.api.train.training import run_training as train_plan
@@ -35,16 +45,6 @@ from meshwright.schedules import registered
 from meshwright.specs import Cluster, Plan, Workload
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.model.model import ModelSpec
-from tests.adapted_case import adapted_reference, gradient_difference
-from tests.training_case import (
-    ADAMW,
-    SEQUENCE,
-    SGD,
-    Case,
-    largest_difference,
-    program_of,
-    training_of,
-)
 
 TOLERANCE, ADAMW_TOLERANCE = 1e-10, 1e-8
 ITERATIONS = 3

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.training_case import ADAMW, TIED, Case, largest_difference, program_of, reference, training_of
 
 from meshwright.executor import run_training
 from meshwright.executor.job.gather import JobResult
@@ -15,7 +16,6 @@ from meshwright.ir.program import Program
 from meshwright.lowering.sharding.gradient_norm import ClipGradients, PostValidate
 from meshwright.schedules import Schedule, registered
 from meshwright.specs.cluster.machine import HOSTS
-from tests.training_case import ADAMW, TIED, Case, largest_difference, program_of, reference, training_of
 
 ITERATIONS = 2
 TOLERANCE = 1e-10  # DESIGN, tolerances: float64

@@ -16,9 +16,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # a host runs it in a folder of its own
+sys.path.insert(0, str(Path(__file__).parents[3]))  # a host runs it in a folder of its own
 
 import torch.distributed as dist
+from tests.executor.job.slow_link import ask_for_port
 
 from meshwright.cli import main
 from meshwright.executor.job import launched_run
@@ -26,7 +27,6 @@ from meshwright.executor.job.gather import Iteration
 from meshwright.executor.job.group_reports import GroupReports
 from meshwright.executor.job.launch import Launch
 from meshwright.executor.job.meeting import meet
-from tests.executor.slow_link import ask_for_port
 
 # What gloo publishes under keys with this: the host's name and an address, each behind its length. The address begins
 # with a sockaddr_in: family, port, number of the host.

@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks.plain_decoder import PlainDecoder
+from tests.executor.packed_reference import document_losses, train_document_by_document
+from tests.executor.token_data import shards_of
+from tests.planned_case import AFTER_ADAMW, BATCH, GRADIENTS, MODELS, Planned
+from tests.training_case import ADAMW, SEQUENCE, Case, largest_difference, program_of, training_of
 
 from meshwright.executor import run_training
 from meshwright.executor.data.packing import PackedSequences, SampleCount, num_sequences
@@ -16,10 +20,6 @@ from meshwright.executor.job.pool import Pool
 from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.specs.error import MeshwrightError
 from meshwright.stage.mesh import device_order
-from tests.executor.packed_reference import document_losses, train_document_by_document
-from tests.executor.token_data import shards_of
-from tests.planned_case import AFTER_ADAMW, BATCH, GRADIENTS, MODELS, Planned
-from tests.training_case import ADAMW, SEQUENCE, Case, largest_difference, program_of, training_of
 
 ITERATIONS = 4
 DOCUMENTS = [[1 + (n * n + i) % 31 for i in range(1 + n * n % 13)] for n in range(36)]

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.running import Runner, rough_profile
 
 from meshwright.executor.job.pool import Pool
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.cluster.slowing import Slowing
-from tests.cli.running import Runner, rough_profile
 
 CONFIG = {
     "model_type": "llama",

@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.cli.running import SOURCE, rough_profile, small_plan
+from tests.executor.job.launched_case import END_S, TRAIN, ends_of, free_port, start, write_inputs
+from tests.executor.job.slow_link import Lane, SlowLink
 
 from meshwright.api import compare
 from meshwright.api.train.recipe import Source
@@ -20,9 +23,6 @@ from meshwright.executor.job.pool import Pool
 from meshwright.ir.table import Kind
 from meshwright.ir.trace import Trace
 from meshwright.specs import Cluster, Plan
-from tests.cli.running import SOURCE, rough_profile, small_plan
-from tests.executor.launched_case import END_S, TRAIN, ends_of, free_port, start, write_inputs
-from tests.executor.slow_link import Lane, SlowLink
 
 LINK_BYTES_PER_S = 400_000.0
 NUM_STEPS, EVALUATE_EVERY = 4, 2

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.adapted_case import adapted_reference, gradient_difference
+from tests.training_case import ADAMW, SEQUENCE, SGD, largest_difference
 
 from meshwright.api.train.training import run_training as train_plan
 from meshwright.executor import run_training
@@ -26,8 +28,6 @@ from meshwright.specs import Cluster, PassOption, Plan, Workload
 from meshwright.specs.model.adaptation import LORA_TARGETS
 from meshwright.specs.model.model import ModelSpec
 from meshwright.stage.mesh import data_axes
-from tests.adapted_case import adapted_reference, gradient_difference
-from tests.training_case import ADAMW, SEQUENCE, SGD, largest_difference
 
 TOLERANCE, ADAMW_TOLERANCE = 1e-10, 1e-8
 ITERATIONS, BATCH = 3, 8

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.executor.checkpoint.stored_case import assert_same, cut, save, stored, tensors, whole
 from torch import Tensor
 
 from meshwright.executor.checkpoint import storage as checkpoint_storage
@@ -16,7 +17,6 @@ from meshwright.executor.checkpoint.folder import latest_checkpoint, steps_in
 from meshwright.executor.checkpoint.verify import problems
 from meshwright.executor.file.new_file import watching
 from meshwright.specs.error import ExecutionError
-from tests.executor.stored_case import assert_same, cut, save, stored, tensors, whole
 
 NUM_OPERATIONS = 15  # of the shortest save at least: files, folder, names; so that a test of none is noticed
 

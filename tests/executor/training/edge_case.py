@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from benchmarks.plain_decoder import PlainBlock, PlainDecoder
+from tests.training_case import Reference, torch_optimizer
 from torch import Tensor, nn
 
 from meshwright.executor.models.weights.initialisation import initial_value
@@ -24,7 +25,6 @@ from meshwright.lowering.transfer.stage_edge import ConnectStages, LayerEdge
 from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules import registered
 from meshwright.specs.model.model import ModelSpec
-from tests.training_case import Reference, torch_optimizer
 
 
 def edged_program(
