@@ -229,7 +229,7 @@ def across_nodes_ways(
     if operation == "all_to_all":
         return _all_to_all_ways(node, network, num_bytes, span)
     ways = [
-        _ring_way(node, network, operation, num_bytes, span),
+        Way("ring over nodes", ring_over_nodes_s(network, operation, num_bytes, span, node.ring_bulk)),
         _low_ring_way(node, network, operation, num_bytes, span),
     ]
     if span.per_node > 1:
@@ -259,10 +259,6 @@ def check_operation(operation: str) -> None:
     """Raises SpecError unless it is one of OPERATIONS."""
     if operation not in OPERATIONS:
         raise SpecError(f"collective {operation!r} has no formula", allowed=", ".join(OPERATIONS))
-
-
-def _ring_way(node: NodeCurve, network: NetworkCurve, operation: str, num_bytes: float, span: Span) -> Way:
-    return Way("ring over nodes", ring_over_nodes_s(network, operation, num_bytes, span, node.ring_bulk))
 
 
 def _low_ring_way(

@@ -10,9 +10,9 @@ from meshwright.evidence.tables.source import Facts
 from meshwright.evidence.tables.table import FLOAT8_WORD, TrainingRow
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.plan.plan import Attention, Recompute, Sharding, Vocabulary
+from meshwright.specs.plan.plan import Attention, Recompute, Vocabulary
 
-SHARDED: tuple[Sharding, ...] = ("none", "zero1", "zero2", "zero3")  # by the number in column zero
+SHARDED: tuple[str, ...] = ("none", "zero1", "zero2", "zero3")  # by the number in column zero
 # First match counts. Words of the recipes: blocks of 128 (DeepSeek's, "SC": sub-channel), one scale a row, one a
 # tensor ("CS": current scaling; Transformer Engine's hybrid: E4M3 forward, E5M2 backward, delayed scaling).
 FLOAT8_RECIPES = (
@@ -130,7 +130,7 @@ def attention_of(row: TrainingRow, model: ModelSpec, facts: Facts, assumptions: 
     return facts.attention
 
 
-def overlap_of(row: TrainingRow, facts: Facts, tp: int, sharding: Sharding) -> tuple[str, ...]:
+def overlap_of(row: TrainingRow, facts: Facts, tp: int, sharding: str) -> tuple[str, ...]:
     """Communication beside computes: what the source is known for, and what the row's extras say."""
     extras = row.text("extras").lower()
     found = list(facts.overlap if facts.overlap is not None else ("reduce",))
