@@ -160,3 +160,17 @@ def test_processes_have_a_frontier_and_a_longest_sequence() -> None:
 def test_what_needs_a_closed_form_is_refused_with_a_reason() -> None:
     with pytest.raises(PlanError, match="no closed form"):
         planned(MODEL, cluster(), WORKLOAD, layer_wise=True)
+
+
+def test_without_sizes_every_divisor_of_a_pipelines_batch_is_tried() -> None:
+    on, work = cluster(2), Workload(18, 64)
+    plans = list(choices(MODEL, on, work, registered(), {"pp": 1}))
+    assert {plan.microbatch_size for plan in plans if plan.dp == 2} == {1, 3, 9}
+    assert {plan.microbatch_size for plan in choices(MODEL, on, work, registered(), {"pp": 2})} == {
+        1,
+        2,
+        3,
+        6,
+        9,
+        18,
+    }

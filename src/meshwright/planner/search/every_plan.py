@@ -12,6 +12,7 @@ from meshwright.planner.search.objective import Objective, sort_key
 from meshwright.planner.search.plans import Plans
 from meshwright.planner.space.axis import SHARDINGS
 from meshwright.planner.space.check import SWITCHES
+from meshwright.planner.space.degrees import divisors
 from meshwright.planner.space.layer_split import layer_splits
 from meshwright.prediction.description import describe
 from meshwright.prediction.memory_limit import out_of_memory
@@ -25,8 +26,6 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan, Recompute
 from meshwright.specs.plan.workload import Workload
 
-# Sequences; larger ones only lengthen the bubble of the pipelines considered here.
-MICROBATCH_SIZES = (1, 2, 4, 8)
 TRIED_RECOMPUTES: tuple[Recompute, ...] = ("none", "full")  # what the executor runs
 ONE_STAGE_ORDER = "1f1b"  # without stages to fill all orders take as long, and this one keeps the least
 PROCESS_DTYPE = "float32"  # what cores compute in where nobody chose
@@ -57,7 +56,7 @@ def every_plan(
     Args:
         fix: fields of `Plan` that are decided already, such as {"pp": 2}; a tuple of what is tried allows several values.
         forbid: axes that must stay at one, or values that must not be taken, as of `search.search`.
-        microbatch_sizes: sequences of a microbatch to try, where they divide a pipeline's batch; None: 1, 2, 4, 8.
+        microbatch_sizes: sequences of a microbatch to try, where they divide a pipeline's batch; None: every one that does.
         num_simulated: at most so many, in the order of the space; None: all.
         schedules: the orders to try, by name; None: all that are registered.
         pricing, profile, iterations: as of `predict`.
@@ -132,10 +131,9 @@ def allowed_plans(
 ) -> list[Plan]:  # fmt: skip
     """The plans of the space without what is forbidden. Raises PlanError where there is none."""
     _check_words(forbid, schedules)
-    tried = MICROBATCH_SIZES if sizes is None else sizes
     plans = [
         plan
-        for plan in choices(model, cluster, workload, schedules, fix, tried)
+        for plan in choices(model, cluster, workload, schedules, fix, sizes)
         if not any(is_forbidden(plan, word) for word in forbid)
     ]
     if not plans:
@@ -170,15 +168,17 @@ def choices(
     workload: Workload,
     schedules: Mapping[str, Schedule],
     fix: Mapping[str, Any],
-    microbatch_sizes: Sequence[int] = MICROBATCH_SIZES,
+    microbatch_sizes: Sequence[int] | None = None,
 ) -> Iterator[Plan]:
     """Every plan of the space, in a fixed order; nothing is lowered yet. Raises PlanError on an unknown field.
 
-    Stages are even, and uneven where devices or the model's ends are (`layer_splits`).
+    Stages are even, and uneven where devices or the model's ends are (`layer_splits`); microbatches, where no sizes are
+    given, every divisor of a pipeline's batch.
     """
     wanted = {**fix}
     wanted.setdefault("dtype", PROCESS_DTYPE)
-    sizes = _values(wanted.pop("microbatch_size", tuple(microbatch_sizes)))
+    every = tuple(divisors(workload.global_batch) if microbatch_sizes is None else microbatch_sizes)
+    sizes = _values(wanted.pop("microbatch_size", every))
     for name, value in [
         *(("microbatch_size", size) for size in sizes),
         ("num_chunks", wanted.get("num_chunks", 1)),
