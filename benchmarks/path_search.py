@@ -17,9 +17,8 @@ import time
 from typing import Any
 
 import meshwright
-from meshwright.systems.pipeline.skip_pipe.card import dispatched_s, path_rules
+from meshwright.systems.pipeline.skip_pipe.card import PLANS, dispatched_s, network, path_rules
 from meshwright.systems.pipeline.skip_pipe.path_search import search_paths
-from meshwright.systems.pipeline.skip_pipe.published_paths import PLANS, network
 
 SCHEMA = 1
 MOST_S = 60.0

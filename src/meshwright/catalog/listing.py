@@ -126,6 +126,7 @@ def _as_schedule(function: Any, name: str, path: Path | None = None) -> Schedule
     made = next((known for known in registered().values() if known.function is function), None)
     if made is None:
         made = Schedule(name, function, _chunks_of(function), summary=_summary(function))
+        made = replace(made, skips_stages=getattr(function, "skips_stages", False))
     safe = guard_calls(made.function, name, path)
     return replace(made, function=safe)
 

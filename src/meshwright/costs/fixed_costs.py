@@ -18,12 +18,12 @@ class FixedCosts:
     Attributes:
         seconds: name -> seconds of a full stage; a name that is not here costs nothing.
         latency_s: of a message between different devices; it holds neither stream nor link.
-        exchange: what any exchange between given devices costs instead; None: the latency of messages, reductions free.
+        exchange: what an exchange costs instead (a message names its `ends`); None: the latency of messages, reductions free.
     """
 
     seconds: Mapping[str, float]
     latency_s: float = 0.0
-    exchange: Callable[[tuple[int, ...]], Cost] | None = None
+    exchange: Callable[[Exchange], Cost] | None = None
 
     def __post_init__(self) -> None:
         for name, value in [*self.seconds.items(), ("latency", self.latency_s)]:
@@ -45,7 +45,7 @@ class FixedCosts:
     def exchange_cost(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> Cost:
         """As `exchange` has it; else latency only, and none within a device or for a reduction."""
         if self.exchange is not None:
-            return self.exchange(devices)
+            return self.exchange(exchange)
         crosses = len(set(devices)) > 1 and len(devices) == 2
         return Cost(0.0, self.latency_s if crosses else 0.0, compute_share=0.0)
 

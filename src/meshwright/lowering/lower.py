@@ -8,7 +8,7 @@ from meshwright.ir.program import Program
 from meshwright.ir.table import Microbatch, ValueBytes
 from meshwright.lowering.memory.offload import OptimizerOnHost
 from meshwright.lowering.memory.recompute import REMADE, recomputed
-from meshwright.lowering.order import program_of_orders, with_works
+from meshwright.lowering.order import by_hop, program_of_orders, with_works
 from meshwright.lowering.pipeline import Implied, Lowering, PlanPass, named_passes, ordered
 from meshwright.lowering.sharding.adapted import check_adapted
 from meshwright.lowering.sharding.canonical import CanonicalOrder
@@ -109,8 +109,15 @@ def _computes(lowering: Lowering) -> Program:
         refined(vocabulary_orders(plan, orders), lowering.counts),
         microbatches=[Microbatch(plan.tokens_per_microbatch, 1.0 / m)] * m, num_stages=len(lowering.stages),
         groups=tuple(each.group for each in lowering.held), collapsed=collapsed_axes(plan),
+        skips_stages=lowering.schedule.skips_stages,
     )  # fmt: skip
-    return program.with_tables(value_bytes=value_bytes(lowering))
+    sizes = value_bytes(lowering)
+    if lowering.schedule.skips_stages:
+        held = {"saved", "pending", REMADE.name}
+        sizes = tuple(
+            s._replace(by_index=by_hop(program, s.by_index)) if s.kind in held else s for s in sizes
+        )
+    return program.with_tables(value_bytes=sizes)
 
 
 def value_bytes(lowering: Lowering) -> tuple[ValueBytes, ...]:

@@ -38,13 +38,15 @@ def program_of_orders(
     num_stages: int | None = None,
     groups: Sequence[ParameterGroup] = (),
     collapsed: Sequence[Axis] = (),
+    skips_stages: bool = False,
 ) -> Program:
     """A program of computes on the axis ``pp`` (one list a device) and any collapsed axes behind it.
 
     Where a stage stands is read from the lists: a placement is data, never a property of a schedule. Microbatches may take
     different ways: a stage that stands on several devices is held by each of them, and each microbatch passes one.
     `microbatches` and `num_stages` are what was asked for; None: what the lists have. The paths are found here, those that
-    `microbatches` name are not looked at.
+    `microbatches` name are not looked at. `skips_stages`: a microbatch passes those stages that compute it, which may leave
+    out some between the first and the last.
 
     Raises:
         ScheduleError: no computes, a microbatch that one stage computes on two devices, a gap in the stages, more or fewer
@@ -70,7 +72,9 @@ def program_of_orders(
         ) from None
     placed = _Placed(orders, offsets, stages, numbers)
     given = _microbatches(placed, microbatches)
-    paths, path_of = _paths(placed, num_stages, len(given))
+    ways = _ways(placed, num_stages, len(given), skips_stages)
+    paths, path_of = _paths(ways)
+    hops = np.cumsum(ways >= 0, axis=1)[numbers, stages] - 1 if skips_stages else stages
     number = {name: place for place, name in enumerate(names)}
     tables = Tables(
         effects=effects,
@@ -80,9 +84,8 @@ def program_of_orders(
         groups=tuple(groups),
         duties=tuple(Duty(name, name_of(name).per) for name in names),
     )
-    # every path goes through all stages in their order, so a stage is the hop of its number
     columns = Columns.of(
-        len(flat), effect=list(map(number.__getitem__, written)), stage=stages, hop=stages, microbatch=numbers
+        len(flat), effect=list(map(number.__getitem__, written)), stage=stages, hop=hops, microbatch=numbers
     )
     return Program((Axis(FIRST_AXIS, len(orders)), *collapsed), tables, columns, offsets)
 
@@ -125,16 +128,12 @@ def _microbatches(placed: _Placed, asked: Sequence[Microbatch] | int | None) -> 
     return asked
 
 
-def _paths(
-    placed: _Placed, num_stages: int | None, num_microbatches: int
-) -> tuple[tuple[tuple[Hop, ...], ...], list[int]]:
+def _paths(ways: Ints) -> tuple[tuple[tuple[Hop, ...], ...], list[int]]:
     """The ways that microbatches take, stage after stage, each where the lists have it; and the way of every microbatch."""
-    num = _num_stages(placed, num_stages)
-    _check_enough(placed, num, num_microbatches)
     numbers: dict[tuple[int, ...], int] = {}
-    ways = _devices(placed, num, num_microbatches).tolist()
-    path_of = [numbers.setdefault(tuple(way), len(numbers)) for way in ways]
-    return tuple(tuple(starmap(Hop, enumerate(devices))) for devices in numbers), path_of
+    path_of = [numbers.setdefault(tuple(way), len(numbers)) for way in ways.tolist()]
+    paths = (tuple(hop for hop in starmap(Hop, enumerate(way)) if hop.device >= 0) for way in numbers)
+    return tuple(paths), path_of
 
 
 def _num_stages(placed: _Placed, asked: int | None) -> int:
@@ -163,8 +162,14 @@ def _check_enough(placed: _Placed, num_stages: int, num_microbatches: int) -> No
         raise _never(int(gaps[0]) if len(gaps) else len(there), num_stages, num_microbatches)
 
 
-def _devices(placed: _Placed, num_stages: int, num_microbatches: int) -> Ints:
-    """The device of every microbatch and stage, [microbatches, stages]. Raises ScheduleError where there are two, or none."""
+def _ways(placed: _Placed, asked: int | None, num_microbatches: int, skips_stages: bool) -> Ints:
+    """The device of every microbatch and stage, [microbatches, stages]; -1 where stages are left out, if that is allowed.
+
+    Raises ScheduleError where there are two devices, or none for a stage that no microbatch leaves out.
+    """
+    num_stages = _num_stages(placed, asked)
+    if not skips_stages:
+        _check_enough(placed, num_stages, num_microbatches)
     device, cell = placed.device, placed.microbatch * num_stages + placed.stage
     found = np.full(num_stages * num_microbatches, -1, dtype=np.int64)
     found[cell] = device
@@ -175,9 +180,22 @@ def _devices(placed: _Placed, num_stages: int, num_microbatches: int) -> Ints:
             f"{placed.where(first)}, but stage {placed.stage[first]} computes microbatch {placed.microbatch[first]} on "
             f"device {found[cell[first]]}, too; a microbatch passes a stage on one device"
         )
-    if found.min() < 0:
-        raise _never(int(np.argmin(found)), num_stages, num_microbatches)
-    return found.reshape(-1, num_stages)
+    ways = found.reshape(-1, num_stages)
+    wanted = ways[:, [0, -1]] if skips_stages else ways
+    if wanted.min() < 0:
+        microbatch, place = divmod(int(np.argmin(wanted)), wanted.shape[1])
+        stage = (0, num_stages - 1)[place] if skips_stages else place
+        raise _never(microbatch * num_stages + stage, num_stages, num_microbatches)
+    return ways
+
+
+def by_hop(program: Program, by_stage: Sequence[float]) -> tuple[float, ...]:
+    """Sizes of stages as sizes of hops: of each hop the largest of any path; the same where no path leaves a stage out."""
+    found = [0.0] * max(len(path) for path in program.tables.paths)
+    for path in program.tables.paths:
+        for place, hop in enumerate(path):
+            found[place] = max(found[place], by_stage[hop.stage])
+    return tuple(found)
 
 
 def _never(cell: int, num_stages: int, num_microbatches: int) -> ScheduleError:

@@ -36,6 +36,7 @@ class Schedule:
     ``num_chunks``: stages on a device unless the user says otherwise; one means always one. ``is_exact``: it takes no other
     number of them. ``chunk_step``: it takes multiples of this. ``device_step``: the same of devices. ``splits_backward``:
     the order has I and W. ``num_copies``: on so many devices a stage stands at most, each with a copy of its parameters.
+    ``skips_stages``: microbatches may leave out stages between the first and the last.
     A function of the user's may take two arguments and return texts such as ``"F0"`` (the device's own stage) or ``"2F0"``.
     """
 
@@ -48,6 +49,7 @@ class Schedule:
     chunk_step: int = 1
     device_step: int = 1
     num_copies: int = 1
+    skips_stages: bool = False
 
     def takes_devices(self, num_devices: int) -> bool:
         """Whether the schedule can run on so many devices."""
@@ -174,12 +176,13 @@ def schedule(
     chunk_step: int = 1,
     device_step: int = 1,
     num_copies: int = 1,
+    skips_stages: bool = False,
 ) -> Callable[[Callable[..., Sequence[Sequence[Any]]]], Callable[..., Sequence[Sequence[Any]]]]:
     """Decorator that gives a function of counts a name, for every command and check that ours get."""
 
     def register(function: Callable[..., Sequence[Sequence[Any]]]) -> Callable[..., Sequence[Sequence[Any]]]:
         summary = (inspect.getdoc(function) or "").partition("\n")[0]
-        counts = (chunk_step, device_step, num_copies)
+        counts = (chunk_step, device_step, num_copies, skips_stages)
         made = Schedule(name, function, num_chunks, splits_backward, summary, is_exact, *counts)
         known = _REGISTERED.setdefault(name, made)
         if known.function is not function and known.function.__qualname__ != function.__qualname__:

@@ -151,8 +151,9 @@ def subject(
         raise SpecError(f"{stages} stages and {microbatches} microbatches", allowed="1 or more of each")
     orders = order.orders(p, m, v)
     made = _orders_subject(
-        orders, order.name, v, split, recompute, with_step, num_stages=p * v, microbatches=m, **costs
-    )
+        orders, order.name, v, split, recompute, with_step, num_stages=p * v, microbatches=m,
+        skips_stages=order.skips_stages, **costs,
+    )  # fmt: skip
     return replace(made, counts={"stages": p, "microbatches": m, "chunks": v})
 
 
@@ -210,7 +211,7 @@ def cluster_of(plan: Plan, cluster: str | ClusterSpec | None) -> ClusterSpec:
 
 def _orders_subject(
     orders: Orders, label: str, chunks: int | None, split: bool, recompute: bool, with_step: bool, *,
-    num_stages: int | None = None, microbatches: int | None = None, **costs: Any,
+    num_stages: int | None = None, microbatches: int | None = None, skips_stages: bool = False, **costs: Any,
 ) -> Subject:  # fmt: skip
     """A bare schedule's program: computes, the passes asked for, transfers; all stages alike. Counts are those asked for."""
     from meshwright.ir.program import Axis
@@ -218,8 +219,9 @@ def _orders_subject(
     from meshwright.lowering.order import program_of_orders
 
     collapsed = [Axis("dp", REPLICAS, materialised=False)] if with_step else []
-    program = program_of_orders(orders, microbatches=microbatches, num_stages=num_stages, collapsed=collapsed)
-    stages = range(len(program.tables.paths[0]))
+    counts = {"microbatches": microbatches, "num_stages": num_stages}
+    program = program_of_orders(orders, **counts, collapsed=collapsed, skips_stages=skips_stages)
+    stages = range(program.tables.num_stages)
     if with_step:
         groups = tuple(ParameterGroup(f"stage{stage}", (stage,), 0, ("dp",)) for stage in stages)
         program = program.with_tables(groups=groups)

@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 
 from meshwright.specs.error import PlanError
-from meshwright.systems.pipeline.skip_pipe.arrival_dispatch import dispatch
-from meshwright.systems.pipeline.skip_pipe.card import path_rules
+from meshwright.systems.pipeline.skip_pipe.card import network, path_rules
+from meshwright.systems.pipeline.skip_pipe.mechanism import dispatch
 from meshwright.systems.pipeline.skip_pipe.path_search import PathRules, first_paths, search_paths
-from meshwright.systems.pipeline.skip_pipe.published_paths import network
 
 LINE = PathRules(tuple((stage,) for stage in range(6)), 6, 1)  # node n runs stage n
 

@@ -13,12 +13,17 @@ import torch
 from benchmarks.plain_decoder import PlainDecoder
 from tests.training_case import largest_difference
 
+from meshwright.catalog import find_schedule
 from meshwright.executor import run_training
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.models.decoder import build_model
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
 from meshwright.executor.training.training_job import RANDOM, RandomTokens
 from meshwright.ir.judge.verify import verify
+from meshwright.lowering.lower import lower
+from meshwright.specs.cluster.source import Cluster
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.workload import Workload
 from meshwright.systems.pipeline.skip_pipe import study as skip_pipe
 
 HEAD = skip_pipe.NUM_STAGES  # the stage behind all others
@@ -70,6 +75,25 @@ def reference(paths: skip_pipe.Paths) -> tuple[float, dict[str, torch.Tensor]]:
 def test_gradients_are_means_over_visits(paths: skip_pipe.Paths, gloo_pool: Pool) -> None:
     job = replace(skip_pipe.training(), data=RANDOM, records_gradients=True)
     result = run_training(skip_pipe.program(paths), job, 1, pool=gloo_pool, dtype="float64")
+    loss, gradients = reference(paths)
+    assert result.losses[0] == pytest.approx(loss, rel=TOLERANCE)
+    assert largest_difference(result.gradients[0], gradients) < TOLERANCE
+
+
+def test_a_plan_of_ones_own_is_trained_on_its_own_stages(gloo_pool: Pool) -> None:
+    length, count = skip_pipe.SEQUENCE_LENGTH, skip_pipe.SAMPLES
+    plan = Plan.of(
+        skip_pipe.MODEL, Cluster.detect(4), Workload(6 * count, length),
+        schedule="skip_pipe(skipped=1, message_s=0.5)", pp=4, dp=1, microbatch_size=count,
+    )  # fmt: skip
+    program = lower(plan, find_schedule(plan.schedule))
+    verify(program, host="in_order")
+    paths = [tuple(hop.stage for hop in program.path_of(m)) for m in range(6)]
+    assert Counter(paths) == {(0, 1, 3): 3, (0, 2, 3): 3}
+    job = replace(
+        skip_pipe.training(), layers_per_stage=plan.layers_per_stage, data=RANDOM, records_gradients=True
+    )
+    result = run_training(program, job, 1, pool=gloo_pool, dtype="float64")
     loss, gradients = reference(paths)
     assert result.losses[0] == pytest.approx(loss, rel=TOLERANCE)
     assert largest_difference(result.gradients[0], gradients) < TOLERANCE

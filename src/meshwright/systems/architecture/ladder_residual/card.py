@@ -228,7 +228,7 @@ def simulated_s(
     if delay_of(form) > 1:
         compute_s, reduce_s = compute_s + slowdown * min(compute_s, reduce_s), reduce_s * (1 + slowdown)
     costs = FixedCosts(
-        dict.fromkeys(SUBLAYERS, compute_s), exchange=lambda devices: Cost(reduce_s, compute_share=0.0)
+        dict.fromkeys(SUBLAYERS, compute_s), exchange=lambda _: Cost(reduce_s, compute_share=0.0)
     )
     return metrics.span_s(simulate_program(ladder_residual(num_blocks, 2, form), costs, costs))
 

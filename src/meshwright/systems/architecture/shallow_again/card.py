@@ -167,7 +167,7 @@ def num_all_reduces(form: str, num_layers: int, num_devices: int) -> int:
 def forward_s(form: str, num_layers: int, num_devices: int, compute: float, reduce: float) -> float:
     """Seconds of a forward: a layer is cut over all devices, a branch is whole on one. Raises UnknownNameError."""
     seconds = {DEEP_LAYER: compute / num_devices, BRANCH_F: compute}
-    costs = FixedCosts(seconds, exchange=lambda devices: Cost(reduce, compute_share=0.0))
+    costs = FixedCosts(seconds, exchange=lambda _: Cost(reduce, compute_share=0.0))
     return metrics.span_s(simulate_program(_forward(form, num_layers, num_devices), costs, costs))
 
 

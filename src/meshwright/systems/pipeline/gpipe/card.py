@@ -198,7 +198,7 @@ def balanced_step_s(stages: Stages, num_microbatches: int, checkpoint: Checkpoin
     costs = replace(
         FixedCosts.from_times(forward_s, forward_s, forward_s),
         # a boundary is a link of its own in each direction; a message holds its stream and no compute
-        exchange=lambda devices: Cost(hops_s[min(devices)], compute_share=0.0),
+        exchange=lambda message: Cost(hops_s[min(message.ends or (0,))], compute_share=0.0),
     )
     return metrics.span_s(simulate_program(program, costs, costs))
 

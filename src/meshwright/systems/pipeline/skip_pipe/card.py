@@ -8,9 +8,11 @@ Idea:       A microbatch visits k of the S stages, the first one always, in near
             holds more than its memory (TC1), and no two microbatches meet on a node (TC2). Residual layers bear it: a model
             so trained also works where stages are lost later. A stage's gradient is the mean over the (k-1)/(S-1) of the
             microbatches that visited it.
-Kind:       planner
-Use:        none yet (exhibit)
-Simulated:  nodes in twelve cities, their measured links; the published simulator's dispatch, and its order as a program
+Kind:       schedule, and a planner of its paths
+Use:        meshwright simulate --schedule "skip_pipe(skipped=1)" --stages STAGES --microbatches BATCH, or these words as the
+            schedule of a plan file, which check, simulate and train take; network="links.csv" says seconds between nodes
+Simulated:  plans in their own order on their own cluster; nodes in twelve cities with measured links: the published
+            simulator's dispatch, and its order as a program
 Executed:   a decoder on gloo processes, F, B, SEND, RECV, STEP along paths that differ by microbatch; stages left out later
 Differs:    1. Paths are found by annealing on the dispatched span, first one path a node, then one a place; the paper's
             conflict-based search orders paths by conflicts and dispatches only what has none left.
@@ -22,28 +24,43 @@ Differs:    1. Paths are found by annealing on the dispatched span, first one pa
             6. The executed model has 4 stages, 8 blocks and 0.4 M parameters, the paper's 500 M to 8 B; a quarter of the
             stages is left out, and every stage has one process: the order is the dispatch's, no path is searched.
             7. No gradient is exchanged between the nodes of a stage, here as in the published simulator.
+            8. As a schedule of plans the last stage has the loss and is never left out, stages keep their order, a stage has
+            one node (copies are the plan's dp), and paths are chosen one after the other by the dispatched span.
 """
 
 from __future__ import annotations
 
-from functools import cache
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
+
+from meshwright.costs.cost import Cost
+from meshwright.costs.fixed_costs import FixedCosts
+from meshwright.ir.axis import FIRST_AXIS
 from meshwright.ir.judge import metrics
-from meshwright.ir.program import Program
+from meshwright.ir.program import Axis, Program, ProgramBuilder
+from meshwright.ir.table import Duty, Effect, Exchange, Hop, Kind, Microbatch, ValueBytes, Work
+from meshwright.ir.vocabulary import NAMES, VALUE_KINDS, register_name
+from meshwright.lowering.order import STANDARD_KINDS
+from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.simulator.simulate import simulate_program
-from meshwright.systems.pipeline.skip_pipe.arrival_dispatch import dispatch
-from meshwright.systems.pipeline.skip_pipe.path_plan import PathPlan
-from meshwright.systems.pipeline.skip_pipe.path_search import FoundPlan, PathRules, search_paths
-from meshwright.systems.pipeline.skip_pipe.published_paths import (
-    MEMORY,
-    PLANS,
-    STAGE_NODES,
-    STAGE_OF_NODE,
-    network,
-    published,
+from meshwright.specs.error import PlanError, UnknownNameError
+from meshwright.systems.pipeline.skip_pipe.mechanism import (
+    Dispatch,
+    Injection,
+    Network,
+    PathPlan,
+    dispatch,
+    repeated,
 )
-from meshwright.systems.pipeline.skip_pipe.realised_order import DispatchCosts, realised_program
+from meshwright.systems.pipeline.skip_pipe.path_search import FoundPlan, PathRules, search_paths
 
+FILLS = {"schedule": "mechanism:SkipPipe"}
 # Published spans are those of gensyn-ai/skippipe, schedule.json. "full" is the authors' DT-FM, "random" their DT-FM skip,
 # "colliding" SkipPipe without TC2, "collision-free" SkipPipe.
 CLAIMS = (
@@ -152,14 +169,22 @@ OURS = "ours"
 NUM_VISITED = 4  # stages of a path, of six: a third is left out
 
 
-def skip_pipe(plan: PathPlan | None = None) -> Program:
-    """One step on the published nodes as a program, without the optimizer, in the order that the dispatch brings about.
+def skip_pipe(plan: PathPlan, network: Network, stage_of_node: Mapping[int, int]) -> Program:
+    """One step on given nodes as a program, without the optimizer, in the order that the dispatch brings about.
 
     Args:
-        plan: paths and injections; None: the best published one.
+        plan: paths and injections.
+        stage_of_node: of every node of the network.
+
+    Raises PlanError where a path has a node that the network or the stages lack.
     """
-    found = dispatch(network(), (plan or published("collision-free")).injections())
-    return realised_program(found, STAGE_OF_NODE)
+    known = set(range(network.num_nodes)) & set(stage_of_node)
+    lacking = sorted({node for path in plan.paths for node in path} - known)
+    if lacking:
+        raise PlanError(
+            f"paths through nodes {lacking}", allowed=f"nodes with links and a stage: {sorted(known)}"
+        )
+    return realised_program(dispatch(network, plan.injections()), stage_of_node)
 
 
 def path_rules() -> PathRules:
@@ -194,8 +219,18 @@ def found_s(seed: int) -> float:
 
 
 def _simulated_s(plan: PathPlan) -> float:
-    costs = DispatchCosts(network().message_s)
-    return metrics.span_s(simulate_program(skip_pipe(plan), costs, costs))
+    costs = dispatch_costs(network())
+    return metrics.span_s(simulate_program(skip_pipe(plan, network(), STAGE_OF_NODE), costs, costs))
+
+
+def dispatch_costs(network: Network) -> FixedCosts:
+    """Works and waits take the seconds that they carry as their share; messages are latency by pair of nodes."""
+
+    def message(exchange: Exchange) -> Cost:
+        assert exchange.ends is not None, "messages of a path name their nodes"
+        return Cost(0.0, float(network.message_s[exchange.ends]), compute_share=0.0)
+
+    return FixedCosts({"F": 1.0, "B": 1.0, WAIT.name: 1.0}, exchange=message)
 
 
 def num_faster(seed: int) -> int:
@@ -207,3 +242,161 @@ def num_faster(seed: int) -> int:
 def reduction(plan: str) -> float:
     """Share of the full pipelines' seconds that a plan saves."""
     return 1.0 - dispatched_s(plan) / dispatched_s("full")
+
+
+TABLE = tomllib.loads(Path(__file__).with_name("network.toml").read_text(encoding="utf-8"))
+WITHIN_CITY = (1.0, 2.0 * 8192)  # ms, Mbit/s: 2 GiB/s
+MBIT_PER_GIB = 8 * 1024
+BYTES_PER_GIB = 1024**3
+_ROWS = [line.split() for line in TABLE["links"].split("\n") if line]
+CITIES = tuple(row[0] for row in _ROWS)
+STAGE_NODES = tuple(tuple(nodes) for nodes in TABLE["stage_nodes"])
+STAGE_OF_NODE = {node: stage for stage, nodes in enumerate(STAGE_NODES) for node in nodes}
+NUM_NODES, MEMORY = len(STAGE_OF_NODE), TABLE["memory"]
+FORWARD_S = 0.055 * 8  # seconds a sample, 8 samples: the offsets of the paths in schedule.json
+# Eight samples of 1024 x 1024 float32 and 216 bytes more: what the seconds in schedule.json are of.
+MESSAGE_BYTES = 4 * 1024 * 1024 * 8 + 216
+COPIES_S = (0.13, 0.2, 0.02)  # between graphics and main memory, by the authors' measurements
+
+
+def link(one: str, other: str) -> tuple[float, float]:
+    """Milliseconds and Mbit/s between two cities, or within one. Raises UnknownNameError."""
+    for city in (one, other):
+        if city not in CITIES:
+            raise UnknownNameError("city", city, CITIES)
+    if one == other:
+        return WITHIN_CITY
+    first, second = sorted((CITIES.index(one), CITIES.index(other)))
+    latency_ms, _, rate = _ROWS[second][1 + first].partition("/")
+    return float(latency_ms), float(rate)
+
+
+def message_s(one: str, other: str, num_bytes: float) -> float:
+    """Seconds of a message of so many bytes; no time where there is no link, within a node.
+
+    Raises UnknownNameError for a city without links.
+    """
+    latency_ms, rate = link(one, other)
+    seconds = latency_ms / 1000 + num_bytes / (rate / MBIT_PER_GIB * BYTES_PER_GIB)
+    assert math.isfinite(seconds), "all rates in the table are above zero"
+    return seconds
+
+
+def parsed(text: str) -> tuple[tuple[int, ...], ...]:
+    """Paths as they stand in the table."""
+    return tuple(tuple(int(node) for node in path.split("-")) for path in text.split())
+
+
+def straight() -> tuple[tuple[int, ...], ...]:
+    """Three full pipelines, of each stage's nodes in order, every one three times."""
+    chains = [tuple(nodes[k] for nodes in STAGE_NODES) for k in range(len(STAGE_NODES[1]))]
+    return repeated(chains, MEMORY)
+
+
+PLANS = {
+    "full": PathPlan(straight(), 0.0, 3, 0.1),
+    "random": PathPlan(parsed(TABLE["paths"]["random"]), FORWARD_S),
+    "colliding": PathPlan(parsed(TABLE["paths"]["colliding"]), FORWARD_S),
+    "collision-free": PathPlan(repeated(parsed(TABLE["paths"]["collision-free"]), MEMORY), 1.0),
+}
+
+
+def published(name: str) -> PathPlan:
+    """A plan by name. Raises UnknownNameError."""
+    if name not in PLANS:
+        raise UnknownNameError("published plan", name, PLANS)
+    return PLANS[name]
+
+
+@cache
+def network() -> Network:
+    """The twenty nodes and what messages between them take, equal to schedule.json to the last digit."""
+    seconds = np.zeros((NUM_NODES, NUM_NODES))
+    for one in range(NUM_NODES):
+        for other in range(NUM_NODES):
+            if one != other:
+                cities = (TABLE["cities"][node % len(CITIES)] for node in (one, other))
+                seconds[one, other] = sum(COPIES_S, start=message_s(*cities, MESSAGE_BYTES))
+    return Network(seconds, np.full(NUM_NODES, FORWARD_S), MEMORY)
+
+
+WAIT = register_name(Effect(Kind.COMPUTE, "WAIT"), per="some").effect
+NUM_WAITS = 2  # of a hop: one before its forward, one before its backward, by part
+TIE_S = 1e-9  # times that differ by less are sums of the same numbers in another order
+
+
+class _Begun(NamedTuple):
+    """A leg of a microbatch, as its node began it."""
+
+    start_s: float
+    microbatch: int
+    leg: int
+
+
+def realised_program(
+    found: Dispatch, stage_of_node: Mapping[int, int], *, tokens: int = 1, has_waits: bool = True
+) -> Program:
+    """Every node's works in the order in which it began them, with transfers.
+
+    The first stage's node has the loss as a stage of its own, behind all others: it is the last hop of every path. What a
+    forward keeps counts as 1 byte, so memory is in microbatches.
+
+    Args:
+        stage_of_node: of every node, numbered from 0.
+        tokens: of a microbatch; all weigh the same.
+        has_waits: False for who wants the order and not the times: it runs on real nodes.
+    """
+    num_nodes = len(stage_of_node)
+    head = max(stage_of_node.values()) + 1
+    paths = [_path(injection, stage_of_node, head) for injection in found.injections]
+    distinct = tuple(dict.fromkeys(paths))
+    weight = 1.0 / len(paths)
+    builder = ProgramBuilder(
+        (Axis(FIRST_AXIS, num_nodes),),
+        value_kinds=tuple(VALUE_KINDS[name] for name in STANDARD_KINDS),
+        microbatches=tuple(Microbatch(tokens, weight, distinct.index(path)) for path in paths),
+        paths=distinct,
+        duties=(Duty("F"), Duty("B"), *((Duty(WAIT.name, "some", NUM_WAITS),) if has_waits else ())),
+        value_bytes=(ValueBytes("saved", tuple([1.0] * found.num_hops + [0.0])),),
+    )
+    for node in range(num_nodes):
+        free_s, gap_s = 0.0, 0.0
+        for begun in _begun_by(found, node):
+            at = (begun.microbatch, begun.leg)
+            wait_s = _wait_s(float(found.start_s[at]), float(found.ready_s[at]), free_s, gap_s, begun.leg)
+            _add(builder, node, paths[begun.microbatch], begun, wait_s * has_waits, float(found.seconds[at]))
+            free_s, gap_s = float(found.start_s[at] + found.seconds[at]), float(found.gap_s[at])
+    return Transfers()(builder.build())
+
+
+def _path(injection: Injection, stage_of_node: Mapping[int, int], head: int) -> tuple[Hop, ...]:
+    hops = tuple(Hop(stage_of_node[node], node) for node in injection.nodes)
+    return (*hops, Hop(head, injection.nodes[0]))
+
+
+def _begun_by(found: Dispatch, node: int) -> Iterator[_Begun]:
+    """The legs of a node, as it began them."""
+    rows = np.argwhere(found.node == node)
+    legs = [_Begun(float(found.start_s[m, leg]), int(m), int(leg)) for m, leg in rows]
+    yield from sorted(legs)
+
+
+def _wait_s(start_s: float, ready_s: float, free_s: float, gap_s: float, leg: int) -> float:
+    """Seconds between the end of the work before and this one that no message explains; at least the gap."""
+    is_late = start_s > max(free_s + gap_s, ready_s) + TIE_S
+    is_injected = leg == 0
+    return start_s - free_s if is_late or is_injected else gap_s
+
+
+def _add(
+    builder: ProgramBuilder, node: int, path: tuple[Hop, ...], begun: _Begun, wait_s: float, seconds: float
+) -> None:
+    """The rows of a leg: a wait where there is one, and the work; the loss is forward and backward of the last hop."""
+    last = len(path) - 1
+    hop = begun.leg if begun.leg <= last else 2 * last - begun.leg
+    names = ("F", "B") if hop == last else ("F",) if begun.leg < last else ("B",)
+    add = partial(builder.add, node, stage=path[hop].stage, hop=hop, microbatch=begun.microbatch)
+    if wait_s > 0:
+        add(WAIT, part=int(begun.leg > last), work=Work(WAIT.name, share=wait_s))
+    for place, name in enumerate(names):  # all seconds of the loss are its forward's
+        add(NAMES[name].effect, work=Work(name, share=0.0 if place else seconds))

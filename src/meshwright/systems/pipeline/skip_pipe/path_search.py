@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from meshwright.specs.error import PlanError
-from meshwright.systems.pipeline.skip_pipe.arrival_dispatch import LOST, Legs, Network, run
-from meshwright.systems.pipeline.skip_pipe.path_plan import PathPlan, repeated
+from meshwright.systems.pipeline.skip_pipe.mechanism import LOST, Legs, Network, PathPlan, repeated, run
 
 Path = tuple[int, ...]
 

@@ -24,9 +24,8 @@ from meshwright.ir.program import Program
 from meshwright.ir.table import ParameterGroup
 from meshwright.lowering.sharding.reduction import OptimizerStep
 from meshwright.specs.model.model import ModelSpec
-from meshwright.systems.pipeline.skip_pipe.arrival_dispatch import Network, dispatch
-from meshwright.systems.pipeline.skip_pipe.path_plan import PathPlan
-from meshwright.systems.pipeline.skip_pipe.realised_order import realised_program
+from meshwright.systems.pipeline.skip_pipe.card import realised_program
+from meshwright.systems.pipeline.skip_pipe.mechanism import Network, PathPlan, dispatch
 
 NUM_STAGES, BLOCKS_PER_STAGE = 4, 2  # a process each; the first one also has embedding and head
 SEQUENCE_LENGTH, SAMPLES = 64, 2  # of a microbatch

@@ -289,7 +289,9 @@ def layerwise_program(
     # what a message holds is the result of the last layer before the boundary
     sends = tuple(_send_s(job, layers[end - 1]) for end in accumulate(cut[:-1]))
     # what messages attain was measured between these stages, and they take nothing of the computes
-    costs = FixedCosts(seconds, exchange=lambda devices: Cost(sends[min(devices)], compute_share=0.0))
+    costs = FixedCosts(
+        seconds, exchange=lambda message: Cost(sends[min(message.ends or (0,))], compute_share=0.0)
+    )
     return LayerwiseProgram(Transfers()(_with_passes(program, len(pieces))), costs)
 
 

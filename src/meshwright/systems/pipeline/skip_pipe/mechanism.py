@@ -1,29 +1,18 @@
-"""Arrival-driven dispatch: what nodes do when nobody told them an order. Its result is the order that came about.
-
-The rules are those of SkipPipe's simulator (gensyn-ai/skippipe, schedulers/com_sym.py), found by reading and written anew:
-
-- A node takes what has arrived by the time of arrival; of equal times the one that was received first.
-- It is busy for the work's seconds and a gap behind them, a shorter one where the microbatch was injected here. What is
-  due in the meantime is due when the gap ends.
-- A forward that finds no memory is refused and comes back a tenth of a second later, as often as it takes. A forward
-  takes one place of memory, the backward gives it back when it begins; the loss takes none.
-- A microbatch of a later round is not begun while that of the first round in its place is under way.
-- Time passes in whole seconds. In each, every node in turn looks through its queue, at most 15 times; what a second leaves
-  behind undone is never looked at again.
-"""
+"""Arrival-driven dispatch: what nodes do when nobody told them an order; and SkipPipe as a schedule in that order."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.ir.kernel import call
-from meshwright.specs.error import ProgramError
+from meshwright.schedules.order import Compute, Orders
+from meshwright.specs.error import CountError, PlanError, ProgramError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -34,6 +23,7 @@ RETRY_S = 0.1
 LOSS_SHARE, BACKWARD_SHARE = 0.25, 1.5  # of a forward
 NUM_PASSES = 15
 NUM_SECONDS = 10_000
+TABLE = "a line a node, with the seconds of a message to every node"
 LOST = 1  # status of the kernel
 KERNEL_STEPS = 1_000  # of plain Python for a microbatch, about: decides when it pays to compile
 
@@ -112,15 +102,18 @@ class Legs:
     num_hops: int
 
     @staticmethod
-    def of(network: Network, injections: Sequence[Injection]) -> Legs:
-        """Raises ProgramError where paths differ in length or a node is visited twice."""
+    def of(network: Network, injections: Sequence[Injection], returns: bool = True) -> Legs:
+        """`returns`: the first node has the loss, and else the last one.
+
+        Raises ProgramError where paths differ in length or a node is visited twice.
+        """
         lengths = {len(each.nodes) for each in injections}
         if len(lengths) != 1 or any(len(set(each.nodes)) < len(each.nodes) for each in injections):
             raise ProgramError(
                 f"paths of {sorted(lengths)} hops; dispatch wants all of one length, each through different nodes"
             )
         paths = np.array([each.nodes for each in injections], dtype=np.int64)
-        node = np.concatenate([paths, paths[:, :1], paths[:, ::-1]], axis=1)
+        node = np.concatenate([paths, paths[:, :1] if returns else paths[:, -1:], paths[:, ::-1]], axis=1)
         hops = paths.shape[1]
         share = np.array([1.0] * hops + [LOSS_SHARE] + [BACKWARD_SHARE] * hops)
         message_s = np.zeros(node.shape)
@@ -130,13 +123,13 @@ class Legs:
         return Legs(node, network.forward_s[node] * share, message_s, opener, start_s, hops)
 
 
-def dispatch(network: Network, injections: Sequence[Injection]) -> Dispatch:
-    """Let the nodes run what is injected.
+def dispatch(network: Network, injections: Sequence[Injection], returns: bool = True) -> Dispatch:
+    """Let the nodes run what is injected; `returns`: to the first node for the loss, which else the last one has.
 
     Raises:
         ProgramError: a microbatch is never finished, because a node does not get to it in time.
     """
-    legs = Legs.of(network, injections)
+    legs = Legs.of(network, injections, returns)
     status, ready_s, start_s, gap_s = run(network, legs)
     if status == LOST:
         undone = sorted(set(np.argwhere(start_s < 0)[:, 0].tolist()))
@@ -255,3 +248,127 @@ def _run(
         if is_lost:
             return 1
     return 1
+
+
+@dataclass(frozen=True)
+class PathPlan:
+    """Paths of one round, and when microbatches take them.
+
+    Attributes:
+        paths: nodes of each path, the first one of stage 0; several of one node are its places, in order.
+        spacing_s: between the places of a node.
+        num_rounds, round_s: how often all paths are taken, and how long after the round before.
+    """
+
+    paths: tuple[tuple[int, ...], ...]
+    spacing_s: float
+    num_rounds: int = 2
+    round_s: float = 2.5
+
+    def injections(self) -> tuple[Injection, ...]:
+        """Every path once a round; later rounds wait while the first one's microbatch in their place is under way."""
+        places = self.places()
+        return tuple(
+            Injection(
+                path,
+                number * self.round_s + places[p] * self.spacing_s,
+                p * self.num_rounds if number else -1,
+            )
+            for p, path in enumerate(self.paths)
+            for number in range(self.num_rounds)
+        )
+
+    def places(self) -> tuple[int, ...]:
+        """Of every path, how many of its node stand before it."""
+        homes = [path[0] for path in self.paths]
+        return tuple(homes[:p].count(home) for p, home in enumerate(homes))
+
+
+def repeated(paths: Sequence[tuple[int, ...]], copies: int) -> tuple[tuple[int, ...], ...]:
+    """Each path in so many places of its node."""
+    return tuple(path for path in paths for _ in range(copies))
+
+
+@dataclass(frozen=True)
+class SkipPipe:
+    """Every microbatch leaves out some stages between the first and the last; nodes begin what arrives first.
+
+    As many microbatches leave out each stage, which are neighbours, the last one a neighbour of the first. Which come first
+    is chosen one after the other, each time those with which what is under way ends soonest.
+
+    Attributes:
+        skipped: stages that a microbatch leaves out.
+        network: CSV file, a line a node: seconds of a message from it to every node; empty: `message_s` between any two.
+        message_s: seconds of a message.
+        forward_s: seconds of a stage's forward for one microbatch.
+        memory: microbatches that a node holds at most; 0: as many as there are stages.
+    """
+
+    skipped: int = 1
+    network: str = ""
+    message_s: float = 0.25
+    forward_s: float = 1.0
+    memory: int = 0
+    skips_stages: ClassVar[bool] = True
+
+    def __call__(self, num_devices: int, num_microbatches: int) -> Orders:
+        """The orders of the dispatch, stage s on device s. Raises CountError, PlanError, ProgramError."""
+        middle = num_devices - 2
+        if not 0 <= self.skipped <= max(0, middle):
+            raise CountError(
+                f"skip_pipe is to leave out {self.skipped} of {num_devices} stages; the first and the last stay: "
+                f"0 to {max(0, middle)}"
+            )
+        nodes = self.nodes(num_devices)
+        period = self._period(nodes, num_devices)
+        paths = [period[m % len(period)] for m in range(num_microbatches)]
+        found = dispatch(nodes, _one_behind_another(paths), returns=False)
+        return [_begun_on(found, node) for node in range(num_devices)]
+
+    def nodes(self, num_devices: int) -> Network:
+        """The network in units of a forward. Raises PlanError."""
+        seconds = np.full((num_devices, num_devices), self.message_s)
+        if self.network:
+            try:
+                seconds = np.loadtxt(self.network, delimiter=",", ndmin=2)
+            except (OSError, ValueError) as error:
+                raise PlanError(
+                    f"the network {self.network} cannot be read ({error})", allowed=TABLE
+                ) from None
+        if seconds.shape != (num_devices,) * 2 or not (seconds >= 0).all() or not self.forward_s > 0:
+            raise PlanError(
+                f"a network of shape {seconds.shape}, forwards of {self.forward_s} s, for {num_devices} nodes",
+                allowed=f"{num_devices} x {num_devices} seconds of messages, from 0, and forwards above 0",
+            )
+        seconds = seconds / self.forward_s
+        np.fill_diagonal(seconds, 0.0)
+        return Network(seconds, np.ones(num_devices), self.memory or num_devices)
+
+    def _period(self, nodes: Network, num_stages: int) -> list[tuple[int, ...]]:
+        """Paths of as many microbatches as there are stages to leave out: each is left out equally often."""
+        count = num_stages - 2
+        left = [
+            {1 + (first + k) % count for k in range(self.skipped)}
+            for first in range(count if self.skipped else 1)
+        ]
+        paths = [tuple(stage for stage in range(num_stages) if stage not in out) for out in left]
+        chosen: list[tuple[int, ...]] = []
+        while paths:
+            spans = [
+                dispatch(nodes, _one_behind_another([*chosen, path]), returns=False).span_s for path in paths
+            ]
+            chosen.append(paths.pop(int(np.argmin(spans))))
+        return chosen
+
+
+def _one_behind_another(paths: Sequence[tuple[int, ...]]) -> list[Injection]:
+    """A microbatch a forward."""
+    return [Injection(path, float(number)) for number, path in enumerate(paths)]
+
+
+def _begun_on(found: Dispatch, node: int) -> list[Compute]:
+    """The computes of a node as it began them; the loss belongs to the last stage's forward."""
+    legs = np.argwhere(found.node == node)
+    begun = sorted((float(found.start_s[m, leg]), int(leg), int(m)) for m, leg in legs)
+    last = found.num_hops
+    return [Compute("F" if leg < last else "B", node, m) for _, leg, m in begun if leg != last]
