@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 
 from meshwright import __version__, api
-from meshwright.cli.app import app
-from meshwright.cli.frame.command import SHARED
+from meshwright.cli.app import root
 from meshwright.cli.frame.output import Output, Result
+from meshwright.specs.option import flag_of, options_of
 from tests.cli.running import Runner, start
 
 COMMANDS = [
@@ -67,14 +66,15 @@ def arguments(
 
 
 def test_all_commands_are_there_and_share_their_options() -> None:
-    found: Any = typer.main.get_command(app)
+    found: Any = root()
     assert sorted(found.commands) == COMMANDS
     groups = [one for one in found.commands.values() if hasattr(one, "commands")]
     leaves = [item for one in (found, *groups) for item in one.commands.items() if item[1] not in groups]
     for name, one in leaves:
-        own = {parameter.name for parameter in one.params}
-        assert own >= set(SHARED), f"{name} lacks {set(SHARED) - own}"
-        assert one.help, f"{name} says nothing about itself"
+        own = {flag for parameter in one.real.params for flag in parameter.opts}
+        shared = {flag_of(*each) for each in options_of(Output)}
+        assert len(shared) == 7 and own >= shared, f"{name} lacks {shared - own}"
+        assert one.help == one.real.help, f"{name} says something else about itself in the list"
 
 
 def test_json_is_one_object_and_nothing_else(run: Runner, arguments: tuple[str, ...]) -> None:

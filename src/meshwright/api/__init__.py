@@ -15,8 +15,10 @@ from meshwright.api.subject.schedule_execution import execute_schedule
 from meshwright.api.subject.simulating import lower, simulate
 from meshwright.api.subject.subject import Subject, subject
 from meshwright.api.train.checkpointing import convert_checkpoint, inspect_checkpoint, verify_checkpoint
-from meshwright.api.train.recipe import Checkpoints, Recipe, Source
 from meshwright.api.train.training import Training, run_training, train
+from meshwright.specs.training.checkpoints import Checkpoints
+from meshwright.specs.training.recipe import Recipe
+from meshwright.specs.training.source import Source
 
 __all__ = [
     "Check",

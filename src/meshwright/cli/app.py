@@ -1,24 +1,40 @@
-"""The `meshwright` command: every command group, and the way out."""
+"""The `meshwright` command: every command, and the way out."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from meshwright import __version__
-from meshwright.cli import doctor
-from meshwright.cli.evidence import reproducing as evidence
-from meshwright.cli.evidence import validating
+from meshwright.cli.frame.command import HELP_NAMES, LateCommand, group
 from meshwright.cli.frame.output import INTERRUPTED
-from meshwright.cli.look import checking, listing, looking, simulating
-from meshwright.cli.plan import exporting, importing, planning
-from meshwright.cli.quickstart import quickstart
-from meshwright.cli.train import calibrating, checkpointing, comparing, training
 
+CHECKPOINT = {
+    "inspect": ("The rest", "train.checkpointing:inspect"),
+    "verify": ("The rest", "train.checkpointing:verify"),
+    "convert": ("The rest", "train.checkpointing:convert"),
+}
+COMMANDS = {
+    "quickstart": ("Start here", "quickstart.quickstart:quickstart"),
+    "simulate": ("The loop", "look.simulating:simulate"),
+    "check": ("The loop", "look.checking:check"),
+    "plan": ("The loop", "plan.planning:plan"),
+    "train": ("The loop", "train.training:train"),
+    "compare": ("The loop", "train.comparing:compare"),
+    "calibrate": ("The loop", "train.calibrating:calibrate"),
+    "import": ("In and out", "plan.importing:import_file"),
+    "export": ("In and out", "plan.exporting:export_plan"),
+    "show": ("Looking", "look.looking:show"),
+    "list": ("Looking", "look.listing:list_names"),
+    "systems": ("Evidence", "evidence.reproducing:list_systems"),
+    "reproduce": ("Evidence", "evidence.reproducing:reproduce"),
+    "validate": ("Evidence", "evidence.validating:validate"),
+    "doctor": ("The rest", "doctor:doctor"),
+}
 app = typer.Typer(
     name="meshwright",
     help="Plan, simulate and run distributed training: one program, two interpreters.",
@@ -26,7 +42,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP_NAMES,
 )
 
 
@@ -45,27 +61,19 @@ def _root(
     """Plan, simulate and run distributed training: one program, two interpreters."""
 
 
-quickstart.add_to(app)
-simulating.add_to(app)
-checking.add_to(app)
-planning.add_to(app)
-training.add_to(app)
-comparing.add_to(app)
-calibrating.add_to(app)
-importing.add_to(app)
-exporting.add_to(app)
-checkpointing.add_to(app)
-looking.add_to(app)
-listing.add_to(app)
-evidence.add_to(app)
-validating.add_to(app)
-doctor.add_to(app)
+def root() -> Any:
+    """The command with all others in it."""
+    found: Any = typer.main.get_command(app)
+    found.commands = {name: LateCommand(name, *place) for name, place in COMMANDS.items()}
+    help = "Look into checkpoints, verify them, and write them for other programs."
+    found.commands["checkpoint"] = group("checkpoint", help, CHECKPOINT, "The rest")
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 our failure, 2 the user's mistake, 3 the honest no, 130 Ctrl-C."""
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="meshwright")
+        root()(args=None if arguments is None else list(arguments), prog_name="meshwright")
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
     except BrokenPipeError:

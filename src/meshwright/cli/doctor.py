@@ -5,26 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-import typer
+from rich.text import Text
 
-from meshwright.cli.frame.command import command
+from meshwright.api.subject.diagnosing import doctor as look
 from meshwright.cli.frame.output import DONE, REFUSED, Output, Result
 
-PANEL = "The rest"
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    command(app, "doctor", PANEL)(doctor)
 
 
 def doctor(out: Output) -> Result:
     """Explain this environment: Python, libraries, torch, devices, memory, network, profile. Exit 3 where it cannot work."""
-    from rich.text import Text
-
-    from meshwright.api.subject.diagnosing import doctor as look
-
     findings = look()
     width = max(len(one.name) for one in findings)
     view: list[Any] = []

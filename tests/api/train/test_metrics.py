@@ -12,9 +12,9 @@ from tests.cli.running import rough_profile
 
 from meshwright.api.train.metrics import Meter, MetricsFile, StepMetrics, peak_flops_per_s
 from meshwright.executor.job.gather import Iteration
-from meshwright.executor.training.learning_rate import LearningRate
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload
 from meshwright.specs.error import SpecError
+from meshwright.specs.training.learning_rate import LearningRate
 
 
 def iteration(number: int, **fields: Any) -> Iteration:

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.api.train.recipe import Checkpoints, Length, Recipe, Source
+from meshwright.api.train.job import clipped, newest
+from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.lowering.sharding.gradient_norm import clip_norm
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload
 from meshwright.specs.error import SpecError
+from meshwright.specs.training.checkpoints import Checkpoints
+from meshwright.specs.training.recipe import Length, Recipe
+from meshwright.specs.training.source import Source
 
 PLAN = Plan.of(ModelSpec.decoder(2, 16, 2, max_sequence_length=16), Cluster.detect(2), Workload(8, 16), dp=2)
 
@@ -44,10 +48,11 @@ def test_counted_in_tokens_the_rate_goes_on_where_it_was_whatever_the_batch() ->
 
 
 def test_a_norm_to_clip_at_is_a_pass_of_the_plan() -> None:
-    assert clip_norm(PLAN) is None and Recipe().clipped(PLAN) is PLAN
-    assert clip_norm(Recipe(clip=0.5).clipped(PLAN)) == 0.5
-    assert clip_norm(Recipe(clip=2.0).clipped(Recipe(clip=0.5).clipped(PLAN))) == 2.0
-    assert Recipe(weight_decay=0.3, betas=(0.8, 0.9)).optimizer(1.5).clip_norm == 1.5
+    assert clip_norm(PLAN) is None and clipped(PLAN, Recipe()) is PLAN
+    small = clipped(PLAN, Recipe(clip=0.5))
+    assert clip_norm(small) == 0.5 and clip_norm(clipped(small, Recipe(clip=2.0))) == 2.0
+    made = OptimizerConfig.of(Recipe(weight_decay=0.3, betas=(0.8, 0.9)), 1.5)
+    assert (made.weight_decay, made.betas, made.clip_norm) == (0.3, (0.8, 0.9), 1.5)
 
 
 @pytest.mark.parametrize(
@@ -70,10 +75,10 @@ def test_what_cannot_be_is_refused(make: object) -> None:
 
 def test_a_folder_with_a_training_is_not_begun_again(tmp_path: Path) -> None:
     folder = tmp_path
-    assert Checkpoints(folder).newest() is None
+    assert newest(Checkpoints(folder)) is None
     made = folder / "step-4"
     made.mkdir()
     (made / "checkpoint.json").write_text("{}")
     with pytest.raises(SpecError, match="holds a training already"):
-        Checkpoints(folder).newest()
-    assert Checkpoints(folder, resumes=True).newest() == made
+        newest(Checkpoints(folder))
+    assert newest(Checkpoints(folder, resumes=True)) == made

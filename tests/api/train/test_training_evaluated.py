@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.cli.running import small_plan
 
-from meshwright.api.train.recipe import Source
 from meshwright.api.train.training import Training, run_training
 from meshwright.executor.job.pool import Pool
+from meshwright.specs.training.source import Source
 
 PLANS: dict[str, dict[str, Any]] = {
     "dp": {"pp": 1, "dp": 2},

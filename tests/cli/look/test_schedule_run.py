@@ -9,6 +9,7 @@ from tests.cli.running import Runner
 
 from meshwright.api.subject import schedule_execution
 from meshwright.api.subject.schedule_execution import TOLERANCE, Execution, execute_schedule
+from meshwright.cli.look import schedule_run
 from meshwright.executor.job.pool import Pool
 from meshwright.specs.error import SpecError
 
@@ -47,7 +48,7 @@ def test_a_difference_is_the_honest_no(
     run: Runner, schedule_file: Path, monkeypatch: pytest.MonkeyPatch, difference: float, code: int, word: str
 ) -> None:
     made = Execution("wave", (1.0,), (1.0,), 5, difference, None)
-    monkeypatch.setattr(schedule_execution, "execute_schedule", lambda schedule, **choices: made)
+    monkeypatch.setattr(schedule_run, "execute_schedule", lambda schedule, **choices: made)
     arguments = ("check", "--schedule", f"{schedule_file}:wave", "--run", "-p", 2, "-m", 2)
     ran = run(*arguments)
     assert ran.code == code and f"executed          {word}, 5 gradients" in ran.stdout
@@ -57,9 +58,7 @@ def test_a_difference_is_the_honest_no(
 def test_what_is_refused_is_not_run(
     run: Runner, schedule_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        schedule_execution, "execute_schedule", lambda *given, **choices: pytest.fail("it ran")
-    )
+    monkeypatch.setattr(schedule_run, "execute_schedule", lambda *given, **choices: pytest.fail("it ran"))
     assert run("check", "--schedule", f"{schedule_file}:backwards", "--run", "-p", 2, "-m", 2).code == 3
 
 

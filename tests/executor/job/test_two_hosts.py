@@ -17,12 +17,12 @@ from tests.executor.job.launched_case import END_S, TRAIN, ends_of, free_port, s
 from tests.executor.job.slow_link import Lane, SlowLink
 
 from meshwright.api import compare
-from meshwright.api.train.recipe import Source
 from meshwright.api.train.training import Training, run_training
 from meshwright.executor.job.pool import Pool
 from meshwright.ir.table import Kind
 from meshwright.ir.trace import Trace
 from meshwright.specs import Cluster, Plan
+from meshwright.specs.training.source import Source
 
 LINK_BYTES_PER_S = 400_000.0
 NUM_STEPS, EVALUATE_EVERY = 4, 2

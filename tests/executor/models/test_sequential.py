@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshwright.api.train.recipe import Source
 from meshwright.api.train.training import run_training as train_plan
 from meshwright.executor import run_training
 from meshwright.executor.job.pool import Pool
@@ -21,6 +20,7 @@ from meshwright.executor.training.training_job import RandomTokens
 from meshwright.specs import Cluster, Plan, Workload
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.training.source import Source
 from tests.training_case import (
     ADAMW,
     SEQUENCE,

@@ -13,8 +13,8 @@ from tests.training_case import Case, program_of, training_of
 from meshwright.executor import run_training
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
-from meshwright.executor.training.learning_rate import LearningRate
 from meshwright.specs.error import SpecError
+from meshwright.specs.training.learning_rate import LearningRate
 
 
 def test_the_corners() -> None:

@@ -10,7 +10,10 @@ from meshwright.specs.config.source import load_model
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.adaptation import LORA_TARGETS
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.option import option, words_of
 from meshwright.specs.plan.plan import Plan
+
+PANEL = "Which part trains"
 
 
 @dataclass(frozen=True)
@@ -21,10 +24,14 @@ class TrainedPart:
     by 1). `trained`: patterns of the executor's names; with a rank and without patterns the additions train only.
     """
 
-    lora_rank: int = 0
-    lora_alpha: float = 0.0
-    lora_targets: tuple[str, ...] = ()
-    trained: tuple[str, ...] = ()
+    lora_rank: int = option(0, "Train low-rank additions of this rank only.", panel=PANEL, least=1)
+    lora_alpha: float = option(0.0, "They are scaled by alpha / rank (1).", panel=PANEL)
+    lora_targets: tuple[str, ...] = option(
+        (), "Of qkv,attention_output,gate_up,down (all).", panel=PANEL, parse=words_of
+    )
+    trained: tuple[str, ...] = option(
+        (), "Train parameters of these names: head.*,*norm*.", panel=PANEL, parse=words_of
+    )
 
     @property
     def is_asked(self) -> bool:

@@ -7,19 +7,23 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from meshwright.api.train.recipe import Checkpoints, Recipe, Source
+from meshwright.executor.checkpoint.folder import checkpoint_at, latest_checkpoint, steps_in
+from meshwright.executor.checkpoint.index import read_index
+from meshwright.executor.checkpoint.verify import problems
 from meshwright.ir.program import Program
-from meshwright.lowering.sharding.gradient_norm import clip_norm
+from meshwright.lowering.sharding.gradient_norm import Clipping, clip_norm
 from meshwright.lowering.transfer.stage_edge import architecture_of
 from meshwright.specs.error import ExecutionError, SpecError
-from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.file import plan_text
+from meshwright.specs.plan.plan import PassOption, Plan
+from meshwright.specs.training.checkpoints import Checkpoints
+from meshwright.specs.training.learning_rate import LearningRate
+from meshwright.specs.training.recipe import Recipe
+from meshwright.specs.training.source import Source
 from meshwright.stage.mesh import data_axes
 from meshwright.stage.piece import executed_pieces, piece_layers
-
-if TYPE_CHECKING:
-    from meshwright.executor.training.learning_rate import LearningRate
 
 logger = logging.getLogger(__name__)
 TOKENIZER_FILE = "tokenizer.json"
@@ -48,13 +52,11 @@ def resumed_from(
     """What the newest checkpoint says, or what was given where there is none to go on from. The first of several processes
     reads all of it before anything starts.
 
-    Raises SpecError where it is not whole, and as `Checkpoints.newest`.
+    Raises SpecError where it is not whole, and as `newest`.
     """
-    found = None if checkpoints is None else checkpoints.newest(is_first)
+    found = None if checkpoints is None else newest(checkpoints, is_first)
     if found is None:
         return Resumed(first_step, seed, is_asked=checkpoints is not None and checkpoints.resumes)
-    from meshwright.executor.checkpoint.index import read_index
-
     info = read_index(found).info
     if is_first:
         _require_whole(found)
@@ -63,10 +65,34 @@ def resumed_from(
     return Resumed(info.step, info.seed, found, info.samples, info.tokens, True)
 
 
+def newest(checkpoints: Checkpoints, is_first: bool = True) -> Path | None:
+    """The checkpoint to go on from, None where there is none. Of several processes the first puts the folder in order.
+
+    Raises SpecError where there is one and it is not to be resumed.
+    """
+    folder = Path(checkpoints.folder)
+    if is_first:
+        found = latest_checkpoint(folder)
+    else:
+        found = checkpoint_at(folder) if steps_in(folder) else None
+    if found is not None and not checkpoints.resumes:
+        raise SpecError(
+            f"{checkpoints.folder} holds a training already, its newest checkpoint is {found.name}",
+            allowed="an empty folder, or --resume to go on with it",
+        )
+    return found
+
+
+def clipped(plan: Plan, recipe: Recipe) -> Plan:
+    """The plan with the pass that clips, where a norm is given."""
+    if recipe.clip is None:
+        return plan
+    others = tuple(each for each in plan.passes if each.name != Clipping.name)
+    return plan.changed(passes=(*others, PassOption(Clipping.name, {"max_norm": float(recipe.clip)})))
+
+
 def _require_whole(checkpoint: Path) -> None:
     """Going on with damaged numbers would never be noticed. Raises SpecError that names the files."""
-    from meshwright.executor.checkpoint.verify import problems
-
     wrong = problems(checkpoint)
     if wrong:
         raise SpecError(
@@ -85,14 +111,16 @@ def job_of(
 
     Raises ExecutionError where it has more ranks than a machine has processes for.
     """
+    from meshwright.executor.checkpoint.checkpoint import CheckpointConfig
     from meshwright.executor.job.job import Job
+    from meshwright.executor.ops.optimizer_step import OptimizerConfig
     from meshwright.executor.training.tensor_layout import TensorLayout
     from meshwright.executor.training.training_job import TrainingConfig
 
     edges, num_encoder_layers = architecture_of(plan)
     layers = tuple(piece.num_blocks for piece in piece_layers(plan.stages(), executed_pieces(plan)))
     told = TrainingConfig(
-        plan.model, layers, plan.workload.sequence_length, recipe.optimizer(clip_norm(plan)),
+        plan.model, layers, plan.workload.sequence_length, OptimizerConfig.of(recipe, clip_norm(plan)),
         seed=resumed.seed, first_step=resumed.step, layer_edges=edges, num_encoder_layers=num_encoder_layers,
         layout=TensorLayout.of(plan), data_axes=data_axes(plan),
         learning_rate=rates, evaluate_every=source.evaluate_every, num_evaluated=source.num_evaluated,
@@ -100,7 +128,18 @@ def job_of(
         text_field=source.text_field, document_mask=source.document_mask, **_source_fields(source),
     )  # fmt: skip
     kept: dict[str, Any] = (
-        {} if checkpoints is None else {"checkpoints": checkpoints.config(resumed.path, plan)}
+        {}
+        if checkpoints is None
+        else {
+            "checkpoints": CheckpointConfig(
+                os.fspath(checkpoints.folder),
+                checkpoints.every,
+                checkpoints.keep,
+                resume_from=str(resumed.path or ""),
+                files={"plan.toml": plan_text(plan)},
+                accepts_other_data=checkpoints.accepts_other_data,
+            )
+        }
     )
     job = Job.of(
         program, iterations, training=told, dtype=plan.dtype, measures_memory=measures_memory, **kept

@@ -17,8 +17,8 @@ from meshwright.specs.plan.plan import Plan
 
 if TYPE_CHECKING:
     from meshwright.executor.job.gather import Iteration
-    from meshwright.executor.training.learning_rate import LearningRate
     from meshwright.specs.cluster.cluster import ClusterSpec
+    from meshwright.specs.training.learning_rate import LearningRate
 
 SMOOTHING = 0.1  # weight of a new step in the mean that the time left is made of
 

@@ -16,9 +16,8 @@ from meshwright.api.subject.loading import is_data_file, load
 from meshwright.api.subject.simulating import simulate
 from meshwright.api.subject.subject import Subject, cluster_of, plan_subject, subject
 from meshwright.api.train.drift import DriftWatch
-from meshwright.api.train.job import Resumed, job_of, prepare, resumed_from
+from meshwright.api.train.job import Resumed, clipped, job_of, prepare, resumed_from
 from meshwright.api.train.metrics import Meter, MetricsFile, StepMetrics, peak_flops_per_s
-from meshwright.api.train.recipe import LEARNING_RATE, Checkpoints, Length, PathLike, Recipe, Source
 from meshwright.executor.capability import check_plan
 from meshwright.ir.trace import Trace
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -27,6 +26,9 @@ from meshwright.specs.cluster.slowing import Slowing
 from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.training.checkpoints import Checkpoints
+from meshwright.specs.training.recipe import LEARNING_RATE, Length, Recipe
+from meshwright.specs.training.source import PathLike, Source
 from meshwright.stage.mesh import device_order
 
 if TYPE_CHECKING:
@@ -297,10 +299,10 @@ def _on_processes(
     made = load(what) if isinstance(what, str | os.PathLike) else what
     plan = getattr(made, "plan", made)
     if isinstance(plan, Plan):
-        clipped = recipe.clipped(plan)
-        made = made if clipped is plan else clipped
-        if not cluster_of(clipped, cluster).machine.is_here:
-            return plan_subject(clipped, Cluster.detect(plan.num_devices), profile)
+        wanted = clipped(plan, recipe)
+        made = made if wanted is plan else wanted
+        if not cluster_of(wanted, cluster).machine.is_here:
+            return plan_subject(wanted, Cluster.detect(plan.num_devices), profile)
     return made if isinstance(made, Subject) else subject(made, cluster=cluster, profile=profile)
 
 

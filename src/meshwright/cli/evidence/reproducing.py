@@ -8,19 +8,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
-from meshwright.cli.frame.command import command
+from meshwright import evidence
 from meshwright.cli.frame.output import DONE, REFUSED, Output, Result, table_of
+from meshwright.evidence.claim.reproduce import reads_data
+from meshwright.evidence.claim.system_card import system
 
-PANEL = "Evidence"
 NOT_RUN = "not run"
 EXACT = 1e-6  # a tolerance below it is there for rounding only
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register both commands."""
-    command(app, "systems", PANEL)(list_systems)
-    command(app, "reproduce", PANEL)(reproduce)
 
 
 def list_systems(out: Output) -> Result:
@@ -28,9 +24,7 @@ def list_systems(out: Output) -> Result:
 
     An exhibit is not yet applied to a model, cluster or data of yours by any command; `--explain` has the commands of others.
     """
-    from meshwright.evidence import systems
-
-    rows = [card.to_dict() for card in systems()]
+    rows = [card.to_dict() for card in evidence.systems()]
     shown = [
         {
             "name": row["name"],
@@ -65,19 +59,15 @@ def reproduce(
 
     A claim that needs torch or data which are not here is not run: it neither holds nor fails, and the reason is said.
     """
-    from rich.text import Text
-
-    from meshwright.evidence import reproduce as recompute
-    from meshwright.evidence import systems
-    from meshwright.evidence.claim.reproduce import reads_data
-    from meshwright.evidence.claim.system_card import system
 
     def progress(claim: str, share: float) -> None:
         out.note(f"{100 * share:3.0f} %  {claim}")
 
-    cards = systems() if name is None else [system(name)]
+    cards = evidence.systems() if name is None else [system(name)]
     results = [
-        recompute(card.name, progress=progress, data=data if name or (data and reads_data(card)) else None)
+        evidence.reproduce(
+            card.name, progress=progress, data=data if name or (data and reads_data(card)) else None
+        )
         for card in cards
     ]
     found = {"systems": results} if name is None else results[0]

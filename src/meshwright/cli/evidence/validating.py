@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.text import Text
 
-from meshwright.cli.frame.command import command
+from meshwright import api
 from meshwright.cli.frame.output import Output, Result, table_of
 from meshwright.cli.frame.progress import live_line
+from meshwright.evidence.tables.score import Line, Score, Summary
+from meshwright.evidence.tables.validate_training import Predictor, Validation
+from meshwright.reports.chart.quantity import quantity
+from meshwright.reports.page.report import DataTable, Figure, Report
+from meshwright.reports.page.validation import skipped_table, validation_report
+from meshwright.specs.error import UnknownNameError
 
-if TYPE_CHECKING:
-    from meshwright.evidence.tables.score import Line, Score, Summary
-    from meshwright.evidence.tables.validate_training import Predictor, Validation
-    from meshwright.reports.page.report import Report
-
-PANEL = "Evidence"
 KINDS = ("training",)
 NUM_WORST = 10  # rows shown in a terminal
 PERCENT = 100.0
@@ -34,11 +36,6 @@ LINE_NAMES = {
 }
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    command(app, "validate", PANEL)(validate)
-
-
 def validate(
     out: Output,
     kind: Annotated[str, typer.Argument(metavar="KIND", help="What was measured: training.")],
@@ -47,8 +44,6 @@ def validate(
     ],
 ) -> Result:
     """Predict every row of tables of measured runs and say how far off the predictions are."""
-    from meshwright.specs.error import UnknownNameError
-
     if kind not in KINDS:
         raise UnknownNameError("kind of table", kind, KINDS)
     return validated_training(out, tables)
@@ -56,8 +51,6 @@ def validate(
 
 def validated_training(out: Output, tables: Sequence[Path], predictor: Predictor | None = None) -> Result:
     """The result of `validate training`; `predictor` stands in for the simulator."""
-    from meshwright import api
-
     with live_line(out) as line:
 
         def progress(row_id: str, share: float) -> None:
@@ -75,10 +68,6 @@ def validated_training(out: Output, tables: Sequence[Path], predictor: Predictor
 
 def _view(summary: Summary, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Tables and lines for a terminal."""
-    from rich.text import Text
-
-    from meshwright.reports.page.validation import skipped_table
-
     worst = [
         row for row in sorted(rows, key=lambda row: -abs(row["error"])) if row["predicted_s"] is not None
     ]
@@ -99,8 +88,6 @@ def _view(summary: Summary, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 def _unmarked(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows with brackets as they stand in the tables: ids and reasons are text, not markup."""
-    from rich.markup import escape
-
     return [
         {key: escape(value) if isinstance(value, str) else value for key, value in row.items()}
         for row in rows
@@ -182,8 +169,6 @@ def headlines(summary: Summary) -> list[tuple[str, str, str]]:
 
 
 def _worst_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    from meshwright.reports.chart.quantity import quantity
-
     return {
         "row": row["row_id"],
         "predicted": quantity(row["predicted_s"], "s"),
@@ -195,9 +180,6 @@ def _worst_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _page(found: Validation, rows: Sequence[Mapping[str, Any]]) -> Report:
-    from meshwright.reports.page.report import DataTable, Figure
-    from meshwright.reports.page.validation import validation_report
-
     summary = found.summary
     tables = [
         DataTable(

@@ -1,73 +1,28 @@
-"""Makes a function of `Output` and its own arguments into a command with the options that all commands share."""
+"""A function of `Output` and its own arguments as a command, imported when it runs. A parameter that is a dataclass is the
+options of its fields.
+"""
 
 from __future__ import annotations
 
+import ast
 import inspect
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
+from meshwright.cli.frame.option_group import group_from, group_of, options_in
 from meshwright.cli.frame.output import EVERY_FORM, FAILED, INTERRUPTED, Output, Result
+from meshwright.specs.error import MeshwrightError
 
-ALL = "For every command"
-
-SHARED: dict[str, tuple[Any, Any]] = {
-    "as_json": (
-        Annotated[
-            bool, typer.Option("--json", help="Print one JSON object, in SI units.", rich_help_panel=ALL)
-        ],
-        False,
-    ),
-    "output": (
-        Annotated[
-            Path | None,
-            typer.Option(
-                "-o",
-                "--output",
-                help="Also write the result to this file; its suffix says the form.",
-                rich_help_panel=ALL,
-            ),
-        ],
-        None,
-    ),
-    "report": (
-        Annotated[
-            Path | None,
-            typer.Option("--report", help="Also write a self-contained HTML page.", rich_help_panel=ALL),
-        ],
-        None,
-    ),
-    "seed": (
-        Annotated[int, typer.Option("--seed", help="Keys every random choice.", rich_help_panel=ALL)],
-        0,
-    ),
-    "quiet": (
-        Annotated[
-            bool,
-            typer.Option(
-                "--quiet", "-q", help="The result only: no progress, no notes.", rich_help_panel=ALL
-            ),
-        ],
-        False,
-    ),
-    "debug": (
-        Annotated[
-            bool, typer.Option("--debug", help="Tracebacks and every log message.", rich_help_panel=ALL)
-        ],
-        False,
-    ),
-    "explain": (
-        Annotated[
-            bool,
-            typer.Option("--explain", help="Say what was assumed and how it was made.", rich_help_panel=ALL),
-        ],
-        False,
-    ),
-}
+ROOM = "meshwright.cli"
+HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
 class OnceCommand(TyperCommand):
@@ -86,57 +41,90 @@ class OnceCommand(TyperCommand):
         return rest
 
 
-def command(
-    app: typer.Typer, name: str, panel: str, forms: Sequence[str] = ()
-) -> Callable[[Callable[..., Result]], Callable[..., None]]:
-    """Register ``function(out, ...) -> Result`` under `name`; the rest of its signature is the command's own.
+class LateCommand(TyperCommand):
+    """A command whose module is imported when it is asked for; its help line is read without that.
 
-    `forms`: every suffix of -o that its results can have beside those of all commands; others are refused before the work.
+    ``where``: file below this room and function, such as "plan.planning:plan".
     """
 
-    def register(function: Callable[..., Result]) -> Callable[..., None]:
-        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    def __init__(self, name: str, panel: str, where: str) -> None:
+        module, _, function = where.partition(":")
+        path = Path(__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py")
+        told = {
+            each.name: ast.get_docstring(each)
+            for each in ast.parse(path.read_text(encoding="utf-8")).body
+            if isinstance(each, ast.FunctionDef)
+        }
+        super().__init__(name, help=told[function], rich_help_panel=panel)
+        self._module, self._function = f"{ROOM}.{module}", function
 
-        def run(**given: Any) -> None:
-            shared = {key: given.pop(key) for key in SHARED}
-            _finish(_output(**shared), lambda out: function(out, **given), forms)
+    @cached_property
+    def real(self) -> Any:
+        """The command itself."""
+        return command(getattr(import_module(self._module), self._function), str(self.name))
 
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        extra = [
-            inspect.Parameter(key, keyword, default=default, annotation=annotation)
-            for key, (annotation, default) in SHARED.items()
-        ]
-        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [*(parameter.replace(kind=keyword) for parameter in own), *extra]
+    def make_context(self, *given: Any, **more: Any) -> Any:
+        """That of the command itself, which then runs."""
+        return self.real.make_context(*given, **more)
+
+
+def group(name: str, help: str, commands: Mapping[str, tuple[str, str]], panel: str = "") -> TyperGroup:
+    """Commands by name, of panel and place, under a name of their own."""
+    made = {key: LateCommand(key, *place) for key, place in commands.items()}
+    return TyperGroup(
+        name=name, help=help, commands=made, no_args_is_help=True, context_settings=HELP_NAMES,
+        rich_help_panel=panel or None,
+    )  # fmt: skip
+
+
+def writes(*forms: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Says every suffix of -o that a command's results can have beside those of all commands; others are refused before the
+    work.
+    """
+
+    def mark(function: Callable[..., Result]) -> Callable[..., Result]:
+        function.__dict__["forms"] = forms
+        return function
+
+    return mark
+
+
+def command(function: Callable[..., Result], name: str) -> Any:
+    """The command of ``function(out, ...) -> Result``; the rest of its signature is the command's own."""
+    first, *own = inspect.signature(function, eval_str=True).parameters.values()
+    groups = {
+        each.name: (kind, each.default) for each in [*own, first] if (kind := group_of(each.annotation))
+    }
+    parameters: list[inspect.Parameter] = []
+    for each in [*own, first]:
+        whole = options_in(groups[each.name][0], f"{each.name}__") if each.name in groups else [each]
+        parameters += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in whole]
+
+    def run(**given: Any) -> None:
+        out = group_from(*groups[first.name], given, f"{first.name}__")
+        _finish(
+            out, lambda: function(out, **_gathered(groups, first.name, given)), getattr(function, "forms", ())
         )
-        run.__annotations__ = {}
-        run.__doc__ = inspect.getdoc(function)
-        run.__name__ = function.__name__
-        return app.command(name, cls=OnceCommand, rich_help_panel=panel)(run)
 
-    return register
-
-
-def _output(
-    as_json: bool,
-    output: Path | None,
-    report: Path | None,
-    seed: int,
-    quiet: bool,
-    debug: bool,
-    explain: bool,
-) -> Output:
-    return Output(as_json, output, report, seed, quiet, debug, explain)
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__, run.__doc__, run.__name__ = {}, inspect.getdoc(function), function.__name__
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=HELP_NAMES)
+    alone.command(name, cls=OnceCommand)(run)
+    return typer.main.get_command(alone)
 
 
-def _finish(out: Output, run: Callable[[Output], Result], forms: Sequence[str]) -> None:
+def _gathered(groups: Mapping[str, tuple[type, Any]], out: str, given: dict[str, Any]) -> dict[str, Any]:
+    """What was given, options of one dataclass as one value."""
+    made = {name: group_from(*told, given, f"{name}__") for name, told in groups.items() if name != out}
+    return {**given, **made}
+
+
+def _finish(out: Output, run: Callable[[], Result], forms: Sequence[str]) -> None:
     """Run a command and leave with its exit code; an error is one clear message, with --debug also a traceback."""
-    from meshwright.specs.error import MeshwrightError
-
     out.configure_logging()
     try:
         out.check_paths(forms)
-        result = run(out)
+        result = run()
         undeclared = {*result.forms} - {*forms, *EVERY_FORM}
         assert not undeclared, f"a command writes {undeclared}, which it was not registered with"
         out.deliver(result)
@@ -155,8 +143,6 @@ def _finish(out: Output, run: Callable[[Output], Result], forms: Sequence[str]) 
 
 def fail(out: Output, text: str, code: int, kind: str) -> int:
     """Tell what went wrong: on stderr for people, with --json also as the object on stdout."""
-    import sys
-
     if out.is_debug:
         out.stderr.print_exception()
     if out.is_json:

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright import __version__
+from meshwright.specs.error import SpecError
+from meshwright.specs.option import option
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from meshwright.reports.page.report import Report
 
+ALL = "For every command"
 JSON_SCHEMA = (
     1  # of the object that --json prints; a field may be added, none is changed without a new number
 )
@@ -52,13 +55,15 @@ class Result:
 class Output:
     """Where a command writes, and the options that mean the same for all commands."""
 
-    is_json: bool = False
-    path: Path | None = None
-    report_path: Path | None = None
-    seed: int = 0
-    is_quiet: bool = False
-    is_debug: bool = False
-    explains: bool = False
+    is_json: bool = option(False, "Print one JSON object, in SI units.", "--json", panel=ALL)
+    path: Path | None = option(
+        None, "Also write the result to this file; its suffix says the form.", "--output -o", panel=ALL
+    )
+    report_path: Path | None = option(None, "Also write a self-contained HTML page.", "--report", panel=ALL)
+    seed: int = option(0, "Keys every random choice (0).", panel=ALL)
+    is_quiet: bool = option(False, "The result only: no progress, no notes.", "--quiet -q", panel=ALL)
+    is_debug: bool = option(False, "Tracebacks and every log message.", "--debug", panel=ALL)
+    explains: bool = option(False, "Say what was assumed and how it was made.", "--explain", panel=ALL)
     started_s: float = field(default_factory=time.perf_counter)
 
     @cached_property
@@ -92,8 +97,6 @@ class Output:
         """Before the work: that the files can be written where they are asked for, and -o in one of `forms` or in a form
         that every command writes. Raises SpecError.
         """
-        from meshwright.specs.error import SpecError
-
         for path in (self.path, self.report_path):
             if path is not None and not path.parent.is_dir():
                 raise SpecError(
@@ -136,8 +139,6 @@ class Output:
         return {**result.data, "explanation": list(result.explanation)} if self.explains else result.data
 
     def _write(self, result: Result, path: Path) -> None:
-        from meshwright.specs.error import SpecError
-
         forms: dict[str, Callable[[Path], Any]] = {
             ".json": lambda target: target.write_text(
                 self.json_text(self._data(result)) + "\n", encoding="utf-8"
@@ -224,8 +225,6 @@ def _console(stream: Any) -> Console:
 
 def _form_of(path: Path, forms: Sequence[str]) -> str:
     """The longest suffix of a path that is a form. Raises SpecError where it has none."""
-    from meshwright.specs.error import SpecError
-
     known = {*EVERY_FORM, *forms}
     found = max((suffix for suffix in known if path.name.endswith(suffix)), key=len, default="")
     if not found:
@@ -235,8 +234,6 @@ def _form_of(path: Path, forms: Sequence[str]) -> str:
 
 def _into(path: Path, write: Callable[[Path], Any]) -> None:
     """Write a file; what the system refuses is the user's to know."""
-    from meshwright.specs.error import SpecError
-
     try:
         write(path)
     except OSError as error:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.live import Live
+from rich.text import Text
+
+from meshwright.api.train.metrics import StepMetrics
 from meshwright.cli.frame.output import Output
-
-if TYPE_CHECKING:
-    from meshwright.api.train.metrics import StepMetrics
 
 LOG_EVERY_S = 10.0  # between lines where stderr is no terminal
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
@@ -29,12 +30,14 @@ class LiveLine:
     def say(self, text: str) -> None:
         """Show this from now on."""
         if self._live is not None:
-            from rich.text import Text
-
             self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
         elif time.monotonic() - self._last_s >= LOG_EVERY_S:
             self._last_s = time.monotonic()
             self._out.note(text)
+
+    def share(self, what: str, done: float) -> None:
+        """What is being done, and which part of all is done."""
+        self.say(f"{100 * done:3.0f} %  {what}")
 
     @property
     def width(self) -> int | None:
@@ -62,7 +65,6 @@ def live_line(out: Output) -> Iterator[LiveLine]:
     if out.is_quiet or not out.stderr.is_terminal:
         yield LiveLine(out, None)
         return
-    from rich.live import Live
 
     with Live(console=out.stderr, transient=True, auto_refresh=False) as live:
         yield LiveLine(out, live)

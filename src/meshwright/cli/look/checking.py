@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
-from meshwright.cli.frame.command import command
+from meshwright import api
+from meshwright.api import Check
+from meshwright.api.plan.request import fixed_of
+from meshwright.api.subject.loading import is_data_file
 from meshwright.cli.frame.output import DONE, REFUSED, Output, Result, table_of
-from meshwright.cli.frame.subject_option import (
-    Chunks,
-    ClusterName,
-    Microbatches,
-    Recompute,
-    ScheduleName,
-    Split,
-    Stages,
-    one_of,
-)
+from meshwright.cli.look.schedule_run import with_execution
+from meshwright.cli.look.subject_option import ScheduleCounts, one_of
+from meshwright.cli.view.advice_view import EXPLAINED, advice_figures, advice_view
+from meshwright.cli.view.step_view import memory_figures, memory_line, memory_rows
+from meshwright.specs.error import SpecError
+from meshwright.specs.units import format_bytes, parse_bytes
 
-if TYPE_CHECKING:
-    from meshwright.api import Check
-
-LOOP = "The loop"
 VERDICTS = {True: "yes", False: "no", None: "-"}
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    command(app, "check", LOOP)(check)
 
 
 def check(
     out: Output,
+    counts: ScheduleCounts,
     what: Annotated[
         str | None,
         typer.Argument(
@@ -42,13 +35,12 @@ def check(
     where: Annotated[
         str | None, typer.Argument(metavar="[CLUSTER]", help="Where a model or plan runs: 8x8xH100.")
     ] = None,
-    schedule: ScheduleName = None,
-    stages: Stages = None,
-    microbatches: Microbatches = None,
-    chunks: Chunks = None,
-    split: Split = False,
-    recompute: Recompute = False,
-    cluster: ClusterName = None,
+    schedule: Annotated[
+        str | None, typer.Option("--schedule", help="A schedule: a name, ./mine.py:FUNCTION, or FILE.csv.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="Where a plan runs: 8xH100, or a file.")
+    ] = None,
     memory: Annotated[str | None, typer.Option("--memory", help="Memory of a device, such as 80GB.")] = None,
     global_batch: Annotated[
         int | None, typer.Option("--global-batch", help="Of a model: sequences of a step.")
@@ -68,15 +60,6 @@ def check(
 
     MODEL CLUSTER checks the fastest plan. Exit 3 where something is refused, with the grid around the instruction.
     """
-    from meshwright import api
-    from meshwright.api.subject.loading import is_data_file
-    from meshwright.cli.look.schedule_run import with_execution
-    from meshwright.cli.look.step_view import memory_figures
-    from meshwright.cli.plan.advice_view import EXPLAINED, advice_figures, advice_view
-    from meshwright.cli.plan.fixing import fixed_of
-    from meshwright.specs.error import SpecError
-    from meshwright.specs.units import parse_bytes
-
     if where is not None and cluster is not None:
         raise SpecError(f"both {where} and --cluster {cluster} were given", allowed="one cluster")
     if where is not None and not is_data_file(str(what)) and global_batch is None:
@@ -84,8 +67,8 @@ def check(
             f"{what} on {where} without a batch", next="add --global-batch N --seq N, or give a plan's file"
         )
     proof = api.check(
-        one_of(what, schedule), stages=stages, microbatches=microbatches, chunks=chunks, split=split,
-        recompute=recompute, cluster=where or cluster, memory_bytes=None if memory is None else parse_bytes(memory),
+        one_of(what, schedule), **asdict(counts), cluster=where or cluster,
+        memory_bytes=None if memory is None else parse_bytes(memory),
         global_batch=global_batch, seq=seq, fix=fixed_of(fix or ()),
     )  # fmt: skip
     data = {
@@ -119,16 +102,10 @@ def check(
         return found
     if what is not None or schedule is None:
         raise SpecError(f"{what} with --run", allowed="--schedule NAME or ./mine.py:FUNCTION")
-    counts = {"stages": stages, "microbatches": microbatches, "chunks": chunks}
-    return with_execution(found, out, schedule, **counts, split=split, recompute=recompute)
+    return with_execution(found, out, schedule, **asdict(counts))
 
 
 def _verdict_view(proof: Check) -> list[Any]:
-    from rich.text import Text
-
-    from meshwright.cli.look.step_view import memory_line, memory_rows
-    from meshwright.specs.units import format_bytes
-
     about = f"{proof.label}: {proof.num_instructions} instructions" if proof.num_instructions else proof.label
     lines: list[Any] = [Text(about, style="bold")]
     colours = {True: "green", False: "bold red", None: "dim"}

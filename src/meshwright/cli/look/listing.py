@@ -8,16 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from meshwright.cli.frame.command import command
+from meshwright import catalog
+from meshwright.api.subject.loading import cluster_named
 from meshwright.cli.frame.output import Output, Result, table_of
-from meshwright.cli.look.looking import PANEL, words
+from meshwright.cli.look.looking import words
+from meshwright.specs import load_device, load_model, units
+from meshwright.specs.error import UnknownNameError
 
 Facts = dict[str, Any]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    command(app, "list", PANEL)(list_names)
 
 
 def list_names(
@@ -27,9 +25,6 @@ def list_names(
     ],
 ) -> Result:
     """List models, devices, clusters, schedules or passes by name."""
-    from meshwright import catalog
-    from meshwright.specs.error import UnknownNameError
-
     rows: Mapping[str, Callable[[str], Facts]] = {
         "models": _model,
         "devices": _device,
@@ -46,16 +41,12 @@ def list_names(
 
 
 def _model(name: str) -> Facts:
-    from meshwright.specs import load_model
-
     model = load_model(name)
     sizes = ("num_parameters", "num_layers", "hidden_size", "vocabulary_size")
     return {"name": name, **{size: getattr(model, size) for size in sizes}}
 
 
 def _device(name: str) -> Facts:
-    from meshwright.specs import load_device
-
     device = load_device(name)
     return {
         "name": name,
@@ -67,8 +58,6 @@ def _device(name: str) -> Facts:
 
 
 def _cluster(name: str) -> Facts:
-    from meshwright.api.subject.loading import cluster_named
-
     cluster = cluster_named(name)
     level = cluster.levels[-1]
     return {
@@ -81,8 +70,6 @@ def _cluster(name: str) -> Facts:
 
 
 def _schedule(name: str) -> Facts:
-    from meshwright import catalog
-
     found = catalog.find_schedule(name)
     return {
         "name": name,
@@ -94,8 +81,6 @@ def _schedule(name: str) -> Facts:
 
 def _shown(row: Facts) -> Facts:
     """The row for people: numbers with their units."""
-    from meshwright.specs import units
-
     formats: Mapping[str, Callable[[Any], str]] = {
         "num_parameters": units.format_count,
         "memory_bytes": units.format_bytes,

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
-from meshwright.cli.frame.command import command
+from meshwright import api, catalog
+from meshwright.api import Subject
+from meshwright.cli.frame.command import writes
 from meshwright.cli.frame.output import Output, Result, table_of
-from meshwright.cli.frame.trace_view import TRACE_FORMS, trace_result
+from meshwright.cli.view.trace_view import TRACE_FORMS, trace_result
+from meshwright.ir.judge import metrics
+from meshwright.ir.program import Program
+from meshwright.ir.text import to_text, to_torch_csv
+from meshwright.ir.trace import Trace
+from meshwright.reports.trace.terminal import timeline_view
+from meshwright.schedules.order import Schedule
+from meshwright.specs import ClusterSpec, DeviceSpec, ModelSpec, Plan
+from meshwright.specs.cluster.profile import Profile
+from meshwright.specs.plan.file import plan_text
+from meshwright.specs.record import plain
+from meshwright.specs.units import (
+    format_bandwidth,
+    format_bytes,
+    format_count,
+    format_flops_per_s,
+    format_seconds,
+)
 
-PANEL = "Looking"
 PROGRAM_FORMS = (".program", ".csv")  # of -o
 Facts = dict[str, Any]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    command(app, "show", PANEL, (".toml", *PROGRAM_FORMS, *TRACE_FORMS))(show)
-
-
+@writes(".toml", *PROGRAM_FORMS, *TRACE_FORMS)
 def show(
     out: Output,
     what: Annotated[str, typer.Argument(metavar="ANYTHING", help="A name, or a file of any kind.")],
@@ -29,14 +47,7 @@ def show(
     ] = None,
 ) -> Result:
     """Show anything: a model, plan, program, trace, profile, schedule, device, cluster or pass."""
-    from meshwright import api
-
     found = api.find(what)
-    from meshwright.ir.program import Program
-    from meshwright.ir.trace import Trace
-    from meshwright.schedules.order import Schedule
-    from meshwright.specs import ClusterSpec, DeviceSpec, ModelSpec, Plan
-    from meshwright.specs.cluster.profile import Profile
 
     showers: Mapping[type, Callable[[Any], Result]] = {
         ModelSpec: lambda model: _model(model, seq),
@@ -54,9 +65,6 @@ def show(
 
 
 def _model(model: Any, sequence_length: int | None) -> Result:
-    from meshwright.specs.record import plain
-    from meshwright.specs.units import format_count
-
     data = {
         "kind": "model",
         "name": model.name,
@@ -83,10 +91,6 @@ def _model(model: Any, sequence_length: int | None) -> Result:
 
 
 def _plan(plan: Any) -> Result:
-    from meshwright import api, catalog
-    from meshwright.specs.plan.file import plan_text
-    from meshwright.specs.units import format_bytes
-
     program = api.lower(plan)
     data = {
         "kind": "plan",
@@ -116,10 +120,6 @@ def _plan(plan: Any) -> Result:
 
 
 def _program(program: Any) -> Result:
-    from rich.text import Text
-
-    from meshwright.ir.text import to_text
-
     counts: dict[str, int] = {}
     for number in program.columns.effect.tolist():
         name = program.tables.effects[number].name
@@ -140,9 +140,6 @@ def _program(program: Any) -> Result:
 
 
 def _trace(trace: Any) -> Result:
-    from meshwright.api import Subject
-    from meshwright.ir.judge import metrics
-
     label = str(trace.metadata.get("label") or trace.metadata.get("plan") or "trace")
     made = trace_result(trace, Subject(label, trace.program))
     data = {
@@ -170,8 +167,6 @@ def _profile(profile: Any) -> Result:
 
 
 def _schedule(schedule: Any) -> Result:
-    from meshwright import api
-
     subject = api.subject(schedule)
     data = {
         "kind": "schedule",
@@ -180,14 +175,11 @@ def _schedule(schedule: Any) -> Result:
         "num_chunks": schedule.num_chunks,
         "splits_backward": schedule.splits_backward,
     }
-    from meshwright.reports.trace.terminal import timeline_view
 
     return Result(data, [_facts(data), timeline_view(api.simulate(subject))])
 
 
 def _device(device: Any) -> Result:
-    from meshwright.specs.units import format_bandwidth, format_bytes, format_flops_per_s
-
     data = {
         "kind": "device",
         "name": device.name,
@@ -210,8 +202,6 @@ def _device(device: Any) -> Result:
 
 
 def _cluster(cluster: Any) -> Result:
-    from meshwright.specs.units import format_bandwidth, format_seconds
-
     levels = [
         {
             "name": level.name, "num_devices": level.num_devices, "bandwidth_bytes_per_s": level.bandwidth_bytes_per_s,
@@ -241,9 +231,6 @@ def _cluster(cluster: Any) -> Result:
 
 
 def _pass(found: Any) -> Result:
-    import inspect
-    from dataclasses import asdict
-
     data = {
         "kind": "pass",
         "name": found.name,
@@ -254,8 +241,6 @@ def _pass(found: Any) -> Result:
 
 
 def _program_forms(program: Any) -> dict[str, Any]:
-    from meshwright.ir.text import to_text, to_torch_csv
-
     return {
         ".program": lambda path: path.write_text(to_text(program), encoding="utf-8"),
         ".csv": lambda path: path.write_text(to_torch_csv(program), encoding="utf-8"),
@@ -264,8 +249,6 @@ def _program_forms(program: Any) -> dict[str, Any]:
 
 def _facts(data: Mapping[str, Any]) -> Any:
     """Name and value, one a line; what is empty is left out."""
-    from rich.table import Table
-
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from rich.text import Text
+
+from meshwright.api.subject.schedule_execution import ITERATIONS, TOLERANCE, execute_schedule
 from meshwright.cli.frame.output import DONE, REFUSED, Output, Result
 
 
 def with_execution(found: Result, out: Output, schedule: str, **choices: Any) -> Result:
     """The proof's result with one line more: whether the gradients are those of one process. Exit 3 where they are not."""
-    from rich.text import Text
-
-    from meshwright.api.subject.schedule_execution import ITERATIONS, TOLERANCE, execute_schedule
-
     out.note("executing: one process a device, and one process alone")
     ran = execute_schedule(schedule, **choices, seed=out.seed)
     said = {

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.text import Text
+
+from meshwright.api.subject.schedule_comparison import ScheduleComparison, ScheduleRow, compare_schedules
 from meshwright.cli.frame.output import DONE, REFUSED, Output, Result, table_of
+from meshwright.ir.judge import metrics
+from meshwright.ir.text import to_torch_csv
+from meshwright.ir.trace import Trace
+from meshwright.reports.chart.drawing import PAGE
+from meshwright.reports.chart.frontier import FrontierPoint, frontier_svg, write_frontier_svg
+from meshwright.reports.page.report import DataTable, Figure, Picture, Report
 
 if TYPE_CHECKING:
-    from meshwright.api.subject.schedule_comparison import ScheduleComparison, ScheduleRow
-    from meshwright.ir.trace import Trace
-    from meshwright.reports.chart.frontier import FrontierPoint
-    from meshwright.reports.page.report import Report
-
     Figures = Callable[[Trace, Any], dict[str, Any]]
 
 TABLE_FORMS = (".svg", ".csv")  # of -o
@@ -32,8 +36,6 @@ def schedule_table(
 
     Exit 3 where a schedule of the user's own is refused, or nothing keeps within the cap.
     """
-    from meshwright.api.subject.schedule_comparison import compare_schedules
-
     found = compare_schedules(
         given,
         memory_cap=memory_cap,
@@ -56,8 +58,6 @@ def schedule_table(
 
 def frontier_points(found: ScheduleComparison) -> list[FrontierPoint]:
     """What the picture shows of every schedule that was simulated."""
-    from meshwright.reports.chart.frontier import FrontierPoint
-
     return [
         FrontierPoint(
             row.name, row.peak, row.span_s, row.origin, row.is_on_frontier,
@@ -94,8 +94,6 @@ def _data(found: ScheduleComparison, figures: Figures) -> dict[str, Any]:
 
 
 def _view(found: ScheduleComparison) -> list[Any]:
-    from rich.text import Text
-
     lines: list[Any] = [table_of([_cells(row) for row in _ordered(found)])]
     if found.memory_cap is not None and not found.frontier:
         lines.append(Text(f"nothing keeps within the memory cap of {found.memory_cap:g}"))
@@ -123,8 +121,6 @@ def _ordered(found: ScheduleComparison) -> list[ScheduleRow]:
 
 
 def _cells(row: ScheduleRow) -> dict[str, Any]:
-    from meshwright.ir.judge import metrics
-
     assert row.trace is not None, "refused rows stand below the table"
     return {
         "schedule": row.name,
@@ -157,9 +153,6 @@ def _explanation(found: ScheduleComparison, stage_times: Any) -> list[str]:
 
 def _forms(found: ScheduleComparison, points: Sequence[FrontierPoint]) -> dict[str, Any]:
     """The picture, and the fastest order that fits and has each stage once as a schedule of torch's."""
-    from meshwright.ir.text import to_torch_csv
-    from meshwright.reports.chart.frontier import write_frontier_svg
-
     forms: dict[str, Any] = {".svg": lambda path: write_frontier_svg(points, path, found.memory_cap)}
     # torch has no stage on two ranks
     once = [row for row in found.simulated if row.num_copies == 1 and row.fits_cap is not False]
@@ -172,10 +165,6 @@ def _forms(found: ScheduleComparison, points: Sequence[FrontierPoint]) -> dict[s
 
 def _page(found: ScheduleComparison, points: Sequence[FrontierPoint], assumptions: Sequence[str]) -> Report:
     """The frontier, the table, and the timeline of the fastest schedule that fits."""
-    from meshwright.reports.chart.drawing import PAGE
-    from meshwright.reports.chart.frontier import frontier_svg
-    from meshwright.reports.page.report import DataTable, Figure, Picture, Report
-
     front = found.frontier
     figures = []
     if front:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.text import Text
 
 from meshwright.cli.frame.output import table_of
 from meshwright.cli.plan.asked import Asked
+from meshwright.planner.advice.goodput import Checkpointing, Duration, best_checkpointing, duration
+from meshwright.planner.advice.running_cost import cost_assumptions, running_cost
+from meshwright.prediction.predicted import Predicted
+from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.units import format_count, format_seconds
-
-if TYPE_CHECKING:
-    from meshwright.planner.advice.goodput import Checkpointing, Duration
-    from meshwright.prediction.predicted import Predicted
-    from meshwright.specs.cluster.cluster import ClusterSpec
 
 
 def costs_data(each: Predicted, asked: Asked, cluster: ClusterSpec) -> dict[str, Any]:
     """Of one plan: dollars and kWh per billion tokens (null where unknown), goodput, and the time of the budget."""
-    from meshwright.planner.advice.running_cost import running_cost
-
     cost = running_cost(cluster, each.step.value, each.plan.workload.tokens_per_step)
     best, takes = rhythm(each, asked)
     return {
@@ -34,8 +33,6 @@ def costs_data(each: Predicted, asked: Asked, cluster: ClusterSpec) -> dict[str,
 
 def rhythm(each: Predicted, asked: Asked) -> tuple[Checkpointing | None, Duration | None]:
     """The best checkpointing, where failures were given; the duration, where tokens were."""
-    from meshwright.planner.advice.goodput import best_checkpointing, duration
-
     plan, step_s = each.plan, each.step.value
     best = best_checkpointing(asked.failures, plan.num_devices, step_s) if asked.failures else None
     if asked.num_tokens is None:
@@ -46,8 +43,6 @@ def rhythm(each: Predicted, asked: Asked) -> tuple[Checkpointing | None, Duratio
 
 def costs_lines(cluster: ClusterSpec, asked: Asked) -> list[str]:
     """What these numbers rest on."""
-    from meshwright.planner.advice.running_cost import cost_assumptions
-
     lines = list(cost_assumptions(cluster))
     if asked.failures is not None:
         job = format_seconds(asked.failures.job_mtbf_s(cluster.num_devices))
@@ -60,8 +55,6 @@ def costs_lines(cluster: ClusterSpec, asked: Asked) -> list[str]:
 
 def costs_notes(cluster: ClusterSpec, asked: Asked) -> list[Any]:
     """The same for people, where they see these numbers."""
-    from rich.text import Text
-
     lines = costs_lines(cluster, asked) if asked.shows_costs else []
     return [Text(f"- {line}", style="dim", overflow="fold") for line in lines]
 

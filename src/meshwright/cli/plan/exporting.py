@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console, ConsoleOptions, RenderResult
 
-from meshwright.cli.frame.command import command
+from meshwright import api
+from meshwright.cli.frame.command import writes
 from meshwright.cli.frame.output import Output, Result
 
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
-
-PANEL = "In and out"
 FORMS = (".sh", ".toml", ".json", ".yaml")  # of -o: what the targets read
 
 
@@ -29,11 +27,7 @@ class Verbatim:
         return []
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    command(app, "export", PANEL, FORMS)(export_plan)
-
-
+@writes(*FORMS)
 def export_plan(
     out: Output,
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan (.toml).")],
@@ -47,8 +41,6 @@ def export_plan(
     What the target cannot express is refused, all of it in one list. slurm, torchrun and k8s write the job that starts
     `meshwright train` on several hosts. -o writes .sh, .toml, .json or .yaml (the target's own text), .txt for any of them.
     """
-    from meshwright import api
-
     found = api.export_plan(plan, form, cluster=cluster)
     for line in found.left_open:
         out.note(f"left to you: {line}")

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
-from meshwright.cli.frame.command import command
+from meshwright import api
+from meshwright.cli.frame.command import writes
 from meshwright.cli.frame.output import Output, Result, table_of
-
-if TYPE_CHECKING:
-    from meshwright.interop.imported import Imported, Option
-
-PANEL = "In and out"
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    command(app, "import", PANEL, (".toml",))(import_file)
+from meshwright.interop.imported import Imported, Option
+from meshwright.specs.error import SpecError
+from meshwright.specs.plan.file import plan_text
+from meshwright.specs.units import format_count
 
 
+@writes(".toml")
 def import_file(
     out: Output,
     file: Annotated[
@@ -55,9 +52,6 @@ def import_file(
 
     -o writes .toml (the plan), which `compare PLAN LOG` sets beside the log of its run.
     """
-    from meshwright import api
-    from meshwright.specs.plan.file import plan_text
-
     found = api.import_plan(
         file, form, model=model, cluster=cluster, gpus=gpus, seq=seq, global_batch=global_batch,
         micro_batch=micro_batch, vocab=vocab, variables=variables_of(variables or ()),
@@ -70,8 +64,6 @@ def import_file(
 
 def variables_of(pairs: Sequence[str]) -> Mapping[str, str]:
     """--set NAME=VALUE, each a variable. Raises SpecError for anything else."""
-    from meshwright.specs.error import SpecError
-
     for pair in pairs:
         if "=" not in pair[1:]:
             raise SpecError(f"--set {pair!r}", allowed="NAME=VALUE")
@@ -104,10 +96,6 @@ def _plan_facts(found: Imported) -> dict[str, Any]:
 
 def _view(found: Imported) -> list[Any]:
     """What the plan is, then the lists; what is unknown comes last, where it is seen."""
-    from rich.text import Text
-
-    from meshwright.specs.units import format_count
-
     plan = found.plan
     head = (
         f"{plan.model.name} ({format_count(plan.model.num_parameters)} parameters) on "

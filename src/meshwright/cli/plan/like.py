@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.text import Text
+
+from meshwright.api.plan.like import PlansLike
 from meshwright.cli.frame.output import Output, Result, table_of
+from meshwright.cli.plan.assumed import flag_of, told
+from meshwright.interop.exported import Refusal
+from meshwright.reports.page.plan_page import Assumed
+from meshwright.specs.error import PlanError
 from meshwright.specs.units import format_seconds
-
-if TYPE_CHECKING:
-    from meshwright.api.plan.like import PlansLike
-    from meshwright.interop.exported import Refusal
-    from meshwright.reports.page.plan_page import Assumed
 
 TODAY = "today"
 PLAN = "plan"  # of --to: our own file
@@ -47,17 +49,12 @@ def like_result(
 
 def _assumed(found: PlansLike, data: Mapping[str, Any]) -> list[Assumed]:
     """What today's file and the search rest on; without what --like takes no flag for."""
-    from meshwright.cli.plan.assumed import flag_of
-    from meshwright.reports.page.plan_page import Assumed
-
     flags = {**{line: flag_of(line) for line in found.assumptions}, **data["overridden_by"]}
     return [Assumed(line, flag) for line, flag in flags.items() if not flag.startswith("--price")]
 
 
 def check_target(like: Path, form: str, to: str | None) -> str:
     """Whose words -o writes; empty where the suffix decides. Raises PlanError for what does not go together."""
-    from meshwright.specs.error import PlanError
-
     if not form and like.suffix != ".toml":
         raise PlanError(
             f"--like {like} without --from",
@@ -82,8 +79,6 @@ def check_said(
     model: str | None, cluster: str | None, global_batch: int | None, seq: int | None, form: str, to: str | None
 ) -> None:  # fmt: skip
     """Raise PlanError for what only a file of --like could say, or what belongs to it."""
-    from meshwright.specs.error import PlanError
-
     said = {"MODEL": model, "CLUSTER": cluster, "--global-batch": global_batch, "--seq": seq}
     missing = [name for name, value in said.items() if value is None]
     if missing:
@@ -134,8 +129,6 @@ def _view(
     found: PlansLike, top: int, row: Callable[[Any, Any], dict[str, Any]], sentences: Sequence[str]
 ) -> list[Any]:
     """Head, table, how today's compares, the change, what cannot be said, how the search went."""
-    from rich.text import Text
-
     plan = found.today.plan
     head = f"{plan.model.name} on {plan.cluster}, {plan.workload.global_batch} sequences a step"
     rows = [row(TODAY, found.today), *(row(place + 1, found[place]) for place in range(min(top, len(found))))]
@@ -152,10 +145,6 @@ def _view(
 
 def _notes(assumed: Sequence[Assumed]) -> list[Any]:
     """What was assumed, line by line, and what to type for another."""
-    from rich.text import Text
-
-    from meshwright.cli.plan.assumed import told
-
     return [Text(f"- {told(line)}", style="dim", overflow="fold") for line in assumed]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from meshwright import __version__
 from meshwright.cli.frame.output import interval_text
@@ -16,18 +16,16 @@ from meshwright.planner.advice.running_cost import SECONDS_PER_HOUR, price_per_h
 from meshwright.planner.search.plans import Plans
 from meshwright.planner.search.search import reasons
 from meshwright.prediction.description import layers_words, recompute_words
+from meshwright.prediction.predicted import Predicted
 from meshwright.prediction.step_part import WAITING
 from meshwright.prediction.step_trait import BESIDE
 from meshwright.prediction.step_waiting import StepWaiting, step_waiting
 from meshwright.reports.page.plan_page import DeviceHolders, PlanFigures, PlanPage, plan_report
 from meshwright.reports.page.report import Figure, Report
+from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.model.layers import split_layers
+from meshwright.specs.plan.plan import Plan
 from meshwright.specs.units import format_bytes, format_count, format_flops_per_s, format_seconds
-
-if TYPE_CHECKING:
-    from meshwright.prediction.predicted import Predicted
-    from meshwright.specs.cluster.cluster import ClusterSpec
-    from meshwright.specs.plan.plan import Plan
 
 BUBBLE, EXPOSED = "bubble: waiting for other stages", "waiting for messages and reductions"
 SCHEDULES = {"1f1b": "1F1B", "interleaved_1f1b": "interleaved 1F1B", "gpipe": "GPipe"}

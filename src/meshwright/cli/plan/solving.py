@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.text import Text
 
 from meshwright.cli.frame.output import Result, table_of
 from meshwright.cli.plan.asked import Asked
+from meshwright.cli.plan.assumed import assumed, told
 from meshwright.cli.plan.cost import costs_data, costs_lines, costs_view, rhythm
+from meshwright.planner.search.plans import Plans
+from meshwright.planner.search.solve import Solution
+from meshwright.prediction.predicted import Predicted
+from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.units import format_count, format_seconds
-
-if TYPE_CHECKING:
-    from meshwright.planner.search.plans import Plans
-    from meshwright.planner.search.solve import Solution
-    from meshwright.prediction.predicted import Predicted
-    from meshwright.specs.cluster.cluster import ClusterSpec
 
 ROW = Callable[[Any, Any], dict[str, Any]]
 
@@ -25,8 +26,6 @@ def solution_result(solution: Solution, asked: Asked, data: Mapping[str, Any], v
     Args:
         data, view: what the command shows of a search.
     """
-    from rich.text import Text
-
     # what is shorter than a sequence that fits is no news
     shown = [each for each in solution.attempts if solution.what != "seq" or each.value >= solution.value]
     tried = ", ".join(f"{each.value:,} ({each.told})" for each in shown)
@@ -66,9 +65,6 @@ def frontier_result(
     limit: int | None = None,
 ) -> Result:  # fmt: skip
     """Every member, the fastest first, with what its memory saves in and costs of time."""
-    from rich.text import Text
-
-    from meshwright.cli.plan.assumed import assumed, told
 
     best = found[0]
     lines = assumed((*found.assumptions, *best.assumptions, *costs_lines(cluster, asked)), cluster, limit)

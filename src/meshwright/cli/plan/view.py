@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.text import Text
 
 from meshwright.cli.frame.output import interval_text, table_of
+from meshwright.cli.plan.asked import Asked
+from meshwright.cli.plan.assumed import assumed, told
+from meshwright.cli.plan.cost import costs_data, costs_lines
+from meshwright.evidence.log_comparison import KINDS
+from meshwright.planner.search.plans import Plans
+from meshwright.planner.search.search import reasons
+from meshwright.prediction.description import layers_words, recompute_words
+from meshwright.prediction.predicted import Predicted
+from meshwright.prediction.step_trait import BESIDE
+from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.model.layers import split_layers
+from meshwright.specs.plan.file import plan_text
+from meshwright.specs.plan.plan import AXES as MESH
+from meshwright.specs.plan.plan import Plan
 from meshwright.specs.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from meshwright.cli.plan.asked import Asked
-    from meshwright.planner.search.plans import Plans
-    from meshwright.prediction.predicted import Predicted
-    from meshwright.specs.cluster.cluster import ClusterSpec
-    from meshwright.specs.plan.plan import Plan
 
 LEAST_GAIN = 0.0005  # of a step; what is told with one digit of a per cent
 
@@ -34,8 +42,6 @@ def plans_data(
     data: dict[str, Any] = {"plans": [plan_data(each) for each in found[:top]]}
     rests_on: list[str] = []
     if asked is not None and cluster is not None:
-        from meshwright.cli.plan.cost import costs_data, costs_lines
-
         rests_on = costs_lines(cluster, asked)
         data["plans"] = [{**plan_data(each), **costs_data(each, asked, cluster)} for each in found[:top]]
     data |= {
@@ -53,7 +59,6 @@ def plans_data(
     sentences = (*found.assumptions, *assumed_lines(found), *rests_on)
     if cluster is None:
         return {**data, "assumptions": list(dict.fromkeys(sentences))}
-    from meshwright.cli.plan.assumed import assumed
 
     every = assumed(sentences, cluster, limit_bytes)
     return {
@@ -64,8 +69,6 @@ def plans_data(
 
 
 def plan_data(each: Predicted) -> dict[str, Any]:
-    from meshwright.specs.plan.file import plan_text
-
     return {
         "step_time_s": each.step.value,
         "step_time_interval_s": [each.step.low, each.step.high],
@@ -82,8 +85,6 @@ def plan_data(each: Predicted) -> dict[str, Any]:
 
 
 def _why(found: Plans) -> list[tuple[str, float]]:
-    from meshwright.planner.search.search import reasons
-
     return reasons(found[0], found[1]) if len(found) > 1 else []
 
 
@@ -95,8 +96,6 @@ def plans_view(
     limit_bytes: int | None = None,
 ) -> list[Any]:
     """The table, why the first is the first, how it was found, what was assumed and what to type for another."""
-    from rich.text import Text
-
     best = found[0]
     head = (
         f"{best.plan.model.name} on {best.plan.cluster}, {best.plan.workload.global_batch} sequences a step"
@@ -112,9 +111,6 @@ def plans_view(
 
 def assumed_view(sentences: Sequence[str], cluster: ClusterSpec, limit_bytes: int | None = None) -> list[Any]:
     """What was assumed, line by line, with the flag for another."""
-    from rich.text import Text
-
-    from meshwright.cli.plan.assumed import assumed, told
 
     every = assumed(sentences, cluster, limit_bytes)
     return [Text(f"- {told(each)}", style="dim", overflow="fold") for each in every]
@@ -135,8 +131,6 @@ def plan_row(number: int | str, each: Predicted) -> dict[str, Any]:
 
 def _layers(plan: Plan) -> str:
     """Layers of the stages where they are not as even as can be."""
-    from meshwright.prediction.description import layers_words
-
     is_even = plan.layers_per_stage == split_layers(plan.model.num_layers, plan.num_stages)
     return "" if is_even else f"layers {layers_words(plan.layers_per_stage)}"
 
@@ -150,9 +144,6 @@ def _sharded(plan: Plan) -> str:
 
 def _told(plan: Plan) -> str:
     """Degrees, schedule, microbatch, recompute, sharding: what differs between the rows."""
-    from meshwright.prediction.description import recompute_words
-    from meshwright.specs.plan.plan import AXES as MESH
-
     degrees = [(name, getattr(plan, name)) for name in ("tp", "cp", "ep", "pp", "dp")]
     chunks = f" x{plan.num_chunks}" if plan.num_chunks > 1 else ""
     words = [
@@ -170,8 +161,6 @@ def _told(plan: Plan) -> str:
 
 def sentences(found: Plans) -> list[str]:
     """Why, what binds, and how the search went."""
-    from meshwright.prediction.step_trait import BESIDE
-
     best = found[0]
     lines = [f"basis: {', '.join(dict.fromkeys(each.step.basis for each in found))}"]
     for kind, seconds in [pair for pair in best.parts.items() if pair[0] not in BESIDE][:1]:
@@ -222,6 +211,4 @@ def tight_lines(found: Plans, cluster: ClusterSpec) -> list[str]:
 
 
 def _named(kind: str) -> str:
-    from meshwright.evidence.log_comparison import KINDS
-
     return KINDS[kind].meaning if kind in KINDS else kind

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from meshwright import api
+from meshwright.api.train.trial import CLEAR_DIFFERENCE, ordering, run_trials, trial_rows
 from meshwright.cli.frame.output import Output, Result, interval_text, table_of
-
-if TYPE_CHECKING:
-    from meshwright.planner.search.plans import Plans
-    from meshwright.specs.cluster.cluster import ClusterSpec
-    from meshwright.specs.cluster.profile import Profile
+from meshwright.cli.frame.progress import live_line
+from meshwright.planner.search.plans import Plans
+from meshwright.reports.chart.quantity import quantity
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.profile import Profile
 
 
 def run_every_plan(
     out: Output, ranking: Plans, cluster: ClusterSpec, profile: Profile, rounds: int
 ) -> Result:
     """Every plan, interleaved: predicted beside measured of each, and whether the order holds."""
-    from meshwright import api
-    from meshwright.api.train.trial import CLEAR_DIFFERENCE, ordering, run_trials, trial_rows
-    from meshwright.cli.frame.progress import live_line
     from meshwright.executor.job.pool import Pool
-    from meshwright.reports.chart.quantity import quantity
 
     out.note(f"running {len(ranking)} plans in {rounds} interleaved rounds")
     with live_line(out) as line, Pool(cluster.num_devices) as pool:

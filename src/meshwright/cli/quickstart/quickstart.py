@@ -5,22 +5,28 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.padding import Padding
+from rich.text import Text
 
-from meshwright.cli.frame.command import command
+from meshwright import api
+from meshwright.api import Training
 from meshwright.cli.frame.output import DONE, INTERRUPTED, Output, Result, interval_text, table_of
+from meshwright.cli.frame.progress import TrainingLine, live_line
 from meshwright.cli.quickstart.plan_trials import run_every_plan
 from meshwright.cli.quickstart.report import Reached, quickstart_page, typical_iteration, write_files
-
-if TYPE_CHECKING:
-    from meshwright.api import Training
-    from meshwright.planner.search.plans import Plans
-    from meshwright.prediction.predicted import Predicted
-    from meshwright.specs.cluster.cluster import ClusterSpec
-    from meshwright.specs.cluster.profile import Profile
-    from meshwright.specs.model.model import ModelSpec
+from meshwright.cli.view.profile_view import profile_view
+from meshwright.cli.view.training_view import comparison_view, training_figures, training_sentence
+from meshwright.executor.measure.measure import device_name
+from meshwright.planner.search.plans import Plans
+from meshwright.prediction.predicted import Predicted
+from meshwright.reports.chart.quantity import quantity
+from meshwright.specs import Cluster, ModelSpec
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.profile import Profile, kept
+from meshwright.specs.error import SpecError
 
 PROCESSES = 2
 SECONDS = 100.0
@@ -31,11 +37,6 @@ MAX_AGE = datetime.timedelta(days=1)  # of a profile that is taken as it is
 HELD_OUT_SEQUENCES = 64
 SAMPLE_BYTES = 200
 PROMPT = b"def "
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    command(app, "quickstart", "Start here")(quickstart)
 
 
 def quickstart(
@@ -57,10 +58,6 @@ def quickstart(
 
     Ctrl-C ends it with what was reached.
     """
-    from meshwright import api
-    from meshwright.specs import Cluster, ModelSpec
-    from meshwright.specs.error import SpecError
-
     if not seconds > 0 or rounds < 1:
         raise SpecError(
             f"--seconds {seconds:g} --rounds {rounds}", allowed="seconds above 0, 1 round or more"
@@ -83,11 +80,6 @@ def quickstart(
 
 def find_profile(out: Output, recalibrate: bool) -> Profile:
     """The profile of this machine: the kept one where it is young and of as many processes, else a new one."""
-    from meshwright import api
-    from meshwright.cli.frame.progress import live_line
-    from meshwright.cli.train.calibrating import profile_view
-    from meshwright.specs.cluster.profile import kept
-
     profile = None if recalibrate else kept()
     if profile is not None and _is_young(profile):
         out.note(f"1. this machine was measured {profile.measured} (--recalibrate measures it again)")
@@ -105,8 +97,6 @@ def find_profile(out: Output, recalibrate: bool) -> Profile:
 
 def _is_young(profile: Profile) -> bool:
     """Is a kept profile of this machine, of as many processes, and at most a day old?"""
-    from meshwright.executor.measure.measure import device_name
-
     if profile.num_processes != PROCESSES or profile.device != device_name() or not profile.measured:
         return False
     age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(profile.measured)
@@ -121,8 +111,6 @@ def show_now(out: Output, renderable: Any) -> None:
 
 def plan_table(ranking: Plans) -> Any:
     """All plans, the fastest first."""
-    from meshwright.reports.chart.quantity import quantity
-
     rows = [
         {
             "plan": ("-> " if place == 0 else "   ") + candidate.description,
@@ -163,9 +151,6 @@ def _train(
     seconds: float,
     folder: Path,
 ) -> Result:
-    from meshwright import api
-    from meshwright.cli.frame.progress import TrainingLine, live_line
-
     best = ranking[0]
     out.note(f"training with {best.description} for about {seconds:g} s (Ctrl-C keeps what was reached)")
     with live_line(out) as line:
@@ -175,8 +160,6 @@ def _train(
         )  # fmt: skip
     code = INTERRUPTED if done.result.interrupted else DONE
     if done.trace is None or not done.trace.num_iterations:
-        from meshwright.cli.train.report import training_figures, training_sentence
-
         return Result(training_figures(done), [training_sentence(done)], exit_code=code)
     out.note("4. reading the held-out files and sampling")
     reached = _reached(done, model, out.seed)
@@ -203,11 +186,6 @@ def _result(
     folder: Path,
     code: int,
 ) -> Result:
-    from rich.padding import Padding
-    from rich.text import Text
-
-    from meshwright import api
-    from meshwright.cli.train.report import comparison_view, training_figures, training_sentence
 
     trace = done.trace
     assert trace is not None, "without a trace there is no result"

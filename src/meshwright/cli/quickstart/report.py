@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from meshwright.api import Training
-    from meshwright.planner.search.plans import Plans
-    from meshwright.specs.cluster.profile import Profile
+from meshwright.api import Training
+from meshwright.cli.view.training_view import training_page
+from meshwright.ir.judge import metrics
+from meshwright.planner.search.plans import Plans
+from meshwright.reports.page.html import write_report
+from meshwright.reports.page.report import DataTable
+from meshwright.reports.trace.perfetto import write_perfetto
+from meshwright.specs.cluster.profile import Profile
 
 _log = logging.getLogger(__name__)
 
@@ -28,9 +32,6 @@ class Reached:
 
 def typical_iteration(trace: Any) -> Any:
     """The iteration whose span is the median one, on a clock that begins with it: what pictures show."""
-    from dataclasses import replace
-
-    from meshwright.ir.judge import metrics
 
     spans = [metrics.span_s(trace, number) for number in range(trace.num_iterations)]
     order = sorted(range(len(spans)), key=spans.__getitem__)
@@ -52,9 +53,6 @@ def write_files(
     folder: Path,
 ) -> Mapping[str, Path]:
     """Report, Perfetto trace, both traces and the plan; where the folder cannot be written, one warning and none."""
-    from meshwright.reports.page.html import write_report
-    from meshwright.reports.trace.perfetto import write_perfetto
-
     assert done.trace is not None, "the caller has looked"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,9 +78,6 @@ def quickstart_page(
     done: Training, typical: Any, comparison: Any, ranking: Plans, reached: Reached, profile: Profile
 ) -> Any:
     """The page: that of a training, with every plan, the held-out loss and where the numbers come from."""
-    from meshwright.cli.train.report import training_page
-    from meshwright.reports.page.report import DataTable
-
     plans = [
         {
             "plan": c.description,

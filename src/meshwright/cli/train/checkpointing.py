@@ -4,35 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
-from meshwright.cli.frame.command import command
+from meshwright import api
+from meshwright.api.train.checkpointing import CheckpointContents
 from meshwright.cli.frame.output import DONE, REFUSED, Output, Result, table_of
+from meshwright.reports.chart.quantity import quantity
 
-if TYPE_CHECKING:
-    from meshwright.api.train.checkpointing import CheckpointContents
-
-PANEL = "The rest"
 NUM_SHOWN = 40  # tensors in the table of a terminal; --json has all
 Folder = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="One checkpoint (runs/step-40), or a folder of them.")
 ]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the three commands as one group."""
-    group = typer.Typer(
-        name="checkpoint",
-        help="Look into checkpoints, verify them, and write them for other programs.",
-        no_args_is_help=True,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    command(group, "inspect", PANEL)(inspect)
-    command(group, "verify", PANEL)(verify)
-    command(group, "convert", PANEL)(convert)
-    app.add_typer(group, rich_help_panel=PANEL)
 
 
 def inspect(
@@ -43,8 +28,6 @@ def inspect(
     ] = False,
 ) -> Result:
     """Show what a checkpoint holds: step, data, plan, tensors and bytes."""
-    from meshwright import api
-
     found = api.inspect_checkpoint(folder)
     return Result(found.to_dict(), _contents_view(found, all_tensors))
 
@@ -60,10 +43,6 @@ def _model_text(fields: Mapping[str, Any] | None) -> str:
 
 
 def _contents_view(found: CheckpointContents, all_tensors: bool) -> list[Any]:
-    from rich.text import Text
-
-    from meshwright.reports.chart.quantity import quantity
-
     info = found.info
     facts = {
         "step": f"{info.step:,}",
@@ -102,9 +81,6 @@ def verify(out: Output, folder: Folder) -> Result:
 
     Exit code 3 where one is not whole; the file is named.
     """
-    from meshwright import api
-    from meshwright.reports.chart.quantity import quantity
-
     found = api.verify_checkpoint(folder)
     rows = [
         {"checkpoint": str(path), "is": "; ".join(wrong) or "whole"} for path, wrong in found.problems.items()
@@ -128,8 +104,6 @@ def convert(
     ] = None,
 ) -> Result:
     """Write the parameters of a checkpoint for other programs, such as a folder that transformers loads."""
-    from meshwright import api
-
     done = api.convert_checkpoint(folder, to, format=form, dtype=dtype, tokenizer=tokenizer)
     sentence = f"{done.num_tensors} parameters of {done.checkpoint} are in {done.target}"
     return Result(done.to_dict(), [sentence])

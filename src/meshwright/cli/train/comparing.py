@@ -7,19 +7,21 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli.frame.command import command
+from meshwright import api
+from meshwright.cli.frame.command import writes
 from meshwright.cli.frame.output import Output, Result
-from meshwright.cli.train.report import comparison_view
+from meshwright.cli.train.plan_log import compared_log, there
+from meshwright.cli.view.training_view import comparison_view
+from meshwright.ir.trace import Trace
+from meshwright.reports.page.report import Report
+from meshwright.reports.trace.perfetto import write_perfetto
+from meshwright.reports.trace.svg import write_timeline_svg
+from meshwright.specs.error import SpecError
 
-LOOP = "The loop"
 TIMELINE_FORMS = (".perfetto.json", ".svg")  # of -o, of two traces
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    command(app, "compare", LOOP, TIMELINE_FORMS)(compare)
-
-
+@writes(*TIMELINE_FORMS)
 def compare(
     out: Output,
     predicted: Annotated[
@@ -49,19 +51,13 @@ def compare(
 
     -o writes .perfetto.json and .svg with both timelines, of two traces.
     """
-    from meshwright import api
-
     there(predicted), there(measured)
     if predicted.suffix == ".toml":
-        from meshwright.cli.train.plan_log import compared_log
-
         out.check_form(())
         return compared_log(
             api.compare_log(predicted, measured, cluster=cluster, profile=profile, extrapolate=extrapolate)
         )
     if measured.suffix == ".toml":
-        from meshwright.specs.error import SpecError
-
         raise SpecError(
             f"{measured} is a plan and stands behind {predicted}",
             allowed="compare PLAN LOG, or compare PREDICTED MEASURED with two traces (.npz)",
@@ -72,8 +68,6 @@ def compare(
 
 def _no_plan_options(cluster: str | None, profile: Path | None, extrapolate: bool) -> None:
     """Options of a plan beside a log mean nothing for two traces."""
-    from meshwright.specs.error import SpecError
-
     if cluster is not None or profile is not None or extrapolate:
         raise SpecError(
             "--cluster, --profile or --extrapolate is given with two traces",
@@ -82,12 +76,6 @@ def _no_plan_options(cluster: str | None, profile: Path | None, extrapolate: boo
 
 
 def _compared_traces(predicted: Path, measured: Path, different: bool) -> Result:
-    from meshwright import api
-    from meshwright.ir.trace import Trace
-    from meshwright.reports.page.report import Report
-    from meshwright.reports.trace.perfetto import write_perfetto
-    from meshwright.reports.trace.svg import write_timeline_svg
-
     traces = {"predicted": Trace.load(predicted), "measured": Trace.load(measured)}
     found = api.compare(traces["predicted"], traces["measured"], allow_different=different)
     forms = {
@@ -101,15 +89,3 @@ def _compared_traces(predicted: Path, measured: Path, different: bool) -> Result
         ),
         ["with three iterations or more the first is left out: it meets cold caches", "ratios are measured over predicted"],
     )  # fmt: skip
-
-
-def there(path: Path) -> Path:
-    """A file that is there; a missing one is a name that was mistyped, not a broken trace."""
-    from meshwright.specs.error import SpecError
-
-    if not path.is_file():
-        raise SpecError(
-            f"there is no file {path}",
-            allowed="a trace (.npz) that `simulate -o` or `train -o` wrote; or a plan (.toml) and the log of its run",
-        )
-    return path

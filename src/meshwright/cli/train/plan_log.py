@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.text import Text
+
+from meshwright import api
 from meshwright.cli.frame.output import Result, interval_text, table_of
+from meshwright.evidence.log_comparison import NUM_PARTS_TOLD, STEP_FACTOR, LogComparison
+from meshwright.prediction.description import describe
+from meshwright.reports.page.report import DataTable, Figure, Report
+from meshwright.specs.error import SpecError
 from meshwright.specs.units import format_bytes, format_seconds
 
-if TYPE_CHECKING:
-    from meshwright.evidence.log_comparison import LogComparison
-    from meshwright.reports.page.report import Report
-
 FAR = 5.0  # nothing takes so many times as long as predicted
+
+
+def there(path: Path) -> Path:
+    """A file that is there; a missing one is a name that was mistyped, not a broken trace."""
+    if not path.is_file():
+        raise SpecError(
+            f"there is no file {path}",
+            allowed="a trace (.npz) that `simulate -o` or `train -o` wrote; or a plan (.toml) and the log of its run",
+        )
+    return path
 
 
 def calibrated_from_run(
     log: Path | None, trace: Path | None, plan: Path | None, cluster: str | None
 ) -> Result:
     """A profile of one factor, from a run of a plan."""
-    from meshwright import api
-    from meshwright.cli.train.comparing import there
-    from meshwright.specs.error import SpecError
-
     if plan is None or (log is None) == (trace is None):
         raise SpecError(
             "a calibration from a run needs the run and its plan",
@@ -46,10 +55,6 @@ def calibrated_from_run(
 
 def compared_log(found: LogComparison) -> Result:
     """The result of `compare PLAN LOG`."""
-    from rich.text import Text
-
-    from meshwright.evidence.log_comparison import STEP_FACTOR
-
     view: list[Any] = [table_of(log_rows(found))]
     view += [Text(line, overflow="fold") for line in _verdict(found)]
     view += [table_of(part_rows(found))]
@@ -75,9 +80,6 @@ def _values(number: int) -> str:
 
 def _page(found: LogComparison, notes: list[str]) -> Report:
     """The page of `compare PLAN LOG`: the step beside the measured one, and what it is made of."""
-    from meshwright.prediction.description import describe
-    from meshwright.reports.page.report import DataTable, Figure, Report
-
     run, predicted, plan = found.run, found.predicted, found.plan
     subtitle = f"{plan.model.name} on {plan.cluster}: {describe(plan)}"
     ends = f"{format_seconds(predicted.low)} to {format_seconds(predicted.high)}, {predicted.basis}"
@@ -115,8 +117,6 @@ def _verdict(found: LogComparison) -> list[str]:
 
 def part_rows(found: LogComparison) -> list[dict[str, str]]:
     """What the predicted step is made of; outside its interval also what each part alone would have to be."""
-    from meshwright.evidence.log_comparison import NUM_PARTS_TOLD
-
     rows = []
     for part in found.binding[:NUM_PARTS_TOLD]:
         row = {

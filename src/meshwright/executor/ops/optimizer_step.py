@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from meshwright.specs.error import ExecutionError
+from meshwright.specs.training.recipe import Recipe
 
 OPTIMIZERS = ("adamw", "sgd")
 # torch.nn.utils.clip_grad_norm_ divides by norm + 1e-6; the same here, so both clip to the same number.
@@ -30,6 +31,14 @@ class OptimizerConfig:
     weight_decay: float = 0.1
     momentum: float = 0.0
     clip_norm: float | None = 1.0
+
+    @staticmethod
+    def of(recipe: Recipe, clip_norm: float | None) -> OptimizerConfig:
+        """AdamW with the numbers of a recipe."""
+        return OptimizerConfig(
+            learning_rate=recipe.learning_rate, betas=recipe.betas, epsilon=recipe.epsilon,
+            weight_decay=recipe.weight_decay, clip_norm=clip_norm,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

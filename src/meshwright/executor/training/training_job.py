@@ -19,7 +19,6 @@ from meshwright.executor.models.weights.initialisation import parameter_source
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.ops.randomness import keyed_generator, random_key
 from meshwright.executor.rank.handler import ValueName
-from meshwright.executor.training.learning_rate import LearningRate
 from meshwright.executor.training.tensor_layout import TensorLayout
 from meshwright.ir.program import Program
 from meshwright.lowering.transfer.stage_edge import (
@@ -32,6 +31,7 @@ from meshwright.lowering.transfer.stage_edge import (
 )
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.training.learning_rate import LearningRate
 
 RANDOM = "random"
 HELD_OUT_STEP = -1  # of random tokens: no step of a training has this number

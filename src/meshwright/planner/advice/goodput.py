@@ -21,10 +21,11 @@ is Young's sqrt(2 delta M) ("A first order approximation to the optimum checkpoi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 
 from meshwright.specs.error import PlanError
-from meshwright.specs.units import format_seconds
+from meshwright.specs.option import option
+from meshwright.specs.units import format_seconds, parse_seconds
 
 # Of saving to the mean time between failures: below it W loses digits to its branch point, and Daly's series is exact to
 # a part in a million.
@@ -42,9 +43,15 @@ class Failures:
         restart_s: seconds from a failure until training goes on from what was saved.
     """
 
-    device_mtbf_s: float
-    checkpoint_s: float
-    restart_s: float
+    device_mtbf_s: float = option(
+        MISSING, "Mean time between failures of ONE device: 50000h.", "--mtbf", parse=parse_seconds
+    )
+    checkpoint_s: float = option(
+        MISSING, "Training stops to save for: 60s.", "--checkpoint", parse=parse_seconds
+    )
+    restart_s: float = option(
+        MISSING, "From a failure until training goes on: 10min.", "--restart", parse=parse_seconds
+    )
 
     def __post_init__(self) -> None:
         finite = all(map(math.isfinite, (self.device_mtbf_s, self.checkpoint_s, self.restart_s)))

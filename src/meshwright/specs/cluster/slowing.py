@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from meshwright.specs.error import SpecError
+from meshwright.specs.option import option
 from meshwright.specs.units import parse_bandwidth
 
 # What may leave at once after a pause: as much as the socket buffers of a usual kernel take.
@@ -42,6 +43,28 @@ class LinkLimit:
             )
 
 
+def _link(text: str) -> LinkLimit:
+    found = _LINK.fullmatch(text)
+    if found is None:
+        raise SpecError(f"slowed link {text!r}", allowed="A-B=RATE, such as 0-1=50MB/s")
+    return LinkLimit(int(found[1]), int(found[2]), parse_bandwidth(found[3]))
+
+
+def _process(text: str) -> tuple[int, float]:
+    found = _PROCESS.fullmatch(text)
+    if found is None:
+        raise SpecError(f"slowed process {text!r}", allowed="NUMBER=FACTOR, such as 1=2 (twice as long)")
+    return int(found[1]), float(found[2])
+
+
+def _links(given: Sequence[str]) -> tuple[LinkLimit, ...]:
+    return tuple(map(_link, given))
+
+
+def _processes(given: Sequence[str]) -> tuple[tuple[int, float], ...]:
+    return tuple(map(_process, given))
+
+
 @dataclass(frozen=True, slots=True)
 class Slowing:
     """What is slowed: `links`, and `processes` as (number, how many times as long each of its computes takes).
@@ -49,8 +72,16 @@ class Slowing:
     Raises SpecError where a link or a process is named twice, or a factor is below 1.
     """
 
-    links: tuple[LinkLimit, ...] = ()
-    processes: tuple[tuple[int, float], ...] = ()
+    links: tuple[LinkLimit, ...] = option(
+        (), "Slow a link by a token bucket: 0-1=50MB/s.", "--slow-link", repeats=True, parse=_links
+    )
+    processes: tuple[tuple[int, float], ...] = option(
+        (),
+        "Make computes of a process take longer: 1=2 (twice).",
+        "--slow-process",
+        repeats=True,
+        parse=_processes,
+    )
 
     def __post_init__(self) -> None:
         links = [f"link {min(each.one, each.other)}-{max(each.one, each.other)}" for each in self.links]
@@ -96,23 +127,9 @@ class Slowing:
     @staticmethod
     def parse(links: Sequence[str] = (), processes: Sequence[str] = ()) -> Slowing:
         """From words: links as "0-1=50MB/s", processes as "1=2" (twice as long). Raises SpecError."""
-        return Slowing(tuple(map(_link, links)), tuple(map(_process, processes)))
+        return Slowing(_links(links), _processes(processes))
 
     def __str__(self) -> str:
         words = [f"link {link.one}-{link.other} at {link.bytes_per_s:.4g} bytes/s" for link in self.links]
         words += [f"process {number} takes {factor:g} times as long" for number, factor in self.processes]
         return ", ".join(words) or "nothing is slowed"
-
-
-def _link(text: str) -> LinkLimit:
-    found = _LINK.fullmatch(text)
-    if found is None:
-        raise SpecError(f"slowed link {text!r}", allowed="A-B=RATE, such as 0-1=50MB/s")
-    return LinkLimit(int(found[1]), int(found[2]), parse_bandwidth(found[3]))
-
-
-def _process(text: str) -> tuple[int, float]:
-    found = _PROCESS.fullmatch(text)
-    if found is None:
-        raise SpecError(f"slowed process {text!r}", allowed="NUMBER=FACTOR, such as 1=2 (twice as long)")
-    return int(found[1]), float(found[2])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.text import Text
+
+from meshwright.api import Subject
 from meshwright.cli.frame.output import table_of
-
-if TYPE_CHECKING:
-    from meshwright.api import Subject
-    from meshwright.ir.trace import Trace
-    from meshwright.prediction.memory_estimate import MemoryEstimate
+from meshwright.evidence.log_comparison import KINDS, PartKind
+from meshwright.ir.trace import Trace
+from meshwright.prediction.memory_estimate import MemoryEstimate
+from meshwright.reports.chart.quantity import quantity
+from meshwright.specs.units import format_bytes
 
 NUM_HOLDERS = 4  # of a device's memory; smaller ones do not help to choose
 
@@ -22,10 +25,6 @@ def step_figures(trace: Trace) -> dict[str, Any]:
 
 def step_view(trace: Trace, subject: Subject) -> list[Any]:
     """The step in one line; of a plan on GPUs also its parts, memory and assumptions."""
-    from rich.text import Text
-
-    from meshwright.reports.chart.quantity import quantity
-
     step = trace.metadata.get("step")
     if not isinstance(step, Mapping):
         return []
@@ -44,8 +43,6 @@ def step_view(trace: Trace, subject: Subject) -> list[Any]:
 
 def part_rows(parts: Mapping[str, float], step_s: float) -> list[dict[str, str]]:
     """What adds up to the step on the busiest device, the largest first, with its share."""
-    from meshwright.reports.chart.quantity import quantity
-
     return [
         {"where the step goes": name, "seconds": quantity(seconds, "s"), "share": f"{100 * seconds / step_s:.1f} %"}
         for name, seconds in _named(parts, are_beside=False).items()
@@ -53,10 +50,6 @@ def part_rows(parts: Mapping[str, float], step_s: float) -> list[dict[str, str]]
 
 
 def _parts_view(parts: Mapping[str, float], step_s: float) -> list[Any]:
-    from rich.text import Text
-
-    from meshwright.reports.chart.quantity import quantity
-
     view: list[Any] = [table_of(part_rows(parts, step_s))]
     exchanges = _named(parts, are_beside=True)
     if exchanges:
@@ -67,8 +60,6 @@ def _parts_view(parts: Mapping[str, float], step_s: float) -> list[Any]:
 
 def _named(parts: Mapping[str, float], are_beside: bool) -> dict[str, float]:
     """Parts by the words for people: those of other streams, or what the busiest device does itself."""
-    from meshwright.evidence.log_comparison import KINDS, PartKind
-
     found: dict[str, float] = {}
     for name, seconds in parts.items():
         kind = KINDS.get(name, PartKind(name, is_beside=True))
@@ -79,8 +70,6 @@ def _named(parts: Mapping[str, float], are_beside: bool) -> dict[str, float]:
 
 def memory_line(memory: MemoryEstimate, capacity_bytes: int | None) -> str:
     """Allocated, reserved and the worst case of the fullest device."""
-    from meshwright.specs.units import format_bytes
-
     fullest = memory.fullest
     room = "" if capacity_bytes is None else f" of {format_bytes(capacity_bytes)}"
     return (
@@ -91,8 +80,6 @@ def memory_line(memory: MemoryEstimate, capacity_bytes: int | None) -> str:
 
 def memory_rows(memory: MemoryEstimate) -> list[dict[str, str]]:
     """The largest holders of the fullest device at its peak."""
-    from meshwright.specs.units import format_bytes
-
     fullest = memory.fullest
     shown = list(fullest.holders[:NUM_HOLDERS])
     rest = sum(size for _, size in fullest.holders[NUM_HOLDERS:])

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.text import Text
+
+from meshwright import api
+from meshwright.api import Training
 from meshwright.cli.frame.output import DONE, INTERRUPTED, Result
-
-if TYPE_CHECKING:
-    from meshwright.api import Training
-    from meshwright.evidence.compare import Comparison
-    from meshwright.executor.job.launch import Launch
-    from meshwright.ir.trace import Trace
+from meshwright.cli.view.trace_view import trace_forms
+from meshwright.evidence.compare import Comparison
+from meshwright.executor.checkpoint.folder import step_name
+from meshwright.executor.job.launch import Launch
+from meshwright.ir.judge import metrics
+from meshwright.ir.trace import Trace
+from meshwright.prediction.description import describe
+from meshwright.reports.chart.quantity import quantity
+from meshwright.reports.page.comparison import comparison_table
+from meshwright.reports.page.report import Figure, Report
+from meshwright.reports.trace.terminal import TimelineView
 
 
 def training_result(done: Training, launch: Launch | None = None, checkpoints: Path | None = None) -> Result:
@@ -19,11 +28,6 @@ def training_result(done: Training, launch: Launch | None = None, checkpoints: P
 
     ``checkpoints``: the folder in which it was kept.
     """
-    from rich.text import Text
-
-    from meshwright import api
-    from meshwright.prediction.description import describe
-
     code = INTERRUPTED if done.result.interrupted else DONE
     if launch is not None and not done.iterations:
         return Result({}, exit_code=code, is_silent=True)  # another rank tells
@@ -35,7 +39,7 @@ def training_result(done: Training, launch: Launch | None = None, checkpoints: P
     comparison = api.compare(done.predicted, done.trace)
     view += comparison_view(comparison, done.predicted, done.trace)
     return Result(
-        {**data, "comparison": comparison.to_dict()}, view, trace_files(done.trace),
+        {**data, "comparison": comparison.to_dict()}, view, trace_forms(done.trace),
         lambda: training_page(done, comparison), list(done.predicted.metadata.get("assumptions", ())), code,
     )  # fmt: skip
 
@@ -75,7 +79,6 @@ def _saved_sentence(done: Training, folder: Path | None) -> str:
     """Where it is, or that nothing of this run is."""
     if folder is None:
         return "nothing is kept of it; --checkpoints FOLDER saves what was trained"
-    from meshwright.executor.checkpoint.folder import step_name
 
     made = folder / step_name(done.first_step + len(done.iterations))
     if not done.iterations or not made.is_dir():
@@ -85,9 +88,6 @@ def _saved_sentence(done: Training, folder: Path | None) -> str:
 
 def comparison_view(comparison: Comparison, predicted: Trace, measured: Trace) -> list[Any]:
     """The table, and both timelines on one scale, of the last iteration."""
-    from meshwright.reports.page.comparison import comparison_table
-    from meshwright.reports.trace.terminal import TimelineView
-
     return [
         comparison_table(comparison.rows(), "predicted beside measured"),
         TimelineView({"predicted": predicted, "measured": measured}),
@@ -98,11 +98,6 @@ def training_page(
     done: Training, comparison: Comparison, title: str = "meshwright train", **parts: Any
 ) -> Any:
     """The page: both timelines, memory, loss, the comparison; `parts` are further fields of a Report."""
-    from meshwright.ir.judge import metrics
-    from meshwright.prediction.description import describe
-    from meshwright.reports.chart.quantity import quantity
-    from meshwright.reports.page.report import Figure, Report
-
     trace = done.trace
     assert trace is not None, "a page is made of a training that left a trace"
     step = comparison.step
@@ -133,13 +128,6 @@ def training_page(
         "assumptions": list(done.predicted.metadata.get("assumptions", ())),
     }
     return Report(title, **{**fields, **parts})
-
-
-def trace_files(trace: Trace) -> dict[str, Any]:
-    """The files that a measured trace can become."""
-    from meshwright.cli.frame.trace_view import trace_forms
-
-    return trace_forms(trace)
 
 
 def _plan_row(done: Training) -> dict[str, Any]:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.text import Text
+
+from meshwright.api import Subject
 from meshwright.cli.frame.output import Result
-
-if TYPE_CHECKING:
-    from meshwright.api import Subject
-    from meshwright.ir.trace import Trace
+from meshwright.cli.view.step_view import memory_figures, part_rows, step_figures, step_view
+from meshwright.ir.judge import metrics
+from meshwright.ir.text import to_text
+from meshwright.ir.trace import Trace
+from meshwright.reports.chart.quantity import quantity
+from meshwright.reports.page.report import DataTable, Figure, Report
+from meshwright.reports.trace.perfetto import write_perfetto
+from meshwright.reports.trace.svg import write_timeline_svg
+from meshwright.reports.trace.terminal import timeline_view
 
 TRACE_FORMS = (".npz", ".perfetto.json", ".svg", ".program")  # of -o
 
 
 def trace_result(trace: Trace, subject: Subject) -> Result:
     """Figures, picture, files and page of a simulated trace."""
-    from rich.text import Text
-
-    from meshwright.cli.look.step_view import step_view
-    from meshwright.reports.trace.terminal import timeline_view
-
     has_bytes = bool(trace.memory) or subject.memory is not None
     facts = {} if has_bytes else {"peak activations": _activations(_peak_activations(trace))}
     title = subject.label if subject.counts is None else f"{subject.label}  {_counts_text(subject.counts)}"
@@ -37,9 +40,6 @@ def trace_result(trace: Trace, subject: Subject) -> Result:
 
 def trace_figures(trace: Trace, subject: Subject) -> dict[str, Any]:
     """The figures of a trace under the names that scripts rely on."""
-    from meshwright.cli.look.step_view import memory_figures, step_figures
-    from meshwright.ir.judge import metrics
-
     figures: dict[str, Any] = {
         "span": metrics.span_s(trace),
         "device_time": metrics.device_time_s(trace),
@@ -65,10 +65,6 @@ def trace_figures(trace: Trace, subject: Subject) -> dict[str, Any]:
 
 def trace_forms(trace: Trace) -> dict[str, Any]:
     """The files that a trace can become."""
-    from meshwright.ir.text import to_text
-    from meshwright.reports.trace.perfetto import write_perfetto
-    from meshwright.reports.trace.svg import write_timeline_svg
-
     return {
         ".npz": trace.save,
         ".perfetto.json": lambda path: write_perfetto(trace, path),
@@ -78,11 +74,6 @@ def trace_forms(trace: Trace) -> dict[str, Any]:
 
 
 def _trace_page(trace: Trace, subject: Subject) -> Any:
-    from meshwright.cli.look.step_view import part_rows
-    from meshwright.ir.judge import metrics
-    from meshwright.reports.chart.quantity import quantity
-    from meshwright.reports.page.report import DataTable, Figure, Report
-
     step = trace.metadata.get("step") or {}
     ends = f"{quantity(step.get('low'), 's')} to {quantity(step.get('high'), 's')}, {step.get('basis')}"
     figures = [
@@ -103,8 +94,6 @@ def _trace_page(trace: Trace, subject: Subject) -> Any:
 
 
 def _trace_explanation(trace: Trace, subject: Subject) -> list[str]:
-    from meshwright.ir.judge import metrics
-
     lines = list(subject.assumptions)
     if subject.plan is None:
         seconds = metrics.seconds_by_name(trace)
@@ -119,8 +108,6 @@ def _trace_explanation(trace: Trace, subject: Subject) -> list[str]:
 
 
 def _peak_activations(trace: Trace) -> list[float]:
-    from meshwright.ir.judge import metrics
-
     return (
         metrics.peak_alive(trace) if any(k.name == "saved" for k in trace.program.tables.value_kinds) else []
     )

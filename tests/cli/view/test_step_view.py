@@ -35,7 +35,7 @@ def test_a_gpu_plan_says_where_its_step_goes(run: Runner, tmp_path: Path) -> Non
 
 
 def test_shares_of_the_table_add_up_to_the_step(tmp_path: Path) -> None:
-    from meshwright.cli.look.step_view import part_rows
+    from meshwright.cli.view.step_view import part_rows
 
     estimate = predict(Plan.load(saved(tmp_path, pp=4)), Cluster("8xH100"))
     shares = [
@@ -111,7 +111,7 @@ def test_two_traces_cannot_be_extrapolated(run: Runner, trace_file: Path) -> Non
 
 
 def test_parts_of_one_word_add_up() -> None:
-    from meshwright.cli.look.step_view import _parts_view
+    from meshwright.cli.view.step_view import _parts_view
 
     seconds = {"matmul": 2.0, "SEND_F": 0.25, "RECV_F": 0.5}
     assert "messages between stages 750 ms" in str(_parts_view(seconds, 2.0)[-1])

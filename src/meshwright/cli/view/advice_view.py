@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.text import Text
+
+from meshwright.api import Check
 from meshwright.cli.frame.output import table_of
-
-if TYPE_CHECKING:
-    from meshwright.api import Check
-    from meshwright.planner.advice.hardware_change import HardwareChange
+from meshwright.planner.advice.hardware_change import HardwareChange
+from meshwright.reports.chart.quantity import quantity
 
 EXPLAINED = (
     "largest microbatch, longest sequence: by the memory estimate, all else of the plan as it is; not whether it is faster",
@@ -47,10 +48,6 @@ def change_figures(change: HardwareChange) -> dict[str, Any]:
 
 def advice_view(proof: Check) -> list[Any]:
     """The sentences, what is wasted marked, and the table of changes."""
-    from rich.text import Text
-
-    from meshwright.reports.chart.quantity import quantity
-
     if not proof.advice:
         return []
     lines: list[Any] = [Text(""), Text("advice", style="bold")]

@@ -1,0 +1,72 @@
+"""What a plan is asked for: the keywords of `plan`, and the options of the command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from meshwright.specs.error import SpecError
+from meshwright.specs.option import option, words_of
+from meshwright.specs.units import parse_bytes, parse_seconds
+
+TRUE, FALSE = ("true", "yes", "on"), ("false", "no", "off")
+
+
+def all_words_of(given: Sequence[str]) -> tuple[str, ...]:
+    """The words of several texts."""
+    return tuple(word for text in given for word in words_of(text))
+
+
+def fixed_of(given: Sequence[str]) -> Mapping[str, Any]:
+    """NAME=VALUE pairs, with numbers and yes or no read as such."""
+    found: dict[str, Any] = {}
+    for pair in all_words_of(given):
+        name, equals, value = pair.partition("=")
+        if not equals or not name or not value:
+            raise SpecError(f"--fix {pair!r}", allowed="NAME=VALUE, such as tp=8,pp=4")
+        if found.get(name, value) != value and str(found[name]) != value:
+            raise SpecError(
+                f"--fix says {name}={found[name]} and {name}={value}", allowed="one value for each name"
+            )
+        found[name] = _value(name, value)
+    return found
+
+
+def _value(name: str, text: str) -> Any:
+    if name == "overlap":
+        return tuple(text.split("+"))
+    if text.isdigit():
+        return int(text)
+    return True if text in TRUE else False if text in FALSE else text
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """The job and the limits of a search, in SI units; None: not said. The names are those of the keywords of `plan`."""
+
+    global_batch: int | None = option(None, "Sequences of a step.")
+    seq: int | None = option(None, "Tokens of a sequence.")
+    fix: Mapping[str, Any] | None = option(
+        None, "What is decided already: tp=8,pp=4,recompute=full.", parse=fixed_of, repeats=True
+    )
+    forbid: tuple[str, ...] | None = option(
+        None, "What must not be used: cp,zero3,interleaved_1f1b.", parse=all_words_of, repeats=True
+    )
+    max_memory_bytes: int | None = option(
+        None, "Of a device, at most: 72GB.", "--max-memory", parse=parse_bytes
+    )
+    time_limit_s: float | None = option(
+        None, "Stop simulating after so long: 5s.", "--time-limit", parse=parse_seconds
+    )
+    extrapolate: bool = option(False, "Accept GPUs that were never measured, by their data sheet.")
+    profile: Path | None = option(None, "Of processes on CPUs: what `calibrate -o` wrote.")
+    layer_wise: bool | None = option(
+        None, "Also vary the best plans stage by stage: blocks, and how many are run again."
+    )
+
+    def keywords(self) -> dict[str, Any]:
+        """What was said, by name."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}

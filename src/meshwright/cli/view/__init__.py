@@ -1,0 +1,1 @@
+"""What several commands show: a trace, a step, a training, advice."""

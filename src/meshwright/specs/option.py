@@ -1,0 +1,64 @@
+"""Options: a field of a frozen dataclass that says how people give it; the command line and its help are made from it.
+
+    @dataclass(frozen=True)
+    class Recipe:
+        learning_rate: float = option(1e-3, "The peak.", panel="Optimizer")
+
+A field without an option is for Python alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field is given in words.
+
+    Args:
+        help: one sentence; a default that says something is added to it in brackets.
+        name: on the command line, such as "--final-lr" ("-p" may stand behind it, after a blank); "": the field's own name.
+            Of a switch that is on by default, the name that turns it off.
+        panel: the heading that it stands under in a help text; "": that of all options.
+        parse: makes the value, in SI units, of the text (of the list of texts where `repeats`); None: the field's type does.
+        repeats: may it be given several times?
+        metavar: what stands for the value in a help text.
+        least: the smallest value.
+    """
+
+    help: str
+    name: str = ""
+    panel: str = ""
+    parse: Callable[[Any], Any] | None = None
+    repeats: bool = False
+    metavar: str = ""
+    least: float | None = None
+
+
+def option(default: Any, help: str, name: str = "", **more: Any) -> Any:
+    """A field with an option; `default` is MISSING of `dataclasses` where the field has to be given. `more`: as of
+    `Option`."""
+    return field(default=default, metadata={"option": Option(help, name, **more)})
+
+
+def options_of(kind: type) -> list[tuple[Field[Any], Option]]:
+    """The fields of a dataclass that have an option."""
+    return [(each, each.metadata["option"]) for each in fields(kind) if "option" in each.metadata]
+
+
+def flag_of(each: Field[Any], told: Option) -> str:
+    """The name on the command line: --learning-rate."""
+    return told.name.split()[0] if told.name else "--" + each.name.replace("_", "-")
+
+
+def is_required(each: Field[Any]) -> bool:
+    """Has it to be given?"""
+    return each.default is MISSING
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Words with commas between them."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())

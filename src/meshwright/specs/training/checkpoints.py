@@ -1,0 +1,29 @@
+"""Where a training is kept, and whether it goes on from there."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass
+
+from meshwright.specs.option import option
+from meshwright.specs.training.source import PathLike
+
+KEPT = "What is kept"
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where a training is kept, and whether it goes on from there.
+
+    Args:
+        folder: all ranks see it.
+        every: steps between two; 0: only at the end, also where Ctrl-C or the clock is the end.
+        keep: how many of the last are kept.
+        resumes: go on from the newest one, whatever layout wrote it; where there is none, begin.
+        accepts_other_data: go on with other text, or another tokenizer; otherwise they are refused.
+    """
+
+    folder: PathLike = option(MISSING, "A folder: save at the end, Ctrl-C too.", "--checkpoints", panel=KEPT)
+    every: int = option(0, "Steps between two.", "--checkpoint-every", panel=KEPT)
+    keep: int = option(3, "How many of the last.", panel=KEPT)
+    resumes: bool = option(False, "Go on from the newest, by any plan.", "--resume", panel=KEPT)
+    accepts_other_data: bool = option(False, "Also with other text than it had.", "--other-data", panel=KEPT)
