@@ -64,5 +64,5 @@ def test_what_was_given_is_read_and_the_rest_is_the_dataclass_own() -> None:
 
 def test_nothing_given_is_the_default_and_what_the_others_need_is_asked_for() -> None:
     assert made(None) is None
-    with pytest.raises(SpecError, match="--every, --loud without --kept"):
+    with pytest.raises(SpecError, match="--every, --loud without --kept; allowed: --kept beside it"):
         made(None, every=3, is_loud=True)

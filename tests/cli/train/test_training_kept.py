@@ -178,7 +178,7 @@ def test_tensorboard_that_is_missing_is_named(
         (("--betas", "0.9"), "two numbers"),
         (("--betas", "0.9,1"), "below 1"),
         (("--tokens", 0), "1 or more"),
-        (("--tokens", "inf"), "1 or more"),
+        (("--tokens", "inf"), "a count such as 2T"),
         (("--evaluate-every", -1), "every 0 steps"),
         (("--final-lr", 2), "from 0 to 1"),
         (("--warmup", -2), "warm-up from 0"),

@@ -50,12 +50,15 @@ def group_from(kind: type, default: Any, given: dict[str, Any], prefix: str) -> 
             said[each.name] = not each.default
         elif each.name in said and told.parse is not None:
             said[each.name] = told.parse(said[each.name])
-    missing = [
-        flags[each.name] for each, _ in options_of(kind) if is_required(each) and each.name not in said
-    ]
+    missing = {
+        flags[each.name]: told
+        for each, told in options_of(kind)
+        if is_required(each) and each.name not in said
+    }
     if missing and said:
+        needed = ", ".join(f"{flag} {told.metavar}".strip() for flag, told in missing.items())
         given = ", ".join(flags[name] for name in said)
-        raise SpecError(f"{given} without {', '.join(missing)}", allowed="all of these, or none")
+        raise SpecError(f"{given} without {', '.join(missing)}", allowed=f"{needed} beside it")
     return default if not said and default is not inspect.Parameter.empty else kind(**said)
 
 

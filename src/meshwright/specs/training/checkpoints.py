@@ -22,7 +22,9 @@ class Checkpoints:
         accepts_other_data: go on with other text, or another tokenizer; otherwise they are refused.
     """
 
-    folder: PathLike = option(MISSING, "A folder: save at the end, Ctrl-C too.", "--checkpoints", panel=KEPT)
+    folder: PathLike = option(
+        MISSING, "A folder: save at the end, Ctrl-C too.", "--checkpoints", panel=KEPT, metavar="FOLDER"
+    )
     every: int = option(0, "Steps between two.", "--checkpoint-every", panel=KEPT)
     keep: int = option(3, "How many of the last.", panel=KEPT)
     resumes: bool = option(False, "Go on from the newest, by any plan.", "--resume", panel=KEPT)

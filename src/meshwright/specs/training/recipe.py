@@ -9,6 +9,7 @@ from meshwright.specs.error import SpecError
 from meshwright.specs.option import option
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.training.learning_rate import LearningRate
+from meshwright.specs.units import parse_count
 
 LENGTH, OPTIMIZER = "How long", "Optimizer"
 
@@ -29,10 +30,10 @@ def _betas(text: str) -> tuple[float, float]:
 
 def _whole(text: str) -> int:
     """A number of tokens. Raises SpecError for one that is none."""
-    try:
-        return max(0, int(float(text)))
-    except (ValueError, OverflowError):
-        raise SpecError(f"--tokens {text}", allowed="1 or more, such as 2e9") from None
+    number = parse_count(text)
+    if number < 1:
+        raise SpecError(f"--tokens {text}", allowed="1 or more, such as 2e9")
+    return number
 
 
 @dataclass(frozen=True)
