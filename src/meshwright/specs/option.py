@@ -15,7 +15,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Option:
+class GivenOption:
     """How a field is given in words.
 
     Args:
@@ -40,16 +40,16 @@ class Option:
 
 def option(default: Any, help: str, name: str = "", **more: Any) -> Any:
     """A field with an option; `default` is MISSING of `dataclasses` where the field has to be given. `more`: as of
-    `Option`."""
-    return field(default=default, metadata={"option": Option(help, name, **more)})
+    `GivenOption`."""
+    return field(default=default, metadata={"option": GivenOption(help, name, **more)})
 
 
-def options_of(kind: type) -> list[tuple[Field[Any], Option]]:
+def options_of(kind: type) -> list[tuple[Field[Any], GivenOption]]:
     """The fields of a dataclass that have an option."""
     return [(each, each.metadata["option"]) for each in fields(kind) if "option" in each.metadata]
 
 
-def flag_of(each: Field[Any], told: Option) -> str:
+def flag_of(each: Field[Any], told: GivenOption) -> str:
     """The name on the command line: --learning-rate."""
     return told.name.split()[0] if told.name else "--" + each.name.replace("_", "-")
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import typer
 
 from meshwright.specs.error import SpecError
-from meshwright.specs.option import Option, flag_of, is_required, options_of
+from meshwright.specs.option import GivenOption, flag_of, is_required, options_of
 
 UNSAID = (None, "", 0, False, True, ())  # defaults that a help text does not tell
 
@@ -66,7 +66,7 @@ def _kinds(annotation: Any) -> tuple[Any, ...]:
     return get_args(annotation) if get_origin(annotation) in (types.UnionType, Union) else (annotation,)
 
 
-def _type(told: Option, hint: Any) -> Any:
+def _type(told: GivenOption, hint: Any) -> Any:
     """What the parser reads by itself; all else is text, which the option's own parser reads."""
     if told.repeats:
         return list[str] | None
@@ -76,7 +76,7 @@ def _type(told: Option, hint: Any) -> Any:
     return next((kind for kind in (Path, bool, int, float) if kind in kinds), str) | None
 
 
-def _typer_option(each: Field[Any], told: Option, hint: Any) -> Any:
+def _typer_option(each: Field[Any], told: GivenOption, hint: Any) -> Any:
     flag, *short = told.name.split() or [flag_of(each, told)]
     if bool in _kinds(hint) and hint is not bool:
         flag = f"{flag}/--no-{flag[2:]}"
@@ -86,7 +86,7 @@ def _typer_option(each: Field[Any], told: Option, hint: Any) -> Any:
     )  # fmt: skip
 
 
-def _help(each: Field[Any], told: Option) -> str:
+def _help(each: Field[Any], told: GivenOption) -> str:
     if is_required(each) or each.default in UNSAID:
         return told.help
     values = each.default if isinstance(each.default, tuple) else (each.default,)
