@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from meshwright import __version__
-from meshwright.cli.frame.command import HELP_NAMES, LateCommand, group
+from meshwright.cli.frame.command import HELP_NAMES, LateCommand, LateGroup
 from meshwright.cli.frame.output import INTERRUPTED
 
-CHECKPOINT = {
-    "inspect": ("The rest", "train.checkpointing:inspect"),
-    "verify": ("The rest", "train.checkpointing:verify"),
-    "convert": ("The rest", "train.checkpointing:convert"),
-}
+# Panel, and where its help line is read: file and function.
 COMMANDS = {
     "quickstart": ("Start here", "quickstart.quickstart:quickstart"),
     "simulate": ("The loop", "look.simulating:simulate"),
@@ -34,8 +31,12 @@ COMMANDS = {
     "reproduce": ("Evidence", "evidence.reproducing:reproduce"),
     "validate": ("Evidence", "evidence.validating:validate"),
     "doctor": ("The rest", "doctor:doctor"),
+    "checkpoint inspect": ("The rest", "train.checkpointing:inspect"),
+    "checkpoint verify": ("The rest", "train.checkpointing:verify"),
+    "checkpoint convert": ("The rest", "train.checkpointing:convert"),
 }
 app = typer.Typer(
+    cls=LateGroup,
     name="meshwright",
     help="Plan, simulate and run distributed training: one program, two interpreters.",
     epilog="Start with: meshwright simulate --schedule 1f1b --stages 4 --microbatches 8",
@@ -61,12 +62,64 @@ def _root(
     """Plan, simulate and run distributed training: one program, two interpreters."""
 
 
+def function_of(name: str) -> Any:
+    """What a command runs, which is imported now: one that is not asked for costs nothing."""
+    match name:
+        case "quickstart":
+            from meshwright.cli.quickstart.quickstart import quickstart as found
+        case "simulate":
+            from meshwright.cli.look.simulating import simulate as found
+        case "check":
+            from meshwright.cli.look.checking import check as found
+        case "plan":
+            from meshwright.cli.plan.planning import plan as found
+        case "train":
+            from meshwright.cli.train.training import train as found
+        case "compare":
+            from meshwright.cli.train.comparing import compare as found
+        case "calibrate":
+            from meshwright.cli.train.calibrating import calibrate as found
+        case "import":
+            from meshwright.cli.plan.importing import import_file as found
+        case "export":
+            from meshwright.cli.plan.exporting import export_plan as found
+        case "show":
+            from meshwright.cli.look.looking import show as found
+        case "list":
+            from meshwright.cli.look.listing import list_names as found
+        case "systems":
+            from meshwright.cli.evidence.reproducing import list_systems as found
+        case "reproduce":
+            from meshwright.cli.evidence.reproducing import reproduce as found
+        case "validate":
+            from meshwright.cli.evidence.validating import validate as found
+        case "doctor":
+            from meshwright.cli.doctor import doctor as found
+        case "checkpoint inspect":
+            from meshwright.cli.train.checkpointing import inspect as found
+        case "checkpoint verify":
+            from meshwright.cli.train.checkpointing import verify as found
+        case _:
+            from meshwright.cli.train.checkpointing import convert as found
+    return found
+
+
 def root() -> Any:
     """The command with all others in it."""
     found: Any = typer.main.get_command(app)
-    found.commands = {name: LateCommand(name, *place) for name, place in COMMANDS.items()}
     help = "Look into checkpoints, verify them, and write them for other programs."
-    found.commands["checkpoint"] = group("checkpoint", help, CHECKPOINT, "The rest")
+    checkpoint = LateGroup(
+        name="checkpoint",
+        help=help,
+        no_args_is_help=True,
+        context_settings=HELP_NAMES,
+        rich_help_panel="The rest",
+    )
+    for name, (panel, where) in COMMANDS.items():
+        above, _, last = name.rpartition(" ")
+        group = checkpoint if above else found
+        group.add_command(LateCommand(last, panel, where, partial(function_of, name)))
+    found.add_command(checkpoint)
     return found
 
 

@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from meshwright.cli.frame.option_group import group_from, group_of, options_in
 from meshwright.cli.frame.output import EVERY_FORM, FAILED, INTERRUPTED, Output, Result
 from meshwright.specs.error import MeshwrightError
 
-ROOM = "meshwright.cli"
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
@@ -42,39 +40,45 @@ class OnceCommand(TyperCommand):
 
 
 class LateCommand(TyperCommand):
-    """A command whose module is imported when it is asked for; its help line is read without that.
+    """A command that is imported when it is asked for; its help line is read without that.
 
-    ``where``: file below this room and function, such as "plan.planning:plan".
+    Args:
+        where: file below this room and function, such as "plan.planning:plan".
+        load: gives the function.
     """
 
-    def __init__(self, name: str, panel: str, where: str) -> None:
-        module, _, function = where.partition(":")
-        path = Path(__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py")
-        told = {
-            each.name: ast.get_docstring(each)
-            for each in ast.parse(path.read_text(encoding="utf-8")).body
-            if isinstance(each, ast.FunctionDef)
-        }
-        super().__init__(name, help=told[function], rich_help_panel=panel)
-        self._module, self._function = f"{ROOM}.{module}", function
+    def __init__(self, name: str, panel: str, where: str, load: Callable[[], Callable[..., Result]]) -> None:
+        super().__init__(name, rich_help_panel=panel)
+        self.where, self._load = where, load
 
     @cached_property
     def real(self) -> Any:
         """The command itself."""
-        return command(getattr(import_module(self._module), self._function), str(self.name))
+        return command(self._load(), str(self.name))
 
     def make_context(self, *given: Any, **more: Any) -> Any:
         """That of the command itself, which then runs."""
         return self.real.make_context(*given, **more)
 
 
-def group(name: str, help: str, commands: Mapping[str, tuple[str, str]], panel: str = "") -> TyperGroup:
-    """Commands by name, of panel and place, under a name of their own."""
-    made = {key: LateCommand(key, *place) for key, place in commands.items()}
-    return TyperGroup(
-        name=name, help=help, commands=made, no_args_is_help=True, context_settings=HELP_NAMES,
-        rich_help_panel=panel or None,
-    )  # fmt: skip
+class LateGroup(TyperGroup):
+    """A group of such commands: their help lines are read where it shows its own."""
+
+    def format_help(self, *given: Any) -> None:
+        """One line for each command."""
+        for each in self.commands.values():
+            if isinstance(each, LateCommand):
+                each.help = docstring_of(each.where)
+        super().format_help(*given)
+
+
+def docstring_of(where: str) -> str:
+    """What a function says of itself, without importing it."""
+    module, _, function = where.partition(":")
+    path = Path(__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = next(each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == function)
+    return ast.get_docstring(found) or ""
 
 
 def writes(*forms: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
