@@ -28,7 +28,6 @@ LATE = {
 BY_NAME = (
     "__init__.py",
     "catalog.py",
-    "executor/job/job.py",
     "executor/models/sequential.py",
     "evidence/claim/reproduce.py",
 )

@@ -222,11 +222,12 @@ def _run(
     """On processes of our own, or as one of those that were started for us."""
     places = device_order(plan)
     if launch is not None:
+        from meshwright.catalog.handlers import load_handlers
         from meshwright.executor.job.launched_run import run_launched
 
         if slowing is not None:
             raise SpecError(f"{slowing} of a job that {launch.by} started", allowed="on one host, without it")
-        return run_launched(job, launch, places=places, **limits)
+        return run_launched(job, launch, places=places, load_handlers=load_handlers, **limits)
     with _pool(pool, job.num_ranks) as workers:
         result: JobResult = workers.run(job, places=places, slowing=slowing, **limits)
     return result

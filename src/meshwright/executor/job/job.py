@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +23,7 @@ if TYPE_CHECKING:
     from meshwright.executor.checkpoint.checkpoint import CheckpointConfig
 
 SCHEMA = 1
+LoadHandlers = Callable[[str], None]  # given `Job.handlers_module`, registers names and handlers
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
@@ -152,7 +150,7 @@ class Job:
             torch.save({name.text: value for name, value in values.items()}, folder / f"initial-{rank}.pt")
 
     @staticmethod
-    def read(folder: Path, rank: int) -> Job:
+    def read(folder: Path, rank: int, load_handlers: LoadHandlers) -> Job:
         """Read it in the worker of a rank; of the initial values only those of this rank. Imports the handlers' module
         first, because it registers the names that the program uses.
         """
@@ -165,7 +163,7 @@ class Job:
             from meshwright.executor.checkpoint.checkpoint import CheckpointConfig
 
             fields["checkpoints"] = CheckpointConfig(**fields["checkpoints"])
-        import_module(fields["handlers_module"])
+        load_handlers(fields["handlers_module"])
         program = from_text((folder / "program.txt").read_text())
         fields["shapes"] = {kind: tuple(shape) for kind, shape in fields["shapes"].items()}
         fields["keep"] = tuple(fields["keep"])
@@ -175,31 +173,3 @@ class Job:
             loaded = torch.load(path, weights_only=True)
             initial[rank] = {ValueName.parse(text): value for text, value in loaded.items()}
         return Job(program, initial_values=initial, **fields)
-
-
-def import_module(name: str) -> None:
-    """Import a module by dotted name or by file, once.
-
-    Raises:
-        ExecutionError: there is no such module.
-    """
-    if not name:
-        return
-    if not name.endswith(".py"):
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            raise ExecutionError(
-                f"handlers_module {name!r}: {error}", allowed="a dotted name or a .py file"
-            ) from error
-        return
-    path = Path(name).resolve()
-    known = f"_handlers_{path.stem}_{abs(hash(str(path)))}"
-    if known in sys.modules:
-        return
-    spec = importlib.util.spec_from_file_location(known, path)
-    if spec is None or spec.loader is None or not path.exists():
-        raise ExecutionError(f"handlers_module {name!r} is no file", allowed="a dotted name or a .py file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[known] = module
-    spec.loader.exec_module(module)

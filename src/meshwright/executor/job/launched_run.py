@@ -16,7 +16,7 @@ from typing import Any
 
 from meshwright.executor.job.gather import JobResult, gather
 from meshwright.executor.job.group_reports import GroupReports
-from meshwright.executor.job.job import Job
+from meshwright.executor.job.job import Job, LoadHandlers
 from meshwright.executor.job.job_run import Progress
 from meshwright.executor.job.launch import Launch
 from meshwright.executor.job.meeting import Watch, meet, same_job
@@ -35,11 +35,12 @@ def run_launched(
     progress: Progress | None = None,
     duration_s: float | None = None,
     places: Sequence[int] = (),
+    load_handlers: LoadHandlers,
 ) -> JobResult:
     """Run a job of which this process is one rank; as `Pool.run`, on all hosts at once.
 
     Interrupted or terminated on any host, all ranks end at the same iteration, after saving where the job keeps
-    checkpoints. On other ranks than 0 the result is empty.
+    checkpoints. On other ranks than 0 the result is empty. ``load_handlers`` imports what the job names.
 
     Raises:
         ExecutionError: the processes do not fit the job, cannot meet, or a rank failed (the first to fail says why).
@@ -58,14 +59,14 @@ def run_launched(
             "places": [launch.local_process] * job.num_ranks,
         }
         (folder / "limits.json").write_text(json.dumps(limits))
-        return _run(job, launch, rank, folder, store, timeout_s, progress, duration_s)
+        return _run(job, launch, rank, folder, store, timeout_s, progress, duration_s, load_handlers)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run(
     job: Job, launch: Launch, rank: int, folder: Path, store: Any, timeout_s: float, progress: Progress | None,
-    duration_s: float | None,
+    duration_s: float | None, load_handlers: LoadHandlers,
 ) -> JobResult:  # fmt: skip
     shared = SharedPositions(folder / "positions", job.num_ranks, is_new=True)
     reports = GroupReports(job, rank, shared, progress, duration_s)
@@ -75,7 +76,7 @@ def _run(
 
     with Watch(launch, shared, timeout_s, where) as watch, _stopping(reports):
         try:
-            run_rank(folder, rank, reports, store)
+            run_rank(folder, rank, reports, load_handlers, store)
         except KeyboardInterrupt:
             watch.fail(f"rank {rank} was interrupted twice")
             raise

@@ -1,4 +1,4 @@
-"""One rank: `python -m meshwright.executor.job.worker`. Commands come as JSON lines on stdin, reports leave on stdout.
+"""One rank: `python -m meshwright.worker`. Commands come as JSON lines on stdin, reports leave on stdout.
 
 It ends by itself when stdin is closed, so no worker outlives its parent.
 """
@@ -24,7 +24,7 @@ from torch import Tensor
 import meshwright.executor.handlers.stage_handler  # noqa: F401 - registers handlers
 import meshwright.executor.rank.exchange_handler  # noqa: F401 - registers handlers
 from meshwright.executor.job.evaluation import Evaluation
-from meshwright.executor.job.job import Job
+from meshwright.executor.job.job import Job, LoadHandlers
 from meshwright.executor.meter.memory_file import write_curves
 from meshwright.executor.meter.rank_times import Pause, write_times
 from meshwright.executor.rank.context import Context
@@ -93,8 +93,8 @@ class Reports:
             self._file.flush()
 
 
-def main() -> None:
-    """Run jobs until stdin is closed."""
+def main(load_handlers: LoadHandlers) -> None:
+    """Run jobs until stdin is closed; `load_handlers` imports what a job names."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     reports = Reports()
     commands: SimpleQueue[dict[str, Any]] = SimpleQueue()
@@ -105,7 +105,7 @@ def main() -> None:
         rank = int(command["rank"])
         logging.basicConfig(format=f"[rank {rank}] %(levelname)s %(name)s: %(message)s", force=True)
         try:
-            run_rank(Path(command["folder"]), rank, reports)
+            run_rank(Path(command["folder"]), rank, reports, load_handlers)
         except BaseException as error:  # noqa: B036 - every failure is reported, then the job is over for all ranks
             reports.send(**failure(error))
             return
@@ -129,11 +129,13 @@ def failure(error: BaseException) -> dict[str, Any]:
     return {"error": text, **fields}
 
 
-def run_rank(folder: Path, rank: int, reports: RankReports, meeting: Any = None) -> None:
+def run_rank(
+    folder: Path, rank: int, reports: RankReports, load_handlers: LoadHandlers, meeting: Any = None
+) -> None:
     """Read a job, run all its iterations on this rank, and write what they gave. ``meeting``: where the ranks have met;
     None: they meet at a file in the folder.
     """
-    job = Job.read(folder, rank)
+    job = Job.read(folder, rank, load_handlers)
     torch.set_num_threads(job.num_threads)
     check_handlers(job.program)
     wiring = wire(job.program)
@@ -297,7 +299,3 @@ def _measure_memory(job: Job, context: Context, interpreter: Interpreter) -> Cur
         interpreter.drain()
 
     return iteration_curves(context, job.program, interpreter.watch, run)
-
-
-if __name__ == "__main__":
-    main()

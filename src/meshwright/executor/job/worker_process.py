@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-WORKER_MODULE = "meshwright.executor.job.worker"
+WORKER_MODULE = "meshwright.worker"  # the top floor, where names become code
 STOP_S = 5.0  # a process that does not end on request within this is killed
 LAST_WORDS = 4000  # characters of a dead worker's log that are shown
 LOOPBACK = {"Linux": "lo", "Darwin": "lo0"}
