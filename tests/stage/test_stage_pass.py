@@ -20,7 +20,8 @@ from tests.lowering.plans import (
 from meshwright.specs import total_flops
 from meshwright.stage.operator.layer import ADAMW_FLOPS
 from meshwright.stage.operator.stage import stage_operators
-from meshwright.stage.stage_pass import microbatch_shape, pass_operators
+from meshwright.stage.stage_pass import pass_operators
+from meshwright.stage.work import microbatch_shape
 
 BATCH = 8
 PRODUCTS = ("matmul", "grouped_matmul")

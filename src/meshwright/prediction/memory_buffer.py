@@ -7,24 +7,16 @@ from __future__ import annotations
 
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.adaptation import trains_table
-from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.software import SoftwareClass
-from meshwright.stage.group.value_size import (
-    num_local_block_parameters,
-    num_local_end_parameters,
-    num_local_parameters,
-)
 from meshwright.stage.piece import is_vocabulary_split
-from meshwright.stage.saved.recomputed import recomputed_layers
 from meshwright.stage.saved.saved import (
     block_saved,
     boundary_bytes_per_token,
     context_saved,
     tensor_bytes,
 )
-from meshwright.stage.saved.size import saving_context
-from meshwright.stage.stage_pass import microbatch_shape
+from meshwright.stage.work import StageWork
 
 FLOAT32_BYTES = 4
 MIB = 1 << 20
@@ -40,15 +32,11 @@ CUDA_CONTEXT_BYTES = 512 * MIB
 COMMUNICATOR_BYTES = 32 * 2 * 4 * MIB
 
 
-def local_tokens(plan: Plan) -> int:
-    """Tokens of a microbatch on one device of a context-parallel group."""
-    return microbatch_shape(plan).num_tokens
-
-
-def loss_bytes(plan: Plan) -> float:
+def loss_bytes(work: StageWork) -> float:
     """Logits and what is made of them at once, on one device that has the head or its part of it."""
+    plan = work.plan
     split = plan.tp * (plan.pp if is_vocabulary_split(plan) else 1)
-    logits = local_tokens(plan) * plan.model.vocabulary_size / split
+    logits = work.num_tokens * plan.model.vocabulary_size / split
     return logits * bytes_of_logit(plan.software_class, plan.dtype)
 
 
@@ -61,42 +49,42 @@ def bytes_of_logit(software: SoftwareClass, dtype: str) -> float:
     return NUM_UNFUSED_LOGITS * FLOAT32_BYTES
 
 
-def freed_logits_bytes(plan: Plan) -> float:
+def freed_logits_bytes(work: StageWork) -> float:
     """Of an unfused loss: the logits before they were widened. Nobody needs them in the backward, and their block is too
     small for what the loss asks for there, so the allocator keeps it beside.
     """
-    if plan.software_class.fuses_loss:
+    if work.plan.software_class.fuses_loss:
         return 0.0
-    return loss_bytes(plan) / (NUM_UNFUSED_LOGITS * FLOAT32_BYTES) * dtype_bytes(plan.dtype)
+    return loss_bytes(work) / (NUM_UNFUSED_LOGITS * FLOAT32_BYTES) * work.element_bytes
 
 
-def recomputed_bytes(plan: Plan, layers: StageLayers) -> float:
+def recomputed_bytes(work: StageWork) -> float:
     """What the largest block that is recomputed makes again before its backward, beside what it kept."""
-    kept = saving_context(plan)
+    plan, kept = work.plan, work.context
     if plan.recompute == "none":
         return 0.0
     whole, length, model = kept._replace(recompute="none"), plan.workload.sequence_length, plan.model
-    sizes, again = [0.0], recomputed_layers(plan, layers)
+    sizes, again = [0.0], work.recomputed
     for block, _ in model.block_kinds(again.first_block, again.num_blocks):
         every, some = (
             sum(tensor_bytes(model, t, context) for t in context_saved(model, context, block, length))
             for context in (whole, kept)
         )
         sizes.append(every - some)
-    return local_tokens(plan) * max(sizes)
+    return work.num_tokens * max(sizes)
 
 
-def inner_gradient_bytes(plan: Plan, layers: StageLayers) -> float:
+def inner_gradient_bytes(work: StageWork) -> float:
     """Gradients of activations inside the largest block's backward: of the MLP's inner tensors, or of q, k, v and scores;
     and of the residual stream before and behind it.
     """
-    model, context = plan.model, saving_context(plan)._replace(is_fused=True, keeps_float8=False)
-    b = dtype_bytes(plan.dtype)
+    plan, b = work.plan, work.element_bytes
+    model, context = plan.model, work.context._replace(is_fused=True, keeps_float8=False)
     rows = 2 * model.hidden_size * b / (plan.tp if plan.sequence_parallel else 1)
     pairs = 2 * model.num_heads * plan.workload.sequence_length if plan.attention != "flash" else 0
     attention = (model.attention.qkv_size + model.attention.result_size + pairs) * b / plan.tp
     sizes = [0.0]
-    for block, _ in model.block_kinds(layers.first_block, layers.num_blocks):
+    for block, _ in work.kinds:
         inner = sum(
             tensor_bytes(model, t, context)
             for t in block_saved(model, plan.dtype, block)
@@ -105,12 +93,12 @@ def inner_gradient_bytes(plan: Plan, layers: StageLayers) -> float:
         sizes.append(rows + max(attention, inner))
     # for one product at a time the rows of all tp devices are there
     gathered = model.hidden_size * b if plan.sequence_parallel else 0
-    return local_tokens(plan) * (max(sizes) + gathered)
+    return work.num_tokens * (max(sizes) + gathered)
 
 
-def weight_gradient_bytes(plan: Plan, layers: StageLayers) -> float:
+def weight_gradient_bytes(work: StageWork) -> float:
     """The gradient of the widest matrix, before it is added to those that are kept; under ZeRO-3 a block's are whole."""
-    model = plan.model
+    plan, model, layers = work.plan, work.model, work.layers
     if plan.shared.divides_values or not layers.num_blocks:
         return 0.0
     width = 2 if model.has_gated_mlp else 1
@@ -118,73 +106,66 @@ def weight_gradient_bytes(plan: Plan, layers: StageLayers) -> float:
     inner = last.feed_forward.intermediate_size / plan.tp
     if last.experts:
         inner = last.experts.num_experts * last.experts.intermediate_size / (plan.ep * plan.expert_tp)
-    return max(width * inner, last.attention.qkv_size / plan.tp) * model.hidden_size * dtype_bytes(plan.dtype)
+    return max(width * inner, last.attention.qkv_size / plan.tp) * model.hidden_size * work.element_bytes
 
 
-def largest_block_parameters(plan: Plan, layers: StageLayers) -> int:
-    """Parameters of the largest block of a stage on one device, before sharding."""
-    kinds = plan.model.block_kinds(layers.first_block, layers.num_blocks)
-    single = (StageLayers(block, 1, has_embedding=False, has_head=False) for block, _ in kinds)
-    counts = [sum(num_local_block_parameters(plan, layers)) for layers in single]
-    return max(counts, default=0)
-
-
-def gathered_bytes(plan: Plan, layers: StageLayers) -> float:
+def gathered_bytes(work: StageWork) -> float:
     """Whole parameters beside a device's part under ZeRO-3: two blocks, and the ends, which stay for the whole step."""
-    if not plan.shared.divides_values:
+    if not work.plan.shared.divides_values:
         return 0.0
-    ends = num_local_end_parameters(plan, layers)
-    gathered = NUM_GATHERED_BLOCKS * largest_block_parameters(plan, layers) + ends
-    return float(gathered * dtype_bytes(plan.dtype))
+    gathered = NUM_GATHERED_BLOCKS * work.num_largest_block + work.num_end_parameters
+    return float(gathered * work.element_bytes)
 
 
-def kept_whole_bytes(plan: Plan, layers: StageLayers) -> float:
+def kept_whole_bytes(work: StageWork) -> float:
     """At most: software that gathers a stage once for all microbatches of a pipeline, and reduces its gradients once,
     keeps both whole in between (PyTorch's pipeline stages over FSDP2).
     """
+    plan = work.plan
     if not plan.shared.divides_values or plan.pp == 1:
         return 0.0
-    each = dtype_bytes(plan.dtype) + dtype_bytes(plan.gradient_dtype)
-    return float(sum(num_local_parameters(plan, layers)) * each)
+    each = work.element_bytes + dtype_bytes(plan.gradient_dtype)
+    return float((sum(work.block_parameters) + work.num_end_parameters) * each)
 
 
-def reduction_bytes(plan: Plan, layers: StageLayers) -> float:
+def reduction_bytes(work: StageWork) -> float:
     """Whole gradients under ZeRO-3: a block's, the same again as the reduction's input, and those of the ends."""
-    if not plan.shared.divides_values:
+    if not work.plan.shared.divides_values:
         return 0.0
-    block, ends = largest_block_parameters(plan, layers), num_local_end_parameters(plan, layers)
-    size = dtype_bytes(plan.dtype)
-    return float(block * (size + dtype_bytes(plan.gradient_dtype)) + ends * size)
+    size, reduced = work.element_bytes, dtype_bytes(work.plan.gradient_dtype)
+    return float(work.num_largest_block * (size + reduced) + work.num_end_parameters * size)
 
 
-def table_gradient_bytes(plan: Plan, layers: StageLayers) -> float:
+def table_gradient_bytes(work: StageWork) -> float:
     """The gradient of the embedding's table, dense, before it is added to the one that is kept."""
-    if not layers.has_embedding or plan.shared.divides_values or not trains_table(plan.model, of_head=False):
+    plan = work.plan
+    has_table = work.layers.has_embedding and trains_table(plan.model, of_head=False)
+    if not has_table or plan.shared.divides_values:
         return 0.0
     split = plan.tp * (plan.pp if is_vocabulary_split(plan) else 1)
-    return plan.model.vocabulary_size / split * plan.model.hidden_size * dtype_bytes(plan.dtype)
+    return plan.model.vocabulary_size / split * plan.model.hidden_size * work.element_bytes
 
 
-def exchange_bytes(plan: Plan, layers: StageLayers) -> float:
+def exchange_bytes(work: StageWork) -> float:
     """What exchanges inside a block hold at once: a neighbour's keys and values with their gradients, one in use and one
     on its way (context parallelism by a ring); the rows of experts before and behind an all-to-all.
     """
-    model, b = plan.model, dtype_bytes(plan.dtype)
-    attention = model.attention
+    plan, attention = work.plan, work.model.attention
     keys = 4 * (attention.key_size + attention.value_size) / plan.tp if plan.cp > 1 else 0.0
-    kinds = model.block_kinds(layers.first_block, layers.num_blocks)
-    chosen = (model.layers[block].experts for block, _ in kinds)
-    rows = 2 * max((each.num_experts_per_token for each in chosen if each), default=0) * model.hidden_size
+    chosen = (work.model.layers[block].experts for block, _ in work.kinds)
+    most = max((each.num_experts_per_token for each in chosen if each), default=0)
+    rows = 2 * most * work.model.hidden_size
     divided = plan.tp if plan.sequence_parallel or plan.expert_tp == 1 else 1
-    return local_tokens(plan) * b * (keys + rows / divided)
+    return work.num_tokens * work.element_bytes * (keys + rows / divided)
 
 
-def message_bytes(plan: Plan) -> float:
+def message_bytes(work: StageWork) -> float:
     """What is between two stages at once."""
+    plan = work.plan
     if plan.pp == 1:
         return 0.0
     divided = plan.tp if plan.sequence_parallel else 1
-    return NUM_MESSAGES * local_tokens(plan) * boundary_bytes_per_token(plan.model, plan.dtype) / divided
+    return NUM_MESSAGES * work.num_tokens * boundary_bytes_per_token(plan.model, plan.dtype) / divided
 
 
 def context_bytes(plan: Plan) -> float:

@@ -18,16 +18,15 @@ from typing import NamedTuple
 from meshwright.prediction import memory_buffer as buffer
 from meshwright.schedules.order import Compute, Schedule
 from meshwright.specs.cluster.cluster import ClusterSpec
-from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.group.value_size import gradient_bytes, optimizer_bytes, parameter_bytes
 from meshwright.stage.piece import is_vocabulary_split
-from meshwright.stage.saved.recomputed import recomputed_layers, recomputes_ends
+from meshwright.stage.saved.recomputed import recomputes_ends
 from meshwright.stage.saved.size import (
     in_flight_bytes_per_token,
     pending_bytes_per_token,
-    saving_context,
 )
+from meshwright.stage.work import StageWork, stage_works
 
 # Share of what PyTorch's allocator reserves that is in freed blocks which fit no request: 15 % on average over eight
 # language models (Guo et al., GMLake, arXiv 2401.08156), next to nothing where segments expand. The estimate is half way.
@@ -118,9 +117,10 @@ def estimate_memory(plan: Plan, cluster: ClusterSpec, schedule: Schedule) -> Mem
     """
     is_host = cluster.machine.memory_rule == "bound"
     usual, worst = (1.0, 1.0) if is_host else (FRAGMENTATION, MAX_FRAGMENTATION)
-    freed = 0.0 if is_host else buffer.freed_logits_bytes(plan)
+    works = stage_works(plan, plan.stages())
+    freed = 0.0 if is_host else buffer.freed_logits_bytes(works[-1])
     context = 0.0 if is_host else buffer.context_bytes(plan)
-    sizes = _sizes_of_stages(plan)
+    sizes = _sizes_of_stages(plan, works)
     peaks = in_flight(schedule, plan.pp, plan.num_microbatches, plan.num_chunks)
     devices = []
     for device, tops in enumerate(peaks):
@@ -137,9 +137,11 @@ def estimate_memory(plan: Plan, cluster: ClusterSpec, schedule: Schedule) -> Mem
 
 class StageSizes(NamedTuple):
     """Bytes of one stage: there all the time, of one microbatch in flight, and at the moments of a step by the name under
-    which they are held. `most_saved`: in software that keeps all it may. `kept_whole`: at most, beside all others."""
+    which they are held. `loss`: None where it is elsewhere. `most_saved`: in software that keeps all it may.
+    `kept_whole`: at most, beside all others."""
 
-    has_loss: bool
+    loss: float | None
+    messages: float
     always: dict[str, float]
     gradients: float
     saved: float
@@ -151,28 +153,28 @@ class StageSizes(NamedTuple):
     kept_whole: float
 
 
-def _sizes_of_stages(plan: Plan) -> list[StageSizes]:
+def _sizes_of_stages(plan: Plan, works: Sequence[StageWork]) -> list[StageSizes]:
     """Of every stage; those that differ in the number of their first block only are counted once."""
     model, found = plan.model, []
     is_uniform = len(model.blocks) == 1 and not model.trained
     known: dict[tuple[object, ...], StageSizes] = {}
-    for number, layers in enumerate(plan.stages()):
-        alike = layers._replace(first_block=0) if is_uniform else layers
-        again = recomputed_layers(plan, layers).num_blocks, recomputes_ends(plan, layers)
+    for number, work in enumerate(works):
+        alike = work.layers._replace(first_block=0) if is_uniform else work.layers
+        again = work.recomputed.num_blocks, recomputes_ends(plan, work.layers)
         key = (alike, again, number < plan.pp)  # of a split vocabulary only a device's first stage has a part
         if key not in known:
-            known[key] = _stage_sizes(plan, layers)
+            known[key] = _stage_sizes(work)
         found.append(known[key])
     return found
 
 
-def _stage_sizes(plan: Plan, layers: StageLayers) -> StageSizes:
-    tokens = buffer.local_tokens(plan)
-    context = saving_context(plan)
+def _stage_sizes(work: StageWork) -> StageSizes:
+    plan, layers, tokens, context = work.plan, work.layers, work.num_tokens, work.context
     most = context._replace(is_fused=False, has_dropout=True, keeps_float8=False)
     saved, most_saved = (in_flight_bytes_per_token(plan, layers, each) for each in (context, most))
     return StageSizes(
-        has_loss=layers.has_head or is_vocabulary_split(plan),
+        loss=buffer.loss_bytes(work) if layers.has_head or is_vocabulary_split(plan) else None,
+        messages=buffer.message_bytes(work),
         always={
             "parameters": parameter_bytes(plan, layers),
             "optimizer state": optimizer_bytes(plan, layers),
@@ -181,16 +183,16 @@ def _stage_sizes(plan: Plan, layers: StageLayers) -> StageSizes:
         saved=tokens * saved,
         most_saved=tokens * most_saved,
         pending=tokens * pending_bytes_per_token(plan, layers) / plan.tp,
-        gathered=buffer.gathered_bytes(plan, layers),
+        gathered=buffer.gathered_bytes(work),
         in_backward={
-            "recomputed activations": buffer.recomputed_bytes(plan, layers),
-            "gradients inside a block": buffer.inner_gradient_bytes(plan, layers),
-            "weight gradients of a block": buffer.weight_gradient_bytes(plan, layers),
-            "exchanges inside a block": buffer.exchange_bytes(plan, layers),
-            "gradients before their reduction": buffer.reduction_bytes(plan, layers),
+            "recomputed activations": buffer.recomputed_bytes(work),
+            "gradients inside a block": buffer.inner_gradient_bytes(work),
+            "weight gradients of a block": buffer.weight_gradient_bytes(work),
+            "exchanges inside a block": buffer.exchange_bytes(work),
+            "gradients before their reduction": buffer.reduction_bytes(work),
         },
-        table_gradient=buffer.table_gradient_bytes(plan, layers),
-        kept_whole=buffer.kept_whole_bytes(plan, layers),
+        table_gradient=buffer.table_gradient_bytes(work),
+        kept_whole=buffer.kept_whole_bytes(work),
     )
 
 
@@ -250,7 +252,7 @@ def _peak(
     gradients = {"gradients": sum(each.gradients for each in stages)}
     # FSDP has no gradients before a step's first backward, and a block's part only behind its own
     is_first = plan.shared.divides_values and plan.num_microbatches == 1
-    messages = {"messages between stages": buffer.message_bytes(plan)}
+    messages = {"messages between stages": max((each.messages for each in stages), default=0.0)}
     running = {
         **held, **({} if is_first else gradients), ACTIVATIONS: activations, **messages,
         "gathered parameters": max((each.gathered for each in stages), default=0.0),
@@ -264,8 +266,9 @@ def _peak(
         },
         "optimizer step": {**held, **gradients},
     }  # fmt: skip
-    if any(each.has_loss for each in stages):
-        moments["loss"] = {**running, "logits and their gradient": buffer.loss_bytes(plan)}
+    losses = [each.loss for each in stages if each.loss is not None]
+    if losses:
+        moments["loss"] = {**running, "logits and their gradient": max(losses)}
     name = max(moments, key=lambda moment: sum(moments[moment].values()))
     return name, {what: size for what, size in moments[name].items() if size > 0}
 

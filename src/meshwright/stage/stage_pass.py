@@ -25,17 +25,10 @@ from meshwright.stage.piece import (
     is_vocabulary_split,
 )
 from meshwright.stage.saved.recomputed import recomputed_layers, recomputes_ends
+from meshwright.stage.work import microbatch_shape
 
 TABLE_KIND = "embedding"  # kind of the operators that touch the embedding's table
 FINAL_NORM = "final norm"  # label of the operators before the head
-
-
-def microbatch_shape(plan: Plan) -> MicrobatchShape:
-    """What one instruction of the plan works on, on one device."""
-    return MicrobatchShape(
-        plan.microbatch_size, plan.workload.sequence_length, plan.dtype, plan.tp, plan.ep, plan.cp,
-        plan.sequence_parallel, plan.expert_tp, plan.attention, plan.gradient_dtype,
-    )  # fmt: skip
 
 
 def works(

@@ -16,7 +16,8 @@ from meshwright.specs.plan.plan import Plan
 from meshwright.stage.exchange.inner import LOSS_ELEMENT_BYTES, LOSS_EXCHANGES
 from meshwright.stage.operator.layer import MicrobatchShape
 from meshwright.stage.operator.stage import embedding_operators, head_operators
-from meshwright.stage.stage_pass import FINAL_NORM, TABLE_KIND, microbatch_shape
+from meshwright.stage.stage_pass import FINAL_NORM, TABLE_KIND
+from meshwright.stage.work import microbatch_shape
 
 # Which halves of the head's forward and backward the two passes run.
 HALVES: dict[Algorithm, dict[str, tuple[str, ...]]] = {

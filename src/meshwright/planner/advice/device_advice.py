@@ -22,7 +22,7 @@ from meshwright.specs.plan.plan import Plan
 from meshwright.specs.units import format_bytes
 from meshwright.stage.group.value_size import num_local_block_parameters
 from meshwright.stage.operator.stage import block_operators, head_operators
-from meshwright.stage.stage_pass import microbatch_shape
+from meshwright.stage.work import microbatch_shape
 
 # Smaller tiles always fill waves, but load too much for each FLOP to reach the peak.
 LARGE_TILES = tuple((tm, tn) for tm, tn in TILES if tm * tn >= 128 * 128)

@@ -28,13 +28,12 @@ from meshwright.planner.space.space import Space
 from meshwright.prediction import memory_buffer as buffer
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import Plan
-from meshwright.stage.group.value_size import num_local_block_parameters, num_local_end_parameters
 from meshwright.stage.saved.saved import (
     boundary_bytes_per_token,
     pending_gradient_bytes_per_token,
     stage_saved_bytes,
 )
-from meshwright.stage.saved.size import saving_context
+from meshwright.stage.work import stage_works
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -245,18 +244,16 @@ def _parts(space: Space) -> tuple[Ints, list[StageLayers]]:
 
 def _kept(plan: Plan, parts: Sequence[StageLayers]) -> dict[str, Floats | float]:
     """Bytes and parameters of one way."""
-    tokens, length, model = buffer.local_tokens(plan), plan.workload.sequence_length, plan.model
-    context = saving_context(plan)
+    length, model = plan.workload.sequence_length, plan.model
+    blocks = StageLayers(0, model.num_layers, has_embedding=False, has_head=False)
+    *works, whole, both = stage_works(plan, (*parts, blocks, StageLayers(0, 0, True, True)))
+    tokens, context = whole.num_tokens, whole.context
     uncut = context._replace(recompute="none")
-    local = [num_local_block_parameters(plan, part) for part in parts]
-    ends = [num_local_end_parameters(plan, part) for part in parts]
-    whole = StageLayers(0, model.num_layers, has_embedding=False, has_head=False)
-    both = StageLayers(0, 0, has_embedding=True, has_head=True)
     boundary = tokens * float(boundary_bytes_per_token(model, plan.dtype))
     transient = (
-        buffer.recomputed_bytes(plan, whole) + buffer.inner_gradient_bytes(plan, whole)
-        + buffer.weight_gradient_bytes(plan, whole) + buffer.exchange_bytes(plan, whole)
-        + buffer.reduction_bytes(plan, whole)
+        buffer.recomputed_bytes(whole) + buffer.inner_gradient_bytes(whole)
+        + buffer.weight_gradient_bytes(whole) + buffer.exchange_bytes(whole)
+        + buffer.reduction_bytes(whole)
     )  # fmt: skip
     return {
         "saved": np.array([tokens * stage_saved_bytes(model, part, context, length) for part in parts]),
@@ -264,14 +261,16 @@ def _kept(plan: Plan, parts: Sequence[StageLayers]) -> dict[str, Floats | float]
         "pending": np.array(
             [tokens * pending_gradient_bytes_per_token(model, part, plan.dtype) / plan.tp for part in parts]
         ),
-        "dense": np.array([each.dense + end for each, end in zip(local, ends, strict=True)], dtype=float),
-        "expert": np.array([each.expert for each in local], dtype=float),
+        "dense": np.array(
+            [work.block_parameters.dense + work.num_end_parameters for work in works], dtype=float
+        ),
+        "expert": np.array([work.block_parameters.expert for work in works], dtype=float),
         "transient": transient,
-        "gathered": buffer.gathered_bytes(plan, whole),
-        "ends": np.array([buffer.gathered_bytes(plan, part) for part in (*parts[EMBEDDING:], both)]),
-        "ends_reduced": np.array([buffer.reduction_bytes(plan, part) for part in (*parts[EMBEDDING:], both)]),
-        "loss": buffer.loss_bytes(plan),
-        "table_gradient": buffer.table_gradient_bytes(plan, both),
+        "gathered": buffer.gathered_bytes(whole),
+        "ends": np.array([buffer.gathered_bytes(part) for part in (*works[EMBEDDING:], both)]),
+        "ends_reduced": np.array([buffer.reduction_bytes(part) for part in (*works[EMBEDDING:], both)]),
+        "loss": buffer.loss_bytes(whole),
+        "table_gradient": buffer.table_gradient_bytes(both),
         "messages": buffer.NUM_MESSAGES * boundary / (plan.tp if plan.sequence_parallel else 1),
         "sent": boundary / plan.tp,
     }

@@ -15,15 +15,15 @@ from meshwright.costs.pricing import Pricing, pricing_of
 from meshwright.ir.table import Exchange, Work
 from meshwright.planner.space.site import Sites
 from meshwright.planner.space.space import Space
-from meshwright.prediction import memory_buffer as buffer
 from meshwright.simulator.pricing import with_inner
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.exchange.inner import GRADIENTS, inner_exchanges
 from meshwright.stage.mesh import data_axes, expert_axes, expert_data_axes, shard_axes
-from meshwright.stage.operator.layer import step_operators
+from meshwright.stage.operator.layer import MicrobatchShape, step_operators
 from meshwright.stage.saved.saved import boundary_bytes_per_token
-from meshwright.stage.stage_pass import microbatch_shape, pass_operators
+from meshwright.stage.stage_pass import pass_operators
+from meshwright.stage.work import microbatch_shape
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -168,16 +168,17 @@ class PassSeconds:
         self, plan: Plan, key: tuple[object, ...], name: str, pricing: Pricing
     ) -> list[tuple[Work, Cost]]:
         if key not in self._works:
-            works = [_work(one_stage(plan), part, name) for part in self._parts]
+            alone = one_stage(plan)
+            shape = microbatch_shape(alone)
+            works = [_work(alone, part, name, shape) for part in self._parts]
             self._works[key] = [
                 (work, pricing.costs.cost(work) if work.operators else Cost(0.0)) for work in works
             ]
         return self._works[key]
 
 
-def _work(plan: Plan, part: StageLayers, name: str) -> Work:
+def _work(plan: Plan, part: StageLayers, name: str, shape: MicrobatchShape) -> Work:
     """One pass of one part."""
-    shape = microbatch_shape(plan)
     dims = (plan.microbatch_size, plan.workload.sequence_length)
     dtype = "float8" if plan.float8 else plan.dtype
     operators = pass_operators(plan, part, name, shape)
@@ -189,7 +190,7 @@ def _work(plan: Plan, part: StageLayers, name: str) -> Work:
 def _received_s(plan: Plan, pricing: Pricing) -> float:
     if plan.tp == 1 or plan.sequence_parallel:
         return 0.0
-    boundary = buffer.local_tokens(plan) * float(boundary_bytes_per_token(plan.model, plan.dtype))
+    boundary = microbatch_shape(plan).num_tokens * float(boundary_bytes_per_token(plan.model, plan.dtype))
     exchange = Exchange(("tp",), algorithm="all_gather")
     return pricing.costs.exchange_cost(exchange, boundary, tuple(range(plan.tp))).seconds
 
