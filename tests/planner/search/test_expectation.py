@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwright.planner.search.expectation import HOPE, Expectation
+from meshwright.planner.search.expectation import HOPE, HOPE_OF_SCHEDULE, Expectation
 
 #                   schedule, devices, chunks, closed form
 CANDIDATES = [(0, 4, 1, 1.00), (0, 4, 1, 1.05), (1, 4, 2, 1.10), (1, 4, 2, 1.15), (1, 8, 2, 1.20)]  # fmt: skip
@@ -34,7 +34,7 @@ def test_a_form_that_was_too_slow_for_a_schedule_is_believed_less_there() -> Non
     assert numbers == [0, 1, 2, 3, 4] and given[1][1] == pytest.approx(1.05)
     assert given[2][1] == pytest.approx(HOPE * 1.10)
     assert given[3][1] == pytest.approx(0.8 * 1.15)
-    assert given[4][1] == pytest.approx(HOPE * 0.8 * 1.20)
+    assert given[4][1] == pytest.approx(HOPE_OF_SCHEDULE * 0.8 * 1.20)
 
 
 def test_one_of_every_kind_is_tried_before_all_of_a_kind_are_given_up() -> None:

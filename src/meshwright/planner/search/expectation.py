@@ -12,9 +12,9 @@ from meshwright.planner.space.space import Space
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-# Of pipelines of which none was simulated yet: a little less than the form was ever off for their schedule, so that
-# one of each is simulated before all of them are given up.
-HOPE = 0.97
+# Of pipelines of which none was simulated yet: less than the form was ever off for their schedule, or, where none with that
+# schedule was either, for any, so that one of each is simulated before all of them are given up.
+HOPE, HOPE_OF_SCHEDULE = 0.97, 0.99
 MOST_NUMBERS = 20_000  # of the closed form's best, among which the next is looked for
 
 
@@ -57,7 +57,7 @@ class Expectation:
         least = min([1.0, *self._of_schedule.values()])
         ratio = np.full(len(self._numbers), HOPE * least)
         for schedule, found in self._of_schedule.items():
-            ratio[self._schedule == schedule] = HOPE * found
+            ratio[self._schedule == schedule] = HOPE_OF_SCHEDULE * found
         for shape, found in self._of_shape.items():
             ratio[self._shape == shape] = found
         return np.asarray(ratio * self._form_s)
