@@ -88,8 +88,8 @@ def test_degrees_that_are_no_powers_of_two_and_uneven_layers_are_in_the_space() 
     model = MODEL.changed(num_layers=7)
     uneven = space_of(model, Cluster("1x6xH100"), Workload(36, 4096), fix={**MIXED, "pp": 3})
     assert {(2, 3, 2)} <= {uneven.layers_per_stage(number) for number in range(len(uneven))}
-    three = replace(
-        MODEL, num_heads=6, num_kv_heads=3, head_dim=128, intermediate_size=4098, vocabulary_size=32001
+    three = MODEL.changed(
+        num_heads=6, num_kv_heads=3, head_dim=128, intermediate_size=4098, vocabulary_size=32001
     )
     assert set(space_of(three, Cluster("1x6xH100"), Workload(36, 4096), fix=MIXED).tp) == {1, 3}
 
