@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,26 @@ def test_another_planner_fills_the_verb(tmp_path: Path) -> None:
     assert "most_data_parallel" in plans.assumptions[0]
     with pytest.raises(PlanError, match="planner"):
         mw.plan(LLAMA, GPUS, global_batch=64, seq=16, planner="nobody")
+
+
+def test_a_clusters_costs_are_those_it_names(tmp_path: Path) -> None:
+    """A cost model of the user's prices every verb that predicts: one that is twice as slow doubles computes."""
+    path = tmp_path / "prices.py"
+    path.write_text(
+        "from meshwright.costs.roofline import Roofline\n"
+        "class Slow(Roofline):\n"
+        "    def cost(self, work, device=None):\n"
+        "        return super().cost(work, device).scaled(2.0)\n"
+    )
+    seconds = {}
+    for costs in ("roofline", f"{path}:Slow"):
+        cluster = replace(GPUS, costs=costs)
+        plan = Plan.of(LLAMA, cluster, mw.Workload(64, 16), dtype="bfloat16", dp=8)
+        trace = mw.simulate(plan, cluster=cluster)
+        seconds[costs] = float((trace.end_s - trace.start_s)[0][trace.program.kinds == 0].sum())
+    assert seconds[f"{path}:Slow"] == pytest.approx(2 * seconds["roofline"])
+    with pytest.raises(PlanError, match="roofline"):
+        mw.simulate(plan, cluster=replace(GPUS, costs="nobody"))
 
 
 def test_what_nobody_knows_is_refused_with_what_is_allowed() -> None:

@@ -27,6 +27,7 @@ from meshwright.specs.plan.slot import Reference
 ENTRY_POINTS = (
     "meshwright."  # with the slot's name behind it: the group in which installed packages offer what fills it
 )
+OF_ARGUMENTS = ("costs",)  # slots whose fillers are classes of what the slot is about, not of options
 FILLS = "FILLS"  # of a card: slot -> "FILE:NAME" in its folder
 
 
@@ -57,6 +58,12 @@ def _schedules() -> Mapping[str, Any]:
     return own_schedules()
 
 
+def _costs() -> Mapping[str, Any]:
+    from meshwright.costs.roofline import Roofline
+
+    return {"roofline": Roofline}
+
+
 SLOTS: Mapping[str, Slot] = {
     slot.name: slot
     for slot in (
@@ -77,6 +84,7 @@ SLOTS: Mapping[str, Slot] = {
         ),
         Slot("variant", "plan.variant", "ModelSpec -> ModelSpec: another model, trained and exported so"),
         Slot("placement", "plan.placement", "(Plan, ClusterSpec) -> device numbers in mesh order"),
+        Slot("costs", "cluster.costs", "ClusterSpec -> seconds of works and of messages", _costs),
         Slot("planner", "plan --planner", "(model, cluster, workload, fix) -> plans, best first"),
     )
 }
@@ -145,7 +153,7 @@ def filler(slot: str, reference: str) -> Any:
 def _named(slot: str, text: str) -> Any:
     reference = Reference.of(text)
     found = _behind(slot, reference.name)
-    return _made(found, reference, f"{slot} {reference.name}")
+    return _made(slot, found, reference, f"{slot} {reference.name}")
 
 
 @cache
@@ -153,7 +161,7 @@ def _code(slot: str, text: str, written: int) -> Any:
     """From a file of the user's: read again once it has changed."""
     reference = Reference.of(text)
     found, label, _ = of_file(reference.name, "NAME")
-    return _made(found, reference, f"{slot} {label}")
+    return _made(slot, found, reference, f"{slot} {label}")
 
 
 def _behind(slot: str, name: str) -> Any:
@@ -171,10 +179,10 @@ def _behind(slot: str, name: str) -> Any:
     raise PlanError(str(unknown), allowed=", ".join(slot_names(slot)))
 
 
-def _made(found: Any, reference: Reference, what: str) -> Any:
+def _made(slot: str, found: Any, reference: Reference, what: str) -> Any:
     """A dataclass with its options; what is no dataclass takes none."""
     options = dict(reference.options)
-    if inspect.isclass(found) and is_dataclass(found):
+    if inspect.isclass(found) and is_dataclass(found) and slot not in OF_ARGUMENTS:
         return with_options(found, options, what)
     if options:
         raise PlanError(f"{what} is given {', '.join(options)}", allowed="no options")

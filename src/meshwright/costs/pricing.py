@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from statistics import mean
+from typing import Protocol
 
 from meshwright.costs.collective.nccl import NcclCollectives
+from meshwright.costs.cost import CommunicationModel, CostModel
 from meshwright.costs.kernel.curve import GpuKernels, family_of, gpu_costs
 from meshwright.costs.measured.calibrated_cluster import device_factors, measured_basis, profile_of
 from meshwright.costs.measured.measured_costs import MeasuredCosts
@@ -38,6 +40,10 @@ OVERLAP_WORDS: Mapping[str, str] = {
 }
 
 
+class NamedCosts(CostModel, CommunicationModel, Protocol):
+    """What fills the slot `cluster.costs`: a function of a cluster gives seconds of works, and of messages."""
+
+
 @dataclass(frozen=True, eq=False)
 class Pricing:
     """How the steps of one plan are priced on one cluster.
@@ -50,7 +56,7 @@ class Pricing:
         least_width: relative half width that an interval which was not interpolated has at least.
     """
 
-    costs: StepCosts | Roofline | GpuKernels | MeasuredCosts
+    costs: StepCosts | Roofline | GpuKernels | MeasuredCosts | NamedCosts
     assumptions: tuple[str, ...]
     step_s: float = 0.0
     width: Width | None = None
@@ -107,6 +113,11 @@ def pricing_of(
     Raises:
         PlanError: no step was measured on a relative of the GPUs, and `extrapolate` is off.
     """
+    if cluster.costs:
+        named = plan.found("costs", cluster.costs)(cluster)
+        return Pricing(
+            named, (f"works and messages cost what {cluster.costs} says",), least_width=UNCERTAINTY
+        )
     if cluster.machine.price_model == "step":
         return _step_pricing(plan, cluster, fit or packaged_step_profile().without(left_out), extrapolate)
     return _process_pricing(cluster, profile)

@@ -36,7 +36,8 @@ class ClusterSpec:
     """Devices numbered from 0, and levels from the innermost out; the last level joins all devices.
 
     `links` overrides the levels for single directed pairs "device i" -> "device j". `assumptions` are
-    sentences about what a short name left open. Raises SpecError when levels do not nest or do not join
+    sentences about what a short name left open. `costs` is a slot: the name of what prices works and messages on it
+    (empty: what its machine is priced with). Raises SpecError when levels do not nest or do not join
     all devices.
     """
 
@@ -45,6 +46,7 @@ class ClusterSpec:
     levels: tuple[Level, ...]
     links: tuple[Link, ...] = ()
     assumptions: tuple[str, ...] = ()
+    costs: str = ""
 
     def __post_init__(self) -> None:
         if not self.devices:

@@ -168,12 +168,13 @@ def _this_computer(count: int, cores: int, memory_bytes: int) -> ClusterSpec:
 
 def _from_table(table: TomlTable) -> ClusterSpec:
     table.check_schema(CLUSTER_SCHEMA)
-    table.check_keys(("schema", "name", "devices", "levels", "links"))
+    table.check_keys(("schema", "name", "costs", "devices", "levels", "links"))
     devices = tuple(device for entry in table.tables("devices") for device in _devices(entry))
     if len(devices) > MAX_DEVICES:
         raise SpecError(f"{table.where}: {len(devices)} devices", allowed=f"1 to {MAX_DEVICES}")
     return ClusterSpec(
         name=table.text("name"),
+        costs=table.text("costs", ""),
         devices=devices,
         levels=tuple(_level(entry) for entry in table.tables("levels")),
         links=tuple(_explicit_link(entry) for entry in table.tables("links")),
