@@ -36,7 +36,7 @@ from meshwright.stage.saved.size import (
 from meshwright.stage.stage_pass import works
 
 # Passes that fields of a plan imply, in the order in which they stand where what they declare leaves it open.
-IMPLIED: tuple[PlanPass, ...] = (
+IMPLIED: tuple[Implied | Unsharding, ...] = (
     Implied("split_backward", split_backwards),
     Implied("recompute", recomputed, after=("split_backward",)),
     Implied("split_vocabulary", split_vocabulary, after=("recompute",), of_works=works_of_vocabulary),

@@ -9,9 +9,12 @@ A field without an option is for Python alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any
+
+WORD = re.compile(r"(?:[^,(]|\([^)]*\))+")
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class GivenOption:
         parse: makes the value, in SI units, of the text (of the list of texts where `repeats`); None: the field's type does.
         repeats: may it be given several times?
         metavar: what stands for the value in a help text.
-        least: the smallest value.
+        least, above: the smallest value; what the value has to exceed.
     """
 
     help: str
@@ -36,6 +39,7 @@ class GivenOption:
     repeats: bool = False
     metavar: str = ""
     least: float | None = None
+    above: float | None = None
 
 
 def option(default: Any, help: str, name: str = "", **more: Any) -> Any:
@@ -60,5 +64,5 @@ def is_required(each: Field[Any]) -> bool:
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """Words with commas between them."""
-    return tuple(word.strip() for word in text.split(",") if word.strip())
+    """Words with commas between them; those within parentheses are of one word's own options."""
+    return tuple(word.strip() for word in WORD.findall(text) if word.strip())

@@ -62,6 +62,9 @@ class PlanRequest:
     )
     extrapolate: bool = option(False, "Accept GPUs that were never measured, by their data sheet.")
     profile: Path | None = option(None, "Of processes on CPUs: what `calibrate -o` wrote.")
+    planner: str | None = option(
+        None, "Another search than ours: a name of `meshwright list planners`, or ./mine.py:NAME."
+    )
     layer_wise: bool | None = option(
         None, "Also vary the best plans stage by stage: blocks, and how many are run again."
     )

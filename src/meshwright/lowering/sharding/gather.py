@@ -13,7 +13,7 @@ from meshwright.ir.vocabulary import VALUE_KINDS, register_name, register_value_
 from meshwright.lowering.order import with_effects
 from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.specs.error import PlanError
-from meshwright.specs.plan.option import option
+from meshwright.specs.option import option
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.group.parameter_group import gather_exchanges, stepped_sizes, unshard_exchanges
 

@@ -14,7 +14,7 @@ from meshwright.ir.vocabulary import register_name, register_value_kind
 from meshwright.lowering.order import with_effects
 from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.specs.error import PlanError, ProgramError
-from meshwright.specs.plan.option import option
+from meshwright.specs.option import option
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.mesh import collapsed_axes, shard_axes
 

@@ -12,7 +12,7 @@ from meshwright.ir.table import Kind
 from meshwright.ir.timing.dependencies import dependencies
 from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.specs.error import ProgramError
-from meshwright.specs.plan.option import option
+from meshwright.specs.option import option
 
 Ints = NDArray[np.int64]
 

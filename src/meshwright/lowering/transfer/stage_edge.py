@@ -15,7 +15,7 @@ from meshwright.ir.vocabulary import register_name, register_value_kind
 from meshwright.lowering.order import with_effects
 from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.specs.error import PlanError, ProgramError, ScheduleError
-from meshwright.specs.plan.option import option
+from meshwright.specs.option import option
 from meshwright.specs.plan.plan import Plan
 
 # Both are numbered by the stage that made the forward value; a part of `skip` is one of its outputs, a part of

@@ -1,4 +1,4 @@
-"""Options: fields of a frozen dataclass with units and bounds, against which files and command lines are checked."""
+"""Options by name: what a file or a reference gives, checked against the fields of a frozen dataclass."""
 
 from __future__ import annotations
 
@@ -7,29 +7,9 @@ from collections.abc import Mapping
 from typing import Any, get_type_hints
 
 from meshwright.specs.error import PlanError
+from meshwright.specs.option import GivenOption
 
 TYPES = {"int": int, "float": float, "str": str, "bool": bool}
-
-
-def option(
-    default: Any = dataclasses.MISSING,
-    *,
-    help: str = "",
-    unit: str = "",
-    least: float | None = None,
-    above: float | None = None,
-    among: tuple[Any, ...] = (),
-) -> Any:
-    """A field of an options dataclass.
-
-    Args:
-        default: what it is where nobody says; none: it has to be given.
-        help: one line for people. unit: of the number, in SI.
-        least, above: the smallest number allowed; what a number has to exceed.
-        among: the values allowed.
-    """
-    words = {"help": help, "unit": unit, "least": least, "above": above, "among": among}
-    return dataclasses.field(default=default, metadata={"option": words})
 
 
 def with_options(cls: type, given: Mapping[str, Any], what: str) -> Any:
@@ -68,33 +48,35 @@ def allowed_options(cls: type) -> str:
 
 
 def described_options(cls: type) -> tuple[dict[str, Any], ...]:
-    """What `list` shows of every option: name, type, default, help, unit, bounds."""
+    """What `list` shows of every option: name, type, default, help, bounds."""
     types = get_type_hints(cls)
     return tuple(
         {
             "name": f.name,
             "type": getattr(types[f.name], "__name__", str(types[f.name])),
             "default": None if f.default is dataclasses.MISSING else f.default,
-            **{
-                key: value
-                for key, value in f.metadata.get("option", {}).items()
-                if value not in (None, "", ())
-            },
+            **_told(f),
         }
         for f in dataclasses.fields(cls)
         if f.init and f.compare  # what only describes is no option
     )
 
 
+def _told(field: dataclasses.Field[Any]) -> dict[str, Any]:
+    """What an option says of itself."""
+    told: GivenOption | None = field.metadata.get("option")
+    said = {} if told is None else {"help": told.help, "least": told.least, "above": told.above}
+    return {key: value for key, value in said.items() if value is not None}
+
+
 def _check_bounds(field: dataclasses.Field[Any], value: Any, what: str) -> None:
-    words = field.metadata.get("option", {})
-    least, above, among = (words.get(key) for key in ("least", "above", "among"))
+    told: GivenOption | None = field.metadata.get("option")
+    if told is None:
+        return
     allowed = ""
-    if least is not None and not value >= least:
-        allowed = f"{least} or more"
-    elif above is not None and not value > above:
-        allowed = f"a number above {above:g}"
-    elif among and value not in among:
-        allowed = ", ".join(map(repr, among))
+    if told.least is not None and not value >= told.least:
+        allowed = f"{told.least:g} or more"
+    elif told.above is not None and not value > told.above:
+        allowed = f"a number above {told.above:g}"
     if allowed:
         raise PlanError(f"{what} is given {field.name} = {value!r}", allowed=allowed)

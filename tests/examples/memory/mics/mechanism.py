@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from meshwright.specs.cluster.cluster import ClusterSpec
-from meshwright.specs.plan.option import option
+from meshwright.specs.option import option
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sharding import Sharding
 

@@ -27,7 +27,7 @@ from meshwright.ir.table import (
 )
 from meshwright.ir.vocabulary import register_name, register_value_kind
 from meshwright.specs.cluster.cluster import ClusterSpec
-from meshwright.specs.plan.option import option
+from meshwright.specs.option import option
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sharding import EVERYBODY, Sharding
 
