@@ -31,6 +31,8 @@ BY_NAME = (
     "executor/models/sequential.py",
     "evidence/claim/reproduce.py",
 )
+# Folders in which no parameter is Any (but autograd's own ctx).
+TYPED = ("executor/rank", "executor/training", "executor/handlers")
 IMPORTERS = {"import_module", "__import__", "spec_from_file_location"}
 
 Finding = tuple[str, str]
@@ -107,7 +109,18 @@ def law() -> str:
     return text.split("\n## The program, exactly\n")[1].split("\n## ")[0]
 
 
-RULES = (crowded_folders, repeated_classes, hidden_imports, law_told_twice)
+def untyped_parameters(files: Iterable[SourceFile]) -> Iterator[Finding]:
+    """Parameters of `Any` where the runtime hands values on: what a rank and a training are given has a type."""
+    for file in files:
+        if str(place(file).parent) not in TYPED:
+            continue
+        for node in ast.walk(file.tree):
+            if isinstance(node, ast.arg) and node.annotation is not None and node.arg != "ctx":
+                if ast.unparse(node.annotation) == "Any":
+                    yield str(place(file)), f"line {node.lineno}: {node.arg}: Any"
+
+
+RULES = (untyped_parameters, crowded_folders, repeated_classes, hidden_imports, law_told_twice)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -129,6 +142,7 @@ def file(path: str, text: str = "x = 1") -> SourceFile:
         (hidden_imports, [file("specs/a.py", "class A:\n    def f(self):\n        import meshwright")]),
         (hidden_imports, [file("specs/a.py", "value = import_module('meshwright').plan")]),
         (hidden_imports, [file("specs/a.py", "value = importlib.import_module(name)")]),
+        (untyped_parameters, [file("executor/rank/a.py", "def f(context: Any) -> None: ...")]),
         (law_told_twice, [file("ir/__init__.py", '"""Law.\n\n**Start rule.** An instruction is issued."""')]),
     ],
 )
@@ -144,6 +158,7 @@ def test_an_offence_against_the_house_is_noticed(rule, files) -> None:
             repeated_classes,
             [file("ir/a.py", "def f():\n    class Row: ..."), file("ir/b.py", "class Row: ...")],
         ),
+        (untyped_parameters, [file("executor/rank/a.py", "def f(inputs: Sequence[Any]) -> Any: ...")]),
         (hidden_imports, [file("cli/a.py", "def f():\n    from meshwright.ir.b import c")]),
         (
             hidden_imports,

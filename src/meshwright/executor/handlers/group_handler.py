@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.handler import Pending, Row, handles
 from meshwright.executor.state.group_state import GroupState
 from meshwright.executor.state.host_moments import HostMoments
@@ -14,7 +15,7 @@ from meshwright.executor.team.collective import gather, scatter_sum, start_gathe
 
 
 @handles("REDUCE_GRAD")
-def reduce_gradients(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+def reduce_gradients(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """Sum of a group's gradients over its copies; losses carry their tokens' weights, so the sum is the whole.
 
     Where the copies share the state, each keeps the sum of its shard.
@@ -44,7 +45,7 @@ def reduce_gradients(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     return Pending(wait)
 
 
-def _reduce_in_hops(context: Any, row: Row, group: GroupState) -> Pending:
+def _reduce_in_hops(context: Context, row: Row, group: GroupState) -> Pending:
     """Scattered among those who share gradients, then state; where copies of the state are left, summed over these."""
     own = group.scattered_in_hops()
     if len(row.members) > group.team.degree:
@@ -57,7 +58,7 @@ def _reduce_in_hops(context: Any, row: Row, group: GroupState) -> Pending:
     return Pending(lambda: (group,))
 
 
-def _gather_contributions(context: Any, row: Row, group: GroupState) -> Pending:
+def _gather_contributions(context: Context, row: Row, group: GroupState) -> Pending:
     """Everybody's gradients of every microbatch, then their sum in one order."""
     assert group.contributions is not None, "who keeps contributions apart was asked"
     team, num = context.groups.collective(row), len(row.members)
@@ -75,7 +76,7 @@ def _gather_contributions(context: Any, row: Row, group: GroupState) -> Pending:
 
 
 @handles("UNSHARD")
-def unshard(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+def unshard(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """All parameters of a group, one behind the other, for the computes that read them."""
     group: GroupState = inputs[0]
     shards, team, num = group.gathered_shards(), context.groups.collective(row), len(row.members)
@@ -96,7 +97,7 @@ def unshard(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
 
 
 @handles("GATHER_PARAM")
-def gather_parameters(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+def gather_parameters(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """After a step on shards: everybody's, into the parameters."""
     group: GroupState = inputs[0]
     assert group.values is not None, "what is gathered behind the step is kept whole"
@@ -111,18 +112,18 @@ def gather_parameters(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
 
 
 @handles("LOAD_STATE")
-def load_state(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+def load_state(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """The optimizer's state of a stage's groups, on the device."""
     return _moved(context, row, HostMoments.load)
 
 
 @handles("STORE_STATE")
-def store_state(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+def store_state(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """The optimizer's state of a stage's groups, on the host; the device's memory is free."""
     return _moved(context, row, HostMoments.store)
 
 
-def _moved(context: Any, row: Row, move: Callable[[HostMoments], None]) -> Sequence[Any]:
+def _moved(context: Context, row: Row, move: Callable[[HostMoments], None]) -> Sequence[Any]:
     groups: dict[int, GroupState] = context.training.groups
     for g in sorted({name.index for names in row.writes for name in names or ()} & groups.keys()):
         move(groups[g].moments)

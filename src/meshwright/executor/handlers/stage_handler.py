@@ -15,6 +15,7 @@ import meshwright.executor.handlers.group_handler  # noqa: F401 - registers hand
 import meshwright.executor.handlers.step_handler  # noqa: F401 - registers handlers
 from meshwright.executor.handlers.vocabulary_handler import read_of_kind, writes_kind
 from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, deferring, registering
+from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.handler import Row, ValueName, handles, reads_of_kind
 from meshwright.lowering.sharding.whole_gradient import WHOLE
 from meshwright.lowering.transfer.stage_edge import SKIP, SKIP_GRADIENT
@@ -62,7 +63,7 @@ class _End(torch.autograd.Function):
 
 
 def _forward(
-    context: Any, row: Row, inputs: Sequence[Any]
+    context: Context, row: Row, inputs: Sequence[Any]
 ) -> tuple[Tensor, tuple[Tensor, ...], SavedForward]:
     """Output of a stage (its share of the loss on the last hop), what stages beside the path read, and, with gradients
     enabled, what backward needs.
@@ -91,7 +92,7 @@ def _leaf(value: Tensor) -> Tensor:
 
 
 @handles("F")
-def forward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+def forward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Forward of one microbatch; without ``saved`` among its writes it keeps nothing (recompute)."""
     state = context.training
     with torch.set_grad_enabled(writes_kind(row, "saved")), state.reading(row, inputs):
@@ -111,7 +112,7 @@ def _input(row: Row, inputs: Sequence[Any]) -> Tensor | None:
 
 
 @handles("R")
-def recompute(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+def recompute(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """The forward again, with the same draws, for what it did not keep."""
     with torch.enable_grad(), context.training.reading(row, inputs):
         _, _, saved = _forward(context, row, inputs)
@@ -119,7 +120,7 @@ def recompute(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 @handles("B")
-def backward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+def backward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradients of input and weights at once."""
     state, saved = context.training, inputs[0]
     with state.reading(row, inputs):
@@ -130,7 +131,7 @@ def backward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     return (gradient, gradients, *_more_gradients(row, gradient, received))
 
 
-def _output_gradients(context: Any, row: Row, inputs: Sequence[Any]) -> tuple[Tensor | None, ...]:
+def _output_gradients(context: Context, row: Row, inputs: Sequence[Any]) -> tuple[Tensor | None, ...]:
     """What a backward starts from: the output's gradient (None: the loss, which its own forward made), then that of every
     output which stages beside the path read, summed over these in the order of its edges.
     """
@@ -168,7 +169,7 @@ def _buffers(names: tuple[ValueName, ...] | None, is_many: bool) -> Any:
 
 
 @handles("I")
-def input_gradient(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+def input_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradient of the input now; what the weights' gradients need goes on the queue."""
     state, saved = context.training, inputs[0]
     with deferring(saved.queue), state.reading(row, inputs):
@@ -178,7 +179,7 @@ def input_gradient(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[An
 
 
 @handles("W")
-def weight_gradient(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+def weight_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Weights' gradients of what I left; the queue checks that none is missing."""
     gradients = context.training.live_gradients(row.stage)
     queue: WeightGradientQueue = inputs[1]

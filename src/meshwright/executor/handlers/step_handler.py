@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from meshwright.executor.handlers.vocabulary_handler import writes_kind
+from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.exchange_handler import all_reduce
 from meshwright.executor.rank.handler import Row, handles, reads_of_kind
 from meshwright.lowering.sharding.gradient_norm import GLOBAL_NORM, SQUARED_NORM, STEP_COPY
 
 
 @handles("STEP")
-def step(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+def step(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """The optimizer's step on the groups that the row writes, and the end of their gradients."""
     state = context.training
     norm = _norm(row, inputs)
     keeps = writes_kind(row, STEP_COPY.name)
     copies = {}
-    for g in _stepped(state, row):
+    for g in _stepped(state.groups, row):
         group = state.groups[g]
         state.finish_gradients(g)
         if keeps:
@@ -36,10 +37,10 @@ def step(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     return row.outputs(lambda name: (copies if name.kind == STEP_COPY.name else state.groups).get(name.index))
 
 
-def _stepped(state: Any, row: Row) -> list[int]:
+def _stepped(groups: Mapping[int, Any], row: Row) -> list[int]:
     """Groups with parameters here that a row writes."""
     written = {name.index for names in row.writes for name in names or () if name.kind == "parameter"}
-    return sorted(written & state.groups.keys())
+    return sorted(written & groups.keys())
 
 
 def _norm(row: Row, inputs: Sequence[Any]) -> float | None:
@@ -51,7 +52,7 @@ def _norm(row: Row, inputs: Sequence[Any]) -> float | None:
 
 
 @handles("NORM")
-def squared_norm(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+def squared_norm(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Sum of squares of the gradients that the row reads, a float64 scalar."""
     state = context.training
     read = {name.index for names in row.reads for name in names or ()}
@@ -65,7 +66,7 @@ handles("REDUCE_NORM")(all_reduce)
 
 
 @handles("VALIDATE")
-def validate(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+def validate(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Undo a step that was taken before the norm was known, where the norm forbids it; take the clipped one instead, or
     none where the gradients are no numbers. The end of the gradients.
     """
@@ -77,7 +78,7 @@ def validate(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
         for name, value in zip(names or (), values if isinstance(values, tuple) else (values,))
         if name.kind == STEP_COPY.name
     }
-    for g in _stepped(state, row):
+    for g in _stepped(state.groups, row):
         group = state.groups[g]
         step = group.step
         if not math.isfinite(norm) or step.exceeds(norm):

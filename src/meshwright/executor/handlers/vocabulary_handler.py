@@ -21,6 +21,7 @@ from meshwright.executor.ops.split_cross_entropy import (
     partial_softmax,
 )
 from meshwright.executor.ops.weight_gradient_queue import accumulate_into
+from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.handler import Pending, Row, handles
 
 NO_OUTPUTS: tuple[Any, ...] = ()
@@ -41,14 +42,14 @@ def _flat(x_BSE: Tensor) -> Tensor:
     return x_BSE.reshape(-1, x_BSE.shape[-1])
 
 
-def _end(context: Any, row: Row, hop: int) -> int:
+def _end(context: Context, row: Row, hop: int) -> int:
     """Rank of the device at a hop of the path, among the members of a row."""
     path = context.training.program.tables.paths[0]
     return int(row.members[path[hop].device])
 
 
 @handles("LOOKUP")
-def lookup(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+def lookup(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """This device's part of the embedding's output."""
     state = context.training
     with state.reading(row, inputs):
@@ -57,7 +58,7 @@ def lookup(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 @handles("SCATTER")
-def scatter(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+def scatter(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradients of this device's rows of the embedding."""
     state = context.training
     gradients = state.live_gradients(row.stage)
@@ -68,7 +69,7 @@ def scatter(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 @handles("S")
-def softmax_of_rows(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+def softmax_of_rows(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Logits of this device's rows and their softmax; with one barrier also both halves of the input's gradient."""
     state = context.training
     shard: VocabularyShard = state.shard
@@ -81,7 +82,7 @@ def softmax_of_rows(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[A
 
 
 @handles("SUM_SOFTMAX")
-def sum_softmax(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+def sum_softmax(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """Maximum, sum and target's logit over all devices; with one barrier then the input's gradient, to the last stage."""
     (part,) = inputs
     group, last = context.groups.collective(row), _end(context, row, -1)
@@ -106,7 +107,7 @@ def sum_softmax(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
 
 
 @handles("T")
-def gradients_of_rows(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+def gradients_of_rows(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradient of this device's rows of the head, and the loss on the last stage's device; with two barriers also this
     device's part of the input's gradient."""
     state = context.training
@@ -127,7 +128,7 @@ def gradients_of_rows(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence
     return gradients, *own
 
 
-def _count_loss(context: Any, row: Row, normalizer: Normalizer) -> None:
+def _count_loss(context: Context, row: Row, normalizer: Normalizer) -> None:
     """Every microbatch's loss once, where the last stage is."""
     state = context.training
     if state.pipeline == state.program.tables.paths[0][-1].device:
@@ -135,24 +136,24 @@ def _count_loss(context: Any, row: Row, normalizer: Normalizer) -> None:
         state.loss = loss if state.loss is None else state.loss + loss
 
 
-def _shaped(context: Any, row: Row, x_TE: Tensor) -> Tensor:
+def _shaped(context: Context, row: Row, x_TE: Tensor) -> Tensor:
     state = context.training
     return x_TE.view(state.data.counts[row.microbatch], state.training.sequence_length, x_TE.shape[-1])
 
 
 @handles("SUM_OUTPUT_GRAD")
-def sum_output_gradient(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+def sum_output_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """Two barriers: the devices' parts of the input's gradient, summed on the last stage's device."""
     return _summed(context, row, inputs[0], _end(context, row, -1))
 
 
 @handles("SUM_INPUT")
-def sum_input(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+def sum_input(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """The devices' parts of the embedding's output, summed on the first stage's device."""
     return _summed(context, row, inputs[0], _end(context, row, 0))
 
 
-def _summed(context: Any, row: Row, part: Tensor, root: int) -> Pending:
+def _summed(context: Context, row: Row, part: Tensor, root: int) -> Pending:
     context.links.pass_ring(row.members, part.nbytes, passes=1)
     work = dist.reduce(part, root, group=context.groups.collective(row), async_op=True)
 
@@ -166,18 +167,18 @@ def _summed(context: Any, row: Row, part: Tensor, root: int) -> Pending:
 
 
 @handles("SHARE_OUTPUT")
-def share_output(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+def share_output(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """The last stage's output, to all devices."""
     return _shared(context, row, inputs, _end(context, row, -1))
 
 
 @handles("SHARE_INPUT_GRAD")
-def share_input_gradient(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+def share_input_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """The gradient of the first stage's input, to all devices."""
     return _shared(context, row, inputs, _end(context, row, 0))
 
 
-def _shared(context: Any, row: Row, inputs: Sequence[Any], root: int) -> Pending:
+def _shared(context: Context, row: Row, inputs: Sequence[Any], root: int) -> Pending:
     state = context.training
     if inputs:
         x_BSE = inputs[0].contiguous()

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from meshwright.executor.meter.live_storage import born_on_host
+from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.handler import Pending, Row, handles
 from meshwright.executor.team.collective import scatter_sum, start_gather, wait_all
 from meshwright.ir.table import Kind
@@ -36,7 +38,7 @@ def first_tensor(row: Row, inputs: Sequence[Any]) -> Tensor:
 
 
 @handles(Kind.SEND)
-def send(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+def send(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """Post the first value read to the peer."""
     tensor = first_tensor(row, inputs)
     if not tensor.is_contiguous():
@@ -62,7 +64,7 @@ def send(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
 
 
 @handles(Kind.RECEIVE)
-def receive(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+def receive(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """Post a buffer for the value written; without a known shape the header comes first."""
     group, peer = context.groups.pair(row)
     if row.shape is None:
@@ -77,7 +79,7 @@ def receive(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     return Pending(wait)
 
 
-def _receive_sized(context: Any, row: Row, group: Any, peer: int) -> Pending:
+def _receive_sized(context: Context, row: Row, group: dist.ProcessGroup, peer: int) -> Pending:
     header = torch.empty(2 + MAX_DIMS, dtype=torch.int64, device=context.device)
     work = group.recv([header], peer, 2 * row.tag + 1)
 
@@ -103,25 +105,25 @@ def _header(row: Row, tensor: Tensor) -> Tensor:
 
 
 @handles(Kind.LOAD)
-def load(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+def load(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """A copy on the device."""
     return (first_tensor(row, inputs).to(context.device, copy=True),)
 
 
 @handles(Kind.STORE)
-def store(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+def store(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """A copy in the memory of the host."""
     with born_on_host():
         return (first_tensor(row, inputs).to("cpu", copy=True),)
 
 
 @handles(Kind.COPY)
-def copy(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+def copy(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """A copy where the value is."""
     return (first_tensor(row, inputs).clone(),)
 
 
-def all_reduce(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+def all_reduce(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """Sum over the members, in place; the same value is the output."""
     tensor = first_tensor(row, inputs)
     context.links.pass_ring(row.members, tensor.nbytes, passes=2)
@@ -134,7 +136,7 @@ def all_reduce(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     return Pending(wait)
 
 
-def all_gather(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+def all_gather(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """The members' equal shards one behind the other along the first dimension."""
     shard = first_tensor(row, inputs).contiguous()
     context.links.pass_ring(row.members, len(row.members) * shard.nbytes, passes=1)
@@ -147,14 +149,14 @@ def all_gather(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     return Pending(wait)
 
 
-def reduce_scatter(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+def reduce_scatter(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """The sum's own shard along the first dimension."""
     whole = first_tensor(row, inputs).contiguous()
     context.links.pass_ring(row.members, whole.nbytes, passes=1)
     return Pending(lambda: (scatter_sum(whole, context.groups.collective(row), context.backend),))
 
 
-def exchange_counts(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+def exchange_counts(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """Row n of an integer tensor goes to member n; out comes what the members sent here, in their order."""
     counts = first_tensor(row, inputs).contiguous()
     received = torch.empty_like(counts)
@@ -170,7 +172,7 @@ def exchange_counts(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
     return Pending(wait)
 
 
-def all_to_all(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+def all_to_all(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """Uneven exchange of the first dimension. Reads: the tensor, how many go to, and how many come from each member."""
     tensor, sent, received = (value for value in inputs if isinstance(value, Tensor))
     arriving = received.flatten().tolist()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.rank_list import RankList, Step
 from meshwright.executor.rank.seconds_by_name import SecondsByName, Spent
 from meshwright.executor.rank.stream import Issued, Stream, Times, clock
@@ -39,7 +40,7 @@ class Interpreter:
     stream. ``position`` publishes where it is; ``watch`` lets asynchronous rows run inside a context.
     """
 
-    def __init__(self, ranked: RankList, store: ValueStore, context: Any, position: Position) -> None:
+    def __init__(self, ranked: RankList, store: ValueStore, context: Context, position: Position) -> None:
         self.ranked, self.store, self.context, self.position = ranked, store, context, position
         self.times: deque[Times] = deque(maxlen=max(LEAST_KEPT, KEPT_ROWS // max(1, len(ranked.steps))))
         self.num_done = 0  # iterations begun, all but the last of them done
@@ -153,7 +154,7 @@ def _inputs(lines: list[list[Any]], reads: tuple[Any, ...]) -> list[Any]:
 
 
 def _compute(
-    context: Any, step: Step, inputs: list[Any], line: list[Any], times: Times, iteration: int
+    context: Context, step: Step, inputs: list[Any], line: list[Any], times: Times, iteration: int
 ) -> None:
     """Run a COMPUTE on the host."""
     number = step.row.number

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 from meshwright.executor.rank.handler import Row
 
@@ -25,7 +26,9 @@ class ProcessGroups:
     ``rendezvous``: a file that all ranks see, or a store where they have met already.
     """
 
-    def __init__(self, rank: int, num_ranks: int, rendezvous: Any, backend: str, timeout_s: float) -> None:
+    def __init__(
+        self, rank: int, num_ranks: int, rendezvous: Path | Store, backend: str, timeout_s: float
+    ) -> None:
         self.rank, self.num_ranks = rank, num_ranks
         self._rendezvous, self._backend = rendezvous, backend
         self._timeout = datetime.timedelta(seconds=timeout_s)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshwright.executor.meter.compute_clock import compute_seconds
+from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.handler import Handler, Pending, Row
 from meshwright.executor.rank.rank_list import RankList
 from meshwright.ir.table import Kind
@@ -28,7 +29,7 @@ def slow_computes(ranked: RankList, factor: float) -> None:
 
 
 def _slowed(handler: Handler, factor: float) -> Handler:
-    def run(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any] | Pending:
+    def run(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any] | Pending:
         begin_s = compute_seconds()
         outputs = handler(context, row, inputs)
         stretch(factor, begin_s)

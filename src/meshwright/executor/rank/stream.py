@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.handler import Pending
 from meshwright.executor.rank.rank_list import Step
 from meshwright.executor.rank.value_store import Line, put_all
@@ -45,7 +46,7 @@ class Stream:
     def __init__(
         self,
         name: str,
-        context: Any,
+        context: Context,
         done: Sequence[SimpleQueue[BaseException | None]],
         fail: Callable[[BaseException, Step, int], None],
         watching: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
@@ -101,7 +102,7 @@ class Stream:
         with self.watching():
             return step.handler(self._context, step.row, issued.inputs)
 
-    def _finish(self, issued: Issued, result: Any) -> None:
+    def _finish(self, issued: Issued, result: Sequence[Any]) -> None:
         step, number = issued.step, issued.step.row.number
         outputs = result
         if type(result) is Pending:
@@ -119,7 +120,7 @@ class Stream:
         posted = [self._post(issued) for issued in batch]
         errors: list[BaseException] = []
 
-        def finish(issued: Issued, result: Any) -> None:
+        def finish(issued: Issued, result: Sequence[Any]) -> None:
             try:
                 self._finish(issued, result)
             except BaseException as error:  # noqa: B036 - raised again below, in the stream's thread

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -56,7 +56,7 @@ def fetch(lines: list[Line], read: Read) -> Any:
     return value
 
 
-def put(line: Line, write: Write, value: Any) -> None:
+def put(line: Line, write: Write, value: object) -> None:
     """Store an output, added in place to what was accumulated before it."""
     if write.before >= 0:
         before = line[write.before]
@@ -67,7 +67,7 @@ def put(line: Line, write: Write, value: Any) -> None:
         line[write.version] = value
 
 
-def put_all(line: Line, writes: tuple[Any, ...], outputs: Any, text: str) -> None:
+def put_all(line: Line, writes: tuple[Any, ...], outputs: Sequence[Any], text: str) -> None:
     """Store all outputs of a row, pattern by pattern.
 
     Raises:
