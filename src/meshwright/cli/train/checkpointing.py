@@ -13,6 +13,7 @@ from meshwright import api
 from meshwright.api.train.checkpointing import CheckpointContents
 from meshwright.cli.frame.output import DONE, REFUSED, Output, Result, table_of
 from meshwright.reports.chart.quantity import quantity
+from meshwright.specs.model.model import ModelSpec
 
 NUM_SHOWN = 40  # tensors in the table of a terminal; --json has all
 Folder = Annotated[
@@ -36,10 +37,8 @@ def _model_text(fields: Mapping[str, Any] | None) -> str:
     """The model in one line; "" where the checkpoint says none."""
     if fields is None:
         return "not known"
-    return (
-        f"{fields['name']}: {fields['num_layers']} layers of width {fields['hidden_size']}, "
-        f"vocabulary {fields['vocabulary_size']:,}"
-    )
+    model = ModelSpec.from_dict(fields)
+    return f"{model.name}: {model.num_layers} layers of width {model.hidden_size}, vocabulary {model.vocabulary_size:,}"
 
 
 def _contents_view(found: CheckpointContents, all_tensors: bool) -> list[Any]:
