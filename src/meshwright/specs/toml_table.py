@@ -73,13 +73,6 @@ class TomlTable:
         value: list[Any] = self._typed(key, list, default)
         return value
 
-    def integers(self, key: str) -> tuple[int, ...]:
-        """A list of whole numbers; missing is empty."""
-        values = self.items(key, [])
-        if any(type(value) is not int for value in values):
-            raise self.error(f"{self.where}: {key!r} is {values!r}", allowed="a list of whole numbers")
-        return tuple(values)
-
     def quantity(self, key: str, parse: Callable[[Any], float], default: float | None = None) -> float:
         """A number in SI units or a text with its unit, read by one of the functions of `units`."""
         if key not in self.values and default is not None:
