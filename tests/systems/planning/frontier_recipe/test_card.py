@@ -7,13 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from meshwright.catalog import filler
 from meshwright.evidence.claim.reproduce import reproduce
 from meshwright.evidence.claim.system_card import system
 from meshwright.specs import SpecError, UnknownNameError
 from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.source import Cluster
+from meshwright.specs.config.source import load_model
 from meshwright.specs.error import OutOfMemoryError, PlanError
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.prediction import Prediction
+from meshwright.specs.plan.workload import Workload
 from meshwright.systems.planning.frontier_recipe import card as frontier_recipe
 from meshwright.systems.planning.frontier_recipe.card import LayoutTrial, RecipeLayout
 
@@ -161,3 +165,15 @@ def test_every_claim_holds() -> None:
     claims = reproduce("frontier_recipe")["claims"]
     assert len(claims) == 11
     assert not [claim["claim"] for claim in claims if not claim["passed"]]
+
+
+def test_as_a_planner_it_gives_layouts_of_the_users_own_model_that_fit() -> None:
+    job = (load_model("llama-3.1-8b"), Cluster("2x8xA100-80"), Workload(64, 2048))
+    plans = filler("planner", "frontier_recipe")(*job, {"dtype": "bfloat16"})
+    assert plans and all(plan.model.name == job[0].name and plan.num_devices == 16 for plan in plans)
+    assert all(not frontier_recipe.failure(plan, job[1]) for plan in plans)
+    assert {plan.sharding for plan in plans} == {"zero1", "none"} and {plan.recompute for plan in plans} == {
+        "full"
+    }
+    with pytest.raises(PlanError, match="tp is decided here"):
+        filler("planner", "frontier_recipe")(*job, {"tp": 2})

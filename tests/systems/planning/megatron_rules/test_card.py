@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from meshwright.catalog import filler
 from meshwright.evidence.claim.reproduce import reproduce
 from meshwright.evidence.claim.system_card import system
 from meshwright.prediction.memory_estimate import estimate_memory
@@ -136,3 +137,9 @@ def test_nothing_fits() -> None:
 def test_no_rung_divides() -> None:
     with pytest.raises(PlanError, match="no rung of the ladder"):
         ruled("gemma-2-9b", "5xH100", 7)
+
+
+def test_as_a_planner_it_gives_the_plan_of_the_rules_with_what_is_fixed() -> None:
+    job = (load_model("llama-3.1-8b"), Cluster("2x8xA100-80"), Workload(64, 2048))
+    (plan,) = filler("planner", "megatron_rules")(*job, {"recompute": "full"})
+    assert plan == plan_of(*job, recompute="full")

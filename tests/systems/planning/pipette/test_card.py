@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from meshwright.catalog import filler
 from meshwright.evidence.claim.reproduce import reproduce
 from meshwright.evidence.claim.system_card import system
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -187,3 +188,10 @@ def test_islands_are_links_of_the_cluster() -> None:
 
 def _pairs() -> list[tuple[int, int]]:
     return list(itertools.permutations(range(8), 2))
+
+
+def test_as_a_planner_it_gives_its_recommendations_in_order() -> None:
+    job = (load_model("qwen3-8b"), Cluster("2x8xA100-80"), Workload(32, 2048))
+    plans = filler("planner", "pipette")(*job, {"recompute": "full"})
+    assert plans == tuple(each.plan for each in pipette.pipette(*job, recompute="full"))
+    assert len(plans) > 1 and all(plan.device_order for plan in plans)

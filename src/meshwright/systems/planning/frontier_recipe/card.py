@@ -10,7 +10,7 @@ Idea:       Tensor parallelism of degree TP stays in a node, PP stages between n
             of memory as a failure, and does not drop it. Rates are F / (n t): F = 96 B s l h^2 (1 + s/(6 h) + V/(16 l h))
             FLOPs of a step of t seconds on n GCDs (see systems/pipeline/megatron_lm/card.py), recompute counted.
 Kind:       recipe
-Use:        none yet (exhibit)
+Use:        meshwright plan MODEL CLUSTER --global-batch BATCH --seq TOKENS --planner frontier_recipe
 Simulated:  the step of a plan's program, computes and messages by the data sheet's roofline, times one constant
 Executed:   no, because the rows need 16 GCDs or more
 Differs:    1. No step was measured on MI250X, so computes are a roofline, in which kernels are as efficient for small
@@ -29,21 +29,24 @@ Differs:    1. No step was measured on MI250X, so computes are a roofline, in wh
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
+from typing import Any
 
 from meshwright.prediction.memory_limit import checked_memory
 from meshwright.prediction.predicted import predict
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.device import Link
 from meshwright.specs.cluster.source import Cluster
-from meshwright.specs.error import OutOfMemoryError, UnknownNameError
+from meshwright.specs.error import OutOfMemoryError, PlanError, UnknownNameError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan, Sharding
 from meshwright.specs.plan.workload import Workload
 from meshwright.systems.megatron_table import SEQUENCE_LENGTH, VOCABULARY_SIZE, iteration_flops
 
+FILLS = {"planner": "card:planned"}
 CLAIMS = (
     {
         "claim": "parameters of the {size} model, in billions",
@@ -216,6 +219,37 @@ def plan(
         software="fused",
     )
     return made, cluster
+
+
+def planned(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any]
+) -> tuple[Plan, ...]:
+    """As a planner: layouts that divide a cluster and fit it, as the recipe runs its own, the fastest by the roofline first.
+
+    Raises PlanError where TP, PP or the microbatch is fixed: they are decided here.
+    """
+    taken = [name for name in ("tp", "pp", "microbatch_size") if name in fix]
+    if taken:
+        raise PlanError(f"{', '.join(taken)} is decided here", allowed="other fields of a plan")
+    node, found = cluster.levels[0].num_devices, []
+    for tp, pp, microbatch in product(TENSOR_DEGREES, PIPELINE_DEGREES, MICROBATCH_SIZES):
+        dp, rest = divmod(cluster.num_devices, tp * pp)
+        if rest or tp > node or pp > model.num_layers or workload.global_batch % max(1, dp * microbatch):
+            continue
+        degrees = {"tp": tp, "pp": pp, "dp": dp, "microbatch_size": microbatch}
+        usual = {
+            "schedule": SCHEDULE,
+            "sharding": "zero1" if dp > 1 else "none",
+            "recompute": "full",
+            "overlap": (),
+        }
+        try:
+            made = Plan.of(model, cluster, workload, **{**usual, **fix, **degrees})
+            if not failure(made, cluster):
+                found.append((roofline_teraflops(made, cluster), made))
+        except PlanError:
+            continue  # TP does not divide the heads or the words of this model
+    return tuple(made for _, made in sorted(found, key=lambda each: -each[0]))
 
 
 def failure(made: Plan, cluster: ClusterSpec) -> str:

@@ -12,7 +12,7 @@ Idea:       The least t p under which a device holds its part: t doubles up to t
             core of attention is recomputed, norms are split along t. Experts: no t, but as many expert-parallel devices
             of a node as divide them. Long sequences: context parallelism until a device keeps 8,192 tokens.
 Kind:       planner
-Use:        none yet (exhibit)
+Use:        meshwright plan MODEL CLUSTER --global-batch BATCH --seq TOKENS --planner megatron_rules
 Simulated:  t_f(b) + t_b(b), by predicted kernels and exchanges of the slowest stage; what fits, by the memory estimate
 Executed:   no, because it chooses plans for GPUs; a plan of pp and dp alone runs here as any other
 Differs:    1. Rules of three sources are one planner: degrees, interleaving and b of the paper; recompute of attention's
@@ -38,6 +38,7 @@ from meshwright.systems import megatron_table
 from meshwright.systems.planning.megatron_rules.mechanism import plan_of
 
 PAPER = {"recompute": "full", "sharding": "none", "sequence_parallel": False}  # what the rows of Table 1 had
+FILLS = {"planner": "mechanism:planned"}
 CLAIMS = (
     {
         "claim": "devices t p of a replica of {size}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from meshwright.prediction.memory_limit import Rejection, checked_memory, out_of_memory
@@ -51,6 +51,13 @@ def plan_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, **choice
             next="change the batch or the number of devices",
         )
     raise out_of_memory(rejected)
+
+
+def planned(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any]
+) -> tuple[Plan, ...]:
+    """As a planner: the one plan of the rules, with what is fixed."""
+    return (plan_of(model, cluster, workload, **fix),)
 
 
 def ladder(model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> Iterator[dict[str, int]]:

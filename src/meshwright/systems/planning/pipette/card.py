@@ -10,7 +10,7 @@ Idea:       Under 1F1B a microbatch enters only when one comes back, so every p 
             2 (p-1) c where each takes c; AMP counts T_pp once. Every (p, tp, dp, microbatch size) that fits the memory
             is scored, and simulated annealing puts nodes where their measured links make T_pp and T_dp least.
 Kind:       planner
-Use:        none yet (exhibit)
+Use:        meshwright plan MODEL CLUSTER --global-batch BATCH --seq TOKENS --planner pipette
 Simulated:  1F1B with and without the latency of messages; steps of plans on unequal links, before and after
 Executed:   no, because the nodes and links of a cluster are what it chooses
 Differs:    1. Memory is bounded by the core's estimate at its worst, in place of the paper's learned estimator.
@@ -70,6 +70,7 @@ from meshwright.systems.planning.pipette.mechanism import (
 )
 
 # What a formula is compared with is the increment: the seconds that messages add to a step. Whole steps hide it.
+FILLS = {"planner": "mechanism:planned"}
 CLAIMS = (
     {
         "claim": "{model} adds to 1F1B with p={pp}, m={num_microbatches}, f+w=3, c=0.1",

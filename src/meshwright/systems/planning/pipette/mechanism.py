@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -326,6 +326,13 @@ def pipette(
     return tuple(sorted(found, key=lambda each: (each.latency_s, each.needed_bytes)))
 
 
+def planned(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any]
+) -> tuple[Plan, ...]:
+    """As a planner: every configuration that fits, its nodes placed, with what is fixed."""
+    return tuple(each.plan for each in pipette(model, cluster, workload, **fix))
+
+
 def configurations(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, **choices: Any
 ) -> Iterator[Plan]:
@@ -336,7 +343,9 @@ def configurations(
     size = cluster.levels[0].num_devices
     num_nodes = cluster.num_devices // size
     for pp, tp, microbatch in itertools.product(range(1, num_nodes + 1), TENSOR_DEGREES, MICROBATCH_SIZES):
-        if num_nodes % pp or model.num_layers % pp or size % tp or model.num_heads % tp:
+        if num_nodes % pp or model.num_layers % pp or size % tp:
+            continue
+        if model.num_heads % tp or model.vocabulary_size % tp:
             continue
         dp = cluster.num_devices // (pp * tp)
         if workload.global_batch % (dp * microbatch) == 0:
