@@ -142,6 +142,24 @@ def test_a_users_file_fills_every_slot(own: str, gloo_pool: Pool) -> None:
             assert plan.placed(GPUS).device_order == tuple(range(7, -1, -1))
 
 
+def test_code_that_a_file_names_runs_only_where_the_user_says_so(own: str, tmp_path: Path) -> None:
+    marked = tmp_path / "marked.py"
+    marked.write_text("from pathlib import Path\nPath(__file__).with_name('ran').touch()\n" + OWN)
+    path = tmp_path / "plan.toml"
+    Plan.of(LLAMA, GPUS, mw.Workload(64, 16), dtype="bfloat16", pp=2, num_chunks=1).save(path)
+    path.write_text(path.read_text().replace("pp = 2", f'schedule = "{marked}:wave"\npp = 2'))
+    plan = Plan.load(path)
+    assert plan.schedule == f"{marked}:wave"
+    for verb in (mw.simulate, mw.check):
+        with pytest.raises(PlanError, match="--trust"):
+            verb(plan)
+    assert not (tmp_path / "ran").exists()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("meshwright.specs.plan.slot.TRUST.is_given", True)
+        assert mw.span_s(mw.simulate(plan)) > 0
+    assert (tmp_path / "ran").exists()
+
+
 def test_plan_searches_a_systems_sharding() -> None:
     """All its choices, as plans that are simulated; beside the step of ZeRO that divides the same."""
     plans = mw.plan(

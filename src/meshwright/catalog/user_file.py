@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from meshwright.specs.error import MeshwrightError, SpecError, UnknownNameError
+from meshwright.specs.plan.slot import TRUST
 
 
 def import_file(path: Path) -> ModuleType:
@@ -39,7 +40,9 @@ def of_file(reference: str, hint: str) -> tuple[Any, str, Path]:
     Raises:
         SpecError: there is no such file, or it cannot be imported.
         UnknownNameError: it has no such name.
+        PlanError: a plan's file named it, and nobody said that it may run.
     """
+    TRUST.check(reference)
     file, _, wanted = reference.partition(":")
     path = Path(file).expanduser()
     module = import_file(path)

@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from meshwright.cli.frame.option_group import group_from, group_of, options_in
 from meshwright.cli.frame.output import EVERY_FORM, FAILED, INTERRUPTED, Output, Result
 from meshwright.specs.error import MeshwrightError
+from meshwright.specs.plan.slot import TRUST
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
@@ -126,6 +127,7 @@ def _gathered(groups: Mapping[str, tuple[type, Any]], out: str, given: dict[str,
 def _finish(out: Output, run: Callable[[], Result], forms: Sequence[str]) -> None:
     """Run a command and leave with its exit code; an error is one clear message, with --debug also a traceback."""
     out.configure_logging()
+    TRUST.is_given = out.trusts
     try:
         out.check_paths(forms)
         result = run()

@@ -63,6 +63,7 @@ class Output:
     seed: int = option(0, "Keys every random choice (0).", panel=ALL)
     is_quiet: bool = option(False, "The result only: no progress, no notes.", "--quiet -q", panel=ALL)
     is_debug: bool = option(False, "Tracebacks and every log message.", "--debug", panel=ALL)
+    trusts: bool = option(False, "Run code that a plan's file names (./mine.py:NAME).", "--trust", panel=ALL)
     explains: bool = option(False, "Say what was assumed and how it was made.", "--explain", panel=ALL)
     started_s: float = field(default_factory=time.perf_counter)
 

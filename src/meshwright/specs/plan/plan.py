@@ -16,7 +16,7 @@ from meshwright.specs.model.layers import StageLayers, split_layers, stage_layer
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.file import read_plan, save_plan
 from meshwright.specs.plan.sharding import ZERO, Sharding
-from meshwright.specs.plan.slot import Finder, Reference, reference_text
+from meshwright.specs.plan.slot import TRUST, Finder, Reference, reference_text
 from meshwright.specs.plan.software import SoftwareClass, software_class
 from meshwright.specs.plan.workload import Workload
 
@@ -311,14 +311,28 @@ class Plan:
         return text
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], format: str = "", **given: Any) -> Plan:
+    def load(
+        cls, path: str | os.PathLike[str], format: str = "", *, trust: bool = False, **given: Any
+    ) -> Plan:
         """Read a plan from TOML, or from another program's file: `format` and `given` are as of `meshwright.import_plan`.
+
+        `trust`: code that the file names (``./mine.py:wave``) may run; otherwise what needs it raises PlanError.
 
         Raises PlanError with one clear message.
         """
         if format:
             return cls._verbs("load(format=...)").load(path, format, **given)
-        return read_plan(cls, path)
+        plan = read_plan(cls, path)
+        if not trust:
+            for reference in plan.references:
+                TRUST.doubt(reference)
+        return plan
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """What its slots name."""
+        named = (self.schedule, self.sharding, self.variant, self.placement, *(p.name for p in self.passes))
+        return tuple(each for each in named if each)
 
     @classmethod
     def _verbs(cls, what: str) -> PlanVerbs:

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from meshwright.specs.error import PlanError
@@ -58,3 +59,34 @@ def reference_text(name: str, options: Mapping[str, Any]) -> str:
 
 def _value(node: ast.expr) -> Any:
     return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
+
+
+class Trust:
+    """Which of the user's files may run: those that a command or a call names, not those that a file names, unless the user
+    says so. A plan that somebody else wrote would otherwise run their code where it is only looked at."""
+
+    def __init__(self) -> None:
+        self._doubted: set[str] = set()
+        self.is_given = False
+
+    def doubt(self, reference: str) -> None:
+        """A file named it."""
+        named = Reference.of(reference)
+        if named.names_code:
+            self._doubted.add(_file_of(named))
+
+    def check(self, name: str) -> None:
+        """Raise PlanError where a file named this code, and nobody said that it may run."""
+        if not self.is_given and _file_of(Reference(name)) in self._doubted:
+            raise PlanError(
+                f"the plan's file names code of its own: {name}",
+                allowed="names of the package, or code that you trust",
+                next="read it, then say --trust (Plan.load(path, trust=True))",
+            )
+
+
+def _file_of(reference: Reference) -> str:
+    return str(Path(reference.name.partition(":")[0]).expanduser().resolve())
+
+
+TRUST = Trust()
