@@ -24,6 +24,7 @@ from meshwright.lowering.split_backward import SplitBackward
 from meshwright.lowering.transfer.stage_edge import ConnectStages, LayerEdge
 from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules import registered
+from meshwright.specs.model.block import BlockSpec
 from meshwright.specs.model.model import ModelSpec
 
 
@@ -119,8 +120,8 @@ def _attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 class PlainCrossBlock(PlainBlock):
     """A decoder's block with cross attention between its two parts."""
 
-    def __init__(self, model: ModelSpec) -> None:
-        super().__init__(model)
+    def __init__(self, model: ModelSpec, block: BlockSpec) -> None:
+        super().__init__(model, block)
         hidden = model.hidden_size
         self.cross_norm = nn.RMSNorm(hidden, eps=model.norm_epsilon)
         self.cross_query = nn.Linear(hidden, model.attention.query_size, bias=False)
@@ -147,7 +148,9 @@ class PlainEncoderDecoder(PlainDecoder):
         super().__init__(model, range(0))
         kinds = [PlainEncoderBlock] * num_encoder_layers
         kinds += [PlainCrossBlock] * (model.num_layers - num_encoder_layers)  # type: ignore[list-item]
-        self.layers = nn.ModuleDict({str(layer): kind(model) for layer, kind in enumerate(kinds)})
+        self.layers = nn.ModuleDict(
+            {str(number): kind(model, model.layers[number]) for number, kind in enumerate(kinds)}
+        )
         self.encoder_norm = nn.RMSNorm(model.hidden_size, eps=model.norm_epsilon)
         self.target_embedding = nn.Embedding(model.vocabulary_size, model.hidden_size)
         if model.has_tied_embeddings:
