@@ -9,7 +9,7 @@ Idea:       With psi parameters on N GCDs a copy of the weights is cut over the 
             within nodes; between nodes a step moves psi/8 gradients a GCD, and psi/2 stepped weights back. Weights
             travel as 8 bits, gradients as 4, quantised in blocks (ZeRO++).
 Kind:       placement
-Use:        none yet (exhibit)
+Use:        meshwright plan MODEL CLUSTER --global-batch BATCH --seq TOKENS --fix sharding=low_bandwidth_partitioning
 Simulated:  steps of a 20B model on three classes of links, by the data sheets' roofline; nothing overlaps
 Executed:   four gloo processes as two nodes of two (study.py), int8 and int4 as options
 Differs:    1. Written from the abstract; which level takes which copy, and the formulas follow from it and from ZeRO++. The
