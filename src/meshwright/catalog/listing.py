@@ -6,11 +6,18 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from meshwright.catalog.slots import SLOTS, cards, filled_by_systems, filler, offered, slot_names
+from meshwright.catalog.slots import (
+    SLOTS,
+    cards,
+    filled_by_systems,
+    filler,
+    offered,
+    own_schedules,
+    slot_names,
+)
 from meshwright.catalog.user_file import guard_calls, guarded, of_file
 from meshwright.schedules.order import Schedule, registered
 from meshwright.specs.cluster.device import device_presets
@@ -138,15 +145,6 @@ def _chunks_of(function: Callable[..., Any]) -> int:
         return 1
     default = parameters[2].default
     return default if isinstance(default, int) else NUM_CHUNKS
-
-
-@cache
-def own_schedules() -> Mapping[str, Schedule]:
-    """The schedules of the package (what a user's file registers later is found through its file)."""
-    import meshwright.schedules
-
-    root = meshwright.schedules.__name__
-    return {name: made for name, made in registered().items() if made.function.__module__.startswith(root)}
 
 
 def _clusters() -> tuple[str, ...]:

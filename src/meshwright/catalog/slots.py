@@ -18,6 +18,7 @@ from typing import Any
 
 from meshwright import systems
 from meshwright.catalog.user_file import guarded, of_file
+from meshwright.schedules.order import Schedule, registered
 from meshwright.specs.error import PlanError, SpecError, UnknownNameError
 from meshwright.specs.plan.option import described_options, with_options
 from meshwright.specs.plan.plan import Plan
@@ -52,10 +53,13 @@ def _passes() -> Mapping[str, Any]:
     return NAMED
 
 
-def _schedules() -> Mapping[str, Any]:
-    from meshwright.catalog.listing import own_schedules
+@cache
+def own_schedules() -> Mapping[str, Schedule]:
+    """The schedules of the package (what a user's file registers later is found through its file)."""
+    import meshwright.schedules
 
-    return own_schedules()
+    root = meshwright.schedules.__name__
+    return {name: made for name, made in registered().items() if made.function.__module__.startswith(root)}
 
 
 def _costs() -> Mapping[str, Any]:
@@ -68,7 +72,10 @@ SLOTS: Mapping[str, Slot] = {
     slot.name: slot
     for slot in (
         Slot(
-            "schedule", "plan.schedule", "(devices, microbatches[, chunks]) -> orders of computes", _schedules
+            "schedule",
+            "plan.schedule",
+            "(devices, microbatches[, chunks]) -> orders of computes",
+            own_schedules,
         ),
         Slot(
             "passes",

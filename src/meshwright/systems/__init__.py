@@ -1,1 +1,1 @@
-"""The published systems, one file each, by family. They import the core; the core never imports them."""
+"""The published systems, one folder each, by family."""
