@@ -199,9 +199,8 @@ def _made(slot: str, found: Any, reference: Reference, what: str) -> Any:
 def described(slot: str, name: str) -> dict[str, Any]:
     """What `list` shows of a name in a slot: what it does, and its options."""
     found = _behind(slot, name)
-    is_class = inspect.isclass(found)
     text = getattr(found, "summary", "") or inspect.getdoc(found) or repr(found)
-    options = described_options(found) if is_class and is_dataclass(found) else ()
+    options = described_options(found) if isinstance(found, type) and is_dataclass(found) else ()
     return {"name": name, "summary": " ".join(text.partition("\n\n")[0].split()), "options": list(options)}
 
 

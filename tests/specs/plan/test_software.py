@@ -37,8 +37,10 @@ def test_classes_are_found_by_their_own_names() -> None:
     ],
 )
 def test_what_a_plan_does_not_name_follows_from_its_sharding(sharding: str, name: str) -> None:
-    assert software_class("", ZERO[sharding].divides_values).name == name
-    assert software_class("eager", ZERO[sharding].divides_values).name == "eager", "a name is a name"
+    assert software_class("", gathers_values=ZERO[sharding].divides_values).name == name
+    assert software_class("eager", gathers_values=ZERO[sharding].divides_values).name == "eager", (
+        "a name is a name"
+    )
 
 
 def test_an_unknown_class_is_refused_with_what_is_near() -> None:

@@ -17,6 +17,7 @@ from meshwright.planner.form.cost_table import EMBEDDING, HEAD, CostSources, dis
 from meshwright.planner.search.fitting import Fitting
 from meshwright.planner.space.axis import SHARDINGS
 from meshwright.planner.space.space import Space
+from meshwright.specs.plan.sharding import ZERO
 from meshwright.specs.plan.software import software_class
 
 Floats = NDArray[np.float64]
@@ -77,7 +78,8 @@ class Contenders:
 
 def bounds_s(space: Space, sources: CostSources) -> Floats:
     """Seconds below which no step of a candidate is: what its busiest device computes is at least the mean of all."""
-    software = [software_class(space.formats.get("software", ""), each).name for each in SHARDINGS]
+    named = space.formats.get("software", "")
+    software = [software_class(named, gathers_values=ZERO[each].divides_values).name for each in SHARDINGS]
     number_of = np.array([software.index(name) for name in software])
     columns = [getattr(space, name) for name in ALONG]
     way, first = distinct([*columns, space.expert_tp, number_of[space.sharding]])

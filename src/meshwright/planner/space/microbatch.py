@@ -12,6 +12,7 @@ from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.sharding import ZERO
 from meshwright.specs.plan.software import software_class
 from meshwright.specs.plan.workload import Workload
 from meshwright.stage.saved.saved import boundary_bytes_per_token
@@ -38,7 +39,10 @@ class MicrobatchSizes:
         self._model, self._batch, self._asked = model, workload.global_batch, asked
         self._memory_bytes, self._length = cluster.memory_bytes, workload.sequence_length
         dtype = str(formats.get("dtype", Plan.__dataclass_fields__["dtype"].default))
-        software = {software_class(str(formats.get("software", "")), each) for each in SHARDINGS}
+        software = {
+            software_class(str(formats.get("software", "")), gathers_values=ZERO[each].divides_values)
+            for each in SHARDINGS
+        }
         self._kept_bytes = boundary_bytes_per_token(model, dtype)
         self._logit_bytes = min(bytes_of_logit(each, dtype) for each in software)
 

@@ -236,7 +236,7 @@ class Plan:
     @property
     def software_class(self) -> SoftwareClass:
         """What is known of the software that runs the plan."""
-        return software_class(self.software, self.shared.divides_values)
+        return software_class(self.software, gathers_values=self.shared.divides_values)
 
     @property
     def gradient_dtype(self) -> str:

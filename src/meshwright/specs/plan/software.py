@@ -95,7 +95,7 @@ EXECUTOR = SoftwareClass(
 DEFAULT_CLASS, SHARDED_DEFAULT_CLASS = "fused", "compiled"
 
 
-def software_class(name: str, gathers_values: bool = False) -> SoftwareClass:
+def software_class(name: str, *, gathers_values: bool = False) -> SoftwareClass:
     """The class of this name; for an empty one the default of plans that gather what computes read, or do not.
 
     Raises UnknownNameError.
