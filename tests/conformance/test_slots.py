@@ -186,6 +186,8 @@ def test_plan_fills_placement_and_variant(own: str) -> None:
     best = plans[0].plan
     assert best.device_order == tuple(range(7, -1, -1)) and best.model.num_layers == LLAMA.num_layers // 2
     assert mw.Plan.of(LLAMA, GPUS, best.workload, variant=best.variant).model == best.model
+    alone = mw.plan(LLAMA, GPUS, global_batch=64, seq=16, fix={"variant": f"{own}:halved", "tp": 2, "pp": 1})
+    assert alone[0].plan.variant == best.variant and alone[0].plan.model == best.model
 
 
 def test_another_planner_fills_the_verb(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Slots: which names fill a field of a plan, a recipe or a command, and what stands behind each, looked up once.
 
 A name is the core's own, a published system's (its card says ``FILLS``, read without importing it), an installed package's
-(entry points of the group ``meshwright.SLOT``), or code of the user's: ``./mine.py:thing``. Options are fields of a frozen
-dataclass: ``NAME(option=value)``.
+(entry points of the group ``meshwright.shardings``, and so on), or code of the user's: ``./mine.py:thing``. Options are
+fields of a frozen dataclass: ``NAME(option=value)``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from meshwright.specs.plan.sharding import ZERO
 from meshwright.specs.plan.slot import Reference
 
 ENTRY_POINTS = (
-    "meshwright."  # with the slot's name behind it: the group in which installed packages offer what fills it
+    "meshwright."  # with the slot's plural behind it: the group in which installed packages offer fillers
 )
 OF_ARGUMENTS = ("costs",)  # slots whose fillers are classes of what the slot is about, not of options
 FILLS = "FILLS"  # of a card: slot -> "FILE:NAME" in its folder

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from meshwright import catalog
-from meshwright.planner.search.filled import filled, with_assumptions
+from meshwright.planner.search.filled import filled
 from meshwright.planner.search.plans import Plans
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
@@ -43,8 +43,6 @@ def searched_with_slots(
     if is_foreign:
         rest["sharding"] = _known(str(sharding)).zero
     alike = search(Plan.varied(model, variant), rest)
-    if not (placement or is_foreign):
-        return with_assumptions(alike, f"the model is {variant} of {model.name}")
 
     def fill(plan: Plan) -> Iterator[Plan]:
         named = plan.changed(placement=placement, variant=variant).placed(cluster)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from meshwright.planner.search.plans import Plans, keep_best
@@ -63,8 +62,3 @@ def filled(
         tuple(ranked), (why,), num_candidates=len(tried), num_too_large=len(missed), num_simulated=len(found),
         rejected=tuple(missed),
     )  # fmt: skip
-
-
-def with_assumptions(plans: Plans, *lines: str) -> Plans:
-    """The same plans, resting on more."""
-    return replace(plans, assumptions=(*lines, *plans.assumptions))

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ class Reference:
     options: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
+    @cache  # a plan asks for what fills its slots at every question
     def of(cls, text: str) -> Reference:
         """Read ``NAME`` or ``NAME(option=value, ...)``; a bare word is a text. Raises PlanError."""
         match = _CALL.fullmatch(text.strip())
