@@ -73,7 +73,9 @@ class Trust:
 
     def doubt(self, reference: str) -> None:
         """A file named it."""
-        named = Reference.of(reference)
+        named = Reference(
+            reference.partition("(")[0].strip()
+        )  # what else is wrong with it is said where it is used
         if named.names_code:
             self._doubted.add(_file_of(named))
 
