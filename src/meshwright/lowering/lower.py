@@ -17,7 +17,7 @@ from meshwright.lowering.sharding.gradient_norm import Clipping, PostValidation
 from meshwright.lowering.sharding.reduced_shard import reduced_shards
 from meshwright.lowering.sharding.reduction import OptimizerStep, reductions
 from meshwright.lowering.sharding.whole_gradient import whole_gradients
-from meshwright.lowering.split_backward import split_backwards
+from meshwright.lowering.split_backward import SplitBackward
 from meshwright.lowering.transfer.receive_place import PlaceReceives
 from meshwright.lowering.transfer.stage_edge import Connection
 from meshwright.lowering.transfer.transfer import Transfers
@@ -26,7 +26,7 @@ from meshwright.schedules.order import Schedule
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.group.parameter_group import group_bytes, held_groups, num_stepped_parameters
 from meshwright.stage.mesh import collapsed_axes
-from meshwright.stage.piece import piece_layers, refined
+from meshwright.stage.piece import has_vocabulary_passes, piece_layers, refined
 from meshwright.stage.saved.saved import boundary_bytes_per_token
 from meshwright.stage.saved.size import (
     kept_bytes_per_token,
@@ -37,19 +37,34 @@ from meshwright.stage.stage_pass import works
 
 # Passes that fields of a plan imply, in the order in which they stand where what they declare leaves it open.
 IMPLIED: tuple[Implied | Unsharding, ...] = (
-    Implied("split_backward", split_backwards),
-    Implied("recompute", recomputed, after=("split_backward",)),
-    Implied("split_vocabulary", split_vocabulary, after=("recompute",), of_works=works_of_vocabulary),
+    Implied(
+        "split_backward", lambda _: SplitBackward(),
+        when=lambda asked: asked.plan.split_backward and not asked.schedule.splits_backward,
+    ),
+    Implied(
+        "recompute", recomputed, after=("split_backward",), when=lambda asked: asked.plan.recompute == "full"
+    ),
+    Implied(
+        "split_vocabulary", split_vocabulary, after=("recompute",), of_works=works_of_vocabulary,
+        when=lambda asked: has_vocabulary_passes(asked.plan),
+    ),
     Implied("reduce_gradients", reductions, after=("split_vocabulary",), before=("transfers",), is_of_step=True),
     Implied("transfers", lambda _: Transfers(), after=("split_vocabulary",)),
     Implied("optimizer_step", lambda _: OptimizerStep(), after=("reduce_gradients", "transfers"), is_of_step=True),
     Implied(
         "gather_parameters", gathered, is_of_step=True,
         after=("optimizer_step", "clip_gradients", "post_validation", "offload_optimizer"),
+        when=lambda asked: asked.plan.shared.divides_state and not asked.plan.shared.steps_values,
     ),
     Unsharding(),
-    Implied("whole_gradients", whole_gradients, after=("unshard", "gather_parameters"), is_of_step=True),
-    Implied("reduced_shards", reduced_shards, after=("whole_gradients",), is_of_step=True),
+    Implied(
+        "whole_gradients", whole_gradients, after=("unshard", "gather_parameters"), is_of_step=True,
+        when=lambda asked: not has_vocabulary_passes(asked.plan),
+    ),
+    Implied(
+        "reduced_shards", reduced_shards, after=("whole_gradients",), is_of_step=True,
+        when=lambda asked: asked.plan.shared.divides_state and not asked.plan.shared.divides_gradients,
+    ),
 )  # fmt: skip
 # Passes that a plan may name, with the options that are their fields.
 NAMED: dict[str, type] = {
@@ -76,7 +91,8 @@ def lower(
         ScheduleError: the schedule returned something that is no order of the plan's stages and microbatches.
     """
     pipeline = pipeline_of(plan)
-    check_adapted(plan, schedule.num_copies)
+    if plan.model.is_adapted:
+        check_adapted(plan, schedule.num_copies)
     counts = tuple(pieces) if pieces is not None else (1,) * plan.num_stages
     stages = piece_layers(plan.stages(), counts)
     lowering = Lowering(plan, schedule, counts, stages, held_groups(plan, stages), step)
@@ -104,9 +120,11 @@ def _computes(lowering: Lowering) -> Program:
     """The schedule's computes on the stages of the program, with the sizes of what they touch."""
     plan = lowering.plan
     orders = lowering.schedule.orders(plan.pp, plan.num_microbatches, plan.num_chunks)
+    if has_vocabulary_passes(plan):
+        orders = vocabulary_orders(plan, orders)
     m = plan.num_microbatches
     program = program_of_orders(
-        refined(vocabulary_orders(plan, orders), lowering.counts),
+        refined(orders, lowering.counts),
         microbatches=[Microbatch(plan.tokens_per_microbatch, 1.0 / m)] * m, num_stages=len(lowering.stages),
         groups=tuple(each.group for each in lowering.held), collapsed=collapsed_axes(plan),
         skips_stages=lowering.schedule.skips_stages,

@@ -53,10 +53,11 @@ class PlanPass(Protocol):
 
 @dataclass(frozen=True)
 class Implied:
-    """A pass that fields of the plan imply: ``of`` makes it, or says that there is none."""
+    """A pass that fields of the plan imply, ``when`` they do: ``of`` makes it, or says that there is nothing to do."""
 
     name: str
     of: Callable[[Lowering], Pass | None]
+    when: Callable[[Lowering], bool] = lambda _: True
     after: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
     is_of_step: bool = False
@@ -64,11 +65,12 @@ class Implied:
 
     def made(self, lowering: Lowering) -> Pass | None:
         """The pass, or None where nothing asks for it, or it belongs to a step that is not there."""
-        return self.of(lowering) if lowering.has_step or not self.is_of_step else None
+        is_there = (lowering.has_step or not self.is_of_step) and self.when(lowering)
+        return self.of(lowering) if is_there else None
 
     def works(self, lowering: Lowering, program: Program) -> Works:
         """Of the names that it adds."""
-        return {} if self.of_works is None else self.of_works(lowering, program)
+        return self.of_works(lowering, program) if self.of_works and self.when(lowering) else {}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from meshwright.ir.program import Program
 from meshwright.ir.table import Duty
 from meshwright.ir.vocabulary import NAMES
 from meshwright.lowering.order import with_effects
-from meshwright.lowering.pipeline import Lowering
 
 
 @dataclass(frozen=True)
@@ -31,9 +30,3 @@ class SplitBackward:
         program = program.with_tables(duties=duties).with_columns(effect=np.where(is_b, i, c.effect))
         halves = program.columns.take(rows).with_column("effect", np.full(len(rows), w))
         return program.inserted(rows + 1, program.list_of_row[rows], halves)
-
-
-def split_backwards(lowering: Lowering) -> SplitBackward | None:
-    """Where the plan asks for it, and the schedule does not split by itself."""
-    is_asked = lowering.plan.split_backward and not lowering.schedule.splits_backward
-    return SplitBackward() if is_asked else None

@@ -75,11 +75,9 @@ def _with_remade(effect: Effect) -> Effect:
     return effect._replace(reads=(*effect.reads, Pattern(REMADE.name)))
 
 
-def recomputed(lowering: Lowering) -> Recompute | None:
+def recomputed(lowering: Lowering) -> Recompute:
     """All stages of the program, or those with blocks that are recomputed, wholly or in part."""
     plan, stages = lowering.plan, lowering.stages
-    if plan.recompute != "full":
-        return None
     whole = tuple(number for number, layers in enumerate(stages) if is_recomputed(plan, layers))
     partly = tuple(number for number, layers in enumerate(stages) if is_partly_recomputed(plan, layers))
     return Recompute(None if len(whole) == len(stages) else whole, partly)

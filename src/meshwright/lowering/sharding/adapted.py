@@ -15,8 +15,6 @@ def check_adapted(plan: Plan, num_copies: int) -> None:
     vocabulary where the first blocks are frozen: its passes want the gradient of the first stage's input, which nothing
     else would need.
     """
-    if not plan.model.is_adapted:
-        return
     if num_copies > 1:
         raise PlanError(
             f"{plan.model.name} has frozen parameters, and schedule = {plan.schedule} has {num_copies} copies of a stage",

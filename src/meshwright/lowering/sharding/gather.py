@@ -209,11 +209,9 @@ class Unsharding:
         return Unshard(unshard_exchanges(lowering.held), self.prefetch, self.keeps_after_forward)
 
 
-def gathered(lowering: Lowering) -> Pass | None:
+def gathered(lowering: Lowering) -> Pass:
     """Gathers of what was stepped, where values are shared by fewer devices than state."""
     plan, held = lowering.plan, lowering.held
-    if not plan.shared.divides_state or plan.shared.steps_values:
-        return None
     sizes, exchanges = stepped_sizes(plan, held), gather_exchanges(held)
     named = {g: each._replace(size=sizes[g].name) if g in sizes else each for g, each in exchanges.items()}
     gather = GatherParameters(named, "gather" in plan.overlap)

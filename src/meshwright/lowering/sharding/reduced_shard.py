@@ -45,11 +45,10 @@ def _of_shards(effect: Effect) -> Effect:
 
 
 def reduced_shards(lowering: Lowering) -> ReducedShards | None:
-    """The pass of a plan; None where nothing is scattered, where it is scattered as it is made (ZeRO-2, 3: what is kept is a
-    shard already), where microbatches' gradients are kept apart, or where a group's copies have nothing to share."""
+    """The pass of a plan that scatters its gradients behind the computes (as they are made, ZeRO-2 and 3, what is kept is a
+    shard already); None where microbatches' gradients are kept apart, or a group's copies have nothing to share."""
     plan, held = lowering.plan, lowering.held
-    is_scattered_late = plan.shared.divides_state and not plan.shared.divides_gradients
-    if not is_scattered_late or plan.options_of(CANONICAL) is not None:
+    if plan.options_of(CANONICAL) is not None:
         return None
     if any(each.num_shards == 1 for each in held if each.num_trained):
         return None

@@ -11,7 +11,6 @@ from meshwright.lowering.order import with_effects
 from meshwright.lowering.pipeline import Lowering
 from meshwright.lowering.sharding.canonical import CANONICAL
 from meshwright.specs.dtype import dtype_bytes
-from meshwright.stage.piece import has_vocabulary_passes
 
 GRADIENT = "weight_gradient"
 WHOLE = register_value_kind(ValueKind("gradient_buffer", index="group", microbatch=False))
@@ -58,7 +57,7 @@ def whole_gradients(lowering: Lowering) -> WholeGradients | None:
     What is scattered is widened first. What is only widened is in the format of the parameters until it is added.
     """
     plan = lowering.plan
-    if plan.options_of(CANONICAL) is not None or has_vocabulary_passes(plan):
+    if plan.options_of(CANONICAL) is not None:
         return None
     is_widened, is_scattered = plan.gradient_dtype != plan.dtype, plan.shared.divides_gradients
     narrow, wide = dtype_bytes(plan.dtype) * is_widened, dtype_bytes(plan.gradient_dtype)

@@ -19,21 +19,17 @@ from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.error import PlanError
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.exchange.inner import LOSS_ELEMENT_BYTES
-from meshwright.stage.piece import has_vocabulary_passes
-
-
-def algorithm_of(plan: Plan) -> Algorithm | None:
-    """The algorithm whose passes the program of a plan has; None: it has none."""
-    return cast(Algorithm, plan.vocabulary) if has_vocabulary_passes(plan) else None
 
 
 def vocabulary_orders(plan: Plan, orders: Orders) -> Orders:
-    """The schedule's orders, whose backwards wait for the barriers where the vocabulary is split."""
-    algorithm = algorithm_of(plan)
-    if algorithm is None:
-        return orders
+    """The schedule's orders, whose backwards wait for the barriers of the vocabulary's passes."""
     _check_paths(plan, orders)
+    algorithm = _algorithm_of(plan)
     return orders if algorithm == INTERLACED else delayed_orders(orders, algorithm)
+
+
+def _algorithm_of(plan: Plan) -> Algorithm:
+    return cast(Algorithm, plan.vocabulary)
 
 
 def _check_paths(plan: Plan, orders: Orders) -> None:
@@ -47,14 +43,12 @@ def _check_paths(plan: Plan, orders: Orders) -> None:
             )
 
 
-def split_vocabulary(lowering: Lowering) -> SplitVocabulary | None:
-    """The passes of the vocabulary on a program of computes, where it is split.
+def split_vocabulary(lowering: Lowering) -> SplitVocabulary:
+    """The passes of the vocabulary on a program of computes.
 
     What a compute takes, to find which one runs when an output is ready, goes by its blocks.
     """
-    plan, algorithm = lowering.plan, algorithm_of(lowering.plan)
-    if algorithm is None:
-        return None
+    plan, algorithm = lowering.plan, _algorithm_of(lowering.plan)
     if plan.options_of(ConnectStages.name) is not None:
         raise PlanError(
             f"the plan has vocabulary={plan.vocabulary} and connects its stages beside the path",
@@ -69,5 +63,4 @@ def split_vocabulary(lowering: Lowering) -> SplitVocabulary | None:
 
 def works_of_vocabulary(lowering: Lowering, program: Program) -> Works:
     """Of LOOKUP, S, T and SCATTER on every stage of the program."""
-    algorithm = algorithm_of(lowering.plan)
-    return {} if algorithm is None else vocabulary_works(lowering.plan, algorithm, len(lowering.stages))
+    return vocabulary_works(lowering.plan, _algorithm_of(lowering.plan), len(lowering.stages))
