@@ -1,7 +1,7 @@
 """Collectives: predicted against measured on the published points that were not fitted, beside a plain ring formula.
 
 The points (operation, size, ranks) of the calibration tables are split by a fixed hash. Ours: the curves that come with
-the package, which `meshwright.evidence.fit.fit_collectives` fitted on one half (`--refit` does it again, about a minute).
+the package, which `fit.fit_collectives` fitted on one half (`--refit` does it again, about a minute).
 The peer: the textbook ring at 80 % of the nominal link and 2 us of latency a step (`costs.roofline`), which fits nothing.
 Per line: number of points, median and 80th percentile of |predicted / measured - 1|, median signed error; then the
 peer's median. The number a change must not make worse: the median above 1 MiB, averaged over sources (at most 10 %).
@@ -21,18 +21,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import meshwright
-from meshwright.costs.collective.collective import collective_s
-from meshwright.costs.collective.profile import LARGE_BYTES, CollectiveProfile, packaged_profile
-from meshwright.costs.roofline import LINK_EFFICIENCY
-from meshwright.evidence.fit.collective_table import (
+from fit.collective_table import (
     CollectiveRow,
     is_fitted_row,
     read_collectives,
     read_experts,
     read_ratios,
 )
-from meshwright.evidence.fit.fit_collectives import (
+from fit.fit_collectives import (
     LINK_BYTES_PER_S,
     CollectiveScore,
     cloud_s,
@@ -44,6 +40,11 @@ from meshwright.evidence.fit.fit_collectives import (
     ratio_predicted,
     score,
 )
+
+import meshwright
+from meshwright.costs.collective.collective import collective_s
+from meshwright.costs.collective.profile import LARGE_BYTES, CollectiveProfile, packaged_profile
+from meshwright.costs.roofline import LINK_EFFICIENCY
 
 # Where the tables lie when they are beside the checkout.
 BESIDE = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "calibration" / "collectives"

@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from fit.fit_kernels import BYTES, CHIPS
+from fit.kernel_fit import KernelScore, half_fitted, score
+from fit.kernel_table import MS, KernelTable, Row, read_kernel_tables, read_rows
 
 from meshwright.costs.kernel.chip import Chip, FloatArray
 from meshwright.costs.kernel.profile import FORMULAS, KernelCurve
-from meshwright.evidence.fit.fit_kernels import BYTES, CHIPS
-from meshwright.evidence.fit.kernel_fit import KernelScore, half_fitted, score
-from meshwright.evidence.fit.kernel_table import MS, KernelTable, Row, read_kernel_tables, read_rows
 
 NUM_WORST = 3
 # Where the tables lie when they are beside the checkout.

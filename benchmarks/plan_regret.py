@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from fit.cross_validation import folds_of
+from fit.step_data import Progress, measured_steps
+
 from meshwright import catalog
-from meshwright.evidence.fit.cross_validation import folds_of
-from meshwright.evidence.fit.step_data import Progress, measured_steps
 from meshwright.evidence.tables import words
 from meshwright.evidence.tables.job import TrainingJob, job_of
 from meshwright.evidence.tables.score import DISTINCT_STEPS, JOB_COLUMNS, LAYOUT_COLUMNS, release_number

@@ -13,12 +13,11 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
+from fit.cross_validation import By, chosen_class_predictions, cross_validate, group_of
 from training_baselines import Predictor, closed_form, fit_closed_form, median_utilisation
 
-from meshwright.evidence.fit.cross_validation import group_of
 from meshwright.evidence.tables.score import Line, RowPrediction, Score, Summary, newest_releases, score_table
 from meshwright.evidence.tables.table import TrainingRow
 from meshwright.evidence.tables.validate_training import read_rows
@@ -30,7 +29,7 @@ BASELINES: Mapping[str, Callable[[Sequence[TrainingRow]], Predictor]] = {
     "ten constants": closed_form,
     "median utilisation": median_utilisation,
 }
-LEFT_OUT = ("source", "model")
+LEFT_OUT: tuple[By, ...] = ("source", "model")
 LINES: Mapping[str, str] = {
     "moe": "experts",
     "moe_newest_release": "experts, newest release",
@@ -74,43 +73,25 @@ def main() -> int:
         return 0
     everything, _ = read_rows(tables)
     rows = newest_releases([row for row in everything if row.is_core])
-    ours, claims = our_model(), []
+    claims: list[Claim] = []
     for left_out in LEFT_OUT:
         scores = {name: scored(rows, cross_validated(rows, fit, left_out)) for name, fit in BASELINES.items()}
-        if ours is not None:
-            scores = {OURS: scored(rows, ours(rows, by=left_out)), **scores}
+        scores = {OURS: scored(rows, cross_validate(rows, by=left_out)), **scores}
         print(f"## Left out: one {left_out} at a time\n", *table(scores), "", sep="\n", flush=True)
-        if ours is not None:
-            print(*behind(scores), "", sep="\n")
-            claims += claims_of(scores[OURS], left_out)
-    if ours is not None:
-        print(*chosen_class(rows), "", sep="\n")
+        print(*behind(scores), "", sep="\n")
+        claims += claims_of(scores[OURS], left_out)
+    print(*chosen_class(rows), "", sep="\n")
     print("Constants of the closed form, of all rows:", *constants(rows), "", sep="\n")
-    if ours is None:
-        print(f"{OURS}: no column, this installation has no meshwright.evidence.fit.cross_validation")
-        return 3
     print(*(claim.text() for claim in claims), sep="\n")
     return 0 if all(claim.holds for claim in claims) else 3
 
 
 def chosen_class(rows: Sequence[TrainingRow]) -> Iterator[str]:
     """Our second figure: three rows of a left-out source choose its software class, the others are scored."""
-    found = import_module("meshwright.evidence.fit.cross_validation").chosen_class_predictions(rows)
+    found = chosen_class_predictions(rows)
     rest = [row for row in rows if row.row_id in found]
     yield "## Left out: one source at a time, three of its rows choose its software class\n"
     yield from table({OURS: scored(rest, found)})
-
-
-def our_model() -> Callable[..., Predicted] | None:
-    """`cross_validate(rows, by="source" | "model")` of the package; None where it has none."""
-    name = "meshwright.evidence.fit.cross_validation"
-    try:
-        found: Callable[..., Predicted] = import_module(name).cross_validate
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        return None
-    return found
 
 
 def cross_validated(

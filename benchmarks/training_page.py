@@ -18,12 +18,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from fit.fit_steps import FAMILIES, NAMES, PRIORS
 from training_example import EXAMPLE, JOBS, example
 from training_reasons import REASONS
 
 from meshwright.catalog import find_schedule
 from meshwright.costs.step.profile import packaged_step_profile
-from meshwright.evidence.fit.fit_steps import FAMILIES, NAMES, PRIORS
 from meshwright.evidence.tables.job import job_of
 from meshwright.evidence.tables.score import RowPrediction, Score, Summary, newest_releases, score_table
 from meshwright.evidence.tables.table import TrainingRow

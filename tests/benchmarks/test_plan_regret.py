@@ -21,7 +21,7 @@ from benchmarks.plan_regret import (
     pair_order,
     rows_by_job,
 )
-from tests.evidence.step_sample import made_steps, noise, step_row, three_sources
+from tests.benchmarks.step_sample import made_steps, noise, step_row, three_sources
 
 from meshwright.evidence.tables.score import newest_releases
 from meshwright.evidence.tables.table import read_training_table

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from fit.fit_steps import FAMILIES, NAMES
 
 from meshwright.costs.step.profile import packaged_step_profile
-from meshwright.evidence.fit.fit_steps import FAMILIES, NAMES
 from meshwright.prediction.step_trait import TRAITS
 from meshwright.specs.plan.software import CLASSES
 

@@ -1,6 +1,6 @@
 """The fitted constants of collectives that come with the package: read, checked and handed out by chip.
 
-The file is `profiles/collectives_nccl.json`, written by `python -m meshwright.evidence.fit.fit_collectives`.
+The file is `profiles/collectives_nccl.json`, written by `python -m benchmarks.fit.fit_collectives`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class CollectiveProfile:
             raise SpecError(
                 f"collectives of schema {document.get('schema')!r}",
                 allowed=f"schema {PROFILE_SCHEMA}",
-                next="write it again with this version: python -m meshwright.evidence.fit.fit_collectives",
+                next="write it again with this version: python -m benchmarks.fit.fit_collectives",
             )
         try:
             return cls(

@@ -95,6 +95,6 @@ def _fit_from_dict(table: Mapping[str, Any]) -> StepFit:
 
 @cache
 def packaged_step_profile() -> StepProfile:
-    """The profile that comes with the package (see `evidence.fit_steps`)."""
+    """The profile that comes with the package (see benchmarks/fit/fit_steps.py)."""
     text = (resources.files("meshwright.costs") / "profiles" / "steps.json").read_text(encoding="utf-8")
     return StepProfile.from_dict(json.loads(text))

@@ -10,7 +10,8 @@ import numpy as np
 from meshwright.costs.kernel.chip import Chip, ChipConstant, FloatArray
 from meshwright.costs.kernel.grid import CorrectionGrid, corners
 from meshwright.costs.kernel.profile import FORMULAS, KernelCurve
-from meshwright.evidence.fit.kernel_table import KernelTable
+
+from .kernel_table import KernelTable
 
 MOST_ROWS = 1200  # that the constants are fitted on, evenly taken; the correction sees all
 ERROR_SCALE = 0.1  # logarithmic errors beyond this count linearly, so that odd rows do not bend the constants

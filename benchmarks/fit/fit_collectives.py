@@ -1,6 +1,6 @@
 """Fits the constants of collectives on one half of published tables, and scores them on the other half.
 
-    python -m meshwright.evidence.fit.fit_collectives TABLES -o DIR
+    python -m benchmarks.fit.fit_collectives TABLES -o DIR
 
 TABLES is the folder with the collectives tables of the calibration set; DIR receives `collectives_nccl.json`, the
 package data. Every constant has a physical range (`collective_constant`); the
@@ -41,7 +41,8 @@ from meshwright.costs.collective.profile import (
     Spread,
 )
 from meshwright.costs.cost import rounded
-from meshwright.evidence.fit.collective_constant import (
+
+from .collective_constant import (
     EXPERT_CONSTANTS,
     NETWORK_CONSTANTS,
     NODE_CONSTANTS,
@@ -49,7 +50,7 @@ from meshwright.evidence.fit.collective_constant import (
     Fit,
     fit_constants,
 )
-from meshwright.evidence.fit.collective_table import (
+from .collective_table import (
     CollectiveRow,
     ExpertRow,
     RatioRow,

@@ -1,4 +1,4 @@
-"""Tests of evidence/fit/fit_collectives.py and collective_table.py: constants come back, splits hold, errors stay small."""
+"""Tests of benchmarks/fit/fit_collectives.py and collective_table.py: constants come back, splits hold, errors stay small."""
 
 import csv
 import json
@@ -7,15 +7,8 @@ import statistics
 from pathlib import Path
 
 import pytest
-
-from meshwright.costs.collective.profile import (
-    LARGE_BYTES,
-    PROFILE_FILE,
-    CollectiveProfile,
-    packaged_profile,
-)
-from meshwright.evidence.fit.collective_constant import Constant, fit_constants
-from meshwright.evidence.fit.collective_table import (
+from fit.collective_constant import Constant, fit_constants
+from fit.collective_table import (
     AICONFIGURATOR_CHIPS,
     CollectiveRow,
     is_fitted,
@@ -24,7 +17,7 @@ from meshwright.evidence.fit.collective_table import (
     read_experts,
     read_ratios,
 )
-from meshwright.evidence.fit.fit_collectives import (
+from fit.fit_collectives import (
     MOST_ROWS_PER_SERIES,
     expert_s,
     fit_chip,
@@ -35,6 +28,13 @@ from meshwright.evidence.fit.fit_collectives import (
     ratio_predicted,
     score,
     thinned,
+)
+
+from meshwright.costs.collective.profile import (
+    LARGE_BYTES,
+    PROFILE_FILE,
+    CollectiveProfile,
+    packaged_profile,
 )
 from meshwright.specs.error import SpecError
 

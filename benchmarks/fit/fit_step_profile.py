@@ -1,6 +1,6 @@
 """Fits the step profile on tables of measured training steps, and writes the package's data.
 
-python -m meshwright.evidence.fit.fit_step_profile TABLE.csv ... -o src/meshwright/costs/profiles/steps.json
+python -m benchmarks.fit.fit_step_profile TABLE.csv ... -o src/meshwright/costs/profiles/steps.json
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.costs.step.profile import StepProfile
-from meshwright.evidence.fit.cross_validation import Folds, folds_of
-from meshwright.evidence.fit.step_data import MeasuredStep, measured_steps
 from meshwright.evidence.tables.table import read_training_table
 
-SOURCE = "core rows of the published training runs that NOTICE names; constants fitted by evidence.fit_step_profile"
+from .cross_validation import Folds, folds_of
+from .step_data import MeasuredStep, measured_steps
+
+SOURCE = "core rows of the published training runs that NOTICE names; constants fitted by benchmarks/fit/fit_step_profile.py"
 
 
 def seen(steps: Sequence[MeasuredStep]) -> dict[str, dict[str, Any]]:

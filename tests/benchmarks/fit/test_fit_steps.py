@@ -6,10 +6,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from tests.evidence.step_sample import TRUE, made_steps, noise, step_row
-
-from meshwright.costs.step.step_costs import StepConstants
-from meshwright.evidence.fit.fit_steps import (
+from fit.fit_steps import (
     FAMILIES,
     NAMES,
     PRIORS,
@@ -20,6 +17,9 @@ from meshwright.evidence.fit.fit_steps import (
     source_weights,
     start,
 )
+from tests.benchmarks.step_sample import TRUE, made_steps, noise, step_row
+
+from meshwright.costs.step.step_costs import StepConstants
 
 DEGREES = ({"tp": 2, "dp": 4}, {"pp": 2, "dp": 4, "zero": 1}, {"dp": 8, "zero": 1})
 SIZES = ({"seq": 1024}, {"seq": 8192}, {"hidden": 4096, "heads": 32, "ffn": 14336}, {"vocab": 128000})

@@ -8,18 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.evidence.step_sample import (
-    JOBS,
-    SOURCES,
-    TRUE,
-    made_steps,
-    noise,
-    step_row,
-    three_sources,
-    timed,
-)
-
-from meshwright.evidence.fit.cross_validation import (
+from fit.cross_validation import (
     SHARE,
     By,
     Folds,
@@ -30,8 +19,19 @@ from meshwright.evidence.fit.cross_validation import (
     left_out_predictions,
     width_of,
 )
-from meshwright.evidence.fit.fit_steps import logarithms
-from meshwright.evidence.fit.step_data import measured_steps
+from fit.fit_steps import logarithms
+from fit.step_data import measured_steps
+from tests.benchmarks.step_sample import (
+    JOBS,
+    SOURCES,
+    TRUE,
+    made_steps,
+    noise,
+    step_row,
+    three_sources,
+    timed,
+)
+
 from meshwright.evidence.tables.table import TrainingRow, read_training_table
 from meshwright.prediction.step_program import simulated_s, step_program
 from meshwright.prediction.step_trait import TRAITS

@@ -1,4 +1,4 @@
-"""Fits the kernel profiles of the package: `python -m meshwright.evidence.fit.fit_kernels TABLES -o DIR`.
+"""Fits the kernel profiles of the package: `python -m benchmarks.fit.fit_kernels TABLES -o DIR`.
 
 TABLES is a folder of published kernel times (see kernel_table); DIR gets one JSON file a chip, with the constants,
 the corrections, and their errors on shapes that were kept out.
@@ -16,9 +16,10 @@ import numpy as np
 
 from meshwright.costs.kernel.chip import Chip
 from meshwright.costs.kernel.profile import KernelProfile, Streaming
-from meshwright.evidence.fit.kernel_fit import fit_curve
-from meshwright.evidence.fit.kernel_table import MS, Row, read_kernel_tables, read_rows
 from meshwright.specs.error import SpecError
+
+from .kernel_fit import fit_curve
+from .kernel_table import MS, Row, read_kernel_tables, read_rows
 
 log = logging.getLogger(__name__)
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.evidence.step_sample import JOBS, SMALL, SOURCES, made_steps, noise, step_row, three_sources
+from fit.cross_validation import folds_of
+from fit.fit_step_profile import main, seen, step_profile
+from fit.step_data import measured_steps
+from tests.benchmarks.step_sample import JOBS, SMALL, SOURCES, made_steps, noise, step_row, three_sources
 from tests.evidence.training_sample import table_row, write_table
 
 from meshwright.costs.step.profile import STEP_PROFILE_SCHEMA, StepProfile
-from meshwright.evidence.fit.cross_validation import folds_of
-from meshwright.evidence.fit.fit_step_profile import main, seen, step_profile
-from meshwright.evidence.fit.step_data import measured_steps
 from meshwright.prediction.predicted import predict
 
 EXPERTS = {"n_experts": 8, "topk": 2, "moe_ffn": 768, "ffn": 0, "dense_layers": 0, "shared_ffn": 0}

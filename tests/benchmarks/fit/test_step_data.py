@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.evidence.step_sample import step_row, timed
+from fit.step_data import MOST_UTILISATION, MeasuredStep, measured_steps
+from tests.benchmarks.step_sample import step_row, timed
 
 from meshwright.costs.step.step_costs import StepConstants
-from meshwright.evidence.fit.step_data import MOST_UTILISATION, MeasuredStep, measured_steps
 from meshwright.evidence.tables.table import read_training_table
 from meshwright.prediction.predicted import predict
 from meshwright.prediction.step_program import simulated_s
@@ -57,7 +57,7 @@ def test_our_own_mistakes_are_not_skipped_rows(monkeypatch: pytest.MonkeyPatch) 
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("meshwright.evidence.fit.step_data.step_program", broken)
+    monkeypatch.setattr("fit.step_data.step_program", broken)
     with pytest.raises(ZeroDivisionError):
         measured_steps([step_row("ours-1")])
 

@@ -15,7 +15,13 @@ import numpy as np
 from scipy.optimize import linprog
 
 from meshwright.costs.step.profile import StepFit, Width
-from meshwright.evidence.fit.fit_steps import (
+from meshwright.evidence.tables.table import TrainingRow
+from meshwright.prediction.predicted import Predicted, predict
+from meshwright.prediction.step_trait import TRAITS, step_traits
+from meshwright.specs.error import SpecError
+from meshwright.specs.plan.software import CLASSES
+
+from .fit_steps import (
     Linearised,
     fitted,
     linearised,
@@ -23,12 +29,7 @@ from meshwright.evidence.fit.fit_steps import (
     source_weights,
     start,
 )
-from meshwright.evidence.fit.step_data import MeasuredStep, Progress, measured_steps
-from meshwright.evidence.tables.table import TrainingRow
-from meshwright.prediction.predicted import Predicted, predict
-from meshwright.prediction.step_trait import TRAITS, step_traits
-from meshwright.specs.error import SpecError
-from meshwright.specs.plan.software import CLASSES
+from .step_data import MeasuredStep, Progress, measured_steps
 
 By = Literal["source", "model"]
 SHARE = 0.80  # of the errors of sources left out in turn among those that are fitted, what a width contains

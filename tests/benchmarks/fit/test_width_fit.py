@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fit.cross_validation import width_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from meshwright.evidence.fit.cross_validation import width_of
 
 
 @settings(max_examples=40)

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from meshwright.costs.step.step_costs import StepConstants
-from meshwright.evidence.fit.step_data import MeasuredStep, measured_steps
-from meshwright.evidence.tables.table import TrainingRow, training_row
+from fit.step_data import MeasuredStep, measured_steps
 from tests.evidence.training_sample import table_row
+
+from meshwright.costs.step.step_costs import StepConstants
+from meshwright.evidence.tables.table import TrainingRow, training_row
 
 SMALL = {
     "layers": 4, "hidden": 2048, "heads": 16, "kv_heads": 8, "ffn": 5632, "vocab": 32000, "seq": 2048,
