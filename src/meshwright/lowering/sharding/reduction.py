@@ -18,7 +18,13 @@ from meshwright.lowering.order import with_effects
 from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.lowering.sharding.canonical import ALGORITHM, CANONICAL, canonical_sizes
 from meshwright.specs.error import ScheduleError
-from meshwright.stage.group.parameter_group import gradient_sizes, reduction_algorithms
+from meshwright.stage.group.parameter_group import (
+    SCATTERED_SUM,
+    TWO_LEVEL_SUM,
+    WHOLE_SUM,
+    gradient_sizes,
+    reduction_algorithms,
+)
 
 Ints = NDArray[Any]
 
@@ -77,10 +83,10 @@ class ReduceGradients:
     def _exchange(self, program: Program, group: int) -> Exchange | None:
         """The class of a group's reduction, or None where there is nobody to reduce with."""
         axes, devices = reduction_axes(program, group)
-        algorithm, size = self.algorithms.get(group, "ring"), self.sizes.get(group, "")
-        if algorithm == "reduce_scatter" and len(devices) > 1:
+        algorithm, size = self.algorithms.get(group, WHOLE_SUM), self.sizes.get(group, "")
+        if algorithm == SCATTERED_SUM and len(devices) > 1:
             # a tied table, or a stage on several devices: those that share the state are not all of its copies
-            algorithm = "all_reduce.two_level"
+            algorithm = TWO_LEVEL_SUM
         if len(devices) > 1:
             return Exchange((FIRST_AXIS, *axes), devices, size=size, algorithm=algorithm)
         return Exchange(axes, size=size, algorithm=algorithm) if axes else None

@@ -19,7 +19,8 @@ from meshwright.simulator.pricing import with_inner
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.exchange.inner import GRADIENTS, inner_exchanges
-from meshwright.stage.mesh import data_axes, expert_axes, expert_data_axes, shard_axes
+from meshwright.stage.group.parameter_group import reduction_algorithm
+from meshwright.stage.mesh import data_axes, expert_axes, expert_data_axes, num_members, shard_axes
 from meshwright.stage.operator.layer import MicrobatchShape, step_operators
 from meshwright.stage.saved.saved import boundary_bytes_per_token
 from meshwright.stage.stage_pass import pass_operators
@@ -211,12 +212,11 @@ class ReductionSeconds:
 
     def _of(self, plan: Plan) -> dict[str, Floats]:
         found: dict[str, Floats] = {}
-        shards = set(shard_axes(plan))
+        shards = shard_axes(plan)
         for suffix, axes in (("", data_axes(plan)), ("_expert", expert_data_axes(plan))):
             sharing = tuple(axis for axis in axes if axis in shards)
-            is_whole = sharing == tuple(axes)
-            algorithm = "ring" if not shards else "reduce_scatter" if is_whole else "all_reduce.two_level"
-            found["reduce" + suffix] = self._seconds(plan, algorithm, axes)
+            copies = [axis for axis in axes if num_members(plan, (axis,)) > 1]
+            found["reduce" + suffix] = self._seconds(plan, reduction_algorithm(sharing, copies), axes)
             found["gather" + suffix] = self._seconds(plan, "all_gather", sharing)
             found["scatter" + suffix] = self._seconds(plan, "reduce_scatter", sharing)
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,8 @@ from meshwright.stage.mesh import (
 )
 from meshwright.stage.piece import is_vocabulary_split
 
+# How gradients of copies are added up, as `Exchange.algorithm`.
+WHOLE_SUM, SCATTERED_SUM, TWO_LEVEL_SUM = "ring", "reduce_scatter", "all_reduce.two_level"
 HOPS = ".hops"  # of an algorithm that scatters among those that share gradients, then among those that share state
 TIED = "tied"  # name of the group of a table that the first and the last stage share
 
@@ -177,17 +179,20 @@ def gather_exchanges(held: Sequence[HeldGroup]) -> dict[int, Exchange]:
     }
 
 
+def reduction_algorithm(shards: Collection[str], copies: Collection[str]) -> str:
+    """How gradients are added up over the axes of their copies: scattered where all of these share the state, in two levels
+    where those along `shards` do, else whole."""
+    if not shards:
+        return WHOLE_SUM
+    return SCATTERED_SUM if set(shards) == set(copies) else TWO_LEVEL_SUM
+
+
 def reduction_algorithms(held: Sequence[HeldGroup], plan: Plan) -> dict[int, str]:
-    """How every group is reduced: scattered where all of its copies share its state; in two levels where some of them do;
-    else whole."""
+    """How every group is reduced, and whether hop by hop."""
     sizes = {axis.name: axis.size for axis in collapsed_axes(plan)}
     found = {}
     for g, each in enumerate(held):
-        copies = {axis for axis in each.group.replicated if sizes[axis] > 1}
-        if not each.shards:
-            found[g] = "ring"
-        else:
-            is_whole = set(each.shards) == copies
-            is_in_hops = 1 < each.num_gradient_shards < each.num_shards
-            found[g] = ("reduce_scatter" if is_whole else "all_reduce.two_level") + HOPS * is_in_hops
+        copies = [axis for axis in each.group.replicated if sizes[axis] > 1]
+        is_in_hops = 1 < each.num_gradient_shards < each.num_shards
+        found[g] = reduction_algorithm(each.shards, copies) + HOPS * is_in_hops
     return found
