@@ -284,7 +284,7 @@ def adamw(module: nn.Module) -> torch.optim.Optimizer:
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(
-        groups, lr=OPTIMIZER.learning_rate, betas=OPTIMIZER.betas, eps=OPTIMIZER.epsilon, fused=True
+        groups, lr=OPTIMIZER.learning_rate, betas=OPTIMIZER.rule.betas, eps=OPTIMIZER.rule.epsilon, fused=True
     )
 
 

@@ -77,7 +77,9 @@ class Planned:
         """The job of its program; every gradient of every iteration comes back."""
         plan = self.plan()
         check_plan(plan)
-        optimizer = replace(ADAMW, clip_norm=clip_norm(plan), learning_rate=self.learning_rate)
+        optimizer = replace(
+            ADAMW, name=plan.optimizer, clip_norm=clip_norm(plan), learning_rate=self.learning_rate
+        )
         pieces = executed_pieces(plan)
         layers = tuple(piece.num_blocks for piece in piece_layers(plan.stages(), pieces))
         training = TrainingConfig(
@@ -95,7 +97,8 @@ class Planned:
 
 def assert_equal_to_one_process(case: Planned, result: JobResult, iterations: int) -> None:
     """Losses, gradient norms, every gradient of the first step and of all, the parameters."""
-    optimizer: OptimizerConfig = replace(ADAMW, clip_norm=case.clip or None)
+    name = case.choices.get("optimizer", ADAMW.name)
+    optimizer: OptimizerConfig = replace(ADAMW, name=name, clip_norm=case.clip or None)
     expected = reference(MODELS[case.model], optimizer, BATCH, iterations)
     assert result.losses == pytest.approx(expected.losses, rel=AFTER_ADAMW)
     norms = [it.gradient_norm for it in result.iterations]

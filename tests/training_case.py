@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -159,7 +160,27 @@ def torch_optimizer(plain: torch.nn.Module, config: OptimizerConfig) -> torch.op
     ]
     if config.name == "sgd":
         return torch.optim.SGD(groups, lr=config.learning_rate)
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.epsilon)
+    if config.name.endswith(":Lion"):
+        return PlainLion(groups, lr=config.learning_rate)
+    return torch.optim.AdamW(
+        groups, lr=config.learning_rate, betas=config.rule.betas, eps=config.rule.epsilon
+    )
+
+
+class PlainLion(torch.optim.Optimizer):
+    """Chen et al. 2023, arXiv 2302.06675, algorithm 2, as it is printed there."""
+
+    def __init__(self, groups: list[dict[str, Any]], lr: float) -> None:
+        super().__init__(groups, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                m = self.state[p].get("m", torch.zeros_like(p))
+                update = torch.sign(0.9 * m + 0.1 * p.grad)
+                self.state[p]["m"] = 0.99 * m + 0.01 * p.grad
+                p -= group["lr"] * (update + group["weight_decay"] * p)
 
 
 def largest_difference(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +9,13 @@ import pytest
 
 import meshwright as mw
 from meshwright import catalog
-from meshwright.catalog import listing, slots
+from meshwright.catalog import listing
 from meshwright.executor.job.pool import Pool
 from meshwright.specs.error import MeshwrightError, PlanError, SpecError
 from meshwright.specs.plan.plan import PassOption, Plan
 from tests.planned_case import LLAMA, Planned, assert_equal_to_one_process
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+pytestmark = pytest.mark.usefixtures("examples")
 GPUS = mw.Cluster("1x8xH100")
 OWN = """
 from dataclasses import dataclass, replace
@@ -45,22 +43,6 @@ def backwards(plan, cluster):
 def wave(p, m):
     return [[f"F{k}" for k in range(m)] + [f"B{k}" for k in range(m)] for _ in range(p)]
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def examples() -> Iterator[None]:
-    """The systems of tests/examples stand beside those of the package, as folders of their families."""
-    caches = (slots.cards, slots.filled_by_systems, slots._named)
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("systems", "systems.memory", "systems.pipeline"):
-            package = importlib.import_module(f"meshwright.{name}")
-            folder = EXAMPLES.joinpath(*name.split(".")[1:])
-            patch.setattr(package, "__path__", [*package.__path__, str(folder)])
-        for each in caches:
-            each.cache_clear()
-        yield
-    for each in caches:
-        each.cache_clear()
 
 
 @pytest.fixture
@@ -155,7 +137,7 @@ def test_code_that_a_file_names_runs_only_where_the_user_says_so(own: str, tmp_p
             verb(plan)
     assert not (tmp_path / "ran").exists()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("meshwright.specs.plan.slot.TRUST.is_given", True)
+        patch.setattr("meshwright.specs.slot.TRUST.is_given", True)
         assert mw.span_s(mw.simulate(plan)) > 0
     assert (tmp_path / "ran").exists()
 

@@ -18,7 +18,7 @@ from tests.lowering.plans import (
 )
 
 from meshwright.specs import total_flops
-from meshwright.stage.operator.layer import ADAMW_FLOPS
+from meshwright.specs.plan.optimizer import AdamW
 from meshwright.stage.operator.stage import stage_operators
 from meshwright.stage.stage_pass import pass_operators
 from meshwright.stage.work import microbatch_shape
@@ -186,7 +186,7 @@ def test_a_step_updates_every_parameter_of_its_share_once(model, choices, shards
     steps = [view.work for view in rows_named(program, "STEP")]
     total = sum(step.shape[0] for step in steps)
     assert total * shards == pytest.approx(model.num_parameters, rel=1e-3)
-    assert sum(step.flops for step in steps) == ADAMW_FLOPS * total
+    assert sum(step.flops for step in steps) == AdamW.flops * total
 
 
 def test_float8_is_a_format_of_works_not_of_steps():

@@ -23,7 +23,7 @@ from meshwright.schedules.order import Schedule, registered
 from meshwright.specs.cluster.device import device_presets
 from meshwright.specs.config.source import model_presets
 from meshwright.specs.error import SpecError, UnknownNameError
-from meshwright.specs.plan.slot import Reference
+from meshwright.specs.slot import Reference
 
 # Beside what the core itself lists, the slots that names fill, in the plural.
 SLOT_KINDS = {slot.plural: name for name, slot in SLOTS.items() if name not in ("schedule", "passes")}

@@ -20,10 +20,10 @@ from meshwright import systems
 from meshwright.catalog.user_file import guarded, of_file
 from meshwright.schedules.order import Schedule, registered
 from meshwright.specs.error import PlanError, SpecError, UnknownNameError
+from meshwright.specs.plan.optimizer import OPTIMIZERS
 from meshwright.specs.plan.option import described_options, with_options
-from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sharding import ZERO
-from meshwright.specs.plan.slot import Reference
+from meshwright.specs.slot import Reference
 
 ENTRY_POINTS = (
     "meshwright."  # with the slot's plural behind it: the group in which installed packages offer fillers
@@ -88,6 +88,9 @@ SLOTS: Mapping[str, Slot] = {
             "plan.sharding",
             "Sharding: devices that share values, gradients, state",
             lambda: ZERO,
+        ),
+        Slot(
+            "optimizer", "plan.optimizer, recipe.optimizer", "UpdateRule: what STEP does", lambda: OPTIMIZERS
         ),
         Slot("variant", "plan.variant", "ModelSpec -> ModelSpec: another model, trained and exported so"),
         Slot("placement", "plan.placement", "(Plan, ClusterSpec) -> device numbers in mesh order"),
@@ -218,4 +221,4 @@ def offered(slot: str) -> Mapping[str, Any]:
     return {point.name: point for point in entry_points(group=ENTRY_POINTS + _slot(slot).plural)}
 
 
-Plan.finder = staticmethod(filler)
+Reference.finder = staticmethod(filler)

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from meshwright.specs.error import MeshwrightError, SpecError, UnknownNameError
-from meshwright.specs.plan.slot import TRUST
+from meshwright.specs.slot import TRUST
 
 
 def import_file(path: Path) -> ModuleType:

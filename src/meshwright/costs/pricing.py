@@ -27,6 +27,7 @@ from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.error import PlanError
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.slot import resolve
 from meshwright.specs.units import format_seconds
 
 # Which of the kernel tables' float8 curves prices a recipe; casts are counted apart.
@@ -114,7 +115,7 @@ def pricing_of(
         PlanError: no step was measured on a relative of the GPUs, and `extrapolate` is off.
     """
     if cluster.costs:
-        named = plan.found("costs", cluster.costs)(cluster)
+        named = resolve("costs", cluster.costs)(cluster)
         return Pricing(
             named, (f"works and messages cost what {cluster.costs} says",), least_width=UNCERTAINTY
         )

@@ -155,6 +155,9 @@ class Export:
             "its schedules run the backward pass in one piece",
         )
         self.need(plan.sharding in ZERO, f"sharding = {plan.sharding}", "it knows the steps of ZeRO")
+        self.one_of(
+            "optimizer", (Plan.optimizer,), "what is written is of AdamW, whose numbers are left open"
+        )
         self.one_of("vocabulary", ("ends",), "embedding and head are on the first and the last stage")
         self.need(not plan.device_order, "device_order", "ranks follow the order of the launcher's hosts")
         known = " or ".join("-".join(order) for order in self.orders)

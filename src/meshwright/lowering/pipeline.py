@@ -14,6 +14,7 @@ from meshwright.specs.error import PlanError
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.option import with_options
 from meshwright.specs.plan.plan import PassOption, Plan
+from meshwright.specs.slot import resolve
 from meshwright.stage.group.parameter_group import HeldGroup
 
 Pass = Callable[[Program], Program]
@@ -121,7 +122,7 @@ def _named(plan: Plan, given: PassOption, known: Mapping[str, type]) -> Any:
     if given.name in known:
         return with_options(known[given.name], given.options, f"pass {given.name}")
     try:
-        made = plan.found("passes", given.reference)
+        made = resolve("passes", given.reference)
     except PlanError as error:
         allowed = f"{', '.join(known)}, each once; others are fields"
         raise PlanError(

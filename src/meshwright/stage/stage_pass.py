@@ -59,7 +59,7 @@ def works(
                 )  # fmt: skip
             result[name, number] = known[name, alike]
         parameters = num_stepped[number]
-        operators = step_operators(parameters, plan.master_dtype or plan.dtype)
+        operators = step_operators(parameters, plan.master_dtype or plan.dtype, plan.update_rule)
         result["STEP", number] = Work(
             "STEP", 0, (parameters,), plan.dtype, total_flops(operators), total_bytes(operators), share, operators,
             step_exchanges(plan, layers),

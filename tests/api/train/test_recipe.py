@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.api.train.job import clipped, newest
+from meshwright.api.train.job import newest, with_recipe
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.lowering.sharding.gradient_norm import clip_norm
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload
 from meshwright.specs.error import SpecError
+from meshwright.specs.plan.optimizer import AdamW
 from meshwright.specs.training.checkpoints import Checkpoints
 from meshwright.specs.training.recipe import Length, Recipe
 from meshwright.specs.training.source import Source
@@ -48,11 +49,11 @@ def test_counted_in_tokens_the_rate_goes_on_where_it_was_whatever_the_batch() ->
 
 
 def test_a_norm_to_clip_at_is_a_pass_of_the_plan() -> None:
-    assert clip_norm(PLAN) is None and clipped(PLAN, Recipe()) is PLAN
-    small = clipped(PLAN, Recipe(clip=0.5))
-    assert clip_norm(small) == 0.5 and clip_norm(clipped(small, Recipe(clip=2.0))) == 2.0
-    made = OptimizerConfig.of(Recipe(weight_decay=0.3, betas=(0.8, 0.9)), 1.5)
-    assert (made.weight_decay, made.betas, made.clip_norm) == (0.3, (0.8, 0.9), 1.5)
+    assert clip_norm(PLAN) is None and with_recipe(PLAN, Recipe()) is PLAN
+    small = with_recipe(PLAN, Recipe(clip=0.5))
+    assert clip_norm(small) == 0.5 and clip_norm(with_recipe(small, Recipe(clip=2.0))) == 2.0
+    made = OptimizerConfig.of(Recipe(weight_decay=0.3, betas=(0.8, 0.9)), "adamw", 1.5)
+    assert (made.weight_decay, made.rule, made.clip_norm) == (0.3, AdamW((0.8, 0.9)), 1.5)
 
 
 @pytest.mark.parametrize(

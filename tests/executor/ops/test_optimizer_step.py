@@ -27,7 +27,7 @@ def test_adamw_equals_torch_with_clipping_and_decay_of_matrices_only() -> None:
     step = Optimizer(mine, config)
     reference = torch.optim.AdamW(
         [{"params": theirs[:2]}, {"params": theirs[2:], "weight_decay": 0.0}],
-        lr=0.1, betas=config.betas, eps=config.epsilon, weight_decay=0.3,
+        lr=0.1, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.3,
     )  # fmt: skip
     for _ in range(3):
         for parameters in (mine, theirs):
@@ -89,7 +89,7 @@ def test_zero_forgets_and_a_stage_without_parameters_steps() -> None:
     "config",
     [
         OptimizerConfig("adamw", learning_rate=0.1, clip_norm=None),
-        OptimizerConfig("sgd", learning_rate=0.1, clip_norm=None, momentum=0.9),
+        OptimizerConfig("sgd(momentum=0.9)", learning_rate=0.1, clip_norm=None),
     ],
     ids=["adamw", "momentum"],
 )

@@ -150,7 +150,7 @@ def test_resumed_twice_is_bitwise_uninterrupted(case: Planned, gloo_pool: Pool, 
 
 
 def test_momentum_of_sgd_is_saved(gloo_pool: Pool, tmp_path: Path) -> None:
-    optimizer = OptimizerConfig("sgd", 0.1, weight_decay=0.0, momentum=0.9, clip_norm=None)
+    optimizer = OptimizerConfig("sgd(momentum=0.9)", 0.1, weight_decay=0.0, clip_norm=None)
     case = Case("1f1b", 2, 4, optimizer=optimizer)
 
     def train(iterations: int, config: CheckpointConfig, first_step: int = 0) -> JobResult:

@@ -9,6 +9,7 @@ from tests.lowering.plans import DENSE, EXPERTS
 
 from meshwright.specs import load_model, stage_layers, total_bytes, total_flops
 from meshwright.specs.error import PlanError
+from meshwright.specs.plan.optimizer import AdamW
 from meshwright.stage.operator.layer import (
     MicrobatchShape,
     attention_backward,
@@ -118,7 +119,7 @@ def test_gradients_summed_in_another_format_move_other_bytes():
 
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
 def test_adamw_reads_four_arrays_and_writes_three(dtype, size):
-    (step,) = step_operators(1000, dtype)
+    (step,) = step_operators(1000, dtype, AdamW())
     assert step.bytes == 7 * 1000 * size
 
 

@@ -19,6 +19,7 @@ from meshwright.specs import (
     total_bytes,
     total_flops,
 )
+from meshwright.specs.plan.optimizer import AdamW
 from meshwright.stage.operator.expert import GroupedLinear
 from meshwright.stage.operator.layer import MicrobatchShape, step_operators
 from meshwright.stage.operator.stage import block_operators, stage_operators
@@ -224,7 +225,7 @@ def test_one_block_by_hand():
 
 
 def test_adamw_reads_four_and_writes_three_numbers_a_parameter():
-    (operator,) = step_operators(1000)
+    (operator,) = step_operators(1000, "float32", AdamW())
     assert operator.bytes == 7 * 4 * 1000 and operator.kind == "optimizer"
 
 

@@ -12,10 +12,11 @@ from meshwright.planner.search.plans import Plans
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.optimizer import update_rule
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sharding import ZERO, Sharding
-from meshwright.specs.plan.slot import Reference, reference_text
 from meshwright.specs.plan.workload import Workload
+from meshwright.specs.slot import Reference, reference_text
 
 Search = Callable[[ModelSpec, Mapping[str, Any]], Plans]
 
@@ -35,6 +36,8 @@ def searched_with_slots(
     Raises PlanError, OutOfMemoryError.
     """
     rest = dict(fix)
+    if not update_rule(str(rest.get("optimizer", Plan.optimizer))).is_elementwise:
+        rest = {"sharding": "none", "tp": 1, **rest}  # it sees whole parameters
     variant, placement = str(rest.pop("variant", "")), str(rest.pop("placement", ""))
     sharding = rest.get("sharding")
     is_foreign = isinstance(sharding, str) and sharding not in ZERO

@@ -83,8 +83,10 @@ def newest(checkpoints: Checkpoints, is_first: bool = True) -> Path | None:
     return found
 
 
-def clipped(plan: Plan, recipe: Recipe) -> Plan:
-    """The plan with the pass that clips, where a norm is given."""
+def with_recipe(plan: Plan, recipe: Recipe) -> Plan:
+    """The plan with the optimizer and with the pass that clips, where these are given."""
+    if recipe.optimizer:
+        plan = plan.changed(optimizer=recipe.optimizer)
     if recipe.clip is None:
         return plan
     others = tuple(each for each in plan.passes if each.name != Clipping.name)
@@ -120,7 +122,7 @@ def job_of(
     edges, num_encoder_layers = architecture_of(plan)
     layers = tuple(piece.num_blocks for piece in piece_layers(plan.stages(), executed_pieces(plan)))
     told = TrainingConfig(
-        plan.model, layers, plan.workload.sequence_length, OptimizerConfig.of(recipe, clip_norm(plan)),
+        plan.model, layers, plan.workload.sequence_length, OptimizerConfig.of(recipe, plan.optimizer, clip_norm(plan)),
         seed=resumed.seed, first_step=resumed.step, layer_edges=edges, num_encoder_layers=num_encoder_layers,
         layout=TensorLayout.of(plan), data_axes=data_axes(plan),
         learning_rate=rates, evaluate_every=source.evaluate_every, num_evaluated=source.num_evaluated,

@@ -16,7 +16,7 @@ from meshwright.api.subject.loading import is_data_file, load
 from meshwright.api.subject.simulating import simulate
 from meshwright.api.subject.subject import Subject, cluster_of, plan_subject, subject
 from meshwright.api.train.drift import DriftWatch
-from meshwright.api.train.job import Resumed, clipped, job_of, prepare, resumed_from
+from meshwright.api.train.job import Resumed, job_of, prepare, resumed_from, with_recipe
 from meshwright.api.train.metrics import Meter, MetricsFile, StepMetrics, peak_flops_per_s
 from meshwright.executor.capability import check_plan
 from meshwright.ir.trace import Trace
@@ -300,7 +300,7 @@ def _on_processes(
     made = load(what) if isinstance(what, str | os.PathLike) else what
     plan = getattr(made, "plan", made)
     if isinstance(plan, Plan):
-        wanted = clipped(plan, recipe)
+        wanted = with_recipe(plan, recipe)
         made = made if wanted is plan else wanted
         if not cluster_of(wanted, cluster).machine.is_here:
             return plan_subject(wanted, Cluster.detect(plan.num_devices), profile)

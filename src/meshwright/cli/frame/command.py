@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from meshwright.cli.frame.option_group import group_from, group_of, options_in
 from meshwright.cli.frame.output import EVERY_FORM, FAILED, INTERRUPTED, Output, Result
 from meshwright.specs.error import MeshwrightError
-from meshwright.specs.plan.slot import TRUST
+from meshwright.specs.slot import TRUST
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 

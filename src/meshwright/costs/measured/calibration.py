@@ -17,6 +17,7 @@ from meshwright.specs.error import SpecError
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.operator import Operator
+from meshwright.specs.plan.optimizer import AdamW
 from meshwright.stage.operator.layer import MicrobatchShape, step_operators
 from meshwright.stage.operator.stage import PASSES, stage_operators
 from meshwright.stage.saved.saved import num_stage_parameters
@@ -69,7 +70,7 @@ def pass_operators(sample: PassSample, dtype: str) -> tuple[Operator, ...]:
     model = ModelSpec.from_dict(sample.model)
     layers = StageLayers(0, sample.num_blocks, sample.has_embedding, sample.has_head)
     if sample.name == "STEP":
-        return step_operators(num_stage_parameters(model, layers), dtype)
+        return step_operators(num_stage_parameters(model, layers), dtype, AdamW())
     if sample.name not in PASSES:
         raise SpecError(f"profile has a pass {sample.name!r}", allowed=", ".join((*PASSES, "STEP")))
     shape = MicrobatchShape(sample.num_sequences, sample.sequence_length, dtype)

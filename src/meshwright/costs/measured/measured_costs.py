@@ -21,6 +21,7 @@ from meshwright.specs.operator import Operator
 from meshwright.specs.plan.prediction import weakest
 
 ADD_TOUCHES = 3  # arrays that the elementwise table's sum reads and writes
+MEASURED_OPTIMIZER = "adamw"  # others cost what sums of arrays of as many bytes do
 SHAPED = ("matmul", "attention")  # rates depend on every dimension; the others on how much there is
 # Relative error left in a pass that was never calibrated on a whole stage, from leaving out caches and overheads.
 UNCALIBRATED_ERROR = 0.25
@@ -98,7 +99,8 @@ class MeasuredCosts:
 
 def _operator_estimate(profile: Profile, operator: Operator) -> Estimate:
     """Seconds of one occurrence, from the table of its kind and phase."""
-    if operator.kind in ("elementwise", "host_copy"):
+    is_foreign = operator.kind == "optimizer" and operator.label != MEASURED_OPTIMIZER
+    if is_foreign or operator.kind in ("elementwise", "host_copy"):
         return _elementwise(profile, operator)
     table = operator.kind if operator.phase == "forward" else f"{operator.kind}_{operator.phase}"
     samples = profile.samples(table)

@@ -51,6 +51,7 @@ from meshwright.executor.layout.piece import Piece
 from meshwright.specs.error import ExecutionError, MeshwrightError, SpecError
 from meshwright.specs.model.dimension import model_differences
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.slot import Reference
 
 BEAT_S = 0.5  # between two looks at a save that is waited for
 SHOWN_FIELDS = 4  # in which two models differ
@@ -120,7 +121,11 @@ class CheckpointConfig:
         info = read_index(self.resume_from).info
         for what, there, here in (
             ("model", *_models(info, training.model)),
-            ("optimizer", info.training.get("optimizer", {}).get("name"), training.optimizer.name),
+            (
+                "optimizer",
+                _rule_name(info.training["optimizer"]["name"]),
+                _rule_name(training.optimizer.name),
+            ),
             ("seed", info.seed, training.seed),
             ("step", info.step, training.first_step),
         ):
@@ -304,6 +309,11 @@ class RankCheckpoints:
         self._num_bytes += num_bytes
         if self._beat is not None:
             self._beat(self._num_bytes)
+
+
+def _rule_name(optimizer: str) -> str:
+    """Of an optimizer its name, without options, which may change, and without the folder of a user's file."""
+    return Reference.of(optimizer).name.rpartition("/")[2]
 
 
 def load_pieces(

@@ -1,49 +1,50 @@
-"""The optimizer's step on a list of parameters, with the gradient norm: AdamW or SGD of torch, fused on CPU."""
+"""The optimizer's step on a list of parameters, with the gradient norm: AdamW or SGD of torch, fused, or another rule."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from meshwright.specs.error import ExecutionError
+from meshwright.specs.plan.optimizer import SGD, AdamW, UpdateRule, update_rule
+from meshwright.specs.slot import Reference
 from meshwright.specs.training.recipe import Recipe
 
-OPTIMIZERS = ("adamw", "sgd")
 # torch.nn.utils.clip_grad_norm_ divides by norm + 1e-6; the same here, so both clip to the same number.
 CLIP_EPSILON = 1e-6
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """What a step does. Defaults are those of Llama's training (Touvron et al., 2023, arXiv 2302.13971).
+    """What a step does: the optimizer as its slot names it, with its options (`specs.plan.optimizer`), and its numbers.
 
     `weight_decay` acts on matrices only (parameters of two dimensions and more). `clip_norm` None: no clipping.
     """
 
-    name: Literal["adamw", "sgd"] = "adamw"
+    name: str = "adamw"
     learning_rate: float = 3e-4
-    betas: tuple[float, float] = (0.9, 0.95)
-    epsilon: float = 1e-8
     weight_decay: float = 0.1
-    momentum: float = 0.0
     clip_norm: float | None = 1.0
 
     @staticmethod
-    def of(recipe: Recipe, clip_norm: float | None) -> OptimizerConfig:
-        """AdamW with the numbers of a recipe."""
-        return OptimizerConfig(
-            learning_rate=recipe.learning_rate, betas=recipe.betas, epsilon=recipe.epsilon,
-            weight_decay=recipe.weight_decay, clip_norm=clip_norm,
-        )  # fmt: skip
+    def of(recipe: Recipe, optimizer: str, clip_norm: float | None) -> OptimizerConfig:
+        """An optimizer with the numbers of a recipe, by a name that workers in any folder find. Raises SpecError."""
+        name = str(Reference.of(recipe.rule(optimizer)).absolute())
+        return OptimizerConfig(name, recipe.learning_rate, recipe.weight_decay, clip_norm)
+
+    @property
+    def rule(self) -> UpdateRule:
+        """What stands behind the name. Raises PlanError."""
+        return update_rule(self.name)
 
 
 @dataclass(frozen=True, eq=False)
 class StepCopy:
-    """Parameters and the optimizer's state of each (empty before its first step), as they were when it was made."""
+    """Parameters and the optimizer's state of each, as they were when it was made."""
 
     parameters: tuple[Tensor, ...]
     states: tuple[dict[str, Tensor], ...]
@@ -128,8 +129,6 @@ class Optimizer:
         with torch.no_grad():
             for parameter, before, state in zip(self.parameters, kept.parameters, kept.states, strict=True):
                 parameter.copy_(before)
-                if not state:  # it was made by the step that is undone
-                    self.optimizer.state.pop(parameter, None)
                 for name, value in state.items():
                     self.optimizer.state[parameter][name].copy_(value)
 
@@ -151,9 +150,9 @@ class Optimizer:
 def _torch_optimizer(
     parameters: Sequence[Tensor], config: OptimizerConfig, decayed: Sequence[bool]
 ) -> torch.optim.Optimizer:
-    """torch's own, in its fused form (on CPU and CUDA since torch 2.4): one kernel for all parameters.
+    """torch's own, in its fused form (on CPU and CUDA since torch 2.4): one kernel for all parameters; else the rule's.
 
-    AdamW's state is made here, so that its memory is there from the start and a checkpoint has somewhere to go.
+    The state is made here, so that its memory is there from the start and a checkpoint has somewhere to go.
     """
     chosen = list(zip(parameters, decayed, strict=True))
     groups: list[dict[str, Any]] = [
@@ -164,16 +163,52 @@ def _torch_optimizer(
         )
         if members
     ]
-    rate, fused = config.learning_rate, all(p.is_floating_point() for p in parameters)
-    if config.name == "sgd":
-        return torch.optim.SGD(groups, lr=rate, momentum=config.momentum, fused=fused)
-    if config.name != "adamw":
-        raise ExecutionError(f"optimizer {config.name!r} is not known", allowed=", ".join(OPTIMIZERS))
-    made = torch.optim.AdamW(groups, lr=rate, betas=config.betas, eps=config.epsilon, fused=fused)
+    rate, fused, rule = config.learning_rate, all(p.is_floating_point() for p in parameters), config.rule
+    made: torch.optim.Optimizer
+    if isinstance(rule, AdamW):
+        made = torch.optim.AdamW(groups, lr=rate, betas=rule.betas, eps=rule.epsilon, fused=fused)
+    elif isinstance(rule, SGD):
+        made = torch.optim.SGD(groups, lr=rate, momentum=rule.momentum, fused=fused)
+    else:
+        made = RuleOptimizer(groups, rule, rate)
     for p in parameters:
         made.state[p] = {
-            "step": torch.zeros((), dtype=torch.float32, device=p.device),
-            "exp_avg": torch.zeros_like(p, memory_format=torch.preserve_format),
-            "exp_avg_sq": torch.zeros_like(p, memory_format=torch.preserve_format),
+            name: torch.zeros_like(p, dtype=_format(kind) if kind else p.dtype)
+            for name, kind in rule.state.items()
         }
+        if rule.counts_steps:
+            made.state[p]["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
     return made
+
+
+def _format(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise ExecutionError(
+            f"an optimizer keeps {name}, in which torch has no tensors", allowed="float32, bfloat16, ..."
+        )
+    return found
+
+
+class RuleOptimizer(torch.optim.Optimizer):
+    """A rule that torch does not have, one parameter after the other."""
+
+    def __init__(self, groups: list[dict[str, Any]], rule: UpdateRule, rate: float) -> None:
+        super().__init__(groups, {"lr": rate})
+        self._update: Callable[..., None] | None = getattr(rule, "update", None)
+        if self._update is None:
+            raise ExecutionError(
+                f"optimizer {rule} has no update(value, gradient, state, rate, decay)",
+                allowed="a rule that says it",
+            )
+        self._counts_steps = rule.counts_steps
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        """Every parameter by its gradient."""
+        assert self._update is not None and closure is None, "gradients are there"
+        for group in self.param_groups:
+            for p in group["params"]:
+                if self._counts_steps:
+                    self.state[p]["step"] += 1
+                self._update(p, p.grad, self.state[p], group["lr"], group["weight_decay"])

@@ -11,7 +11,7 @@ from meshwright.executor.layout.piece import Piece
 from meshwright.executor.layout.tensor_shard import TensorShard
 from meshwright.executor.state.group_state import GroupState
 
-STEP_COUNT = "step_count"  # steps that AdamW has taken: one number for all parameters
+STEP_COUNT = "step_count"  # steps that the optimizer has taken: one number for all parameters
 
 
 def group_pieces(group: GroupState, shard: TensorShard, which: str) -> list[Piece]:

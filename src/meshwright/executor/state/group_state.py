@@ -144,10 +144,15 @@ class GroupState:
             names = self.parameters
             return [Trained(p, Segment(n, 0, p.numel(), 0)) for n, p in names.items() if p.requires_grad]
         return [
-            Trained(source[s.place : s.place + s.length], s)
+            Trained(self._shaped(source[s.place : s.place + s.length], s.name), s)
             for s in self.layout.segments(low, high)
             if self.parameters[s.name].requires_grad
         ]
+
+    def _shaped(self, flat: Tensor, name: str) -> Tensor:
+        """A whole parameter in its shape, which some optimizers ask for."""
+        shape = self.layout.shapes[name]
+        return flat.view(shape) if len(flat) == prod(shape) else flat
 
     def bind(self, whole: Tensor) -> None:
         """Let the parameters be views of a buffer; behind those that train are the frozen ones that are gathered, too."""
@@ -327,7 +332,7 @@ class GroupState:
         if self.master is None and self.values is None:
             views = self.layout.views(flat)
             return [views[one.segment.name].to(one.tensor.dtype) for one in self.trained]
-        return [flat[s.place : s.place + s.length].to(one.dtype) for one, s in self.trained]
+        return [flat[s.place : s.place + s.length].view(one.shape).to(one.dtype) for one, s in self.trained]
 
     def _give_gradients(self) -> None:
         if self.final() is None:

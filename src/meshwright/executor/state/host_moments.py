@@ -10,8 +10,6 @@ from torch import Tensor
 from meshwright.executor.meter.live_storage import born_on_host
 from meshwright.executor.ops.optimizer_step import Optimizer
 
-MOMENTS = {"exp_avg", "exp_avg_sq", "momentum_buffer"}  # of torch's AdamW and SGD
-
 
 class HostMoments:
     """``tensors``: those that `step` steps, by which torch's optimizer has its state. What was stored once keeps its memory
@@ -19,6 +17,7 @@ class HostMoments:
 
     def __init__(self, step: Optimizer, tensors: Sequence[Tensor], device: torch.device) -> None:
         self._optimizer, self._tensors, self._device = step.optimizer, tensors, device
+        self._names = step.config.rule.state  # not the count of steps
         self._stored: list[dict[str, Tensor]] = [{} for _ in tensors]
         self.is_stored = False
 
@@ -28,7 +27,7 @@ class HostMoments:
             return
         for tensor, host in zip(self._tensors, self._stored, strict=True):
             kept = self._optimizer.state[tensor]
-            for name in MOMENTS & kept.keys():
+            for name in self._names:
                 moment = kept.pop(name)
                 with born_on_host():
                     host[name] = host[name].copy_(moment) if name in host else moment.to("cpu", copy=True)
@@ -48,7 +47,7 @@ class HostMoments:
         return [moment for host in self._stored for moment in host.values()]
 
     def states(self) -> list[dict[str, Tensor]]:
-        """The optimizer's state of every tensor, wherever it is; SGD's is empty before its first step."""
+        """The optimizer's state of every tensor, wherever it is."""
         states = {} if self._optimizer is None else self._optimizer.state
         hosts = self._stored if self.is_stored else [{}] * len(self._tensors)
         return [{**states.get(tensor, {}), **host} for tensor, host in zip(self._tensors, hosts, strict=True)]

@@ -12,15 +12,10 @@ from meshwright.executor.state.group_pieces import STEP_COUNT, group_pieces
 from meshwright.executor.state.group_state import GroupState
 from meshwright.executor.training.rank_training import TrainingState
 
-MOMENTUM = "momentum_buffer"  # of torch's SGD; AdamW's moments are made with the optimizer
-
 
 def pieces_of(state: TrainingState) -> list[Piece]:
     """Everything that must be saved of a training, as views of what is trained: parameters (or master copies), moments, and
-    the count of steps. Of a shard, its boxes.
-
-    SGD's momentum is made where it is not there yet, so that loading has somewhere to go.
-    """
+    the count of steps. Of a shard, its boxes."""
     shard = state.tensor_shard if state.shard is None else state.shard.tables
     return [piece for number in sorted(state.groups) for piece in _of_group(state.groups[number], shard)]
 
@@ -34,10 +29,6 @@ def loaded(state: TrainingState) -> None:
 
 def _of_group(group: GroupState, shard: TensorShard) -> Iterator[Piece]:
     yield from group_pieces(group, shard, "parameter")
-    config, optimizer = group.step.config, group.step.optimizer
-    if optimizer is not None and config.name == "sgd" and config.momentum:
-        for one in group.trained:
-            optimizer.state[one.tensor].setdefault(MOMENTUM, torch.zeros_like(one.tensor))
     states = group.moments.states()
     for key in states[0] if states else ():
         if key == "step":

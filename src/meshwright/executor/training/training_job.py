@@ -207,13 +207,12 @@ class TrainingConfig:
     def from_dict(fields: Mapping[str, Any]) -> TrainingConfig:
         """Read what `to_dict` wrote."""
         given = dict(fields)
-        optimizer = {**given["optimizer"], "betas": tuple(given["optimizer"]["betas"])}
         rate = given["learning_rate"]
         return TrainingConfig(
             **{
                 **given,
                 "model": ModelSpec.from_dict(given["model"]),
-                "optimizer": OptimizerConfig(**optimizer),
+                "optimizer": OptimizerConfig(**given["optimizer"]),
                 "learning_rate": None if rate is None else LearningRate(**rate),
                 "layers_per_stage": tuple(given["layers_per_stage"]),
                 "data_axes": tuple(given["data_axes"]),

@@ -135,7 +135,7 @@ class OptimizerOnHost:
     def made(self, lowering: Lowering) -> Pass | None:
         """Moments move, a master copy stays."""
         plan = lowering.plan
-        moved_share = moment_bytes(plan) / optimizer_size(plan).num_bytes
+        moved_share = moment_bytes(plan) / (optimizer_size(plan).num_bytes or 1)
         return OffloadOptimizer(moved_share, plan.shared.divides_state) if lowering.has_step else None
 
     def works(self, lowering: Lowering, program: Program) -> Works:

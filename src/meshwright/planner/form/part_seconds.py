@@ -241,7 +241,7 @@ def stepped_s(plan: Plan, pricing: Pricing | None) -> Floats:
     if pricing is None:
         return np.zeros(len(GRID))
     for size in GRID:
-        operators = step_operators(int(size), plan.master_dtype or plan.dtype)
+        operators = step_operators(int(size), plan.master_dtype or plan.dtype, plan.update_rule)
         work = Work("STEP", 0, (int(size),), plan.dtype, 0.0, 0.0, 1.0, operators)
         found.append(pricing.costs.cost(work, None).seconds)
     return np.array(found)

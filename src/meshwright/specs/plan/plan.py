@@ -15,10 +15,11 @@ from meshwright.specs.model.division import check_division
 from meshwright.specs.model.layers import StageLayers, split_layers, stage_layers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.file import read_plan, save_plan
+from meshwright.specs.plan.optimizer import UpdateRule, update_rule
 from meshwright.specs.plan.sharding import ZERO, Sharding
-from meshwright.specs.plan.slot import TRUST, Finder, Reference, reference_text
 from meshwright.specs.plan.software import SoftwareClass, software_class
 from meshwright.specs.plan.workload import Workload
+from meshwright.specs.slot import TRUST, Reference, reference_text, resolve
 
 Recompute = Literal["none", "selective", "selective_op", "full"]
 Vocabulary = Literal["ends", "one_barrier", "two_barriers", "interlaced"]
@@ -80,9 +81,9 @@ class Plan:
     parameters and of its moments (empty: `dtype`, and no copy). `overlap` names the communication that runs
     beside computes: "reduce" (gradients), "gather" (parameters), "tp" (tensor parallelism). `software` names an
     efficiency class (`specs.software`; empty: the default). `device_order` lists the cluster's device numbers in
-    mesh order (empty: as they are numbered). `sharding`, `schedule`, `passes`, `variant` (what made the model another one)
-    and `placement` (what finds `device_order` on a cluster) are slots: names of the core's, of systems' or of the
-    user's, with options.
+    mesh order (empty: as they are numbered). `sharding`, `schedule`, `passes`, `variant` (what made the model another one),
+    `placement` (what finds `device_order` on a cluster) and `optimizer` (what STEP does) are slots: names of the core's,
+    of systems' or of the user's, with options.
 
     Raises PlanError when the parts contradict each other.
     """
@@ -119,11 +120,9 @@ class Plan:
     passes: tuple[PassOption, ...] = ()
     variant: str = ""
     placement: str = ""
+    optimizer: str = "adamw"
 
     verbs: ClassVar[PlanVerbs | None] = None
-    finder: ClassVar[Finder | None] = (
-        None  # what knows names beyond the core's: the catalog, once it is imported
-    )
 
     def __post_init__(self) -> None:
         self._check_counts()
@@ -173,7 +172,7 @@ class Plan:
         """The model that a variant makes of one; itself without a name. Raises PlanError where it makes no model."""
         if not variant:
             return model
-        made = cls._found("variant", variant)(model)
+        made = resolve("variant", variant)(model)
         if not isinstance(made, ModelSpec):
             raise PlanError(f"variant {variant} made a {type(made).__name__}", allowed="a ModelSpec")
         return made
@@ -215,8 +214,26 @@ class Plan:
         """Among how many devices values, gradients and state are divided, as the sharding says it. Raises PlanError."""
         if self.sharding in ZERO:
             return ZERO[self.sharding]
-        found: Sharding = self.found("sharding", self.sharding)
-        return found
+        made: Sharding = resolve("sharding", self.sharding)
+        return made
+
+    @property
+    def update_rule(self) -> UpdateRule:
+        """What its optimizer does. Raises PlanError where it must see whole parameters, and the plan cuts them."""
+        rule = update_rule(self.optimizer)
+        if rule.is_elementwise:
+            return rule
+        cuts = {
+            "sharding": self.shared.divides_state,
+            "tp": self.tp > 1,
+            "vocabulary": self.vocabulary != "ends",
+        }
+        for name in (name for name, is_cut in cuts.items() if is_cut):
+            raise PlanError(
+                f"optimizer {self.optimizer} is not elementwise, and {name} = {getattr(self, name)} cuts parameters",
+                allowed='whole parameters: sharding "none", tp 1, vocabulary "ends"',
+            )
+        return rule
 
     @property
     def sharing_degree(self) -> int:
@@ -253,24 +270,11 @@ class Plan:
         """With the device order that its placement finds on the cluster. Raises PlanError where it is no order."""
         if not self.placement:
             return self
-        return self.changed(device_order=tuple(self.found("placement", self.placement)(self, cluster)))
+        return self.changed(device_order=tuple(resolve("placement", self.placement)(self, cluster)))
 
     def options_of(self, name: str) -> dict[str, Any] | None:
         """Options of a pass; None where the plan does not name it."""
         return next((dict(each.options) for each in self.passes if each.name == name), None)
-
-    def found(self, slot: str, reference: str) -> Any:
-        """What fills a slot under a name that the core does not know. Raises PlanError where nobody knows it."""
-        return self._found(slot, reference)
-
-    @staticmethod
-    def _found(slot: str, reference: str) -> Any:
-        if Plan.finder is None:
-            raise PlanError(
-                f"{slot} is {reference!r}, which the core does not know",
-                next="import meshwright.catalog, which finds names of systems and files",
-            )
-        return Plan.finder(slot, reference)
 
     def stages(self) -> tuple[StageLayers, ...]:
         """The layers of every stage."""
@@ -331,7 +335,10 @@ class Plan:
     @property
     def references(self) -> tuple[str, ...]:
         """What its slots name."""
-        named = (self.schedule, self.sharding, self.variant, self.placement, *(p.name for p in self.passes))
+        named = (
+            *(self.schedule, self.sharding, self.variant, self.placement, self.optimizer),
+            *(each.name for each in self.passes),
+        )
         return tuple(each for each in named if each)
 
     @classmethod
@@ -427,6 +434,8 @@ class Plan:
                 f"overlap is {self.overlap}", allowed=f"each of {', '.join(OVERLAPS)} at most once"
             )
         software_class(self.software)  # raises where nobody knows it
+        if not Reference.of(self.optimizer).names_code:
+            _ = self.update_rule  # raises where nobody knows it
         self._check_sharding()
 
     def _check_sharding(self) -> None:

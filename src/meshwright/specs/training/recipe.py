@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from meshwright.specs.error import SpecError
 from meshwright.specs.option import option
+from meshwright.specs.plan.optimizer import AdamW
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.slot import reference_text
 from meshwright.specs.training.learning_rate import LearningRate
 from meshwright.specs.units import parse_count
 
 LENGTH, OPTIMIZER = "How long", "Optimizer"
+ADAMW = "adamw"
 
 LEARNING_RATE = 1e-3  # of AdamW, for decoders of a few million parameters
 DEFAULT_ITERATIONS = 20
@@ -38,15 +41,17 @@ def _whole(text: str) -> int:
 
 @dataclass(frozen=True)
 class Recipe:
-    """AdamW and the rate of every step. Matrices decay, norms and biases do not.
+    """The optimizer and the rate of every step. Matrices decay, norms and biases do not.
 
     Args:
         learning_rate: the peak.
         warmup: steps of a line up to it; None: a hundredth of the steps, none where their number is not known.
         final_share: where the cosine ends, as a share of the peak; a training by the clock alone has no end and keeps the
             peak.
-        weight_decay, betas, epsilon: of AdamW; defaults of Llama's training (Touvron et al. 2023, arXiv 2302.13971).
+        weight_decay: of every optimizer; betas, epsilon: of AdamW (defaults of Llama's training, Touvron et al. 2023, arXiv
+            2302.13971).
         clip: the largest norm of all gradients; None: what the plan says.
+        optimizer: a name in the slot, with its options; empty: what the plan says.
     """
 
     learning_rate: float = option(LEARNING_RATE, "The peak.", panel=OPTIMIZER)
@@ -58,13 +63,27 @@ class Recipe:
     betas: tuple[float, float] = option((0.9, 0.95), "Of AdamW.", panel=OPTIMIZER, parse=_betas)
     epsilon: float = 1e-8
     clip: float | None = option(None, "Largest norm of all gradients (the plan's).", panel=OPTIMIZER)
+    optimizer: str = option("", "NAME(option=...) (the plan's).", panel=OPTIMIZER)
 
     def __post_init__(self) -> None:
-        if self.weight_decay < 0 or self.epsilon <= 0 or not all(0 <= beta < 1 for beta in self.betas):
+        if self.weight_decay < 0:
+            raise SpecError(f"a weight decay of {self.weight_decay}", allowed="a number from 0")
+        AdamW(self.betas, self.epsilon)  # raises where they cannot be
+
+    def rule(self, optimizer: str) -> str:
+        """An optimizer as a slot names it, with the betas and epsilon from here where it is AdamW and says none itself.
+
+        Raises SpecError where betas are given to another one.
+        """
+        if optimizer == ADAMW:
+            return reference_text(ADAMW, {"betas": self.betas, "epsilon": self.epsilon})
+        if (self.betas, self.epsilon) != (Recipe.betas, Recipe.epsilon):
             raise SpecError(
-                f"AdamW with weight decay {self.weight_decay}, betas {self.betas}, epsilon {self.epsilon}",
-                allowed="a decay from 0, betas from 0 to below 1, an epsilon above 0",
+                f"betas {self.betas}, epsilon {self.epsilon} of optimizer {optimizer}",
+                allowed=f"those of {ADAMW}",
+                next="write its options behind its name: NAME(option=value)",
             )
+        return optimizer
 
     def rates(self, num_steps: int | None, lead: float = 0.0) -> LearningRate:
         """The rate of every step of a training of so many (None: nobody knows); `lead` as `Length.lead` says."""

@@ -19,7 +19,6 @@ from meshwright.specs.model.parameter import Parameter, block_parameters, embedd
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.piece import has_vocabulary_share, is_vocabulary_split
 
-NUM_MOMENTS = 2  # of AdamW, each as large as the parameters it updates
 # The factor of an addition that tensor parallelism leaves whole: what reads the residual stream, and what adds to it.
 WHOLE_FACTORS = ("qkv.lora_a.", "gate_up.lora_a.", "attention_output.lora_b.", "down.lora_b.")
 # Parts of the names of parameters that every device of a tensor-parallel group has whole.
@@ -188,15 +187,15 @@ def gradient_size(plan: Plan) -> StateSize:
 
 
 def optimizer_size(plan: Plan) -> StateSize:
-    """Of AdamW's state: two moments, and a master copy where the plan has one that is not the parameters themselves."""
+    """Of the optimizer's state: what it keeps, and a master copy where there is one beside the parameters themselves."""
     has_copy = bool(plan.master_dtype) and not plan.shared.steps_values
     copy_bytes = has_copy * dtype_bytes(plan.master_dtype or plan.dtype)
     return StateSize(moment_bytes(plan) + copy_bytes, is_shared=plan.shared.divides_state)
 
 
 def moment_bytes(plan: Plan) -> int:
-    """The part of AdamW's state for one parameter that the step alone reads: its moments."""
-    return NUM_MOMENTS * dtype_bytes(plan.master_dtype or plan.dtype)
+    """The part of the optimizer's state for one parameter that the step alone reads: AdamW's moments."""
+    return plan.update_rule.kept_bytes(plan.master_dtype or plan.dtype)
 
 
 def frozen_size(plan: Plan) -> StateSize:

@@ -20,6 +20,7 @@ from meshwright.specs.model.block import Attention, BlockSpec, attended_pairs
 from meshwright.specs.model.division import check_division
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.operator import Operator, Phase
+from meshwright.specs.plan.optimizer import UpdateRule
 
 # Attention copies q, k, v to contiguous heads (turning q and k as it goes) and its result back: a read and a
 # write of each element, and the same with the gradients.
@@ -49,8 +50,6 @@ SOFTMAX_FLOPS = 8  # scale, mask, exponential as 4, sum, quotient
 CAP_TOUCHES, CAP_BACKWARD_TOUCHES = 6, 7
 CAP_FLOPS, CAP_BACKWARD_FLOPS = 8, 5  # tanh as 6 operations
 SCALE_TOUCHES = 2  # one array times a number into another
-ADAMW_TOUCHES = 7  # reads parameter, gradient, two moments; writes parameter, two moments
-ADAMW_FLOPS = 14  # per parameter: decay 1, moments 6, bias corrections 2, root, sum, quotient, product, sum
 
 
 class MicrobatchShape(NamedTuple):
@@ -378,8 +377,7 @@ def activation_backward(model: ModelSpec, rows: int, columns: int, shape: Microb
     )
 
 
-def step_operators(num_parameters: int, dtype: str = "float32") -> tuple[Operator, ...]:
-    """AdamW on `num_parameters` local parameters whose master copy, gradient and moments are `dtype`."""
-    size_bytes = ADAMW_TOUCHES * num_parameters * dtype_bytes(dtype)
-    flops = ADAMW_FLOPS * num_parameters
-    return (Operator("optimizer", flops, size_bytes, (num_parameters,), label="adamw"),)
+def step_operators(num_parameters: int, dtype: str, rule: UpdateRule) -> tuple[Operator, ...]:
+    """The optimizer on `num_parameters` local parameters whose master copy and gradient are `dtype`."""
+    size_bytes, flops = num_parameters * rule.moved_bytes(dtype), num_parameters * rule.flops
+    return (Operator("optimizer", flops, size_bytes, (num_parameters,), label=type(rule).__name__.lower()),)

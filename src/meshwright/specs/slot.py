@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from meshwright.specs.error import PlanError
 
@@ -22,6 +22,8 @@ class Reference:
 
     name: str
     options: tuple[tuple[str, Any], ...] = ()
+
+    finder: ClassVar[Finder | None] = None  # what knows names beyond the core's: the catalog, once imported
 
     @classmethod
     @cache  # a plan asks for what fills its slots at every question
@@ -46,12 +48,33 @@ class Reference:
     @property
     def names_code(self) -> bool:
         """Does it name a file of the user's, which runs when it is looked up?"""
-        return self.name.partition(":")[0].endswith(".py")
+        return self.file.endswith(".py")
+
+    def absolute(self) -> Reference:
+        """The same in any folder of this machine."""
+        return (
+            Reference(_file_of(self) + self.name[len(self.file) :], self.options) if self.names_code else self
+        )
+
+    @property
+    def file(self) -> str:
+        """The file that it names, if it names one."""
+        return self.name.partition(":")[0]
 
     def __str__(self) -> str:
         if not self.options:
             return self.name
         return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.options)})"
+
+
+def resolve(slot: str, reference: str) -> Any:
+    """What fills a slot under a name that the core does not know. Raises PlanError where nobody knows it."""
+    if Reference.finder is None:
+        raise PlanError(
+            f"{slot} is {reference!r}, which the core does not know",
+            next="import meshwright.catalog, which finds names of systems and files",
+        )
+    return Reference.finder(slot, reference)
 
 
 def reference_text(name: str, options: Mapping[str, Any]) -> str:
@@ -90,7 +113,7 @@ class Trust:
 
 
 def _file_of(reference: Reference) -> str:
-    return str(Path(reference.name.partition(":")[0]).expanduser().resolve())
+    return str(Path(reference.file).expanduser().resolve())
 
 
 TRUST = Trust()

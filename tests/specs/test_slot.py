@@ -1,11 +1,11 @@
-"""Tests of specs/plan/slot.py: names, options and files as people write them."""
+"""Tests of specs/slot.py: names, options and files as people write them."""
 
 from __future__ import annotations
 
 import pytest
 
 from meshwright.specs import PlanError
-from meshwright.specs.plan.slot import Reference
+from meshwright.specs.slot import Reference
 
 
 def test_a_name_may_have_spaces_and_options() -> None:

@@ -1,0 +1,1 @@
+"""The system lion: its card, its mechanism."""
