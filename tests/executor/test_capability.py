@@ -1,9 +1,13 @@
 """What the executor runs of plans and builds of models; it refuses the rest."""
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from meshwright.executor.capability import check_plan, unexecuted_features
 from meshwright.specs import Cluster, ModelSpec, Plan, PlanError, SpecError, Workload, model_from_config
+from meshwright.specs.plan.plan import PassOption
 from tests.specs.configs import DEEPSEEK_V3, GPT2, LLAMA, MISTRAL, NEW_FAMILIES, QWEN2, QWEN3
 
 MODEL = ModelSpec.decoder(6, 64, 4)
@@ -64,3 +68,11 @@ def test_what_the_executor_does_not_run_is_listed(choices, missing):
     with pytest.raises(PlanError, match="the executor does not run") as caught:
         check_plan(found)
     assert caught.value.given == "the executor does not run " + ", ".join(missing)
+
+
+@pytest.mark.parametrize("sharding", ["zero2", "zero3", "low_bandwidth_partitioning(gradients=2)"])
+def test_stages_connected_beside_the_path_want_whole_gradients_whatever_divides_them(sharding):
+    connected = PassOption("connect_stages", {"edges": ((0, 2),)})
+    plan = Plan.of(MODEL, CLUSTER, Workload(32, 128), pp=4, dp=2, sharding=sharding)
+    with pytest.raises(PlanError, match=re.escape(f"sharding={sharding} with connect_stages")):
+        check_plan(replace(plan, passes=(connected,)))

@@ -52,7 +52,7 @@ def _missing_with_edges(plan: Plan) -> list[str]:
     if not any(each.name == "connect_stages" for each in plan.passes):
         return []
     missing = [f"tp={plan.tp} with connect_stages"] if plan.tp > 1 else []
-    if plan.sharding in ("zero2", "zero3"):
+    if plan.shared.divides_gradients:
         missing.append(f"sharding={plan.sharding} with connect_stages")
     return missing
 
