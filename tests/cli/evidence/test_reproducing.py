@@ -30,7 +30,17 @@ ABSENT = {
 def test_systems_json_keeps_its_contract(run: Runner) -> None:
     found = {row["name"]: row for row in run("systems", "--json").data["systems"]}
     gpipe = found["gpipe"]
-    assert set(gpipe) == {"name", "family", "paper", "simulated", "executed", "exhibit", "use", "num_claims"}
+    assert set(gpipe) == {
+        "name",
+        "family",
+        "summary",
+        "paper",
+        "simulated",
+        "executed",
+        "exhibit",
+        "use",
+        "num_claims",
+    }
     assert gpipe["family"] == "pipeline" and "1811.06965" in gpipe["paper"]
     assert gpipe["simulated"] is True and gpipe["num_claims"] > 0
     assert gpipe["exhibit"] is False and gpipe["use"].startswith("meshwright plan ")

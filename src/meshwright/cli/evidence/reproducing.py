@@ -20,25 +20,23 @@ EXACT = 1e-6  # a tolerance below it is there for rounding only
 
 
 def list_systems(out: Output) -> Result:
-    """List the published systems, what of them is simulated and executed, and how many claims are recomputed.
+    """List the published systems, whether they are of use to you, and how many claims are recomputed.
 
-    An exhibit is not yet applied to a model, cluster or data of yours by any command; `--explain` has the commands of others.
+    An exhibit is not yet applied to a model, cluster or data of yours by any command; `--explain` has the papers,
+    and the commands of the others.
     """
     rows = [card.to_dict() for card in evidence.systems()]
     shown = [
         {
-            "name": row["name"],
-            "family": row["family"],
-            "paper": row["paper"],
-            **{key: "yes" if row[key] else "no" for key in ("simulated", "executed")},
+            "name": f"{row['family']}/{row['name']}",
             "use": "exhibit" if row["exhibit"] else "yes",
             "claims": row["num_claims"],
+            "summary": row["summary"],
         }
         for row in rows
     ]
-    return Result(
-        {"systems": rows}, [table_of(shown)], explanation=[f"{row['name']}: {row['use']}" for row in rows]
-    )
+    explained = [f"{row['name']}: {row['paper']}; use: {row['use']}" for row in rows]
+    return Result({"systems": rows}, [table_of(shown)], explanation=explained)
 
 
 def reproduce(

@@ -61,6 +61,7 @@ class SystemCard:
         return {
             "name": self.name,
             "family": self.family,
+            "summary": self.summary,
             "paper": self.paper,
             "simulated": self.is_simulated,
             "executed": self.is_executed,
