@@ -17,8 +17,9 @@ import sys
 import time
 from dataclasses import dataclass
 
+from order_solver import solve_orders
+
 from meshwright.schedules.searched.pipeline import times_of
-from meshwright.schedules.searched.solver import solve_orders
 from meshwright.schedules.searched.stage_times import StageTimes, span_bound_s
 from meshwright.schedules.searched.zero_bubble_search import search_orders
 from meshwright.specs.error import ExecutionError, SpecError

@@ -173,7 +173,8 @@ def _told(each: Generator, p: int, m: int, spread: float) -> str:
 
 def solver(limit_s: float) -> None:
     """The CP-SAT model on a small case, apart: it proves, and is no generator for large ones."""
-    from meshwright.schedules.searched.solver import solve_orders
+    from order_solver import solve_orders
+
     from meshwright.specs.error import MeshwrightError
 
     p, m, cap = 4, 8, 4.0

@@ -128,7 +128,7 @@ def test_published_spans_are_met_or_beaten_at_their_peaks(
 def test_within_three_percent_of_the_solver(seed: int) -> None:
     """A sample of the settings of `benchmarks/schedule_search.py`, which runs 200 with 30 s each."""
     pytest.importorskip("ortools", reason="the solver is the extra `solver`")
-    from meshwright.schedules.searched.solver import solve_orders
+    from order_solver import solve_orders
 
     setting = random_setting(seed)
     given = (setting.times, setting.num_microbatches, setting.cap)

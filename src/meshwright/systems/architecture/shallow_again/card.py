@@ -28,10 +28,7 @@ from meshwright.costs.cost import Cost
 from meshwright.costs.fixed_costs import FixedCosts
 from meshwright.ir.judge import metrics
 from meshwright.ir.program import Program
-from meshwright.ir.table import Kind, Work
-from meshwright.lowering.order import program_of_orders, with_works
-from meshwright.lowering.transfer.transfer import Transfers
-from meshwright.schedules import registered
+from meshwright.ir.table import Kind
 from meshwright.simulator.simulate import simulate_program
 from meshwright.specs.error import UnknownNameError
 from meshwright.systems.architecture.shallow_again.mechanism import (
@@ -41,6 +38,7 @@ from meshwright.systems.architecture.shallow_again.mechanism import (
     deep_forward,
     shallow_forward,
 )
+from meshwright.systems.textbook_pipeline import textbook_pipeline
 
 CLAIMS = (
     {
@@ -175,9 +173,7 @@ def idle_share(form: str, num_devices: int, num_microbatches: int) -> float:
     """Bubble of a training step, layers divided evenly, free messages. Raises UnknownNameError."""
     check_form(form)
     if form == "deep":
-        program = program_of_orders(registered()["1f1b"].orders(num_devices, num_microbatches))
-        works = {(name, stage): Work(name) for name in ("F", "B") for stage in range(num_devices)}
-        program = with_works(Transfers()(program), works)
+        program = textbook_pipeline("1f1b", num_devices, num_microbatches)
     else:
         program = branch_step(num_devices, num_devices, num_microbatches)
     costs = FixedCosts({"F": FORWARD_S, "B": BACKWARD_S, BRANCH_F: FORWARD_S, "BRANCH_B": BACKWARD_S})

@@ -39,15 +39,11 @@ import numpy as np
 from meshwright.costs.fixed_costs import FixedCosts
 from meshwright.costs.pricing import pricing_of
 from meshwright.ir.judge import metrics
-from meshwright.ir.table import Work
 from meshwright.ir.timing.matching import moved_codes
 from meshwright.ir.timing.replay import wire
 from meshwright.ir.value_space import value_space
-from meshwright.lowering.order import program_of_orders, with_works
-from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.prediction.predicted import predict
 from meshwright.prediction.step_program import period_s, step_program
-from meshwright.schedules import registered
 from meshwright.simulator.simulate import simulate_program
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.source import Cluster
@@ -64,6 +60,7 @@ from meshwright.systems.megatron_table import (
     plan,
     row,
 )
+from meshwright.systems.textbook_pipeline import textbook_pipeline
 
 # All paper values are of Table 1, as printed in NVIDIA/Megatron-LM, images/cases_april2021.png. The table gives TF/s a
 # GPU and no seconds; a step takes F / (n TF/s). Claiming both would count one piece of evidence twice.
@@ -179,15 +176,9 @@ def billion_parameters(size: str) -> float:
 def bubble_over_ideal(size: str) -> float:
     """Idle over busy time of a device in the row's schedule, every chunk with the same costs and messages free."""
     this = row(size)
-    orders = registered()[this.schedule].orders(this.pp, this.num_microbatches, this.num_chunks)
-    program = program_of_orders(orders)
-    works = {
-        (name, stage): Work(name, share=1 / this.num_chunks)
-        for name in ("F", "B")
-        for stage in range(this.pp * this.num_chunks)
-    }
+    program = textbook_pipeline(this.schedule, this.pp, this.num_microbatches, this.num_chunks)
     costs = FixedCosts.from_times(FORWARD_S, BACKWARD_S / 2, BACKWARD_S / 2)
-    trace = simulate_program(with_works(Transfers()(program), works), costs, costs)
+    trace = simulate_program(program, costs, costs)
     return metrics.span_s(trace) / float(metrics.busy_s(trace)[0]) - 1
 
 

@@ -29,8 +29,9 @@ Differs:    1. Nothing adapts at run time; neither does the repository, whatever
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tomllib
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -113,81 +114,50 @@ CLAIMS = (
 )
 
 
-def value_at(x: float, coefficients: Sequence[float]) -> float:
-    """A polynomial's value."""
-    return float(np.polyval(coefficients, x))
-
-
-# PKU-DAIR/Hetu-Galvatron, commit cea12ffb146a, tests/utils/search_configs.py (Apache License 2.0): Llama-2-7B sizes,
-# eight devices of one node. Times of one sample in ms; sizes in MB at 8192 tokens; bandwidths in its GB/s.
-SEQUENCES = (4096, 8192, 12288, 16384, 20480, 24576, 28672, 32768)
-LAYER_MS = (
-    12.4057201385498, 28.454231262207003, 39.43479309082031, 52.60663909912111,
-    70.75289154052746, 82.6971145629883, 106.13850097656245, 123.1998901367187,
-)  # fmt: skip
-ENDS_MS = (
-    31.97360305786134, 56.27244796752933, 86.6235107421875, 121.2523483276367,
-    141.90354614257797, 177.68662719726558, 197.4156311035157, 225.79444885253918,
-)  # fmt: skip
-SWEEP_MIB = tuple(2**i for i in range(11))
-ALL_REDUCE_MS = {
-    8: (0.07895, 0.1094, 0.1333, 0.1827, 0.2941, 0.4157, 0.6519, 1.2826, 2.3584, 4.6768, 8.1409),
-    4: (0.07981, 0.09109, 0.1091, 0.1581, 0.2183, 0.3205, 0.5848, 1.0725, 2.0709, 3.7352, 7.1874),
-    2: (0.0703, 0.07932, 0.09008, 0.1084, 0.1434, 0.2281, 0.3924, 0.7417, 1.3887, 2.6886, 5.1594),
-}
-ALL_TO_ALL_MS = {
-    8: (0.1124, 0.1135, 0.1109, 0.1502, 0.2003, 0.243, 0.3997, 0.7135, 1.2981, 2.4822, 4.8151),
-    4: (0.05244, 0.07992, 0.1065, 0.1255, 0.1514, 0.2237, 0.3654, 0.6439, 1.1567, 2.1003, 4.0389),
-    2: (0.0709, 0.09942, 0.1101, 0.1047, 0.1203, 0.1788, 0.2928, 0.4756, 0.8806, 1.7752, 3.4954),
-}
-ALL_REDUCE = {
-    (8, True): 160.445,
-    (4, True): 164.272,
-    (4, False): 165.493,
-    (2, True): 155.647,
-    (2, False): 153.933,
-}
-SEND = {2: 147.32, 4: 133.469, 8: 108.616}
-SLOWDOWN = 1.1534195950157762
+TABLE = tomllib.loads(Path(__file__).with_name("profile.toml").read_text(encoding="utf-8"))
 GATHER_SHARE = 0.5  # of an all-reduce's time: it is a scatter and a gather
-TEST_SEQUENCE, TEST_LAYERS, TEST_HIDDEN = 8192, 28, 4096
+DEGREE = {"layer": 2, "ends": 1}  # of the polynomial in the tokens of a sample
 
 
 def published_model() -> ModelProfile:
     """The model of the repository's test of its search."""
-    layer = value_at(TEST_SEQUENCE, fit(SEQUENCES, LAYER_MS, 2))
-    ends = value_at(TEST_SEQUENCE, fit(SEQUENCES, ENDS_MS, 1))
-    return ModelProfile(
-        num_layers=TEST_LAYERS,
-        hidden_size=TEST_HIDDEN,
-        sequence_length=TEST_SEQUENCE,
-        layer_forward_s=layer * MS,
-        ends_forward_s=ends * MS,
-        layer_parameter_bytes=973.771484375 * MIB,  # of the shortest profiled sequence, 512
-        layer_activation_bytes=2088.28955078125 * MIB,
-        layer_checkpoint_bytes=56.0 * MIB,
-        ends=EndMemory(16768.54296875 * MIB, 5487.8828125 * MIB),
-        first=EndMemory(8351.5009765625 * MIB, 787.1483154296875 * MIB),
-        last=EndMemory(8351.5556640625 * MIB, 5073.4478759765625 * MIB),
-    )
+    this = TABLE["model"]
+    forward_s = {
+        f"{name}_forward_s": MS
+        * float(
+            np.polyval(
+                fit(this["forward_ms"]["tokens"], this["forward_ms"][name], degree), this["sequence_length"]
+            )
+        )
+        for name, degree in DEGREE.items()
+    }
+    layer_bytes = {
+        f"layer_{kind}_bytes": this[f"layer_{kind}_mib"] * MIB
+        for kind in ("parameter", "activation", "checkpoint")
+    }
+    ends = {name: EndMemory(state * MIB, kept * MIB) for name, (state, kept) in this["ends_mib"].items()}
+    sizes = {name: this[name] for name in ("num_layers", "hidden_size", "sequence_length")}
+    return ModelProfile(**sizes, **forward_s, **layer_bytes, **ends)
 
 
 def published_hardware() -> HardwareProfile:
     """The eight devices of that test."""
-    sizes = [float(size * MIB) for size in SWEEP_MIB]
+    this, sweep = TABLE["hardware"], TABLE["hardware"]["sweep_ms"]
+    sizes = [float(size * MIB) for size in sweep["mib"]]
+
+    def swept(name: str, share: float) -> dict[int, MessageTimes]:
+        return {
+            int(n): MessageTimes.of(sizes, [time * MS * share for time in times])
+            for n, times in sweep[name].items()
+        }
+
     return HardwareProfile(
-        num_devices=8,
-        all_reduce_per_s={key: value * BYTES_PER_S for key, value in ALL_REDUCE.items()},
-        send_per_s={key: value * BYTES_PER_S for key, value in SEND.items()},
-        all_gather={
-            degree: MessageTimes.of(sizes, [time * MS * GATHER_SHARE for time in times])
-            for degree, times in ALL_REDUCE_MS.items()
-        },
-        all_to_all={
-            degree: MessageTimes.of(sizes, [time * MS for time in times])
-            for degree, times in ALL_TO_ALL_MS.items()
-        },
-        slowdown=SLOWDOWN,
+        num_devices=this["num_devices"],
+        all_reduce_per_s={(degree, order): rate * BYTES_PER_S for degree, order, rate in this["all_reduce"]},
+        send_per_s={stages: rate * BYTES_PER_S for stages, rate in this["send"]},
+        all_gather=swept("all_reduce", GATHER_SHARE),
+        all_to_all=swept("all_to_all", 1.0),
+        slowdown=this["slowdown"],
     )
 
 

@@ -40,13 +40,9 @@ import numpy as np
 from meshwright.costs.fixed_costs import FixedCosts
 from meshwright.costs.pricing import pricing_of
 from meshwright.ir.judge import metrics
-from meshwright.ir.table import Work
 from meshwright.ir.timing.replay import wire
-from meshwright.lowering.order import program_of_orders, with_works
 from meshwright.lowering.place import place
-from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.prediction.step_program import period_s, step_program
-from meshwright.schedules import registered
 from meshwright.simulator.pricing import price
 from meshwright.simulator.simulate import simulate_program
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -68,6 +64,7 @@ from meshwright.systems.planning.pipette.mechanism import (
     pipette_s,
     recommended,
 )
+from meshwright.systems.textbook_pipeline import textbook_pipeline
 
 # What a formula is compared with is the increment: the seconds that messages add to a step. Whole steps hide it.
 FILLS = {"planner": "mechanism:planned"}
@@ -169,9 +166,7 @@ def increment_s(model: str, pp: int, num_microbatches: int) -> float:
 @cache
 def simulated_increment_s(pp: int, num_microbatches: int) -> float:
     """What messages of HOP_S add to the span of 1F1B on virtual time."""
-    program = Transfers()(program_of_orders(registered()["1f1b"].orders(pp, num_microbatches)))
-    program = with_works(program, {(name, stage): Work(name) for name in ("F", "B") for stage in range(pp)})
-    spans = []
+    program, spans = textbook_pipeline("1f1b", pp, num_microbatches), []
     for hop_s in (0.0, HOP_S):
         costs = FixedCosts.from_times(FORWARD_S, BACKWARD_S / 2, BACKWARD_S / 2, hop_s)
         spans.append(metrics.span_s(simulate_program(program, costs, costs)))

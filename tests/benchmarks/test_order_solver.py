@@ -8,10 +8,10 @@ from itertools import product
 from typing import Any
 
 import pytest
+from order_solver import solve_orders
 
 from meshwright.schedules.order import Compute, Orders
 from meshwright.schedules.searched.pipeline import KINDS, times_of
-from meshwright.schedules.searched.solver import solve_orders
 from meshwright.schedules.searched.stage_times import StageTimes
 from meshwright.schedules.searched.zero_bubble_search import search_orders
 from meshwright.specs.error import ExecutionError, ScheduleError, SpecError
