@@ -79,7 +79,7 @@ class Ours:
     def __init__(self, name: str, rank: int, groups: ProcessGroups, data: FixedTokens, folder: Path) -> None:
         program = program_of(name)
         layers = split_layers(MODEL.num_layers, program.tables.num_stages)
-        training = TrainingConfig(MODEL, layers, SEQUENCE, data=RANDOM)
+        training = TrainingConfig(MODEL, layers, SEQUENCE, source=RANDOM)
         self.runtime = Runtime(training, program, rank, groups, data, folder)
         self.step = self.runtime.run
 

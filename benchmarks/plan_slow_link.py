@@ -174,7 +174,10 @@ def ranking(situation: Situation, profile: Profile) -> Plans:
 def measured(candidate: Predicted, situation: Situation, pool: Pool, iterations: int) -> tuple[float, float]:
     """Seconds of a step on the slowed machine, and the first loss."""
     training = TrainingConfig(
-        candidate.plan.model, candidate.plan.layers_per_stage, situation.workload.sequence_length, data=RANDOM
+        candidate.plan.model,
+        candidate.plan.layers_per_stage,
+        situation.workload.sequence_length,
+        source=RANDOM,
     )
     result = pool.run(Job.of(candidate.program, iterations, training=training), slowing=situation.slowing)
     assert result.trace is not None, "a job that is not interrupted has a trace"

@@ -135,7 +135,7 @@ def spread(ranking: Plans, count: int) -> list[Predicted]:
 def measured_step_s(candidate: Predicted, pool: Pool, iterations: int) -> float:
     """Train a few steps on random tokens and compare: the executed program is the simulated one, or this raises."""
     plan = candidate.plan
-    training = TrainingConfig(plan.model, plan.layers_per_stage, plan.workload.sequence_length, data=RANDOM)
+    training = TrainingConfig(plan.model, plan.layers_per_stage, plan.workload.sequence_length, source=RANDOM)
     result = pool.run(
         Job.of(candidate.program, iterations, training=training),
         timeout_s=max(30.0, 20 * candidate.step.value),

@@ -105,7 +105,7 @@ class Ours:
             layers,
             SEQUENCE,
             OPTIMIZER,
-            data=RANDOM,
+            source=RANDOM,
             layout=TensorLayout.of(plan),
             data_axes=data_axes(plan),
         )

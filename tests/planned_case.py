@@ -83,8 +83,8 @@ class Planned:
         pieces = executed_pieces(plan)
         layers = tuple(piece.num_blocks for piece in piece_layers(plan.stages(), pieces))
         training = TrainingConfig(
-            plan.model, layers, SEQUENCE, optimizer, data=RANDOM, dropout=self.dropout,
-            records_gradients=True, layout=TensorLayout.of(plan), data_axes=data_axes(plan), **fields,
+            plan.model, layers, SEQUENCE, optimizer, dropout=self.dropout, records_gradients=True,
+            layout=TensorLayout.of(plan), data_axes=data_axes(plan), **({"source": RANDOM} | fields),
         )  # fmt: skip
         program = lower(plan, registered()[plan.schedule], pieces=pieces)
         return Job.of(program, iterations, training=training, dtype=plan.dtype), plan

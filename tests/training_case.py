@@ -97,9 +97,7 @@ def training_of(case: Case, **fields: object) -> TrainingConfig:
         split_layers(case.model.num_layers, case.num_stages),
         SEQUENCE,
         case.optimizer,
-        data=RANDOM,
-        records_gradients=True,
-        **fields,  # type: ignore[arg-type]
+        **({"source": RANDOM, "records_gradients": True} | fields),  # type: ignore[arg-type]
     )
 
 

@@ -62,13 +62,17 @@ def checkpoint_folder(tmp_path: Path) -> Path:
     """A folder of checkpoints with one, of one tensor."""
     import torch
 
-    from meshwright.executor.checkpoint.checkpoint import CheckpointConfig, RankCheckpoints
+    from meshwright.executor.checkpoint.checkpoint import RankCheckpoints
+    from meshwright.executor.checkpoint.config import CheckpointConfig
     from meshwright.executor.checkpoint.index import CheckpointInfo
     from meshwright.executor.checkpoint.planner import RankFacts
     from meshwright.executor.layout.piece import Piece
+    from meshwright.specs.training.checkpoints import Checkpoints
 
     folder = tmp_path / "checkpoints"
-    made = RankCheckpoints(CheckpointConfig(str(folder)), lambda: [Piece("a", (3,), (0,), torch.ones(3))])
+    made = RankCheckpoints(
+        CheckpointConfig(Checkpoints(str(folder))), lambda: [Piece("a", (3,), (0,), torch.ones(3))]
+    )
     made.save(CheckpointInfo(1), RankFacts())
     made.close()
     return folder

@@ -65,7 +65,7 @@ def test_one_process_finds_the_same(name: str, variant: str, gloo_pool: Pool) ->
     program = program_of(case, variant)
     verify(program)
     layers = split_layers(MODEL.num_layers, case.times.num_stages)
-    training = TrainingConfig(MODEL, layers, SEQUENCE, SGD, data=RANDOM, records_gradients=True)
+    training = TrainingConfig(MODEL, layers, SEQUENCE, SGD, source=RANDOM, records_gradients=True)
     result = run_training(program, training, ITERATIONS, pool=gloo_pool, dtype="float64")
     expected = reference(MODEL, SGD, case.num_microbatches, ITERATIONS)
     assert result.losses == pytest.approx(expected.losses, rel=TOLERANCE)

@@ -49,7 +49,7 @@ def training_of(plan: Plan, optimizer: OptimizerConfig) -> TrainingConfig:
         plan.layers_per_stage,
         SEQUENCE,
         optimizer,
-        data=RANDOM,
+        source=RANDOM,
         records_gradients=True,
         layout=TensorLayout.of(plan),
     )
@@ -138,7 +138,7 @@ def test_the_held_out_loss_is_that_of_tables_at_the_ends(gloo_pool: Pool, vocabu
     found = []
     for each in (vocabulary, "ends"):
         plan = plan_of(each, pp=2, dp=2)
-        training = replace(training_of(plan, SGD), evaluate_every=1, num_evaluated=2)
+        training = replace(training_of(plan, SGD), source=replace(RANDOM, evaluate_every=1, num_evaluated=2))
         result = run_training(program_of(plan), training, 2, pool=gloo_pool, dtype="float64")
         found.append([iteration.held_out_loss for iteration in result.iterations])
     assert None not in found[0] and found[0] == pytest.approx(found[1], rel=1e-12)

@@ -1,4 +1,4 @@
-"""Dataclasses to plain values (numbers, text, lists, tables) and back, by the types of their fields."""
+"""Dataclasses to plain values (numbers, text, lists, tables) and back, by the types of their fields; named tuples too."""
 
 from __future__ import annotations
 
@@ -78,13 +78,17 @@ def converted(kind: Any, value: Any, where: str, error: type[MeshwrightError] = 
         return value
     if is_dataclass(origin) and isinstance(value, Mapping):
         return record(origin, value, where, error)  # type: ignore[arg-type]
-    if origin is tuple and isinstance(value, (list, tuple)):
-        kinds = inner if inner and inner[-1] is not Ellipsis else (inner[0] if inner else Any,) * len(value)
+    if isinstance(origin, type) and issubclass(origin, tuple) and isinstance(value, (list, tuple)):
+        is_named = origin is not tuple
+        named = tuple(_hints(origin).values()) if is_named else inner
+        kinds = named if named and named[-1] is not Ellipsis else (inner[0] if inner else Any,) * len(value)
         if len(kinds) == len(value):
             pairs = enumerate(zip(kinds, value, strict=True))
-            return tuple(converted(each, entry, f"{where}, entry {i}", error) for i, (each, entry) in pairs)
+            made = [converted(each, entry, f"{where}, entry {i}", error) for i, (each, entry) in pairs]
+            return origin(*made) if is_named else tuple(made)
     if origin is Mapping and isinstance(value, Mapping):
-        return dict(value)
+        kind = inner[-1] if inner else Any
+        return {key: converted(kind, entry, f"{where}, {key!r}", error) for key, entry in value.items()}
     if origin is float and type(value) in (int, float):
         return float(value)
     if type(value) is not origin:

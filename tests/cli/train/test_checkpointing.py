@@ -11,13 +11,15 @@ from safetensors.torch import load_file
 from tests.cli.running import Runner
 from torch import Tensor
 
-from meshwright.executor.checkpoint.checkpoint import CheckpointConfig, RankCheckpoints
+from meshwright.executor.checkpoint.checkpoint import RankCheckpoints
+from meshwright.executor.checkpoint.config import CheckpointConfig
 from meshwright.executor.checkpoint.index import CheckpointInfo
 from meshwright.executor.checkpoint.planner import RankFacts
 from meshwright.executor.layout.piece import Piece
 from meshwright.executor.models.decoder import build_model
 from meshwright.executor.models.weights.hugging_face import load_hugging_face
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.training.checkpoints import Checkpoints
 
 MODEL = ModelSpec.decoder(2, 16, 2, num_kv_heads=1, vocabulary_size=32, max_sequence_length=8)
 STEPS = (2, 4)
@@ -35,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
         held = parameters(step)
         held |= {f"exp_avg/{name}": torch.zeros_like(value) for name, value in held.items()}
         pieces = [Piece(n, tuple(t.shape), (0,) * t.dim(), t) for n, t in held.items()]
-        config = CheckpointConfig(str(tmp_path / "runs"), files={"plan.toml": "# the plan\n"})
+        config = CheckpointConfig(Checkpoints(str(tmp_path / "runs")), files={"plan.toml": "# the plan\n"})
         checkpoints = RankCheckpoints(config, lambda made=pieces: made)  # type: ignore[misc]
         training = {"model": MODEL.to_dict()}
         checkpoints.save(CheckpointInfo(step, 8 * step, 64 * step, training=training), RankFacts(2.5, "d1"))

@@ -9,11 +9,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from meshwright.executor.checkpoint.checkpoint import CheckpointConfig, RankCheckpoints, load_pieces
+from meshwright.executor.checkpoint.checkpoint import RankCheckpoints, load_pieces
+from meshwright.executor.checkpoint.config import CheckpointConfig
 from meshwright.executor.checkpoint.index import CheckpointInfo, read_index
 from meshwright.executor.checkpoint.planner import RankFacts
 from meshwright.executor.checkpoint.storage import DTYPES
 from meshwright.executor.layout.piece import Piece
+from meshwright.specs.training.checkpoints import Checkpoints
 
 LEAST_CUT = 2  # a box of one element along a dimension is not cut there
 
@@ -57,7 +59,7 @@ def _cut(piece: Piece, draw: random.Random, depth: int) -> list[Piece]:
 
 def save(folder: Path, step: int, pieces: Sequence[Piece], **config: int) -> Path:
     """Save by one process, and wait."""
-    checkpoints = RankCheckpoints(CheckpointConfig(str(folder), **config), lambda: pieces)  # type: ignore[arg-type]
+    checkpoints = RankCheckpoints(CheckpointConfig(Checkpoints(str(folder), **config)), lambda: pieces)  # type: ignore[arg-type]
     checkpoints.save(CheckpointInfo(step), RankFacts())
     checkpoints.close()
     return folder / f"step-{step}"

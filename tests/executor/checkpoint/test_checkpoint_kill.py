@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 from tests.planned_case import Planned
 
-from meshwright.executor.checkpoint.checkpoint import CheckpointConfig
+from meshwright.executor.checkpoint.config import CheckpointConfig
 from meshwright.executor.checkpoint.folder import latest_checkpoint
 from meshwright.executor.checkpoint.index import read_index
 from meshwright.executor.checkpoint.verify import problems
 from meshwright.executor.job.gather import Iteration
 from meshwright.executor.job.pool import Pool
 from meshwright.specs.error import ExecutionError
+from meshwright.specs.training.checkpoints import Checkpoints
 from meshwright.stage.mesh import device_order
 
 NUM_KILLS = 20
@@ -60,7 +61,9 @@ def resume(
         assert problems(found) == []
         first = read_index(found).info.step
     job, plan = CASE.job(iterations, first_step=first)
-    config = CheckpointConfig(str(folder), every=1, keep=2, resume_from="" if found is None else str(found))
+    config = CheckpointConfig(
+        Checkpoints(str(folder), every=1, keep=2), resume_from="" if found is None else str(found)
+    )
     job = replace(job, checkpoints=config)
     if killed is None:
         return first, pool.run(job, places=device_order(plan)).losses

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,14 +14,15 @@ from tests.executor.token_data import SENTENCES, write_texts, write_tokenizer
 
 from meshwright.executor.data import shard_writer
 from meshwright.executor.data.corpus import Corpus
-from meshwright.executor.data.data_source import DataSource
+from meshwright.executor.data.data_source import has_documents, opened, prepared_source
 from meshwright.executor.data.packing import PackedSequences, SampleCount, documents_of
 from meshwright.executor.data.token_shard import HEADER, TokenShards
 from meshwright.executor.models.decoder import build_model
 from meshwright.executor.training.held_out import held_out_loss
-from meshwright.executor.training.training_job import RANDOM, TrainingConfig
+from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.training.source import Source
 
 MODEL = ModelSpec.decoder(1, 8, 1, vocabulary_size=300, max_sequence_length=16)
 
@@ -42,15 +44,20 @@ def tokenizer(tmp_path: Path) -> str:
     return str(write_tokenizer(tmp_path / "small"))
 
 
-def _training(data: str, **fields: object) -> TrainingConfig:
-    return TrainingConfig(MODEL, (1,), 16, data=data, **fields)  # type: ignore[arg-type]
+def _training(data: str, tokenizer: str | None = None, **fields: Any) -> TrainingConfig:
+    return TrainingConfig(MODEL, (1,), 16, source=Source(data, tokenizer, **fields))
+
+
+def data_of(training: TrainingConfig) -> str:
+    """Where what it reads lies."""
+    return str(training.source.data)
 
 
 def test_text_without_a_tokenizer_stays_bytes(text: str, cache: Path) -> None:
-    source = DataSource(text)
-    assert source.prepared() is source and not source.has_documents
-    opened = source.open()
-    assert isinstance(opened, Corpus) and opened.digest == Corpus.folder(text).digest
+    source = Source(text)
+    assert prepared_source(source) is source and not has_documents(source)
+    found = opened(source)
+    assert isinstance(found, Corpus) and found.digest == Corpus.folder(text).digest
     assert not cache.exists()
 
 
@@ -58,7 +65,8 @@ def test_a_tokenizer_makes_shards_once_and_for_all(
     text: str, tokenizer: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared = _training(text, tokenizer=tokenizer).prepared()
-    assert prepared.data.startswith(str(cache)) and prepared.has_documents and not prepared.tokenizer
+    assert data_of(prepared).startswith(str(cache)) and prepared.has_documents
+    assert prepared.source.tokenizer is None
     monkeypatch.setattr(shard_writer, "_write", lambda *_: pytest.fail("made twice"))
     assert _training(text, tokenizer=tokenizer).prepared() == prepared
     assert (
@@ -66,9 +74,9 @@ def test_a_tokenizer_makes_shards_once_and_for_all(
         == prepared
         == TrainingConfig.from_dict(json.loads(json.dumps(prepared.to_dict())))
     )
-    opened = prepared.batches(4)
-    assert isinstance(opened, PackedSequences) and opened.count == SampleCount(4)
-    tokens, targets = opened.batch(0, 0, range(4), 16)
+    found = prepared.batches(4)
+    assert isinstance(found, PackedSequences) and found.count == SampleCount(4)
+    tokens, targets = found.batch(0, 0, range(4), 16)
     assert documents_of(targets) is not None and int(tokens.max()) > 255
 
 
@@ -76,18 +84,18 @@ def test_jsonl_is_documents_even_as_bytes(tmp_path: Path, cache: Path) -> None:
     path = tmp_path / "lines.jsonl"
     path.write_text("\n".join(json.dumps({"body": text * 3}) for text in SENTENCES))
     prepared = _training(str(path), text_field="body").prepared(tmp_path / "shards")
-    assert prepared.data == str(tmp_path / "shards") and not cache.exists()
-    shards = TokenShards.open(prepared.data)
+    assert data_of(prepared) == str(tmp_path / "shards") and not cache.exists()
+    shards = TokenShards.open(data_of(prepared))
     assert (shards.vocabulary_size, shards.end_id, shards.tokenizer["name"]) == (256, 0, "bytes")
     found = bytes(shards.train.read(0, shards.train.num_tokens).tolist()).split(b"\0")[:-1]
     assert set(found) <= {(text * 3).encode() for text in SENTENCES} and len(found) == 3
 
 
 def test_where_the_samples_begin(text: str, tokenizer: str) -> None:
-    begun = _training(text, tokenizer=tokenizer, first_step=7)
-    opened, moved = begun.batches(4), replace(begun, first_sample=30).batches(5)
-    assert isinstance(opened, PackedSequences) and isinstance(moved, PackedSequences)
-    assert (opened.count.first_of(7), opened.count.first_of(8)) == (28, 32)
+    begun = replace(_training(text, tokenizer=tokenizer), first_step=7)
+    found, moved = begun.batches(4), replace(begun, first_sample=30).batches(5)
+    assert isinstance(found, PackedSequences) and isinstance(moved, PackedSequences)
+    assert (found.count.first_of(7), found.count.first_of(8)) == (28, 32)
     assert (moved.count.first_of(7), moved.count.first_of(8)) == (30, 35)
 
 
@@ -97,11 +105,11 @@ def test_a_vocabulary_that_is_too_small(text: str, tokenizer: str) -> None:
         replace(_training(text, tokenizer=tokenizer), model=small).prepared()
     with pytest.raises(ExecutionError, match="vocabulary of 100, text read as bytes has 256"):
         replace(_training(text), model=ModelSpec.decoder(1, 8, 1, vocabulary_size=100)).prepared()
-    assert replace(_training(RANDOM), model=small).prepared().data == RANDOM
+    assert replace(_training("random"), model=small).prepared().is_random
 
 
 def test_shards_and_another_tokenizer(tmp_path: Path, text: str, tokenizer: str) -> None:
-    shards = _training(text, tokenizer=tokenizer).prepared().data
+    shards = data_of(_training(text, tokenizer=tokenizer).prepared())
     assert _training(shards, tokenizer=tokenizer).prepared().has_documents
     other = write_tokenizer(tmp_path / "other", {"eos_token": "a"})
     with pytest.raises(SpecError, match="made with the tokenizer small, not with other"):
@@ -109,7 +117,7 @@ def test_shards_and_another_tokenizer(tmp_path: Path, text: str, tokenizer: str)
 
 
 def test_damaged_shards_are_found_before_anything_starts(text: str, tokenizer: str) -> None:
-    data = _training(text, tokenizer=tokenizer).prepared().data
+    data = data_of(_training(text, tokenizer=tokenizer).prepared())
     (Path(data) / HEADER).write_text("{")
     with pytest.raises(ExecutionError, match="is not JSON"):
         _training(data).prepared()
@@ -123,19 +131,21 @@ def test_masks_can_be_left_out_and_an_encoder_needs_it(text: str, tokenizer: str
         ModelSpec.decoder(2, 8, 1, vocabulary_size=300),
         (2,),
         16,
-        data=text,
-        tokenizer=tokenizer,
+        source=Source(text, tokenizer),
         num_encoder_layers=1,
     )
     with pytest.raises(ExecutionError, match="document_mask=False"):
         both.prepared()
-    assert replace(both, document_mask=False).prepared().data == open_text.data
+    assert (
+        replace(both, source=Source(text, tokenizer, document_mask=False)).prepared().source
+        == open_text.source
+    )
 
 
 def test_held_out_loss_is_the_mean_over_documents_alone(text: str, tokenizer: str) -> None:
-    opened = DataSource(text, tokenizer).open()
-    assert isinstance(opened, PackedSequences)
+    held_out = opened(Source(text, tokenizer))
+    assert isinstance(held_out, PackedSequences)
     model = build_model(MODEL, dtype=torch.float64)
-    tokens, targets = next(opened.held_out_batches(3, 8, 3))
+    tokens, targets = next(held_out.held_out_batches(3, 8, 3))
     expected = document_losses(model, tokens, targets).detach() / (targets >= 0).sum()
-    assert held_out_loss(model, opened, 3, 8) == pytest.approx(float(expected), abs=1e-10)
+    assert held_out_loss(model, held_out, 3, 8) == pytest.approx(float(expected), abs=1e-10)

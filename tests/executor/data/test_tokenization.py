@@ -19,7 +19,7 @@ def _piece(text: str | bytes) -> TextPiece:
 
 
 def test_bytes() -> None:
-    chosen = tokenization("")
+    chosen = tokenization(None)
     assert isinstance(chosen, ByteTokenization) and chosen.vocabulary_size == 256 and chosen.end_id == 0
     assert chosen.encode([_piece("aé")])[0].tolist() == [97, 195, 169]
 

@@ -37,7 +37,7 @@ def test_stages_without_blocks_train_as_one_process(
     plan = Plan.of(model, Cluster("4xcpu"), Workload(BATCH, SEQUENCE), pp=4, dtype="float64", **choices)
     assert plan.layers_per_stage == layers
     training = TrainingConfig(
-        model, layers, SEQUENCE, SGD, data=RANDOM, records_gradients=True, layout=TensorLayout.of(plan)
+        model, layers, SEQUENCE, SGD, source=RANDOM, records_gradients=True, layout=TensorLayout.of(plan)
     )
     program = lower(plan, registered()[plan.schedule])
     result = run_training(program, training, ITERATIONS, pool=gloo_pool, dtype="float64")

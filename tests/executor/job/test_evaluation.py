@@ -13,7 +13,7 @@ from tests.training_case import SEQUENCE, TIED, Case, program_of, training_of
 from meshwright.executor import run_training
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.models.decoder import EMBEDDING_WEIGHT
-from meshwright.executor.training.training_job import RandomTokens
+from meshwright.executor.training.training_job import RANDOM, RandomTokens
 
 BATCHES, ITERATIONS = 2, 4
 CASES = [
@@ -42,7 +42,7 @@ def expected_loss(case: Case, parameters: dict[str, torch.Tensor]) -> float:
     "case", CASES, ids=lambda case: f"{case.schedule} {case.num_devices}x{case.num_replicas} {case.variant}"
 )
 def test_the_ranks_find_the_loss_of_one_process(case: Case, gloo_pool: Pool) -> None:
-    training = training_of(case, evaluate_every=2, num_evaluated=BATCHES)
+    training = training_of(case, source=replace(RANDOM, evaluate_every=2, num_evaluated=BATCHES))
     result = run_training(program_of(case), training, ITERATIONS, pool=gloo_pool, dtype="float64")
     found = [iteration.held_out_loss for iteration in result.iterations]
     assert [value is not None for value in found] == [False, True, False, True]
@@ -53,7 +53,7 @@ def test_the_ranks_find_the_loss_of_one_process(case: Case, gloo_pool: Pool) -> 
 
 def test_the_seconds_of_evaluations_are_no_part_of_iterations_or_trace(gloo_pool: Pool) -> None:
     case = Case("1f1b", 2, 4)
-    training = training_of(case, evaluate_every=1, num_evaluated=20)
+    training = training_of(case, source=replace(RANDOM, evaluate_every=1, num_evaluated=20))
     result = run_training(program_of(case), training, 6, pool=gloo_pool)
     trace, iterations = result.trace, result.iterations
     assert trace is not None and trace.num_iterations == 6
@@ -68,6 +68,6 @@ def test_the_seconds_of_evaluations_are_no_part_of_iterations_or_trace(gloo_pool
 
 
 def test_the_last_iteration_is_evaluated_and_none_where_nobody_asks() -> None:
-    training = training_of(Case("gpipe", 1, 1), evaluate_every=100)
+    training = training_of(Case("gpipe", 1, 1), source=replace(RANDOM, evaluate_every=100))
     assert training.is_evaluated(6, 7) and not training.is_evaluated(5, 7)
-    assert not replace(training, evaluate_every=0).is_evaluated(6, 7)
+    assert not replace(training, source=RANDOM).is_evaluated(6, 7)

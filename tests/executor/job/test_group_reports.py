@@ -11,7 +11,7 @@ from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 
 def test_a_share_comes_back_with_its_names() -> None:
     case = Case("1f1b", 2, 2)
-    training = TrainingConfig(MODEL, (5, 4), SEQUENCE, ADAMW, data=RANDOM)
+    training = TrainingConfig(MODEL, (5, 4), SEQUENCE, ADAMW, source=RANDOM)
     share = ShareFormat(Job.of(program_of(case), 1, training=training))
     given = {
         "time": 12.5, "loss": 3.25, "squared_norm": 2.0, "computes": {"F": 0.5, "B": 1e-9}, "waits": {"RECV_F": 0.125},

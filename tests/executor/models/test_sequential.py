@@ -16,7 +16,7 @@ from meshwright.executor.job.pool import Pool
 from meshwright.executor.models.sequential import build_sequential_stage, load_function
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.training.tensor_layout import TensorLayout
-from meshwright.executor.training.training_job import RandomTokens
+from meshwright.executor.training.training_job import RANDOM, RandomTokens
 from meshwright.specs import Cluster, Plan, Workload
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.model import ModelSpec
@@ -108,7 +108,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
 def test_training_equals_one_process(case: Case, mine: str, gloo_pool: Pool) -> None:
-    training = training_of(case, modules=mine)
+    training = training_of(case, source=replace(RANDOM, modules=mine))
     result = run_training(program_of(case), training, ITERATIONS, pool=gloo_pool, dtype="float64")
     losses, gradients, parameters = _reference(mine, case.optimizer, case.global_batch)
     assert result.losses == pytest.approx(losses, rel=TOLERANCE)
@@ -134,7 +134,7 @@ def test_it_trains_by_a_plan_on_text(tmp_path: Path, gloo_pool: Pool) -> None:
 def test_a_split_backward_is_refused_before_anything_starts(mine: str) -> None:
     for case in (Case("zb_h1", 2, 2, model=MODEL), Case("1f1b", 2, 2, "split", model=MODEL)):
         with pytest.raises(ExecutionError, match="without split backward"):
-            run_training(program_of(case), training_of(case, modules=mine), 1)
+            run_training(program_of(case), training_of(case, source=replace(RANDOM, modules=mine)), 1)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_split_backward_is_refused_before_anything_starts(mine: str) -> None:
 )
 def test_what_is_not_built_is_refused(fields: dict[str, object], message: str, mine: str) -> None:
     with pytest.raises(ExecutionError, match=message):
-        training_of(Case("1f1b", 2, 2, model=MODEL), modules=mine, **fields)
+        training_of(Case("1f1b", 2, 2, model=MODEL), **({"source": replace(RANDOM, modules=mine)} | fields))
 
 
 BROKEN = {

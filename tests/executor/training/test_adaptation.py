@@ -24,7 +24,7 @@ from torch import Tensor
 from meshwright.api.train.training import run_training as train_plan
 from meshwright.executor import run_training
 from meshwright.executor.capability import check_plan
-from meshwright.executor.checkpoint.checkpoint import CheckpointConfig
+from meshwright.executor.checkpoint.config import CheckpointConfig
 from meshwright.executor.checkpoint.export import export
 from meshwright.executor.job.gather import JobResult
 from meshwright.executor.job.job import Job
@@ -45,6 +45,7 @@ from meshwright.schedules import registered
 from meshwright.specs import Cluster, Plan, Workload
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.training.checkpoints import Checkpoints
 
 TOLERANCE, ADAMW_TOLERANCE = 1e-10, 1e-8
 ITERATIONS = 3
@@ -109,7 +110,7 @@ def test_plans_train_what_one_process_trains(number: int, gloo_pool: Pool) -> No
         plan.layers_per_stage,
         SEQUENCE,
         SGD,
-        data=RANDOM,
+        source=RANDOM,
         records_gradients=True,
         layout=TensorLayout.of(plan),
     )
@@ -163,20 +164,29 @@ def test_checkpoints_have_what_trains_and_export_all(gloo_pool: Pool, tmp_path: 
     first = dict(build_model(MODEL, torch.float64, seed=9).global_parameters())
     save_hugging_face(MODEL, first, tmp_path / "first")
     model = replace(load_hugging_face(tmp_path / "first")[0], lora_rank=2, lora_targets=("down",))
-    training = training_of(Case("1f1b", 2, 2, model=model), initial=str(tmp_path / "first"))
+    training = training_of(
+        Case("1f1b", 2, 2, model=model), source=replace(RANDOM, weights=str(tmp_path / "first"))
+    )
     program = program_of(Case("1f1b", 2, 2, model=model))
 
     def run(iterations: int, config: CheckpointConfig, **fields: Any) -> JobResult:
         told = replace(training, **fields)
         return gloo_pool.run(Job.of(program, iterations, training=told, dtype="float64", checkpoints=config))
 
-    whole = run(3, CheckpointConfig(str(tmp_path / "runs"), every=1))
+    whole = run(3, CheckpointConfig(Checkpoints(str(tmp_path / "runs"), every=1)))
     middle = tmp_path / "runs" / "step-1"
-    again = run(2, CheckpointConfig(str(tmp_path / "again"), resume_from=str(middle)), first_step=1)
+    again = run(
+        2, CheckpointConfig(Checkpoints(str(tmp_path / "again")), resume_from=str(middle)), first_step=1
+    )
     assert again.losses == whole.losses[1:]
     assert all(torch.equal(again.parameters[name], value) for name, value in whole.parameters.items())
     with pytest.raises(SpecError, match="train with --from"):
-        run(2, CheckpointConfig(str(tmp_path / "wrong"), resume_from=str(middle)), first_step=1, initial="")
+        run(
+            2,
+            CheckpointConfig(Checkpoints(str(tmp_path / "wrong")), resume_from=str(middle)),
+            first_step=1,
+            source=RANDOM,
+        )
     export(tmp_path / "again" / "step-3", tmp_path / "exported", "hugging_face")
     found = load_hugging_face(tmp_path / "exported", torch.float64)[1]
     expected = MergedParameters(model, whole.parameters, HuggingFaceSource(tmp_path / "first", model))
@@ -190,7 +200,7 @@ def test_additions_to_a_folder(gloo_pool: Pool, tmp_path: Path) -> None:
     save_hugging_face(MODEL, first, tmp_path / "first")
     model = replace(load_hugging_face(tmp_path / "first")[0], lora_rank=2, lora_targets=("down",))
     case = Case("1f1b", 2, 2, model=model)
-    training = training_of(case, initial=str(tmp_path / "first"))
+    training = training_of(case, source=replace(RANDOM, weights=str(tmp_path / "first")))
     result = run_training(program_of(case), training, 1, pool=gloo_pool, dtype="float64")
     tokens_BS, targets_BS = RandomTokens(32).batch(0, 0, range(2), SEQUENCE)
     logits = build_model(MODEL, torch.float64, seed=9)(tokens_BS)

@@ -14,7 +14,7 @@ from tests.training_case import ADAMW, SEQUENCE, SGD, largest_difference
 from meshwright.api.train.training import run_training as train_plan
 from meshwright.executor import run_training
 from meshwright.executor.capability import check_plan
-from meshwright.executor.checkpoint.checkpoint import CheckpointConfig
+from meshwright.executor.checkpoint.config import CheckpointConfig
 from meshwright.executor.job.job import Job
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
@@ -27,6 +27,7 @@ from meshwright.schedules import registered
 from meshwright.specs import Cluster, PassOption, Plan, Workload
 from meshwright.specs.model.adaptation import LORA_TARGETS
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.training.checkpoints import Checkpoints
 from meshwright.stage.mesh import data_axes
 
 TOLERANCE, ADAMW_TOLERANCE = 1e-10, 1e-8
@@ -123,7 +124,7 @@ def test_a_checkpoint_goes_on_under_another_layout(gloo_pool: Pool, tmp_path: Pa
         plan = plan_of(SOME, choices)
         before = str(tmp_path / f"step-{step}") if step else ""
         told = replace(training_of(plan, ADAMW), first_step=step)
-        kept = CheckpointConfig(str(tmp_path), every=1, resume_from=before)
+        kept = CheckpointConfig(Checkpoints(str(tmp_path), every=1), resume_from=before)
         program = lower(plan, registered()[plan.schedule])
         result = gloo_pool.run(Job.of(program, 1, training=told, dtype="float64", checkpoints=kept))
         found += result.losses
@@ -140,7 +141,7 @@ def test_measured_peaks_are_the_predicted_ones(choices: dict[str, Any], gloo_poo
     for model in (wide, replace(wide, lora_rank=4, lora_targets=LORA_TARGETS)):
         degrees = {"pp": 1, "dp": 1, "tp": 1, **choices}
         plan = Plan.of(model, Cluster("2xcpu"), Workload(4, 64), **{"dtype": "float32", **degrees})
-        done = train_plan(plan, data=RANDOM, iterations=2, pool=gloo_pool)
+        done = train_plan(plan, source=RANDOM, iterations=2, pool=gloo_pool)
         assert done.trace is not None
         peaks = [max(peak_bytes(t, device) for device in range(2)) for t in (done.trace, done.predicted)]
         measured[model] = peaks[0]
@@ -179,7 +180,7 @@ def training_of(plan: Plan, optimizer: OptimizerConfig) -> TrainingConfig:
         plan.layers_per_stage,
         SEQUENCE,
         optimizer,
-        data=RANDOM,
+        source=RANDOM,
         records_gradients=True,
         layout=TensorLayout.of(plan),
         data_axes=data_axes(plan),

@@ -73,7 +73,7 @@ def test_training_continues_a_folder(case: Case, gloo_pool: Pool, tmp_path: Path
     theirs = _folder(tmp_path / "theirs")
     model = load_model(tmp_path / "theirs")
     case = replace(case, model=model)
-    training = training_of(case, initial=str(tmp_path / "theirs"))
+    training = training_of(case, source=replace(RANDOM, weights=str(tmp_path / "theirs")))
     result = run_training(program_of(case), training, ITERATIONS, pool=gloo_pool, dtype="float64")
     losses, gradients = _in_transformers(theirs, case.global_batch)
     assert result.losses == pytest.approx(losses, rel=TOLERANCE)
@@ -114,9 +114,8 @@ def test_divided_tensors_begin_at_the_folder(
         plan.layers_per_stage,
         SEQUENCE,
         SGD,
-        data=RANDOM,
+        source=replace(RANDOM, weights=str(tmp_path)),
         layout=TensorLayout.of(plan),
-        initial=str(tmp_path),
     )
     program = lower(plan, registered()[plan.schedule])
     result = run_training(program, training, ITERATIONS, pool=gloo_pool, dtype="float64")
@@ -127,7 +126,7 @@ def test_divided_tensors_begin_at_the_folder(
 def test_the_job_file_names_the_folder(tmp_path: Path) -> None:
     _folder(tmp_path / "theirs")
     case = Case("1f1b", 2, 2, model=load_model(tmp_path / "theirs"))
-    training = training_of(case, initial=str(tmp_path / "theirs"))
+    training = training_of(case, source=replace(RANDOM, weights=str(tmp_path / "theirs")))
     job = Job.of(program_of(case), 1, training=training)
     job.write(tmp_path)
     again = Job.read(tmp_path, 0, load_handlers).training
@@ -141,4 +140,9 @@ def test_another_model_than_the_folder_s_is_refused(gloo_pool: Pool, tmp_path: P
     model, _ = open_hugging_face(tmp_path)
     case = Case("1f1b", 2, 2, model=replace(model, rope_theta=5.0))
     with pytest.raises(ExecutionError, match="rope_theta 10000.0 there, 5.0 here"):
-        run_training(program_of(case), training_of(case, initial=str(tmp_path)), 1, pool=gloo_pool)
+        run_training(
+            program_of(case),
+            training_of(case, source=replace(RANDOM, weights=str(tmp_path))),
+            1,
+            pool=gloo_pool,
+        )

@@ -19,6 +19,7 @@ from meshwright.executor.data.token_shard import TokenShards
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.specs.error import MeshwrightError
+from meshwright.specs.training.source import Source
 from meshwright.stage.mesh import device_order
 
 ITERATIONS = 4
@@ -52,7 +53,7 @@ LAYOUTS = [
 def test_layouts_equal_documents_alone(case: Planned, shards: TokenShards, gloo_pool: Pool) -> None:
     job, plan = case.job(ITERATIONS)
     assert job.training is not None
-    training = replace(job.training, data=str(shards.folder))
+    training = replace(job.training, source=Source(str(shards.folder)))
     result = gloo_pool.run(replace(job, training=training), places=device_order(plan))
     packed = PackedSequences(shards, SampleCount(BATCH))
     losses, norms, parameters = train_document_by_document(
@@ -85,7 +86,9 @@ def test_resumed_by_samples_under_another_layout(shards: TokenShards, gloo_pool:
 
 def test_the_held_out_loss_is_over_documents_alone(shards: TokenShards, gloo_pool: Pool) -> None:
     case = Case("1f1b", 2, 2, num_replicas=2, optimizer=ADAMW)
-    training = replace(training_of(case), data=str(shards.folder), evaluate_every=1, num_evaluated=1)
+    training = replace(
+        training_of(case), source=Source(str(shards.folder), evaluate_every=1, num_evaluated=1)
+    )
     result = run_training(program_of(case), training, 1, pool=gloo_pool, dtype="float64")
     torch.set_default_dtype(torch.float64)
     try:
@@ -105,7 +108,7 @@ def test_bad_data_are_said_before_a_process_starts(tmp_path: Path, gloo_pool: Po
     case = Case("1f1b", 1, 1)
     few = shards_of(tmp_path, [[1, 2], [3] * 30], vocabulary_size=32)
     for data, message in ((tmp_path / "none", "there is no folder"), (few.folder, "do not fit into the")):
-        training = replace(training_of(case), data=str(data), evaluate_every=1)
+        training = replace(training_of(case), source=Source(str(data), evaluate_every=1))
         with pytest.raises(MeshwrightError, match=message) as caught:
             run_training(program_of(case), training, 1, pool=gloo_pool)
         assert "rank" not in str(caught.value)

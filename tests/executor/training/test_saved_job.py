@@ -13,7 +13,7 @@ from tests.planned_case import AFTER_ADAMW, BATCH, MODELS, Planned
 from tests.training_case import ADAMW, SEQUENCE, Case, largest_difference, program_of, reference, training_of
 from torch import Tensor
 
-from meshwright.executor.checkpoint.checkpoint import CheckpointConfig
+from meshwright.executor.checkpoint.config import CheckpointConfig
 from meshwright.executor.checkpoint.folder import latest_checkpoint, steps_in
 from meshwright.executor.checkpoint.index import read_index
 from meshwright.executor.checkpoint.verify import problems
@@ -24,8 +24,11 @@ from meshwright.executor.job.job import Job
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.state.group_pieces import STEP_COUNT
+from meshwright.executor.training.training_job import RANDOM
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.training.checkpoints import Checkpoints
+from meshwright.specs.training.source import Source
 from meshwright.stage.mesh import device_order
 
 MODEL = "tied"
@@ -83,7 +86,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory, gloo_pool: Pool) -> dict[str
 def saved_in(name: str, saved: dict[str, Saved], pool: Pool, folder: Path) -> Saved:
     """The training in this layout, run once for all tests."""
     if name not in saved:
-        config = CheckpointConfig(str(folder / name), every=STEPS)
+        config = CheckpointConfig(Checkpoints(str(folder / name), every=STEPS))
         result = run(LAYOUTS[name], pool, STEPS + MORE, config)
         end = stored(folder / name / f"step-{STEPS + MORE}")
         saved[name] = Saved(result.losses, folder / name / f"step-{STEPS}", end)
@@ -92,7 +95,7 @@ def saved_in(name: str, saved: dict[str, Saved], pool: Pool, folder: Path) -> Sa
 
 def resume(source: Saved, target: str, pool: Pool, folder: Path) -> tuple[list[float], dict[str, Tensor]]:
     """Losses of the steps behind a checkpoint in another layout, and everything it holds at the end."""
-    config = CheckpointConfig(str(folder), resume_from=str(source.middle))
+    config = CheckpointConfig(Checkpoints(str(folder)), resume_from=str(source.middle))
     result = run(LAYOUTS[target], pool, MORE, config, first_step=STEPS)
     return result.losses, stored(folder / f"step-{STEPS + MORE}")
 
@@ -134,10 +137,12 @@ def test_saved_in_one_layout_loaded_in_another(
     ids=str,
 )
 def test_resumed_twice_is_bitwise_uninterrupted(case: Planned, gloo_pool: Pool, tmp_path: Path) -> None:
-    whole = run(case, gloo_pool, 6, CheckpointConfig(str(tmp_path / "whole")))
+    whole = run(case, gloo_pool, 6, CheckpointConfig(Checkpoints(str(tmp_path / "whole"))))
     losses, found = [], None
     for first in (0, 2, 4):
-        config = CheckpointConfig(str(tmp_path / "parts"), resume_from="" if found is None else str(found))
+        config = CheckpointConfig(
+            Checkpoints(str(tmp_path / "parts")), resume_from="" if found is None else str(found)
+        )
         losses += run(case, gloo_pool, 2, config, first_step=first).losses
         found = latest_checkpoint(tmp_path / "parts")
     assert losses == whole.losses
@@ -159,8 +164,10 @@ def test_momentum_of_sgd_is_saved(gloo_pool: Pool, tmp_path: Path) -> None:
         training = training_of(case, first_step=first_step)
         return run_training(program_of(case), training, iterations, pool=gloo_pool, checkpoints=config)
 
-    whole = train(4, CheckpointConfig(str(tmp_path), every=2))
-    resumed = train(2, CheckpointConfig(str(tmp_path / "b"), resume_from=str(tmp_path / "step-2")), 2)
+    whole = train(4, CheckpointConfig(Checkpoints(str(tmp_path), every=2)))
+    resumed = train(
+        2, CheckpointConfig(Checkpoints(str(tmp_path / "b")), resume_from=str(tmp_path / "step-2")), 2
+    )
     assert resumed.losses == whole.losses[2:]
     assert "momentum_buffer/head.weight" in read_index(tmp_path / "step-4").tensors
 
@@ -171,17 +178,17 @@ def test_every_so_many_steps_and_at_the_end(gloo_pool: Pool, tmp_path: Path) -> 
         LAYOUTS["pp2"],
         gloo_pool,
         7,
-        CheckpointConfig(str(tmp_path), every=2, keep=2, keep_every=4, files=files),
+        CheckpointConfig(Checkpoints(str(tmp_path), every=2, keep=2), files=files),
     )
-    assert steps_in(tmp_path) == [4, 6, 7]
+    assert steps_in(tmp_path) == [6, 7]
     assert (tmp_path / "step-7/plan.toml").read_text() == files["plan.toml"]
     assert len(list((tmp_path / "step-7").glob("tensors-*.safetensors"))) == 2  # each rank wrote its own
 
 
 def test_evaluations_and_checkpoints_leave_the_training_as_it_is(gloo_pool: Pool, tmp_path: Path) -> None:
     alone = run(LAYOUTS["pp2"], gloo_pool, 4)
-    config = CheckpointConfig(str(tmp_path), every=2)
-    both = run(LAYOUTS["pp2"], gloo_pool, 4, config, evaluate_every=3)
+    config = CheckpointConfig(Checkpoints(str(tmp_path), every=2))
+    both = run(LAYOUTS["pp2"], gloo_pool, 4, config, source=replace(RANDOM, evaluate_every=3))
     assert both.losses == alone.losses and both.trace is not None
     assert [iteration.held_out_loss is None for iteration in both.iterations] == [True, True, False, False]
     assert read_index(tmp_path / "step-4").info.loss == both.losses[-1]
@@ -191,14 +198,14 @@ def test_the_data_are_known_by_their_digest(gloo_pool: Pool, tmp_path: Path) -> 
     text = tmp_path / "text.txt"
     text.write_text("abcdefgh" * 400)
     model = ModelSpec.decoder(2, 16, 2, max_sequence_length=SEQUENCE)
-    training = replace(training_of(Case("1f1b", 2, 4, model=model)), data=str(text))
+    training = replace(training_of(Case("1f1b", 2, 4, model=model)), source=Source(str(text)))
     job = Job.of(program_of(Case("1f1b", 2, 4, model=model)), 1, training=training)
-    gloo_pool.run(replace(job, checkpoints=CheckpointConfig(str(tmp_path / "runs"))))
+    gloo_pool.run(replace(job, checkpoints=CheckpointConfig(Checkpoints(str(tmp_path / "runs")))))
     assert read_index(tmp_path / "runs/step-1").info.data_digest == Corpus.folder(text).digest
 
 
 def test_copies_are_written_by_one_rank_each(gloo_pool: Pool, tmp_path: Path) -> None:
-    run(LAYOUTS["dp2"], gloo_pool, 1, CheckpointConfig(str(tmp_path)))
+    run(LAYOUTS["dp2"], gloo_pool, 1, CheckpointConfig(Checkpoints(str(tmp_path))))
     index = read_index(tmp_path / "step-1")
     sizes = [file.size_bytes for file in index.files.values()]
     numbers = sum(tensor.size_bytes for tensor in index.tensors.values())
@@ -208,8 +215,8 @@ def test_copies_are_written_by_one_rank_each(gloo_pool: Pool, tmp_path: Path) ->
 
 def test_another_training_is_refused_before_it_begins(gloo_pool: Pool, tmp_path: Path) -> None:
     case = LAYOUTS["pp2"]
-    run(case, gloo_pool, 1, CheckpointConfig(str(tmp_path)))
-    config = CheckpointConfig(str(tmp_path), resume_from=str(tmp_path / "step-1"))
+    run(case, gloo_pool, 1, CheckpointConfig(Checkpoints(str(tmp_path))))
+    config = CheckpointConfig(Checkpoints(str(tmp_path)), resume_from=str(tmp_path / "step-1"))
     with pytest.raises(SpecError, match="has the step 1, the training 0"):
         run(case, gloo_pool, 1, config)
     with pytest.raises(SpecError, match="has the seed 0, the training 7"):
@@ -218,7 +225,7 @@ def test_another_training_is_refused_before_it_begins(gloo_pool: Pool, tmp_path:
         run(replace(case, model="llama"), gloo_pool, 1, config, first_step=1)
     (tmp_path / "file").write_text("")
     with pytest.raises(SpecError, match=r"checkpoints cannot be kept in .* is a file"):
-        run(case, gloo_pool, 1, CheckpointConfig(str(tmp_path / "file/runs")))
+        run(case, gloo_pool, 1, CheckpointConfig(Checkpoints(str(tmp_path / "file/runs"))))
     with pytest.raises(SpecError, match="is no checkpoint"):
         run(case, gloo_pool, 1, replace(config, resume_from=str(tmp_path)), first_step=1)
 
@@ -229,7 +236,7 @@ def test_two_trainings_do_not_share_a_folder(own_pool: Pool, tmp_path: Path) -> 
     with pytest.raises(SpecError, match="a running training keeps its checkpoints in"):
         latest_checkpoint(tmp_path)
     with pytest.raises(ExecutionError, match="a running training keeps its checkpoints in"):
-        run(LAYOUTS["pp2"], own_pool, 1, CheckpointConfig(str(tmp_path)))
+        run(LAYOUTS["pp2"], own_pool, 1, CheckpointConfig(Checkpoints(str(tmp_path))))
     lock.release()
     assert latest_checkpoint(tmp_path) is None
 
@@ -238,16 +245,16 @@ def test_a_full_disk_of_one_rank_ends_the_job_and_leaves_the_one_before(
     gloo_pool: Pool, own_pool: Pool, tmp_path: Path
 ) -> None:
     case = LAYOUTS["pp2"]
-    run(case, gloo_pool, 2, CheckpointConfig(str(tmp_path)))
+    run(case, gloo_pool, 2, CheckpointConfig(Checkpoints(str(tmp_path))))
     job, plan = case.job(4, first_step=2)
-    config = CheckpointConfig(str(tmp_path), every=1, resume_from=str(tmp_path / "step-2"))
+    config = CheckpointConfig(Checkpoints(str(tmp_path), every=1), resume_from=str(tmp_path / "step-2"))
     module = Path(__file__).with_name("full_disk.py")
     with pytest.raises(
         ExecutionError, match=r"no space for a checkpoint .* it needs .* bytes\), .* are free"
     ):
         own_pool.run(replace(job, checkpoints=config, handlers_module=str(module)), places=device_order(plan))
     assert latest_checkpoint(tmp_path) == tmp_path / "step-2" and problems(tmp_path / "step-2") == []
-    result = run(case, gloo_pool, 2, replace(config, every=0), first_step=2)
+    result = run(case, gloo_pool, 2, replace(config, kept=Checkpoints(str(tmp_path))), first_step=2)
     assert result.losses == pytest.approx(
         reference(MODELS[MODEL], ADAMW, BATCH, 4).losses[2:], rel=AFTER_ADAMW
     )

@@ -33,7 +33,7 @@ def training_of(num_stages: int, **fields: object) -> TrainingConfig:
     """A job of eight layers whose gradients come back."""
     model = fields.pop("model", MODEL)
     layers = split_layers(8, num_stages)
-    return TrainingConfig(model, layers, SEQUENCE, SGD, data=RANDOM, records_gradients=True, **fields)  # type: ignore[arg-type]
+    return TrainingConfig(model, layers, SEQUENCE, SGD, source=RANDOM, records_gradients=True, **fields)  # type: ignore[arg-type]
 
 
 def check(training: TrainingConfig, pool: Pool, *layout: object, **options: object) -> None:

@@ -23,10 +23,11 @@ from meshwright.executor import run_training
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.models.decoder import EMBEDDING_WEIGHT
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
-from meshwright.executor.training.training_job import STANDARD_LIBRARY, TrainingConfig
+from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 from meshwright.ir.judge.metrics import peak_bytes
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.training.source import Source
 
 ITERATIONS = 3
 TOLERANCE = 1e-10
@@ -102,7 +103,7 @@ def test_it_learns_the_standard_library(gloo_pool: Pool) -> None:
     case = Case("1f1b", 2, 2, model=model, samples=(4, 4), optimizer=replace(ADAMW, learning_rate=1e-2))
     counts = {"microbatches": tuple(m._replace(tokens=4 * 32) for m in program_of(case).tables.microbatches)}
     program = program_of(case).with_tables(**counts)
-    training = TrainingConfig(model, (1, 1), 32, case.optimizer, data=STANDARD_LIBRARY)
+    training = TrainingConfig(model, (1, 1), 32, case.optimizer, source=Source())
     seen: list[float] = []
     result = run_training(program, training, 30, pool=gloo_pool, progress=lambda it: seen.append(it.loss))
     assert seen == result.losses
@@ -118,7 +119,7 @@ def test_measured_memory_follows_the_program(gloo_pool: Pool) -> None:
         program = program.with_tables(
             microbatches=tuple(m._replace(tokens=64) for m in program.tables.microbatches)
         )
-        training = TrainingConfig(wide, (4, 4), 64, SGD, data="random")
+        training = TrainingConfig(wide, (4, 4), 64, SGD, source=RANDOM)
         result = run_training(program, training, 1, pool=gloo_pool, measures_memory=True)
         assert result.trace is not None and result.trace.num_iterations == 1
         peaks[name, variant] = [peak_bytes(result.trace, device) for device in range(2)]

@@ -117,7 +117,7 @@ def _trained(program: Program, num_stages: int, num_layers: int, seed: int, pool
     )
     training = TrainingConfig(
         model, split_layers(num_layers, num_stages), SEQUENCE, OptimizerConfig("sgd", learning_rate=0.1, clip_norm=None),
-        data=RANDOM, seed=seed, records_gradients=True,
+        source=RANDOM, seed=seed, records_gradients=True,
     )  # fmt: skip
     return run_training(program, training, ITERATIONS, pool=pool, dtype="float64")
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +112,7 @@ def job_of(
 
     Raises ExecutionError where it has more ranks than a machine has processes for.
     """
-    from meshwright.executor.checkpoint.checkpoint import CheckpointConfig
+    from meshwright.executor.checkpoint.config import CheckpointConfig
     from meshwright.executor.job.job import Job
     from meshwright.executor.ops.optimizer_step import OptimizerConfig
     from meshwright.executor.training.tensor_layout import TensorLayout
@@ -125,27 +124,14 @@ def job_of(
         plan.model, layers, plan.workload.sequence_length, OptimizerConfig.of(recipe, plan.optimizer, clip_norm(plan)),
         seed=resumed.seed, first_step=resumed.step, layer_edges=edges, num_encoder_layers=num_encoder_layers,
         layout=TensorLayout.of(plan), data_axes=data_axes(plan),
-        learning_rate=rates, evaluate_every=source.evaluate_every, num_evaluated=source.num_evaluated,
-        first_sample=resumed.samples, records_parameters=not is_launched,
-        text_field=source.text_field, document_mask=source.document_mask, **_source_fields(source),
+        learning_rate=rates, first_sample=resumed.samples, records_parameters=not is_launched,
+        source=_with_their_tokenizer(source),
     )  # fmt: skip
-    kept: dict[str, Any] = (
-        {}
-        if checkpoints is None
-        else {
-            "checkpoints": CheckpointConfig(
-                os.fspath(checkpoints.folder),
-                checkpoints.every,
-                checkpoints.keep,
-                resume_from=str(resumed.path or ""),
-                files={"plan.toml": plan_text(plan)},
-                accepts_other_data=checkpoints.accepts_other_data,
-            )
-        }
-    )
+    files, path = {"plan.toml": plan_text(plan)}, str(resumed.path or "")
     job = Job.of(
-        program, iterations, training=told, dtype=plan.dtype, measures_memory=measures_memory, **kept
-    )
+        program, iterations, training=told, dtype=plan.dtype, measures_memory=measures_memory,
+        checkpoints=None if checkpoints is None else CheckpointConfig(checkpoints, path, files),
+    )  # fmt: skip
     if not is_launched and job.num_ranks > MAX_RANKS:
         raise ExecutionError(
             f"the plan has {job.num_ranks} devices, each would be a process of this machine",
@@ -160,43 +146,34 @@ def prepare(job: Any, said: Callable[[str], None]) -> None:
 
     Raises SpecError, ExecutionError where the data are none, too little, or not those of the checkpoint.
     """
-    from meshwright.executor.data.data_source import STANDARD_LIBRARY
+    from meshwright.executor.data.data_source import check_bytes, is_sharded
     from meshwright.executor.data.tokenization import NUM_BYTE_VALUES
-    from meshwright.executor.training.training_job import RANDOM
+    from meshwright.executor.training.resuming import check_same_data
 
+    if job.training.is_random:
+        return
+    source = job.training.source
     training = job.training.prepared(
-        progress=lambda share: said(
-            f"making tokens of {job.training.data}, {share:.0%} (once: they are kept)"
-        )
+        progress=lambda share: said(f"making tokens of {source.name}, {share:.0%} (once: they are kept)")
     )
     words = training.model.vocabulary_size
-    if job.training.data != RANDOM and not training.source.has_shards and words > NUM_BYTE_VALUES:
+    if not is_sharded(training.source) and words > NUM_BYTE_VALUES:
         logger.warning(
             "no tokenizer is named, so text is read as bytes: %d of the model's %d tokens are used",
             NUM_BYTE_VALUES,
             words,
         )
-    if job.training.data not in (RANDOM, STANDARD_LIBRARY):
-        training.source.check_bytes(training.sequence_length)
+    if source.data is not None:
+        check_bytes(training.source, training.sequence_length)
     if job.checkpoints is not None:
-        job.checkpoints.check_data(training, job.training.data, warns=False)
+        check_same_data(job.checkpoints, training, source.name, warns=False)
 
 
-def _source_fields(source: Source) -> dict[str, Any]:
-    """Fields of `TrainingConfig` that say where what is read lies. Weights that come with a tokenizer were trained
-    on its tokens, so it is taken where none is named.
-    """
-    from meshwright.executor.data.token_shard import has_shards
+def _with_their_tokenizer(source: Source) -> Source:
+    """Weights that come with a tokenizer were trained on its tokens, so it is taken where none is named."""
+    from meshwright.executor.data.data_source import is_sharded
 
-    tokenizer = source.tokenizer
-    if (
-        tokenizer is None
-        and source.weights is not None
-        and (source.data is None or not has_shards(Path(source.data)))
-    ):
-        theirs = Path(source.weights) / TOKENIZER_FILE
-        tokenizer = theirs if theirs.is_file() else None
-    given = {
-        "data": source.data, "tokenizer": tokenizer, "initial": source.weights, "modules": source.modules or None,
-    }  # fmt: skip
-    return {name: os.fspath(path) for name, path in given.items() if path is not None}
+    if source.tokenizer is not None or source.weights is None or is_sharded(source):
+        return source
+    theirs = Path(source.weights) / TOKENIZER_FILE
+    return replace(source, tokenizer=theirs) if theirs.is_file() else source

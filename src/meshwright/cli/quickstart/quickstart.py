@@ -167,9 +167,10 @@ def _train(
 
 
 def _reached(done: Training, model: ModelSpec, seed: int) -> Reached:
-    from meshwright.executor.training.held_out import corpus_of, held_out_loss, sampled_text, trained_model
+    from meshwright.executor.data.corpus import Corpus
+    from meshwright.executor.training.held_out import held_out_loss, sampled_text, trained_model
 
-    corpus = corpus_of(None)
+    corpus = Corpus.standard_library()
     stage = trained_model(model, done.result.parameters)
     loss = held_out_loss(stage, corpus, HELD_OUT_SEQUENCES, SEQUENCE)
     text = sampled_text(stage, PROMPT, SAMPLE_BYTES, SEQUENCE, seed)

@@ -81,7 +81,7 @@ def export(
         whole: Mapping[str, Tensor] = parameters
         if spec.is_adapted:
             told = index.info.training
-            source = parameter_source(spec, int(told["seed"]), str(told["initial"]))
+            source = parameter_source(spec, int(told["seed"]), told["source"]["weights"])
             whole = MergedParameters(spec, parameters, source)
         save_hugging_face(spec, whole, target, tokenizer_from=tokenizer_from, dtype=chosen)
     return len(parameters)

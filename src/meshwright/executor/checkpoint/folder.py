@@ -127,7 +127,7 @@ def begin(folder: Path, step: int) -> Path:
     return partial
 
 
-def publish(partial: Path, keep: int, keep_every: int = 0) -> Path:
+def publish(partial: Path, keep: int) -> Path:
     """Let a finished checkpoint be the latest, and remove those that are no longer kept."""
     folder, final = partial.parent, partial.with_suffix("")
     replaced = final.with_suffix(REPLACED)
@@ -141,20 +141,18 @@ def publish(partial: Path, keep: int, keep_every: int = 0) -> Path:
     rename(aside, folder / LATEST)
     if replaced.exists():
         remove(replaced)
-    _prune(folder, keep, keep_every)
+    _prune(folder, keep)
     return final
 
 
-def _prune(folder: Path, keep: int, keep_every: int) -> None:
-    """Remove all but the last `keep` up to the latest, and those whose step is a multiple of `keep_every`.
+def _prune(folder: Path, keep: int) -> None:
+    """Remove all but the last `keep` up to the latest.
 
     Later ones are of a training that somebody went back from: they are replaced when this one gets there.
     """
     latest = _named_step(folder)
     past = [step for step in steps_in(folder) if latest is not None and step <= latest]
     for step in past[:-keep]:
-        if keep_every and step % keep_every == 0:
-            continue
         path = folder / step_name(step)
         removed = path.with_suffix(REMOVED)
         try:

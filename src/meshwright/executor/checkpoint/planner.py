@@ -143,11 +143,9 @@ def _whole(name: str, items: Sequence[WriteItem]) -> TensorStorageMetadata:
 
 @dataclass(eq=False)
 class PieceLoadPlanner(LoadPlanner):
-    """Fills `pieces` from a checkpoint of any layout. ``is_complete``: nothing in the checkpoint may be left over."""
+    """Fills `pieces` from a checkpoint of any layout, of which nothing may be left over."""
 
     pieces: Sequence[Piece]
-    converts_dtype: bool = False
-    is_complete: bool = True
 
     def set_up_planner(
         self, state_dict: Any, metadata: Metadata | None = None, is_coordinator: bool = False
@@ -187,17 +185,17 @@ class PieceLoadPlanner(LoadPlanner):
                     f"{piece.name} is {list(stored.size)} in the checkpoint, {list(piece.whole)} in the model",
                     allowed="a checkpoint of the same model",
                 )
-            if stored.properties.dtype != piece.tensor.dtype and not self.converts_dtype:
+            if stored.properties.dtype != piece.tensor.dtype:
                 raise SpecError(
                     f"{piece.name} is {stored.properties.dtype} in the checkpoint, {piece.tensor.dtype} in the training",
-                    next="ask for the conversion (converts_dtype), or train in the checkpoint's dtype",
+                    next="train in the checkpoint's dtype",
                 )
 
     def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
         """On the coordinator. Raises SpecError where the checkpoint has tensors that no rank wants."""
         wanted = {item.dest_index.fqn for plan in global_plan for item in plan.items}
         left = sorted(self._stored.keys() - wanted)
-        if left and self.is_complete:
+        if left:
             raise SpecError(
                 f"the checkpoint also has {_some(left)}, which the training does not know",
                 allowed="a checkpoint of the same model and optimizer",

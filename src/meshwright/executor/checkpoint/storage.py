@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -65,16 +65,8 @@ class FileResult:
     sha256: str = ""
 
 
-@dataclass(frozen=True)
-class Retention:
-    """How many checkpoints stay."""
-
-    keep: int = 3
-    keep_every: int = 0
-
-
 class FolderWriter(StorageWriter):
-    """Writes one safetensors file a rank into a partial folder, which the coordinator publishes.
+    """Writes one safetensors file a rank into a partial folder, which the coordinator publishes; the last ``keep`` stay.
 
     ``progress`` is called with bytes that were written.
     """
@@ -84,10 +76,10 @@ class FolderWriter(StorageWriter):
         folder: Path,
         step: int,
         files: Mapping[str, str],
-        retention: Retention,
+        keep: int,
         progress: Progress | None = None,
     ) -> None:
-        self.folder, self.step, self.files, self.retention = folder, step, files, retention
+        self.folder, self.step, self.files, self.keep = folder, step, files, keep
         self.progress = progress
         self.partial = Path()
         self._is_coordinator = False
@@ -170,7 +162,7 @@ class FolderWriter(StorageWriter):
             )
             write_text(self.partial / INDEX_FILE, index.text())
             flush_folder(self.partial)
-            publish(self.partial, **asdict(self.retention))
+            publish(self.partial, self.keep)
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise no_space(self.folder, self._needed, free_bytes(self.folder)) from error

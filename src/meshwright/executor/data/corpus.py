@@ -32,6 +32,7 @@ from meshwright.executor.data.text_source import (
 from meshwright.executor.data.text_source import ZERO_BYTE as FILE_END  # so that a file's end can be learned
 from meshwright.executor.data.tokenization import NUM_BYTE_VALUES
 from meshwright.specs.error import ExecutionError
+from meshwright.specs.training.source import PathLike
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -60,7 +61,7 @@ class Corpus:
         return _read(cls, "python standard library", root, paths)
 
     @classmethod
-    def folder(cls, folder: str | Path) -> Corpus:
+    def folder(cls, folder: PathLike) -> Corpus:
         """All text files below `folder` (by suffix), or one text file of any suffix."""
         root = Path(folder)
         if root.is_file():

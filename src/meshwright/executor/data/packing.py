@@ -49,6 +49,11 @@ class PackedSequences:
     count: SampleCount
     document_mask: bool = True
 
+    @property
+    def digest(self) -> str:
+        """What tells these tokens and their order from others."""
+        return self.shards.digest
+
     def batch(
         self, seed: int, step: int, samples: Sequence[int], sequence_length: int
     ) -> tuple[Tensor, Tensor]:

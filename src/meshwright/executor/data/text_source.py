@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from meshwright.specs.error import SpecError
+from meshwright.specs.training.source import PathLike
 
 HELD_OUT_SHARE = 0.05  # of the documents; half a megabyte of the standard library
 ZERO_BYTE = b"\0"  # text has none: a file with one is binary
@@ -80,7 +81,7 @@ class TextSource:
     field: str = "text"
 
     @classmethod
-    def open(cls, path: str | Path, field: str = "text") -> TextSource:
+    def open(cls, path: PathLike, field: str = "text") -> TextSource:
         """All files of text and JSONL below a folder (by suffix), or one file: JSONL by its suffix, else text.
 
         Raises SpecError where there is none.

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from meshwright.executor.file.new_file import sha256_of
 from meshwright.specs.error import ExecutionError
+from meshwright.specs.training.source import PathLike
 
 Integers = npt.NDArray[np.int64]
 
@@ -144,7 +145,7 @@ class TokenShards:
     held_out: TokenSplit
 
     @classmethod
-    def open(cls, folder: str | Path) -> TokenShards:
+    def open(cls, folder: PathLike) -> TokenShards:
         """Read the header and compare the files' sizes with it; no token is read.
 
         Raises ExecutionError: no shards there, of a newer schema, or a file is missing or of another size.
@@ -197,7 +198,7 @@ class TokenShards:
                         )
 
 
-def has_shards(folder: str | Path) -> bool:
+def has_shards(folder: PathLike) -> bool:
     """Is it a folder of token shards?"""
     return (Path(folder) / HEADER).is_file()
 

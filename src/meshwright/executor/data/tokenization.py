@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from meshwright.executor.data.text_source import TextPiece
 from meshwright.specs.error import SpecError
+from meshwright.specs.training.source import PathLike
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -60,7 +61,7 @@ class ByteTokenization:
 class FileTokenization:
     """The tokens of a tokenizer.json (a file of the `tokenizers` library)."""
 
-    def __init__(self, path: str | Path, end_token: str | None = None) -> None:
+    def __init__(self, path: PathLike, end_token: str | None = None) -> None:
         """Read a tokenizer.json or the folder that holds one.
 
         Args:
@@ -88,9 +89,9 @@ class FileTokenization:
         return [np.asarray(one.ids, dtype=np.uint32) for one in encoded]
 
 
-def tokenization(tokenizer: str | Path, end_token: str | None = None) -> Tokenization:
+def tokenization(tokenizer: PathLike | None) -> Tokenization:
     """By bytes where no tokenizer is named, else by its file. Raises SpecError as `FileTokenization`."""
-    return FileTokenization(tokenizer, end_token) if str(tokenizer) else ByteTokenization()
+    return ByteTokenization() if tokenizer is None else FileTokenization(tokenizer)
 
 
 def _content(file: Path) -> bytes:

@@ -35,7 +35,7 @@ class Evaluation:
         state: Any = context.training
         store = ValueStore(self._ranked, state.initial_values())
         interpreter = Interpreter(self._ranked, store, context, self._position.of_evaluation())
-        num, total = int(state.training.num_evaluated), 0.0
+        num, total = int(state.training.source.num_evaluated), 0.0
         try:
             for batch in range(num):
                 state.begin_iteration(iteration)

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from meshwright.executor.checkpoint.config import CheckpointConfig
 from meshwright.executor.rank.handler import ValueName
 from meshwright.executor.rank.rank_list import ShapeOf
+from meshwright.executor.training.resuming import check_resumable, check_same_data
 from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.ir.program import Program
 from meshwright.ir.text import from_text, to_text
 from meshwright.lowering.transfer.stage_edge import edges_of
 from meshwright.specs.error import ExecutionError
-
-if TYPE_CHECKING:
-    from meshwright.executor.checkpoint.checkpoint import CheckpointConfig
+from meshwright.specs.record import record
 
 SCHEMA = 1
 LoadHandlers = Callable[[str], None]  # given `Job.handlers_module`, registers names and handlers
+BESIDE = ("program", "initial_values")  # fields with files of their own
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
@@ -67,7 +69,7 @@ class Job:
         if self.checkpoints is not None:
             if self.training is None:
                 raise ExecutionError("checkpoints of a job without training", allowed="a training job")
-            self.checkpoints.check(self.training)
+            check_resumable(self.checkpoints, self.training)
 
     def _check_training(self, training: TrainingConfig) -> None:
         """Do stages and microbatches of program and training agree?"""
@@ -76,9 +78,9 @@ class Job:
         if given != needed:
             raise ExecutionError(f"layers are given for {given} stages, the program has {needed}")
         names = {self.program.tables.effects[e].name for e in set(self.program.columns.effect.tolist())}
-        if training.modules and names & {"I", "S"}:
+        if training.source.modules and names & {"I", "S"}:
             raise ExecutionError(
-                f"the modules of {training.modules} have torch's own backward, and the program needs another one",
+                f"the modules of {training.source.modules} have torch's own backward, and the program needs another one",
                 allowed="a schedule without split backward, and every table on one stage",
             )
         if training.optimizer.clip_norm is not None and "STEP" in names and "NORM" not in names:
@@ -122,29 +124,17 @@ class Job:
         if self.training is not None:
             training, counts = self.training, self.training.sample_counts(self.program)
             return lambda name: training.shape_of(counts, name)
-        shapes = {kind: tuple(shape) for kind, shape in self.shapes.items()}
-        return lambda name: shapes.get(name.kind)
+        return lambda name: self.shapes.get(name.kind)
 
     def write(self, folder: Path, warns: bool = True) -> None:
         """Write it for the workers. ``warns``: of what the user may not have meant; one process of a job does."""
         training = None if self.training is None else self.training.prepared()
         if self.checkpoints is not None and self.training is not None and training is not None:
-            self.checkpoints.check_data(training, self.training.data, warns)
-        fields = {
-            "schema": SCHEMA,
-            "iterations": self.iterations,
-            "training": None if training is None else training.to_dict(),
-            "handlers_module": self.handlers_module,
-            "keep": list(self.keep),
-            "shapes": {kind: list(shape) for kind, shape in self.shapes.items()},
-            "options": dict(self.options),
-            "dtype": self.dtype,
-            "device": self.device,
-            "num_threads": self.num_threads,
-            "measures_memory": self.measures_memory,
-            "checkpoints": None if self.checkpoints is None else self.checkpoints.to_dict(),
-        }
-        (folder / "job.json").write_text(json.dumps(fields))
+            check_same_data(self.checkpoints, training, self.training.source.name, warns)
+        told = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in BESIDE}
+        told["training"] = None if training is None else training.to_dict()
+        told["checkpoints"] = None if self.checkpoints is None else self.checkpoints.to_dict()
+        (folder / "job.json").write_text(json.dumps({"schema": SCHEMA, **told}, default=os.fspath))
         (folder / "program.txt").write_text(to_text(self.program))
         for rank, values in enumerate(self.initial_values):
             torch.save({name.text: value for name, value in values.items()}, folder / f"initial-{rank}.pt")
@@ -154,22 +144,18 @@ class Job:
         """Read it in the worker of a rank; of the initial values only those of this rank. Imports the handlers' module
         first, because it registers the names that the program uses.
         """
-        fields = json.loads((folder / "job.json").read_text())
-        if fields.pop("schema") > SCHEMA:
+        told = json.loads((folder / "job.json").read_text())
+        if told.pop("schema") > SCHEMA:
             raise ExecutionError("the job was written by a newer meshwright", next="upgrade meshwright")
-        if fields["training"] is not None:
-            fields["training"] = TrainingConfig.from_dict(fields["training"])
-        if fields["checkpoints"] is not None:
-            from meshwright.executor.checkpoint.checkpoint import CheckpointConfig
-
-            fields["checkpoints"] = CheckpointConfig(**fields["checkpoints"])
-        load_handlers(fields["handlers_module"])
+        training = told.pop("training")
+        read = None if training is None else TrainingConfig.from_dict(training)
+        load_handlers(told["handlers_module"])
         program = from_text((folder / "program.txt").read_text())
-        fields["shapes"] = {kind: tuple(shape) for kind, shape in fields["shapes"].items()}
-        fields["keep"] = tuple(fields["keep"])
         initial: list[Mapping[ValueName, Tensor]] = [{} for _ in range(program.num_lists)]
         path = folder / f"initial-{rank}.pt"
         if path.exists():
             loaded = torch.load(path, weights_only=True)
             initial[rank] = {ValueName.parse(text): value for text, value in loaded.items()}
-        return Job(program, initial_values=initial, **fields)
+        return record(
+            Job, told, "job.json", ExecutionError, program=program, initial_values=initial, training=read
+        )

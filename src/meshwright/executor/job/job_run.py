@@ -66,11 +66,8 @@ class Run:
                 if self.interrupted:
                     return self._what_was_reached()
                 self.interrupted = True
-                saves = self.job.checkpoints is not None and self.job.checkpoints.saves_last
-                _log.warning(
-                    "stopping at the end of a step%s; Ctrl-C again ends it now",
-                    ", then saving" if saves else "",
-                )
+                saving = "" if self.job.checkpoints is None else ", then saving"
+                _log.warning("stopping at the end of a step%s; Ctrl-C again ends it now", saving)
                 self._stop()
         return gather(self.job, self.folder, self.finished, self.interrupted)
 

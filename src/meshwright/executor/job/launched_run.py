@@ -97,9 +97,8 @@ def _write(job: Job, folder: Path, launch: Launch, store: Any) -> str:
         store.set(ready, "yes")
     fields = json.loads((folder / "job.json").read_text())
     if fields["training"] is not None:
-        fields["training"].pop(
-            "data"
-        )  # the same text may lie elsewhere on another host; a checkpoint knows its digest
+        # the same text may lie elsewhere on another host; a checkpoint knows its digest
+        fields["training"]["source"].pop("data")
     text = json.dumps(fields, sort_keys=True) + (folder / "program.txt").read_text()
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

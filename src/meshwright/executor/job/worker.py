@@ -156,7 +156,7 @@ def run_rank(
         shared = SharedPositions(folder / "positions", job.num_ranks)
         position = Position(shared, rank)
         interpreter = Interpreter(ranked, store, context, position)
-        evaluates = job.training is not None and job.training.evaluate_every > 0
+        evaluates = job.training is not None and job.training.source.evaluate_every > 0
         evaluation = Evaluation(job, rank, position) if evaluates else None
         checkpoints = _checkpoints(job, context, position)
         groups.barrier()

@@ -12,7 +12,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from meshwright.executor.data.corpus import Corpus
 from meshwright.executor.data.packing import documents_of
 from meshwright.executor.models.decoder import DecoderStage, build_model
 from meshwright.executor.models.sampling import sample_bytes
@@ -21,11 +20,6 @@ from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.model import ModelSpec
 
 BATCH = 8  # sequences of one forward: enough to fill the cores, little memory
-
-
-def corpus_of(data: str | None) -> Corpus:
-    """The standard library's sources, or a folder or file of text. Raises ExecutionError."""
-    return Corpus.standard_library() if data is None else Corpus.folder(data)
 
 
 def trained_model(model: ModelSpec, parameters: Mapping[str, Tensor]) -> DecoderStage:
@@ -58,7 +52,7 @@ def one_thread() -> Iterator[None]:
 
 
 class HeldOut(Protocol):
-    """Text that no training sees: a `Corpus`, or what `DataSource.open` gives for a folder of token shards."""
+    """Text that no training sees: a `Corpus`, or what `data_source.opened` gives for a folder of token shards."""
 
     def held_out_batches(
         self, num_sequences: int, sequence_length: int, batch_size: int

@@ -96,4 +96,6 @@ class RankData:
     def _held_out_samples(self, samples: Sequence[int]) -> tuple[tuple[int, ...], int]:
         """Numbers of samples of the global batch that is evaluated among all that an evaluation takes; how many these are."""
         first = (self.evaluated or 0) * self.num_samples
-        return tuple(first + sample for sample in samples), self.num_samples * self.training.num_evaluated
+        return tuple(
+            first + sample for sample in samples
+        ), self.num_samples * self.training.source.num_evaluated

@@ -69,7 +69,7 @@ class TrainingState:
         own = range(int(program.offsets[rank]), int(program.offsets[rank + 1]))
         names = [program.tables.effects[e].name for e in program.columns.effect[own.start : own.stop]]
         stages = [int(s) for s in program.columns.stage[own.start : own.stop]]
-        self.source = parameter_source(training.model, training.seed, training.initial)
+        self.source = parameter_source(training.model, training.seed, training.source.weights)
         self.shard = self._shard(program, names, dtype, device)
         self.stages = build_stages(
             self.training, sorted(set(stages)), dtype, device, has_tables=self.shard is None, parallel=self.parallel,
@@ -160,7 +160,7 @@ class TrainingState:
         """Sum of the tokens' losses, each with this weight."""
         if self.parallel is None:
             # a module of the user's may keep its output for its own backward
-            is_consumed = not self.training.modules
+            is_consumed = not self.training.source.modules
             return token_cross_entropy(logits_BSV, targets_BS, weight, is_consumed=is_consumed)
         return split_cross_entropy(logits_BSV, targets_BS, weight, self.parallel)
 

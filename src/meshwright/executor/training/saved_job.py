@@ -10,15 +10,14 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from meshwright.executor.checkpoint.checkpoint import CheckpointConfig, RankCheckpoints
+from meshwright.executor.checkpoint.checkpoint import RankCheckpoints
+from meshwright.executor.checkpoint.config import CheckpointConfig
 from meshwright.executor.checkpoint.folder import recover
 from meshwright.executor.checkpoint.index import CheckpointInfo
 from meshwright.executor.checkpoint.planner import RankFacts
-from meshwright.executor.data.packing import PackedSequences
 from meshwright.executor.file.folder_lock import FolderLock
 from meshwright.executor.training.model_pieces import loaded, pieces_of
 from meshwright.executor.training.rank_training import TrainingState
-from meshwright.executor.training.training_job import Batches
 
 # A slow disk is no failure: the watchdog, which sees bytes move, decides long before.
 GROUP_TIMEOUT = datetime.timedelta(days=1)
@@ -34,10 +33,11 @@ class TrainingCheckpoints:
         self, config: CheckpointConfig, state: TrainingState, beat: Callable[[int], None] | None = None
     ) -> None:
         self.config, self.state = config, state
-        self._lock = FolderLock(Path(config.folder))
+        folder = Path(config.kept.folder)
+        self._lock = FolderLock(folder)
         if dist.get_rank() == 0:
             self._lock.take()
-            recover(Path(config.folder))
+            recover(folder)
         group = dist.new_group(backend="gloo", timeout=GROUP_TIMEOUT)
         self._checkpoints = RankCheckpoints(config, lambda: pieces_of(state), group, beat)
         first = state.training.first_step  # without a checkpoint: as if all of it had had batches of today
@@ -75,7 +75,8 @@ class TrainingCheckpoints:
             training=state.training.to_dict(),
             versions={"meshwright": _version(), "torch": str(torch.__version__)},
         )
-        self._checkpoints.save(info, RankFacts(self._loss, _digest(state.data.batches)))
+        # ranks that read nothing, and random tokens, have no digest
+        self._checkpoints.save(info, RankFacts(self._loss, str(getattr(state.data.batches, "digest", ""))))
 
     def end(self, num_iterations: int) -> None:
         """After the last iteration: save what is not saved yet, and wait until it is on the disk.
@@ -85,7 +86,7 @@ class TrainingCheckpoints:
         """
         last = num_iterations - 1
         is_new = num_iterations > 0 and self._step(last) != self._checkpoints.saved_step
-        if self.config.saves_last and is_new:
+        if is_new:
             self.save(last)
         self._checkpoints.close()
         self._lock.release()
@@ -93,13 +94,6 @@ class TrainingCheckpoints:
     def _step(self, iteration: int) -> int:
         """Steps done after an iteration of the job."""
         return self.state.training.first_step + iteration + 1
-
-
-def _digest(batches: Batches | None) -> str:
-    """Of the data; "" on ranks that read none, and for random tokens."""
-    if isinstance(batches, PackedSequences):
-        return batches.shards.digest
-    return str(getattr(batches, "digest", ""))
 
 
 def _version() -> str:

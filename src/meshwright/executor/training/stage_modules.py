@@ -60,10 +60,10 @@ def _other_stage(
         return build_encoder_decoder_stage(model, blocks, has_embedding, has_head, number, *options)
     if training.layer_edges:
         return build_skip_stage(model, blocks, has_embedding, has_head, training.layer_edges, *options)
-    if training.modules:
+    if training.source.modules:
         dtype, seed, _, device = options
         return build_sequential_stage(
-            training.modules, model, blocks, has_embedding, has_head, dtype, seed, device
+            training.source.modules, model, blocks, has_embedding, has_head, dtype, seed, device
         )
     return None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -62,17 +61,6 @@ class TensorLayout:
             master_dtype=plan.master_dtype or plan.dtype,
             is_canonical=plan.options_of(CANONICAL) is not None,
         )
-
-    @staticmethod
-    def from_dict(fields: Mapping[str, Any]) -> TensorLayout:
-        """Read what `asdict` wrote."""
-        axes = {name: tuple(fields[name]) for name in ("shard_axes", "value_axes", "gradient_axes")}
-        return TensorLayout(**{**fields, **axes})
-
-    @property
-    def gathers_parameters(self) -> bool:
-        """Are parameters there for the computes only that they are gathered for?"""
-        return bool(self.value_axes)
 
     @property
     def divided_axes(self) -> dict[str, tuple[str, ...]]:

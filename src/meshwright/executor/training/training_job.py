@@ -13,7 +13,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from meshwright.executor.data.data_source import STANDARD_LIBRARY, DataSource
+from meshwright.executor.data.data_source import (
+    check_source,
+    has_documents,
+    opened,
+    prepared_source,
+    source_digest,
+)
 from meshwright.executor.data.packing import SampleCount
 from meshwright.executor.models.weights.initialisation import parameter_source
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
@@ -31,9 +37,11 @@ from meshwright.lowering.transfer.stage_edge import (
 )
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.record import record
 from meshwright.specs.training.learning_rate import LearningRate
+from meshwright.specs.training.source import Source
 
-RANDOM = "random"
+RANDOM = Source("random")  # tokens that are drawn, for tests and benchmarks; nothing is read
 HELD_OUT_STEP = -1  # of random tokens: no step of a training has this number
 
 
@@ -81,10 +89,8 @@ class RandomTokens:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """What a training job is besides its program. ``data``: "standard_library", "random", a folder or file of text or JSONL,
-    or a folder of token shards. ``tokenizer``: a tokenizer.json or the folder that holds one; empty: bytes. ``text_field``:
-    of JSONL objects. ``document_mask``: documents in shards do not see each other. ``first_sample``: samples of shards
-    consumed before ``first_step``; None: as many as steps before it would have consumed.
+    """What a training job is besides its program. ``source``: what is read, or drawn (`RANDOM`). ``first_sample``: samples
+    of shards consumed before ``first_step``; None: as many as steps before it would have consumed.
 
     ``data_axes``: axes along which the data differ. ``records_gradients``: return every gradient of every iteration.
     ``layer_edges``: layers that read the outputs of earlier layers (long skips); ``num_encoder_layers``: the first layers
@@ -92,19 +98,13 @@ class TrainingConfig:
     program with the edges that `stage_edges` gives (`ConnectStages`).
     ``first_step``: number of the first iteration, which keys the data. An optimizer that clips needs a program that sums the
     norm of all ranks (`ClipGradients`). ``learning_rate``: by step; None: the optimizer's, always.
-    ``modules``: a user's Sequential that is trained instead of ``model``, which gives its sizes ("mine.py:model", see
-    `models.sequential`); empty: none.
-    ``initial``: a Hugging Face folder with the first values of the parameters, of which every rank reads its own; empty:
-    they are drawn.
-    ``evaluate_every``: steps between two evaluations of the held-out loss (0: none), each over ``num_evaluated`` global
-    batches; the last iteration has one, too.
     """
 
     model: ModelSpec
     layers_per_stage: tuple[int, ...]
     sequence_length: int
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(clip_norm=None))
-    data: str = STANDARD_LIBRARY
+    source: Source = field(default_factory=Source)
     seed: int = 0
     dropout: float = 0.0
     first_step: int = 0
@@ -115,13 +115,6 @@ class TrainingConfig:
     num_encoder_layers: int = 0
     layout: TensorLayout = field(default_factory=TensorLayout)
     learning_rate: LearningRate | None = None
-    evaluate_every: int = 0
-    num_evaluated: int = 1
-    initial: str = ""
-    modules: str = ""
-    tokenizer: str = ""
-    text_field: str = "text"
-    document_mask: bool = True
     first_sample: int | None = None
 
     def __post_init__(self) -> None:
@@ -130,18 +123,13 @@ class TrainingConfig:
                 f"stages of {self.layers_per_stage} layers hold {sum(self.layers_per_stage)}",
                 allowed=f"the model's {self.model.num_layers}",
             )
-        if self.evaluate_every < 0 or self.num_evaluated < 1:
-            raise ExecutionError(
-                f"an evaluation of {self.num_evaluated} batches every {self.evaluate_every} steps",
-                allowed="a batch or more; every 0 steps is never",
-            )
         if self.model.is_adapted:
             self._check_adapted()
-        if self.modules:
+        if self.source.modules:
             self._check_modules()
-        if self.initial and (self.num_encoder_layers or self.layer_edges):
+        if self.source.weights is not None and (self.num_encoder_layers or self.layer_edges):
             raise ExecutionError(
-                f"{self.initial} gives first values to a model with long skips or an encoder",
+                f"{self.source.weights} gives first values to a model with long skips or an encoder",
                 allowed="a plain decoder, which is what such folders hold",
             )
         if self.num_encoder_layers and (self.layer_edges or self.sequence_length % 2):
@@ -153,7 +141,7 @@ class TrainingConfig:
     def _check_modules(self) -> None:
         """A user's modules are only cut into stages, and copied."""
         held = {
-            "first values from a folder": self.initial,
+            "first values from a folder": self.source.weights is not None,
             "dropout": self.dropout,
             "an encoder": self.num_encoder_layers,
             "long skips": self.layer_edges,
@@ -165,7 +153,7 @@ class TrainingConfig:
         for name, is_there in held.items():
             if is_there:
                 raise ExecutionError(
-                    f"the modules of {self.modules} with {name}",
+                    f"the modules of {self.source.modules} with {name}",
                     allowed="pipeline and data parallelism, sharding none",
                 )
 
@@ -190,9 +178,10 @@ class TrainingConfig:
 
     def is_evaluated(self, iteration: int, num_iterations: int) -> bool:
         """Is the held-out loss found after this iteration of a job?"""
-        if not self.evaluate_every:
+        every = self.source.evaluate_every
+        if not every:
             return False
-        return (self.first_step + iteration + 1) % self.evaluate_every == 0 or iteration + 1 == num_iterations
+        return (self.first_step + iteration + 1) % every == 0 or iteration + 1 == num_iterations
 
     @property
     def tokens_per_target(self) -> int:
@@ -206,30 +195,19 @@ class TrainingConfig:
     @staticmethod
     def from_dict(fields: Mapping[str, Any]) -> TrainingConfig:
         """Read what `to_dict` wrote."""
-        given = dict(fields)
-        rate = given["learning_rate"]
-        return TrainingConfig(
-            **{
-                **given,
-                "model": ModelSpec.from_dict(given["model"]),
-                "optimizer": OptimizerConfig(**given["optimizer"]),
-                "learning_rate": None if rate is None else LearningRate(**rate),
-                "layers_per_stage": tuple(given["layers_per_stage"]),
-                "data_axes": tuple(given["data_axes"]),
-                "layout": TensorLayout.from_dict(given["layout"]),
-                "layer_edges": tuple(LayerEdge(*edge) for edge in given["layer_edges"]),
-            }
-        )
+        rest = {name: value for name, value in fields.items() if name != "model"}
+        model = ModelSpec.from_dict(fields["model"])
+        return record(TrainingConfig, rest, "training", ExecutionError, model=model)
 
     @property
-    def source(self) -> DataSource:
-        """What it reads, where that is not random."""
-        return DataSource(self.data, self.tokenizer, self.text_field, self.document_mask)
+    def is_random(self) -> bool:
+        """Are its tokens drawn, and none read?"""
+        return self.source.data == RANDOM.data
 
     @property
     def has_documents(self) -> bool:
         """Are documents masked? Known once it is `prepared`."""
-        return self.data != RANDOM and self.source.has_documents
+        return has_documents(self.source)
 
     def prepared(
         self, shard_folder: str | Path | None = None, progress: Callable[[float], None] | None = None
@@ -243,29 +221,29 @@ class TrainingConfig:
             ExecutionError: damaged shards, too little text, a model whose vocabulary is too small, or that has no documents;
                 first values of another model.
         """
-        if self.initial:
-            parameter_source(self.model, self.seed, self.initial)
-        if self.data == RANDOM:
+        if self.source.weights is not None:
+            parameter_source(self.model, self.seed, self.source.weights)
+        if self.is_random:
             return self
-        source = self.source.prepared(shard_folder, progress)
-        source.check(self.model.vocabulary_size, self.sequence_length, self.evaluate_every > 0)
-        if source.has_documents and self.num_encoder_layers:
+        source = prepared_source(self.source, shard_folder, progress)
+        check_source(source, self.model.vocabulary_size, self.sequence_length)
+        if has_documents(source) and self.num_encoder_layers:
             raise ExecutionError(
                 "an encoder-decoder reads windows of text, and documents in them are masked",
                 allowed="document_mask=False (on the command line --no-document-mask)",
             )
-        return replace(self, data=source.data, tokenizer=source.tokenizer, text_field=source.text_field)
+        return replace(self, source=source)
 
     def data_digest(self) -> str:
         """What tells its data from others, once it is `prepared`; "" for random tokens."""
-        return "" if self.data == RANDOM else self.source.digest()
+        return "" if self.is_random else source_digest(self.source)
 
     def batches(self, samples_per_step: int) -> Batches:
         """The source of samples, of which all replicas together take ``samples_per_step`` in an iteration."""
-        if self.data == RANDOM:
+        if self.is_random:
             return RandomTokens(self.model.vocabulary_size)
         consumed = self.first_step * samples_per_step if self.first_sample is None else self.first_sample
-        return self.source.open(SampleCount(samples_per_step, self.first_step, consumed))
+        return opened(self.source, SampleCount(samples_per_step, self.first_step, consumed))
 
     def sample_counts(self, program: Program) -> list[int]:
         """Samples of every microbatch of one replica.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass
 
+from meshwright.specs.error import SpecError
 from meshwright.specs.option import option
 from meshwright.specs.training.source import PathLike
 
@@ -12,7 +13,7 @@ KEPT = "What is kept"
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where a training is kept, and whether it goes on from there.
+    """Where a training is kept, and whether it goes on from there. Raises SpecError on numbers that cannot be.
 
     Args:
         folder: all ranks see it.
@@ -29,3 +30,10 @@ class Checkpoints:
     keep: int = option(3, "How many of the last.", panel=KEPT)
     resumes: bool = option(False, "Go on from the newest, by any plan.", "--resume", panel=KEPT)
     accepts_other_data: bool = option(False, "Also with other text than it had.", "--other-data", panel=KEPT)
+
+    def __post_init__(self) -> None:
+        if self.every < 0 or self.keep < 1:
+            raise SpecError(
+                f"a checkpoint every {self.every} steps, of which {self.keep} are kept",
+                allowed="every 0 steps (only the last) or more, at least 1 kept",
+            )

@@ -42,6 +42,11 @@ class Source:
         True, "Documents in a sequence see each other.", "--no-document-mask", panel=READ
     )
 
+    @property
+    def name(self) -> str:
+        """Of the data, for people."""
+        return "the standard library" if self.data is None else os.fspath(self.data)
+
     def __post_init__(self) -> None:
         if self.evaluate_every < 0 or self.num_evaluated < 1:
             raise SpecError(

@@ -73,7 +73,7 @@ def reference(paths: skip_pipe.Paths) -> tuple[float, dict[str, torch.Tensor]]:
 
 @pytest.mark.parametrize("paths", [skip_pipe.PARTIAL, skip_pipe.FULL], ids=["partial", "full"])
 def test_gradients_are_means_over_visits(paths: skip_pipe.Paths, gloo_pool: Pool) -> None:
-    job = replace(skip_pipe.training(), data=RANDOM, records_gradients=True)
+    job = replace(skip_pipe.training(), source=RANDOM, records_gradients=True)
     result = run_training(skip_pipe.program(paths), job, 1, pool=gloo_pool, dtype="float64")
     loss, gradients = reference(paths)
     assert result.losses[0] == pytest.approx(loss, rel=TOLERANCE)
@@ -91,7 +91,7 @@ def test_a_plan_of_ones_own_is_trained_on_its_own_stages(gloo_pool: Pool) -> Non
     paths = [tuple(hop.stage for hop in program.path_of(m)) for m in range(6)]
     assert Counter(paths) == {(0, 1, 3): 3, (0, 2, 3): 3}
     job = replace(
-        skip_pipe.training(), layers_per_stage=plan.layers_per_stage, data=RANDOM, records_gradients=True
+        skip_pipe.training(), layers_per_stage=plan.layers_per_stage, source=RANDOM, records_gradients=True
     )
     result = run_training(program, job, 1, pool=gloo_pool, dtype="float64")
     loss, gradients = reference(paths)

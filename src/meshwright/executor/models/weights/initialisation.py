@@ -11,6 +11,7 @@ from torch import Tensor
 from meshwright.executor.ops.randomness import keyed_generator, random_key
 from meshwright.specs.model.adaptation import LORA_A, LORA_B
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.training.source import PathLike
 
 # Standard deviation of matrices in GPT-2 (Radford et al., 2019) and most decoders since.
 MATRIX_STD = 0.02
@@ -52,13 +53,13 @@ class WithAdditions:
         return source.value(name, shape, dtype)
 
 
-def parameter_source(model: ModelSpec, seed: int, folder: str = "") -> ParameterSource:
+def parameter_source(model: ModelSpec, seed: int, folder: PathLike | None = None) -> ParameterSource:
     """Values from a Hugging Face folder, or drawn where none is named.
 
     Raises:
         ExecutionError: the folder does not hold this model.
     """
-    if not folder:
+    if folder is None:
         return RandomValues(model.num_layers, seed)
     from meshwright.executor.models.weights.hugging_face import (
         HuggingFaceSource,

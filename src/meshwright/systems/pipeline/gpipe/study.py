@@ -44,7 +44,7 @@ def plan(num_microbatches: int, recompute: Recompute) -> Plan:
 def job(num_microbatches: int, recompute: Recompute, iterations: int, measures_memory: bool) -> Job:
     """The plan as a job on random tokens."""
     chosen = plan(num_microbatches, recompute)
-    training = TrainingConfig(MODEL, chosen.layers_per_stage, SEQUENCE_LENGTH, data=RANDOM)
+    training = TrainingConfig(MODEL, chosen.layers_per_stage, SEQUENCE_LENGTH, source=RANDOM)
     program = lower(chosen, registered()["gpipe"])
     return Job.of(program, iterations, training=training, measures_memory=measures_memory)
 

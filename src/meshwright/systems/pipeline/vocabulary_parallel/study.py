@@ -81,7 +81,7 @@ def run(layout: SplitCase, pool: Pool) -> JobResult:
     """One iteration in float64, with all gradients and, where they were made, the input gradients of the head."""
     training = TrainingConfig(
         layout.model, split_layers(layout.model.num_layers, layout.num_stages), SEQUENCE_LENGTH, OPTIMIZER,
-        data=RANDOM, records_gradients=True,
+        source=RANDOM, records_gradients=True,
     )  # fmt: skip
     return pool.run(Job.of(program(layout), 1, training=training, keep=("output_gradient",), dtype="float64"))
 
