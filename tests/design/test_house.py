@@ -28,6 +28,7 @@ LATE = {
 BY_NAME = (
     "__init__.py",
     "catalog.py",
+    "cli/app.py",
     "executor/models/sequential.py",
     "evidence/claim/reproduce.py",
 )

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import partial
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from meshwright import __version__
 from meshwright.cli.frame.command import HELP_NAMES, LateCommand, LateGroup
 from meshwright.cli.frame.output import INTERRUPTED
 
-# Panel, and where its help line is read: file and function.
+# Panel, and what runs: file and function, whose first line is its help.
 COMMANDS = {
     "quickstart": ("Start here", "quickstart.quickstart:quickstart"),
     "simulate": ("The loop", "look.simulating:simulate"),
@@ -62,46 +63,10 @@ def _root(
     """Plan, simulate and run distributed training: one program, two interpreters."""
 
 
-def function_of(name: str) -> Any:
+def function_of(where: str) -> Any:
     """What a command runs, which is imported now: one that is not asked for costs nothing."""
-    match name:
-        case "quickstart":
-            from meshwright.cli.quickstart.quickstart import quickstart as found
-        case "simulate":
-            from meshwright.cli.look.simulating import simulate as found
-        case "check":
-            from meshwright.cli.look.checking import check as found
-        case "plan":
-            from meshwright.cli.plan.planning import plan as found
-        case "train":
-            from meshwright.cli.train.training import train as found
-        case "compare":
-            from meshwright.cli.train.comparing import compare as found
-        case "calibrate":
-            from meshwright.cli.train.calibrating import calibrate as found
-        case "import":
-            from meshwright.cli.plan.importing import import_file as found
-        case "export":
-            from meshwright.cli.plan.exporting import export_plan as found
-        case "show":
-            from meshwright.cli.look.looking import show as found
-        case "list":
-            from meshwright.cli.look.listing import list_names as found
-        case "systems":
-            from meshwright.cli.evidence.reproducing import list_systems as found
-        case "reproduce":
-            from meshwright.cli.evidence.reproducing import reproduce as found
-        case "validate":
-            from meshwright.cli.evidence.validating import validate as found
-        case "doctor":
-            from meshwright.cli.doctor import doctor as found
-        case "checkpoint inspect":
-            from meshwright.cli.train.checkpointing import inspect as found
-        case "checkpoint verify":
-            from meshwright.cli.train.checkpointing import verify as found
-        case _:
-            from meshwright.cli.train.checkpointing import convert as found
-    return found
+    module, _, function = where.partition(":")
+    return getattr(import_module(f"meshwright.cli.{module}"), function)
 
 
 def root() -> Any:
@@ -118,7 +83,7 @@ def root() -> Any:
     for name, (panel, where) in COMMANDS.items():
         above, _, last = name.rpartition(" ")
         group = checkpoint if above else found
-        group.add_command(LateCommand(last, panel, where, partial(function_of, name)))
+        group.add_command(LateCommand(last, panel, where, partial(function_of, where)))
     found.add_command(checkpoint)
     return found
 

@@ -14,7 +14,6 @@ from tests.cli.running import Runner
 from meshwright import api
 from meshwright.cli.plan.assumed import FLAGS, flag_of
 from meshwright.cli.plan.report import BUBBLE, Shown, plan_words, plans_report
-from meshwright.cli.plan.view import plan_row
 from meshwright.planner.search.plans import Plans
 from meshwright.reports.page.plan_page import NO_FLAG
 from meshwright.reports.page.report import DataTable, Report
@@ -37,7 +36,7 @@ def found() -> Plans:
 def report(found: Plans) -> Report:
     """The page of the fixture `found`."""
     lines = (*found.assumptions, *found[0].assumptions)
-    return plans_report(Shown(found, Cluster("2x8xH100"), 2, plan_row, assumptions=lines))
+    return plans_report(Shown(found, Cluster("2x8xH100"), 2, assumptions=lines))
 
 
 def text_of(path: Path) -> str:

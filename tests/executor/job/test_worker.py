@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.executor.job.worker_process import WORKER_MODULE, worker_environment
+from meshwright.executor.team.worker_process import WORKER_MODULE, worker_environment
 
 END_S = 20.0
 

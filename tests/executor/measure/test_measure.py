@@ -16,13 +16,14 @@ from meshwright.specs.error import ExecutionError
 def started(monkeypatch):
     """Every process that the measurement starts."""
     processes: list[subprocess.Popen[str]] = []
-    start = measuring._start
+    start = measuring.WorkerProcess
 
     def remember(*arguments):
-        processes.append(start(*arguments))
-        return processes[-1]
+        made = start(*arguments)
+        processes.append(made.process)
+        return made
 
-    monkeypatch.setattr(measuring, "_start", remember)
+    monkeypatch.setattr(measuring, "WorkerProcess", remember)
     return processes
 
 
@@ -40,22 +41,19 @@ def test_quick_measurement_fills_every_table(started):
 
 def test_a_failing_worker_is_reported_with_its_words(started, monkeypatch):
     monkeypatch.setattr(measuring, "WORKER_MODULE", "meshwright.executor.no_such_worker")
-    with pytest.raises(ExecutionError, match="(?s)rank 0.*no_such_worker"):
+    with pytest.raises(ExecutionError, match="(?s)rank .*no_such_worker"):
         measuring.measure(2, effort="quick")
     assert len(started) == 2 and all(process.poll() is not None for process in started)
 
 
 def test_a_peer_that_dies_ends_the_measurement(started, monkeypatch):
     """Rank 1 never starts to work; rank 0 would wait for it at the rendezvous."""
-    start = measuring._start
+    start = measuring.WorkerProcess
 
-    def lame(rank: int, num_processes: int, folder: Path, effort: str):
-        with monkeypatch.context() as patch:
-            if rank == 1:
-                patch.setattr(measuring, "WORKER_MODULE", "meshwright.executor.no_such_worker")
-            return start(rank, num_processes, folder, effort)
+    def lame(rank: int, folder: Path, reports, module: str, arguments):
+        return start(rank, folder, reports, "meshwright.no_such_worker" if rank == 1 else module, arguments)
 
-    monkeypatch.setattr(measuring, "_start", lame)
+    monkeypatch.setattr(measuring, "WorkerProcess", lame)
     with pytest.raises(ExecutionError, match="rank 1"):
         measuring.measure(2, effort="quick")
     assert len(started) == 2 and all(process.poll() is not None for process in started)

@@ -6,11 +6,10 @@ import contextlib
 import gc
 import threading
 
-import pytest
 import torch
 from torch import nn
 
-from meshwright.executor.meter.live_storage import LiveStorage, born_on_host, measure_memory
+from meshwright.executor.meter.live_storage import LiveStorage, born_on_host
 
 KIB = 1024
 
@@ -30,8 +29,6 @@ def test_birth_death_and_peak() -> None:
         assert (live.current_bytes, live.peak_bytes) == (6 * KIB, 8 * KIB)
         del second, third
         assert live.current_bytes == 0
-        live.reset_peak()
-        assert live.peak_bytes == 0
 
 
 def test_views_share_a_storage_and_keep_it_alive() -> None:
@@ -109,15 +106,10 @@ def test_operations_of_another_thread_are_counted_where_it_says_so() -> None:
         assert live.current_bytes == 0
 
 
-def test_measure_memory_of_a_function() -> None:
+def test_what_was_there_before_counts_with_what_a_function_makes() -> None:
     included = _block(10)
-    use = measure_memory(lambda: (_block(7), _block(1))[1], [included])
-    assert use == (10 * KIB, 18 * KIB, 11 * KIB)
-
-
-@pytest.mark.cuda
-def test_on_cuda_the_allocator_counts() -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    use = measure_memory(lambda: torch.empty(1 << 20, dtype=torch.uint8, device="cuda"), device="cuda")
-    assert use.peak_bytes - use.before_bytes >= 1 << 20
+    with LiveStorage() as live:
+        live.include([included])
+        result = (_block(7), _block(1))[1]
+        assert (live.current_bytes, live.peak_bytes) == (11 * KIB, 18 * KIB)
+        del result

@@ -141,7 +141,10 @@ def test_a_split_backward_is_refused_before_anything_starts(mine: str) -> None:
     ("fields", "message"),
     [
         ({"dropout": 0.1}, "with dropout"),
-        ({"initial": "folder"}, "first values from a folder"),
+        (
+            {"source": replace(RANDOM, modules="mine.py:model", weights="folder")},
+            "first values from a folder",
+        ),
         ({"layout": TensorLayout(tp=2)}, "tensor parallelism"),
         ({"layout": TensorLayout(shard_axes=("dp",))}, "sharded states"),
     ],

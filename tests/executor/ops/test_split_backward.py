@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from meshwright.executor.ops.split_parameters import split_parameters
 from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, deferring, registering
 from meshwright.specs.error import ExecutionError
+from tests.executor.ops.split_parameters import split_parameters
 
 TOLERANCE = 1e-10  # float64, DESIGN's policy
 

@@ -130,7 +130,7 @@ def test_the_job_file_names_the_folder(tmp_path: Path) -> None:
     job = Job.of(program_of(case), 1, training=training)
     job.write(tmp_path)
     again = Job.read(tmp_path, 0, load_handlers).training
-    assert again == training and again.initial == str(tmp_path / "theirs")
+    assert again == training and again.source.weights == str(tmp_path / "theirs")
     with pytest.raises(ExecutionError, match="long skips"):
         replace(training, layer_edges=(LayerEdge(0, 3),))
 

@@ -74,8 +74,8 @@ def test_resumed_by_samples_under_another_layout(shards: TokenShards, gloo_pool:
     still = replace(ADAMW, learning_rate=0.0)
     few, many = Case("1f1b", 2, 3, optimizer=still), Case("gpipe", 1, 3, num_replicas=2, optimizer=still)
     data = str(shards.folder)
-    whole = _run(replace(training_of(few), data=data), few, 6, gloo_pool)
-    resumed = replace(training_of(many), data=data, first_step=2, first_sample=6)
+    whole = _run(replace(training_of(few), source=Source(data)), few, 6, gloo_pool)
+    resumed = replace(training_of(many), source=Source(data), first_step=2, first_sample=6)
     losses = _run(resumed, many, 2, gloo_pool)
     packed = PackedSequences(shards, SampleCount(3))
     counts = [packed.num_targets(0, step, SEQUENCE) for step in range(6)]

@@ -57,8 +57,8 @@ def group_from(kind: type, default: Any, given: dict[str, Any], prefix: str) -> 
     }
     if missing and said:
         needed = ", ".join(f"{flag} {told.metavar}".strip() for flag, told in missing.items())
-        given = ", ".join(flags[name] for name in said)
-        raise SpecError(f"{given} without {', '.join(missing)}", allowed=f"{needed} beside it")
+        present = ", ".join(flags[name] for name in said)
+        raise SpecError(f"{present} without {', '.join(missing)}", allowed=f"{needed} beside it")
     return default if not said and default is not inspect.Parameter.empty else kind(**said)
 
 

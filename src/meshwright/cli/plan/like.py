@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ from rich.text import Text
 
 from meshwright.api.plan.like import PlansLike
 from meshwright.cli.frame.output import Output, Result, table_of
-from meshwright.cli.plan.assumed import flag_of, told
+from meshwright.cli.plan.assumed import flag_of
+from meshwright.cli.plan.view import assumed_data, assumed_view, plan_data, plan_row
 from meshwright.interop.exported import Refusal
 from meshwright.reports.page.plan_page import Assumed
 from meshwright.specs.error import PlanError
@@ -25,26 +25,22 @@ COLOURS = {"added": "green", "removed": "red", "changed": ""}
 
 
 def like_result(
-    out: Output, found: PlansLike, to: str, data: dict[str, Any], top: int,
-    plan_data: Callable[[Any], dict[str, Any]], row: Callable[[Any, Any], dict[str, Any]],
-    sentences: Sequence[str],
-) -> Result:  # fmt: skip
+    out: Output, found: PlansLike, to: str, data: dict[str, Any], top: int, sentences: Sequence[str]
+) -> Result:
     """The result of the command.
 
     Args:
         to: whose words -o writes: "plan" or the file's own program.
-        data, plan_data, row, sentences: what the command shows of a search and of one plan.
+        data, sentences: what the command shows of a search.
     """
     forms = _forms(found, to)
     if found.exported is not None and out.path is not None and found.exported.suffix in forms:
         for line in found.exported.left_open:
             out.note(f"left to you: {line}")
     lines = _assumed(found, data)
-    said = [line.sentence for line in lines]
-    assumed = {"assumptions": said, "overridden_by": dict(map(astuple, lines))}
-    view = [*_view(found, top, row, sentences), *_notes(lines)]
-    whole = {**data, **_data(found, plan_data), **assumed}
-    return Result(whole, view, forms, explanation=said)
+    view = [*_view(found, top, sentences), *assumed_view(lines)]
+    whole = {**data, **_data(found), **assumed_data(lines)}
+    return Result(whole, view, forms, explanation=whole["assumptions"])
 
 
 def _assumed(found: PlansLike, data: Mapping[str, Any]) -> list[Assumed]:
@@ -109,7 +105,7 @@ def _forms(found: PlansLike, to: str) -> dict[str, Callable[[Path], Any]]:
     return forms
 
 
-def _data(found: PlansLike, plan_data: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+def _data(found: PlansLike) -> dict[str, Any]:
     faster = None if found.faster is None else {
         **plan_data(found.faster), "refusals": [each.to_dict() for each in found.faster_refusals],
     }  # fmt: skip
@@ -125,13 +121,11 @@ def _data(found: PlansLike, plan_data: Callable[[Any], dict[str, Any]]) -> dict[
     }
 
 
-def _view(
-    found: PlansLike, top: int, row: Callable[[Any, Any], dict[str, Any]], sentences: Sequence[str]
-) -> list[Any]:
+def _view(found: PlansLike, top: int, sentences: Sequence[str]) -> list[Any]:
     """Head, table, how today's compares, the change, what cannot be said, how the search went."""
     plan = found.today.plan
     head = f"{plan.model.name} on {plan.cluster}, {plan.workload.global_batch} sequences a step"
-    rows = [row(TODAY, found.today), *(row(place + 1, found[place]) for place in range(min(top, len(found))))]
+    rows = [plan_row(TODAY, found.today), *(plan_row(n, each) for n, each in enumerate(found[:top], 1))]
     lines = [*_compared(found), *_unsaid(found)]
     view: list[Any] = [Text(head, style="bold"), table_of(rows)]
     view += [Text(line, overflow="fold") for line in lines]
@@ -141,11 +135,6 @@ def _view(
     view += [Text(""), *(Text(line, overflow="fold") for line in (*sentences, *_counted(found)))]
     view += [Text(f"NOT understood, today's prediction is without it: {each}") for each in found.unknown]
     return view
-
-
-def _notes(assumed: Sequence[Assumed]) -> list[Any]:
-    """What was assumed, line by line, and what to type for another."""
-    return [Text(f"- {told(line)}", style="dim", overflow="fold") for line in assumed]
 
 
 def _counted(found: PlansLike) -> list[str]:

@@ -26,8 +26,6 @@ from meshwright.cli.plan.report import Shown, plans_report
 from meshwright.cli.plan.solving import frontier_result, solution_result
 from meshwright.cli.plan.view import (
     assumed_lines,
-    plan_data,
-    plan_row,
     plans_data,
     plans_view,
     sentences,
@@ -132,7 +130,7 @@ def _report(
         *(costs_lines(cluster, asked) if asked else ()),
     ]
     limit = limits.get("max_memory_bytes")
-    return plans_report(Shown(found, cluster, top, plan_row, remarks, lines, today, limit, asked))
+    return plans_report(Shown(found, cluster, top, remarks, lines, today, limit, asked))
 
 
 def _solved(
@@ -142,7 +140,7 @@ def _solved(
     if asked.pareto:
         front = pareto(model, cluster, **job)
         limit = job.get("max_memory_bytes")
-        shown = frontier_result(front, asked, cluster, plan_data, plan_row, limit)
+        shown = frontier_result(front, asked, cluster, limit)
         return replace(shown, report=lambda: _report(front, cluster, len(front), (), job, asked))
     budget: dict[str, Any] = {"max_devices": asked.max_gpus, "deadline_s": asked.deadline_s}
     if asked.solve == "gpus":
@@ -182,7 +180,7 @@ def _like(
     where, limit = _cluster_of(found.best.plan, cluster), choices.get("max_memory_bytes")
     data = plans_data(found.found, top, cluster=where, limit_bytes=limit)
     lines = [*sentences(found.found), *tight_lines(found.found, where)]
-    shown = like_result(out, found, target, data, top, plan_data, plan_row, lines)
+    shown = like_result(out, found, target, data, top, lines)
     misfit = [f"today's plan does not fit: {found.misfit}"] if found.misfit else []
     return replace(
         shown,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from meshwright import __version__
 from meshwright.cli.frame.output import interval_text
 from meshwright.cli.plan.asked import Asked
 from meshwright.cli.plan.assumed import assumed
 from meshwright.cli.plan.cost import rhythm
-from meshwright.evidence.log_comparison import KINDS
+from meshwright.cli.plan.view import part_words, plan_row, uneven_layers
 from meshwright.planner.advice.running_cost import SECONDS_PER_HOUR, price_per_hour_usd, running_cost
 from meshwright.planner.search.plans import Plans
 from meshwright.planner.search.search import reasons
-from meshwright.prediction.description import layers_words, recompute_words
+from meshwright.prediction.description import recompute_words
 from meshwright.prediction.predicted import Predicted
 from meshwright.prediction.step_part import WAITING
 from meshwright.prediction.step_trait import BESIDE
@@ -23,14 +22,12 @@ from meshwright.prediction.step_waiting import StepWaiting, step_waiting
 from meshwright.reports.page.plan_page import DeviceHolders, PlanFigures, PlanPage, plan_report
 from meshwright.reports.page.report import Figure, Report
 from meshwright.specs.cluster.cluster import ClusterSpec
-from meshwright.specs.model.layers import split_layers
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.units import format_bytes, format_count, format_flops_per_s, format_seconds
 
 BUBBLE, EXPOSED = "bubble: waiting for other stages", "waiting for messages and reductions"
 SCHEDULES = {"1f1b": "1F1B", "interleaved_1f1b": "interleaved 1F1B", "gpipe": "GPipe"}
 SHARDED = {"zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
-Row = Callable[[Any, Any], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,6 @@ class Shown:
         found: the plans, the best first.
         cluster: what they run on, with its price and power.
         top: so many of them are in the table.
-        row: number or name, plan -> the columns of the terminal's table.
         remarks: sentences behind why the first is the first.
         assumptions: sentences.
         today: the plan that runs today, where one was given.
@@ -52,7 +48,6 @@ class Shown:
     found: Plans
     cluster: ClusterSpec
     top: int
-    row: Row
     remarks: Sequence[str] = ()
     assumptions: Sequence[str] = ()
     today: Predicted | None = None
@@ -74,8 +69,8 @@ def plans_report(shown: Shown) -> Report:
         title=f"{best.plan.model.name} on {best.plan.cluster}",
         subtitle=_subtitle(best.plan, cluster),
         figures=[*_headline(best, cluster, usable), *_whole(best, cluster, shown.asked)],
-        shown=[_figures(label, each, shown.row, ran.get(label)) for label, each in listed],
-        simulated=[_figures(label, each, shown.row) for label, each in everything],
+        shown=[_figures(label, each, ran.get(label)) for label, each in listed],
+        simulated=[_figures(label, each) for label, each in everything],
         devices=[
             DeviceHolders(f"pp{each.device}" if len(memory) > 1 else "device", dict(each.holders))
             for each in memory
@@ -101,11 +96,10 @@ def plan_words(plan: Plan) -> str:
     }
     pipeline = f"a pipeline of {plan.pp} ({SCHEDULES.get(plan.schedule, plan.schedule)}"
     pipeline += f", {plan.num_chunks} stages on each device)" if plan.num_chunks > 1 else ")"
-    is_even = plan.layers_per_stage == split_layers(plan.model.num_layers, plan.num_stages)
     words = [
         f"{devices}: {', '.join(f'{degree}-way {name}' for name, degree in ways.items() if degree > 1)}",
         pipeline if plan.pp > 1 else "",
-        "" if is_even else f"layers {layers_words(plan.layers_per_stage)}",
+        uneven_layers(plan),
         _sharded(plan),
         f"microbatches of {plan.microbatch_size} sequence{'s' if plan.microbatch_size > 1 else ''}",
         recompute_words(plan) or "nothing recomputed",
@@ -181,8 +175,8 @@ def _whole(best: Predicted, cluster: ClusterSpec, asked: Asked | None) -> list[F
     return figures
 
 
-def _figures(label: str, each: Predicted, row: Row, ran: StepWaiting | None = None) -> PlanFigures:
-    cells = row(label, each)
+def _figures(label: str, each: Predicted, ran: StepWaiting | None = None) -> PlanFigures:
+    cells = plan_row(label, each)
     parts = _parts(each.parts, ran) if ran is not None else {}
     return PlanFigures(label, str(cells["plan"]), each.step.value, each.peak_bytes, cells, parts)
 
@@ -192,8 +186,7 @@ def _parts(parts: Mapping[str, float], ran: StepWaiting) -> dict[str, float]:
     found: dict[str, float] = {}
     for kind, seconds in parts.items():
         if kind not in BESIDE and kind != WAITING:
-            name = KINDS[kind].meaning if kind in KINDS else kind
-            found[name] = found.get(name, 0.0) + seconds
+            found[part_words(kind)] = found.get(part_words(kind), 0.0) + seconds
     waits = {BUBBLE: ran.bubble_s, EXPOSED: ran.exposed_s}
     return {**found, **{name: seconds for name, seconds in waits.items() if seconds > 0}}
 
@@ -218,7 +211,7 @@ def _reasons(found: Plans) -> list[str]:
     lines = [gain]
     if first.parts:
         told = [
-            f"{format_seconds(abs(s))} {'less' if s > 0 else 'more'} {KINDS[k].meaning if k in KINDS else k}"
+            f"{format_seconds(abs(s))} {'less' if s > 0 else 'more'} {part_words(k)}"
             for k, s in reasons(first, second)
         ]
         lines = [f"{gain}: on the busiest device {', '.join(told) or 'nothing differs much'}"]

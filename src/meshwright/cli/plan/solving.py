@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
 
 from meshwright.cli.frame.output import Result, table_of
 from meshwright.cli.plan.asked import Asked
-from meshwright.cli.plan.assumed import assumed, told
+from meshwright.cli.plan.assumed import assumed
 from meshwright.cli.plan.cost import costs_data, costs_lines, costs_view, rhythm
+from meshwright.cli.plan.view import assumed_data, assumed_view, plan_data, plan_row
 from meshwright.planner.search.plans import Plans
 from meshwright.planner.search.solve import Solution
 from meshwright.prediction.predicted import Predicted
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.units import format_count, format_seconds
-
-ROW = Callable[[Any, Any], dict[str, Any]]
 
 
 def solution_result(solution: Solution, asked: Asked, data: Mapping[str, Any], view: Sequence[Any]) -> Result:
@@ -60,10 +59,7 @@ def _takes_s(each: Any, asked: Asked) -> float:
     return float("inf") if takes is None else takes.expected_s
 
 
-def frontier_result(
-    found: Plans, asked: Asked, cluster: ClusterSpec, plan_data: Callable[[Any], dict[str, Any]], row: ROW,
-    limit: int | None = None,
-) -> Result:  # fmt: skip
+def frontier_result(found: Plans, asked: Asked, cluster: ClusterSpec, limit: int | None = None) -> Result:
     """Every member, the fastest first, with what its memory saves in and costs of time."""
 
     best = found[0]
@@ -74,19 +70,18 @@ def frontier_result(
         "num_evaluated": found.num_evaluated,
         "num_on_frontier": found.num_on_frontier,
         "num_simulated": found.num_simulated,
-        "assumptions": [line.sentence for line in lines],
-        "overridden_by": {line.sentence: line.flag for line in lines},
+        **assumed_data(lines),
     }
     plan = best.plan
     head = f"{plan.model.name} on {plan.cluster}, {plan.workload.global_batch} sequences a step: step against memory"
-    rows = [{**row(place, each), "slower": _slower(best, each)} for place, each in enumerate(found, 1)]
+    rows = [{**plan_row(place, each), "slower": _slower(best, each)} for place, each in enumerate(found, 1)]
     counts = (
         f"{found.num_candidates:,} candidates, {found.num_evaluated:,} fit, {found.num_on_frontier} on the frontier of the "
         f"closed form; {found.num_simulated} simulated, of which {len(found)} no other beats in both"
     )
     view = [
         Text(head, style="bold"), table_of([_narrow(each) for each in rows]), *costs_view(found, asked, cluster),
-        Text(counts, overflow="fold"), *(Text(f"- {told(line)}", style="dim", overflow="fold") for line in lines),
+        Text(counts, overflow="fold"), *assumed_view(lines),
     ]  # fmt: skip
     return Result(data, view, {".toml": best.save}, explanation=data["assumptions"])
 

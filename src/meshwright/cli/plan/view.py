@@ -17,6 +17,7 @@ from meshwright.planner.search.search import reasons
 from meshwright.prediction.description import layers_words, recompute_words
 from meshwright.prediction.predicted import Predicted
 from meshwright.prediction.step_trait import BESIDE
+from meshwright.reports.page.plan_page import Assumed
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.model.layers import split_layers
 from meshwright.specs.plan.file import plan_text
@@ -61,11 +62,13 @@ def plans_data(
         return {**data, "assumptions": list(dict.fromkeys(sentences))}
 
     every = assumed(sentences, cluster, limit_bytes)
-    return {
-        **data,
-        "assumptions": [each.sentence for each in every],
-        "overridden_by": {each.sentence: each.flag for each in every},
-    }
+    return {**data, **assumed_data(every)}
+
+
+def assumed_data(lines: Sequence[Assumed]) -> dict[str, Any]:
+    """What was assumed and what to type for another, for --json."""
+    flags = {each.sentence: each.flag for each in lines}
+    return {"assumptions": list(flags), "overridden_by": flags}
 
 
 def plan_data(each: Predicted) -> dict[str, Any]:
@@ -102,18 +105,17 @@ def plans_view(
     )
     view: list[Any] = [
         Text(head, style="bold"),
-        table_of([plan_row(place + 1, found[place]) for place in range(min(top, len(found)))]),
+        table_of([plan_row(number, each) for number, each in enumerate(found[:top], 1)]),
     ]
     lines = (*sentences(found), *tight_lines(found, cluster))
     view += [Text(line, overflow="fold") for line in lines]
-    return [*view, *helping, *assumed_view((*found.assumptions, *assumed_lines(found)), cluster, limit_bytes)]
+    every = assumed((*found.assumptions, *assumed_lines(found)), cluster, limit_bytes)
+    return [*view, *helping, *assumed_view(every)]
 
 
-def assumed_view(sentences: Sequence[str], cluster: ClusterSpec, limit_bytes: int | None = None) -> list[Any]:
-    """What was assumed, line by line, with the flag for another."""
-
-    every = assumed(sentences, cluster, limit_bytes)
-    return [Text(f"- {told(each)}", style="dim", overflow="fold") for each in every]
+def assumed_view(lines: Sequence[Assumed]) -> list[Any]:
+    """What was assumed, line by line, and what to type for another."""
+    return [Text(f"- {told(each)}", style="dim", overflow="fold") for each in lines]
 
 
 def plan_row(number: int | str, each: Predicted) -> dict[str, Any]:
@@ -129,7 +131,7 @@ def plan_row(number: int | str, each: Predicted) -> dict[str, Any]:
     }
 
 
-def _layers(plan: Plan) -> str:
+def uneven_layers(plan: Plan) -> str:
     """Layers of the stages where they are not as even as can be."""
     is_even = plan.layers_per_stage == split_layers(plan.model.num_layers, plan.num_stages)
     return "" if is_even else f"layers {layers_words(plan.layers_per_stage)}"
@@ -150,7 +152,7 @@ def _told(plan: Plan) -> str:
         " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "1 device",
         plan.schedule.removesuffix("_1f1b") + chunks if plan.pp > 1 else "",
         f"micro {plan.microbatch_size}",
-        _layers(plan),
+        uneven_layers(plan),
         recompute_words(plan),
         _sharded(plan),
         "sp" if plan.sequence_parallel else "",
@@ -164,7 +166,7 @@ def sentences(found: Plans) -> list[str]:
     best = found[0]
     lines = [f"basis: {', '.join(dict.fromkeys(each.step.basis for each in found))}"]
     for kind, seconds in [pair for pair in best.parts.items() if pair[0] not in BESIDE][:1]:
-        lines.append(f"most of the step: {_named(kind)}, {100 * seconds / best.step.value:.0f} % of it")
+        lines.append(f"most of the step: {part_words(kind)}, {100 * seconds / best.step.value:.0f} % of it")
     if len(found) > 1:
         why = f"; on the busiest device {_differences(found)}" if best.parts else ""
         lines.insert(0, f"1 before 2: {_ahead(best, found[1])}{why}")
@@ -193,7 +195,7 @@ def _ahead(best: Predicted, second: Predicted) -> str:
 
 def _differences(found: Plans) -> str:
     said = [
-        f"{format_seconds(abs(seconds))} {'less' if seconds > 0 else 'more'} {_named(kind)}"
+        f"{format_seconds(abs(seconds))} {'less' if seconds > 0 else 'more'} {part_words(kind)}"
         for kind, seconds in _why(found)
     ]
     return ", ".join(said) or "nothing differs"
@@ -210,5 +212,6 @@ def tight_lines(found: Plans, cluster: ClusterSpec) -> list[str]:
     ]
 
 
-def _named(kind: str) -> str:
+def part_words(kind: str) -> str:
+    """A part of the step, for people."""
     return KINDS[kind].meaning if kind in KINDS else kind

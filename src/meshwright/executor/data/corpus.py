@@ -105,12 +105,6 @@ class Corpus:
         held_out = np.bincount(self.held_out, minlength=NUM_BYTE_VALUES)
         return float(-(held_out / held_out.sum()) @ np.log(train / train.sum()))
 
-    def own_unigram_entropy(self) -> float:
-        """Nats per byte of the held-out files under their own byte frequencies: the least any can reach."""
-        counts = np.bincount(self.held_out, minlength=NUM_BYTE_VALUES)
-        shares = counts[counts > 0] / counts.sum()
-        return float(-shares @ np.log(shares))
-
     def _start(self, seed: int, step: int, sample: int, sequence_length: int) -> int:
         last = _last_start(self.train, sequence_length)
         key = hashlib.blake2b(f"{seed}/{step}/{sample}".encode(), digest_size=8).digest()

@@ -11,8 +11,8 @@ from typing import Any
 
 from meshwright.executor.job.gather import Iteration, JobResult, gather, iteration_of
 from meshwright.executor.job.job import Job
-from meshwright.executor.job.worker_process import STOP_S, Report, WorkerProcess
 from meshwright.executor.rank.watchdog import SharedPositions, Watchdog, text_of_position
+from meshwright.executor.team.worker_process import STOP_S, Report, WorkerProcess
 from meshwright.specs.error import ExecutionError
 
 POLL_S = 0.05  # how often the parent looks at processes and watchdog between reports

@@ -16,9 +16,9 @@ import meshwright.executor.handlers.stage_handler  # noqa: F401 - registers hand
 from meshwright.executor.job.gather import JobResult
 from meshwright.executor.job.job import Job
 from meshwright.executor.job.job_run import Progress, Run
-from meshwright.executor.job.worker_process import Report, WorkerProcess
 from meshwright.executor.rank.handler import check_handlers
 from meshwright.executor.rank.watchdog import SharedPositions
+from meshwright.executor.team.worker_process import Report, WorkerProcess
 from meshwright.ir.program import Program
 from meshwright.specs.cluster.slowing import Slowing
 from meshwright.specs.error import ExecutionError

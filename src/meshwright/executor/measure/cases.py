@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import NamedTuple
+from functools import partial, wraps
+from math import prod
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
@@ -104,38 +105,38 @@ def num_copies(num_elements: int) -> int:
     return max(2, min(MAX_COPIES, ROTATION_BYTES // (num_elements * ELEMENT_BYTES) + 1))
 
 
-def _repeat(num_elements: int, make: Callable[[], Thunk]) -> Thunk:
-    return rotating([make() for _ in range(num_copies(num_elements))])
+def rotated(num_elements: Callable[..., int]) -> Callable[[Callable[..., Thunk]], Callable[..., Thunk]]:
+    """Of a function that makes one call: copies of it take turns, as many as its operands of so many numbers ask for."""
+
+    def over_copies(make: Callable[..., Thunk]) -> Callable[..., Thunk]:
+        @wraps(make)
+        def made(*shape: Any) -> Thunk:
+            return rotating([make(*shape) for _ in range(num_copies(num_elements(*shape)))])
+
+        return made
+
+    return over_copies
 
 
+@rotated(lambda num_tokens, num_out, num_in: num_tokens * num_in + num_out * num_in)
 def linear(num_tokens: int, num_out: int, num_in: int) -> Thunk:
     """x_TD @ w_ND.T."""
-
-    def make() -> Thunk:
-        x_TD, w_ND = torch.randn(num_tokens, num_in), torch.randn(num_out, num_in)
-        return lambda: functional.linear(x_TD, w_ND)
-
-    return _repeat(num_tokens * num_in + num_out * num_in, make)
+    x_TD, w_ND = torch.randn(num_tokens, num_in), torch.randn(num_out, num_in)
+    return lambda: functional.linear(x_TD, w_ND)
 
 
+@rotated(lambda num_tokens, num_out, num_in: num_tokens * num_out + num_out * num_in)
 def input_gradient(num_tokens: int, num_out: int, num_in: int) -> Thunk:
     """dy_TN @ w_ND."""
-
-    def make() -> Thunk:
-        dy_TN, w_ND = torch.randn(num_tokens, num_out), torch.randn(num_out, num_in)
-        return lambda: dy_TN @ w_ND
-
-    return _repeat(num_tokens * num_out + num_out * num_in, make)
+    dy_TN, w_ND = torch.randn(num_tokens, num_out), torch.randn(num_out, num_in)
+    return lambda: dy_TN @ w_ND
 
 
+@rotated(lambda num_tokens, num_out, num_in: num_tokens * (num_out + num_in))
 def weight_gradient(num_tokens: int, num_out: int, num_in: int) -> Thunk:
     """dy_TN.T @ x_TD."""
-
-    def make() -> Thunk:
-        dy_TN, x_TD = torch.randn(num_tokens, num_out), torch.randn(num_tokens, num_in)
-        return lambda: dy_TN.t() @ x_TD
-
-    return _repeat(num_tokens * (num_out + num_in), make)
+    dy_TN, x_TD = torch.randn(num_tokens, num_out), torch.randn(num_tokens, num_in)
+    return lambda: dy_TN.t() @ x_TD
 
 
 def backward_of(output: torch.Tensor, inputs: Sequence[torch.Tensor]) -> Thunk:
@@ -144,105 +145,81 @@ def backward_of(output: torch.Tensor, inputs: Sequence[torch.Tensor]) -> Thunk:
     return lambda: torch.autograd.grad(output, inputs, gradient, retain_graph=True)
 
 
+@rotated(lambda shape, is_backward: 3 * prod(shape))
 def attention(shape: tuple[int, int, int, int], is_backward: bool) -> Thunk:
     """Causal attention of a fused projection; positions do not turn, `rotary` is an operator of its own."""
     batch, heads, sequence, head_dim = shape
     layout = HeadLayout(heads, 1, head_dim)
-
-    def make() -> Thunk:
-        qkv = torch.randn(batch, sequence, 3 * heads * head_dim, requires_grad=is_backward)
-        if not is_backward:
-            return lambda: causal_attention(qkv, layout, None)
-        return backward_of(causal_attention(qkv, layout, None), (qkv,))
-
-    return _repeat(3 * batch * heads * sequence * head_dim, make)
+    qkv = torch.randn(batch, sequence, 3 * heads * head_dim, requires_grad=is_backward)
+    if not is_backward:
+        return lambda: causal_attention(qkv, layout, None)
+    return backward_of(causal_attention(qkv, layout, None), (qkv,))
 
 
+@rotated(lambda rows, columns: 2 * rows * columns)
 def add(rows: int, columns: int) -> Thunk:
     """A residual sum."""
-
-    def make() -> Thunk:
-        a_TD, b_TD = torch.randn(rows, columns), torch.randn(rows, columns)
-        return lambda: a_TD + b_TD
-
-    return _repeat(2 * rows * columns, make)
+    a_TD, b_TD = torch.randn(rows, columns), torch.randn(rows, columns)
+    return lambda: a_TD + b_TD
 
 
+@rotated(lambda rows, columns: 2 * rows * columns)
 def gated(rows: int, columns: int) -> Thunk:
     """SiLU(gate) * up, gate and up being halves of one projection."""
-
-    def make() -> Thunk:
-        both_T2N = torch.randn(rows, 2 * columns)
-        return lambda: gated_silu(both_T2N)
-
-    return _repeat(2 * rows * columns, make)
+    both_T2N = torch.randn(rows, 2 * columns)
+    return lambda: gated_silu(both_T2N)
 
 
+@rotated(lambda rows, columns: 4 * rows * columns)
 def gated_backward(rows: int, columns: int) -> Thunk:
     """Gradient of both halves."""
-
-    def make() -> Thunk:
-        both_T2N = torch.randn(rows, 2 * columns, requires_grad=True)
-        return backward_of(gated_silu(both_T2N), (both_T2N,))
-
-    return _repeat(4 * rows * columns, make)
+    both_T2N = torch.randn(rows, 2 * columns, requires_grad=True)
+    return backward_of(gated_silu(both_T2N), (both_T2N,))
 
 
+@rotated(lambda rows, columns: rows * columns)
 def norm(rows: int, columns: int) -> Thunk:
     """RMSNorm."""
-
-    def make() -> Thunk:
-        x_TD, weight_D = torch.randn(rows, columns), torch.ones(columns)
-        return lambda: rms_norm(x_TD, weight_D, NORM_EPSILON)
-
-    return _repeat(rows * columns, make)
+    x_TD, weight_D = torch.randn(rows, columns), torch.ones(columns)
+    return lambda: rms_norm(x_TD, weight_D, NORM_EPSILON)
 
 
+@rotated(lambda rows, columns: 2 * rows * columns)
 def norm_backward(rows: int, columns: int) -> Thunk:
     """Gradient of a norm's input, and its weight's gradient added to the sum."""
+    x_TD = torch.randn(rows, columns, requires_grad=True)
+    weight_D = torch.nn.Parameter(torch.ones(columns))
+    output_TD = rms_norm(x_TD, weight_D, NORM_EPSILON)
+    gradient_TD, r_T1 = torch.ones_like(output_TD), torch.ones(rows, 1)
 
-    def make() -> Thunk:
-        x_TD = torch.randn(rows, columns, requires_grad=True)
-        weight_D = torch.nn.Parameter(torch.ones(columns))
-        output_TD = rms_norm(x_TD, weight_D, NORM_EPSILON)
-        gradient_TD, r_T1 = torch.ones_like(output_TD), torch.ones(rows, 1)
+    def both() -> None:
+        torch.autograd.grad(output_TD, (x_TD,), gradient_TD, retain_graph=True)
+        accumulate_rms_norm(x_TD.detach(), gradient_TD, r_T1, weight_D)
 
-        def both() -> None:
-            torch.autograd.grad(output_TD, (x_TD,), gradient_TD, retain_graph=True)
-            accumulate_rms_norm(x_TD.detach(), gradient_TD, r_T1, weight_D)
-
-        return both
-
-    return _repeat(2 * rows * columns, make)
+    return both
 
 
+@rotated(lambda shape, is_backward: prod(shape))
 def loss(shape: tuple[int, int], is_backward: bool) -> Thunk:
     """Cross entropy of logits_TV."""
     num_tokens, vocabulary = shape
-
-    def make() -> Thunk:
-        logits_TV = torch.randn(num_tokens, vocabulary, requires_grad=is_backward)
-        target_T = torch.randint(vocabulary, (num_tokens,))
-        if not is_backward:
-            return lambda: token_cross_entropy(logits_TV, target_T, 1.0)
-        return backward_of(token_cross_entropy(logits_TV, target_T, 1.0), (logits_TV,))
-
-    return _repeat(num_tokens * vocabulary, make)
+    logits_TV = torch.randn(num_tokens, vocabulary, requires_grad=is_backward)
+    target_T = torch.randint(vocabulary, (num_tokens,))
+    if not is_backward:
+        return lambda: token_cross_entropy(logits_TV, target_T, 1.0)
+    return backward_of(token_cross_entropy(logits_TV, target_T, 1.0), (logits_TV,))
 
 
+@rotated(lambda shape, is_backward: shape[0] * shape[1] + shape[2] * shape[1])
 def lookup(shape: tuple[int, int, int], is_backward: bool) -> Thunk:
     """Lookup in table_VD, or adding gradients to the rows that were taken."""
     num_tokens, hidden, vocabulary = shape
-
-    def make() -> Thunk:
-        table_VD = torch.nn.Parameter(torch.randn(vocabulary, hidden))
-        token_T = torch.randint(vocabulary, (num_tokens,))
-        if not is_backward:
-            return lambda: embedding(token_T, table_VD)
-        gradient_TD = torch.randn(num_tokens, hidden)
-        return lambda: accumulate_embedding(token_T, gradient_TD, table_VD, None)
-
-    return _repeat(num_tokens * hidden + vocabulary * hidden, make)
+    table_VD = torch.nn.Parameter(torch.randn(vocabulary, hidden))
+    token_T = torch.randint(vocabulary, (num_tokens,))
+    if not is_backward:
+        return lambda: embedding(token_T, table_VD)
+    gradient_TD = torch.randn(num_tokens, hidden)
+    return lambda: accumulate_embedding(token_T, gradient_TD, table_VD, None)
 
 
 def adamw(num_parameters: int) -> Thunk:

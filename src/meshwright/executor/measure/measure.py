@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-import os
 import platform
-import subprocess
-import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal
+from queue import Empty, SimpleQueue
+from typing import Any, Literal
 
+from meshwright.executor.team.worker_process import STOP_S, Report, WorkerProcess
 from meshwright.specs.cluster.profile import PassSample, Profile, Sample
 from meshwright.specs.cluster.slowing import Slowing
 from meshwright.specs.error import ExecutionError
@@ -24,10 +23,7 @@ Effort = Literal["full", "quick"]
 WORKER_MODULE = "meshwright.executor.measure.worker"
 SLOWING_FILE = "slowing.json"  # in the folder of the measurement, read by its workers
 MEASURE_TIMEOUT_S = 180.0  # about seven times what a measurement takes on two idle cores
-GUARD_PAUSE_S = 0.2  # how often the workers are looked at
-STOP_S = 5.0  # a process that does not end on request within this is killed
-STDERR_SHOWN = 4000  # characters of a failed worker's last words
-LOOPBACK = {"Linux": "lo", "Darwin": "lo0"}
+AGAIN = "run it again with nothing else busy"
 
 
 def measure(
@@ -55,8 +51,9 @@ def measure(
     slowed.check(num_processes)
     with tempfile.TemporaryDirectory(prefix="meshwright-measure-") as folder:
         (Path(folder) / SLOWING_FILE).write_text(json.dumps(slowed.to_dict()))
-        with _workers(num_processes, Path(folder), effort) as processes:
-            result = _collect(processes, Path(folder), progress or _ignore, timeout_s)
+        reports: SimpleQueue[Report] = SimpleQueue()
+        with _workers(num_processes, Path(folder), effort, reports) as workers:
+            result = _collect(workers, reports, progress or _ignore, timeout_s)
     return _profile(result, num_processes, slowed)
 
 
@@ -74,99 +71,41 @@ def _ignore(what: str, share: float) -> None:
 
 
 @contextlib.contextmanager
-def _workers(num_processes: int, folder: Path, effort: Effort) -> Iterator[list[subprocess.Popen[str]]]:
+def _workers(
+    num_processes: int, folder: Path, effort: Effort, reports: SimpleQueue[Report]
+) -> Iterator[list[WorkerProcess]]:
     """Processes of a measurement; all are ended and waited for when the block is left, however it is left."""
-    processes: list[subprocess.Popen[str]] = []
+    workers: list[WorkerProcess] = []
     try:
         for rank in range(num_processes):
-            processes.append(_start(rank, num_processes, folder, effort))
-        yield processes
+            told = (str(rank), str(num_processes), str(folder), effort)
+            workers.append(WorkerProcess(rank, folder, reports, WORKER_MODULE, told))
+        yield workers
     finally:
-        for process in processes:
-            if process.poll() is None:
-                process.terminate()
-        for process in processes:
-            try:
-                process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            if process.stdout:
-                process.stdout.close()
-
-
-def _start(rank: int, num_processes: int, folder: Path, effort: Effort) -> subprocess.Popen[str]:
-    """One worker; rank 0 talks to us, every rank's complaints go to a file."""
-    command = [sys.executable, "-m", WORKER_MODULE, str(rank), str(num_processes), str(folder), effort]
-    with (folder / f"stderr.{rank}").open("w") as complaints:
-        output: int | IO[str] = subprocess.PIPE if rank == 0 else subprocess.DEVNULL
-        return subprocess.Popen(command, stdout=output, stderr=complaints, text=True, env=_environment())
-
-
-def _environment() -> dict[str, str]:
-    """The caller's environment, one thread a process, gloo on the loopback (a host's name may not resolve)."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    if interface := LOOPBACK.get(platform.system()):
-        environment.setdefault("GLOO_SOCKET_IFNAME", interface)
-    return environment
+        for worker in workers:
+            worker.close(at_once=True)
 
 
 def _collect(
-    processes: list[subprocess.Popen[str]], folder: Path, progress: Progress, timeout_s: float
+    workers: Sequence[WorkerProcess], reports: SimpleQueue[Report], progress: Progress, timeout_s: float
 ) -> Mapping[str, Any]:
-    """Read rank 0 until its result; a timer ends the workers when the time is over or one of them died."""
-    over, late = threading.Event(), threading.Event()
-    died: list[int] = []
-    guard = threading.Thread(target=_guard, args=(processes, over, late, timeout_s, died), daemon=True)
-    guard.start()
-    try:
-        stream = processes[0].stdout
-        assert stream is not None, "rank 0 is started with a pipe"
-        for line in stream:
-            message = json.loads(line)
-            if "result" in message:
-                found: Mapping[str, Any] = message["result"]
-                return found
-            progress(str(message["progress"]), float(message["share"]))
-        # Rank 0 is gone without a result: it failed itself, or was ended because a peer failed.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            processes[0].wait(STOP_S)
-    finally:
-        over.set()
-        guard.join()
-    if late.is_set():
-        died.clear()  # those were ended by us
-    elif not died:
-        died.extend(rank for rank, process in enumerate(processes) if process.poll() not in (None, 0))
-    raise ExecutionError(_last_words(folder, died, timeout_s), next="run it again with nothing else busy")
-
-
-def _guard(
-    processes: list[subprocess.Popen[str]],
-    over: threading.Event,
-    late: threading.Event,
-    timeout_s: float,
-    died: list[int],
-) -> None:
-    """Ends every worker as soon as one of them failed or the time is over, so that nobody waits for the dead."""
-    waited_s = 0.0
-    while not over.wait(GUARD_PAUSE_S):
-        waited_s += GUARD_PAUSE_S
-        died.extend(rank for rank, process in enumerate(processes) if process.poll() not in (None, 0))
-        if not died and waited_s > timeout_s:
-            late.set()
-        if died or late.is_set():
-            for process in processes:
-                process.kill()
-            return
-
-
-def _last_words(folder: Path, failed: list[int], timeout_s: float) -> str:
-    """What to tell when there is no result: who died, and what it said."""
-    if not failed:
-        return f"measuring this machine gave no result within {timeout_s:g} s"
-    text = (folder / f"stderr.{failed[0]}").read_text(encoding="utf-8", errors="replace")
-    return f"measuring this machine failed on rank {failed[0]}:\n{text[-STDERR_SHOWN:]}"
+    """What rank 0 says in the end. Nobody waits for the dead: the first that ends with an error is one for all."""
+    end_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            rank, said = reports.get(timeout=max(0.0, end_s - time.monotonic()))
+        except Empty:
+            raise ExecutionError(
+                f"measuring this machine gave no result within {timeout_s:g} s", next=AGAIN
+            ) from None
+        if "result" in said:
+            found: Mapping[str, Any] = said["result"]
+            return found
+        if "progress" in said:
+            progress(str(said["progress"]), float(said["share"]))
+        elif workers[rank].process.wait(STOP_S):
+            words = workers[rank].last_words()
+            raise ExecutionError(f"measuring this machine failed on rank {rank}:\n{words}", next=AGAIN)
 
 
 def _profile(result: Mapping[str, Any], num_processes: int, slowing: Slowing) -> Profile:

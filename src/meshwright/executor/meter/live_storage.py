@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -107,11 +107,6 @@ class LiveStorage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """A context for another thread, whose operations are then counted here, too."""
         return _OtherThread(self)
 
-    def reset_peak(self) -> None:
-        """The peaks start again from what is live now."""
-        for tier in (self.device, self.host):
-            tier.peak_bytes = tier.current_bytes
-
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -167,42 +162,3 @@ class _OtherThread(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run the operation and let its result be counted."""
         return self._live.counted(func(*args, **(kwargs or {})))
-
-
-class MemoryUse(NamedTuple):
-    """What `measure_memory` found, in bytes: live before, at the peak, and afterwards."""
-
-    before_bytes: int
-    peak_bytes: int
-    after_bytes: int
-
-
-def measure_memory(
-    function: Callable[[], object], included: Iterable[Tensor] = (), device: torch.device | str = "cpu"
-) -> MemoryUse:
-    """Run `function` once and measure the device's memory, starting from the storages of `included`.
-
-    On CUDA `included` is not needed: the allocator counts all that the process holds.
-    """
-    device = torch.device(device)
-    if device.type == "cuda":
-        return _measure_cuda(function, device)
-    with LiveStorage(device.type) as live:
-        live.include(included)
-        before = live.current_bytes
-        live.reset_peak()
-        result = function()
-        after = live.current_bytes
-        del result
-    return MemoryUse(before, live.peak_bytes, after)
-
-
-def _measure_cuda(function: Callable[[], object], device: torch.device) -> MemoryUse:
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    result = function()
-    torch.cuda.synchronize(device)
-    use = MemoryUse(before, torch.cuda.max_memory_allocated(device), torch.cuda.memory_allocated(device))
-    del result
-    return use

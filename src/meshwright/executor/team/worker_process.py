@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -23,14 +24,21 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerProcess:
-    """One process and the thread that reads it."""
+    """One process that runs a module, and the thread that reads the lines of JSON which it says."""
 
-    def __init__(self, number: int, folder: Path, reports: SimpleQueue[Report]) -> None:
+    def __init__(
+        self,
+        number: int,
+        folder: Path,
+        reports: SimpleQueue[Report],
+        module: str = WORKER_MODULE,
+        arguments: Sequence[str] = (),
+    ) -> None:
         self.number = number
         self.log = folder / f"worker-{number}.log"
         with self.log.open("a") as complaints:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", WORKER_MODULE],
+                [sys.executable, "-m", module, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=complaints,
