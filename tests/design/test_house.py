@@ -17,7 +17,6 @@ MAX_FILES = 12
 LAZY_ROOMS = ("cli", "api", "catalog")
 # What is imported late elsewhere, and why: (file, module).
 LATE = {
-    ("executor/job/job.py", "meshwright.executor.checkpoint.checkpoint"): "torch's checkpoints: 0.7 s a process",
     ("executor/job/worker.py", "meshwright.executor.training.saved_job"): "torch's checkpoints: 0.7 s a process",
     ("executor/models/weights/initialisation.py", "meshwright.executor.models.weights.hugging_face"): "safetensors",
     ("schedules/searched/pipeline.py", "meshwright.schedules.searched.zero_bubble_kernel"): "numba: 0.5 s",
