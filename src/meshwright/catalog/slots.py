@@ -19,6 +19,7 @@ from typing import Any
 from meshwright import systems
 from meshwright.catalog.user_file import guarded, of_file
 from meshwright.schedules.order import Schedule, registered
+from meshwright.specs.cluster.cluster import LEVELS, ClusterSpec
 from meshwright.specs.error import PlanError, SpecError, UnknownNameError
 from meshwright.specs.plan.optimizer import OPTIMIZERS
 from meshwright.specs.plan.option import described_options, with_options
@@ -95,6 +96,12 @@ SLOTS: Mapping[str, Slot] = {
         Slot("variant", "plan.variant", "ModelSpec -> ModelSpec: another model, trained and exported so"),
         Slot("placement", "plan.placement", "(Plan, ClusterSpec) -> device numbers in mesh order"),
         Slot("costs", "cluster.costs", "ClusterSpec -> seconds of works and of messages", _costs),
+        Slot(
+            "routing",
+            "cluster.routing",
+            "(ClusterSpec, source, target) -> links, in order",
+            lambda: {LEVELS: ClusterSpec.by_levels},
+        ),
         Slot("planner", "plan --planner", "(model, cluster, workload, fix) -> plans, best first"),
     )
 }

@@ -40,8 +40,13 @@ class StepProgram:
     def priced(self, costs: Any) -> Prices:
         """What its rows cost by a cost and communication model; which links they occupy only where messages meet on them
         while they are simulated."""
-        has_demands = not self.cluster.machine.has_streams
-        return price(self.wiring, costs, costs, self.placement, has_demands=has_demands)
+        return price(self.wiring, costs, costs, self.placement, has_demands=self.has_contention)
+
+    @property
+    def has_contention(self) -> bool:
+        """Do messages meet on links while it is simulated? Where exchanges have streams of their own, those that could meet
+        have one stream, or it is in the fitted factors; not where a routing says the way, which nobody fitted."""
+        return self.cluster.is_routed or not self.cluster.machine.has_streams
 
 
 def schedule_of(plan: Plan) -> Schedule:
@@ -81,9 +86,8 @@ def materialised(program: Program, num_devices: int) -> Program:
 
 
 def step_trace(made: StepProgram, prices: Prices, iterations: int) -> Trace:
-    """So many iterations on virtual time: without contention where exchanges have streams of their own (those that could
-    meet on a link have one stream, or their contention is in the fitted factors); with it where they share."""
-    if not made.cluster.machine.has_streams:
+    """So many iterations on virtual time."""
+    if made.has_contention:
         return simulate_priced(made.wiring, prices, iterations=iterations, host=made.cluster.machine.host)
     times = replay(
         made.wiring, prices.seconds, prices.latency_s, prices.cost_of_row, iterations=iterations,

@@ -84,7 +84,7 @@ def _device_classes(program: Program, placement: Placement | None) -> tuple[Ints
     for device in range(program.num_lists):
         number = placement.of_list(program, device)
         spec = placement.cluster.devices[number]
-        key: tuple[Any, ...] = (spec.name,)
+        key: tuple[Any, ...] = (spec.name, number if placement.cluster.is_routed else 0)
         for exchange in exchanges:
             ends = np.array(placement.ends(program, device, Kind.COLLECTIVE, exchange))
             for size in node_sizes:

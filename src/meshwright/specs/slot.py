@@ -106,7 +106,7 @@ class Trust:
         """Raise PlanError where a file named this code, and nobody said that it may run."""
         if not self.is_given and _file_of(Reference(name)) in self._doubted:
             raise PlanError(
-                f"the plan's file names code of its own: {name}",
+                f"a file names code of its own: {name}",
                 allowed="names of the package, or code that you trust",
                 next="read it, then say --trust (Plan.load(path, trust=True))",
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import NamedTuple
 
 from meshwright.costs.collective.collective import RING_PASSES, collective_table, flows_between
@@ -125,6 +125,9 @@ class NcclCollectives:
         A link that a unit of several nodes shares carries a ring once, but the all-to-all of each of its nodes.
         """
         per_node = placement.fewest
+        if self.cluster.is_routed:
+            nic = self._routed_rate(placement, is_everyone)
+            return Span(len(placement.nodes), per_node, nic, per_node * nic)
         nic = uplink = float("inf")
         for below, level in pairwise(self.cluster.levels):
             if level.attached == "device" and not level.is_shared:
@@ -140,6 +143,20 @@ class NcclCollectives:
         nic = min([nic, *(link.bandwidth_bytes_per_s for link in wired)])
         uplink = min(uplink, per_node * nic)
         return Span(len(placement.nodes), per_node, min(nic, uplink), uplink)
+
+    def _routed_rate(self, placement: _Placement, is_everyone: bool) -> float:
+        """Bandwidth that a device has to other nodes where it alone sends to the next node's, or to all of them, and links
+        are shared as the cluster's routing has it."""
+        nodes = placement.nodes
+        pairs = (
+            [(a, b) for one, two in permutations(nodes, 2) for a in one for b in two]
+            if is_everyone
+            else [pair for k, node in enumerate(nodes) for pair in zip(node, nodes[(k + 1) % len(nodes)])]
+        )
+        links = {link.group: link for pair in pairs for link in self.cluster.path(*pair)}
+        used = Counter(group for pair in pairs for group in {link.group for link in self.cluster.path(*pair)})
+        each = len(pairs) / len({source for source, _ in pairs})
+        return min(link.bandwidth_bytes_per_s * each / used[group] for group, link in links.items())
 
     def _curve(self, devices: tuple[int, ...]) -> NodeCurve:
         return self._chip(devices)[0].curve.on_link(self.cluster.levels[0].bandwidth_bytes_per_s)

@@ -34,7 +34,7 @@ class Sites:
     def __init__(self, cluster: ClusterSpec) -> None:
         self._node, self._is_flat = (
             cluster.levels[0].num_devices,
-            len(cluster.levels) <= 2 and not cluster.links,
+            len(cluster.levels) <= 2 and not cluster.links and not cluster.is_routed,
         )
         self._known: dict[tuple[object, ...], tuple[int, ...]] = {}
         self._asked: dict[tuple[object, ...], tuple[int, ...]] = {}

@@ -8,9 +8,11 @@ from typing import Literal
 from meshwright.specs.cluster.device import DeviceSpec, Link
 from meshwright.specs.cluster.machine import Machine
 from meshwright.specs.error import SpecError
+from meshwright.specs.slot import resolve
 
 Attached = Literal["device", "group"]
 ATTACHED: tuple[Attached, ...] = ("device", "group")
+LEVELS = "levels"  # the routing of a cluster that names none
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,8 @@ class ClusterSpec:
 
     `links` overrides the levels for single directed pairs "device i" -> "device j". `assumptions` are
     sentences about what a short name left open. `costs` is a slot: the name of what prices works and messages on it
-    (empty: what its machine is priced with). Raises SpecError when levels do not nest or do not join
-    all devices.
+    (empty: what its machine is priced with); `routing` is one, too: what says which links a transfer takes. Raises
+    SpecError when levels do not nest or do not join all devices.
     """
 
     name: str
@@ -47,6 +49,7 @@ class ClusterSpec:
     links: tuple[Link, ...] = ()
     assumptions: tuple[str, ...] = ()
     costs: str = ""
+    routing: str = LEVELS
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -95,7 +98,25 @@ class ClusterSpec:
         """Directed links from one device to another, in order; empty for a device with itself.
 
         Latencies add along the path; bandwidth is the least of the links', as far as their groups are free.
+
+        Raises PlanError where nobody knows its routing, SpecError where that gives no links.
         """
+        if not self.is_routed or source == target:
+            return self.by_levels(source, target)
+        found = tuple(resolve("routing", self.routing)(self, source, target))
+        if not found or not all(isinstance(link, Link) for link in found):
+            raise SpecError(
+                f"routing {self.routing} gives {found} from {source} to {target}", allowed="a Link or more"
+            )
+        return found
+
+    @property
+    def is_routed(self) -> bool:
+        """Does something else than its levels and links say which way a transfer takes?"""
+        return self.routing != LEVELS
+
+    def by_levels(self, source: int, target: int) -> tuple[Link, ...]:
+        """The link that joins the two, or up to the switch that joins them and down."""
         depth = self._depth_between(source, target)
         if depth is None:
             return ()

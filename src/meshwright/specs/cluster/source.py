@@ -7,6 +7,7 @@ A file says what differs from that:
 
     schema = 1
     name = "ours"
+    routing = "levels"          # optional, as costs: a name in the slot, see `meshwright list routings`
 
     [[devices]]                 # one table for each kind, in the order of their numbers
     preset = "H100"             # or: name, memory, memory_bandwidth, host, and a table [devices.flops_per_s]
@@ -41,7 +42,7 @@ import os
 import re
 from pathlib import Path
 
-from meshwright.specs.cluster.cluster import ATTACHED, ClusterSpec, Level
+from meshwright.specs.cluster.cluster import ATTACHED, LEVELS, ClusterSpec, Level
 from meshwright.specs.cluster.computer import memory_available_bytes, num_cores
 from meshwright.specs.cluster.device import (
     DeviceSpec,
@@ -52,6 +53,7 @@ from meshwright.specs.cluster.device import (
     usual_node,
 )
 from meshwright.specs.error import SpecError
+from meshwright.specs.slot import TRUST
 from meshwright.specs.toml_table import TomlTable
 from meshwright.specs.units import format_bandwidth, parse_bandwidth, parse_seconds
 
@@ -168,13 +170,16 @@ def _this_computer(count: int, cores: int, memory_bytes: int) -> ClusterSpec:
 
 def _from_table(table: TomlTable) -> ClusterSpec:
     table.check_schema(CLUSTER_SCHEMA)
-    table.check_keys(("schema", "name", "costs", "devices", "levels", "links"))
+    table.check_keys(("schema", "name", "costs", "routing", "devices", "levels", "links"))
     devices = tuple(device for entry in table.tables("devices") for device in _devices(entry))
     if len(devices) > MAX_DEVICES:
         raise SpecError(f"{table.where}: {len(devices)} devices", allowed=f"1 to {MAX_DEVICES}")
+    slots = {"costs": table.text("costs", ""), "routing": table.text("routing", LEVELS)}
+    for reference in slots.values():
+        TRUST.doubt(reference)
     return ClusterSpec(
+        **slots,
         name=table.text("name"),
-        costs=table.text("costs", ""),
         devices=devices,
         levels=tuple(_level(entry) for entry in table.tables("levels")),
         links=tuple(_explicit_link(entry) for entry in table.tables("links")),
