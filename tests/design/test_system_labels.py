@@ -12,7 +12,9 @@ import pytest
 from tests.design.source import PACKAGE, SourceFile, imported_modules, parse, python_files
 
 LABELS = ("Paper", "Problem", "Idea", "Kind", "Use", "Simulated", "Executed", "Differs")
-KINDS = "schedule pass placement costs routing optimizer planner packing policy decoder op recipe survey".split()
+KINDS = (
+    "schedule pass placement costs routing optimizer planner packing policy decoder op recipe survey".split()
+)
 FAMILIES = (
     "pipeline sequence moe memory architecture cluster "
     "planning serving decoding diffusion hardware post_training"
