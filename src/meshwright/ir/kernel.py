@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-# Importing numba and loading a kernel from its cache takes about a second, compiling one takes several; plain Python
-# handles about a million kernel steps in that time. Measured, 2 cores; any value of this order gives the same results.
+# Importing numba and loading a kernel from its cache takes half a second, compiling one takes several; plain Python
+# handles about half a million kernel steps in that time. Measured, 2 cores; any value of this order gives the same results.
 SMALL_ROWS = 40_000
-# A process that runs many small programs (validation, a search) has soon spent that second, too, at about 1 us a row and
-# kernel: from then on everything runs compiled, six times as fast. In multiples of SMALL_ROWS.
-MANY_PROGRAMS = 25
+# A process that runs many small programs (validation, a search) has soon spent that half second, too, at 1 to 3 us a row and
+# kernel: from then on everything runs compiled, some twenty times as fast. In multiples of SMALL_ROWS.
+MANY_PROGRAMS = 6
 
 Kernel = Callable[..., int]
 _plain_rows: Counter[Kernel] = Counter()  # that plain Python has run in this process, by kernel

@@ -81,22 +81,19 @@ class PassSeconds:
             return {**dict.fromkeys(names, nothing), "received": np.zeros(1)}
         return columns_of([self._of(space.plan(int(n)), self._prices) for n in numbers])
 
-    def least_s(self, plan: Plan) -> tuple[Floats, float]:
-        """What a forward and a backward compute at least, part by part, wherever the plan's devices stand: their operators,
-        and what tensor-parallel devices, which always stand together, exchange inside; and the step's overhead."""
+    def least_s(self, plan: Plan, name: str) -> Floats:
+        """What a pass computes at least, part by part, wherever the plan's devices stand: its operators, and what
+        tensor-parallel devices, which always stand together, exchange inside. Selective recompute adds to it."""
         assert self._prices is not None, "nobody asks without prices"
         pricing, found = self._prices.of(plan), np.zeros(len(self._parts))
         costs, ends = pricing.costs, self.sites.members(plan, ("tp",))
-        for name in ("F", "B"):
-            key = (*self._key(plan, name)[:-2], "", name)  # recompute adds to it
-            for place, (work, cost) in enumerate(self._priced_works(plan, key, name, pricing)):
-                inner = tuple(each for each in work.inner if each.exchange.axes == ("tp",))
-                bare = (
-                    replace(cost, seconds=cost.seconds - cost.slack_s, slack_s=0.0) if cost.slack_s else cost
-                )
-                own = work._replace(inner=inner)
-                found[place] += with_inner(bare, own, costs, costs, [ends] * len(inner), None).seconds
-        return found, pricing.step_s
+        key = (*self._key(plan, name)[:-2], "", name)
+        for place, (work, cost) in enumerate(self._priced_works(plan, key, name, pricing)):
+            inner = tuple(each for each in work.inner if each.exchange.axes == ("tp",))
+            bare = replace(cost, seconds=cost.seconds - cost.slack_s, slack_s=0.0) if cost.slack_s else cost
+            own = work._replace(inner=inner)
+            found[place] = with_inner(bare, own, costs, costs, [ends] * len(inner), None).seconds
+        return found
 
     def _of(self, plan: Plan, prices: SpacePrices) -> dict[str, Floats | float]:
         pricing = prices.of(plan)

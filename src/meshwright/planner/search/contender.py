@@ -1,8 +1,8 @@
 """Contenders: of a space those that fit and may be the fastest, evaluated; the rest is proven to be slower, unseen.
 
-Best first: what a candidate's passes compute on all devices together, over the number of devices, is less than its step,
-and has few distinct values. From the least of them on, candidates are held against memory and priced until the next has a
-bound well behind the best step that was found.
+Best first: what a candidate's passes compute on all devices together, over the number of devices, with what the devices of
+a pipeline wait for each other on average, is less than its step, and has few distinct values. From the least of them on,
+candidates are held against memory and priced until the next has a bound well behind the best step that was found.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from meshwright.planner.form.closed_form import ClosedForm
 from meshwright.planner.form.cost_table import EMBEDDING, HEAD, CostSources, distinct
+from meshwright.planner.form.pipeline_form import FULL
 from meshwright.planner.search.fitting import Fitting
 from meshwright.planner.space.axis import SHARDINGS
 from meshwright.planner.space.space import Space
+from meshwright.schedules.order import registered
 from meshwright.specs.plan.sharding import ZERO
 from meshwright.specs.plan.software import software_class
 
@@ -27,8 +29,8 @@ Ints = NDArray[np.int64]
 BEHIND = 1.1
 FIRST, FURTHER = (
     1.03,
-    1.25,
-)  # times the least bound: what is evaluated first; and how much further, where that is too little
+    1.1,
+)  # times the least bound: what is evaluated first; and how much further, while the best step found is behind that
 ENOUGH = 512  # candidates that fit, before any are left out: a small space is evaluated whole
 # What decides the bound, besides software.
 ALONG = ("tp", "cp", "ep", "sequence_parallel", "microbatch_size", "float8")
@@ -72,23 +74,46 @@ class Contenders:
                 break
             limit_s = max(FURTHER * limit_s, FIRST * next_s)
             if found.num_fitting >= ENOUGH:
-                limit_s = BEHIND * found.best_s
+                limit_s = min(limit_s, BEHIND * found.best_s)
         return found.contenders(least_s[is_left])
 
 
 def bounds_s(space: Space, sources: CostSources) -> Floats:
-    """Seconds below which no step of a candidate is: what its busiest device computes is at least the mean of all."""
+    """Seconds below which no step of a candidate is: what its busiest device computes is at least the mean of all, and so
+    is that with what the device waits for before its first compute and behind its last."""
     named = space.formats.get("software", "")
     software = [software_class(named, gathers_values=ZERO[each].divides_values).name for each in SHARDINGS]
     number_of = np.array([software.index(name) for name in software])
     columns = [getattr(space, name) for name in ALONG]
     way, first = distinct([*columns, space.expert_tp, number_of[space.sharding]])
-    number, found = sources.counts.sum(axis=0), []
+    number, found, has_full = sources.counts.sum(axis=0), [], FULL in space.recompute
     for row in first.tolist():
-        least, overhead = sources.passes.least_s(space.plan(row))
-        found.append((float(least[:EMBEDDING] @ number + least[EMBEDDING] + least[HEAD]), overhead))
-    of_microbatch, overheads = np.array(found).T
-    return np.asarray(space.num_microbatches * of_microbatch[way] / space.pp + overheads[way])
+        plan = space.plan(row)
+        both = (forward := sources.passes.least_s(plan, "F")) + sources.passes.least_s(plan, "B")
+        again = sources.passes.least_s(plan.changed(recompute="full"), "R") if has_full else 0 * forward
+        whole = both[:EMBEDDING] @ number + both[EMBEDDING] + both[HEAD]
+        of_block = (each[:EMBEDDING].min() for each in (both, again))
+        found.append((sources.prices.of(plan).step_s, whole, *of_block))
+    overhead_s, whole, both, again = np.array(found).T[:, way]
+    splits = np.array([registered()[name].splits_backward for name in space.names["schedule"]])
+    ahead, recomputed = _block_counts(space)
+    # where a backward has two halves, the second fills what would be a wait behind
+    waited = np.where(splits[space.schedule], 0.0, ahead * both)
+    computed = whole + np.where(space.recompute == FULL, recomputed * again, 0.0)
+    return np.asarray(space.num_microbatches * computed / space.pp + waited + overhead_s)
+
+
+def _block_counts(space: Space) -> tuple[Floats, Floats]:
+    """Blocks that a microbatch passes before it first reaches a device, on average over the devices of its pipeline; and
+    those of the model that run again, where any do."""
+    shape, first = distinct([space.pp, space.num_chunks, space.layers, space.recompute_blocks])
+    found = []
+    for row in first.tolist():
+        pp, layers = int(space.pp[row]), np.array(space.layers_per_stage(row))
+        most = int(space.recompute_blocks[row]) or int(layers.max())
+        found.append((layers[:pp] @ np.arange(pp - 1, -1, -1) / pp, np.minimum(layers, most).sum()))
+    ahead, recomputed = np.array(found, dtype=float).T
+    return ahead[shape], recomputed[shape]
 
 
 class _Found:
