@@ -9,11 +9,13 @@ A field without an option is for Python alone.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 WORD = re.compile(r"(?:[^,(]|\([^)]*\))+")
 
 
@@ -61,6 +63,24 @@ def flag_of(each: Field[Any], told: GivenOption) -> str:
 def is_required(each: Field[Any]) -> bool:
     """Has it to be given?"""
     return each.default is MISSING
+
+
+def takes(kind: type) -> Callable[[Function], Function]:
+    """Lets the signature of a function that takes ``**given`` show the fields of a dataclass, which these are."""
+
+    def shown(function: Function) -> Function:
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        named = [
+            inspect.Parameter(
+                each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type
+            )
+            for each in fields(kind)
+        ]
+        function.__dict__["__signature__"] = signature.replace(parameters=[*own, *named])
+        return function
+
+    return shown
 
 
 def words_of(text: str) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
         pieces = [Piece(n, tuple(t.shape), (0,) * t.dim(), t) for n, t in held.items()]
         config = CheckpointConfig(Checkpoints(str(tmp_path / "runs")), files={"plan.toml": "# the plan\n"})
         checkpoints = RankCheckpoints(config, lambda made=pieces: made)  # type: ignore[misc]
-        training = {"model": MODEL.to_dict()}
+        training = {"model": MODEL.to_dict(), "optimizer": {"name": "sgd(momentum=0.5)"}}
         checkpoints.save(CheckpointInfo(step, 8 * step, 64 * step, training=training), RankFacts(2.5, "d1"))
         checkpoints.close()
     return tmp_path / "runs"
@@ -57,6 +57,9 @@ def test_inspect_shows_the_latest_of_a_folder(run: Runner, folder: Path) -> None
         {"kind": "parameters", "num_tensors": count, "size_bytes": num_bytes},
         {"kind": "exp_avg", "num_tensors": count, "size_bytes": num_bytes},
     ]
+    told = data["training"]
+    assert told["model"].keys() >= MODEL.dimensions().keys() and told["model"]["head_dim"] == MODEL.head_dim
+    assert told["optimizer"]["momentum"] == 0.5
     shapes = {row["name"]: row["shape"] for row in data["tensors"]}
     assert shapes["head.weight"] == [32, 16]
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from meshwright.specs.error import SpecError
+from meshwright.specs.cluster.profile import Profile
+from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.option import option, words_of
 from meshwright.specs.units import parse_bytes, parse_seconds
 
@@ -44,14 +45,28 @@ def _value(name: str, text: str) -> Any:
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """The job and the limits of a search, in SI units; None: not said. The names are those of the keywords of `plan`."""
+    """The job and the limits of a search, in SI units; None: not said. Raises PlanError where what is fixed is no mapping.
+
+    Args:
+        global_batch, seq: sequences of a step, and tokens of one.
+        fix: fields of a plan that are decided already, such as {"pp": 4, "schedule": "1f1b"}. On GPUs a `dtype` that nobody
+            chose is bfloat16, with master parameters and gradients in float32.
+        dtype: the same as fixing it.
+        forbid: names of choices that must not be used, one or several.
+        max_memory_bytes, time_limit_s: of a device; of the simulations.
+        extrapolate: plan for GPUs that were never measured, too, by their data sheet.
+        profile: of this machine, or its file; None: the one in the user's cache.
+        planner: a name of `meshwright list planners`, or ./mine.py:NAME.
+        layer_wise, microbatch_sizes, num_simulated, iterations: as of `planner.search.search`.
+        objective: "time", "cost", "energy" or "memory" (`planner.search.objective`).
+    """
 
     global_batch: int | None = option(None, "Sequences of a step.")
     seq: int | None = option(None, "Tokens of a sequence.")
     fix: Mapping[str, Any] | None = option(
         None, "What is decided already: tp=8,pp=4,recompute=full.", parse=fixed_of, repeats=True
     )
-    forbid: tuple[str, ...] | None = option(
+    forbid: Sequence[str] | None = option(
         None, "What must not be used: cp,zero3,interleaved_1f1b.", parse=all_words_of, repeats=True
     )
     max_memory_bytes: int | None = option(
@@ -61,15 +76,45 @@ class PlanRequest:
         None, "Stop simulating after so long: 5s.", "--time-limit", parse=parse_seconds
     )
     extrapolate: bool = option(False, "Accept GPUs that were never measured, by their data sheet.")
-    profile: Path | None = option(None, "Of processes on CPUs: what `calibrate -o` wrote.")
+    profile: Profile | Path | None = option(None, "Of processes on CPUs: what `calibrate -o` wrote.")
     planner: str | None = option(
         None, "Another search than ours: a name of `meshwright list planners`, or ./mine.py:NAME."
     )
     layer_wise: bool | None = option(
         None, "Also vary the best plans stage by stage: blocks, and how many are run again."
     )
+    objective: str | None = None
+    dtype: str | None = None
+    microbatch_sizes: Sequence[int] | None = None
+    num_simulated: int | None = None
+    iterations: int | None = None
 
-    def keywords(self) -> dict[str, Any]:
-        """What was said, by name."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
+    def __post_init__(self) -> None:
+        if self.fix is not None and not isinstance(self.fix, Mapping):
+            raise PlanError(f"fix is {self.fix!r}", allowed='names and values, such as {"tp": 8, "pp": 4}')
+
+    @staticmethod
+    def of(given: Mapping[str, Any]) -> PlanRequest:
+        """What keywords say. Raises PlanError for one that there is not."""
+        known = [each.name for each in fields(PlanRequest)]
+        if unknown := sorted(set(given) - set(known)):
+            raise PlanError(f"a search has no {', '.join(unknown)}", allowed=", ".join(known))
+        return PlanRequest(**given)
+
+    def keywords(self, *but: str) -> dict[str, Any]:
+        """What was said, by name, without some."""
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in but}
         return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def decided(self) -> dict[str, Any]:
+        """What is fixed, with one kind of overlap as a tuple of it."""
+        found = {**({} if self.dtype is None else {"dtype": self.dtype}), **(self.fix or {})}
+        if isinstance(found.get("overlap"), str):
+            found["overlap"] = (found["overlap"],)
+        return found
+
+    @property
+    def forbidden(self) -> tuple[str, ...]:
+        """What must not be used."""
+        return (self.forbid,) if isinstance(self.forbid, str) else tuple(self.forbid or ())

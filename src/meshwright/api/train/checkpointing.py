@@ -14,6 +14,8 @@ from meshwright.executor.checkpoint.folder import checkpoint_at, step_folders, s
 from meshwright.executor.checkpoint.index import CheckpointInfo, StoredTensor, read_index
 from meshwright.executor.checkpoint.verify import problems
 from meshwright.specs.error import ExecutionError, SpecError, UnknownNameError
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.slot import Reference
 
 PLAN_FILE = "plan.toml"
 FORMATS = ("hugging_face", "safetensors")
@@ -59,9 +61,26 @@ class CheckpointContents:
             for n, t in self.tensors.items()
         ]
         return {
-            "path": str(self.path), **asdict(self.info), "plan": self.plan, "size_bytes": self.size_bytes,
+            "path": str(self.path), **asdict(self.info), "training": _told(self.info.training), "plan": self.plan,
+            "size_bytes": self.size_bytes,
             "num_files": self.num_files, "steps": list(self.steps), "kinds": self.kinds, "tensors": tensors,
         }  # fmt: skip
+
+
+def _told(training: Mapping[str, Any]) -> dict[str, Any]:
+    """What a checkpoint says of its training, with what follows from it: the model's dimensions beside its blocks, what is
+    read without a table of its own, the options of its optimizer, and what is divided.
+    """
+    told = {**training.get("source", {}), **training}
+    told["initial"] = training.get("source", {}).get("weights")
+    if "model" in training:
+        told["model"] = {**ModelSpec.from_dict(training["model"]).dimensions(), **training["model"]}
+    if optimizer := training.get("optimizer"):
+        told["optimizer"] = dict(Reference.of(optimizer["name"]).options) | optimizer
+    if layout := training.get("layout"):
+        divided = {"gathers_parameters": layout["value_axes"], "scatters_gradients": layout["gradient_axes"]}
+        told["layout"] = {**layout, **{name: bool(axes) for name, axes in divided.items()}}
+    return told
 
 
 @dataclass(frozen=True)

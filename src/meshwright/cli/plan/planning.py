@@ -196,7 +196,7 @@ def _cluster_of(plan: Plan, name: str | None) -> ClusterSpec:
     return given if given.num_devices == plan.num_devices else cluster_named(plan.cluster)
 
 
-def _profile(path: Path, like: Path | None, cluster: str | None) -> Profile:
+def _profile(path: Profile | Path, like: Path | None, cluster: str | None) -> Profile:
     """A profile's file; it prices processes of this machine, and nothing else."""
     if like is not None or cluster is None or not cluster_named(cluster).machine.is_here:
         raise SpecError(
@@ -204,4 +204,4 @@ def _profile(path: Path, like: Path | None, cluster: str | None) -> Profile:
             allowed="a cluster of CPU processes, such as 2xcpu",
             next="leave it out: GPUs are priced by published measurements",
         )
-    return Profile.load(path)
+    return path if isinstance(path, Profile) else Profile.load(path)

@@ -89,11 +89,7 @@ def unshard(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
         part.view(num, shard.numel())[team.rank()].copy_(shard)
         works += gather(part, team, context.backend)
 
-    def wait() -> Sequence[Any]:
-        wait_all(works)
-        return (whole,)
-
-    return Pending(wait)
+    return Pending.of(works, whole)
 
 
 @handles("GATHER_PARAM")
@@ -104,11 +100,7 @@ def gather_parameters(context: Context, row: Row, inputs: Sequence[Any]) -> Pend
     context.links.pass_ring(row.members, group.values.nbytes, passes=1)
     works = gather(group.values, context.groups.collective(row), context.backend)
 
-    def wait() -> Sequence[Any]:
-        wait_all(works)
-        return (group,)
-
-    return Pending(wait)
+    return Pending.of(works, group)
 
 
 @handles("LOAD_STATE")

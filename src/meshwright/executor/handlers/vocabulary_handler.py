@@ -192,8 +192,4 @@ def _shared(context: Context, row: Row, inputs: Sequence[Any], root: int) -> Pen
     context.links.pass_ring(row.members, x_BSE.nbytes, passes=1)
     work = dist.broadcast(x_BSE, root, group=context.groups.collective(row), async_op=True)
 
-    def wait() -> Sequence[Any]:
-        work.wait()
-        return (x_BSE,)
-
-    return Pending(wait)
+    return Pending.of([work], x_BSE)

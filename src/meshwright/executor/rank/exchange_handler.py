@@ -15,7 +15,7 @@ from torch import Tensor
 from meshwright.executor.meter.live_storage import born_on_host
 from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.handler import Pending, Row, handles
-from meshwright.executor.team.collective import scatter_sum, start_gather, wait_all
+from meshwright.executor.team.collective import scatter_sum, start_gather
 from meshwright.ir.table import Kind
 from meshwright.specs.error import ExecutionError
 
@@ -72,11 +72,7 @@ def receive(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     buffer = torch.empty(row.shape, dtype=context.dtype, device=context.device)
     work = group.recv([buffer], peer, 2 * row.tag)
 
-    def wait() -> Sequence[Any]:
-        work.wait()
-        return (buffer,)
-
-    return Pending(wait)
+    return Pending.of([work], buffer)
 
 
 def _receive_sized(context: Context, row: Row, group: dist.ProcessGroup, peer: int) -> Pending:
@@ -129,11 +125,7 @@ def all_reduce(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     context.links.pass_ring(row.members, tensor.nbytes, passes=2)
     work = context.groups.collective(row).allreduce([tensor])
 
-    def wait() -> Sequence[Any]:
-        work.wait()
-        return (tensor,)
-
-    return Pending(wait)
+    return Pending.of([work], tensor)
 
 
 def all_gather(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
@@ -142,11 +134,7 @@ def all_gather(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     context.links.pass_ring(row.members, len(row.members) * shard.nbytes, passes=1)
     whole, works = start_gather(shard, context.groups.collective(row), context.backend)
 
-    def wait() -> Sequence[Any]:
-        wait_all(works)
-        return (whole,)
-
-    return Pending(wait)
+    return Pending.of(works, whole)
 
 
 def reduce_scatter(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
@@ -165,11 +153,7 @@ def exchange_counts(context: Context, row: Row, inputs: Sequence[Any]) -> Pendin
         received, counts, group=context.groups.collective(row), async_op=True
     )
 
-    def wait() -> Sequence[Any]:
-        work.wait()
-        return (received,)
-
-    return Pending(wait)
+    return Pending.of([work], received)
 
 
 def all_to_all(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
@@ -189,8 +173,4 @@ def all_to_all(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
         async_op=True,
     )
 
-    def wait() -> Sequence[Any]:
-        work.wait()
-        return (buffer,)
-
-    return Pending(wait)
+    return Pending.of([work], buffer)

@@ -79,6 +79,17 @@ class Pending(NamedTuple):
 
     wait: Callable[[], Sequence[Any]]
 
+    @staticmethod
+    def of(works: Iterable[Any], *outputs: object) -> Pending:
+        """Outputs that are there once these are complete."""
+
+        def wait() -> Sequence[Any]:
+            for work in works:
+                work.wait()
+            return outputs
+
+        return Pending(wait)
+
 
 # handler(context, row, inputs) -> outputs, or a Pending of them. `inputs` has one entry for each read pattern of the
 # effect, `outputs` one for each write pattern: the value, a tuple of values for a pattern over all groups of a stage,
