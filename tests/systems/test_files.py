@@ -13,8 +13,12 @@ from meshwright.evidence.claim.system_card import SYSTEMS, systems
 FILES = {"__init__", "card", "mechanism", "ops", "study"}
 # What a fifth file is for, where four of them do not hold a mechanism.
 FURTHER = {
+    "redco": {"tasks"},  # what users write: three tasks beside the decoders that the study cuts
     "galvatron": {"cost"},  # the cost model of a whole planner, as large as its search
-    "skip_pipe": {"path_search"},  # the annealing of paths of the published networks, beside the schedule
+    "skip_pipe": {
+        "path_search",
+        "published",
+    },  # the annealing of paths, and the authors' network, beside the schedule
 }
 BLOCKED = """
 import importlib, sys

@@ -11,6 +11,7 @@ import torch
 from meshwright.executor.job.pool import Pool
 from meshwright.specs.error import UnknownNameError
 from meshwright.systems.planning.redco import study as redco
+from meshwright.systems.planning.redco import tasks
 from meshwright.systems.planning.redco.ops import make_task
 
 
@@ -37,7 +38,7 @@ def test_data_parallel_processes_stay_alike(gloo_pool: Pool) -> None:
 
 
 def test_an_untrained_walker_and_a_perfect_one() -> None:
-    walker = redco.Walker(0, 1)
+    walker = tasks.Walker(0, 1)
     assert float(walker.predict(walker.first())) < 0.5
     perfect = torch.zeros(walker.side, walker.side, 4)
     perfect[:, :, 0] = 1.0  # right, and down along the last column
@@ -46,16 +47,16 @@ def test_an_untrained_walker_and_a_perfect_one() -> None:
 
 
 def test_maml_adapts_by_one_step_of_gradient_descent() -> None:
-    maml = redco.Maml(0, 1, num_tasks=2)
-    parameters, network = maml.first(), redco.sine_network()
+    maml = tasks.Maml(0, 1, num_tasks=2)
+    parameters, network = maml.first(), tasks.sine_network()
     x, y = maml.data((0, 0, 0), parameters)
     errors = []
     for place in range(2):
         leaf = parameters.clone().requires_grad_()
-        before = ((redco.called(network, leaf, x[0, place]) - y[0, place]) ** 2).mean()
+        before = ((tasks.called(network, leaf, x[0, place]) - y[0, place]) ** 2).mean()
         (gradient,) = torch.autograd.grad(before, leaf)
         adapted = parameters - maml.inner_rate * gradient
-        errors.append(((redco.called(network, adapted, x[1, place]) - y[1, place]) ** 2).mean())
+        errors.append(((tasks.called(network, adapted, x[1, place]) - y[1, place]) ** 2).mean())
     assert torch.allclose(maml.loss(parameters, (x, y)), torch.stack(errors).mean(), rtol=1e-5)
 
 
