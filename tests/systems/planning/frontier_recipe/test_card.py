@@ -122,7 +122,7 @@ def test_a_search_tries_every_whole_layout_and_keeps_failures() -> None:
     # 22e9 parameters with bfloat16 weights and float32 gradients alone are 132 GB: one GCD holds a half at most.
     small = [trial for trial in found if trial.layout.tp * trial.layout.pp <= 2]
     assert small and all(trial.failure for trial in small)
-    assert 0 < frontier_recipe.num_failures("22B") < len(found)
+    assert 0 < sum(bool(trial.failure) for trial in found) < len(found)
 
 
 def test_the_fastest_is_the_best_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,10 +132,7 @@ def test_the_fastest_is_the_best_that_fits(monkeypatch: pytest.MonkeyPatch) -> N
         LayoutTrial(RecipeLayout(4, 1), 90.0),
     )
     monkeypatch.setattr(frontier_recipe, "search", lambda size: trials)
-    assert (
-        frontier_recipe.fastest("22B").layout == RecipeLayout(4, 1)
-        and frontier_recipe.num_failures("22B") == 1
-    )
+    assert frontier_recipe.fastest("22B").layout == RecipeLayout(4, 1)
     monkeypatch.setattr(frontier_recipe, "search", lambda size: trials[:1])
     with pytest.raises(OutOfMemoryError, match="no layout of 22B fits on 16 GCDs"):
         frontier_recipe.fastest("22B")

@@ -171,13 +171,6 @@ def usable_link() -> float:
     return LINK_BYTES_PER_S * LINK_EFFICIENCY / GIGA
 
 
-def message_bytes_for(share: float, latency_s: float, bytes_per_s: float) -> float:
-    """Bytes from which a message reaches a share of its bandwidth: a b x / (1 - x). Raises SpecError."""
-    if not 0 <= share < 1:
-        raise SpecError(f"a share of {share}", allowed="from 0 to below 1")
-    return latency_s * bytes_per_s * share / (1 - share)
-
-
 def fit_line(times: Mapping[int, float]) -> tuple[float, float]:
     """Latency in seconds and bytes/s of a sweep {megabytes: milliseconds}, by least squares of relative errors."""
     sizes = np.array([size * MEBI for size in times])
@@ -196,11 +189,6 @@ def line_ms(num_gpus: int, megabytes: int) -> float:
 def wave_efficiency(num_tiles: int, num_units: int = NUM_COMPUTE_UNITS) -> float:
     """Share of compute units that work while tiles run in whole waves. Raises SpecError."""
     return device_advice.wave_efficiency(num_tiles, num_units)
-
-
-def best_waves(m: int, n: int) -> float:
-    """Wave efficiency of a product with m x n results, by the large tile that suits it best."""
-    return device_advice.best_waves(m, n, NUM_COMPUTE_UNITS)
 
 
 def advice(plan: Plan, cluster: ClusterSpec) -> tuple[str, ...]:

@@ -31,26 +31,20 @@ Differs:    1. Every tensor-parallel rank sends 1/t of a message between stages,
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
 from meshwright.costs.fixed_costs import FixedCosts
-from meshwright.costs.pricing import pricing_of
 from meshwright.ir.judge import metrics
 from meshwright.ir.timing.matching import moved_codes
-from meshwright.ir.timing.replay import wire
 from meshwright.ir.value_space import value_space
 from meshwright.prediction.predicted import predict
-from meshwright.prediction.step_program import period_s, step_program
+from meshwright.prediction.step_program import step_program
 from meshwright.simulator.simulate import simulate_program
 from meshwright.specs.cluster.cluster import ClusterSpec
-from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.error import PlanError
-from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.plan.workload import Workload
 from meshwright.systems.megatron_table import (
     SEQUENCE_LENGTH,
     VOCABULARY_SIZE,
@@ -131,28 +125,8 @@ CLAIMS = (
 SOURCE = (
     "megatron_sc21"  # the name of this paper's rows among measured ones: constants are taken without them
 )
-SECONDS_PER_DAY = 86_400
-BILLION, TERA = 1e9, 1e12
+BILLION = 1e9
 FORWARD_S, BACKWARD_S = 1.0, 2.0  # of a stage: the unit of time where costs are equal
-
-
-def ablation(global_batch: int, num_chunks: int) -> tuple[Plan, ClusterSpec]:
-    """The 175B model on 96 GPUs in 12 stages, of the paper's figures about interleaving, scatter and gather.
-
-    Source: NVIDIA/Megatron-LM, examples/academic_paper_scripts/sc21, figures 12 and 18: two layers a chunk, so 4 chunks.
-    """
-    cluster = Cluster("12x8xA100-80")
-    built = ModelSpec.gpt(
-        96, 12288, 96, vocabulary_size=VOCABULARY_SIZE, max_sequence_length=SEQUENCE_LENGTH, name="gpt-175B",
-        source="arXiv 2104.04473, figure 18",
-    )  # fmt: skip
-    made = Plan.of(
-        built, cluster, Workload(global_batch, SEQUENCE_LENGTH),
-        schedule="1f1b" if num_chunks == 1 else "interleaved_1f1b", pp=12, tp=8, num_chunks=num_chunks,
-        recompute="full", dtype="float16", reduction_dtype="float16", master_dtype="float32", overlap=(),
-        attention="unfused_dropout", software="fused",
-    )  # fmt: skip
-    return made, cluster
 
 
 def num_parameters(num_layers: int, hidden_size: int, vocabulary_size: int, sequence_length: int) -> float:
@@ -160,12 +134,6 @@ def num_parameters(num_layers: int, hidden_size: int, vocabulary_size: int, sequ
     check_positive(num_layers=num_layers, hidden_size=hidden_size)
     l, h = num_layers, hidden_size
     return 12 * l * h**2 * (1 + 13 / (12 * h) + (vocabulary_size + sequence_length) / (12 * l * h))
-
-
-def train_days(num_parameters: float, num_tokens: float, num_gpus: int, flops_per_s: float) -> float:
-    """Days of a training: 8 T P / (n X), with T tokens, P parameters, n GPUs and X FLOP/s of each. Raises SpecError."""
-    check_positive(num_gpus=num_gpus, flops_per_s=flops_per_s)
-    return 8 * num_tokens * num_parameters / (num_gpus * flops_per_s) / SECONDS_PER_DAY
 
 
 def billion_parameters(size: str) -> float:
@@ -193,25 +161,12 @@ def sent_bytes(size: str) -> float:
     return message_bytes(*plan(size))
 
 
-def scatter_gather_speed_up(global_batch: int, num_chunks: int) -> float:
-    """Predicted step where every tensor-parallel rank sends all of a message, over that where it sends its share."""
-    return divided_message_speed_up(*ablation(global_batch, num_chunks), left_out=SOURCE)
-
-
-def teraflops_per_gpu(size: str) -> float:
-    """F over GPUs and predicted seconds, in the table's unit: 1e12 FLOP/s, recompute counted."""
-    return row_flops(size) / (row(size).num_gpus * step_s(size)) / TERA
-
-
 def row_flops(size: str) -> float:
     """The paper's F of a row."""
     this = row(size)
     return iteration_flops(
         this.num_layers, this.hidden_size, VOCABULARY_SIZE, SEQUENCE_LENGTH, this.global_batch
     )
-
-
-MESSAGES = ("activation", "gradient")  # what crosses a boundary between stages
 
 
 def message_bytes(plan: Plan, cluster: ClusterSpec) -> float:
@@ -225,24 +180,3 @@ def message_bytes(plan: Plan, cluster: ClusterSpec) -> float:
         raise PlanError(f"a plan of {plan.pp} stage sends nothing", allowed="pp of 2 or more")
     forward = np.flatnonzero(program.columns.effect == names.index("SEND_F"))
     return float(value_space(program).bytes[moved_codes(program)[forward]].max())
-
-
-def divided_message_speed_up(plan: Plan, cluster: ClusterSpec, left_out: str = "") -> float:
-    """Predicted step where every tensor-parallel rank sends all of a message, over that where it sends 1 / tp of it.
-
-    In both the receivers gather what they got within the node. `left_out`: as of `predict`.
-    """
-    pricing = pricing_of(plan, cluster, left_out=left_out)
-    divided = step_program(plan, cluster)
-    program = divided.wiring.program
-    sizes = tuple(
-        each._replace(by_index=tuple(plan.tp * size for size in each.by_index))
-        if each.kind in MESSAGES
-        else each
-        for each in program.tables.value_bytes
-    )
-    whole = replace(divided, wiring=wire(program.with_tables(value_bytes=sizes)))
-    slow_s, fast_s = (
-        period_s(made.wiring, made.priced(pricing.costs)) + pricing.step_s for made in (whole, divided)
-    )
-    return slow_s / fast_s

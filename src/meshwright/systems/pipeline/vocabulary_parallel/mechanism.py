@@ -1,16 +1,10 @@
-"""Programs of a vocabulary split over pipeline stages: cells of the published table as plans, orders with S and T, and
-iterations from measured seconds of their passes."""
+"""Programs of a vocabulary split over pipeline stages: cells of the published table as plans, and orders with S and T."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from meshwright.costs.fixed_costs import FixedCosts
 from meshwright.costs.pricing import pricing_of
-from meshwright.ir.judge import metrics
 from meshwright.ir.program import Program
 from meshwright.ir.table import Work
 from meshwright.ir.trace import Trace
@@ -19,7 +13,7 @@ from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.lowering.vocabulary.split import SplitVocabulary
 from meshwright.prediction.step_program import step_program
 from meshwright.schedules import registered
-from meshwright.simulator.simulate import simulate_priced, simulate_program
+from meshwright.simulator.simulate import simulate_priced
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.error import UnknownNameError
@@ -38,8 +32,6 @@ LAST_BLOCKS = {32: 4, 64: 3, 128: 2, 256: 0}
 # In units of a forward: what S and T take with about 128k words in the published times, and the embedding's passes.
 PASS_SECONDS = {"F": 1.0, "I": 1.0, "W": 1.0, "B": 2.0, "S": 0.2, "T": 0.2, "LOOKUP": 0.05, "SCATTER": 0.05}
 STAGE_NAMES = ("F", "I", "W", "B")
-# Products of the head in S, of three in S and T.
-SHARE_OF_S = {"one_barrier": 2 / 3, "two_barriers": 1 / 3}
 
 
 def plan(vocabulary: Vocabulary, thousands: int) -> tuple[Plan, ClusterSpec]:
@@ -97,41 +89,3 @@ def split_order(
         for stage in stages
     }
     return with_works(Transfers()(program), works)
-
-
-def iteration_s(
-    vocabulary: Vocabulary,
-    num_microbatches: int,
-    forward_s: Sequence[float],
-    backward_s: Sequence[float],
-    head_s: Sequence[float] | None = None,
-    input_s: tuple[float, float] = (0.0, 0.0),
-) -> float:
-    """Seconds of an iteration of 1F1B from measured seconds of every stage's passes, with messages and barriers free.
-
-    With equal stages sum + (m - 1) max is as good: this tests times and the bottleneck, not the order.
-
-    Args:
-        forward_s, backward_s: of every stage.
-        head_s: of every stage's S and T together; interlaced, all wait for the slowest. None: no passes of their own.
-        input_s: of LOOKUP and SCATTER.
-    """
-    num_stages = len(forward_s)
-    head, backward = list(head_s or [0.0] * num_stages), list(backward_s)
-    program = program_of_orders(registered()["1f1b"].orders(num_stages, num_microbatches))
-    share = 0.0
-    if vocabulary in SHARE_OF_S:
-        times = (("F", float(np.mean(forward_s))), ("B", float(np.mean(backward_s))))
-        program = SplitVocabulary(vocabulary, times)(program)  # type: ignore[arg-type]  # it is one of these
-        share = SHARE_OF_S[vocabulary]
-    else:  # interlaced, its exchanges would not be free: S and T are counted within the backward
-        backward = [seconds + max(head) + sum(input_s) for seconds in backward]
-    works: dict[tuple[str, int], Work] = {}
-    for stage in range(num_stages):
-        seconds = {
-            "F": forward_s[stage], "B": backward[stage], "S": share * head[stage], "T": (1 - share) * head[stage],
-            "LOOKUP": input_s[0], "SCATTER": input_s[1],
-        }  # fmt: skip
-        works |= {(name, stage): Work(name, share=each) for name, each in seconds.items()}
-    costs = FixedCosts(dict.fromkeys(PASS_SECONDS, 1.0))
-    return metrics.span_s(simulate_program(with_works(Transfers()(program), works), costs, costs))

@@ -45,6 +45,7 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan, Sharding
 from meshwright.specs.plan.workload import Workload
 from meshwright.systems.megatron_table import SEQUENCE_LENGTH, VOCABULARY_SIZE, iteration_flops
+from meshwright.systems.planning.decided import check_open
 
 FILLS = {"planner": "card:planned"}
 CLAIMS = (
@@ -228,9 +229,7 @@ def planned(
 
     Raises PlanError where TP, PP or the microbatch is fixed: they are decided here.
     """
-    taken = [name for name in ("tp", "pp", "microbatch_size") if name in fix]
-    if taken:
-        raise PlanError(f"{', '.join(taken)} is decided here", allowed="other fields of a plan")
+    check_open(fix, ("tp", "pp", "microbatch_size"))
     node, found = cluster.levels[0].num_devices, []
     for tp, pp, microbatch in product(TENSOR_DEGREES, PIPELINE_DEGREES, MICROBATCH_SIZES):
         dp, rest = divmod(cluster.num_devices, tp * pp)
@@ -294,11 +293,6 @@ def fastest(size: str) -> LayoutTrial:
             f"no layout of {size} fits on {row(size).num_gcds} GCDs", next="take more GCDs"
         )
     return max(fitting, key=lambda one: one.roofline_teraflops or 0.0)
-
-
-def num_failures(size: str) -> int:
-    """Layouts of the search that do not fit."""
-    return sum(one.roofline_teraflops is None for one in search(size))
 
 
 @cache

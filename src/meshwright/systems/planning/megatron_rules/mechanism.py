@@ -12,6 +12,7 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.workload import Workload
 from meshwright.stage.operator.layer import local_sizes
+from meshwright.systems.planning.decided import check_open
 from meshwright.systems.planning.microbatch_seconds import microbatch_s
 
 MICROBATCH_SIZES = (1, 2, 4, 8, 16)  # sequences; the paper's figure on microbatches ends at 16
@@ -33,9 +34,7 @@ def plan_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, **choice
         PlanError: nothing divides, or `choices` name what is decided here.
         OutOfMemoryError: nothing on the ladder fits; names the nearest misses.
     """
-    taken = [name for name in choices if name in DECIDED]
-    if taken:
-        raise PlanError(f"{', '.join(taken)} is decided here", allowed="other fields of a plan")
+    check_open(choices, DECIDED)
     rejected: list[Rejection] = []
     for recompute in (choices["recompute"],) if "recompute" in choices else RECOMPUTES:
         for degrees in ladder(model, cluster, workload):

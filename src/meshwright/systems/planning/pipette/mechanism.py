@@ -28,6 +28,7 @@ from meshwright.specs.plan.plan import AXES, Plan
 from meshwright.specs.plan.workload import Workload
 from meshwright.stage.group.value_size import num_local_parameters
 from meshwright.stage.saved.saved import boundary_bytes_per_token
+from meshwright.systems.planning.decided import check_open
 from meshwright.systems.planning.microbatch_seconds import microbatch_s
 
 Order = tuple[int, ...]
@@ -337,9 +338,7 @@ def configurations(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, **choices: Any
 ) -> Iterator[Plan]:
     """The paper's space: stages divide layers and nodes, a tensor-parallel group lies in a node. Raises PlanError."""
-    taken = [name for name in choices if name in DECIDED]
-    if taken:
-        raise PlanError(f"{', '.join(taken)} is decided here", allowed="other fields of a plan")
+    check_open(choices, DECIDED)
     size = cluster.levels[0].num_devices
     num_nodes = cluster.num_devices // size
     for pp, tp, microbatch in itertools.product(range(1, num_nodes + 1), TENSOR_DEGREES, MICROBATCH_SIZES):
