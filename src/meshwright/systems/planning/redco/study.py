@@ -86,7 +86,7 @@ class LlamaMlp(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
 
 
-class Block(nn.ModuleDict):
+class NamedBlock(nn.ModuleDict):
     """Norm, attention, norm and feed-forward by the names of a public model."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -120,13 +120,13 @@ def logits_of(table: nn.Module, x_BSE: Tensor) -> Tensor:
 def gpt2() -> nn.Module:
     """Fused projections, biases, learned positions, a tied head."""
 
-    def block() -> Block:
+    def block() -> NamedBlock:
         mlp = [
             ("c_fc", InOutLinear(WIDTH, 4 * WIDTH)),
             ("gelu", nn.GELU()),
             ("c_proj", InOutLinear(4 * WIDTH, WIDTH)),
         ]
-        return Block({
+        return NamedBlock({
             "ln_1": nn.LayerNorm(WIDTH), "attn": Gpt2Attention(WIDTH, HEAD_DIM),
             "ln_2": nn.LayerNorm(WIDTH), "mlp": nn.Sequential(OrderedDict(mlp)),
         })  # fmt: skip
@@ -139,8 +139,8 @@ def gpt2() -> nn.Module:
 def llama(num_kv_heads: int) -> nn.Module:
     """Grouped queries, no biases, a head of its own; without positions, which cut nothing."""
 
-    def block() -> Block:
-        return Block({
+    def block() -> NamedBlock:
+        return NamedBlock({
             "input_layernorm": nn.RMSNorm(WIDTH), "self_attn": LlamaAttention(WIDTH, HEAD_DIM, num_kv_heads),
             "post_attention_layernorm": nn.RMSNorm(WIDTH), "mlp": LlamaMlp(WIDTH, 3 * WIDTH),
         })  # fmt: skip
