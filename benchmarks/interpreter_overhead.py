@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from meshwright.executor.rank.context import Context
-from meshwright.executor.rank.handler import handles
+from meshwright.executor.rank.handler import Handlers
 from meshwright.executor.rank.interpreter import Interpreter
 from meshwright.executor.rank.rank_list import compile_rank
 from meshwright.executor.rank.value_store import ValueStore
@@ -38,6 +38,12 @@ FIRST = Effect(Kind.COMPUTE, "FIRST", (), (READ,))
 ASIDE = Effect(Kind.CALL, "ASIDE", (), (READ,))
 WAITED = Effect(Kind.CALL, "ASIDE", (READ,), (READ,))
 
+HANDLERS: Handlers = {
+    "FIRST": lambda context, row, inputs: (None,),
+    "EMPTY": lambda context, row, inputs: (None, None),
+    "ASIDE": lambda context, row, inputs: (None,),
+}
+
 
 def rows(effect: Effect, stream: str) -> Program:
     """A list of the same row; each reads what the one before wrote."""
@@ -52,10 +58,7 @@ def rows(effect: Effect, stream: str) -> Program:
 
 def microseconds_a_row(program: Program) -> list[float]:
     """Of every round, the first one left out."""
-    handles("FIRST")(lambda context, row, inputs: (None,))
-    handles("EMPTY")(lambda context, row, inputs: (None, None))
-    handles("ASIDE")(lambda context, row, inputs: (None,))
-    ranked = compile_rank(wire(program), 0, lambda name: None)
+    ranked = compile_rank(wire(program), 0, lambda name: None, HANDLERS)
     context = Context(0, 1, {"pp": 0}, groups=None)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as folder:
         shared = SharedPositions(Path(folder) / "positions", 1, is_new=True)

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-import meshwright.executor.handlers.stage_handler  # noqa: F401 - registers handlers
+from meshwright.executor.handlers.core_handler import CORE_HANDLERS
 from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.interpreter import Interpreter
 from meshwright.executor.rank.process_group import ProcessGroups
@@ -86,7 +86,7 @@ class Runtime:
         self.state.data.batches = data  # type: ignore[assignment]
         context.training = self.state
         counts = training.sample_counts(program)
-        ranked = compile_rank(wiring, rank, lambda value: training.shape_of(counts, value))
+        ranked = compile_rank(wiring, rank, lambda value: training.shape_of(counts, value), CORE_HANDLERS)
         store = ValueStore(ranked, self.state.initial_values())
         self._shared = SharedPositions(folder / f"positions-{rank}", NUM_RANKS, is_new=True)
         self.interpreter = Interpreter(ranked, store, context, Position(self._shared, rank))

@@ -7,16 +7,16 @@ from random import Random
 import numpy as np
 import pytest
 
+from meshwright.ir.core_vocabulary import CORE
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import INDEX_MODES, WHEN_MODES, Effect, Exchange, Kind, Pattern, ValueKind
 from meshwright.ir.text import default_stream, from_text, to_text
 from meshwright.ir.timing.reference import interpret
 from meshwright.ir.timing.replay import HOSTS, replay, wire
-from meshwright.ir.vocabulary import NAMES, VALUE_KINDS, name_of, register_name, register_value_kind
-from meshwright.specs.error import ProgramError, UnknownNameError
+from meshwright.ir.vocabulary import Name, Vocabulary
+from meshwright.specs.error import ProgramError
 from tests.ir.random_program import random_general, random_pipeline
 
-OURS = ("B", "F", "I", "R", "RECV_B", "RECV_F", "REDUCE_GRAD", "SEND_B", "SEND_F", "STEP", "W")
 X = ValueKind("x", index="none", microbatch=False)
 
 
@@ -125,35 +125,33 @@ def test_every_index_mode_names_the_value_it_says(mode: str) -> None:
     assert indices == expected[mode]
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", sorted(CORE.names))
 def test_every_name_of_ours_has_an_effect_and_a_handler(name: str) -> None:
-    assert name_of(name).effect.name == name
+    effect = CORE.names[name].effect
+    assert effect.name == name
+    assert {p.kind for p in (*effect.reads, *effect.writes)} <= CORE.value_kinds.keys()
     pytest.importorskip("torch")
-    import meshwright.executor.handlers.stage_handler  # noqa: F401  (both register handlers)
-    from meshwright.executor.rank.handler import handler_of
+    from meshwright.executor.handlers.core_handler import CORE_HANDLERS
 
-    assert handler_of(name_of(name).effect.kind, name) is not None
+    assert name in CORE_HANDLERS or effect.kind in CORE_HANDLERS
 
 
 def test_every_kind_that_moves_has_a_handler() -> None:
     pytest.importorskip("torch")
-    import meshwright.executor.rank.exchange_handler  # noqa: F401  (registers handlers)
-    from meshwright.executor.rank.handler import KIND_HANDLERS
+    from meshwright.executor.handlers.core_handler import CORE_HANDLERS
 
-    assert {Kind.SEND, Kind.RECEIVE, Kind.LOAD, Kind.STORE, Kind.COPY} <= set(KIND_HANDLERS)
-
-
-def test_effects_name_registered_value_kinds() -> None:
-    for name in OURS:
-        effect = NAMES[name].effect
-        assert {p.kind for p in (*effect.reads, *effect.writes)} <= set(VALUE_KINDS)
+    assert {Kind.SEND, Kind.RECEIVE, Kind.LOAD, Kind.STORE, Kind.COPY} <= CORE_HANDLERS.keys()
 
 
-def test_a_name_means_one_thing() -> None:
-    register_name(NAMES["F"].effect, per="path")
-    with pytest.raises(ProgramError, match="'F' is registered already"):
-        register_name(Effect(Kind.COMPUTE, "F"))
-    with pytest.raises(ProgramError, match="'activation' is registered already"):
-        register_value_kind(ValueKind("activation", index="none"))
-    with pytest.raises(UnknownNameError):
-        name_of("SEND_Q")
+def test_a_name_means_one_thing_in_a_program() -> None:
+    assert (CORE | Vocabulary.of(CORE.names["F"])) == CORE
+    with pytest.raises(ProgramError, match="the name 'F' means two things"):
+        CORE | Vocabulary.of(Name(Effect(Kind.COMPUTE, "F")))
+    with pytest.raises(ProgramError, match="the value kind 'activation' means two things"):
+        CORE | Vocabulary.of(ValueKind("activation", index="none"))
+
+
+@pytest.mark.parametrize("name", ["TOKENS_2", "_F", "2F", "F F", ""])
+def test_a_name_that_no_text_can_hold_is_refused_where_it_is_declared(name: str) -> None:
+    with pytest.raises(ProgramError, match="text cannot hold the name"):
+        Vocabulary.of(Name(Effect(Kind.COMPUTE, name)))

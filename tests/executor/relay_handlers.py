@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from meshwright.executor.rank.handler import Row, ValueName, handles
+from meshwright.executor.rank.handler import Handlers, Row, ValueName
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Effect, Exchange, Kind, Microbatch, Pattern, ValueKind
+from meshwright.ir.vocabulary import Name, Vocabulary
 
 ONE = (Microbatch(1, 1.0),)
 NUMBER = ValueKind("number", index="none", microbatch=False)
@@ -24,12 +25,13 @@ AT, SUM = Pattern("number", index="none"), Pattern("total", index="none")
 MAKE = Effect(Kind.COMPUTE, "MAKE", (), (AT,))
 SEND_NUMBER = Effect(Kind.SEND, "SEND_NUMBER", (AT,))
 RECV_NUMBER = Effect(Kind.RECEIVE, "RECV_NUMBER", (), (AT,))
+WORDS = Vocabulary.of(NUMBER, TOTAL, *map(Name, (MAKE, SEND_NUMBER, RECV_NUMBER)), owner=__name__)
 
 
 def relay(age: int = 0) -> Program:
     """Rank 1 adds the number of `age` iterations ago."""
     add = Effect(Kind.COMPUTE, "ADD", (AT._replace(age=age), SUM), (SUM,))
-    builder = ProgramBuilder((Axis("pp", 2),), value_kinds=(NUMBER, TOTAL), paths=((),), microbatches=ONE)
+    builder = ProgramBuilder((Axis("pp", 2),), vocabulary=WORDS, paths=((),), microbatches=ONE)
     exchange = Exchange(("pp",), (0, 1))
     builder.add(0, MAKE)
     builder.add(0, SEND_NUMBER, stream="send/pp1", exchange=exchange)
@@ -46,14 +48,12 @@ def first_values(age: int = 0) -> list[dict[ValueName, torch.Tensor]]:
     return [{}, values]
 
 
-@handles("MAKE")
 def make(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """As many ones as iterations have begun: the shape is known only at run time."""
     _go_wrong(context)
     return (torch.ones(context.iteration + 1),)
 
 
-@handles("ADD")
 def add(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """The total and the number's sum."""
     _go_wrong(context)
@@ -72,3 +72,9 @@ def _go_wrong(context: Any) -> None:
     if wish["how"] == "exit":
         os._exit(7)
     time.sleep(600)
+
+
+HANDLERS: Handlers = {
+    "MAKE": make,
+    "ADD": add,
+}

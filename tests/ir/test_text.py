@@ -151,7 +151,7 @@ def test_works_with_operators_and_exchanges_inside_round_trip() -> None:
         (("meshwright-program 1", "meshwright-program 2"), "has version 2, this meshwright reads 1"),
         (("meshwright-program 1", "a program"), "first line must begin with"),
         (("axes pp=2", "axis pp=2"), "line 1"),
-        (("0: ", "0: 0Q0 "), "'Q' is not registered"),
+        (("0: ", "0: 0Q0 "), "'Q' is none of the core's"),
         (("0: ", "0: F0 "), "'F0' is no instruction"),
         (("0: ", "0: 0F7 "), "0F7: the program has 2 microbatches"),
         (("0: ", "7: "), r"lists \[1, 7\]"),

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from meshwright.ir.core_vocabulary import F
 from meshwright.ir.program import Axis, ProgramBuilder
 from meshwright.ir.table import Duty, Hop, Microbatch
 from meshwright.ir.trace import MemoryCurve, Trace
-from meshwright.ir.vocabulary import NAMES
 from meshwright.specs.error import ProgramError
 
 
@@ -20,7 +20,7 @@ def sample() -> Trace:
     """One forward, two iterations, a memory curve."""
     tables = {"microbatches": (Microbatch(1, 1.0),), "paths": ((Hop(0, 0),),), "duties": (Duty("F"),)}
     builder = ProgramBuilder([Axis("pp", 1)], **tables)
-    builder.add(0, NAMES["F"].effect)
+    builder.add(0, F)
     times = np.array([[0.0], [1.0]])
     curve = MemoryCurve(0, "device", np.array([0.0]), np.array([5.0]))
     return Trace(builder.build(), times, times, times + 1, "max-plus", (curve,), {"label": "one"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Duty, Effect, Kind, Pattern, ValueBytes, ValueKind, Work
-from meshwright.ir.vocabulary import register_name, register_value_kind
+from meshwright.ir.vocabulary import Name, Vocabulary
 
 WINDOW = 2
 UNIT_BYTES = 100.0
@@ -14,25 +14,26 @@ def of(kind: str) -> Pattern:
     return Pattern(kind, index="none", part="row")
 
 
-register_value_kind(ValueKind("host_state", index="none", microbatch=False, carried=True, tier="host"))
-register_value_kind(ValueKind("window", index="none", microbatch=False))
-register_value_kind(ValueKind("updated", index="none", microbatch=False))
-
 LOAD_UNIT = Effect(Kind.LOAD, "LOAD_UNIT", (of("host_state"),), (of("window"),))
 UPDATE_UNIT = Effect(Kind.COMPUTE, "update_unit", (of("window"),), (of("updated"),))
 STORE_UNIT = Effect(Kind.STORE, "STORE_UNIT", (of("updated"),), (of("host_state"),))
 STORE_SLOT = STORE_UNIT._replace(
     reads=(of("updated"), of("window"))
 )  # the update is in the slot: it stays until stored
-for _effect in (LOAD_UNIT, STORE_UNIT):
-    register_name(_effect)
-register_name(UPDATE_UNIT, per="device")
+VOCABULARY = Vocabulary.of(
+    ValueKind("host_state", index="none", microbatch=False, carried=True, tier="host"),
+    ValueKind("window", index="none", microbatch=False),
+    ValueKind("updated", index="none", microbatch=False),
+    *(Name(LOAD_UNIT), Name(STORE_UNIT), Name(UPDATE_UNIT, "device")),
+    owner="tests.probes.offloaded_step_handlers",
+)
 
 
 def offloaded_step(num_units: int = 8, reads_slot: bool = False, window: int = WINDOW) -> Program:
     """Units one behind the other; part: the unit. ``reads_slot``: the store reads the slot, not a buffer of its own."""
     builder = ProgramBuilder(
         [Axis("dp", 1)],
+        vocabulary=VOCABULARY,
         value_kinds=[ValueKind("window", index="none", microbatch=False, ring=window)],
         value_bytes=(ValueBytes("window", (UNIT_BYTES,)), ValueBytes("host_state", (UNIT_BYTES,))),
         duties=tuple(Duty(name, "device", num_units) for name in ("LOAD_UNIT", "STORE_UNIT", "update_unit")),

@@ -7,11 +7,14 @@ from typing import Any
 
 from torch import Tensor
 
-from meshwright.executor.rank.handler import Row, handles
-from tests.probes import offloaded_step  # noqa: F401  (registers the names)
+from meshwright.executor.rank.handler import Handlers, Row
 
 
-@handles("update_unit")
 def update_unit(context: Any, row: Row, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """One step of a unit's state."""
     return (inputs[0] * 2 + row.part,)
+
+
+HANDLERS: Handlers = {
+    "update_unit": update_unit,
+}

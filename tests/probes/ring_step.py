@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern, ValueKind, Work
-from meshwright.ir.vocabulary import register_name, register_value_kind
+from meshwright.ir.vocabulary import Name, Vocabulary
 
 SIZE = 4
 
@@ -12,15 +12,6 @@ SIZE = 4
 def of(kind: str, part: str = "zero", part_offset: int = 0) -> Pattern:
     return Pattern(kind, index="none", part=part, part_offset=part_offset)
 
-
-for _name in ("query", "key_value", "attended"):
-    register_value_kind(ValueKind(_name, index="none", microbatch=False, carried=True))
-for _name in (
-    "from_left",
-    "from_right",
-    "state",
-):  # part: the ring step at which a half arrives, a state is used
-    register_value_kind(ValueKind(_name, index="none", microbatch=False))
 
 HALVES, STATE = (of("from_left", "row"), of("from_right", "row")), of("state", "row")
 SPLIT = Effect(Kind.COMPUTE, "split", (of("key_value"),), (of("from_left"), of("from_right"), of("state")))
@@ -33,17 +24,23 @@ for _way, _kind, _shift in (("right", "from_left", 1), ("left", "from_right", -1
     _take = Effect(Kind.RECEIVE, f"TAKE_{_way.upper()}", (), (_there,))
     MOVES.append((_give, f"send/{_way}", Exchange(("cp",), None, _shift)))
     MOVES.append((_take, f"receive/{_kind}", Exchange(("cp",), None, _shift)))
-for _effect in (SPLIT, ATTEND, FINISH):
-    register_name(_effect, per="device")
-for _effect, *_ in MOVES:
-    register_name(_effect)
+CARRIED = ("query", "key_value", "attended")
+PARTED = ("from_left", "from_right", "state")  # part: the ring step at which a half arrives, a state is used
+VOCABULARY = Vocabulary.of(
+    *(ValueKind(name, "none", microbatch=False, carried=name in CARRIED) for name in (*CARRIED, *PARTED)),
+    *(Name(effect, "device") for effect in (SPLIT, ATTEND, FINISH)),
+    *(Name(effect) for effect, *_ in MOVES),
+    owner="tests.probes.ring_step_handlers",
+)
 
 
 def ring_step(slots: int = 2, streams: str = "four", batched: bool = False) -> Program:
     """Every device attends to all halves. ``slots`` a direction; ``streams``: four, or one for all."""
     halves = [ValueKind(half.kind, index="none", microbatch=False, ring=slots) for half in HALVES]
     duties = (Duty("split", "device"), Duty("attend", "device", SIZE), Duty("finish", "device"))
-    builder = ProgramBuilder([Axis("cp", SIZE)], value_kinds=halves, duties=duties, paths=((),))
+    builder = ProgramBuilder(
+        [Axis("cp", SIZE)], vocabulary=VOCABULARY, value_kinds=halves, duties=duties, paths=((),)
+    )
     for device in range(SIZE):
         builder.add(device, SPLIT, work=Work("split"))
         for step in range(SIZE):

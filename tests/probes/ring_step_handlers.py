@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwright.executor.rank.handler import Row, handles
-from tests.probes import ring_step  # noqa: F401  (registers the names)
+from meshwright.executor.rank.handler import Handlers, Row
 
 
 def full_attention(q_TD: Tensor, k_KD: Tensor, v_KD: Tensor) -> Tensor:
@@ -20,7 +19,6 @@ def full_attention(q_TD: Tensor, k_KD: Tensor, v_KD: Tensor) -> Tensor:
     return torch.softmax(q_TD @ k_KD.T / q_TD.shape[1] ** 0.5, dim=1) @ v_KD
 
 
-@handles("split")
 def split(context: Any, row: Row, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """Two halves of the own keys and values, [2, K, D] each, and an empty state: [T, D + 2] of sum, weight, maximum."""
     left_2KD, right_2KD = inputs[0].chunk(2, dim=1)
@@ -30,7 +28,6 @@ def split(context: Any, row: Row, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     return left_2KD.contiguous(), right_2KD.contiguous(), state
 
 
-@handles("attend")
 def attend(context: Any, row: Row, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """Add both halves to the running sum; rescale where the maximum grows."""
     q_TD, left_2KD, right_2KD, state = inputs
@@ -43,7 +40,13 @@ def attend(context: Any, row: Row, inputs: Sequence[Tensor]) -> Sequence[Tensor]
     return (torch.cat([sum_TD * scale_T1 + p_TK @ v_KD, weight_T1, new_T1], dim=1),)
 
 
-@handles("finish")
 def finish(context: Any, row: Row, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """The sum over its weight."""
     return (inputs[0][:, :-2] / inputs[0][:, -2:-1],)
+
+
+HANDLERS: Handlers = {
+    "split": split,
+    "attend": attend,
+    "finish": finish,
+}

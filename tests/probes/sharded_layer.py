@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern, ValueBytes, ValueKind, Work
-from meshwright.ir.vocabulary import register_name, register_value_kind
+from meshwright.ir.vocabulary import Name, Vocabulary
 
 LAYER_BYTES = 1000.0
 
@@ -13,20 +13,22 @@ def of(kind: str, part: str = "zero") -> Pattern:
     return Pattern(kind, index="none", part=part)
 
 
-register_value_kind(ValueKind("layer_shard", index="none", microbatch=False, carried=True))
-register_value_kind(ValueKind("layer_whole", index="none", microbatch=False))
-register_value_kind(ValueKind("hidden", index="none", microbatch=False, carried=True))
-
 GATHER = Effect(Kind.COLLECTIVE, "gather_layer", (of("layer_shard", "row"),), (of("layer_whole", "row"),))
 APPLY = Effect(Kind.COMPUTE, "apply_layer", (of("layer_whole", "row"), of("hidden")), (of("hidden"),))
-register_name(GATHER, per="device")
-register_name(APPLY, per="device")
+VOCABULARY = Vocabulary.of(
+    ValueKind("layer_shard", index="none", microbatch=False, carried=True),
+    ValueKind("layer_whole", index="none", microbatch=False),
+    ValueKind("hidden", index="none", microbatch=False, carried=True),
+    *(Name(GATHER, "device"), Name(APPLY, "device")),
+    owner="tests.probes.sharded_layer_handlers",
+)
 
 
 def sharded_layer(slots: int = 2, num_layers: int = 6, size: int = 2) -> Program:
     """``num_layers`` applied one behind the other; part: the layer. A gather stands `slots` layers ahead of its use."""
     builder = ProgramBuilder(
         [Axis("dp", size)],
+        vocabulary=VOCABULARY,
         value_kinds=[ValueKind("layer_whole", index="none", microbatch=False, ring=slots)],
         value_bytes=(ValueBytes("layer_whole", (LAYER_BYTES,)),),
         duties=(

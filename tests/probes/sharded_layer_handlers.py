@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.rank.exchange_handler import all_gather
-from meshwright.executor.rank.handler import Row, handles
-from tests.probes import sharded_layer  # noqa: F401  (registers the names)
-
-handles("gather_layer")(all_gather)
+from meshwright.executor.rank.handler import Handlers, Row
 
 
-@handles("apply_layer")
 def apply_layer(context: Any, row: Row, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """hidden [B, H] times the whole layer [H, H], through a tanh that keeps it small."""
     whole_HH, hidden_BH = inputs
     return (torch.tanh(hidden_BH @ whole_HH),)
+
+
+HANDLERS: Handlers = {
+    "gather_layer": all_gather,
+    "apply_layer": apply_layer,
+}

@@ -7,18 +7,21 @@ from typing import Any
 
 from torch import Tensor
 
-from meshwright.executor.rank.handler import Row, handles
-from tests.probes import stale_exchange  # noqa: F401  (registers the names)
+from meshwright.executor.rank.handler import Handlers, Row
 
 
-@handles("encode")
 def encode(context: Any, row: Row, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """A feature of the patch."""
     return (3 * inputs[0] + 1,)
 
 
-@handles("denoise")
 def denoise(context: Any, row: Row, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """The next patch, and the halo that it was made with."""
     feature, halo = inputs
     return feature + 2 * halo, halo.clone()
+
+
+HANDLERS: Handlers = {
+    "encode": encode,
+    "denoise": denoise,
+}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,12 +21,8 @@ torch = pytest.importorskip("torch")
 from meshwright.executor import run_program  # noqa: E402
 from meshwright.executor.rank.handler import ValueName  # noqa: E402
 
-FOLDER = Path(__file__).resolve().parent
 
-
-def run(
-    name: str, program: Program, initial: list[dict[str, Any]], keep: str, pool: Any, iterations: int = 1
-) -> Any:
+def run(program: Program, initial: list[dict[str, Any]], keep: str, pool: Any, iterations: int = 1) -> Any:
     """Values kept and the trace; names of values are ``kind`` or ``kind.part``."""
     values = [
         {ValueName(key.partition(".")[0], part=int(key.partition(".")[2] or 0)): v for key, v in rank.items()}
@@ -35,7 +30,6 @@ def run(
     ]
     result = run_program(
         program,
-        handlers_module=str(FOLDER / f"{name}_handlers.py"),
         initial_values=values,
         iterations=iterations,
         keep=(keep,),
@@ -70,7 +64,7 @@ def test_a_ring_step_is_full_attention(gloo_pool: Any, streams: str, batched: bo
     query = [torch.randn(6, 8, generator=generator, dtype=torch.float64) for _ in range(4)]
     key_value = [torch.randn(2, 6, 8, generator=generator, dtype=torch.float64) for _ in range(4)]
     initial = [{"query": q, "key_value": kv} for q, kv in zip(query, key_value, strict=True)]
-    got = run("ring_step", ring_step(2, streams, batched), initial, "attended", gloo_pool, 2)
+    got = run(ring_step(2, streams, batched), initial, "attended", gloo_pool, 2)
     keys, values = torch.cat(key_value, dim=1)
     for rank in range(4):
         assert (got[rank][0] - full_attention(query[rank], keys, values)).abs().max() <= 1e-12
@@ -88,7 +82,7 @@ def test_sharded_layers_are_whole_layers(gloo_pool: Any, slots: int) -> None:
         }
         for rank in range(2)
     ]
-    got = run("sharded_layer", sharded_layer(slots), initial, "hidden", gloo_pool)
+    got = run(sharded_layer(slots), initial, "hidden", gloo_pool)
     for rank in range(2):
         expected = hidden[rank]
         for layer in layers:
@@ -105,7 +99,7 @@ def test_a_stale_exchange_uses_the_neighbours_value_of_one_iteration_ago(
     initial = [
         {"patch": patch[rank], "halo": torch.full((2,), -1.0, dtype=torch.float64)} for rank in range(3)
     ]
-    got = run("stale_exchange", stale_exchange(), initial, "used", gloo_pool, iterations)
+    got = run(stale_exchange(), initial, "used", gloo_pool, iterations)
     features = [[torch.full((2,), -1.0, dtype=torch.float64)] * 3]  # of the iteration before the first
     for _ in range(iterations):
         features.append([3 * p + 1 for p in patch])
@@ -116,7 +110,7 @@ def test_a_stale_exchange_uses_the_neighbours_value_of_one_iteration_ago(
 
 def test_the_synchronous_exchange_uses_the_neighbours_value_of_now(gloo_pool: Any) -> None:
     patch = [torch.full((2,), 10.0 * (rank + 1), dtype=torch.float64) for rank in range(3)]
-    got = run("stale_exchange", stale_exchange(age=0), [{"patch": p} for p in patch], "used", gloo_pool)
+    got = run(stale_exchange(age=0), [{"patch": p} for p in patch], "used", gloo_pool)
     for rank in range(3):
         assert torch.equal(got[rank][0], 3 * patch[rank - 1] + 1)
 
@@ -135,7 +129,6 @@ def test_tokens_come_back_from_their_experts(gloo_pool: Any, case: str) -> None:
         }
         mine[:, 0] = goes[case].to(torch.float64)
     got = run(
-        "uneven_all_to_all",
         uneven_all_to_all(),
         [{"tokens": mine} for mine in tokens],
         "combined",
@@ -150,7 +143,7 @@ def test_tokens_come_back_from_their_experts(gloo_pool: Any, case: str) -> None:
 @pytest.mark.parametrize("reads_slot", [False, True])
 def test_offloaded_units_are_stepped_in_place(gloo_pool: Any, reads_slot: bool) -> None:
     state = {f"host_state.{k}": torch.full((3,), float(k), dtype=torch.float64) for k in range(8)}
-    got = run("offloaded_step", offloaded_step(8, reads_slot), [state], "host_state", gloo_pool, 3)
+    got = run(offloaded_step(8, reads_slot), [state], "host_state", gloo_pool, 3)
     for unit in range(8):
         expected = float(unit)
         for _ in range(3):

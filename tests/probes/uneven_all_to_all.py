@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from meshwright.ir.program import Axis, Program, ProgramBuilder
-from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern, Size, ValueBytes, ValueKind, Work
-from meshwright.ir.vocabulary import register_name, register_value_kind
+from meshwright.ir.table import Effect, Exchange, Kind, Pattern, Size, ValueBytes, ValueKind, Work
+from meshwright.ir.vocabulary import Name, Vocabulary
 
 TOKEN_BYTES = 8.0
 EVERYBODY, SIZED = Exchange(("ep",)), Exchange(("ep",), size="routed", algorithm="all_to_all")
@@ -14,11 +14,6 @@ def of(*kinds: str) -> tuple[Pattern, ...]:
     return tuple(Pattern(kind, index="none") for kind in kinds)
 
 
-for _name in ("tokens", "combined"):
-    register_value_kind(ValueKind(_name, index="none", microbatch=False, carried=True))
-for _name in ("sorted_tokens", "order", "leaving", "arriving", "expert_input", "expert_output", "returned"):
-    register_value_kind(ValueKind(_name, index="none", microbatch=False))
-
 GATE = Effect(Kind.COMPUTE, "gate", of("tokens"), of("sorted_tokens", "order", "leaving"))
 COUNT = Effect(Kind.COLLECTIVE, "EXCHANGE_COUNTS", of("leaving"), of("arriving"))
 DISPATCH = Effect(Kind.COLLECTIVE, "DISPATCH", of("sorted_tokens", "leaving", "arriving"), of("expert_input"))
@@ -26,15 +21,20 @@ EXPERT = Effect(Kind.COMPUTE, "expert", of("expert_input"), of("expert_output"))
 COMBINE = Effect(Kind.COLLECTIVE, "COMBINE", of("expert_output", "arriving", "leaving"), of("returned"))
 MERGE = Effect(Kind.COMPUTE, "merge", of("returned", "order"), of("combined"))
 LIST = ((GATE, None), (COUNT, EVERYBODY), (DISPATCH, SIZED), (EXPERT, None), (COMBINE, SIZED), (MERGE, None))
-for _effect, _ in LIST:
-    register_name(_effect, per="device")
+CARRIED = ("tokens", "combined")
+MADE = ("sorted_tokens", "order", "leaving", "arriving", "expert_input", "expert_output", "returned")
+VOCABULARY = Vocabulary.of(
+    *(ValueKind(name, "none", microbatch=False, carried=name in CARRIED) for name in (*CARRIED, *MADE)),
+    *(Name(effect, "device") for effect, _ in LIST),
+    owner="tests.probes.uneven_all_to_all_handlers",
+)
 
 
 def uneven_all_to_all(num_tokens: int = 6, size: int = 4) -> Program:
     """``num_tokens`` a device, each to the expert of one device: evenly expected, at most all of them at one."""
     builder = ProgramBuilder(
         [Axis("ep", size)],
-        duties=tuple(Duty(effect.name, "device") for effect, _ in LIST),
+        vocabulary=VOCABULARY,
         sizes=(
             Size("routed", num_tokens * TOKEN_BYTES, num_tokens * size * TOKEN_BYTES, (1 / size,) * size),
         ),

@@ -9,12 +9,7 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.rank.exchange_handler import all_to_all, exchange_counts
-from meshwright.executor.rank.handler import Row, handles
-from tests.probes import uneven_all_to_all  # noqa: F401  (registers the names)
-
-handles("EXCHANGE_COUNTS")(exchange_counts)
-handles("DISPATCH")(all_to_all)
-handles("COMBINE")(all_to_all)
+from meshwright.executor.rank.handler import Handlers, Row
 
 
 def expert_of(tokens_ND: Tensor, num_experts: int) -> Tensor:
@@ -22,7 +17,6 @@ def expert_of(tokens_ND: Tensor, num_experts: int) -> Tensor:
     return tokens_ND[:, 0].long() % num_experts
 
 
-@handles("gate")
 def gate(context: Any, row: Row, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """Tokens sorted by expert, the order they had, and how many go to each."""
     experts_N = expert_of(inputs[0], context.num_ranks)
@@ -30,16 +24,24 @@ def gate(context: Any, row: Row, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     return inputs[0][order_N], order_N, torch.bincount(experts_N, minlength=context.num_ranks)
 
 
-@handles("expert")
 def expert(context: Any, row: Row, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """Every expert does something of its own."""
     return (inputs[0] * (context.rank + 2) + context.rank,)
 
 
-@handles("merge")
 def merge(context: Any, row: Row, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """What came back, where it was."""
     returned_ND, order_N = inputs
     combined_ND = torch.empty_like(returned_ND)
     combined_ND[order_N] = returned_ND
     return (combined_ND,)
+
+
+HANDLERS: Handlers = {
+    "EXCHANGE_COUNTS": exchange_counts,
+    "DISPATCH": all_to_all,
+    "COMBINE": all_to_all,
+    "gate": gate,
+    "expert": expert,
+    "merge": merge,
+}

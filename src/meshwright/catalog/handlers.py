@@ -1,38 +1,34 @@
-"""Finds the module that a job names for its handlers: of the package, installed, or a user's file."""
+"""Finds the handlers of a vocabulary's owner: a published system, an installed module, or a user's file."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import sys
-from pathlib import Path
 
+from meshwright.catalog.slots import cards
+from meshwright.catalog.user_file import of_file
+from meshwright.executor.rank.handler import Handlers
 from meshwright.specs.error import ExecutionError
 
+TABLE = "HANDLERS"  # of a system's ops, a module or a file
 
-def load_handlers(name: str) -> None:
-    """Import a module by dotted name or by file, once.
+
+def load_handlers(owner: str) -> Handlers:
+    """The table ``HANDLERS`` of a system's ``ops``, of a module by dotted name, or of a file.
 
     Raises:
-        ExecutionError: there is no such module.
+        ExecutionError: there is no such module, or it has no table.
+        SpecError: the file cannot be imported.
+        PlanError: a file named it, and nobody said that it may run.
     """
-    if not name:
-        return
-    if not name.endswith(".py"):
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            raise ExecutionError(
-                f"handlers_module {name!r}: {error}", allowed="a dotted name or a .py file"
-            ) from error
-        return
-    path = Path(name).resolve()
-    known = f"_handlers_{path.stem}_{abs(hash(str(path)))}"
-    if known in sys.modules:
-        return
-    spec = importlib.util.spec_from_file_location(known, path)
-    if spec is None or spec.loader is None or not path.exists():
-        raise ExecutionError(f"handlers_module {name!r} is no file", allowed="a dotted name or a .py file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[known] = module
-    spec.loader.exec_module(module)
+    if owner.endswith(".py"):
+        found: Handlers = of_file(f"{owner}:{TABLE}", TABLE)[0]
+        return found
+    card = cards().get(owner)
+    module = owner if card is None else f"meshwright.systems.{card.parent.parent.name}.{owner}.ops"
+    try:
+        return getattr(importlib.import_module(module), TABLE)  # type: ignore[no-any-return]
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise ExecutionError(
+            f"nothing executes the vocabulary of {owner!r}: {error}",
+            allowed=f"a published system, a module or a .py file with {TABLE}",
+        ) from error

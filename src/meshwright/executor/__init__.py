@@ -42,14 +42,13 @@ def run_training(
 def run_program(
     program: Program,
     *,
-    handlers_module: str,
     initial_values: Sequence[Mapping[ValueName, Tensor]] = (),
     iterations: int = 1,
     keep: Sequence[str] = (),
     pool: Pool | None = None,
     **options: Any,
 ) -> JobResult:
-    """Run any program: `handlers_module` (a dotted name or a .py file) registers what its names do.
+    """Run any program; the owners of its vocabulary have the handlers of its names.
 
     Args:
         initial_values: for every rank the values that its first iteration reads and nothing has written.
@@ -59,8 +58,8 @@ def run_program(
     Raises:
         ExecutionError: as `run_training`.
     """
-    fields = {"handlers_module": handlers_module, "initial_values": initial_values, "keep": tuple(keep)}
-    return _run(program, iterations, pool, {**fields, **options})
+    fields = {"initial_values": initial_values, "keep": tuple(keep), **options}
+    return _run(program, iterations, pool, fields)
 
 
 def _run(program: Program, iterations: int, pool: Pool | None, options: dict[str, Any]) -> JobResult:

@@ -38,7 +38,7 @@ from meshwright.ir.timing.dependency_table import Dependencies
 from meshwright.ir.timing.reference import interpret
 from meshwright.ir.timing.replay import Wiring, replay, wire
 from meshwright.ir.trace import MemoryCurve, Trace
-from meshwright.ir.vocabulary import register_name, register_value_kind
+from meshwright.ir.vocabulary import Name, Vocabulary
 
 __all__ = [
     "Axis",
@@ -52,6 +52,7 @@ __all__ = [
     "Kind",
     "MemoryCurve",
     "Microbatch",
+    "Name",
     "ParameterGroup",
     "Pattern",
     "Program",
@@ -62,6 +63,7 @@ __all__ = [
     "ValueBytes",
     "ValueKind",
     "Verification",
+    "Vocabulary",
     "Wiring",
     "Work",
     "bubble",
@@ -76,8 +78,6 @@ __all__ = [
     "peak_alive",
     "peak_bytes",
     "period_s",
-    "register_name",
-    "register_value_kind",
     "replay",
     "seconds_by_name",
     "span_s",

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.ir.core_vocabulary import CORE
 from meshwright.ir.table import (
     Duty,
     Effect,
@@ -24,7 +25,7 @@ from meshwright.ir.table import (
     ValueKind,
     Work,
 )
-from meshwright.ir.vocabulary import VALUE_KINDS
+from meshwright.ir.vocabulary import Vocabulary
 from meshwright.specs.error import ProgramError
 
 IntArray = NDArray[Any]
@@ -184,13 +185,15 @@ class Tables:
 @dataclass(frozen=True, eq=False)
 class Program:
     """The body of a loop, for every device. ``offsets[d]:offsets[d+1]`` are the rows of list ``d`` (row-major over the
-    materialised axes). ``after``: (row, earlier row of the same list) pairs, sorted, the only dependency that is written."""
+    materialised axes). ``after``: (row, earlier row of the same list) pairs, sorted, the only dependency that is written.
+    ``vocabulary``: what passes find the meaning of names and value kinds in; the tables say all that the program touches."""
 
     axes: tuple[Axis, ...]
     tables: Tables
     columns: Columns
     offsets: NDArray[np.int64]
     after: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
+    vocabulary: Vocabulary = CORE
 
     @property
     def num_rows(self) -> int:
@@ -293,6 +296,10 @@ class Program:
         for row in range(int(self.offsets[device]), int(self.offsets[device + 1])):
             yield self.row(row)
 
+    def with_vocabulary(self, brought: Vocabulary) -> Program:
+        """The same program, written in more words. Raises ProgramError where one means something else here."""
+        return replace(self, vocabulary=self.vocabulary | brought)
+
     def with_tables(self, **changes: Any) -> Program:
         """The same rows with some tables replaced."""
         return replace(self, tables=replace(self.tables, **changes))
@@ -394,22 +401,22 @@ def canonical(program: Program) -> Program:
         number[order] = np.arange(len(order))
         tables[table] = tuple(getattr(program.tables, table)[k] for k in order.tolist())
         columns = columns.with_column(column, number[values])
-    changed = program.with_tables(**tables)
-    kinds = kinds_in_use(tables["effects"], program.tables.value_kinds)
+    kinds = program.vocabulary.kinds_of(tables["effects"], program.tables.value_kinds)
     named = {row.kind for row in program.tables.value_bytes}
     kinds += tuple(kind for kind in program.tables.value_kinds if kind.name in named and kind not in kinds)
-    changed = changed.with_tables(duties=tuple(sorted(program.tables.duties)))
-    return Program(
-        program.axes, changed.with_tables(value_kinds=kinds).tables, columns, program.offsets, program.after
-    )
+    duties = tuple(sorted(program.tables.duties))
+    return replace(program.with_tables(**tables, value_kinds=kinds, duties=duties), columns=columns)
 
 
 class ProgramBuilder:
-    """Writes a program row by row, for probes, tests and text; passes work on columns instead."""
+    """Writes a program row by row, for probes, tests and text; passes work on columns instead.
 
-    def __init__(self, axes: Sequence[Axis], **tables: Any) -> None:
+    ``vocabulary``: words beyond the core's; where no duties are given, they are those of its names.
+    """
+
+    def __init__(self, axes: Sequence[Axis], *, vocabulary: Vocabulary | None = None, **tables: Any) -> None:
         self.axes = tuple(axes)
-        self.tables = tables
+        self.brought, self.tables = vocabulary or Vocabulary(), tables
         num_lists = int(np.prod([axis.size for axis in self.axes if axis.materialised]))
         self._rows: list[list[dict[str, Any]]] = [[] for _ in range(num_lists)]
         self._after: list[list[tuple[int, ...]]] = [[] for _ in range(num_lists)]
@@ -462,8 +469,11 @@ class ProgramBuilder:
 
     def build(self) -> Program:
         """The program; value kinds that the effects name and nobody gave come from the vocabulary."""
-        tables = {**self.tables, **{name: tuple(rows) for name, rows in self._interned.items()}}
-        tables["value_kinds"] = value_kinds_of(tables["effects"], tables.get("value_kinds", ()))
+        interned = {name: tuple(rows) for name, rows in self._interned.items()}
+        names = {effect.name for effect in interned["effects"]}
+        tables = {"duties": self.brought.duties_of(names), **self.tables, **interned}
+        vocabulary = CORE | self.brought
+        tables["value_kinds"] = value_kinds_of(vocabulary, tables["effects"], tables.get("value_kinds", ()))
         rows = [row for device in self._rows for row in device]
         columns = Columns.of(len(rows), **{name: [row[name] for row in rows] for name in COLUMN_TYPES})
         offsets = np.concatenate([[0], np.cumsum([len(device) for device in self._rows])]).astype(np.int64)
@@ -474,26 +484,11 @@ class ProgramBuilder:
             for earlier in earlier_rows
         ]
         pairs = np.array(sorted(after), dtype=np.int64).reshape(-1, 2)
-        return Program(self.axes, Tables(**tables), columns, offsets, pairs)
+        return Program(self.axes, Tables(**tables), columns, offsets, pairs, vocabulary)
 
 
-def value_kinds_of(effects: Sequence[Effect], given: Sequence[ValueKind]) -> tuple[ValueKind, ...]:
-    """The value kinds that the effects touch: those given, and the registered ones for the rest, in a fixed order."""
-    known = {kind.name: kind for kind in given}
-    for effect in effects:
-        for pattern in (*effect.reads, *effect.writes):
-            if pattern.kind not in known:
-                if pattern.kind not in VALUE_KINDS:
-                    raise ProgramError(
-                        f"{effect.name} touches values of kind {pattern.kind!r}, which nobody registered; "
-                        f"register it with ir.register_value_kind or give it in value_kinds"
-                    )
-                known[pattern.kind] = VALUE_KINDS[pattern.kind]
-    return tuple(known.values())
-
-
-def kinds_in_use(effects: Sequence[Effect], given: Sequence[ValueKind]) -> tuple[ValueKind, ...]:
-    """Only the value kinds that the effects touch, in the order in which they do."""
-    known = {kind.name: kind for kind in value_kinds_of(effects, given)}
-    touched = (pattern.kind for effect in effects for pattern in (*effect.reads, *effect.writes))
-    return tuple(known[name] for name in dict.fromkeys(touched))
+def value_kinds_of(
+    vocabulary: Vocabulary, effects: Sequence[Effect], given: Sequence[ValueKind]
+) -> tuple[ValueKind, ...]:
+    """Value kinds for a table: those given, then what else the effects touch, in a fixed order."""
+    return tuple(dict.fromkeys((*given, *vocabulary.kinds_of(effects, given))))

@@ -9,7 +9,7 @@ from meshwright.specs.operator import Operator
 
 
 class Kind(IntEnum):
-    """What an instruction is: a closed set. What it is *called* is an open one (`ir.vocabulary`)."""
+    """What an instruction is: a closed set. What it is *called* is an open one (`Vocabulary`)."""
 
     COMPUTE = 0
     SEND = 1

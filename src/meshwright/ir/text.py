@@ -12,8 +12,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from meshwright.ir.core_vocabulary import CORE, TOWARD
 from meshwright.ir.integrity import check_tables
-from meshwright.ir.program import COLUMN_TYPES, Axis, Columns, Program, Tables, canonical, kinds_in_use
+from meshwright.ir.program import COLUMN_TYPES, Axis, Columns, Program, Tables, canonical
 from meshwright.ir.table import (
     Duty,
     Effect,
@@ -29,13 +30,13 @@ from meshwright.ir.table import (
     ValueKind,
     Work,
 )
-from meshwright.ir.vocabulary import NAMES, VALUE_KINDS
+from meshwright.ir.vocabulary import WORD, Vocabulary
 from meshwright.specs.error import ProgramError
 from meshwright.specs.operator import Operator
 
 VERSION = 1
 MAX_MICROBATCHES = 10_000_000  # a row of a table each; more is a slip of the finger
-_ROW = re.compile(r"(\d+)([A-Za-z][A-Za-z_]*)(\d*)(?:\.(\d+))?(\{[^}]*\})?")
+_ROW = re.compile(rf"(\d+)({WORD})(\d*)(?:\.(\d+))?(\{{[^}}]*\}})?")
 _TABLES: dict[str, type] = {
     "value": ValueKind, "work": Work, "exchange": Exchange, "size": Size, "group": ParameterGroup,
     "bytes": ValueBytes, "duty": Duty,
@@ -58,10 +59,14 @@ TORCH_MOVES = ("SEND_F", "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD", "RE
 
 
 def to_text(program: Program) -> str:
-    """The program as text; `from_text` gives it back with the same digest."""
+    """The program as text; `from_text` gives it back with the same digest.
+
+    It says all that is not the core's, so who reads it needs none of the vocabularies that it names: their owners have the
+    handlers.
+    """
     p = canonical(program)
     base = _default_tables(p)
-    lines = [_head(p), *_table_lines(p, base)]
+    lines = [_head(p), *(f"vocabulary {owner}" for owner in p.vocabulary.owners), *_table_lines(p, base)]
     for device in range(p.num_lists):
         rows = range(int(p.offsets[device]), int(p.offsets[device + 1]))
         texts = [p.text_of(i) + _deviation(p, i) for i in rows]
@@ -82,13 +87,10 @@ def default_path(num_lists: int, num_stages: int) -> tuple[Hop, ...]:
 def _default_tables(p: Program) -> dict[str, Any]:
     """What the text does not have to say."""
     m = len(p.tables.microbatches)
-    names = [effect.name for effect in p.tables.effects]
     return {
         "microbatches": (Microbatch(1, 1.0 / m),) * m if m else (),
         "paths": (default_path(p.list_axes[0].size if p.list_axes else 1, len(p.tables.paths[0])),),
-        "duties": tuple(
-            Duty(name, NAMES[name].per) for name in sorted(names) if name in NAMES and NAMES[name].per
-        ),
+        "duties": CORE.duties_of(effect.name for effect in p.tables.effects),
     }
 
 
@@ -107,7 +109,7 @@ def _table_lines(p: Program, base: dict[str, Any]) -> Iterable[str]:
         for row in getattr(t, field):
             if (
                 word == "value"
-                and VALUE_KINDS.get(row.name) == row
+                and CORE.value_kinds.get(row.name) == row
                 and all(row.name != b.kind for b in t.value_bytes)
             ):
                 continue
@@ -127,7 +129,7 @@ def _effect_line(t: Tables, effect: Effect) -> Iterable[str]:
     """The line of an effect: with its place, and marked where a bare name means it; none where the name implies it."""
     place = t.effects.index(effect)
     bare = _default_effect(t, effect.name) == place
-    if bare and effect.name in NAMES and NAMES[effect.name].effect == effect:
+    if bare and effect.name in CORE.names and CORE.names[effect.name].effect == effect:
         return
     yield f"{'default-effect' if bare else 'effect'} {place} {_json(effect)}"
 
@@ -139,16 +141,16 @@ def _is_default_exchange(p: Program, exchange: Exchange) -> bool:
 
 
 def default_exchange(p: Program, row: int) -> Exchange | None:
-    """The exchange that a row's name and path imply, for sends and receives of a registered name."""
+    """The exchange that a row's name and path imply, for sends and receives along it."""
     c = p.columns
     return _implied_exchange(p, p.tables.effects[c.effect[row]], int(c.microbatch[row]), int(c.hop[row]))
 
 
 def _implied_exchange(p: Program, effect: Effect, microbatch: int, hop: int) -> Exchange | None:
-    name, path = NAMES.get(effect.name), p.path_of(microbatch)
-    if name is None or not name.toward or not 0 <= hop + name.toward < len(path) or hop >= len(path):
+    toward, path = TOWARD.get(effect.name, 0), p.path_of(microbatch)
+    if not toward or not 0 <= hop + toward < len(path) or hop >= len(path):
         return None
-    own, other = path[hop].device, path[hop + name.toward].device
+    own, other = path[hop].device, path[hop + toward].device
     ends = (own, other) if effect.kind == Kind.SEND else (other, own)
     return Exchange((p.list_axes[0].name,), ends) if p.list_axes else None
 
@@ -241,7 +243,9 @@ def from_text(text: str) -> Program:
     if not lines or not lines[0][1].startswith("meshwright-program"):
         raise ProgramError("this is no program: its first line must begin with 'meshwright-program 1'")
     axes, num_microbatches = _read_head(lines[0][1])
-    tables: dict[str, list[Any]] = {field: [] for field in (*_FIELDS.values(), "paths", "microbatches")}
+    tables: dict[str, list[Any]] = {
+        field: [] for field in (*_FIELDS.values(), "paths", "microbatches", "owners")
+    }
     num_stages: int | None = None
     rows: dict[int, list[str]] = {}
     effects: dict[int, tuple[Effect, bool]] = {}
@@ -252,6 +256,8 @@ def from_text(text: str) -> Program:
                 _add_once(rows, int(word[:-1]), rest.split())
             elif word == "path":
                 tables["paths"].append(tuple(Hop(*map(int, hop.split("@"))) for hop in rest.split()))
+            elif word == "vocabulary":
+                tables["owners"].append(rest)
             elif word == "stages":
                 num_stages = _stages(rest)
             elif word == "microbatch":
@@ -364,6 +370,7 @@ def _assemble(
     rows: dict[int, list[str]],
 ) -> Program:
     """Tables with their defaults, then the rows against them."""
+    vocabulary = CORE | Vocabulary(owners=tuple(given.pop("owners")))
     lists = [axis for axis in axes if axis.materialised]
     num_lists = math.prod(axis.size for axis in lists)
     if len(rows) != num_lists or max(rows) >= num_lists:
@@ -381,7 +388,9 @@ def _assemble(
     tables = Tables(**{**{k: tuple(v) for k, v in given.items()}, "effects": tuple(effects)})
     tables = _with_defaults(tables)
     offsets = np.concatenate([[0], np.cumsum([len(device) for device in parsed])]).astype(np.int64)
-    shell = Program(axes, tables, Columns.of(0), np.zeros(num_lists + 1, dtype=np.int64))
+    shell = Program(
+        axes, tables, Columns.of(0), np.zeros(num_lists + 1, dtype=np.int64), vocabulary=vocabulary
+    )
     check_tables(shell)
     return _fill(shell, flat, numbers, offsets, given["exchanges"])
 
@@ -389,8 +398,8 @@ def _assemble(
 def _order_effects(
     written: dict[int, tuple[Effect, bool]], flat: list[dict[str, Any]]
 ) -> tuple[list[Effect], list[int]]:
-    """Effects by first appearance, and the place of every row's; a bare name means its default-effect line, or else the
-    registered effect."""
+    """Effects by first appearance, and the place of every row's; a bare name means its default-effect line, or else
+    what it means in the core."""
     bare = {effect.name: effect for effect, is_default in written.values() if is_default}
     table: dict[Effect, int] = {}
     numbers = []
@@ -400,16 +409,16 @@ def _order_effects(
             raise ProgramError(
                 f"a row of {name} says effect={place}, but no effect line of {name} has that place; add it"
             )
-        if place is None and name not in bare and name not in NAMES:
+        if place is None and name not in bare and name not in CORE.names:
             raise ProgramError(
-                f"the name {name!r} is not registered and no default-effect line says what it touches"
+                f"the name {name!r} is none of the core's, and no default-effect line says what it touches"
             )
         effect = (
             written[int(place)][0]
             if place is not None
             else bare[name]
             if name in bare
-            else NAMES[name].effect
+            else CORE.names[name].effect
         )
         numbers.append(table.setdefault(effect, len(table)))
     return list(table), numbers
@@ -417,12 +426,11 @@ def _order_effects(
 
 def _with_defaults(t: Tables) -> Tables:
     """Value kinds that effects touch, and the duties of the names that occur."""
-    kinds = kinds_in_use(t.effects, t.value_kinds)
+    kinds = CORE.kinds_of(t.effects, t.value_kinds)
     kinds += tuple(kind for kind in t.value_kinds if kind not in kinds)
-    duties = t.duties or tuple(
-        Duty(n, NAMES[n].per) for n in sorted({e.name for e in t.effects}) if n in NAMES and NAMES[n].per
+    return replace(
+        t, value_kinds=kinds, duties=t.duties or CORE.duties_of({effect.name for effect in t.effects})
     )
-    return replace(t, value_kinds=kinds, duties=duties)
 
 
 def _read_row(text: str, device: int) -> dict[str, Any]:
@@ -499,7 +507,7 @@ def _fill(
         after += [(place, low + other) for other in waits]
     full = shell.with_tables(exchanges=tuple(exchanges), streams=tuple(streams) or ("compute",))
     pairs = np.array(sorted(after), dtype=np.int64).reshape(-1, 2)
-    return Program(shell.axes, full.tables, Columns.of(len(flat), **columns), offsets, pairs)
+    return replace(full, columns=Columns.of(len(flat), **columns), offsets=offsets, after=pairs)
 
 
 def to_torch_csv(program: Program) -> str:

@@ -1,103 +1,87 @@
-"""Names that instructions may have: each registers its default effect, its duty and its way along a path, once."""
+"""`Vocabulary`: the names and kinds of values that a program is written in: the core's, and what its slots bring."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from meshwright.ir.table import Effect, Kind, Pattern, ValueKind
-from meshwright.specs.error import ProgramError, UnknownNameError
+from meshwright.ir.table import Duty, Effect, ValueKind
+from meshwright.specs.error import ProgramError
+
+WORD = r"[A-Za-z][A-Za-z_]*"  # of a name, so that a program's text tells it from the numbers beside it
 
 
 class Name(NamedTuple):
-    """A registered name. ``toward``: for SEND and RECEIVE, +1 along the path, -1 against it, 0 elsewhere.
-    ``per``: what it must occur once for (`Duty`), or empty for moves, which may repeat."""
+    """What a name means: its default effect, and ``per``: what it must occur once for (`Duty`), or empty for moves, which
+    may repeat."""
 
     effect: Effect
     per: str = ""
-    toward: int = 0
 
 
-NAMES: dict[str, Name] = {}
-VALUE_KINDS: dict[str, ValueKind] = {}
+@dataclass(frozen=True)
+class Vocabulary:
+    """What names and kinds of values mean, and ``owners``: who has handlers of the names beyond the core's, a published
+    system by its name, or a module by dotted name or file. Two vocabularies may use one name for different things, in two
+    programs; in one they are refused.
+    """
 
+    names: Mapping[str, Name] = field(default_factory=dict)
+    value_kinds: Mapping[str, ValueKind] = field(default_factory=dict)
+    owners: tuple[str, ...] = ()
 
-def register_name(effect: Effect, per: str = "", toward: int = 0) -> Name:
-    """Register a name with its default effect; the same name twice with another meaning is a `ProgramError`."""
-    name = Name(effect, per, toward)
-    if NAMES.setdefault(effect.name, name) != name:
-        raise ProgramError(
-            f"the name {effect.name!r} is registered already, with another effect; choose another name"
+    @staticmethod
+    def of(*words: Name | ValueKind, owner: str = "") -> Vocabulary:
+        """Of what somebody declares. Raises ProgramError for a name that a text cannot hold, or that means two things."""
+        names = _joined("name", ((word.effect.name, word) for word in words if isinstance(word, Name)))
+        unreadable = [name for name in names if not re.fullmatch(WORD, name)]
+        if unreadable:
+            raise ProgramError(
+                f"a program's text cannot hold the name {unreadable[0]!r}; use letters and _, a letter first"
+            )
+        kinds = _joined("value kind", ((word.name, word) for word in words if isinstance(word, ValueKind)))
+        return Vocabulary(names, kinds, (owner,) if owner else ())
+
+    def __or__(self, other: Vocabulary) -> Vocabulary:
+        """Both together. Raises ProgramError where they say the same name differently."""
+        return Vocabulary(
+            _joined("name", (*self.names.items(), *other.names.items())),
+            _joined("value kind", (*self.value_kinds.items(), *other.value_kinds.items())),
+            tuple(dict.fromkeys((*self.owners, *other.owners))),
         )
-    return name
+
+    def duties_of(self, names: Iterable[str]) -> tuple[Duty, ...]:
+        """What must happen once of what has these names, by name."""
+        known = [name for name in sorted(names) if name in self.names and self.names[name].per]
+        return tuple(Duty(name, self.names[name].per) for name in known)
+
+    def kinds_of(self, effects: Iterable[Effect], given: Iterable[ValueKind] = ()) -> tuple[ValueKind, ...]:
+        """The value kinds that effects touch, in the order in which they do: those given, and of the vocabulary the rest.
+
+        Raises ProgramError for a kind that nobody has declared.
+        """
+        known = {**self.value_kinds, **{kind.name: kind for kind in given}}
+        touched: dict[str, str] = {}
+        for effect in effects:
+            for pattern in (*effect.reads, *effect.writes):
+                touched.setdefault(pattern.kind, effect.name)
+        for kind, name in touched.items():
+            if kind not in known:
+                raise ProgramError(
+                    f"{name} touches values of kind {kind!r}, which nobody declared; declare it in the program's "
+                    f"vocabulary (Vocabulary.of, Program.with_vocabulary) or give it in value_kinds"
+                )
+        return tuple(known[kind] for kind in touched)
 
 
-def register_value_kind(kind: ValueKind) -> ValueKind:
-    """Register a kind of value; the same name twice with another meaning is a `ProgramError`."""
-    if VALUE_KINDS.setdefault(kind.name, kind) != kind:
-        raise ProgramError(f"the value kind {kind.name!r} is registered already, with another meaning")
-    return kind
-
-
-def name_of(name: str) -> Name:
-    """The registered name, or `UnknownNameError` with near matches."""
-    if name not in NAMES:
-        raise UnknownNameError("instruction", name, sorted(NAMES))
-    return NAMES[name]
-
-
-for _kind in (
-    ValueKind("activation"),  # the input of a hop: what F of the hop before wrote
-    ValueKind("gradient"),  # the gradient of the output of a hop: what B or I of the hop behind wrote
-    ValueKind("saved"),  # what forward (or recompute) keeps for the backward of the same hop
-    ValueKind("pending"),  # the queue of (input, output gradient) between I and W
-    ValueKind("parameter", index="group", microbatch=False, carried=True),
-    ValueKind("optimizer_state", index="group", microbatch=False, carried=True),
-    ValueKind("weight_gradient", index="group", microbatch=False, accumulates=True),
-    ValueKind(
-        "reduced_gradient", index="group", microbatch=False
-    ),  # in place: the memory is weight_gradient's
-):
-    register_value_kind(_kind)
-
-_INPUT = Pattern("activation", when="not_first")
-_OUTPUT = Pattern("activation", offset=1, when="not_last")
-_OUTPUT_GRADIENT = Pattern("gradient", when="not_last")
-_INPUT_GRADIENT = Pattern("gradient", offset=-1, when="not_first")
-_PARAMETERS = Pattern("parameter", index="groups")
-_ALL_GRADIENTS = Pattern("weight_gradient", index="groups")
-
-F = Effect(Kind.COMPUTE, "F", (_INPUT, _PARAMETERS), (_OUTPUT, Pattern("saved")))
-F_RECOMPUTED = F._replace(writes=(_OUTPUT,))  # keeps only its input; R makes what backward needs
-R = Effect(Kind.COMPUTE, "R", (_INPUT, _PARAMETERS), (Pattern("saved"),))
-B = Effect(
-    Kind.COMPUTE, "B", (Pattern("saved"), _OUTPUT_GRADIENT, _PARAMETERS), (_INPUT_GRADIENT, _ALL_GRADIENTS)
-)
-I = Effect(
-    Kind.COMPUTE,
-    "I",
-    (Pattern("saved"), _OUTPUT_GRADIENT, _PARAMETERS),
-    (_INPUT_GRADIENT, Pattern("pending")),
-)  # noqa: E741
-W = Effect(Kind.COMPUTE, "W", (Pattern("saved"), Pattern("pending")), (_ALL_GRADIENTS,))
-REDUCE_GRAD = Effect(
-    Kind.COLLECTIVE,
-    "REDUCE_GRAD",
-    (Pattern("weight_gradient", index="group"),),
-    (Pattern("reduced_gradient", index="group"),),
-)
-STEP = Effect(
-    Kind.COMPUTE,
-    "STEP",
-    (Pattern("weight_gradient", index="groups"), _PARAMETERS, Pattern("optimizer_state", index="groups")),
-    (_PARAMETERS, Pattern("optimizer_state", index="groups")),
-)
-STEP_REDUCED = STEP._replace(reads=(Pattern("reduced_gradient", index="groups"), *STEP.reads))
-
-for _effect in (F, R, B, I, W):
-    register_name(_effect, per="path")
-register_name(STEP, per="stage")
-register_name(REDUCE_GRAD, per="group")
-register_name(Effect(Kind.SEND, "SEND_F", (Pattern("activation", offset=1),)), toward=+1)
-register_name(Effect(Kind.RECEIVE, "RECV_F", (), (Pattern("activation"),)), toward=-1)
-register_name(Effect(Kind.SEND, "SEND_B", (Pattern("gradient", offset=-1),)), toward=-1)
-register_name(Effect(Kind.RECEIVE, "RECV_B", (), (Pattern("gradient"),)), toward=+1)
+def _joined(what: str, words: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """By name. Raises ProgramError where one means two things."""
+    found: dict[str, Any] = {}
+    for name, meaning in words:
+        if found.setdefault(name, meaning) != meaning:
+            raise ProgramError(
+                f"the {what} {name!r} means two things in one program: {found[name]} and {meaning}; choose another name"
+            )
+    return found

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from meshwright.ir.core_vocabulary import REMADE
 from meshwright.ir.program import Program
 from meshwright.ir.table import Microbatch, ValueBytes
 from meshwright.lowering.memory.offload import OptimizerOnHost
-from meshwright.lowering.memory.recompute import REMADE, recomputed
+from meshwright.lowering.memory.recompute import recomputed
 from meshwright.lowering.order import by_hop, program_of_orders, with_works
 from meshwright.lowering.pipeline import Implied, Lowering, PlanPass, named_passes, ordered
 from meshwright.lowering.sharding.adapted import check_adapted

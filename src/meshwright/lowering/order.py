@@ -11,24 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.ir.axis import FIRST_AXIS
+from meshwright.ir.core_vocabulary import COMPUTES, CORE, STANDARD_KINDS
 from meshwright.ir.program import Axis, Columns, Program, Tables, value_kinds_of
 from meshwright.ir.table import Duty, Effect, Hop, Kind, Microbatch, ParameterGroup, Work
-from meshwright.ir.vocabulary import NAMES, VALUE_KINDS, name_of
 from meshwright.schedules.order import Orders
 from meshwright.specs.error import ScheduleError
 
 Ints = NDArray[np.int64]
-# Kinds that most passes touch stand in every table, so that passes seldom have to add one.
-STANDARD_KINDS = (
-    "activation",
-    "gradient",
-    "saved",
-    "pending",
-    "parameter",
-    "optimizer_state",
-    "weight_gradient",
-    "reduced_gradient",
-)
+# What an order of a schedule may hold.
+COMPUTE_OF_NAME = {effect.name: effect for effect in COMPUTES}
 
 
 def program_of_orders(
@@ -57,12 +48,12 @@ def program_of_orders(
     flat = list(chain.from_iterable(orders))  # column by column: a job has a hundred thousand and more
     written = list(map(itemgetter(0), flat))
     names = sorted(set(written))
-    others = [name for name in names if name not in NAMES or name_of(name).per != "path"]
+    others = [name for name in names if name not in COMPUTE_OF_NAME]
     if others:
         raise ScheduleError(
             f"the order has {', '.join(others)}; it holds computes of stages (F, B, I, W), passes place all else"
         )
-    effects = tuple(name_of(name).effect for name in names)
+    effects = tuple(map(COMPUTE_OF_NAME.__getitem__, names))
     offsets = np.concatenate([[0], np.cumsum([len(row) for row in orders])]).astype(np.int64)
     try:
         stages, numbers = (np.array(list(map(itemgetter(k), flat)), dtype=np.int64) for k in (1, 2))
@@ -78,11 +69,11 @@ def program_of_orders(
     number = {name: place for place, name in enumerate(names)}
     tables = Tables(
         effects=effects,
-        value_kinds=value_kinds_of(effects, [VALUE_KINDS[name] for name in STANDARD_KINDS]),
+        value_kinds=value_kinds_of(CORE, effects, STANDARD_KINDS),
         microbatches=tuple(one._replace(path=path) for one, path in zip(given, path_of, strict=True)),
         paths=paths,
         groups=tuple(groups),
-        duties=tuple(Duty(name, name_of(name).per) for name in names),
+        duties=tuple(map(Duty, names)),
     )
     columns = Columns.of(
         len(flat), effect=list(map(number.__getitem__, written)), stage=stages, hop=hops, microbatch=numbers
@@ -211,7 +202,7 @@ def with_effects(program: Program, *effects: Effect) -> tuple[Program, list[int]
     for effect in effects:
         if effect not in table:
             table.append(effect)
-    kinds = value_kinds_of(table, program.tables.value_kinds)
+    kinds = value_kinds_of(program.vocabulary, table, program.tables.value_kinds)
     return program.with_tables(effects=tuple(table), value_kinds=kinds), [
         table.index(effect) for effect in effects
     ]

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.ir.core_vocabulary import I, W
 from meshwright.ir.program import Program
 from meshwright.ir.table import Duty
-from meshwright.ir.vocabulary import NAMES
 from meshwright.lowering.order import with_effects
 
 
@@ -20,7 +20,7 @@ class SplitBackward:
 
     def __call__(self, program: Program) -> Program:
         """The program with I and W instead of B."""
-        program, (i, w) = with_effects(program, NAMES["I"].effect, NAMES["W"].effect)
+        program, (i, w) = with_effects(program, I, W)
         t, c = program.tables, program.columns
         is_b = np.isin(c.effect, [e for e, effect in enumerate(t.effects) if effect.name == "B"])
         rows = np.flatnonzero(is_b)

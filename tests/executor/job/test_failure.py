@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import pytest
-from tests.executor import relay_handlers
 from tests.executor.relay_handlers import first_values, relay
 from tests.training_case import Case, program_of, training_of
 
@@ -15,7 +14,6 @@ from meshwright.executor.job.pool import Pool
 from meshwright.specs.error import ExecutionError
 
 PROMPT_S = 10.0  # "within seconds", on a machine with other jobs
-MODULE = relay_handlers.__name__
 
 
 def fail(pool: Pool, how: str, rank: int = 1, timeout_s: float = 60.0) -> str:
@@ -26,7 +24,6 @@ def fail(pool: Pool, how: str, rank: int = 1, timeout_s: float = 60.0) -> str:
     with pytest.raises(ExecutionError) as caught:
         run_program(
             relay(),
-            handlers_module=MODULE,
             initial_values=first_values(),
             iterations=5,
             options=options,

@@ -8,7 +8,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.executor import relay_handlers
 from tests.executor.relay_handlers import first_values, relay
 
 from meshwright.executor import run_program
@@ -16,8 +15,6 @@ from meshwright.executor.job.job import Job
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.rank.handler import ValueName
 from meshwright.specs.error import ExecutionError
-
-MODULE = relay_handlers.__name__
 
 
 def is_alive(process_id: int) -> bool:
@@ -45,7 +42,6 @@ def run(pool: Pool, **options: object) -> float:
     """The relay's total after two iterations."""
     result = run_program(
         relay(),
-        handlers_module=MODULE,
         initial_values=first_values(),
         iterations=2,
         keep=("total",),

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,10 @@ import torch
 from tests.executor import relay_handlers
 from tests.executor.relay_handlers import ONE, first_values, relay
 
-import meshwright.executor.rank.exchange_handler  # noqa: F401 - registers handlers
 from meshwright.executor import run_program
 from meshwright.executor.job.pool import Pool
-from meshwright.executor.rank import handler
-from meshwright.executor.rank.handler import HANDLERS, Row, ValueName, handles
+from meshwright.executor.rank import exchange_handler
+from meshwright.executor.rank.handler import Handler, Handlers, Row, ValueName, joined
 from meshwright.executor.rank.interpreter import Interpreter, RowError
 from meshwright.executor.rank.rank_list import RankList, compile_rank
 from meshwright.executor.rank.value_store import ValueStore
@@ -26,9 +26,9 @@ from meshwright.executor.rank.watchdog import Position, SharedPositions
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Effect, Exchange, Kind, Pattern, ValueKind
 from meshwright.ir.timing.replay import wire
+from meshwright.ir.vocabulary import Vocabulary
 from meshwright.specs.error import ExecutionError
 
-MODULE = relay_handlers.__name__
 ITEM = ValueKind("item", index="none", microbatch=False)
 SUMMED = ValueKind("summed", index="none", microbatch=False, accumulates=True)
 
@@ -37,7 +37,6 @@ SUMMED = ValueKind("summed", index="none", microbatch=False, accumulates=True)
 def test_a_read_takes_the_version_of_its_age(age: int, total: float, gloo_pool: Pool) -> None:
     result = run_program(
         relay(age),
-        handlers_module=MODULE,
         initial_values=first_values(age),
         iterations=3,
         keep=("total",),
@@ -47,17 +46,15 @@ def test_a_read_takes_the_version_of_its_age(age: int, total: float, gloo_pool: 
     assert result.trace is not None and result.trace.end_s.shape == (3, 4)
 
 
-def test_a_handlers_module_may_be_a_file(gloo_pool: Pool) -> None:
-    path = Path(relay_handlers.__file__)
-    result = run_program(
-        relay(), handlers_module=str(path), initial_values=first_values(), keep=("total",), pool=gloo_pool
-    )
+def test_who_has_the_handlers_may_be_a_file(gloo_pool: Pool) -> None:
+    program = replace(relay(), vocabulary=Vocabulary(owners=(relay_handlers.__file__,)))
+    result = run_program(program, initial_values=first_values(), keep=("total",), pool=gloo_pool)
     assert float(result.values[1][ValueName("total")]) == 1.0
 
 
 def test_first_values_must_be_given(own_pool: Pool) -> None:
     with pytest.raises(ExecutionError, match="number/0/0/0.*nothing gives them a first value"):
-        run_program(relay(1), handlers_module=MODULE, initial_values=first_values(0), pool=own_pool)
+        run_program(relay(1), initial_values=first_values(0), pool=own_pool)
 
 
 def test_missing_handlers_are_named_before_anything_starts() -> None:
@@ -66,18 +63,25 @@ def test_missing_handlers_are_named_before_anything_starts() -> None:
     builder.add(0, Effect(Kind.CALL, "NOR_THIS"), stream="host")
     with Pool(1) as pool:
         with pytest.raises(ExecutionError, match=r"NOBODY_KNOWS \(COMPUTE\), NOR_THIS \(CALL\)"):
-            run_program(builder.build(), handlers_module="", pool=pool)
+            run_program(builder.build(), pool=pool)
         assert pool.process_ids == ()
 
 
+def nothing(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Takes what there is, and makes nothing."""
+    return ()
+
+
 def test_two_handlers_of_one_name_are_refused() -> None:
-    with pytest.raises(ExecutionError, match="wants to handle 'MAKE'"):
-        handles("MAKE")(lambda context, row, inputs: ())
+    assert joined(relay_handlers.HANDLERS, {"MAKE": relay_handlers.make}) == relay_handlers.HANDLERS
+    with pytest.raises(ExecutionError, match="wants to handle 'MAKE', which .*relay_handlers.make handles"):
+        joined(relay_handlers.HANDLERS, {"MAKE": nothing})
 
 
 def both_ways(batch: int, streams: Sequence[str]) -> Program:
     """Two ranks swap an item on the given streams for sends and receives, perhaps in one batch."""
-    builder = ProgramBuilder((Axis("pp", 2),), value_kinds=(ITEM,), paths=((),), microbatches=ONE)
+    words = Vocabulary.of(ITEM, owner=__name__)
+    builder = ProgramBuilder((Axis("pp", 2),), vocabulary=words, paths=((),), microbatches=ONE)
     make = Effect(Kind.COMPUTE, "MAKE", (), (Pattern("item", index="none"),))
     send = Effect(Kind.SEND, "SEND_ITEM", (Pattern("item", index="none"),))
     receive = Effect(
@@ -97,11 +101,13 @@ def both_ways(batch: int, streams: Sequence[str]) -> Program:
     return builder.build()
 
 
-@handles("USE")
 def use(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Looks at what came."""
     assert inputs[0].tolist() == [1.0] * (context.iteration + 1)
     return ()
+
+
+HANDLERS: Handlers = {"MAKE": relay_handlers.make, "USE": use}
 
 
 @pytest.mark.parametrize(("batch", "streams"), [(0, ("send/pp+1", "receive/pp-1")), (1, ("ring", "ring"))])
@@ -109,7 +115,7 @@ def test_exchanges_of_a_batch_are_posted_together(
     batch: int, streams: Sequence[str], gloo_pool: Pool
 ) -> None:
     program = both_ways(batch, streams)
-    result = run_program(program, handlers_module=__name__, iterations=2, pool=gloo_pool)
+    result = run_program(program, iterations=2, pool=gloo_pool)
     assert result.trace is not None and (result.trace.end_s > 0).all()
 
 
@@ -127,23 +133,14 @@ class FakePlace:
         return contextlib.nullcontext()
 
 
-def alone(program: Program, tmp_path: Path, keep: Sequence[str] = ()) -> tuple[Interpreter, RankList]:
+def alone(program: Program, tmp_path: Path, **handlers: Handler) -> tuple[Interpreter, RankList]:
     """An interpreter of a program of one rank, in this process."""
-    ranked = compile_rank(wire(program), 0, lambda name: None, keep)
+    ranked = compile_rank(wire(program), 0, lambda name: None, joined(exchange_handler.HANDLERS, handlers))
     position = Position(SharedPositions(tmp_path / "positions", 1, is_new=True), 0)
     return Interpreter(ranked, ValueStore(ranked, {}), FakePlace(), position), ranked
 
 
-@pytest.fixture
-def names() -> Any:
-    """Handlers registered in a test are forgotten behind it."""
-    before = dict(HANDLERS)
-    yield
-    handler.HANDLERS.clear()
-    handler.HANDLERS.update(before)
-
-
-def test_a_value_dies_with_its_last_reader(tmp_path: Path, names: Any) -> None:
+def test_a_value_dies_with_its_last_reader(tmp_path: Path) -> None:
     item = Pattern("item", index="none")
     builder = ProgramBuilder((Axis("pp", 1),), value_kinds=(ITEM,), paths=((),), microbatches=ONE)
     builder.add(0, Effect(Kind.COMPUTE, "PRODUCE", (), (item,)))
@@ -154,23 +151,20 @@ def test_a_value_dies_with_its_last_reader(tmp_path: Path, names: Any) -> None:
     made: list[weakref.ref[torch.Tensor]] = []
     alive: list[bool] = []
 
-    @handles("PRODUCE")
     def produce(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
         tensor = torch.ones(3)
         made.append(weakref.ref(tensor))
         return (tensor,)
 
-    handles("CONSUME")(lambda context, row, inputs: ())
-    handles("CONSUME_COPY")(lambda context, row, inputs: ())
-
-    @handles("LOOK")
     def look(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
         alive.append(made[-1]() is not None)
         return ()
 
     gc.disable()  # only references may keep it alive, no collection may help
     try:
-        interpreter, ranked = alone(builder.build(), tmp_path)
+        interpreter, ranked = alone(
+            builder.build(), tmp_path, PRODUCE=produce, CONSUME=nothing, CONSUME_COPY=nothing, LOOK=look
+        )
         interpreter.run_iteration()
         interpreter.run_iteration()
         interpreter.close()
@@ -180,39 +174,40 @@ def test_a_value_dies_with_its_last_reader(tmp_path: Path, names: Any) -> None:
     assert ranked.num_lines == 1 and ranked.num_versions == 2
 
 
-def test_contributions_are_added_in_list_order(tmp_path: Path, names: Any) -> None:
+def test_contributions_are_added_in_list_order(tmp_path: Path) -> None:
     summed = Pattern("summed", index="none")
     builder = ProgramBuilder((Axis("pp", 1),), value_kinds=(SUMMED,), paths=((),), microbatches=ONE)
     for part in range(3):
         builder.add(0, Effect(Kind.COMPUTE, "GIVE", (), (summed,)), microbatch=0, part=part)
     seen: list[float] = []
     builder.add(0, Effect(Kind.COMPUTE, "SEE", (summed,)))
-    handles("GIVE")(lambda context, row, inputs: (torch.tensor([10.0**row.part]),))
-    handles("SEE")(lambda context, row, inputs: seen.append(float(inputs[0])) or ())
-    interpreter, _ = alone(builder.build(), tmp_path)
+    interpreter, _ = alone(
+        builder.build(),
+        tmp_path,
+        GIVE=lambda context, row, inputs: (torch.tensor([10.0**row.part]),),
+        SEE=lambda context, row, inputs: seen.append(float(inputs[0])) or (),
+    )
     interpreter.run_iteration()
     interpreter.run_iteration()
     interpreter.close()
     assert seen == [111.0, 111.0]
 
 
-def test_a_stream_that_fails_wakes_the_host(tmp_path: Path, names: Any) -> None:
+def test_a_stream_that_fails_wakes_the_host(tmp_path: Path) -> None:
     item = Pattern("item", index="none")
     builder = ProgramBuilder((Axis("pp", 1),), value_kinds=(ITEM,), paths=((),), microbatches=ONE)
     builder.add(0, Effect(Kind.LOAD, "LOAD_BROKEN", (), (item,)), stream="load")
     builder.add(0, Effect(Kind.COMPUTE, "USE_IT", (item,)))
-    handles("USE_IT")(lambda context, row, inputs: ())
-    interpreter, _ = alone(builder.build(), tmp_path)
+    interpreter, _ = alone(builder.build(), tmp_path, USE_IT=nothing)
     with pytest.raises(RowError, match="LOAD_BROKEN") as caught:
         interpreter.run_iteration()
     assert isinstance(caught.value.__cause__, ExecutionError)
 
 
-def test_outputs_are_counted(tmp_path: Path, names: Any) -> None:
+def test_outputs_are_counted(tmp_path: Path) -> None:
     builder = ProgramBuilder((Axis("pp", 1),), value_kinds=(ITEM,), paths=((),), microbatches=ONE)
     builder.add(0, Effect(Kind.COMPUTE, "FORGETS", (), (Pattern("item", index="none"),)))
-    handles("FORGETS")(lambda context, row, inputs: ())
-    interpreter, _ = alone(builder.build(), tmp_path)
+    interpreter, _ = alone(builder.build(), tmp_path, FORGETS=nothing)
     with pytest.raises(RowError) as caught:
         interpreter.run_iteration()
     assert "returned 0 outputs, its effect has 1 writes" in str(caught.value.__cause__)

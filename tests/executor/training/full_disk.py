@@ -6,6 +6,7 @@ import errno
 from pathlib import Path
 
 from meshwright.executor.file.new_file import watching
+from meshwright.executor.rank.handler import Handlers
 
 
 def fill(operation: str, path: Path) -> None:
@@ -16,3 +17,4 @@ def fill(operation: str, path: Path) -> None:
 
 _full = watching(fill)
 _full.__enter__()
+HANDLERS: Handlers = {}

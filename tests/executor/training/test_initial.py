@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from tests.training_case import SEQUENCE, SGD, Case, largest_difference, program_of, training_of
 from torch import Tensor
 
-from meshwright.catalog.handlers import load_handlers
 from meshwright.executor import run_training
 from meshwright.executor.job.job import Job
 from meshwright.executor.job.pool import Pool
@@ -129,7 +128,7 @@ def test_the_job_file_names_the_folder(tmp_path: Path) -> None:
     training = training_of(case, source=replace(RANDOM, weights=str(tmp_path / "theirs")))
     job = Job.of(program_of(case), 1, training=training)
     job.write(tmp_path)
-    again = Job.read(tmp_path, 0, load_handlers).training
+    again = Job.read(tmp_path, 0).training
     assert again == training and again.source.weights == str(tmp_path / "theirs")
     with pytest.raises(ExecutionError, match="long skips"):
         replace(training, layer_edges=(LayerEdge(0, 3),))

@@ -25,6 +25,7 @@ from meshwright.executor.job.pool import Pool
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.state.group_pieces import STEP_COUNT
 from meshwright.executor.training.training_job import RANDOM
+from meshwright.ir.vocabulary import Vocabulary
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.training.checkpoints import Checkpoints
@@ -252,7 +253,8 @@ def test_a_full_disk_of_one_rank_ends_the_job_and_leaves_the_one_before(
     with pytest.raises(
         ExecutionError, match=r"no space for a checkpoint .* it needs .* bytes\), .* are free"
     ):
-        own_pool.run(replace(job, checkpoints=config, handlers_module=str(module)), places=device_order(plan))
+        program = job.program.with_vocabulary(Vocabulary(owners=(str(module),)))
+        own_pool.run(replace(job, checkpoints=config, program=program), places=device_order(plan))
     assert latest_checkpoint(tmp_path) == tmp_path / "step-2" and problems(tmp_path / "step-2") == []
     result = run(case, gloo_pool, 2, replace(config, kept=Checkpoints(str(tmp_path))), first_step=2)
     assert result.losses == pytest.approx(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from tests.schedules.timing import trace_of
 
+from meshwright.ir.core_vocabulary import REMADE
 from meshwright.ir.judge.metrics import peak_alive, span_s
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
 from meshwright.ir.text import from_text, to_text
-from meshwright.lowering.memory.recompute import REMADE, Recompute
+from meshwright.lowering.memory.recompute import Recompute
 from meshwright.lowering.order import program_of_orders
 from meshwright.lowering.split_backward import SplitBackward
 from meshwright.lowering.transfer.transfer import Transfers

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tests.reports.sample import pipeline_trace, trace_of
 
+from meshwright.ir.core_vocabulary import STEP, F
 from meshwright.ir.judge.metrics import busy_s, span_s
 from meshwright.ir.program import Axis, ProgramBuilder
-from meshwright.ir.vocabulary import name_of
 from meshwright.reports.trace.timeline import LANES, read_timeline
 
 
@@ -44,7 +44,7 @@ def test_sampled_share_of_busy_time_is_the_busy_time(num_bins: int) -> None:
 
 
 def test_labels_name_only_axes_with_several_stored_lists() -> None:
-    effect = name_of("F").effect
+    effect = F
     both = ProgramBuilder((Axis("pp", 2), Axis("dp", 3), Axis("tp", 4, False)))
     for device in range(6):
         both.add(device, effect)
@@ -60,6 +60,6 @@ def test_what_happens_once_a_stage_has_no_microbatch() -> None:
     from meshwright.ir.table import Duty
 
     builder = ProgramBuilder((Axis("pp", 1),), duties=(Duty("F"), Duty("STEP", "stage")))
-    builder.add(0, name_of("F").effect)
-    builder.add(0, name_of("STEP").effect)
+    builder.add(0, F)
+    builder.add(0, STEP)
     assert read_timeline(trace_of(builder.build())).microbatch.tolist() == [0, -1]

@@ -17,11 +17,11 @@ from tests.lowering.plans import (
     work_of,
 )
 
+from meshwright.ir.core_vocabulary import REMADE
 from meshwright.ir.judge.metrics import peak_bytes, span_s
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
 from meshwright.lowering.lower import lower
-from meshwright.lowering.memory.recompute import REMADE
 from meshwright.prediction.memory_estimate import ACTIVATIONS, estimate_memory
 from meshwright.schedules import registered
 from meshwright.simulator.simulate import simulate_program

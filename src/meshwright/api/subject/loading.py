@@ -17,6 +17,7 @@ from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.config.source import load_model
 from meshwright.specs.error import SpecError, UnknownNameError
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.slot import TRUST
 
 PathLike = str | os.PathLike[str]
 DATA_SUFFIXES = (".toml", ".npz", ".csv", ".txt", ".program")
@@ -43,7 +44,10 @@ def load(path: PathLike) -> Any:
     if text.lstrip().startswith("meshwright-program"):
         from meshwright.ir.text import from_text
 
-        return from_text(text)
+        program = from_text(text)
+        for owner in program.vocabulary.owners:  # whose code nothing runs but an execution
+            TRUST.doubt(owner)
+        return program
     if file.suffix == ".csv":
         from meshwright.ir.text import from_torch_csv
 

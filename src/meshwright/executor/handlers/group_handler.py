@@ -8,13 +8,12 @@ from typing import Any
 import torch
 
 from meshwright.executor.rank.context import Context
-from meshwright.executor.rank.handler import Pending, Row, handles
+from meshwright.executor.rank.handler import Handlers, Pending, Row
 from meshwright.executor.state.group_state import GroupState
 from meshwright.executor.state.host_moments import HostMoments
 from meshwright.executor.team.collective import gather, scatter_sum, start_gather, wait_all
 
 
-@handles("REDUCE_GRAD")
 def reduce_gradients(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """Sum of a group's gradients over its copies; losses carry their tokens' weights, so the sum is the whole.
 
@@ -75,7 +74,6 @@ def _gather_contributions(context: Context, row: Row, group: GroupState) -> Pend
     return Pending(wait)
 
 
-@handles("UNSHARD")
 def unshard(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """All parameters of a group, one behind the other, for the computes that read them."""
     group: GroupState = inputs[0]
@@ -92,7 +90,6 @@ def unshard(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     return Pending.of(works, whole)
 
 
-@handles("GATHER_PARAM")
 def gather_parameters(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """After a step on shards: everybody's, into the parameters."""
     group: GroupState = inputs[0]
@@ -103,13 +100,11 @@ def gather_parameters(context: Context, row: Row, inputs: Sequence[Any]) -> Pend
     return Pending.of(works, group)
 
 
-@handles("LOAD_STATE")
 def load_state(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """The optimizer's state of a stage's groups, on the device."""
     return _moved(context, row, HostMoments.load)
 
 
-@handles("STORE_STATE")
 def store_state(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """The optimizer's state of a stage's groups, on the host; the device's memory is free."""
     return _moved(context, row, HostMoments.store)
@@ -120,3 +115,12 @@ def _moved(context: Context, row: Row, move: Callable[[HostMoments], None]) -> S
     for g in sorted({name.index for names in row.writes for name in names or ()} & groups.keys()):
         move(groups[g].moments)
     return row.outputs(lambda name: groups.get(name.index))
+
+
+HANDLERS: Handlers = {
+    "REDUCE_GRAD": reduce_gradients,
+    "UNSHARD": unshard,
+    "GATHER_PARAM": gather_parameters,
+    "LOAD_STATE": load_state,
+    "STORE_STATE": store_state,
+}

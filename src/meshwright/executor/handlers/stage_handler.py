@@ -11,14 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import meshwright.executor.handlers.group_handler  # noqa: F401 - registers handlers
-import meshwright.executor.handlers.step_handler  # noqa: F401 - registers handlers
 from meshwright.executor.handlers.vocabulary_handler import read_of_kind, writes_kind
 from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, deferring, registering
 from meshwright.executor.rank.context import Context
-from meshwright.executor.rank.handler import Row, ValueName, handles, reads_of_kind
-from meshwright.lowering.sharding.whole_gradient import WHOLE
-from meshwright.lowering.transfer.stage_edge import SKIP, SKIP_GRADIENT
+from meshwright.executor.rank.handler import Handlers, Row, ValueName, reads_of_kind
+from meshwright.ir.core_vocabulary import GRADIENT_BUFFER, SKIP, SKIP_GRADIENT
 
 
 class SavedForward:
@@ -91,7 +88,6 @@ def _leaf(value: Tensor) -> Tensor:
     return value.detach().requires_grad_(torch.is_grad_enabled())
 
 
-@handles("F")
 def forward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Forward of one microbatch; without ``saved`` among its writes it keeps nothing (recompute)."""
     state = context.training
@@ -111,7 +107,6 @@ def _input(row: Row, inputs: Sequence[Any]) -> Tensor | None:
     return x_BSE
 
 
-@handles("R")
 def recompute(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """The forward again, with the same draws, for what it did not keep."""
     with torch.enable_grad(), context.training.reading(row, inputs):
@@ -119,7 +114,6 @@ def recompute(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any
     return (saved,)
 
 
-@handles("B")
 def backward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradients of input and weights at once."""
     state, saved = context.training, inputs[0]
@@ -156,7 +150,7 @@ def _more_gradients(row: Row, gradient: Tensor | None, received: Sequence[Tensor
     found: list[Any] = []
     for names, is_many in zip(row.writes[2:], row.is_many[2:], strict=True):
         kind = names[0].kind if names else ""
-        if kind == WHOLE.name:
+        if kind == GRADIENT_BUFFER.name:
             found.append(_buffers(names, is_many))
         else:
             found.append(next(rest) if kind == SKIP_GRADIENT.name else gradient)
@@ -168,7 +162,6 @@ def _buffers(names: tuple[ValueName, ...] | None, is_many: bool) -> Any:
     return (None,) * len(names or ()) if is_many else None
 
 
-@handles("I")
 def input_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradient of the input now; what the weights' gradients need goes on the queue."""
     state, saved = context.training, inputs[0]
@@ -178,7 +171,6 @@ def input_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Sequenc
     return (gradient, saved.queue, *_more_gradients(row, gradient, received))
 
 
-@handles("W")
 def weight_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Weights' gradients of what I left; the queue checks that none is missing."""
     gradients = context.training.live_gradients(row.stage)
@@ -189,3 +181,12 @@ def weight_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Sequen
     return gradients, *(
         _buffers(names, many) for names, many in zip(row.writes[1:], row.is_many[1:], strict=True)
     )
+
+
+HANDLERS: Handlers = {
+    "F": forward,
+    "R": recompute,
+    "B": backward,
+    "I": input_gradient,
+    "W": weight_gradient,
+}

@@ -11,11 +11,10 @@ import torch
 from meshwright.executor.handlers.vocabulary_handler import writes_kind
 from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.exchange_handler import all_reduce
-from meshwright.executor.rank.handler import Row, handles, reads_of_kind
-from meshwright.lowering.sharding.gradient_norm import GLOBAL_NORM, SQUARED_NORM, STEP_COPY
+from meshwright.executor.rank.handler import Handlers, Row, reads_of_kind
+from meshwright.ir.core_vocabulary import GLOBAL_NORM, SQUARED_NORM, STEP_COPY
 
 
-@handles("STEP")
 def step(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """The optimizer's step on the groups that the row writes, and the end of their gradients."""
     state = context.training
@@ -51,7 +50,6 @@ def _norm(row: Row, inputs: Sequence[Any]) -> float | None:
     return float(found[0].sqrt()) if found else None
 
 
-@handles("NORM")
 def squared_norm(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Sum of squares of the gradients that the row reads, a float64 scalar."""
     state = context.training
@@ -62,10 +60,6 @@ def squared_norm(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[
     return (total,)
 
 
-handles("REDUCE_NORM")(all_reduce)
-
-
-@handles("VALIDATE")
 def validate(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Undo a step that was taken before the norm was known, where the norm forbids it; take the clipped one instead, or
     none where the gradients are no numbers. The end of the gradients.
@@ -89,3 +83,11 @@ def validate(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]
             group.publish()
         group.end()
     return row.outputs(lambda name: state.groups.get(name.index))
+
+
+HANDLERS: Handlers = {
+    "STEP": step,
+    "NORM": squared_norm,
+    "REDUCE_NORM": all_reduce,
+    "VALIDATE": validate,
+}

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-import meshwright.lowering.vocabulary.effect  # noqa: F401 - registers the names that are handled here
 from meshwright.executor.models.vocabulary_shard import VocabularyShard
 from meshwright.executor.ops.split_cross_entropy import (
     Normalizer,
@@ -22,7 +21,7 @@ from meshwright.executor.ops.split_cross_entropy import (
 )
 from meshwright.executor.ops.weight_gradient_queue import accumulate_into
 from meshwright.executor.rank.context import Context
-from meshwright.executor.rank.handler import Pending, Row, handles
+from meshwright.executor.rank.handler import Handlers, Pending, Row
 
 NO_OUTPUTS: tuple[Any, ...] = ()
 
@@ -48,7 +47,6 @@ def _end(context: Context, row: Row, hop: int) -> int:
     return int(row.members[path[hop].device])
 
 
-@handles("LOOKUP")
 def lookup(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """This device's part of the embedding's output."""
     state = context.training
@@ -57,7 +55,6 @@ def lookup(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     return (part_BSE,)
 
 
-@handles("SCATTER")
 def scatter(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradients of this device's rows of the embedding."""
     state = context.training
@@ -68,7 +65,6 @@ def scatter(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     return (gradients,)
 
 
-@handles("S")
 def softmax_of_rows(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Logits of this device's rows and their softmax; with one barrier also both halves of the input's gradient."""
     state = context.training
@@ -81,7 +77,6 @@ def softmax_of_rows(context: Context, row: Row, inputs: Sequence[Any]) -> Sequen
     return (part,)
 
 
-@handles("SUM_SOFTMAX")
 def sum_softmax(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """Maximum, sum and target's logit over all devices; with one barrier then the input's gradient, to the last stage."""
     (part,) = inputs
@@ -106,7 +101,6 @@ def sum_softmax(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     return Pending(wait)
 
 
-@handles("T")
 def gradients_of_rows(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradient of this device's rows of the head, and the loss on the last stage's device; with two barriers also this
     device's part of the input's gradient."""
@@ -141,13 +135,11 @@ def _shaped(context: Context, row: Row, x_TE: Tensor) -> Tensor:
     return x_TE.view(state.data.counts[row.microbatch], state.training.sequence_length, x_TE.shape[-1])
 
 
-@handles("SUM_OUTPUT_GRAD")
 def sum_output_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """Two barriers: the devices' parts of the input's gradient, summed on the last stage's device."""
     return _summed(context, row, inputs[0], _end(context, row, -1))
 
 
-@handles("SUM_INPUT")
 def sum_input(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """The devices' parts of the embedding's output, summed on the first stage's device."""
     return _summed(context, row, inputs[0], _end(context, row, 0))
@@ -166,13 +158,11 @@ def _summed(context: Context, row: Row, part: Tensor, root: int) -> Pending:
     return Pending(wait)
 
 
-@handles("SHARE_OUTPUT")
 def share_output(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """The last stage's output, to all devices."""
     return _shared(context, row, inputs, _end(context, row, -1))
 
 
-@handles("SHARE_INPUT_GRAD")
 def share_input_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """The gradient of the first stage's input, to all devices."""
     return _shared(context, row, inputs, _end(context, row, 0))
@@ -193,3 +183,16 @@ def _shared(context: Context, row: Row, inputs: Sequence[Any], root: int) -> Pen
     work = dist.broadcast(x_BSE, root, group=context.groups.collective(row), async_op=True)
 
     return Pending.of([work], x_BSE)
+
+
+HANDLERS: Handlers = {
+    "LOOKUP": lookup,
+    "SCATTER": scatter,
+    "S": softmax_of_rows,
+    "SUM_SOFTMAX": sum_softmax,
+    "T": gradients_of_rows,
+    "SUM_OUTPUT_GRAD": sum_output_gradient,
+    "SUM_INPUT": sum_input,
+    "SHARE_OUTPUT": share_output,
+    "SHARE_INPUT_GRAD": share_input_gradient,
+}

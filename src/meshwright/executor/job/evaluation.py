@@ -6,6 +6,7 @@ from typing import Any
 
 from meshwright.executor.job.job import Job
 from meshwright.executor.rank.context import Context
+from meshwright.executor.rank.handler import Handlers
 from meshwright.executor.rank.interpreter import Interpreter
 from meshwright.executor.rank.rank_list import compile_rank
 from meshwright.executor.rank.value_store import ValueStore
@@ -20,8 +21,8 @@ class Evaluation:
     Exchanges use the process groups of the training's program: the forwards' are among its own.
     """
 
-    def __init__(self, job: Job, rank: int, position: Position) -> None:
-        self._ranked = compile_rank(wire(ForwardOnly()(job.program)), rank, job.shape_of())
+    def __init__(self, job: Job, rank: int, position: Position, handlers: Handlers) -> None:
+        self._ranked = compile_rank(wire(ForwardOnly()(job.program)), rank, job.shape_of(), handlers)
         self._position = position
 
     def run(self, context: Context, iteration: int) -> float:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.checkpoint.config import CheckpointConfig
-from meshwright.executor.rank.handler import ValueName
+from meshwright.executor.rank.handler import Handlers, ValueName
 from meshwright.executor.rank.rank_list import ShapeOf
 from meshwright.executor.training.resuming import check_resumable, check_same_data
 from meshwright.executor.training.training_job import TrainingConfig
@@ -22,9 +22,10 @@ from meshwright.ir.text import from_text, to_text
 from meshwright.lowering.transfer.stage_edge import edges_of
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.record import record
+from meshwright.specs.slot import TRUST
 
 SCHEMA = 1
-LoadHandlers = Callable[[str], None]  # given `Job.handlers_module`, registers names and handlers
+LoadHandlers = Callable[[str], Handlers]  # of an owner of a vocabulary
 BESIDE = ("program", "initial_values")  # fields with files of their own
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -33,16 +34,15 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 class Job:
     """What ranks are told. All axes of the program are materialised: its lists are the ranks.
 
-    ``training`` or, for other programs, ``handlers_module`` (a dotted name or a file that registers names and handlers),
-    ``initial_values`` (for each rank), ``keep`` (value kinds returned as they are after the last iteration), ``shapes``
-    (of values of a kind that are exchanged; others carry their shape with them) and ``options`` (for handlers).
+    ``training`` or, for other programs, ``initial_values`` (for each rank), ``keep`` (value kinds returned as they are
+    after the last iteration), ``shapes`` (of values of a kind that are exchanged; others carry their shape with them) and
+    ``options`` (for handlers).
     ``checkpoints``: what a training job keeps, and where it resumes.
     """
 
     program: Program
     iterations: int
     training: TrainingConfig | None = None
-    handlers_module: str = ""
     initial_values: Sequence[Mapping[ValueName, Tensor]] = ()
     keep: tuple[str, ...] = ()
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -62,6 +62,8 @@ class Job:
             raise ExecutionError(
                 f"initial values for {len(self.initial_values)} ranks, the program has {self.num_ranks}"
             )
+        for owner in self.program.vocabulary.owners:
+            TRUST.check(owner)
         if any(not axis.materialised for axis in self.program.axes):
             raise ExecutionError("the program has collapsed axes", next="expand them (Job.of does)")
         if self.training is not None:
@@ -140,16 +142,13 @@ class Job:
             torch.save({name.text: value for name, value in values.items()}, folder / f"initial-{rank}.pt")
 
     @staticmethod
-    def read(folder: Path, rank: int, load_handlers: LoadHandlers) -> Job:
-        """Read it in the worker of a rank; of the initial values only those of this rank. Imports the handlers' module
-        first, because it registers the names that the program uses.
-        """
+    def read(folder: Path, rank: int) -> Job:
+        """Read it in the worker of a rank; of the initial values only those of this rank."""
         told = json.loads((folder / "job.json").read_text())
         if told.pop("schema") > SCHEMA:
             raise ExecutionError("the job was written by a newer meshwright", next="upgrade meshwright")
         training = told.pop("training")
         read = None if training is None else TrainingConfig.from_dict(training)
-        load_handlers(told["handlers_module"])
         program = from_text((folder / "program.txt").read_text())
         initial: list[Mapping[ValueName, Tensor]] = [{} for _ in range(program.num_lists)]
         path = folder / f"initial-{rank}.pt"

@@ -40,7 +40,7 @@ def run_launched(
     """Run a job of which this process is one rank; as `Pool.run`, on all hosts at once.
 
     Interrupted or terminated on any host, all ranks end at the same iteration, after saving where the job keeps
-    checkpoints. On other ranks than 0 the result is empty. ``load_handlers`` imports what the job names.
+    checkpoints. On other ranks than 0 the result is empty. ``load_handlers`` finds those of an owner of a vocabulary.
 
     Raises:
         ExecutionError: the processes do not fit the job, cannot meet, or a rank failed (the first to fail says why).

@@ -12,14 +12,13 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
 
-import meshwright.executor.handlers.stage_handler  # noqa: F401 - registers handlers
+from meshwright.executor.handlers.core_handler import CORE_HANDLERS
 from meshwright.executor.job.gather import JobResult
 from meshwright.executor.job.job import Job
 from meshwright.executor.job.job_run import Progress, Run
-from meshwright.executor.rank.handler import check_handlers
+from meshwright.executor.rank.handler import handlers_of
 from meshwright.executor.rank.watchdog import SharedPositions
 from meshwright.executor.team.worker_process import Report, WorkerProcess
-from meshwright.ir.program import Program
 from meshwright.specs.cluster.slowing import Slowing
 from meshwright.specs.error import ExecutionError
 
@@ -85,8 +84,8 @@ class Pool:
                 f"ranks on workers {places}", allowed=f"different ones of the pool's {self.num_workers}"
             )
         _check_slowing(slowing, job, places)
-        if not job.handlers_module:
-            _check_handlers(job.program)
+        if not job.program.vocabulary.owners:  # before any process starts
+            handlers_of(job.program, CORE_HANDLERS)
         self.start()
         folder = self._folder / f"job-{self._num_jobs}"
         self._num_jobs += 1
@@ -150,12 +149,6 @@ def _check_slowing(slowing: Slowing | None, job: Job, places: Sequence[int]) -> 
             f"{slowing} on {job.backend}", allowed="slowing on CPU, where gloo carries messages"
         )
     slowing.check(max(places) + 1)
-
-
-def _check_handlers(program: Program) -> None:
-    """Before any process starts: has every name a handler?"""
-
-    check_handlers(program)
 
 
 @contextmanager

@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-import meshwright.executor.handlers.stage_handler  # noqa: F401 - registers handlers
-import meshwright.executor.rank.exchange_handler  # noqa: F401 - registers handlers
+from meshwright.executor.handlers.core_handler import CORE_HANDLERS
 from meshwright.executor.job.evaluation import Evaluation
 from meshwright.executor.job.job import Job, LoadHandlers
 from meshwright.executor.meter.memory_file import write_curves
 from meshwright.executor.meter.rank_times import Pause, write_times
 from meshwright.executor.rank.context import Context
-from meshwright.executor.rank.handler import check_handlers
+from meshwright.executor.rank.handler import joined
 from meshwright.executor.rank.interpreter import Interpreter, RowError
 from meshwright.executor.rank.iteration_memory import Curves, iteration_curves
 from meshwright.executor.rank.process_group import ProcessGroups, Team
@@ -94,7 +93,7 @@ class Reports:
 
 
 def main(load_handlers: LoadHandlers) -> None:
-    """Run jobs until stdin is closed; `load_handlers` imports what a job names."""
+    """Run jobs until stdin is closed; `load_handlers` finds those of an owner of a vocabulary."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     reports = Reports()
     commands: SimpleQueue[dict[str, Any]] = SimpleQueue()
@@ -135,11 +134,11 @@ def run_rank(
     """Read a job, run all its iterations on this rank, and write what they gave. ``meeting``: where the ranks have met;
     None: they meet at a file in the folder.
     """
-    job = Job.read(folder, rank, load_handlers)
+    job = Job.read(folder, rank)
     torch.set_num_threads(job.num_threads)
-    check_handlers(job.program)
+    handlers = joined(CORE_HANDLERS, *map(load_handlers, job.program.vocabulary.owners))
     wiring = wire(job.program)
-    ranked = compile_rank(wiring, rank, job.shape_of(), job.keep)
+    ranked = compile_rank(wiring, rank, job.shape_of(), handlers, job.keep)
     limits = json.loads((folder / "limits.json").read_text())
     slowing = Slowing.from_dict(limits["slowing"])
     slow_computes(ranked, slowing.factor(limits["places"][rank]))
@@ -157,7 +156,7 @@ def run_rank(
         position = Position(shared, rank)
         interpreter = Interpreter(ranked, store, context, position)
         evaluates = job.training is not None and job.training.source.evaluate_every > 0
-        evaluation = Evaluation(job, rank, position) if evaluates else None
+        evaluation = Evaluation(job, rank, position, handlers) if evaluates else None
         checkpoints = _checkpoints(job, context, position)
         groups.barrier()
         pauses = _iterate(job, context, interpreter, reports, evaluation, checkpoints)

@@ -1,4 +1,4 @@
-"""Handlers of exchanges and copies by kind: SEND, RECEIVE, LOAD, STORE, COPY; and collectives to register by name.
+"""Handlers of exchanges and copies by kind: SEND, RECEIVE, LOAD, STORE, COPY; and collectives for names to choose from.
 
 A value whose shape is not known before the run is sent behind a small header with its dtype and shape.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from meshwright.executor.meter.live_storage import born_on_host
 from meshwright.executor.rank.context import Context
-from meshwright.executor.rank.handler import Pending, Row, handles
+from meshwright.executor.rank.handler import Handlers, Pending, Row
 from meshwright.executor.team.collective import scatter_sum, start_gather
 from meshwright.ir.table import Kind
 from meshwright.specs.error import ExecutionError
@@ -37,7 +37,6 @@ def first_tensor(row: Row, inputs: Sequence[Any]) -> Tensor:
     )
 
 
-@handles(Kind.SEND)
 def send(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """Post the first value read to the peer."""
     tensor = first_tensor(row, inputs)
@@ -63,7 +62,6 @@ def send(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     return Pending(wait)
 
 
-@handles(Kind.RECEIVE)
 def receive(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """Post a buffer for the value written; without a known shape the header comes first."""
     group, peer = context.groups.pair(row)
@@ -100,20 +98,17 @@ def _header(row: Row, tensor: Tensor) -> Tensor:
     return torch.tensor([DTYPES.index(tensor.dtype), tensor.dim(), *dims], device=tensor.device)
 
 
-@handles(Kind.LOAD)
 def load(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """A copy on the device."""
     return (first_tensor(row, inputs).to(context.device, copy=True),)
 
 
-@handles(Kind.STORE)
 def store(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """A copy in the memory of the host."""
     with born_on_host():
         return (first_tensor(row, inputs).to("cpu", copy=True),)
 
 
-@handles(Kind.COPY)
 def copy(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """A copy where the value is."""
     return (first_tensor(row, inputs).clone(),)
@@ -174,3 +169,12 @@ def all_to_all(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     )
 
     return Pending.of([work], buffer)
+
+
+HANDLERS: Handlers = {
+    Kind.SEND: send,
+    Kind.RECEIVE: receive,
+    Kind.LOAD: load,
+    Kind.STORE: store,
+    Kind.COPY: copy,
+}

@@ -1,10 +1,12 @@
-"""Handlers: what an instruction does when it is executed. One a name, registered in the file that invents the name."""
+"""Handlers: what an instruction does when it is executed. A table of them belongs to who brings the names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from meshwright.ir.program import Program
 from meshwright.ir.table import Exchange, Kind
@@ -96,57 +98,41 @@ class Pending(NamedTuple):
 # None where the pattern's condition does not hold.
 Handler = Callable[[Any, Row, Sequence[Any]], "Sequence[Any] | Pending"]
 
-HANDLERS: dict[str, Handler] = {}
-KIND_HANDLERS: dict[Kind, Handler] = {}
+# By name, or by kind for all names of it that have none of their own.
+Handlers = Mapping[str | Kind, Handler]
 
 
-def handles(name: str | Kind) -> Callable[[Handler], Handler]:
-    """Register a handler for a name, or for all names of a kind that have none of their own.
-
-    Raises:
-        ExecutionError: another function handles the name already.
-    """
-
-    def register(handler: Handler) -> Handler:
-        table: dict[Any, Handler] = KIND_HANDLERS if isinstance(name, Kind) else HANDLERS
-        known = table.setdefault(name, handler)
-        if known is not handler and _place(known) != _place(handler):
+def joined(*tables: Handlers) -> Handlers:
+    """All of them. Raises ExecutionError where two handle one name differently."""
+    found: dict[str | Kind, Handler] = {}
+    for name, handler in (item for table in tables for item in table.items()):
+        known = found.setdefault(name, handler)
+        if known is not handler:
             raise ExecutionError(
                 f"{_place(handler)} wants to handle {name!r}, which {_place(known)} handles",
                 next="give the instruction another name",
             )
-        table[name] = handler
-        return handler
-
-    return register
+    return found
 
 
-def _place(handler: Handler) -> tuple[str, str]:
-    """File and name of a handler: a module that is imported twice registers the same one again."""
-    code = getattr(handler, "__code__", None)
-    return getattr(code, "co_filename", ""), getattr(handler, "__qualname__", repr(handler))
+def _place(handler: Handler) -> str:
+    return f"{handler.__module__}.{getattr(handler, '__qualname__', handler)}"
 
 
-def handler_of(kind: Kind, name: str) -> Handler | None:
-    """The handler of a name, or else that of its kind."""
-    return HANDLERS.get(name) or KIND_HANDLERS.get(kind)
-
-
-def check_handlers(program: Program) -> None:
-    """Every name of the program has a handler.
+def handlers_of(program: Program, handlers: Handlers) -> dict[str, Handler]:
+    """For every name of the program its handler, or else that of its kind.
 
     Raises:
         ExecutionError: names all that have none.
     """
-    effects = {program.tables.effects[e] for e in set(program.columns.effect.tolist())}
-    missing = sorted({f"{e.name} ({e.kind.name})" for e in effects if handler_of(e.kind, e.name) is None})
+    effects = [program.tables.effects[e] for e in np.unique(program.columns.effect).tolist()]
+    found = {e.name: handlers.get(e.name) or handlers.get(e.kind) for e in effects}
+    missing = sorted({f"{e.name} ({e.kind.name})" for e in effects if found[e.name] is None})
     if missing:
+        known = [f"{name.name} of any name" if isinstance(name, Kind) else name for name in handlers]
         raise ExecutionError(
             f"no handler executes {', '.join(missing)}",
-            allowed=f"{', '.join(sorted(HANDLERS))}, and {', '.join(_names(KIND_HANDLERS))} of any name",
-            next="register one with meshwright.executor.rank.handler.handles(name) in the module given as handlers_module",
+            allowed=", ".join(sorted(known)),
+            next="add it to HANDLERS of an owner of the program's vocabulary",
         )
-
-
-def _names(kinds: Iterable[Kind]) -> list[str]:
-    return [kind.name for kind in kinds]
+    return {name: handler for name, handler in found.items() if handler is not None}

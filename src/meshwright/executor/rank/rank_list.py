@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.executor.rank.handler import Handler, Row, ValueName, handler_of
+from meshwright.executor.rank.handler import Handler, Handlers, Row, ValueName, handlers_of
 from meshwright.executor.team.exchange_ends import ends_of
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind, Pattern
@@ -67,21 +67,26 @@ class RankList:
     kept: tuple[tuple[ValueName, int], ...]
 
 
-def compile_rank(wiring: Wiring, rank: int, shape_of: ShapeOf, keep: Sequence[str] = ()) -> RankList:
+def compile_rank(
+    wiring: Wiring, rank: int, shape_of: ShapeOf, handlers: Handlers, keep: Sequence[str] = ()
+) -> RankList:
     """Compile the list of ``rank``: lists are ranks. ``keep``: value kinds returned after the run.
 
     Raises:
-        ExecutionError: a row without handler, or an exchange of a rank with itself.
+        ExecutionError: a name without handler, or an exchange of a rank with itself.
     """
-    return _Compiler(wiring, rank, shape_of, keep).compile()
+    return _Compiler(wiring, rank, shape_of, handlers, keep).compile()
 
 
 class _Compiler:
     """Holds what all rows of the list need while it is compiled."""
 
-    def __init__(self, wiring: Wiring, rank: int, shape_of: ShapeOf, keep: Sequence[str]) -> None:
+    def __init__(
+        self, wiring: Wiring, rank: int, shape_of: ShapeOf, handlers: Handlers, keep: Sequence[str]
+    ) -> None:
         self.wiring, self.rank, self.shape_of, self.keep = wiring, rank, shape_of, frozenset(keep)
         self.program: Program = wiring.program
+        self.handlers = handlers_of(wiring.program, handlers)
         self.deps: Dependencies = wiring.deps
         self.low, self.high = (int(x) for x in self.program.offsets[rank : rank + 2])
         self.first_version = int(self.deps.write_ptr[self.low])
@@ -105,7 +110,7 @@ class _Compiler:
         steps = tuple(
             Step(
                 row := self._row(i),
-                self._handler(row),
+                self.handlers[row.name],
                 tuple(waits.get(i - self.low, ())),
                 *self._values(i),
                 streams.index(self._stream(i)) if self._stream(i) else -1,
@@ -139,12 +144,6 @@ class _Compiler:
         if self.program.kinds[i] == Kind.COMPUTE:
             return ""
         return str(self.program.tables.streams[self.program.columns.stream[i]])
-
-    def _handler(self, row: Row) -> Handler:
-        handler = handler_of(row.kind, row.name)
-        if handler is None:
-            raise ExecutionError(f"no handler executes {row.name}")
-        return handler
 
     def _closes_batch(self, i: int) -> bool:
         """Is row ``i`` the last of its batch on its stream?"""

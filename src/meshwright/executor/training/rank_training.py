@@ -32,10 +32,9 @@ from meshwright.executor.training.stage_modules import build_stages, group_of, i
 from meshwright.executor.training.tensor_layout import HEAD_NORMS, TENSOR
 from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.executor.training.visited_share import visited_shares
+from meshwright.ir.core_vocabulary import HOST_STATE, MASTER_COPY, STORE_STATE, UNSHARD
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
-from meshwright.lowering.memory.offload import HOST_STATE, MASTER_COPY, STORE_STATE
-from meshwright.lowering.sharding.gather import UNSHARD
 from meshwright.specs.model.adaptation import LORA_A, LORA_B
 
 GATHERED = UNSHARD.writes[0].kind

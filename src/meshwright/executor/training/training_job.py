@@ -26,10 +26,9 @@ from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.ops.randomness import keyed_generator, random_key
 from meshwright.executor.rank.handler import ValueName
 from meshwright.executor.training.tensor_layout import TensorLayout
+from meshwright.ir.core_vocabulary import SKIP, SKIP_GRADIENT
 from meshwright.ir.program import Program
 from meshwright.lowering.transfer.stage_edge import (
-    SKIP,
-    SKIP_GRADIENT,
     LayerEdge,
     StageEdge,
     encoder_edges,

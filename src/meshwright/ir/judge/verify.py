@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.ir.core_vocabulary import TOWARD
 from meshwright.ir.grid import grid
 from meshwright.ir.judge.memory import peak_bound_bytes
 from meshwright.ir.kernel import call
 from meshwright.ir.program import Program
 from meshwright.ir.table import Duty, Effect, Kind
 from meshwright.ir.timing.replay import Wiring, replay, wire
-from meshwright.ir.vocabulary import NAMES
 from meshwright.specs.error import ProgramError, ScheduleError
 
 Ints = NDArray[Any]
@@ -97,8 +97,8 @@ def first_axis_coordinate(program: Program) -> Ints:
 
 
 def _follows_path(program: Program, name: str) -> bool:
-    return any(duty.name == name and duty.per in ("path", "some") for duty in program.tables.duties) or (
-        name in NAMES and NAMES[name].toward != 0
+    return name in TOWARD or any(
+        duty.name == name and duty.per in ("path", "some") for duty in program.tables.duties
     )
 
 
@@ -135,9 +135,8 @@ def _num_parts(program: Program, effect: Effect) -> int:
     for duty in program.tables.duties:
         if duty.name == effect.name and duty.per != "group":
             return duty.parts
-    along = effect.name in NAMES and NAMES[effect.name].toward != 0
     uses = any(p.part == "row" or p.index == "group" for p in patterns)
-    return 1 if along and not uses else 1 << 15
+    return 1 if effect.name in TOWARD and not uses else 1 << 15
 
 
 def check_duties(program: Program) -> None:

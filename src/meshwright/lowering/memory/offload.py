@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshwright.ir.core_vocabulary import HOST_STATE, LOAD_STATE, MASTER_COPY, STORE_STATE
 from meshwright.ir.program import Columns, Program
-from meshwright.ir.table import Duty, Effect, Kind, Pattern, ValueBytes, ValueKind, Work
-from meshwright.ir.vocabulary import register_name, register_value_kind
+from meshwright.ir.table import Duty, ValueBytes, Work
 from meshwright.lowering.order import with_effects
 from meshwright.lowering.pipeline import Lowering, Pass, Works
 from meshwright.specs.operator import Operator
@@ -19,19 +19,6 @@ from meshwright.stage.group.value_size import moment_bytes, optimizer_size
 
 STATE = "optimizer_state"
 PASSES = ("F", "R", "B", "I", "W")
-# What of the optimizer's state stays on the device.
-MASTER_COPY = register_value_kind(ValueKind("master_copy", index="group", microbatch=False, carried=True))
-HOST_STATE = register_value_kind(
-    ValueKind("host_optimizer_state", index="group", microbatch=False, carried=True, tier="host")
-)
-LOAD_STATE = Effect(
-    Kind.LOAD, "LOAD_STATE", (Pattern(HOST_STATE.name, index="groups"),), (Pattern(STATE, index="groups"),)
-)
-STORE_STATE = Effect(
-    Kind.STORE, "STORE_STATE", (Pattern(STATE, index="groups"),), (Pattern(HOST_STATE.name, index="groups"),)
-)
-register_name(LOAD_STATE, per="stage")
-register_name(STORE_STATE, per="stage")
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.ir.core_vocabulary import F_RECOMPUTED, REMADE, SAVED, R
 from meshwright.ir.program import Program
-from meshwright.ir.table import Duty, Effect, Pattern, ValueKind
-from meshwright.ir.vocabulary import F_RECOMPUTED, NAMES, register_value_kind
+from meshwright.ir.table import Duty, Effect, Pattern
 from meshwright.lowering.order import with_effects
 from meshwright.lowering.pipeline import Lowering
 from meshwright.stage.saved.recomputed import is_partly_recomputed, is_recomputed
 
 BACKWARD = ("B", "I", "W")
-# what R makes beside what forward kept; it lives as long as that does
-REMADE = register_value_kind(ValueKind("remade"))
-R_PARTLY = NAMES["R"].effect._replace(
-    reads=(*NAMES["R"].effect.reads, Pattern("saved")), writes=(Pattern(REMADE.name),)
-)
+R_PARTLY = R._replace(reads=(*R.reads, SAVED), writes=(Pattern(REMADE.name),))
 
 
 @dataclass(frozen=True)
@@ -38,7 +34,7 @@ class Recompute:
 
     def __call__(self, program: Program) -> Program:
         """The program with its R."""
-        program, (f, r) = with_effects(program, F_RECOMPUTED, NAMES["R"].effect)
+        program, (f, r) = with_effects(program, F_RECOMPUTED, R)
         if self.partly:
             program, r_partly = _reading_remade(program, self.partly)
         t, c = program.tables, program.columns

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from meshwright.ir.core_vocabulary import GATHER_PARAM, GATHERED, GATHERED_PARAMETER, UNSHARD
 from meshwright.ir.program import Columns, Program
-from meshwright.ir.table import Effect, Exchange, Kind, Pattern, ValueKind
-from meshwright.ir.vocabulary import VALUE_KINDS, register_name, register_value_kind
+from meshwright.ir.table import Effect, Exchange, Pattern
 from meshwright.lowering.order import with_effects
 from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.specs.error import PlanError
@@ -22,13 +22,6 @@ from meshwright.stage.group.parameter_group import gather_exchanges, stepped_siz
 PREFETCH = 2
 COMPUTES = ("F", "R", "B", "I", "LOOKUP", "S", "T")  # they read parameters; W does not
 STREAM = "reduce"  # gathers and reductions of the same devices are one communicator, hence one order
-
-_PARAMETER, _GATHERED = Pattern("parameter", index="group"), Pattern("gathered_parameter", index="group")
-register_value_kind(ValueKind("gathered_parameter", index="group", microbatch=False))
-UNSHARD = Effect(Kind.COLLECTIVE, "UNSHARD", (_PARAMETER,), (_GATHERED,), moves=_GATHERED)
-GATHER_PARAM = Effect(Kind.COLLECTIVE, "GATHER_PARAM", (_PARAMETER,), (_PARAMETER,))
-register_name(UNSHARD)
-register_name(GATHER_PARAM)
 
 
 @dataclass(frozen=True)
@@ -54,11 +47,11 @@ class Unshard:
         t, c = program.tables, program.columns
         most = max(sum(g in self.exchanges for g in groups) for groups in t.groups_of_stage)
         slots = 0 if self.keeps_after_forward else most * (self.prefetch + 1)
-        ring = VALUE_KINDS["gathered_parameter"]._replace(ring=slots)
+        ring = GATHERED_PARAMETER._replace(ring=slots)
         kinds = tuple(ring if kind.name == ring.name else kind for kind in t.value_kinds)
         program, (effect,) = with_effects(program.with_tables(value_kinds=kinds), UNSHARD)
         program, numbers, stream = _with_exchanges(program, self.exchanges, STREAM)
-        reads = np.array([any(p.kind == _GATHERED.kind for p in e.reads) for e in program.tables.effects])
+        reads = np.array([any(p.kind == GATHERED.kind for p in e.reads) for e in program.tables.effects])
         before, lists, rows = [], [], []
         for device in range(program.num_lists):
             runs = _runs(program, reads[c.effect], device)

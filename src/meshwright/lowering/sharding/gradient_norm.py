@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.ir.axis import FIRST_AXIS, owns
+from meshwright.ir.core_vocabulary import NORM, PARTIAL_SUM, REDUCE_NORM, WHOLE_SUM
 from meshwright.ir.program import Columns, Program
-from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern, ValueBytes, ValueKind
-from meshwright.ir.vocabulary import register_name, register_value_kind
+from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern, ValueBytes
 from meshwright.lowering.order import with_effects
 from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.specs.error import PlanError, ProgramError
@@ -22,25 +22,6 @@ DEFAULT_NORM = 1.0  # of GPT-3 and Llama (arXiv 2005.14165, 2302.13971)
 NORM_BYTES = 8.0  # a sum of squares is one float64
 STREAM = "norm"
 GRADIENTS = ("weight_gradient", "reduced_gradient")
-
-SQUARED_NORM = register_value_kind(
-    ValueKind("squared_norm", index="none", microbatch=False, accumulates=True)
-)
-GLOBAL_NORM = register_value_kind(ValueKind("global_norm", index="none", microbatch=False))
-STEP_COPY = register_value_kind(ValueKind("step_copy", index="group", microbatch=False))
-_PARTIAL, _GLOBAL = Pattern("squared_norm", index="none"), Pattern("global_norm", index="none")
-_COPY = Pattern("step_copy", index="groups")
-NORM = Effect(Kind.COMPUTE, "NORM", (Pattern("weight_gradient", index="groups"),), (_PARTIAL,))
-REDUCE_NORM = Effect(Kind.COLLECTIVE, "REDUCE_NORM", (_PARTIAL,), (_GLOBAL,))
-VALIDATE = Effect(
-    Kind.COMPUTE,
-    "VALIDATE",
-    (_GLOBAL, _COPY, Pattern("parameter", index="groups"), Pattern("optimizer_state", index="groups")),
-    (Pattern("parameter", index="groups"), Pattern("optimizer_state", index="groups")),
-)
-register_name(NORM, per="stage")
-register_name(REDUCE_NORM, per="device")
-register_name(VALIDATE, per="stage")
 
 
 @dataclass(frozen=True)
@@ -65,7 +46,7 @@ class ClipGradients:
         steps = _rows_named(program, "STEP")
         _check(program, steps, self.axes)
         is_alone = program.axes[0].size == 1 and not self.axes
-        known = _PARTIAL if is_alone else _GLOBAL  # on one device its own sum is all of it
+        known = PARTIAL_SUM if is_alone else WHOLE_SUM  # on one device its own sum is all of it
         program, chosen = _with_steps(
             program, steps, lambda effect: effect._replace(reads=(*effect.reads, known))
         )
@@ -98,7 +79,7 @@ class PostValidate:
         """The program with its steps ahead of the norm. Raises ProgramError where no STEP waits for one."""
         steps = _rows_named(program, "STEP")
         t, c = program.tables, program.columns
-        if not all(set(t.effects[c.effect[row]].reads) & {_PARTIAL, _GLOBAL} for row in steps):
+        if not all(set(t.effects[c.effect[row]].reads) & {PARTIAL_SUM, WHOLE_SUM} for row in steps):
             raise ProgramError("no norm is known to the steps; put ClipGradients before PostValidate")
         early, chosen = _with_steps(program, steps, _early)
         validates = []
@@ -173,7 +154,7 @@ def clip_norm(plan: Plan) -> float | None:
 def _early(effect: Effect) -> Effect:
     """A STEP that waits for no norm, and keeps a copy of what it writes."""
     places = tuple(p._replace(kind="step_copy") for p in effect.writes if p.kind == "parameter")
-    reads = tuple(p for p in effect.reads if p not in (_PARTIAL, _GLOBAL))
+    reads = tuple(p for p in effect.reads if p not in (PARTIAL_SUM, WHOLE_SUM))
     return effect._replace(reads=reads, writes=(*effect.writes, *places))
 
 

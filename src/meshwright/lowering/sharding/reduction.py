@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.ir.axis import FIRST_AXIS, owns
+from meshwright.ir.core_vocabulary import REDUCE_GRAD, STEP, STEP_REDUCED
 from meshwright.ir.judge.verify import reduction_axes
 from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern
-from meshwright.ir.vocabulary import NAMES, STEP_REDUCED
 from meshwright.lowering.order import with_effects
 from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.lowering.sharding.canonical import ALGORITHM, CANONICAL, canonical_sizes
@@ -48,7 +48,7 @@ class ReduceGradients:
 
     def __call__(self, program: Program) -> Program:
         """The program with its reductions."""
-        program, (effect,) = with_effects(program, NAMES["REDUCE_GRAD"].effect)
+        program, (effect,) = with_effects(program, REDUCE_GRAD)
         t = program.tables
         exchanges, streams = list(t.exchanges), list(t.streams)
         stream = "reduce" if self.is_beside else "compute"
@@ -120,7 +120,7 @@ def _step(program: Program, stage: int, device: int) -> Effect:
     own = [place for place, g in enumerate(groups) if owns(program, stage, g, device)]
     behind = [place for place in own if groups[place] in reduced]
     if len(own) == len(groups) and len(behind) in (0, len(groups)):
-        return STEP_REDUCED if behind else NAMES["STEP"].effect
+        return STEP_REDUCED if behind else STEP
 
     def at(kind: str, places: list[int]) -> tuple[Pattern, ...]:
         return tuple(Pattern(kind, index="place", offset=place) for place in places)

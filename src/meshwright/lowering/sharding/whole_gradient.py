@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshwright.ir.core_vocabulary import GRADIENT_BUFFER
 from meshwright.ir.program import Program
-from meshwright.ir.table import Effect, Kind, Pattern, ValueBytes, ValueKind
-from meshwright.ir.vocabulary import register_value_kind
+from meshwright.ir.table import Effect, Kind, Pattern, ValueBytes
 from meshwright.lowering.order import with_effects
 from meshwright.lowering.pipeline import Lowering
 from meshwright.lowering.sharding.canonical import CANONICAL
 from meshwright.specs.dtype import dtype_bytes
 
 GRADIENT = "weight_gradient"
-WHOLE = register_value_kind(ValueKind("gradient_buffer", index="group", microbatch=False))
 
 
 @dataclass(frozen=True)
@@ -37,17 +36,17 @@ class WholeGradients:
             if other != effect:
                 program, (number,) = with_effects(program, other)
                 chosen[program.columns.effect == place] = number
-        held = ValueBytes(WHOLE.name, self.sizes)
+        held = ValueBytes(GRADIENT_BUFFER.name, self.sizes)
         program = program.with_tables(value_bytes=(*program.tables.value_bytes, held))
         return program.with_columns(effect=chosen)
 
     def _with_buffer(self, effect: Effect) -> Effect:
         """The effect with the buffer behind its other operands."""
         if effect.kind == Kind.COMPUTE:
-            added = tuple(p._replace(kind=WHOLE.name) for p in effect.writes if p.kind == GRADIENT)
+            added = tuple(p._replace(kind=GRADIENT_BUFFER.name) for p in effect.writes if p.kind == GRADIENT)
             return effect._replace(writes=(*effect.writes, *added))
         if effect.name == "REDUCE_GRAD" and self.is_reduced:
-            return effect._replace(reads=(*effect.reads, Pattern(WHOLE.name, index="group")))
+            return effect._replace(reads=(*effect.reads, Pattern(GRADIENT_BUFFER.name, index="group")))
         return effect
 
 

@@ -9,30 +9,27 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshwright.ir.core_vocabulary import (
+    MOVED_SKIP,
+    MOVED_SKIP_GRADIENT,
+    RECV_SKIP,
+    RECV_SKIP_B,
+    SEND_SKIP,
+    SEND_SKIP_B,
+    SKIP,
+    SKIP_GRADIENT,
+)
 from meshwright.ir.program import Program
-from meshwright.ir.table import Effect, Kind, Pattern, ValueKind
-from meshwright.ir.vocabulary import register_name, register_value_kind
+from meshwright.ir.table import Effect, Kind, Pattern
 from meshwright.lowering.order import with_effects
 from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.specs.error import PlanError, ProgramError, ScheduleError
 from meshwright.specs.option import option
 from meshwright.specs.plan.plan import Plan
 
-# Both are numbered by the stage that made the forward value; a part of `skip` is one of its outputs, a part of
-# `skip_gradient` one of its readers.
-SKIP = register_value_kind(ValueKind("skip", index="stage"))
-SKIP_GRADIENT = register_value_kind(ValueKind("skip_gradient", index="stage"))
-_MOVED = Pattern("skip", index="stage", part="row")
-_MOVED_BACK = Pattern("skip_gradient", index="stage", part="row")
-SEND_SKIP = Effect(Kind.SEND, "SEND_SKIP", (_MOVED,))
-RECV_SKIP = Effect(Kind.RECEIVE, "RECV_SKIP", (), (_MOVED,))
-SEND_SKIP_B = Effect(Kind.SEND, "SEND_SKIP_B", (_MOVED_BACK,))
-RECV_SKIP_B = Effect(Kind.RECEIVE, "RECV_SKIP_B", (), (_MOVED_BACK,))
-for _effect in (SEND_SKIP, RECV_SKIP, SEND_SKIP_B, RECV_SKIP_B):
-    register_name(_effect)
 SENT_BY_KIND = {SKIP.name: SEND_SKIP, SKIP_GRADIENT.name: SEND_SKIP_B}
 RECEIVED_BY_KIND = {SKIP.name: RECV_SKIP, SKIP_GRADIENT.name: RECV_SKIP_B}
-_MOVED_BY_KIND = {SKIP.name: _MOVED, SKIP_GRADIENT.name: _MOVED_BACK}
+_MOVED_BY_KIND = {SKIP.name: MOVED_SKIP, SKIP_GRADIENT.name: MOVED_SKIP_GRADIENT}
 ARROW = ">"  # in texts of plans: "0>3 1>2"
 
 

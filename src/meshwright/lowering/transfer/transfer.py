@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.ir.axis import FIRST_AXIS
+from meshwright.ir.core_vocabulary import RECV_B, RECV_F, SEND_B, SEND_F
 from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Exchange
-from meshwright.ir.vocabulary import NAMES
 from meshwright.lowering.order import with_effects
 from meshwright.lowering.transfer.stage_edge import moves_beside
 from meshwright.specs.error import ScheduleError
@@ -38,9 +38,7 @@ class Transfers:
         beside = moves_beside(program)
         if not len(sender) and not beside.rows:
             return program
-        program, effects = with_effects(
-            program, *(NAMES[n].effect for n in ("SEND_F", "RECV_F", "SEND_B", "RECV_B")), *beside.effects
-        )
+        program, effects = with_effects(program, SEND_F, RECV_F, SEND_B, RECV_B, *beside.effects)
         number, backward, rows = (
             np.array(effects),
             2 * (toward < 0),

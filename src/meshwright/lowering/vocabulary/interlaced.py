@@ -13,22 +13,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.ir.program import Program
-from meshwright.ir.table import Effect
-from meshwright.lowering.vocabulary.effect import (
+from meshwright.ir.core_vocabulary import (
     LOOKUP,
     SCATTER,
     SHARE_INPUT_GRAD,
-    SHARE_INPUT_GRAD_HERE,
     SHARE_OUTPUT,
-    SHARE_OUTPUT_HERE,
     SUM_INPUT,
-    SUM_INPUT_HERE,
     SUM_OUTPUT_GRAD,
-    SUM_OUTPUT_GRAD_HERE,
     SUM_SOFTMAX,
-    T_WHOLE,
     S,
+)
+from meshwright.ir.program import Program
+from meshwright.ir.table import Effect
+from meshwright.lowering.vocabulary.effect import (
+    SHARE_INPUT_GRAD_HERE,
+    SHARE_OUTPUT_HERE,
+    SUM_INPUT_HERE,
+    SUM_OUTPUT_GRAD_HERE,
+    T_WHOLE,
 )
 from meshwright.lowering.vocabulary.place import Event, names_of
 from meshwright.specs.error import ProgramError

@@ -8,27 +8,29 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.ir.core_vocabulary import (
+    LOOKUP,
+    SCATTER,
+    SHARE_INPUT_GRAD,
+    SHARE_OUTPUT,
+    SUM_INPUT,
+    SUM_OUTPUT_GRAD,
+    SUM_SOFTMAX,
+    S,
+    T,
+)
 from meshwright.ir.program import Program
 from meshwright.ir.table import Effect, Kind
 from meshwright.ir.timing.replay import replay_program
 from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.lowering.vocabulary.effect import (
-    LOOKUP,
-    SCATTER,
-    SHARE_INPUT_GRAD,
     SHARE_INPUT_GRAD_HERE,
-    SHARE_OUTPUT,
     SHARE_OUTPUT_HERE,
     SUM_BOTH,
     SUM_BOTH_HERE,
-    SUM_INPUT,
     SUM_INPUT_HERE,
-    SUM_OUTPUT_GRAD,
     SUM_OUTPUT_GRAD_HERE,
-    SUM_SOFTMAX,
     T_WHOLE,
-    S,
-    T,
 )
 
 # In units of a forward, for the order only: which compute runs when an output is ready.

@@ -17,10 +17,11 @@ from typing import Literal
 import numpy as np
 
 from meshwright.ir.axis import FIRST_AXIS
+from meshwright.ir.core_vocabulary import SPLIT_COMPUTES, value
 from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Duty, Exchange, Kind, ValueBytes
 from meshwright.lowering.order import program_of_orders, with_effects
-from meshwright.lowering.vocabulary.effect import ALGORITHMS, COMPUTES, KINDS, value
+from meshwright.lowering.vocabulary.effect import ALGORITHMS, KINDS
 from meshwright.lowering.vocabulary.interlaced import interlaced, interlaced_events
 from meshwright.lowering.vocabulary.place import (
     BACKWARDS,
@@ -171,7 +172,7 @@ def _with_tables(program: Program, streams: list[str], classes: list[Exchange]) 
     return program.with_tables(
         exchanges=tuple(dict.fromkeys((*t.exchanges, *classes))),
         streams=tuple(dict.fromkeys((*t.streams, *streams))),
-        duties=(*t.duties, *(Duty(effect.name, per) for effect in COMPUTES)),
+        duties=(*t.duties, *(Duty(effect.name, per) for effect in SPLIT_COMPUTES)),
     )
 
 

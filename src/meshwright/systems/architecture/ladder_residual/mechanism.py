@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import (
-    Duty,
     Effect,
     Exchange,
     Hop,
@@ -15,15 +14,15 @@ from meshwright.ir.table import (
     ValueKind,
     Work,
 )
-from meshwright.ir.vocabulary import register_name, register_value_kind
+from meshwright.ir.vocabulary import Name, Vocabulary
 from meshwright.specs.error import UnknownNameError
 
 TENSOR_AXIS = "tp"
-INPUT = register_value_kind(ValueKind("stream_input", index="none", microbatch=False, carried=True))
-OUTPUT = register_value_kind(ValueKind("stream_output", index="none", microbatch=False))
-RESIDUAL = register_value_kind(ValueKind("residual"))  # the stream of a hop, all-reduced outputs added
-PARTIAL = register_value_kind(ValueKind("partial_output"))  # of a sublayer, this device's part of the sum
-REDUCED = register_value_kind(ValueKind("reduced_output"))  # the sum over the devices
+INPUT = ValueKind("stream_input", index="none", microbatch=False, carried=True)
+OUTPUT = ValueKind("stream_output", index="none", microbatch=False)
+RESIDUAL = ValueKind("residual")  # the stream of a hop, all-reduced outputs added
+PARTIAL = ValueKind("partial_output")  # of a sublayer, this device's part of the sum
+REDUCED = ValueKind("reduced_output")  # the sum over the devices
 SUBLAYERS = ("LADDER_ATTENTION", "LADDER_MLP")
 REDUCTIONS = ("REDUCE_ATTENTION", "REDUCE_MLP")
 END = "LADDER_END"  # adds what is left to the stream
@@ -44,11 +43,17 @@ def _end(delay: int) -> Effect:
     return Effect(Kind.COMPUTE, END, (Pattern(RESIDUAL.name, offset=-1), *reduced), (output,))
 
 
-for _name in SUBLAYERS:
-    register_name(_sublayer(_name, 2, 2), per="some")
-for _name in REDUCTIONS:
-    register_name(Effect(Kind.COLLECTIVE, _name, (Pattern(PARTIAL.name),), (Pattern(REDUCED.name),)))
-register_name(_end(2), per="some")
+REDUCE = {
+    name: Effect(Kind.COLLECTIVE, name, (Pattern(PARTIAL.name),), (Pattern(REDUCED.name),))
+    for name in REDUCTIONS
+}
+VOCABULARY = Vocabulary.of(
+    *(INPUT, OUTPUT, RESIDUAL, PARTIAL, REDUCED),
+    *(Name(_sublayer(name, 2, 2), "some") for name in SUBLAYERS),
+    *map(Name, REDUCE.values()),
+    Name(_end(2), "some"),
+    owner="ladder_residual",
+)
 
 
 def delay_of(form: str) -> int:
@@ -65,20 +70,17 @@ def ladder_residual(num_blocks: int, tp: int, form: str = "ladder") -> Program:
         UnknownNameError: `form` is neither "ladder" nor "standard".
     """
     delay, num_sublayers = delay_of(form), 2 * num_blocks
-    names = (*SUBLAYERS, END)
     builder = ProgramBuilder(
         (Axis("pp", 1), Axis(TENSOR_AXIS, tp, False)),
         microbatches=(Microbatch(1, 1.0),),
         paths=(tuple(Hop(stage, 0) for stage in range(num_sublayers + 1)),),
         groups=tuple(ParameterGroup(f"sublayer {hop}", (hop,)) for hop in range(num_sublayers)),
-        duties=tuple(Duty(name, "some") for name in names),
+        vocabulary=VOCABULARY,
     )
     for hop in range(num_sublayers):
         name = SUBLAYERS[hop % 2]
         builder.add(0, _sublayer(name, delay, hop), stage=hop, work=Work(name))
-        reduction = Effect(
-            Kind.COLLECTIVE, REDUCTIONS[hop % 2], (Pattern(PARTIAL.name),), (Pattern(REDUCED.name),)
-        )
+        reduction = REDUCE[REDUCTIONS[hop % 2]]
         exchange = Exchange((TENSOR_AXIS,), algorithm="all_reduce")
         builder.add(0, reduction, stage=hop, stream="reduce", exchange=exchange)
     builder.add(0, _end(delay), stage=num_sublayers)

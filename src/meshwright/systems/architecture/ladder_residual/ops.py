@@ -14,11 +14,8 @@ from torch import Tensor
 
 from meshwright.executor.models.sublayer import KINDS, SublayerSize, sublayer
 from meshwright.executor.rank.exchange_handler import all_reduce
-from meshwright.executor.rank.handler import Row, handles
+from meshwright.executor.rank.handler import Handlers, Row
 from meshwright.systems.architecture.ladder_residual.mechanism import END, REDUCTIONS, SUBLAYERS
-
-for _name in REDUCTIONS:
-    handles(_name)(all_reduce)
 
 
 def _run(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -31,14 +28,16 @@ def _run(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     return x_BSE, sublayer(size, kind)(x_BSE, weight_N)
 
 
-for _name in SUBLAYERS:
-    handles(_name)(_run)
-
-
-@handles(END)
 def end(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Tensor]:
     """The stream with all outputs."""
     total: Tensor = inputs[0]
     for y_BSE in inputs[1:]:
         total = total + y_BSE
     return (total,)
+
+
+HANDLERS: Handlers = {
+    **dict.fromkeys(REDUCTIONS, all_reduce),
+    **dict.fromkeys(SUBLAYERS, _run),
+    END: end,
+}

@@ -34,7 +34,6 @@ from meshwright.ir.table import Kind
 from meshwright.ir.timing.dependencies import dependencies
 from meshwright.ir.trace import Trace
 from meshwright.specs.cluster.slowing import LinkLimit, Slowing
-from meshwright.systems.architecture.ladder_residual import ops
 from meshwright.systems.architecture.ladder_residual.mechanism import INPUT, OUTPUT, delay_of, ladder_residual
 
 NUM_PROCESSES, NUM_BLOCKS = 2, 3
@@ -94,7 +93,6 @@ def execute(
     ]
     return run_program(
         ladder_residual(num_blocks, NUM_PROCESSES, form),
-        handlers_module=ops.__name__,
         initial_values=initial,
         iterations=iterations,
         keep=(OUTPUT.name,),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import (
-    Duty,
     Effect,
     Exchange,
     Hop,
@@ -15,25 +14,22 @@ from meshwright.ir.table import (
     ValueKind,
     Work,
 )
-from meshwright.ir.vocabulary import register_name, register_value_kind
+from meshwright.ir.vocabulary import Name, Vocabulary
 from meshwright.specs.error import SpecError
 
 TENSOR_AXIS = "tp"
 
 
-def _kind(name: str, accumulates: bool = False) -> Pattern:
-    """A value a microbatch and device."""
-    register_value_kind(ValueKind(name, index="none", accumulates=accumulates))
-    return Pattern(name, index="none")
-
-
-BRANCH_INPUT = _kind("branch_input")
-BRANCH_SUM = _kind("branch_sum", accumulates=True)
-SUMMED = _kind("summed_branches")
-OUTPUT_GRADIENT = _kind("branch_output_gradient")
-INPUT_GRADIENT = _kind("branch_input_gradient", accumulates=True)
-SUMMED_GRADIENT = _kind("summed_input_gradient")
-LOSS_KIND = register_value_kind(ValueKind("branch_loss", index="none", microbatch=False, accumulates=True))
+_NAMES = (
+    *("branch_input", "branch_sum", "summed_branches"),
+    *("branch_output_gradient", "branch_input_gradient", "summed_input_gradient"),
+)
+_SUMS = ("branch_sum", "branch_input_gradient")
+# Values a microbatch and device.
+BRANCH_INPUT, BRANCH_SUM, SUMMED, OUTPUT_GRADIENT, INPUT_GRADIENT, SUMMED_GRADIENT = (
+    Pattern(name, index="none") for name in _NAMES
+)
+LOSS_KIND = ValueKind("branch_loss", index="none", microbatch=False, accumulates=True)
 _LOSS = Pattern(LOSS_KIND.name, index="none")
 _WEIGHT, _GRADIENT = Pattern("parameter", index="group"), Pattern("weight_gradient", index="group")
 _SAVED = Pattern("saved")
@@ -62,11 +58,13 @@ COLLECTIVES = (
         Kind.COLLECTIVE, REDUCE_LAYER, (Pattern("partial_sum", offset=1),), (Pattern("activation", offset=1),)
     ),
 )
-register_value_kind(ValueKind("partial_sum"))
-for _effect in COMPUTES:
-    register_name(_effect, per="some")
-for _effect in COLLECTIVES:
-    register_name(_effect)
+VOCABULARY = Vocabulary.of(
+    *(ValueKind(name, index="none", accumulates=name in _SUMS) for name in _NAMES),
+    *(LOSS_KIND, ValueKind("partial_sum")),
+    *(Name(effect, "some") for effect in COMPUTES),
+    *map(Name, COLLECTIVES),
+    owner="shallow_again",
+)
 EFFECTS = {effect.name: effect for effect in (*COMPUTES, *COLLECTIVES)}
 _ALL_REDUCE = Exchange((TENSOR_AXIS,), algorithm="all_reduce")
 
@@ -84,7 +82,7 @@ def _builder(num_hops: int, num_devices: int, num_microbatches: int) -> ProgramB
         microbatches=(Microbatch(1, 1.0 / num_microbatches),) * num_microbatches,
         paths=(tuple(Hop(stage, 0) for stage in range(num_hops)),),
         groups=tuple(ParameterGroup(f"layer {stage}", (stage,)) for stage in range(num_hops)),
-        duties=tuple(Duty(effect.name, "some") for effect in COMPUTES),
+        vocabulary=VOCABULARY,
     )
 
 

@@ -21,7 +21,7 @@ from meshwright.executor.data.corpus import Corpus
 from meshwright.executor.data.tokenization import NUM_BYTE_VALUES
 from meshwright.executor.ops.randomness import keyed_generator, random_key
 from meshwright.executor.rank.exchange_handler import all_reduce
-from meshwright.executor.rank.handler import Row, handles
+from meshwright.executor.rank.handler import Handlers, Row
 from meshwright.systems.architecture.shallow_again.mechanism import (
     BRANCH_B,
     BRANCH_F,
@@ -32,9 +32,6 @@ from meshwright.systems.architecture.shallow_again.mechanism import (
     REDUCE_BRANCHES,
     REDUCE_INPUT_GRADIENT,
 )
-
-for _name in (REDUCE_BRANCHES, REDUCE_INPUT_GRADIENT):
-    handles(_name)(all_reduce)
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,6 @@ def _training(context: Any) -> BranchTraining:
     return BranchTraining(**context.options)
 
 
-@handles(EMBED_F)
 def embed_forward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """The stream that all branches read."""
     training = _training(context)
@@ -122,7 +118,6 @@ def embed_forward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any
     return (x_BD.detach(),)
 
 
-@handles(BRANCH_F)
 def branch_forward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """What one branch adds; what its backward needs."""
     x_BD, weight_N = (value.detach().requires_grad_() for value in inputs)
@@ -131,7 +126,6 @@ def branch_forward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[An
     return output.detach().clone(), (x_BD, weight_N, output)
 
 
-@handles(HEAD)
 def head(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradient of the stream behind the branches, of the head, and the loss."""
     training = _training(context)
@@ -143,7 +137,6 @@ def head(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     return y_BD.grad, weight_N.grad, loss.detach()
 
 
-@handles(BRANCH_B)
 def branch_backward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradients of a branch's input and weights."""
     (x_BD, weight_N, output), gradient = inputs
@@ -151,7 +144,6 @@ def branch_backward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[A
     return x_BD.grad, weight_N.grad
 
 
-@handles(EMBED_B)
 def embed_backward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradient of the embedding, past the branches and through them."""
     weight_N, x_BD = context.state.pop("embedding")
@@ -159,8 +151,19 @@ def embed_backward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[An
     return (weight_N.grad,)
 
 
-@handles(BRANCH_STEP)
 def step(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Plain gradient descent."""
     gradient_N, weight_N = inputs
     return (weight_N - _training(context).rate * gradient_N,)
+
+
+HANDLERS: Handlers = {
+    REDUCE_BRANCHES: all_reduce,
+    REDUCE_INPUT_GRADIENT: all_reduce,
+    EMBED_F: embed_forward,
+    BRANCH_F: branch_forward,
+    HEAD: head,
+    BRANCH_B: branch_backward,
+    EMBED_B: embed_backward,
+    BRANCH_STEP: step,
+}

@@ -22,7 +22,6 @@ from meshwright.executor.models.sublayer import KINDS, SublayerSize, first_weigh
 from meshwright.executor.ops.randomness import keyed_generator, random_key
 from meshwright.executor.rank.handler import ValueName
 from meshwright.ir.table import Kind
-from meshwright.systems.architecture.shallow_again import ops
 from meshwright.systems.architecture.shallow_again.card import SCALES, check_form, fitted_slope, shallow_again
 from meshwright.systems.architecture.shallow_again.mechanism import HEAD, branches_of
 from meshwright.systems.architecture.shallow_again.ops import BranchTraining, batch_of, branch, embed, loss_of
@@ -88,7 +87,6 @@ def execute(
         )
     return run_program(
         shallow_again(training.num_layers, num_devices),
-        handlers_module=ops.__name__,
         initial_values=values,
         iterations=num_steps,
         keep=("parameter",),

@@ -12,7 +12,6 @@ from math import gcd
 
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import (
-    Duty,
     Effect,
     Exchange,
     Hop,
@@ -25,7 +24,7 @@ from meshwright.ir.table import (
     ValueKind,
     Work,
 )
-from meshwright.ir.vocabulary import register_name, register_value_kind
+from meshwright.ir.vocabulary import Name, Vocabulary
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.option import option
 from meshwright.specs.plan.plan import Plan
@@ -38,16 +37,16 @@ AXES = (NODE, PACKAGE, GCD)
 # 8 and 4 bits, whose scales are left out here.
 WEIGHT_BYTES, STATE_BYTES = 2, 12
 BITS_PER_BYTE = 8
-LAYER_STATE = register_value_kind(ValueKind("layer_state", index="stage", microbatch=False, carried=True))
-LAYER_WEIGHT = register_value_kind(ValueKind("layer_weight", index="stage", microbatch=False, carried=True))
-WHOLE_WEIGHT = register_value_kind(ValueKind("whole_weight", index="stage", microbatch=False))
-SECOND_WEIGHT = register_value_kind(ValueKind("second_weight", index="stage", microbatch=False))
-WHOLE_GRADIENT = register_value_kind(ValueKind("whole_gradient", index="stage"))
-NODE_PART = register_value_kind(ValueKind("node_part", index="stage"))
-NODE_SUM = register_value_kind(ValueKind("node_sum", index="stage", microbatch=False, accumulates=True))
-OWN_SUM = register_value_kind(ValueKind("own_sum", index="stage", microbatch=False, accumulates=True))
-STEPPED = register_value_kind(ValueKind("stepped_weight", index="stage", microbatch=False))
-LOSS = register_value_kind(ValueKind("summed_loss", index="none", microbatch=False, accumulates=True))
+LAYER_STATE = ValueKind("layer_state", index="stage", microbatch=False, carried=True)
+LAYER_WEIGHT = ValueKind("layer_weight", index="stage", microbatch=False, carried=True)
+WHOLE_WEIGHT = ValueKind("whole_weight", index="stage", microbatch=False)
+SECOND_WEIGHT = ValueKind("second_weight", index="stage", microbatch=False)
+WHOLE_GRADIENT = ValueKind("whole_gradient", index="stage")
+NODE_PART = ValueKind("node_part", index="stage")
+NODE_SUM = ValueKind("node_sum", index="stage", microbatch=False, accumulates=True)
+OWN_SUM = ValueKind("own_sum", index="stage", microbatch=False, accumulates=True)
+STEPPED = ValueKind("stepped_weight", index="stage", microbatch=False)
+LOSS = ValueKind("summed_loss", index="none", microbatch=False, accumulates=True)
 GATHER, SECOND_GATHER, GATHER_STEPPED = "GATHER_WEIGHTS", "GATHER_SECOND", "GATHER_STEPPED"
 SCATTER, SCATTER_NODES = "SCATTER_GRADIENTS", "SCATTER_NODES"
 FORWARD, BACKWARD, STEP = "LAYER_F", "LAYER_B", "LAYER_STEP"
@@ -80,6 +79,8 @@ EFFECTS = {
     effect.name: effect
     for effect in (
         Effect(Kind.COLLECTIVE, GATHER, (_at(LAYER_WEIGHT),), (_at(WHOLE_WEIGHT),)),
+        # forwards keep a second copy, cut over fewer devices, for the gathers of the backwards (ZeRO++)
+        Effect(Kind.COLLECTIVE, SECOND_GATHER, (_at(SECOND_WEIGHT),), (_at(WHOLE_WEIGHT),)),
         Effect(
             Kind.COMPUTE,
             FORWARD,
@@ -102,11 +103,13 @@ EFFECTS = {
         Effect(Kind.COLLECTIVE, GATHER_STEPPED, (_at(STEPPED),), (_at(LAYER_WEIGHT),)),
     )
 }
-_DUTIES = (Duty(FORWARD, "path"), Duty(BACKWARD, "path"), Duty(STEP, "stage"))
-for _effect in EFFECTS.values():
-    register_name(_effect, per={duty.name: duty.per for duty in _DUTIES}.get(_effect.name, ""))
-# Forwards keep a second copy, cut over fewer devices, for the gathers of the backwards (ZeRO++).
-register_name(Effect(Kind.COLLECTIVE, SECOND_GATHER, (_at(SECOND_WEIGHT),), (_at(WHOLE_WEIGHT),)))
+_PER = {FORWARD: "path", BACKWARD: "path", STEP: "stage"}
+VOCABULARY = Vocabulary.of(
+    *(LAYER_STATE, LAYER_WEIGHT, WHOLE_WEIGHT, SECOND_WEIGHT, WHOLE_GRADIENT, NODE_PART, NODE_SUM, OWN_SUM),
+    *(STEPPED, LOSS),
+    *(Name(effect, _PER.get(name, "")) for name, effect in EFFECTS.items()),
+    owner="low_bandwidth_partitioning",
+)
 
 
 @dataclass(frozen=True)
@@ -211,7 +214,7 @@ class _Builder:
             microbatches=(Microbatch(size.tokens, 1.0 / num),) * num,
             paths=(tuple(Hop(layer, 0) for layer in range(num_layers)),),
             groups=tuple(ParameterGroup(f"layer {layer}", (layer,)) for layer in range(num_layers)),
-            duties=_DUTIES,
+            vocabulary=VOCABULARY,
             value_kinds=rings,
             value_bytes=(whole, *(ValueBytes(kind, self._bytes(each)) for kind, each in held.items())),
         )
@@ -257,8 +260,7 @@ class _Builder:
         one = self.partitioning
         effect, axes, bits = EFFECTS[GATHER], one.weights, one.weight_bits
         if is_backward and one.second:
-            effect = Effect(Kind.COLLECTIVE, SECOND_GATHER, (_at(SECOND_WEIGHT),), (_at(WHOLE_WEIGHT),))
-            axes, bits = one.second, one.second_bits
+            effect, axes, bits = EFFECTS[SECOND_GATHER], one.second, one.second_bits
         self._exchange(effect, layer, axes, "all_gather", bits, stream=self.streams[0], microbatch=microbatch)
 
     def _reduce(self, layer: int, microbatch: int) -> None:

@@ -22,7 +22,7 @@ from meshwright.executor.ops.block_quantise import LARGEST, dequantise, quantise
 from meshwright.executor.ops.functional_adamw import adamw
 from meshwright.executor.ops.randomness import keyed_generator, random_key
 from meshwright.executor.rank.exchange_handler import all_gather, exchange_counts, reduce_scatter
-from meshwright.executor.rank.handler import Pending, Row, handles
+from meshwright.executor.rank.handler import Handlers, Pending, Row
 from meshwright.systems.memory.low_bandwidth_partitioning.mechanism import (
     BACKWARD,
     FORWARD,
@@ -169,13 +169,11 @@ def _scatter(context: Any, row: Row, parts_MN: Tensor) -> Any:
     return _behind(exchange_counts(context, row, (packed_MP,)), add)
 
 
-@handles(GATHER)
 def gather_weights(context: Any, row: Row, inputs: Sequence[Any]) -> Any:
     """Whole weights from those of the package."""
     return _behind(_gather(context, row, inputs[0]), torch.flatten)
 
 
-@handles(SCATTER)
 def scatter_gradients(context: Any, row: Row, inputs: Sequence[Any]) -> Any:
     """This device's part of the sum over the node: cut by GCD, then by package."""
     mesh = _job(context).mesh
@@ -183,13 +181,11 @@ def scatter_gradients(context: Any, row: Row, inputs: Sequence[Any]) -> Any:
     return _scatter(context, row, parts.reshape(mesh.gcds * mesh.packages, -1))
 
 
-@handles(SCATTER_NODES)
 def scatter_nodes(context: Any, row: Row, inputs: Sequence[Any]) -> Any:
     """This device's part of the sum over all."""
     return _scatter(context, row, inputs[0].view(_job(context).mesh.nodes, -1))
 
 
-@handles(GATHER_STEPPED)
 def gather_stepped(context: Any, row: Row, inputs: Sequence[Any]) -> Any:
     """The package's part of the weights from those of the counterparts on all packages and nodes."""
     mesh = _job(context).mesh
@@ -203,7 +199,6 @@ def _batch(context: Any, row: Row) -> tuple[Tensor, Tensor]:
     return batch_of(_job(context).training, context.iteration, context.rank, row.microbatch)
 
 
-@handles(FORWARD)
 def forward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Output of a layer; only its input is kept."""
     training, (x, weight_N) = _job(context).training, inputs
@@ -216,7 +211,6 @@ def forward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     return (None if row.is_last else output), x, loss
 
 
-@handles(BACKWARD)
 def backward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradients of the input and of all weights of the layer, computed again from the gathered weights."""
     training, (x, gradient, weight_N) = _job(context).training, inputs
@@ -230,7 +224,6 @@ def backward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     return (None if row.is_first else x.grad), weight_N.grad
 
 
-@handles(STEP)
 def step(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """AdamW on this device's part of a layer; its state is master weights, first and second moment."""
     gradient_N, state_3N = inputs
@@ -246,3 +239,14 @@ def step(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
         decay=training.decay,
     )
     return weight_N, torch.cat([weight_N[None], moments_2N])
+
+
+HANDLERS: Handlers = {
+    GATHER: gather_weights,
+    SCATTER: scatter_gradients,
+    SCATTER_NODES: scatter_nodes,
+    GATHER_STEPPED: gather_stepped,
+    FORWARD: forward,
+    BACKWARD: backward,
+    STEP: step,
+}

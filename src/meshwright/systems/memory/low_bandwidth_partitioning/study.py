@@ -18,7 +18,6 @@ from meshwright.executor.job.gather import JobResult
 from meshwright.executor.job.job import DTYPES
 from meshwright.executor.job.pool import Pool, opened_pool
 from meshwright.executor.rank.handler import ValueName
-from meshwright.systems.memory.low_bandwidth_partitioning import ops
 from meshwright.systems.memory.low_bandwidth_partitioning.card import low_bandwidth_partitioning
 from meshwright.systems.memory.low_bandwidth_partitioning.mechanism import (
     LAYER_STATE,
@@ -62,7 +61,6 @@ def train(
     values = [_values(weights, mesh, device) for device in range(mesh.num_devices)]
     result = run_program(
         program,
-        handlers_module=ops.__name__,
         initial_values=values,
         iterations=num_steps,
         keep=(LAYER_STATE.name, LOSS.name),

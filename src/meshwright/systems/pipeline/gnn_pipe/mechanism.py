@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
+from meshwright.ir.core_vocabulary import STEP, B, F
 from meshwright.ir.program import Program
 from meshwright.ir.table import Duty, Effect, Microbatch, ParameterGroup, Pattern, ValueBytes, ValueKind, Work
-from meshwright.ir.vocabulary import NAMES, register_name, register_value_kind
+from meshwright.ir.vocabulary import Name, Vocabulary
 from meshwright.lowering.order import program_of_orders, with_effects, with_works
 from meshwright.lowering.sharding.reduction import OptimizerStep
 from meshwright.lowering.transfer.transfer import Transfers
@@ -193,19 +194,19 @@ def cut_graph(graph: Graph, num_chunks: int) -> ChunkedGraph:
 
 
 # Inputs of the layers of a stage for the nodes of one chunk (its part). One that feeds the first layer of all is features.
-EMBEDDING = register_value_kind(ValueKind("embedding", index="stage", microbatch=False))
-EMBEDDING_GRADIENT = register_value_kind(
-    ValueKind("embedding_gradient", index="stage", microbatch=False, accumulates=True)
-)
+EMBEDDING = ValueKind("embedding", index="stage", microbatch=False)
+EMBEDDING_GRADIENT = ValueKind("embedding_gradient", index="stage", microbatch=False, accumulates=True)
 # What a device saw in an epoch, for the controller: its loss and the bytes that it received.
-OBSERVED = register_value_kind(ValueKind("observed", index="none", microbatch=False, accumulates=True))
+OBSERVED = ValueKind("observed", index="none", microbatch=False, accumulates=True)
 _SEEN = Pattern("observed", index="none")
-F, B, STEP = (NAMES[name].effect for name in ("F", "B", "STEP"))
 GRAPH_F = F._replace(name="GRAPH_F", writes=(*F.writes, _SEEN))
 GRAPH_B = B._replace(name="GRAPH_B", writes=(*B.writes, _SEEN))
 GRAPH_STEP = STEP._replace(name="GRAPH_STEP")
-for _effect, _per in ((GRAPH_F, "path"), (GRAPH_B, "path"), (GRAPH_STEP, "stage")):
-    register_name(_effect, per=_per)
+VOCABULARY = Vocabulary.of(
+    *(EMBEDDING, EMBEDDING_GRADIENT, OBSERVED),
+    *(Name(GRAPH_F, "path"), Name(GRAPH_B, "path"), Name(GRAPH_STEP, "stage")),
+    owner="gnn_pipe",
+)
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ class ReadChunks:
                 chosen["B", stage, chunk] = self.backward(chunk) if has_embeddings else GRAPH_B
             chosen["STEP", stage, 0] = GRAPH_STEP
         effects = tuple(dict.fromkeys(chosen.values()))
-        program, places = with_effects(program, *effects)
+        program, places = with_effects(program.with_vocabulary(VOCABULARY), *effects)
         place = dict(zip(effects, places, strict=True))
         column = c.effect.copy()
         for row in range(program.num_rows):

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from meshwright.executor.ops.functional_adamw import adamw
 from meshwright.executor.ops.randomness import keyed_generator, random_key
-from meshwright.executor.rank.handler import Row, handles
+from meshwright.executor.rank.handler import Handlers, Row
 from meshwright.specs.error import SpecError
 from meshwright.systems.pipeline.gnn_pipe.mechanism import (
     EMBEDDING,
@@ -280,7 +280,6 @@ def observed(loss: float, *received: Tensor | None) -> Tensor:
     return torch.tensor([loss, float(sum(x.nbytes for x in received if x is not None))], dtype=torch.float64)
 
 
-@handles("GRAPH_F")
 def forward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Layers of the stage on a chunk. All that is read is a leaf; what older epochs made gets a gradient nobody reads."""
     stage = stage_of(context, row)
@@ -299,7 +298,6 @@ def forward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     return output, saved, seen, *own
 
 
-@handles("GRAPH_B")
 def backward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradients of input, weights, and of this epoch's embeddings of other chunks."""
     saved: SavedChunk = inputs[0]
@@ -314,7 +312,6 @@ def backward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     return None if saved.x is None else saved.x.grad, sums, observed(0.0, received), *added
 
 
-@handles("GRAPH_STEP")
 def step(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Adam on the layers of the stage."""
     stage = stage_of(context, row)
@@ -325,3 +322,10 @@ def step(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
         for layer, w, g, m in zip(stage.layers, parameters, gradients, moments, strict=True)
     ]
     return tuple(zip(*made, strict=True))
+
+
+HANDLERS: Handlers = {
+    "GRAPH_F": forward,
+    "GRAPH_B": backward,
+    "GRAPH_STEP": step,
+}

@@ -97,7 +97,6 @@ def train_in_chunks(
             program = controller.next(epoch, reached.observations[-1] if reached.observations else {})
             result = run_program(
                 program,
-                handlers_module=ops.__name__,
                 initial_values=reached.values,
                 keep=KEPT,
                 pool=pool,

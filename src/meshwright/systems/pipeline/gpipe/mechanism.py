@@ -15,9 +15,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from meshwright.ir.core_vocabulary import F
 from meshwright.ir.program import Program
 from meshwright.ir.table import Duty, Work
-from meshwright.ir.vocabulary import NAMES
 from meshwright.lowering.memory.recompute import Recompute
 from meshwright.lowering.order import program_of_orders, with_effects, with_works
 from meshwright.lowering.transfer.transfer import Transfers
@@ -34,7 +34,7 @@ class RecomputeExceptLast:
 
     def __call__(self, program: Program) -> Program:
         """The program with R for all microbatches but the last."""
-        program, (f,) = with_effects(Recompute()(program), NAMES["F"].effect)
+        program, (f,) = with_effects(Recompute()(program), F)
         c, t = program.columns, program.tables
         names = np.array([effect.name for effect in t.effects])[c.effect]
         last = c.microbatch == len(t.microbatches) - 1

@@ -39,11 +39,10 @@ import numpy as np
 from meshwright.costs.cost import Cost
 from meshwright.costs.fixed_costs import FixedCosts
 from meshwright.ir.axis import FIRST_AXIS
+from meshwright.ir.core_vocabulary import STANDARD_KINDS, B, F
 from meshwright.ir.judge import metrics
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Duty, Effect, Exchange, Hop, Kind, Microbatch, ValueBytes, Work
-from meshwright.ir.vocabulary import NAMES, VALUE_KINDS, register_name
-from meshwright.lowering.order import STANDARD_KINDS
 from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.simulator.simulate import simulate_program
 from meshwright.specs.error import PlanError
@@ -248,7 +247,7 @@ def reduction(plan: str) -> float:
     return 1.0 - dispatched_s(plan) / dispatched_s("full")
 
 
-WAIT = register_name(Effect(Kind.COMPUTE, "WAIT"), per="some").effect
+WAIT = Effect(Kind.COMPUTE, "WAIT")
 NUM_WAITS = 2  # of a hop: one before its forward, one before its backward, by part
 TIE_S = 1e-9  # times that differ by less are sums of the same numbers in another order
 
@@ -281,7 +280,7 @@ def realised_program(
     weight = 1.0 / len(paths)
     builder = ProgramBuilder(
         (Axis(FIRST_AXIS, num_nodes),),
-        value_kinds=tuple(VALUE_KINDS[name] for name in STANDARD_KINDS),
+        value_kinds=STANDARD_KINDS,
         microbatches=tuple(Microbatch(tokens, weight, distinct.index(path)) for path in paths),
         paths=distinct,
         duties=(Duty("F"), Duty("B"), *((Duty(WAIT.name, "some", NUM_WAITS),) if has_waits else ())),
@@ -322,9 +321,9 @@ def _add(
     """The rows of a leg: a wait where there is one, and the work; the loss is forward and backward of the last hop."""
     last = len(path) - 1
     hop = begun.leg if begun.leg <= last else 2 * last - begun.leg
-    names = ("F", "B") if hop == last else ("F",) if begun.leg < last else ("B",)
+    effects = (F, B) if hop == last else (F,) if begun.leg < last else (B,)
     add = partial(builder.add, node, stage=path[hop].stage, hop=hop, microbatch=begun.microbatch)
     if wait_s > 0:
         add(WAIT, part=int(begun.leg > last), work=Work(WAIT.name, share=wait_s))
-    for place, name in enumerate(names):  # all seconds of the loss are its forward's
-        add(NAMES[name].effect, work=Work(name, share=0.0 if place else seconds))
+    for place, effect in enumerate(effects):  # all seconds of the loss are its forward's
+        add(effect, work=Work(effect.name, share=0.0 if place else seconds))

@@ -16,7 +16,6 @@ from typing import Literal
 
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import (
-    Duty,
     Effect,
     Exchange,
     Hop,
@@ -26,7 +25,7 @@ from meshwright.ir.table import (
     Pattern,
     ValueKind,
 )
-from meshwright.ir.vocabulary import register_name, register_value_kind
+from meshwright.ir.vocabulary import Name, Vocabulary
 
 Role = Literal["linear", "linear_in_out", "table", "vector", "other"]
 
@@ -280,9 +279,9 @@ def whole_bytes(tree: Tree, rules: Mapping[str, TensorRule], least_bytes: int) -
 
 
 DATA_AXIS, TENSOR_AXIS = "dp", "tp"
-BATCH = register_value_kind(ValueKind("user_batch", index="none"))
-USER_LOSS = register_value_kind(ValueKind("user_loss", index="none", microbatch=False, accumulates=True))
-PREDICTION = register_value_kind(ValueKind("prediction", index="none", microbatch=False))
+BATCH = ValueKind("user_batch", index="none")
+USER_LOSS = ValueKind("user_loss", index="none", microbatch=False, accumulates=True)
+PREDICTION = ValueKind("prediction", index="none", microbatch=False)
 CALL_DATA, CALL_LOSS, CALL_PREDICT = "CALL_DATA", "CALL_LOSS", "CALL_PREDICT"
 REDUCE_USER, USER_STEP = "REDUCE_USER_GRADIENT", "USER_STEP"
 _PARAMETERS, _GRADIENTS = Pattern("parameter", index="groups"), Pattern("weight_gradient", index="groups")
@@ -309,8 +308,11 @@ EFFECTS = {
     )
 }
 _PER = {CALL_DATA: "path", CALL_LOSS: "path", CALL_PREDICT: "stage", USER_STEP: "stage"}
-for _effect in EFFECTS.values():
-    register_name(_effect, per=_PER.get(_effect.name, ""))
+VOCABULARY = Vocabulary.of(
+    *(BATCH, USER_LOSS, PREDICTION),
+    *(Name(effect, _PER.get(name, "")) for name, effect in EFFECTS.items()),
+    owner="redco",
+)
 
 
 def three_functions(num_devices: int, num_microbatches: int = 1, tp: int = 1) -> Program:
@@ -324,7 +326,7 @@ def three_functions(num_devices: int, num_microbatches: int = 1, tp: int = 1) ->
         microbatches=(Microbatch(1, 1.0 / num_microbatches),) * num_microbatches,
         paths=((Hop(0, 0),),),
         groups=(ParameterGroup("all", (0,), 0, (DATA_AXIS,)),),
-        duties=tuple(Duty(name, per) for name, per in _PER.items()),
+        vocabulary=VOCABULARY,
     )
     for microbatch in range(num_microbatches):
         for name in (CALL_DATA, CALL_LOSS):

@@ -2,8 +2,8 @@
 CALL_PREDICT and what goes around them, for tasks of three functions of a user.
 
 `options` of the job: `task` (a name of `TASKS`) and `arguments` of it, `num_data_parallel`, `num_microbatches`, and
-`predict_every`: in other steps CALL_PREDICT gives an empty tensor and asks nobody. The module that is given as the job's
-handlers adds tasks to TASKS.
+`predict_every`: in other steps CALL_PREDICT gives an empty tensor and asks nobody. A module that owns words of the
+program's vocabulary adds tasks to TASKS.
 
 Shapes: B samples, S tokens, E width, V vocabulary (with padding), and what a device has of them; N parameters, flat.
 """
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from meshwright.executor.ops.functional_adamw import adamw
 from meshwright.executor.rank.exchange_handler import all_reduce
-from meshwright.executor.rank.handler import Row, handles
+from meshwright.executor.rank.handler import Handlers, Row
 from meshwright.specs.error import UnknownNameError
 from meshwright.systems.planning.redco.mechanism import (
     CALL_DATA,
@@ -249,9 +249,6 @@ def _place_heads(module: HeadPlace, rank: int) -> None:
             module.first_key = first
 
 
-handles(REDUCE_USER)(all_reduce)
-
-
 class Task(Protocol):
     """What a user writes, and the rate of Adam. `key` is different for every step, device and microbatch."""
 
@@ -296,7 +293,6 @@ def _task(context: Any) -> Task:
     return found
 
 
-@handles(CALL_DATA)
 def call_data(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """The user's batch of a microbatch."""
     ((parameters_N,),) = inputs
@@ -304,7 +300,6 @@ def call_data(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     return (_task(context).data((context.iteration, place, row.microbatch), parameters_N.detach()),)
 
 
-@handles(CALL_LOSS)
 def call_loss(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradient and loss of a batch, a share of those of the step."""
     batch, (parameters_N,) = inputs
@@ -315,7 +310,6 @@ def call_loss(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     return (gradient_N,), loss.detach()
 
 
-@handles(CALL_PREDICT)
 def call_predict(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """The user's prediction with the stepped parameters."""
     ((parameters_N,),) = inputs
@@ -324,10 +318,18 @@ def call_predict(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]
     return (_task(context).predict(parameters_N.detach()),)
 
 
-@handles(USER_STEP)
 def step(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Adam."""
     (gradient_N,), (parameters_N,), (state_2N,) = inputs
     rate = _task(context).rate
     stepped_N, state_2N = adamw(parameters_N, gradient_N, state_2N, context.iteration + 1, rate)
     return (stepped_N,), (state_2N,)
+
+
+HANDLERS: Handlers = {
+    REDUCE_USER: all_reduce,
+    CALL_DATA: call_data,
+    CALL_LOSS: call_loss,
+    CALL_PREDICT: call_predict,
+    USER_STEP: step,
+}

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from meshwright.executor import run_program
 from meshwright.executor.job.pool import Pool, opened_pool
-from meshwright.executor.rank.handler import ValueName
+from meshwright.executor.rank.handler import Handlers, ValueName
+from meshwright.ir.vocabulary import Vocabulary
 from meshwright.specs.error import UnknownNameError
 from meshwright.systems.planning.redco.mechanism import PREDICTION, USER_LOSS, tensor_rules, three_functions
 from meshwright.systems.planning.redco.ops import (
@@ -203,6 +204,7 @@ class Decoder:
 
 
 TASKS.update({"language model": LanguageModel, "maml": Maml, "policy gradient": Walker, "decoder": Decoder})
+HANDLERS: Handlers = {}  # none of its own: workers import this file for its tasks
 
 NUM_PROCESSES, NUM_CHECKED = 2, 3
 # What a task has to reach, and in how many steps: (steps, microbatches, mark, is less better).
@@ -248,9 +250,9 @@ def run_task(
         "num_microbatches": num_microbatches,
         "predict_every": num_steps,
     }
+    program = three_functions(num_data_parallel, num_microbatches, num_processes // num_data_parallel)
     result = run_program(
-        three_functions(num_data_parallel, num_microbatches, num_processes // num_data_parallel),
-        handlers_module=__name__,
+        program.with_vocabulary(Vocabulary(owners=(__name__,))),
         initial_values=values,
         iterations=num_steps,
         keep=("parameter", USER_LOSS.name, PREDICTION.name),

@@ -1,0 +1,15 @@
+"""All handlers of the core: of training, and of exchanges and copies of any name."""
+
+from __future__ import annotations
+
+from meshwright.executor.handlers import group_handler, stage_handler, step_handler, vocabulary_handler
+from meshwright.executor.rank import exchange_handler
+from meshwright.executor.rank.handler import Handlers, joined
+
+CORE_HANDLERS: Handlers = joined(
+    exchange_handler.HANDLERS,
+    stage_handler.HANDLERS,
+    group_handler.HANDLERS,
+    step_handler.HANDLERS,
+    vocabulary_handler.HANDLERS,
+)
