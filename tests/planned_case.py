@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from meshwright import catalog
 from meshwright.executor.capability import check_plan
 from meshwright.executor.job.gather import JobResult
 from meshwright.executor.job.job import Job
@@ -20,7 +21,6 @@ from meshwright.executor.training.tensor_layout import TensorLayout
 from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 from meshwright.lowering.lower import lower
 from meshwright.lowering.sharding.gradient_norm import clip_norm
-from meshwright.schedules import registered
 from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.error import MeshwrightError
 from meshwright.specs.model.model import ModelSpec
@@ -71,7 +71,7 @@ class Planned:
         passes += [PassOption(name, options.get(name, {})) for name in given.pop("passes", ())]
         cluster = Cluster.detect(self.num_devices)
         workload = Workload(BATCH, SEQUENCE)
-        return Plan.of(MODELS[self.model], cluster, workload, passes=tuple(passes), **given)
+        return Plan.of(MODELS[self.model], cluster, workload, passes=tuple(passes), **given).placed(cluster)
 
     def job(self, iterations: int, **fields: Any) -> tuple[Job, Plan]:
         """The job of its program; every gradient of every iteration comes back."""
@@ -86,7 +86,7 @@ class Planned:
             plan.model, layers, SEQUENCE, optimizer, dropout=self.dropout, records_gradients=True,
             layout=TensorLayout.of(plan), data_axes=data_axes(plan), **({"source": RANDOM} | fields),
         )  # fmt: skip
-        program = lower(plan, registered()[plan.schedule], pieces=pieces)
+        program = lower(plan, catalog.find_schedule(plan.schedule), pieces=pieces)
         return Job.of(program, iterations, training=training, dtype=plan.dtype), plan
 
     def run(self, pool: Pool, iterations: int, **fields: Any) -> JobResult:
@@ -99,7 +99,7 @@ def assert_equal_to_one_process(case: Planned, result: JobResult, iterations: in
     """Losses, gradient norms, every gradient of the first step and of all, the parameters."""
     name = case.choices.get("optimizer", ADAMW.name)
     optimizer: OptimizerConfig = replace(ADAMW, name=name, clip_norm=case.clip or None)
-    expected = reference(MODELS[case.model], optimizer, BATCH, iterations)
+    expected = reference(case.plan().model, optimizer, BATCH, iterations)
     assert result.losses == pytest.approx(expected.losses, rel=AFTER_ADAMW)
     norms = [it.gradient_norm for it in result.iterations]
     assert norms == pytest.approx(expected.norms, rel=AFTER_ADAMW)
@@ -118,7 +118,7 @@ def _is_legal(case: Planned) -> bool:
     try:
         plan = case.plan()
         check_plan(plan)
-        lower(plan, registered()[plan.schedule])
+        lower(plan, catalog.find_schedule(plan.schedule))
     except MeshwrightError:
         return False
     return True

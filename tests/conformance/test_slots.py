@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import meshwright as mw
 from meshwright import catalog
+from meshwright.api.plan.request import fixed_of
 from meshwright.catalog import listing
 from meshwright.executor.job.pool import Pool
-from meshwright.specs.error import MeshwrightError, PlanError, SpecError
+from meshwright.specs.error import CountError, MeshwrightError, PlanError, SpecError
 from meshwright.specs.plan.plan import PassOption, Plan
 from tests.planned_case import LLAMA, Planned, assert_equal_to_one_process
 
@@ -38,6 +41,26 @@ def halved(model):
 
 def backwards(plan, cluster):
     return range(plan.num_devices - 1, -1, -1)
+
+
+@dataclass(frozen=True)
+class Named:
+    word: str = "one"
+
+    def __call__(self, program):
+        return program
+
+    @classmethod
+    def choices(cls, plan, cluster):
+        return (cls("one"), cls("two"))
+
+
+@dataclass(frozen=True)
+class Late:
+    by: int
+
+    def __call__(self, p, m):
+        return wave(p, m)
 
 
 def wave(p, m):
@@ -77,7 +100,16 @@ SHARDINGS = (
     "low_bandwidth_partitioning(values=2, gradients=4)",
     "mics(group=2)",
 )
-PASSES = ("place_receives", "clip_gradients", "offload_optimizer", "canonical_reduction")
+# How each pass is asked for: as options, and beside what.
+PASSES: Mapping[str, Mapping[str, Any]] = {
+    "connect_stages": {"pp": 2},
+    "place_receives": {"pp": 2, "schedule": "zb_h1"},
+    "clip_gradients": {"pp": 2},
+    "post_validation": {"pp": 2},
+    "offload_optimizer": {"dp": 2, "sharding": "zero1"},
+    "canonical_reduction": {"dp": 2},
+    "unshard": {"dp": 2, "sharding": "zero3"},
+}
 
 
 def test_every_filler_is_listed_with_its_options() -> None:
@@ -91,6 +123,7 @@ def test_every_filler_is_listed_with_its_options() -> None:
     assert {each.partition("(")[0] for each in SHARDINGS} == set(catalog.slot_names("sharding")), (
         "all are tried here"
     )
+    assert set(PASSES) == set(catalog.slot_names("passes"))
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS)
@@ -100,28 +133,101 @@ def test_a_sharding_goes_through_the_verbs(sharding: str, gloo_pool: Pool) -> No
     assert_equal_to_one_process(one, one.run(gloo_pool, 2), 2)
 
 
+def trained(pool: Pool, clip: float = 0.0, **choices: Any) -> None:
+    """Two processes, float64, equal to one."""
+    case = Planned(choices={"microbatch_size": 1, **choices}, clip=clip)
+    assert case.num_devices == 2
+    assert_equal_to_one_process(case, case.run(pool, 2), 2)
+
+
 @pytest.mark.parametrize("name", PASSES)
-def test_a_pass_goes_through_the_verbs(name: str) -> None:
-    through_the_verbs(on_gpus(pp=2, passes=(PassOption(name),)))
-
-
-def test_a_schedule_of_a_system_goes_through_the_verbs() -> None:
-    plan = on_gpus(pp=4, schedule="eager_1f1b")
+def test_a_pass_goes_through_the_verbs(name: str, gloo_pool: Pool) -> None:
+    clip = 0.5 if name in ("clip_gradients", "post_validation") else 0.0
+    beside = (PassOption("clip_gradients"),) if name == "post_validation" else ()
+    plan = on_gpus(
+        **{**PASSES[name], "dp": 8 // PASSES[name].get("pp", 1), "passes": (*beside, PassOption(name))}
+    )
     through_the_verbs(plan)
-    assert mw.span_s(mw.simulate(plan)) <= mw.span_s(mw.simulate(plan.changed(schedule="1f1b"))) * 1.05
+    found = mw.plan(
+        LLAMA, GPUS, global_batch=64, seq=16,
+        fix={"passes": tuple(each.name for each in plan.passes), "pp": plan.pp, "tp": 1, "sharding": plan.sharding},
+    )  # fmt: skip
+    assert found[0].plan.passes == plan.passes
+    passes = () if name == "clip_gradients" else (name,)  # `clip` names it
+    trained(gloo_pool, clip, **PASSES[name], passes=passes)
 
 
-def test_a_users_file_fills_every_slot(own: str, gloo_pool: Pool) -> None:
-    for choices in (
-        {"sharding": f"{own}:mine"}, {"pp": 2, "schedule": f"{own}:wave"}, {"placement": f"{own}:backwards"},
-        {"passes": (PassOption(f"{own}:Reversed"),)}, {"variant": f"{own}:halved"},
-    ):  # fmt: skip
-        plan = on_gpus(**choices)
-        assert mw.span_s(mw.simulate(plan)) > 0
-        if "variant" in choices:
-            assert plan.model.num_layers == LLAMA.num_layers // 2
-        if "placement" in choices:
-            assert plan.placed(GPUS).device_order == tuple(range(7, -1, -1))
+@pytest.mark.parametrize("schedule", ["eager_1f1b", "skip_pipe(skipped=0)"])
+def test_a_schedule_of_a_system_goes_through_the_verbs(schedule: str, gloo_pool: Pool) -> None:
+    plan = on_gpus(pp=2, schedule=schedule)
+    through_the_verbs(plan)
+    assert mw.span_s(mw.simulate(plan)) <= mw.span_s(mw.simulate(plan.changed(schedule="1f1b"))) * 1.3
+    trained(gloo_pool, pp=2, schedule=schedule)
+
+
+def test_plan_fixes_a_schedule_that_its_form_does_not_know(own: str) -> None:
+    """Simulated in the best plans of 1F1B with as many stages, of pipelines that it has orders for."""
+    for schedule, degrees in (("skip_pipe", {4}), (f"{own}:wave", {2, 4}), (f"{own}:Late(by=1)", {2, 4})):
+        plans = mw.plan(LLAMA, GPUS, global_batch=64, seq=16, fix={"schedule": schedule, "tp": 1})
+        assert {each.plan.schedule for each in plans} == {schedule}
+        assert {each.plan.pp for each in plans} <= degrees and "1f1b is ranked" in plans.assumptions[0]
+        assert mw.check(plans[0].plan).error is None
+    with pytest.raises(CountError, match="leave out 1 of 2"):
+        mw.plan(LLAMA, GPUS, global_batch=64, seq=16, fix={"schedule": "skip_pipe", "pp": 2})
+
+
+def test_a_users_schedule_with_options_is_read_once(own: str) -> None:
+    path = Path(own)
+    path.write_text(
+        path.read_text() + "\nwith open(__file__ + '.times', 'a') as file:\n    file.write('.')\n"
+    )
+    assert catalog.find_schedule(f"{own}:Late(by=1)").orders(2, 2)
+    catalog.find_schedule(f"{own}:Late(by=1)")
+    assert Path(own + ".times").read_text() == "."
+
+
+def test_plan_searches_the_choices_of_a_pass(own: str) -> None:
+    plans = mw.plan(LLAMA, GPUS, global_batch=64, seq=16, fix={"passes": f"{own}:Named", "pp": 2, "tp": 1})
+    assert {dict(each.plan.passes[0].options)["word"] for each in plans} == {"one", "two"}
+    with pytest.raises(PlanError, match="offload_optimizer"):
+        mw.plan(LLAMA, GPUS, global_batch=64, seq=16, fix={"passes": "nobody"})
+    with pytest.raises(PlanError, match="each ask|clip_gradients"):
+        mw.plan(LLAMA, GPUS, global_batch=64, seq=16, fix={"passes": "post_validation"})
+    assert fixed_of(["pp=2,passes=a(x=1,y=1e+2)+b"]) == {"pp": 2, "passes": ("a(x=1,y=1e+2)", "b")}
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"dp": 2, "sharding": "mine"}, {"pp": 2, "schedule": "wave"}, {"pp": 2, "placement": "backwards"},
+        {"pp": 2, "passes": "Reversed"}, {"pp": 2, "variant": "halved"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_users_file_fills_every_slot(choices: dict[str, Any], own: str, gloo_pool: Pool) -> None:
+    ((slot, name),) = ((slot, name) for slot, name in choices.items() if isinstance(name, str))
+    filled = {slot: (PassOption(f"{own}:{name}"),) if slot == "passes" else f"{own}:{name}"}
+    plan = on_gpus(**{**choices, "dp": 8 // choices.get("pp", 1), **filled})
+    through_the_verbs(plan)
+    if slot == "variant":
+        assert plan.model.num_layers == LLAMA.num_layers // 2
+    if slot == "placement":
+        assert plan.placed(GPUS).device_order == tuple(range(7, -1, -1))
+    trained(gloo_pool, **{**choices, slot: (f"{own}:{name}",) if slot == "passes" else f"{own}:{name}"})
+
+
+@pytest.mark.parametrize("planner", [name for name in catalog.slot_names("planner") if name != "search"])
+def test_a_planner_goes_through_the_verbs(planner: str) -> None:
+    """What it gives is a plan as any other."""
+    plans = mw.plan("llama-3.2-1b", GPUS, global_batch=64, seq=2048, planner=planner)
+    through_the_verbs(plans[0].plan)
+
+
+def test_costs_and_routings_of_the_core_price_every_prediction() -> None:
+    for cluster in (replace(GPUS, costs="roofline"), replace(GPUS, routing="levels")):
+        plans = mw.plan(LLAMA, cluster, global_batch=64, seq=16, fix={"pp": 2, "tp": 2})
+        trace = mw.simulate(plans[0].plan, cluster=cluster)
+        assert mw.span_s(trace) > 0 and mw.check(plans[0].plan).error is None
 
 
 def test_code_that_a_file_names_runs_only_where_the_user_says_so(own: str, tmp_path: Path) -> None:

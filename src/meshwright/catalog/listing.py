@@ -18,7 +18,7 @@ from meshwright.catalog.slots import (
     own_schedules,
     slot_names,
 )
-from meshwright.catalog.user_file import guard_calls, guarded, of_file
+from meshwright.catalog.user_file import guard_calls, guarded
 from meshwright.schedules.order import Schedule, registered
 from meshwright.specs.cluster.device import device_presets
 from meshwright.specs.config.source import model_presets
@@ -118,10 +118,8 @@ def pass_summary(name: str) -> str:
 
 def _from_file(reference: str) -> Schedule:
     """The schedule behind ``./mine.py:wave``, or behind ``./mine.py`` where the file has one function only."""
-    named = Reference.of(reference)
-    hint = "FUNCTION; it takes counts and returns one list of computes a device"
-    function, label, path = of_file(named.name, hint)
-    return _as_schedule(filler("schedule", reference) if named.options else function, label, path)
+    path, made = Path(Reference.of(reference).file).expanduser(), filler("schedule", reference)
+    return _as_schedule(made, f"{path.name}:{getattr(made, '__name__', type(made).__name__)}", path)
 
 
 def _as_schedule(function: Any, name: str, path: Path | None = None) -> Schedule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,6 +13,7 @@ from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.option import option, words_of
 from meshwright.specs.units import parse_bytes, parse_seconds
 
+BETWEEN = re.compile(r"\+(?![^(]*\))")  # several values; not within options of a name
 TRUE, FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
 
@@ -36,8 +38,8 @@ def fixed_of(given: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _value(name: str, text: str) -> Any:
-    if name == "overlap":
-        return tuple(text.split("+"))
+    if name in ("overlap", "passes"):
+        return tuple(BETWEEN.split(text))
     if text.isdigit():
         return int(text)
     return True if text in TRUE else False if text in FALSE else text

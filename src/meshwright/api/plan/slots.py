@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
+from itertools import product
 from typing import Any
 
 from meshwright import catalog
 from meshwright.planner.search.filled import filled
 from meshwright.planner.search.plans import Plans
+from meshwright.schedules.order import Schedule, registered
 from meshwright.specs.cluster.cluster import ClusterSpec
-from meshwright.specs.error import PlanError
+from meshwright.specs.error import PlanError, ScheduleError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.optimizer import update_rule
-from meshwright.specs.plan.plan import Plan
-from meshwright.specs.plan.sharding import ZERO, Sharding
+from meshwright.specs.plan.plan import PassOption, Plan
+from meshwright.specs.plan.sharding import ZERO
 from meshwright.specs.plan.workload import Workload
 from meshwright.specs.slot import Reference, reference_text
 
@@ -31,31 +33,66 @@ def searched_with_slots(
 ) -> Plans:
     """What `search` finds for the fields that it knows, with the slots filled that it does not know.
 
-    A sharding is ranked as the step of ZeRO that divides the same; a placement and a variant are simulated as they are.
+    A sharding is ranked as the step of ZeRO that divides the same, a schedule as 1F1B with as many stages; a placement, a
+    variant and passes are simulated as they are.
 
     Raises PlanError, OutOfMemoryError.
     """
     rest = dict(fix)
     if not update_rule(str(rest.get("optimizer", Plan.optimizer))).is_elementwise:
         rest = {"sharding": "none", "tp": 1, **rest}  # it sees whole parameters
-    variant, placement = str(rest.pop("variant", "")), str(rest.pop("placement", ""))
-    sharding = rest.get("sharding")
-    is_foreign = isinstance(sharding, str) and sharding not in ZERO
-    if not (variant or placement or is_foreign):
+    named = {name: str(rest.pop(name)) for name in ("placement", "variant") if rest.get(name)}
+    passes = _texts(rest.pop("passes", ()))
+    alike = _alike(rest, cluster)
+    named |= {name: str(rest[name]) for name in ("sharding", "schedule") if name in alike}
+    if not named and not passes:
         return search(model, rest)
-    if is_foreign:
-        rest["sharding"] = _known(str(sharding)).zero
-    alike = search(Plan.varied(model, variant), rest)
+    best = search(Plan.varied(model, named.get("variant", "")), {**rest, **alike})
+    choosing = named.pop("sharding", None)
 
     def fill(plan: Plan) -> Iterator[Plan]:
-        named = plan.changed(placement=placement, variant=variant).placed(cluster)
-        for one in _choices(named, cluster, str(sharding)) if is_foreign else (named.sharding,):
-            yield named.changed(sharding=one)
+        one = plan.changed(**named).placed(cluster)
+        shardings = (one.sharding,) if choosing is None else _choices("sharding", one, cluster, choosing)
+        for sharding, *found in product(
+            shardings, *(_choices("passes", one, cluster, each) for each in passes)
+        ):
+            yield one.changed(sharding=sharding, passes=(*one.passes, *map(_pass, found)))
 
-    slots = [name for name in (placement, str(sharding) if is_foreign else "", variant) if name]
-    like = f", as sharding {rest['sharding']} is ranked" if is_foreign else ""
-    why = f"{' and '.join(slots)}: simulated in the plans that the search found best without{like}"
-    return filled([each.plan for each in alike], fill, cluster, capacity, why, **given)
+    told = " and ".join((*named.values(), *([choosing] if choosing else []), *passes))
+    like = "".join(
+        f", as {name} {alike[name]} is ranked" for name in ("sharding", "schedule") if name in alike
+    )
+    why = f"{told}: simulated in the plans that the search found best without{like}"
+    return filled(
+        [each.plan for each in best], fill, cluster, capacity, why, schedule_of=catalog.find_schedule, **given
+    )
+
+
+def _alike(fix: Mapping[str, Any], cluster: ClusterSpec) -> dict[str, Any]:
+    """What the search is asked for in place of what it does not know."""
+    found: dict[str, Any] = {}
+    sharding, schedule = fix.get("sharding"), fix.get("schedule")
+    if isinstance(sharding, str) and sharding not in ZERO:
+        found["sharding"] = catalog.filler("sharding", sharding).zero
+    if isinstance(schedule, str) and schedule not in registered():
+        found |= _pipelines(catalog.find_schedule(schedule), fix, cluster)
+        found["schedule"] = "1f1b" if found["num_chunks"] == 1 else "interleaved_1f1b"
+    return found
+
+
+def _pipelines(schedule: Schedule, fix: Mapping[str, Any], cluster: ClusterSpec) -> dict[str, Any]:
+    """Stages on a device and devices of a pipeline that a schedule has orders for. Raises as it does."""
+    num_chunks, refused, found = int(fix.get("num_chunks", schedule.num_chunks)), [], []
+    every = (n for n in range(2, cluster.num_devices + 1) if cluster.num_devices % n == 0)
+    for degree in every if "pp" not in fix else (fix["pp"],) if isinstance(fix["pp"], int) else fix["pp"]:
+        try:
+            schedule.orders(degree, 2 * degree, num_chunks)
+            found.append(degree)
+        except (PlanError, ScheduleError) as error:
+            refused.append(error)
+    if refused and not found:
+        raise refused[0]
+    return {"num_chunks": num_chunks, "pp": tuple(found)}
 
 
 def planned_by(
@@ -69,22 +106,29 @@ def planned_by(
             f"planner {name} finds no plan of {model.name} on {cluster.name}",
             next="fix less, or more devices",
         )
-    return filled(found, lambda plan: (plan,), cluster, capacity, f"plans are those of {name}", **given)
+    return filled(
+        found, lambda plan: (plan,), cluster, capacity, f"plans are those of {name}",
+        schedule_of=catalog.find_schedule, **given,
+    )  # fmt: skip
 
 
-def _known(reference: str) -> Sharding:
-    found: Sharding = catalog.filler("sharding", reference)
-    return found
+def _texts(given: Any) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
-def _choices(plan: Plan, cluster: ClusterSpec, reference: str) -> tuple[str, ...]:
-    """The sharding with its options, or, where none are given and it says which there are, with each of these."""
-    made = _known(reference)
+def _pass(reference: str) -> PassOption:
+    named = Reference.of(reference)
+    return PassOption(named.name, dict(named.options))
+
+
+def _choices(slot: str, plan: Plan, cluster: ClusterSpec, reference: str) -> tuple[str, ...]:
+    """What fills a slot with its options, or, where none are given and it says which there are, with each of these."""
+    made = catalog.filler(slot, reference)
     named, say = Reference.of(reference), getattr(type(made), "choices", None)
     if named.options or say is None:
         return (reference,)
     return tuple(reference_text(named.name, _options(each)) for each in say(plan, cluster))
 
 
-def _options(made: Sharding) -> dict[str, Any]:
+def _options(made: Any) -> dict[str, Any]:
     return {f.name: getattr(made, f.name) for f in fields(made) if f.init and f.compare}

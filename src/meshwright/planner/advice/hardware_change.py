@@ -32,10 +32,12 @@ LESS_SHARDING = "zero1"  # the most that gathers no parameters and reduces no gr
 
 
 class Planned(Protocol):
-    """What `helps_most` needs to know of a plan: the decision, and the step that was predicted for it."""
+    """What `helps_most` needs to know of a plan: the decision, its schedule, and the step that was predicted for it."""
 
     @property
     def plan(self) -> Plan: ...
+    @property
+    def schedule(self) -> Schedule: ...
     @property
     def step(self) -> Prediction: ...
 
@@ -86,7 +88,7 @@ def helps_most(planned: Planned, cluster: ClusterSpec) -> HardwareChange | None:
     """
     if not cluster.machine.has_data_sheet:
         return None
-    found = hardware_changes(planned.plan, cluster, step_s=planned.step.value)
+    found = hardware_changes(planned.plan, cluster, step_s=planned.step.value, schedule=planned.schedule)
     return found[0] if found and found[0].gain >= LEAST_GAIN else None
 
 

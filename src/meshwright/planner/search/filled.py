@@ -7,9 +7,10 @@ from typing import Any
 
 from meshwright.planner.search.plans import Plans, keep_best
 from meshwright.prediction.memory_limit import Rejection, out_of_memory
-from meshwright.prediction.predicted import predict
+from meshwright.prediction.predicted import Predicted, predict
+from meshwright.schedules.order import Schedule
 from meshwright.specs.cluster.cluster import ClusterSpec
-from meshwright.specs.error import PlanError
+from meshwright.specs.error import MeshwrightError, PlanError, ScheduleError
 from meshwright.specs.plan.plan import Plan
 
 NUM_TRIED = (
@@ -20,35 +21,38 @@ NUM_SHOWN_MISSES = 3
 
 def filled(
     alike: Sequence[Plan], fill: Callable[[Plan], Iterable[Plan]], cluster: ClusterSpec, capacity: int, why: str,
-    **given: Any,
+    schedule_of: Callable[[str], Schedule], **given: Any,
 ) -> Plans:  # fmt: skip
     """The plans that `fill` makes of the best that are alike, simulated and ranked by their step.
 
     Args:
         fill: what a plan becomes; nothing, where the slot has no choice that its degrees allow.
         why: what was ranked in their place, for people.
-        given: as of `predict`.
+        schedule_of: finds the schedule of a plan's name. given: as of `predict`.
 
     Raises:
-        PlanError: no plan has a choice; the reason of the first that was refused.
+        PlanError, ScheduleError: no plan has a choice that can be made; the reason of the first that was refused.
         OutOfMemoryError: none fits.
     """
-    refused: list[PlanError] = []
+    refused: list[MeshwrightError] = []
     tried: dict[Plan, None] = {}
     for plan in alike[:NUM_TRIED]:
         try:
             tried |= dict.fromkeys(fill(plan))
         except PlanError as error:
             refused.append(error)
-    found, missed = [], list[Rejection]()
+    found, missed = list[tuple[float, str, Predicted]](), list[Rejection]()
     for plan in tried:
-        each = predict(plan, cluster, **given)
-        rejection = each.rejected(capacity)
-        if rejection is None:
-            found.append(each)
-        else:
-            missed.append(rejection)
-    if not tried:
+        try:
+            each = predict(plan, cluster, schedule=schedule_of(plan.schedule), **given)
+            rejection = each.rejected(capacity)
+            if rejection is None:
+                found.append((each.step.value, each.description, each))
+            else:
+                missed.append(rejection)
+        except (PlanError, ScheduleError) as error:
+            refused.append(error)
+    if not found and not missed:
         raise (
             refused[0]
             if refused
@@ -56,7 +60,7 @@ def filled(
         )
     if not found:
         raise out_of_memory(missed[:NUM_SHOWN_MISSES], len(tried), "; fix and forbid less")
-    ranked = sorted(found, key=lambda each: (each.step.value, each.description))
+    ranked = [each for *_, each in sorted(found, key=lambda one: one[:2])]
     keep_best(ranked)
     return Plans(
         tuple(ranked), (why,), num_candidates=len(tried), num_too_large=len(missed), num_simulated=len(found),
