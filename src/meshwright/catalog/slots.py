@@ -177,7 +177,7 @@ def _named(slot: str, text: str) -> Any:
 def _code(slot: str, text: str, written: int) -> Any:
     """From a file of the user's: read again once it has changed."""
     reference = Reference.of(text)
-    found, label, _ = of_file(reference.name, "NAME")
+    found, label = of_file(reference.name)
     return _made(slot, found, reference, f"{slot} {label}")
 
 

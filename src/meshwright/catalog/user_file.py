@@ -34,8 +34,8 @@ def import_file(path: Path) -> ModuleType:
     return module
 
 
-def of_file(reference: str, hint: str) -> tuple[Any, str, Path]:
-    """What ``./mine.py:NAME`` names (``./mine.py`` where the file has one public function or class), its label and file.
+def of_file(reference: str, hint: str = "FUNCTION, or its class") -> tuple[Any, str]:
+    """What ``./mine.py:NAME`` names (``./mine.py`` where the file has one public function or class), and its label.
 
     Raises:
         SpecError: there is no such file, or it cannot be imported.
@@ -52,7 +52,7 @@ def of_file(reference: str, hint: str) -> tuple[Any, str, Path]:
         wanted = own[0]
     if wanted not in there:
         raise UnknownNameError(f"function in {path.name}", wanted, own, next=f"write {file}:{hint}")
-    return there[wanted], f"{path.name}:{wanted}", path
+    return there[wanted], f"{path.name}:{wanted}"
 
 
 def guard_calls(function: Callable[..., Any], name: str, path: Path | None) -> Callable[..., Any]:

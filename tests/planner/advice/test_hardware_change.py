@@ -10,7 +10,7 @@ import pytest
 from meshwright.planner.advice.hardware_change import HardwareChange, hardware_changes, helps_most
 from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.prediction.predicted import predict
-from meshwright.schedules.order import registered
+from meshwright.schedules.order import Schedule, registered
 from meshwright.specs import Cluster, ClusterSpec, Link, ModelSpec, Plan, PlanError, Workload
 from meshwright.specs.plan.prediction import Prediction
 
@@ -24,6 +24,7 @@ STREAMS, FLOPS = "twice the memory bandwidth", "twice the peak FLOP/s"
 class Planned:
     plan: Plan
     step: Prediction
+    schedule: Schedule = registered()["1f1b"]
 
 
 def given(name: str = "2x8xH100", sequence: int = 4096, **choices: Any) -> tuple[Plan, ClusterSpec]:
