@@ -11,6 +11,7 @@ import torch
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.rank.handler import ValueName
 from meshwright.specs.error import SpecError
+from meshwright.systems.pipeline.gnn_pipe.graph_file import load_chunked, save_chunked
 from meshwright.systems.pipeline.gnn_pipe.mechanism import (
     ChunkedGraph,
     Chunks,
@@ -24,9 +25,7 @@ from meshwright.systems.pipeline.gnn_pipe.ops import (
     adam_step,
     convolve,
     initial_weights,
-    load_chunked,
     part_of,
-    save_chunked,
     training_loss,
 )
 from meshwright.systems.pipeline.gnn_pipe.study import generated_graph, network_of, train_in_chunks

@@ -185,7 +185,7 @@ def cut_graph(graph: Graph, num_chunks: int) -> ChunkedGraph:
     numbered = Graph(
         graph.name,
         graph.num_nodes,
-        np.sort(place[graph.edges], axis=1),
+        simple_edges(place[graph.edges]),
         None if graph.features is None else graph.features[order],
         None if graph.labels is None else graph.labels[order],
         split,

@@ -1,6 +1,6 @@
 """Handlers of GRAPH_F, GRAPH_B and GRAPH_STEP: graph convolutions of a stage on one chunk of the graph at a time.
 
-`options` of the job: `graph` (file that `save_chunked` wrote), `epoch`, and the fields of `GraphTraining`.
+`options` of the job: `graph` (file that `graph_file.save_chunked` wrote), `epoch`, and the fields of `GraphTraining`.
 
 Shapes: N own nodes, M own and halo nodes together, V nodes of the graph, D numbers a node, K layers that read embeddings.
 """
@@ -10,24 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy import sparse
 from torch import Tensor
 
 from meshwright.executor.ops.functional_adamw import adamw
 from meshwright.executor.ops.randomness import keyed_generator, random_key
 from meshwright.executor.rank.handler import Handlers, Row
 from meshwright.specs.error import SpecError
+from meshwright.systems.pipeline.gnn_pipe.graph_file import load_chunked
 from meshwright.systems.pipeline.gnn_pipe.mechanism import (
     EMBEDDING,
     EMBEDDING_GRADIENT,
     ChunkedGraph,
-    Graph,
     GraphNetwork,
 )
 
@@ -173,9 +171,6 @@ def adam_step(
     return adamw(weights, gradient + decay * weights, moments, epoch + 1, rate)
 
 
-FIELDS = ("edges", "offsets", "labels", "train", "indptr", "indices", "data", "shape")
-
-
 @dataclass(frozen=True)
 class GraphTraining:
     """How a network is trained; `decay` is of the first layer only, as Kipf and Welling have it (arXiv 1609.02907)."""
@@ -208,35 +203,6 @@ class SavedChunk:
         self, x: Tensor | None, weights: list[Tensor], embeddings: dict[int, Tensor], made: Pass, end: Tensor
     ) -> None:
         self.x, self.weights, self.embeddings, self.made, self.end = x, weights, embeddings, made, end
-
-
-def save_chunked(chunked: ChunkedGraph, path: Path) -> None:
-    """Write what the handlers need of a graph that can be trained on."""
-    graph = chunked.graph
-    assert graph.features is not None and graph.labels is not None, "part_of has refused other graphs"
-    x = graph.features
-    arrays = (
-        graph.edges,
-        chunked.offsets,
-        graph.labels,
-        graph.split["train"],
-        x.indptr,
-        x.indices,
-        x.data,
-        x.shape,
-    )
-    np.savez(path, **dict(zip(FIELDS, map(np.asarray, arrays), strict=True)))  # type: ignore[arg-type]
-
-
-@lru_cache(maxsize=2)
-def load_chunked(path: str) -> ChunkedGraph:
-    """Read it; once a process, because every epoch is a job."""
-    with np.load(path, allow_pickle=False) as file:
-        edges, offsets, labels, train, indptr, indices, data, shape = (file[name] for name in FIELDS)
-    features = sparse.csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
-    return ChunkedGraph(
-        Graph(Path(path).stem, len(labels), edges, features, labels, {"train": train}), offsets
-    )
 
 
 @lru_cache(maxsize=128)
