@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import (
     Effect,
@@ -76,30 +79,28 @@ def branches_of(device: int, num_branches: int, num_devices: int) -> range:
     return range(device, num_branches, num_devices)
 
 
-def _builder(num_hops: int, num_devices: int, num_microbatches: int) -> ProgramBuilder:
-    return ProgramBuilder(
+Rows = Callable[
+    [int], Iterator[tuple[str, int, int]]
+]  # of a device: names with their stage and microbatch, in order
+
+
+def _program(rows: Rows, num_hops: int, num_devices: int, num_microbatches: int = 1) -> Program:
+    """The rows of all devices: a compute, or a collective over all devices on the stream of computes."""
+    builder = ProgramBuilder(
         (Axis("pp", 1), Axis(TENSOR_AXIS, num_devices)),
         microbatches=(Microbatch(1, 1.0 / num_microbatches),) * num_microbatches,
         paths=(tuple(Hop(stage, 0) for stage in range(num_hops)),),
         groups=tuple(ParameterGroup(f"layer {stage}", (stage,)) for stage in range(num_hops)),
         vocabulary=VOCABULARY,
     )
-
-
-class _Rows:
-    """Adds rows of one device to a builder."""
-
-    def __init__(self, builder: ProgramBuilder, device: int) -> None:
-        self.builder, self.device = builder, device
-
-    def add(self, name: str, stage: int, microbatch: int = 0) -> None:
-        """A compute, or a collective over all devices, on the stream of computes."""
-        effect = EFFECTS[name]
-        exchange = _ALL_REDUCE if effect.kind == Kind.COLLECTIVE else None
-        work = Work(name) if exchange is None else None
-        self.builder.add(
-            self.device, effect, stage=stage, microbatch=microbatch, work=work, exchange=exchange
-        )
+    for device in range(num_devices):
+        for name, stage, microbatch in rows(device):
+            effect = EFFECTS[name]
+            cost: dict[str, Any] = (
+                {"exchange": _ALL_REDUCE} if effect.kind == Kind.COLLECTIVE else {"work": Work(name)}
+            )
+            builder.add(device, effect, stage=stage, microbatch=microbatch, **cost)
+    return builder.build()
 
 
 def branch_step(num_branches: int, num_devices: int, num_microbatches: int = 1) -> Program:
@@ -108,43 +109,39 @@ def branch_step(num_branches: int, num_devices: int, num_microbatches: int = 1) 
     Every device embeds and has the head. Raises SpecError where some device would have no branch.
     """
     head = num_branches + 1
-    builder = _builder(num_branches + 2, num_devices, num_microbatches)
-    for device in range(num_devices):
+
+    def rows(device: int) -> Iterator[tuple[str, int, int]]:
         own = [branch + 1 for branch in branches_of(device, num_branches, num_devices)]
-        rows = _Rows(builder, device)
         for microbatch in range(num_microbatches):
-            rows.add(EMBED_F, 0, microbatch)
-            for stage in own:
-                rows.add(BRANCH_F, stage, microbatch)
-            rows.add(REDUCE_BRANCHES, head, microbatch)
-            rows.add(HEAD, head, microbatch)
-            for stage in reversed(own):
-                rows.add(BRANCH_B, stage, microbatch)
-            rows.add(REDUCE_INPUT_GRADIENT, 0, microbatch)
-            rows.add(EMBED_B, 0, microbatch)
-        for stage in (0, *own, head):
-            rows.add(BRANCH_STEP, stage)
-    return builder.build()
+            yield EMBED_F, 0, microbatch
+            yield from ((BRANCH_F, stage, microbatch) for stage in own)
+            yield REDUCE_BRANCHES, head, microbatch
+            yield HEAD, head, microbatch
+            yield from ((BRANCH_B, stage, microbatch) for stage in reversed(own))
+            yield REDUCE_INPUT_GRADIENT, 0, microbatch
+            yield EMBED_B, 0, microbatch
+        yield from ((BRANCH_STEP, stage, 0) for stage in (0, *own, head))
+
+    return _program(rows, num_branches + 2, num_devices, num_microbatches)
 
 
 def shallow_forward(num_branches: int, num_devices: int) -> Program:
     """Only what stands between embedding and head, forwards."""
-    builder = _builder(num_branches + 2, num_devices, 1)
-    for device in range(num_devices):
-        rows = _Rows(builder, device)
-        rows.add(EMBED_F, 0)
-        for branch in branches_of(device, num_branches, num_devices):
-            rows.add(BRANCH_F, branch + 1)
-        rows.add(REDUCE_BRANCHES, num_branches + 1)
-    return builder.build()
+
+    def rows(device: int) -> Iterator[tuple[str, int, int]]:
+        yield EMBED_F, 0, 0
+        yield from ((BRANCH_F, branch + 1, 0) for branch in branches_of(device, num_branches, num_devices))
+        yield REDUCE_BRANCHES, num_branches + 1, 0
+
+    return _program(rows, num_branches + 2, num_devices)
 
 
 def deep_forward(num_layers: int, num_devices: int) -> Program:
     """Layers behind each other, each cut over all devices, an all-reduce behind each."""
-    builder = _builder(num_layers + 1, num_devices, 1)
-    for device in range(num_devices):
-        rows = _Rows(builder, device)
+
+    def rows(device: int) -> Iterator[tuple[str, int, int]]:
         for layer in range(num_layers):
-            rows.add(DEEP_LAYER, layer)
-            rows.add(REDUCE_LAYER, layer)
-    return builder.build()
+            yield DEEP_LAYER, layer, 0
+            yield REDUCE_LAYER, layer, 0
+
+    return _program(rows, num_layers + 1, num_devices)

@@ -29,10 +29,10 @@ Differs:    1. No step was measured on MI250X, so computes are a roofline, in wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cache
-from itertools import product
+from itertools import product, starmap
 from typing import Any
 
 from meshwright.prediction.memory_limit import checked_memory
@@ -222,6 +222,14 @@ def plan(
     return made, cluster
 
 
+def whole_layouts(num_gcds: int, global_batch: int) -> Iterator[RecipeLayout]:
+    """The space of the search: GCDs divide into replicas, and the batch into whole microbatches of each."""
+    for layout in starmap(RecipeLayout, product(TENSOR_DEGREES, PIPELINE_DEGREES, MICROBATCH_SIZES)):
+        num_replicas, rest = divmod(num_gcds, layout.tp * layout.pp)
+        if rest == 0 and global_batch % (num_replicas * layout.microbatch_size) == 0:
+            yield layout
+
+
 def planned(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any]
 ) -> tuple[Plan, ...]:
@@ -231,19 +239,13 @@ def planned(
     """
     check_open(fix, ("tp", "pp", "microbatch_size"))
     node, found = cluster.levels[0].num_devices, []
-    for tp, pp, microbatch in product(TENSOR_DEGREES, PIPELINE_DEGREES, MICROBATCH_SIZES):
-        dp, rest = divmod(cluster.num_devices, tp * pp)
-        if rest or tp > node or pp > model.num_layers or workload.global_batch % max(1, dp * microbatch):
+    for layout in whole_layouts(cluster.num_devices, workload.global_batch):
+        if layout.tp > node or layout.pp > model.num_layers:
             continue
-        degrees = {"tp": tp, "pp": pp, "dp": dp, "microbatch_size": microbatch}
-        usual = {
-            "schedule": SCHEDULE,
-            "sharding": "zero1" if dp > 1 else "none",
-            "recompute": "full",
-            "overlap": (),
-        }
+        sharding = "zero1" if cluster.num_devices > layout.tp * layout.pp else "none"
+        usual = {"schedule": SCHEDULE, "sharding": sharding, "recompute": "full", "overlap": ()}
         try:
-            made = Plan.of(model, cluster, workload, **{**usual, **fix, **degrees})
+            made = Plan.of(model, cluster, workload, **{**usual, **fix, **asdict(layout)})
             if not failure(made, cluster):
                 found.append((roofline_teraflops(made, cluster), made))
         except PlanError:
@@ -268,14 +270,8 @@ def roofline_teraflops(made: Plan, cluster: ClusterSpec) -> float:
 @cache
 def search(size: str) -> tuple[LayoutTrial, ...]:
     """Every layout of a row's model on its GCDs, failures included. Raises UnknownNameError."""
-    space = product(TENSOR_DEGREES, PIPELINE_DEGREES, MICROBATCH_SIZES)
-    return tuple(trial(size, layout) for one in space if is_whole(row(size), layout := RecipeLayout(*one)))
-
-
-def is_whole(this: RecipeRow, layout: RecipeLayout) -> bool:
-    """Do GCDs divide into replicas, and the batch into whole microbatches of each?"""
-    num_replicas, rest = divmod(this.num_gcds, layout.tp * layout.pp)
-    return rest == 0 and this.global_batch % (num_replicas * layout.microbatch_size) == 0
+    this = row(size)
+    return tuple(trial(size, layout) for layout in whole_layouts(this.num_gcds, this.global_batch))
 
 
 def trial(size: str, layout: RecipeLayout) -> LayoutTrial:

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Mapping
 from meshwright.specs.error import UnknownNameError
 from meshwright.systems.planning.redco.mechanism import (
     LEAST_BYTES,
+    Role,
     TensorRule,
     Tree,
     TreeParameter,
@@ -156,59 +157,40 @@ def num_whole(tree: str) -> int:
     return len(whole_bytes(*_tree_and_rules(tree), LEAST_BYTES))
 
 
-def _linear(
-    name: str, num_outputs: int, num_inputs: int, has_bias: bool, in_out: bool = False
-) -> Iterable[TreeParameter]:
-    if in_out:
-        yield TreeParameter(f"{name}.weight", (num_inputs, num_outputs), "linear_in_out")
-    else:
-        yield TreeParameter(f"{name}.weight", (num_outputs, num_inputs), "linear")
-    if has_bias:
-        yield TreeParameter(f"{name}.bias", (num_outputs,), "vector")
-
-
-def _norm(name: str, width: int, has_bias: bool) -> Iterable[TreeParameter]:
-    yield TreeParameter(f"{name}.weight", (width,), "vector")
-    if has_bias:
-        yield TreeParameter(f"{name}.bias", (width,), "vector")
+def _layers(shapes: Mapping[str, tuple[int, ...]], role: Role, has_bias: bool) -> Iterable[TreeParameter]:
+    """Parameters of layers by path: matrices of a role, and vectors of norms."""
+    for path, shape in shapes.items():
+        yield TreeParameter(f"{path}.weight", shape, role if len(shape) == 2 else "vector")
+        if has_bias:
+            yield TreeParameter(f"{path}.bias", (shape[0 if role == "linear" else -1],), "vector")
 
 
 def gpt2_tree(
     num_layers: int = 12, width: int = 768, vocabulary_size: int = 50257, positions: int = 1024
 ) -> Tree:
     """GPT-2 by the names of the transformers library, its head tied; defaults are the smallest published one."""
-    found = [
-        TreeParameter("wte.weight", (vocabulary_size, width), "table"),
-        TreeParameter("wpe.weight", (positions, width), "table"),
-    ]
-    for layer in range(num_layers):
-        block = f"h.{layer}"
-        found += _norm(f"{block}.ln_1", width, True)
-        found += _linear(f"{block}.attn.c_attn", 3 * width, width, True, in_out=True)
-        found += _linear(f"{block}.attn.c_proj", width, width, True, in_out=True)
-        found += _norm(f"{block}.ln_2", width, True)
-        found += _linear(f"{block}.mlp.c_fc", 4 * width, width, True, in_out=True)
-        found += _linear(f"{block}.mlp.c_proj", width, 4 * width, True, in_out=True)
-    return (*found, *_norm("ln_f", width, True))
+    block = {
+        "ln_1": (width,), "attn.c_attn": (width, 3 * width), "attn.c_proj": (width, width),
+        "ln_2": (width,), "mlp.c_fc": (width, 4 * width), "mlp.c_proj": (4 * width, width),
+    }  # fmt: skip
+    layers = {f"h.{number}.{path}": shape for number in range(num_layers) for path, shape in block.items()}
+    tables = _layers({"wte": (vocabulary_size, width), "wpe": (positions, width)}, "table", has_bias=False)
+    return (*tables, *_layers({**layers, "ln_f": (width,)}, "linear_in_out", has_bias=True))
 
 
 def llama_tree(
     num_layers: int = 32, width: int = 4096, num_units: int = 11008, kv_width: int = 4096, vocabulary_size: int = 32000
 ) -> Tree:  # fmt: skip
     """Llama by the names of the transformers library, with a head of its own; defaults are those of the 7B model."""
-    found = [TreeParameter("model.embed_tokens.weight", (vocabulary_size, width), "table")]
-    for layer in range(num_layers):
-        block = f"model.layers.{layer}"
-        for name, num_outputs in (("q_proj", width), ("k_proj", kv_width), ("v_proj", kv_width)):
-            found += _linear(f"{block}.self_attn.{name}", num_outputs, width, False)
-        found += _linear(f"{block}.self_attn.o_proj", width, width, False)
-        for name in ("gate_proj", "up_proj"):
-            found += _linear(f"{block}.mlp.{name}", num_units, width, False)
-        found += _linear(f"{block}.mlp.down_proj", width, num_units, False)
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            found += _norm(f"{block}.{name}", width, False)
-    found += _norm("model.norm", width, False)
-    return (*found, *_linear("lm_head", vocabulary_size, width, False))
+    block = {
+        "self_attn.q_proj": (width, width), "self_attn.k_proj": (kv_width, width), "self_attn.v_proj": (kv_width, width),
+        "self_attn.o_proj": (width, width), "mlp.gate_proj": (num_units, width), "mlp.up_proj": (num_units, width),
+        "mlp.down_proj": (width, num_units), "input_layernorm": (width,), "post_attention_layernorm": (width,),
+    }  # fmt: skip
+    layers = {f"model.layers.{n}.{path}": shape for n in range(num_layers) for path, shape in block.items()}
+    ends = {"model.norm": (width,), "lm_head": (vocabulary_size, width)}
+    tables = _layers({"model.embed_tokens": (vocabulary_size, width)}, "table", has_bias=False)
+    return (*tables, *_layers({**layers, **ends}, "linear", has_bias=False))
 
 
 TREES: Mapping[str, tuple[Callable[[], Tree], int, str]] = {
