@@ -23,7 +23,6 @@ from meshwright.executor.job.pool import Pool, opened_pool
 from meshwright.executor.ops.randomness import random_key
 from meshwright.executor.rank.handler import ValueName
 from meshwright.specs.error import MissingDataError
-from meshwright.systems.pipeline.gnn_pipe import ops
 from meshwright.systems.pipeline.gnn_pipe.graph_file import read_graph, save_chunked
 from meshwright.systems.pipeline.gnn_pipe.mechanism import (
     EMBEDDING,
