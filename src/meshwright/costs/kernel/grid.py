@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,21 +21,17 @@ def corners(nodes: tuple[tuple[float, ...], ...], points: FloatArray) -> tuple[N
     Returns:
         indices [R, 2^D] into the flattened table, and weights [R, 2^D] that sum to one.
     """
-    lower, share = [], []
+    indices, weights = np.zeros((len(points), 1), dtype=np.int64), np.ones((len(points), 1))
     for axis, positions in enumerate(nodes):
         grid = np.asarray(positions)
         inside = np.clip(points[:, axis], grid[0], grid[-1])
         low = np.clip(np.searchsorted(grid, inside, side="right") - 1, 0, len(grid) - 2)
-        lower.append(low)
-        share.append((inside - grid[low]) / (grid[low + 1] - grid[low]))
-    sizes = tuple(len(positions) for positions in nodes)
-    indices, weights = [], []
-    for corner in itertools.product((0, 1), repeat=len(nodes)):
-        places = tuple(low + up for low, up in zip(lower, corner, strict=True))
-        indices.append(np.ravel_multi_index(places, sizes))
-        parts = [part if up else 1.0 - part for part, up in zip(share, corner, strict=True)]
-        weights.append(np.prod(parts, axis=0))
-    return np.stack(indices, axis=1).astype(np.int64), np.stack(weights, axis=1)
+        share = (inside - grid[low]) / (grid[low + 1] - grid[low])
+        sides = (np.stack([low, low + 1], axis=1), np.stack([1.0 - share, share], axis=1))
+        shape = (len(points), 2 * indices.shape[1])  # every corner so far has one on either side of this axis
+        indices = (indices[:, :, None] * len(grid) + sides[0][:, None]).reshape(shape)
+        weights = (weights[:, :, None] * sides[1][:, None]).reshape(shape)
+    return indices, weights
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,8 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def one_stage(plan: Plan) -> Plan:
     """The plan with one stage: what a part takes does not depend on the pipeline around it."""
     devices = plan.dp * plan.cp * plan.tp
+    if plan.num_devices == devices and plan.num_stages == 1 and not plan.recompute_blocks:
+        return plan
     return plan.changed(
         pp=1, num_chunks=1, schedule="1f1b", num_devices=devices, layers_per_stage=(plan.model.num_layers,),
         recompute_blocks=(),
@@ -94,6 +96,10 @@ class PassSeconds:
             own = work._replace(inner=inner)
             found[place] = with_inner(bare, own, costs, costs, [ends] * len(inner), None).seconds
         return found
+
+    def overhead_s(self, plan: Plan) -> float:
+        """Seconds of a step that no pass takes."""
+        return self._prices.of(plan).step_s if self._prices else 0.0
 
     def _of(self, plan: Plan, prices: SpacePrices) -> dict[str, Floats | float]:
         pricing = prices.of(plan)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from meshwright.planner.form.closed_form import ClosedForm
 from meshwright.planner.form.cost_table import EMBEDDING, HEAD, CostSources, distinct
+from meshwright.planner.form.part_seconds import one_stage
 from meshwright.planner.form.pipeline_form import FULL
 from meshwright.planner.search.fitting import Fitting
 from meshwright.planner.space.axis import SHARDINGS
@@ -88,12 +89,12 @@ def bounds_s(space: Space, sources: CostSources) -> Floats:
     way, first = distinct([*columns, space.expert_tp, number_of[space.sharding]])
     number, found, has_full = sources.counts.sum(axis=0), [], FULL in space.recompute
     for row in first.tolist():
-        plan = space.plan(row)
+        plan = one_stage(space.plan(row))
         both = (forward := sources.passes.least_s(plan, "F")) + sources.passes.least_s(plan, "B")
         again = sources.passes.least_s(plan.changed(recompute="full"), "R") if has_full else 0 * forward
         whole = both[:EMBEDDING] @ number + both[EMBEDDING] + both[HEAD]
         of_block = (each[:EMBEDDING].min() for each in (both, again))
-        found.append((sources.prices.of(plan).step_s, whole, *of_block))
+        found.append((sources.passes.overhead_s(plan), whole, *of_block))
     overhead_s, whole, both, again = np.array(found).T[:, way]
     splits = np.array([registered()[name].splits_backward for name in space.names["schedule"]])
     ahead, recomputed = _block_counts(space)

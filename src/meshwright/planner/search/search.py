@@ -102,13 +102,15 @@ def search(
             assumptions=assumptions, objective=objective, schedules=schedules, profile=profile, iterations=iterations,
         )  # fmt: skip
     capacity = min(cluster.memory_bytes, max_memory_bytes or cluster.memory_bytes)
-    whole = space_of(model, cluster, workload, fix=fix, forbid=forbid, microbatch_sizes=microbatch_sizes)
+    job: dict[str, Any] = {"fix": fix, "forbid": forbid, "microbatch_sizes": microbatch_sizes}
+    whole = space_of(model, cluster, workload, **job, capacity_bytes=capacity)
     contenders = Contenders.of(whole, capacity, extrapolate=extrapolate, is_all=objective is Objective.MEMORY)
     trials = _Trials(contenders, capacity, objective, extrapolate, iterations)
     searched = time.perf_counter()
     ends_s = float("inf") if time_limit_s is None else begun + time_limit_s
     is_complete = trials.run(most, ends_s, progress)
-    if not trials.plans and len(contenders.skipped_s):  # none of the fast ones fits after all
+    if not trials.plans:  # none of the fast ones fits after all
+        whole = space_of(model, cluster, workload, **job)
         contenders = Contenders.of(whole, capacity, extrapolate=extrapolate, is_all=True)
         trials = _Trials(contenders, capacity, objective, extrapolate, iterations)
         is_complete = trials.run(most, ends_s, progress)

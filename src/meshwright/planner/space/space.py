@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from meshwright.planner.space.axis import AXES, HANDED_ON, LAYERS, MESH_ORDERS, RECOMPUTES, SHARDINGS, named
 from meshwright.planner.space.check import FROM_ZERO, check_degrees, check_names, words_of
 from meshwright.planner.space.degrees import Degrees, layouts, pipelines, split_of
+from meshwright.planner.space.least_memory import LeastMemory
 from meshwright.planner.space.microbatch import MicrobatchSizes
 from meshwright.schedules.order import registered
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -23,7 +24,7 @@ from meshwright.specs.plan.plan import AXES as MESH
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.workload import Workload
 
-Ints = NDArray[np.int64]
+Ints = NDArray[Any]  # of columns 32 bits are enough: a large space is mostly the memory that it takes
 MOST_CANDIDATES = 3_000_000  # two gigabytes of columns and sums; a larger space is made coarser
 
 
@@ -169,6 +170,7 @@ def space_of(
     fix: Mapping[str, Any] | None = None,
     forbid: Sequence[str] = (),
     microbatch_sizes: Sequence[int] | None = None,
+    capacity_bytes: int | None = None,
 ) -> Space:
     """All candidates of a model on all devices of a cluster, in a fixed order.
 
@@ -177,6 +179,8 @@ def space_of(
             of `HANDED_ON`. float8 is tried only where it is fixed.
         forbid: axes that must stay at one ("cp", "interleaved_1f1b") or values that must not be taken ("zero3", "full").
         microbatch_sizes: sequences of a microbatch to try; None: every divisor of a pipeline's batch.
+        capacity_bytes: of a device: what certainly needs more is counted and has no row, unless all do; None: such are only
+            microbatches that are too large by themselves.
 
     Raises:
         PlanError: an unknown name, something both fixed and forbidden, or no candidate: says which rule leaves none.
@@ -189,12 +193,14 @@ def space_of(
         model, cluster, workload, wanted.get("microbatch_size", microbatch_sizes), formats
     )
     limits = _limits({"float8": ("",), **wanted}, forbid, names)
-    choices = _Choices(model, cluster, workload, sizes, limits, names, "mesh_order" in wanted)
+    least = None if capacity_bytes is None else LeastMemory(model, cluster, workload, formats, capacity_bytes)
+    choices = _Choices(model, cluster, workload, sizes, limits, names, least, "mesh_order" in wanted)
     every = [each for each in layouts(model, cluster, workload, wanted) if choices.allows(each)]
     fineness = choices.finest(every)
-    found = [
-        rows for each in every if choices.has(each, fineness) and (rows := choices.rows(each, fineness)).size
-    ]
+    counted = [choices.rows(each, fineness) for each in every if choices.has(each, fineness)]
+    found = [rows for rows, _ in counted if rows.size]
+    if not found and least is not None:
+        return space_of(model, cluster, workload, fix=fix, forbid=forbid, microbatch_sizes=microbatch_sizes)
     if not found:
         raise PlanError(
             f"no plan puts a batch of {workload.global_batch} and {model.num_layers} layers on {cluster.num_devices} "
@@ -204,9 +210,7 @@ def space_of(
             next="change the batch or the number of devices, or fix and forbid less",
         )
     columns = dict(zip(AXES, np.concatenate(found, axis=1), strict=True))
-    num_beyond = sum(
-        choices.num_beyond_memory(each, fineness) for each in every if choices.has(each, fineness)
-    )
+    num_beyond = sum(number for _, number in counted)
     return Space(model, cluster, workload, formats, names, fineness.left_out, num_beyond, **columns)
 
 
@@ -243,6 +247,7 @@ class _Choices(NamedTuple):
     sizes: MicrobatchSizes
     limits: Mapping[str, Ints]
     names: Mapping[str, tuple[Any, ...]]
+    least: LeastMemory | None
     is_order_fixed: bool
 
     def has(self, layout: Degrees, fineness: Fineness) -> bool:
@@ -263,18 +268,23 @@ class _Choices(NamedTuple):
                 return fineness
         return FINENESS[-1]
 
-    def rows(self, layout: Degrees, fineness: Fineness) -> Ints:
-        """All candidates of one layout, a column of each of `AXES`."""
-        columns = _product(self._tables(layout, fineness))
-        chosen = (columns[AXES.index(axis)] for axis in ("schedule", "microbatch_size", "sharding"))
-        return np.asarray(columns[:, self._is_offered(layout, *chosen)])
-
-    def num_beyond_memory(self, layout: Degrees, fineness: Fineness) -> int:
-        """How many more there are with microbatches that no device has the memory for."""
-        large = np.array(self.sizes.on(layout)[1], dtype=np.int64)
-        _, pipeline, _, sharding, parallel = self._tables(layout, fineness)
-        chosen = (pipeline[:, 0][:, None, None], large[:, None], sharding[:, 0])
-        return int(self._is_offered(layout, *chosen).sum()) * len(parallel)
+    def rows(self, layout: Degrees, fineness: Fineness) -> tuple[Ints, int]:
+        """All candidates of one layout that may fit, a column of each of `AXES`; and how many more there are, which no
+        device has the memory for."""
+        first, pipeline, few, sharding, parallel = self._tables(layout, fineness)
+        sizes = np.concatenate([few[:, 0], np.array(self.sizes.on(layout)[1], dtype=np.int64)])
+        offered = self._is_offered(layout, pipeline[:, 0][:, None, None], sizes[:, None], sharding[:, 0])
+        fits = np.arange(len(sizes))[:, None] < len(few)
+        if self.least is not None:
+            fits = fits & self.least.allows(layout, sizes, sharding)
+        chosen = np.nonzero(offered & fits)
+        columns = np.empty((len(AXES), len(chosen[0]), len(parallel)), dtype=np.int32)
+        inner = zip((pipeline, few, sharding), chosen, strict=True)
+        middle = [column[places] for table, places in inner for column in table.T]
+        outer, last = len(first.T), len(parallel.T)
+        columns[:outer], columns[outer:-last] = first.T[:, None], np.array(middle)[:, :, None]
+        columns[-last:] = parallel.T[:, None]
+        return columns.reshape(len(AXES), -1), int(offered.sum() - len(chosen[0])) * len(parallel)
 
     def _is_offered(self, layout: Degrees, schedule: Ints, size: Ints, sharding: Ints) -> NDArray[np.bool_]:
         """Is there a sense, and a software, for these together? Arrays that broadcast."""
@@ -324,21 +334,6 @@ def _within(table: Ints, axes: Sequence[str], limits: Mapping[str, Ints]) -> Int
         if name in limits:
             keep &= np.isin(table[:, place], limits[name])
     return table[keep]
-
-
-def _product(tables: Sequence[Ints]) -> Ints:
-    """Every row of the first beside every row of the second, and so on, as columns; the last changes fastest."""
-    number = prod(map(len, tables))
-    found = np.empty((sum(table.shape[1] for table in tables), number), dtype=np.int64)
-    if not number:
-        return found
-    place, inside = 0, number
-    for table in tables:
-        inside //= len(table)
-        for column in table.T:
-            found[place].reshape(-1, len(column), inside)[:] = column[:, None]
-            place += 1
-    return found
 
 
 @lru_cache(maxsize=256)
