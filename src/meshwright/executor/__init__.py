@@ -64,11 +64,10 @@ def run_program(
 
 def _run(program: Program, iterations: int, pool: Pool | None, options: dict[str, Any]) -> JobResult:
     from meshwright.executor.job.job import Job
-    from meshwright.executor.job.pool import Pool
+    from meshwright.executor.job.pool import opened_pool
 
     of_pool = {name: options.pop(name) for name in _POOL_OPTIONS if name in options}
     job = Job.of(program, iterations, **options)
-    if pool is not None:
-        return pool.run(job, **of_pool)
-    with Pool(max([job.num_ranks, *(place + 1 for place in of_pool.get("places", ()))])) as own:
-        return own.run(job, **of_pool)
+    num_workers = max([job.num_ranks, *(place + 1 for place in of_pool.get("places", ()))])
+    with opened_pool(pool, num_workers) as workers:
+        return workers.run(job, **of_pool)

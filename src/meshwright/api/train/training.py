@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from meshwright.api.exchange.calibrating import require_torch
 from meshwright.api.subject.loading import is_data_file, load
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LEARNING_RATE", "Training", "run_training", "train"]
 
+Keywords = ParamSpec("Keywords")
 logger = logging.getLogger(__name__)
 # how many predicted steps a rank may stand still, and at least how long
 TIMEOUT_STEPS, LEAST_TIMEOUT_S = 20.0, 30.0
@@ -80,47 +82,6 @@ class Training:
         """Steps done -> held-out loss, nats a token."""
         found = {one.number + 1: one.held_out_loss for one in self.metrics}
         return {step: loss for step, loss in found.items() if loss is not None}
-
-
-class TrainingChoices(TypedDict, total=False):
-    """Keywords of `train`, which are those of `run_training`."""
-
-    data: PathLike | None
-    iterations: int | None
-    tokens: int | None
-    seconds: float | None
-    seed: int
-    learning_rate: float | None
-    recipe: Recipe | None
-    source: Source | None
-    checkpoints: Checkpoints | None
-    metrics: PathLike | None
-    tensorboard: PathLike | None
-    cluster: str | ClusterSpec | None
-    profile: Profile | None
-    progress: Callable[[StepMetrics], None] | None
-    pool: Pool | None
-    slowing: Slowing | None
-    launch: Launch | None
-    said: Callable[[str], None] | None
-
-
-def train(what: Any, **choices: Unpack[TrainingChoices]) -> Trace:
-    """Train by a plan on processes of this machine; the very program that `simulate` runs.
-
-    Args:
-        what: a Plan, its file, or a planner's candidate.
-        choices: as of `run_training`: data, iterations, tokens, seconds, recipe, checkpoints, ...
-
-    Returns the measured trace; its metadata hold `losses` and `tokens_per_s`. Ctrl-C ends it with what was reached.
-
-    Raises ExecutionError, OutOfMemoryError, and what `subject` raises.
-    """
-    done = run_training(what, **choices)
-    if done.trace is None:
-        raise ExecutionError("the training was interrupted twice and left no trace")
-    said = {"losses": [it.loss for it in done.iterations], "tokens_per_s": done.tokens_per_s}
-    return replace(done.trace, metadata={**done.trace.metadata, **said})
 
 
 def run_training(
@@ -212,6 +173,31 @@ def run_training(
     return Training(made.plan, predicted, result, resumed.step, tuple(seen))
 
 
+def _traced(run: Callable[Keywords, Training]) -> Callable[Keywords, Trace]:
+    """`run` with the measured trace as its result; its keywords are spelled there."""
+
+    def train(*given: Keywords.args, **choices: Keywords.kwargs) -> Trace:
+        """Train by a plan on processes of this machine; the very program that `simulate` runs.
+
+        Args: as of `run_training`, first of all a Plan, its file, or a planner's candidate.
+
+        Returns the measured trace; its metadata hold `losses` and `tokens_per_s`. Ctrl-C ends it with what was reached.
+
+        Raises ExecutionError, OutOfMemoryError, and what `subject` raises.
+        """
+        done = run(*given, **choices)
+        if done.trace is None:
+            raise ExecutionError("the training was interrupted twice and left no trace")
+        said = {"losses": [it.loss for it in done.iterations], "tokens_per_s": done.tokens_per_s}
+        return replace(done.trace, metadata={**done.trace.metadata, **said})
+
+    train.__dict__["__signature__"] = inspect.signature(run).replace(return_annotation="Trace")
+    return train
+
+
+train = _traced(run_training)
+
+
 def _nothing(text: str) -> None:
     """Nobody wants to know."""
 
@@ -228,9 +214,10 @@ def _run(
         if slowing is not None:
             raise SpecError(f"{slowing} of a job that {launch.by} started", allowed="on one host, without it")
         return run_launched(job, launch, places=places, load_handlers=load_handlers, **limits)
-    with _pool(pool, job.num_ranks) as workers:
-        result: JobResult = workers.run(job, places=places, slowing=slowing, **limits)
-    return result
+    from meshwright.executor.job.pool import opened_pool
+
+    with opened_pool(pool, job.num_ranks) as workers:
+        return workers.run(job, places=places, slowing=slowing, **limits)
 
 
 def _recipe(recipe: Recipe | None, learning_rate: float | None) -> Recipe:
@@ -305,13 +292,6 @@ def _on_processes(
         if not cluster_of(wanted, cluster).machine.is_here:
             return plan_subject(wanted, Cluster.detect(plan.num_devices), profile)
     return made if isinstance(made, Subject) else subject(made, cluster=cluster, profile=profile)
-
-
-def _pool(pool: Pool | None, num_ranks: int) -> Any:
-    """The given pool, left open, or one of our own."""
-    from meshwright.executor.job.pool import Pool as Workers
-
-    return contextlib.nullcontext(pool) if pool is not None else Workers(num_ranks)
 
 
 def _require_proof(made: Subject) -> None:

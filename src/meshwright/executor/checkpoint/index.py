@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.specs.error import SpecError
+from meshwright.specs.record import record
 
 INDEX_FILE = "checkpoint.json"
 SCHEMA = 1
@@ -115,11 +116,11 @@ def read_index(checkpoint: str | Path) -> CheckpointIndex:
             next=f"upgrade meshwright to the version that wrote it ({_writer(fields)}) or later",
         )
     try:
-        return _parsed(fields)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SpecError(
-            f"{path} is broken: {type(error).__name__}: {error}", next="take an earlier checkpoint"
-        ) from error
+        index = record(CheckpointIndex, {key: fields[key] for key in fields if key != "schema"}, INDEX_FILE)
+        _check(index)
+    except (SpecError, TypeError) as error:
+        raise SpecError(f"{path} is broken: {error}", next="take an earlier checkpoint") from error
+    return index
 
 
 def _writer(fields: Mapping[str, Any]) -> str:
@@ -129,41 +130,22 @@ def _writer(fields: Mapping[str, Any]) -> str:
     return str(versions.get("meshwright", "unknown")) if isinstance(versions, dict) else "unknown"
 
 
-def _parsed(fields: Mapping[str, Any]) -> CheckpointIndex:
-    """Every part has its type, every file lies in the folder itself: the index may come from anywhere."""
-    files = {
-        _plain_name(name): StoredFile(int(file["size_bytes"]), str(file["sha256"]))
-        for name, file in fields["files"].items()
-    }
-    tensors = {str(name): _tensor(tensor) for name, tensor in fields["tensors"].items()}
-    unknown = {box.file for tensor in tensors.values() for box in tensor.boxes} - files.keys()
-    if unknown:
-        raise ValueError(f"boxes lie in {sorted(unknown)[0]!r}, which is no file of it")
-    return CheckpointIndex(CheckpointInfo(**fields["info"]), tensors, files)
+def _check(index: CheckpointIndex) -> None:
+    """Every file lies in the folder itself, and the boxes of every tensor cover it: the index may come from anywhere.
 
-
-def _tensor(fields: Mapping[str, Any]) -> StoredTensor:
-    boxes = tuple(
-        StoredBox(_plain_name(box["file"]), str(box["key"]), _numbers(box["offsets"]), _numbers(box["sizes"]))
-        for box in fields["boxes"]
-    )
-    if fields["dtype"] not in DTYPE_BYTES:
-        raise ValueError(f"dtype {fields['dtype']!r} is none of {', '.join(DTYPE_BYTES)}")
-    tensor = StoredTensor(str(fields["dtype"]), _numbers(fields["shape"]), boxes)
-    error = box_error(tensor.shape, [(box.offsets, box.sizes) for box in boxes])
-    if error:
-        raise ValueError(error)
-    return tensor
-
-
-def _plain_name(name: Any) -> str:
-    if not isinstance(name, str) or Path(name).name != name or name in ("", ".", ".."):
-        raise ValueError(f"{name!r} is no name of a file in the folder")
-    return name
-
-
-def _numbers(values: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(int(value) for value in values)
+    Raises SpecError.
+    """
+    named = {box.file for tensor in index.tensors.values() for box in tensor.boxes}
+    for name in (*index.files, *named):
+        if Path(name).name != name or name in ("", ".", ".."):
+            raise SpecError(f"{name!r} is no name of a file in the folder")
+    if unknown := named - index.files.keys():
+        raise SpecError(f"boxes lie in {sorted(unknown)[0]!r}, which is no file of it")
+    for tensor in index.tensors.values():
+        if tensor.dtype not in DTYPE_BYTES:
+            raise SpecError(f"dtype {tensor.dtype!r} is none of {', '.join(DTYPE_BYTES)}")
+        if error := box_error(tensor.shape, [(box.offsets, box.sizes) for box in tensor.boxes]):
+            raise SpecError(error)
 
 
 def box_error(shape: tuple[int, ...], boxes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> str:

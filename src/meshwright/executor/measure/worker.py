@@ -204,13 +204,7 @@ def behind_compute(run: Thunk, count: int) -> list[float]:
     rows_DD = torch.randn(SLOWDOWN_MATMUL, SLOWDOWN_MATMUL)
     columns_DN = torch.randn(SLOWDOWN_MATMUL, 4 * SLOWDOWN_MATMUL)
     dist.barrier()
-    times = []
-    for _ in range(2 + count):
-        rows_DD @ columns_DN
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return times[2:]
+    return timed(run, 2 + count, lambda: rows_DD @ columns_DN)[2:]
 
 
 def ring(recorder: Recorder, passes: int, num_bytes: int, run: Thunk) -> None:
@@ -228,8 +222,14 @@ def together(run: Thunk, count: int) -> list[float]:
     """Seconds of `count` calls that all ranks make in step; one warms up."""
     run()
     dist.barrier()
+    return timed(run, count)
+
+
+def timed(run: Thunk, count: int, before: Thunk = lambda: None) -> list[float]:
+    """Seconds by the wall of each of `count` calls, with another, that is not timed, in front of each."""
     times = []
     for _ in range(count):
+        before()
         start = time.perf_counter()
         run()
         times.append(time.perf_counter() - start)

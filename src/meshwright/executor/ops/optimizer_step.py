@@ -137,15 +137,6 @@ class Optimizer:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def state_dict(self) -> dict[str, Any]:
-        """State of torch's optimizer, not a copy of it; empty where a stage has no parameters."""
-        return {} if self.optimizer is None else self.optimizer.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put back what `state_dict` gave."""
-        if self.optimizer is not None:
-            self.optimizer.load_state_dict(state)
-
 
 def _torch_optimizer(
     parameters: Sequence[Tensor], config: OptimizerConfig, decayed: Sequence[bool]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from meshwright.executor.layout.piece import Piece
 from meshwright.executor.layout.tensor_shard import TensorShard
+from meshwright.executor.models.decoder import DecoderStage
 from meshwright.executor.models.encoder_decoder import EncoderDecoderStage
 from meshwright.executor.models.skip_decoder import SkipStage
 from meshwright.executor.models.tensor_parallel import TensorParallel, split_cross_entropy
@@ -171,14 +172,9 @@ class TrainingState:
     def _groups(self, reduced: set[int]) -> dict[int, GroupState]:
         """Every parameter that trains of every stage here in exactly one group."""
         parts: dict[int, dict[str, nn.Parameter]] = {g: {} for s in self.stages for g in self.groups_of(s)}
-        for number, stage in self.stages.items():
-            for name, parameter in stage.global_parameters().items():
-                if parameter.requires_grad:
-                    parts[self._group_of(number, name)][name] = parameter
-        if self.shard is not None:
-            for name, parameter in self.shard.global_parameters().items():
-                if parameter.requires_grad:
-                    parts[self._group_of(min(self.stages), name)][name] = parameter
+        for stage, name, parameter in self._held():
+            if parameter.requires_grad:
+                parts[self._group_of(stage, name)][name] = parameter
         frozen = self._frozen_shards()
         return {
             g: self._group(g, found, g in reduced, frozen.get(g))
@@ -186,21 +182,24 @@ class TrainingState:
             if found or g in frozen
         }
 
+    def _held(self) -> Iterator[tuple[int, str, nn.Parameter]]:
+        """Stage, name in the whole model, and parameter of all that is here; a split vocabulary is the first stage's."""
+        held: list[tuple[int, DecoderStage | VocabularyShard]] = [*self.stages.items()]
+        held += [] if self.shard is None else [(min(self.stages), self.shard)]
+        for stage, module in held:
+            yield from ((stage, name, parameter) for name, parameter in module.global_parameters().items())
+
     def _frozen_shards(self) -> dict[int, FrozenShard]:
         """Of every group here what does not train, where parameters are gathered; made while all of them are there."""
         division = self.training.layout.division(self.teams)
         if division is None or not division.is_gathered:
             return {}
         parts: dict[int, dict[str, nn.Parameter]] = {}
-        held = [(stage, module.global_parameters()) for stage, module in self.stages.items()]
-        if self.shard is not None:
-            held.append((min(self.stages), self.shard.global_parameters()))
-        for stage, parameters in held:
-            for name, parameter in parameters.items():
-                if not parameter.requires_grad:
-                    # a frozen table that stages share is in the group of each
-                    group = group_of(self.training, self.program, stage, name, is_table_shared=False)
-                    parts.setdefault(group, {})[name] = parameter
+        for stage, name, parameter in self._held():
+            if not parameter.requires_grad:
+                # a frozen table that stages share is in the group of each
+                group = group_of(self.training, self.program, stage, name, is_table_shared=False)
+                parts.setdefault(group, {})[name] = parameter
         return {g: FrozenShard(found, division.values, self.formats.parameters) for g, found in parts.items()}
 
     def _group(
