@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from meshwright.executor.data.corpus import Corpus
-from meshwright.specs.error import ExecutionError
+from meshwright.specs.error import ExecutionError, SpecError
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +107,14 @@ def test_entropies_by_hand() -> None:
 
 
 def test_errors_name_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(ExecutionError, match="there is no folder"):
+    with pytest.raises(SpecError, match="there is no folder"):
         Corpus.folder(tmp_path / "nowhere")
+    with pytest.raises(SpecError, match="has no file of text"):
+        Corpus.folder(tmp_path)
+    for name, text in (("a.txt", "text"), ("b.txt", "")):
+        (tmp_path / name).write_text(text)
     with pytest.raises(ExecutionError, match="0 files to train on"):
-        Corpus.standard_library(tmp_path)
+        Corpus.folder(tmp_path)
     short = Corpus("short", np.zeros(10, np.uint8), np.zeros(10, np.uint8), 1, "")
     with pytest.raises(ExecutionError, match="sequences up to 9"):
         short.batch(0, 0, [0], 10)
@@ -133,4 +137,4 @@ def test_unreadable_files_are_left_out_with_a_warning(
     folder = _folder(tmp_path)
     (folder / "gone.txt").symlink_to(folder / "nothing")
     assert Corpus.folder(folder).num_files == 80
-    assert "1 of 82 files" in caplog.text
+    assert "1 files of" in caplog.text

@@ -11,24 +11,16 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from meshwright.executor.data.text_source import (
-    HELD_OUT_SHARE,
-    SKIPPED_PREFIX,
-    TEXT_SUFFIXES,
-    hash_share,
-    text_files,
-)
+from meshwright.executor.data.text_source import HELD_OUT_SHARE, TextSource
 from meshwright.executor.data.text_source import ZERO_BYTE as FILE_END  # so that a file's end can be learned
 from meshwright.executor.data.tokenization import NUM_BYTE_VALUES
 from meshwright.specs.error import ExecutionError
@@ -51,25 +43,48 @@ class Corpus:
 
     @classmethod
     @lru_cache(maxsize=1)
-    def standard_library(cls, folder: Path | None = None) -> Corpus:
-        """The sources of the running Python's standard library, without its tests; read once a process.
-
-        Raises ExecutionError where Python was installed without sources.
-        """
-        root = Path(sysconfig.get_path("stdlib")) if folder is None else folder
-        paths = [path for path in text_files(root, {".py"}) if not path.name.startswith(SKIPPED_PREFIX)]
-        return _read(cls, "python standard library", root, paths)
+    def standard_library(cls) -> Corpus:
+        """The sources of the running Python's standard library, without its tests; read once a process."""
+        return cls._of(TextSource.standard_library())
 
     @classmethod
     def folder(cls, folder: PathLike) -> Corpus:
-        """All text files below `folder` (by suffix), or one text file of any suffix."""
-        root = Path(folder)
-        if root.is_file():
-            return _read_one(cls, root)
-        if not root.is_dir():
-            raise ExecutionError(f"there is no folder {root}", allowed="a folder of text files, or one file")
-        paths = text_files(root, TEXT_SUFFIXES)
-        return _read_one(cls, paths[0]) if len(paths) == 1 else _read(cls, root.name, root, paths)
+        """All text files below `folder` (by suffix), or one text file of any suffix. Raises SpecError where there is none."""
+        return cls._of(TextSource.open(folder))
+
+    @classmethod
+    def _of(cls, source: TextSource) -> Corpus:
+        """Documents with their ends in two arrays; of one file alone the last twentieth is held out, to the byte.
+
+        Raises ExecutionError where nothing is left to train on, or to hold out.
+        """
+        if len(source.files) == 1:
+            data = np.frombuffer((source.root / source.files[0].name).read_bytes(), np.uint8)
+            num_train = len(data) - math.ceil(len(data) * HELD_OUT_SHARE)
+            return cls._split(source.name, data[:num_train], data[num_train:], 1)
+        pieces = [(each.share, each.data + FILE_END * each.ends) for each in source.pieces()]
+        limit, shares = HELD_OUT_SHARE, {share for share, _ in pieces}
+        if len({share < limit for share in shares}) == 1:  # few files: the one with the least hash
+            limit = math.nextafter(min(shares), 1.0)
+        texts = [
+            b"".join(data for share, data in pieces if (share < limit) == side) for side in (False, True)
+        ]
+        counts = [text.count(FILE_END) for text in texts]
+        if not all(counts):
+            raise ExecutionError(
+                f"{source.root} has {counts[0]} files to train on and {counts[1]} to hold out",
+                allowed="enough readable text files that both are at least one",
+                next="give a folder of text files, or one text file, with --data",
+            )
+        train, held_out = (np.frombuffer(text, np.uint8) for text in texts)
+        return cls._split(source.name, train, held_out, sum(counts))
+
+    @classmethod
+    def _split(cls, name: str, train: Bytes, held_out: Bytes, num_files: int) -> Corpus:
+        content = hashlib.blake2b(train.data, digest_size=8)
+        content.update(b"held out")
+        content.update(held_out.data)
+        return cls(name, train, held_out, num_files, content.hexdigest())
 
     def batch(
         self, seed: int, step: int, samples: Sequence[int], sequence_length: int
@@ -131,54 +146,3 @@ def _windows(data: Bytes, starts: Sequence[int], sequence_length: int) -> tuple[
     rows = np.stack([data[start : start + sequence_length + 1] for start in starts]).astype(np.int64)
     window = torch.from_numpy(rows)
     return window[:, :-1].contiguous(), window[:, 1:].contiguous()
-
-
-def _read(kind: type[Corpus], name: str, root: Path, paths: Sequence[Path]) -> Corpus:
-    """Read `paths` into two arrays, split by the hash of the relative name; of few files the one with the least hash is
-    held out.
-    """
-    texts: list[tuple[float, bytes]] = []
-    num_skipped = num_binary = 0
-    for path in paths:
-        try:
-            text = path.read_bytes()
-        except OSError as error:
-            num_skipped += 1
-            _log.debug("left out of the corpus: %s (%s)", path, error)
-            continue
-        if FILE_END in text:
-            num_binary += 1
-        elif text:
-            texts.append((hash_share(path.relative_to(root).as_posix()), text + FILE_END))
-    if num_binary:
-        _log.warning(
-            "%d files of %s have zero bytes, so they are no text, and are left out", num_binary, root
-        )
-    if num_skipped:
-        _log.warning("%d of %d files of the corpus %r cannot be read", num_skipped, len(paths), name)
-    limit = HELD_OUT_SHARE
-    if texts and len({share < limit for share, _ in texts}) == 1:
-        limit = math.nextafter(min(share for share, _ in texts), 1.0)
-    parts = {side: [text for share, text in texts if (share < limit) == side] for side in (False, True)}
-    if not parts[False] or not parts[True]:
-        raise ExecutionError(
-            f"{root} has {len(parts[False])} files to train on and {len(parts[True])} to hold out",
-            allowed="enough readable text files that both are at least one",
-            next="give a folder of text files, or one text file, with --data",
-        )
-    arrays = [np.frombuffer(b"".join(parts[is_held_out]), np.uint8) for is_held_out in (False, True)]
-    return _corpus(kind, name, arrays[0], arrays[1], len(parts[False]) + len(parts[True]))
-
-
-def _read_one(kind: type[Corpus], path: Path) -> Corpus:
-    """One file: its end is held out."""
-    data = np.frombuffer(path.read_bytes(), np.uint8)
-    num_train = len(data) - math.ceil(len(data) * HELD_OUT_SHARE)
-    return _corpus(kind, path.name, data[:num_train], data[num_train:], 1)
-
-
-def _corpus(kind: type[Corpus], name: str, train: Bytes, held_out: Bytes, num_files: int) -> Corpus:
-    content = hashlib.blake2b(train.data, digest_size=8)
-    content.update(b"held out")
-    content.update(held_out.data)
-    return kind(name, train, held_out, num_files, content.hexdigest())
