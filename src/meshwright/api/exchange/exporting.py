@@ -30,5 +30,4 @@ def export_plan(
     from meshwright.interop.export import export_plan as export
 
     chosen = plan if isinstance(plan, Plan) else Plan.load(plan)
-    where = cluster if isinstance(cluster, ClusterSpec) else cluster_named(cluster or chosen.cluster)
-    return export(chosen, format, where)
+    return export(chosen, format, cluster_named(cluster or chosen.cluster))

@@ -88,7 +88,7 @@ def compare_log(
     from meshwright.interop.training_log import read_run
 
     chosen = plan if isinstance(plan, Plan) else Plan.load(plan)
-    where = _cluster(chosen, cluster)
+    where = cluster_named(cluster or chosen.cluster)
     kept = profile if isinstance(profile, Profile) or profile is None else Profile.load(Path(profile))
     factor = profile_factor(kept, where.devices[0].name)
     run = read_run(Path(log), tokens_per_device=chosen.workload.tokens_per_step / chosen.num_devices)
@@ -113,12 +113,5 @@ def calibrate_log(
     chosen = plan if isinstance(plan, Plan) else Plan.load(plan)
     # a run is measured here, so that the prediction it scales may rest on a data sheet
     found = compare_log(chosen, log, cluster=cluster, extrapolate=True)
-    device = _cluster(chosen, cluster).devices[0].name
+    device = cluster_named(cluster or chosen.cluster).devices[0].name
     return step_profile(found, device, f"{found.run.source} {Path(log).name}"), found
-
-
-def _cluster(plan: Plan, given: str | ClusterSpec | None) -> ClusterSpec:
-    """Where the plan runs."""
-    if isinstance(given, ClusterSpec):
-        return given
-    return cluster_named(given or plan.cluster)

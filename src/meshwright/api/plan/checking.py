@@ -173,7 +173,6 @@ def _planned(
     """The fastest plan of a model on a cluster, found as `plan` does. Raises SpecError where something is missing."""
     from meshwright.api.plan.planning import plan
     from meshwright.api.subject.loading import cluster_named
-    from meshwright.specs.cluster.cluster import ClusterSpec
 
     given = choices.get("cluster")
     needed = {"a model": model, "a cluster": given, "--global-batch": global_batch, "--seq": seq}
@@ -187,7 +186,7 @@ def _planned(
             allowed="MODEL CLUSTER --global-batch N --seq N, and --fix for what is decided",
             next="or give a plan's file alone",
         )
-    cluster = given if isinstance(given, ClusterSpec) else cluster_named(given)
+    cluster = cluster_named(given)
     limit = None if memory_bytes is None else min(memory_bytes, cluster.memory_bytes)
     found = plan(
         model, cluster, global_batch=global_batch, seq=seq, fix=fix, extrapolate=True, max_memory_bytes=limit

@@ -89,9 +89,8 @@ def plan(
         raise PlanError(
             "a plan needs model, cluster, global_batch and seq", allowed="those four, or like=FILE"
         )
-    spec = cluster if isinstance(cluster, ClusterSpec) else cluster_named(cluster)
     work = Workload(asked.global_batch, asked.seq)
-    return _searched(load_model(model), spec, work, asked, progress)
+    return _searched(load_model(model), cluster_named(cluster), work, asked, progress)
 
 
 def _searched(

@@ -110,8 +110,7 @@ def _prepared(
     from meshwright.api.subject.loading import cluster_named
     from meshwright.costs.measured.calibrated_cluster import calibrated_cluster
 
-    given = cluster if isinstance(cluster, ClusterSpec) else cluster_named(cluster)
-    spec = calibrated_cluster(given, options.get("profile"))
+    spec = calibrated_cluster(cluster_named(cluster), options.get("profile"))
     fixed, assumptions = with_formats(spec, fix or {})
     options["assumptions"] = (*options.get("assumptions", ()), *assumptions)
     return spec, fixed

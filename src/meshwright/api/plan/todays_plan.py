@@ -89,7 +89,7 @@ def todays_plan(
             allowed="what the file says, or nothing where it says it",
             next="leave it out, or change the file to what you want to run",
         )
-    plan, spec = found.plan, _cluster(cluster, found.plan)
+    plan, spec = found.plan, cluster_of_job(cluster, found.plan)
     if spec.name != plan.cluster:
         plan = plan.changed(cluster=spec.name)
     unknown = tuple(f"{each.name} {each.value}: {each.meaning}" for each in found.unknown)
@@ -104,7 +104,7 @@ def _own(
     """A plan of our own, which says everything."""
     plan = like if isinstance(like, Plan) else Plan.load(like)
     where = "the plan" if isinstance(like, Plan) else str(like)
-    spec = cluster if isinstance(cluster, ClusterSpec) else cluster_named(cluster or plan.cluster)
+    spec = cluster_named(cluster or plan.cluster)
     _check_model(plan, model, where)
     for name, value in workload.items():
         _agree(where, name, value, getattr(plan.workload, name))
@@ -159,8 +159,8 @@ def _cluster_text(cluster: str | ClusterSpec | None) -> str:
     return f"{cluster.num_devices // each}x{each}x{cluster.devices[0].name}"
 
 
-def _cluster(given: str | ClusterSpec | None, plan: Plan) -> ClusterSpec:
-    """What the user named, as large as the job."""
+def cluster_of_job(given: str | ClusterSpec | None, plan: Plan) -> ClusterSpec:
+    """What the user named, as large as the job: a kind of device alone does not say how many there are."""
     if isinstance(given, ClusterSpec):
         return given
     named = cluster_named(given or plan.cluster)

@@ -100,8 +100,10 @@ def find(text: PathLike) -> Any:
     ) from unknown
 
 
-def cluster_named(name: str) -> ClusterSpec:
-    """A cluster by its short name or file, or "this computer"."""
+def cluster_named(name: str | ClusterSpec) -> ClusterSpec:
+    """A cluster by its short name or file, or "this computer"; one that was made is what it is."""
+    if isinstance(name, ClusterSpec):
+        return name
     return Cluster.detect() if name == catalog.DETECTED else Cluster(name)
 
 

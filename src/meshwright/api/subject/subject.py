@@ -196,7 +196,7 @@ def _refuse(why: str, **given: Any) -> None:
 def cluster_of(plan: Plan, cluster: str | ClusterSpec | None) -> ClusterSpec:
     """The cluster that was given, or the one that the plan names."""
     if cluster is not None:
-        return cluster if isinstance(cluster, ClusterSpec) else cluster_named(cluster)
+        return cluster_named(cluster)
     if plan.cluster == catalog.DETECTED:
         return Cluster.detect(plan.num_devices)
     try:
@@ -219,8 +219,13 @@ def _orders_subject(
     from meshwright.lowering.order import program_of_orders
 
     collapsed = [Axis("dp", REPLICAS, materialised=False)] if with_step else []
-    counts = {"microbatches": microbatches, "num_stages": num_stages}
-    program = program_of_orders(orders, **counts, collapsed=collapsed, skips_stages=skips_stages)
+    program = program_of_orders(
+        orders,
+        microbatches=microbatches,
+        num_stages=num_stages,
+        collapsed=collapsed,
+        skips_stages=skips_stages,
+    )
     stages = range(program.tables.num_stages)
     if with_step:
         groups = tuple(ParameterGroup(f"stage{stage}", (stage,), 0, ("dp",)) for stage in stages)

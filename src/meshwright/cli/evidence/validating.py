@@ -52,11 +52,7 @@ def validate(
 def validated_training(out: Output, tables: Sequence[Path], predictor: Predictor | None = None) -> Result:
     """The result of `validate training`; `predictor` stands in for the simulator."""
     with live_line(out) as line:
-
-        def progress(row_id: str, share: float) -> None:
-            line.say(f"{PERCENT * share:3.0f} %  {row_id}")
-
-        found = api.validate_training(*tables, progress=progress, predictor=predictor)
+        found = api.validate_training(*tables, progress=line.share, predictor=predictor)
     for path in found.left_out:
         out.note(f"{path} is left out: it has no row_id, so it is no table of measured runs")
     rows = found.to_rows()

@@ -14,6 +14,7 @@ from meshwright import api
 from meshwright.api.exchange.adapting import TrainedPart
 from meshwright.api.plan.request import PlanRequest
 from meshwright.api.plan.solving import pareto, solve
+from meshwright.api.plan.todays_plan import cluster_of_job
 from meshwright.api.subject.loading import cluster_named
 from meshwright.cli.frame.command import writes
 from meshwright.cli.frame.output import Output, Result
@@ -43,7 +44,6 @@ from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.option import option
-from meshwright.specs.plan.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _like(
             model, cluster, like=today.like, format=today.form, variables=today.variables or {},
             progress=line.share, **choices,
         )  # fmt: skip
-    where, limit = _cluster_of(found.best.plan, cluster), choices.get("max_memory_bytes")
+    where, limit = cluster_of_job(cluster, found.best.plan), choices.get("max_memory_bytes")
     data = plans_data(found.found, top, cluster=where, limit_bytes=limit)
     lines = [*sentences(found.found), *tight_lines(found.found, where)]
     shown = like_result(out, found, target, data, top, lines)
@@ -188,12 +188,6 @@ def _like(
             found.found, where, top, misfit, choices, also=found.assumptions, today=found.today
         ),
     )
-
-
-def _cluster_of(plan: Plan, name: str | None) -> ClusterSpec:
-    """The cluster of a plan, by the name that was given where that says how many devices there are."""
-    given = cluster_named(name or plan.cluster)
-    return given if given.num_devices == plan.num_devices else cluster_named(plan.cluster)
 
 
 def _profile(path: Profile | Path, like: Path | None, cluster: str | None) -> Profile:

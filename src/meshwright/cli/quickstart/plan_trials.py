@@ -22,7 +22,7 @@ def run_every_plan(
     with live_line(out) as line, Pool(cluster.num_devices) as pool:
         trials = run_trials(
             tuple(ranking), api.subject, rounds=rounds,
-            pool=pool, seed=out.seed, progress=lambda what, share: line.say(f"{100 * share:3.0f} %  {what}"),
+            pool=pool, seed=out.seed, progress=line.share,
         )  # fmt: skip
     order = ordering(trials)
     rows = [

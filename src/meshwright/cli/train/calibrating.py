@@ -49,7 +49,7 @@ def calibrate(
         raise UnknownNameError("effort", effort, ("full", "quick"))
     with live_line(out) as line:
         profile = api.calibrate(
-            processes, effort=effort, progress=lambda what, share: line.say(f"{100 * share:3.0f} %  {what}"),
+            processes, effort=effort, progress=line.share,
             slowing=slowing,
         )  # fmt: skip
     data = {
