@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from meshwright.api.train.training import run_training
+from meshwright.api.trainings.training import run_training
 from meshwright.executor.job.pool import Pool
 from meshwright.ir.judge.metrics import peak_bytes
 from meshwright.specs.cluster.source import Cluster

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from meshwright import api
-from meshwright.api.train import training
 from meshwright.executor.job.pool import Pool
 from tests.cli.running import Runner, rough_profile, runner, small_plan
 from tests.gloo_pool import gloo_pool
@@ -100,5 +99,5 @@ def shared_pool(gloo_pool: Pool, monkeypatch: pytest.MonkeyPatch) -> Pool:
     def pool(given: Any, num_ranks: int) -> Any:
         return contextlib.nullcontext(given or gloo_pool)
 
-    monkeypatch.setattr(training, "_pool", pool)
+    monkeypatch.setattr("meshwright.executor.job.pool.opened_pool", pool)
     return gloo_pool

@@ -128,7 +128,7 @@ def test_no_command_begins_for_a_form_that_it_does_not_write(
     [
         (
             ("simulate", "--schedule", "all", "-o", "out.npz"),
-            "api.subject.schedule_comparison:compare_schedules",
+            "api.subjects.schedule_comparison:compare_schedules",
         ),
         ((*SIMULATE, "-o", "out.csv"), "api:simulate"),
         (("compare", "{plan}", "{trace}", "-o", "out.svg"), "api:compare_log"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import meshwright as mw
-from meshwright.api.train.training import run_training as train_plan
+from meshwright.api.trainings.training import run_training as train_plan
 from meshwright.executor import run_training
 from meshwright.executor.job.pool import Pool
 from meshwright.ir.judge.metrics import span_s

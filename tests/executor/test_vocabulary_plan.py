@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.api.train.training import run_training as train_plan
+from meshwright.api.trainings.training import run_training as train_plan
 from meshwright.executor import run_training
 from meshwright.executor.capability import check_plan
 from meshwright.executor.job.pool import Pool

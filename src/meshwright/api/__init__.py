@@ -5,17 +5,17 @@ from meshwright.api.exchange.exporting import export_plan
 from meshwright.api.exchange.importing import calibrate_log, compare_log, import_plan
 from meshwright.api.exchange.plan_verbs import Plan
 from meshwright.api.exchange.validating import validate_training
-from meshwright.api.plan.checking import Check, check
-from meshwright.api.plan.planning import plan
-from meshwright.api.plan.solving import pareto, solve
-from meshwright.api.subject.diagnosing import Finding, doctor
-from meshwright.api.subject.loading import find, load
-from meshwright.api.subject.schedule_comparison import compare_schedules
-from meshwright.api.subject.schedule_execution import execute_schedule
-from meshwright.api.subject.simulating import lower, simulate
-from meshwright.api.subject.subject import Subject, subject
-from meshwright.api.train.checkpointing import convert_checkpoint, inspect_checkpoint, verify_checkpoint
-from meshwright.api.train.training import Training, run_training, train
+from meshwright.api.plans.checking import Check, check
+from meshwright.api.plans.planning import plan
+from meshwright.api.plans.solving import pareto, solve
+from meshwright.api.subjects.diagnosing import Finding, doctor
+from meshwright.api.subjects.loading import find, load
+from meshwright.api.subjects.schedule_comparison import compare_schedules
+from meshwright.api.subjects.schedule_execution import execute_schedule
+from meshwright.api.subjects.simulating import lower, simulate
+from meshwright.api.subjects.subject import Subject, subject
+from meshwright.api.trainings.checkpointing import convert_checkpoint, inspect_checkpoint, verify_checkpoint
+from meshwright.api.trainings.training import Training, run_training, train
 from meshwright.specs.training.checkpoints import Checkpoints
 from meshwright.specs.training.recipe import Recipe
 from meshwright.specs.training.source import Source

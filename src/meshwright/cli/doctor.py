@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from meshwright.api.subject.diagnosing import doctor as look
+from meshwright.api.subjects.diagnosing import doctor as look
 from meshwright.cli.frame.output import DONE, REFUSED, Output, Result
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from meshwright.api.train.metrics import StepMetrics
+from meshwright.api.trainings.metrics import StepMetrics
 from meshwright.cli.frame import progress
 from meshwright.cli.frame.output import Output
 from meshwright.cli.frame.progress import LiveLine, TrainingLine

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.cli.running import Runner
 
-from meshwright.api.subject import schedule_execution
-from meshwright.api.subject.schedule_execution import TOLERANCE, Execution, execute_schedule
+from meshwright.api.subjects import schedule_execution
+from meshwright.api.subjects.schedule_execution import TOLERANCE, Execution, execute_schedule
 from meshwright.cli.look import schedule_run
 from meshwright.executor.job.pool import Pool
 from meshwright.specs.error import SpecError

@@ -8,7 +8,7 @@ import pytest
 from tests.cli.running import Runner
 
 from meshwright import catalog
-from meshwright.api.subject.schedule_comparison import compare_schedules
+from meshwright.api.subjects.schedule_comparison import compare_schedules
 from meshwright.ir.text import to_torch_csv
 from meshwright.schedules.searched.stage_times import StageTimes
 from meshwright.specs.error import SpecError, UnknownNameError

@@ -12,7 +12,6 @@ import pytest
 from tests.cli.running import Runner, small_plan
 from tests.executor.token_data import write_tokenizer
 
-from meshwright.api.train import training
 from meshwright.cli.frame.progress import duration_text
 from meshwright.executor.job.pool import Pool
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload
@@ -193,7 +192,8 @@ def test_mistakes_are_told_before_any_process_starts(
     words: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(training, "_pool", lambda *given: pytest.fail("processes were started"))
+    started = "meshwright.executor.job.pool.opened_pool"
+    monkeypatch.setattr(started, lambda *given: pytest.fail("processes were started"))
     ran = run("train", plan_file, *options)
     assert ran.code == 2 and words in ran.stderr
 

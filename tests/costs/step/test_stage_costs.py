@@ -6,7 +6,7 @@ import pytest
 from tests.schedules.timing import latency_edge_span
 
 from meshwright import api
-from meshwright.api.subject.schedule_comparison import with_stage_times
+from meshwright.api.subjects.schedule_comparison import with_stage_times
 from meshwright.costs.step.stage_costs import StageCosts, path_times, with_stage_works
 from meshwright.ir.judge import metrics
 from meshwright.ir.table import Work

@@ -17,7 +17,7 @@ from tests.executor.job.launched_case import END_S, TRAIN, ends_of, free_port, s
 from tests.executor.job.slow_link import Lane, SlowLink
 
 from meshwright.api import compare
-from meshwright.api.train.training import Training, run_training
+from meshwright.api.trainings.training import Training, run_training
 from meshwright.executor.job.pool import Pool
 from meshwright.ir.table import Kind
 from meshwright.ir.trace import Trace

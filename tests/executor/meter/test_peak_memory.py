@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.api.train.training import run_training
+from meshwright.api.trainings.training import run_training
 from meshwright.executor.job.pool import Pool
 from meshwright.ir.judge.metrics import peak_bytes
 from meshwright.specs.cluster.source import Cluster

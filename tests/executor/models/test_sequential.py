@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshwright.api.train.training import run_training as train_plan
+from meshwright.api.trainings.training import run_training as train_plan
 from meshwright.executor import run_training
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.models.sequential import build_sequential_stage, load_function

@@ -21,7 +21,7 @@ from tests.training_case import (
 )
 from torch import Tensor
 
-from meshwright.api.train.training import run_training as train_plan
+from meshwright.api.trainings.training import run_training as train_plan
 from meshwright.executor import run_training
 from meshwright.executor.capability import check_plan
 from meshwright.executor.checkpoint.config import CheckpointConfig

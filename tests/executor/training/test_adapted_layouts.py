@@ -11,7 +11,7 @@ import pytest
 from tests.adapted_case import adapted_reference, gradient_difference
 from tests.training_case import ADAMW, SEQUENCE, SGD, largest_difference
 
-from meshwright.api.train.training import run_training as train_plan
+from meshwright.api.trainings.training import run_training as train_plan
 from meshwright.executor import run_training
 from meshwright.executor.capability import check_plan
 from meshwright.executor.checkpoint.config import CheckpointConfig

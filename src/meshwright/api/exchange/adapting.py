@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from meshwright.api.subject.loading import load
+from meshwright.api.subjects.loading import load
 from meshwright.specs.config.source import load_model
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.adaptation import LORA_TARGETS

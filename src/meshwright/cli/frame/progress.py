@@ -10,7 +10,7 @@ from typing import Any
 from rich.live import Live
 from rich.text import Text
 
-from meshwright.api.train.metrics import StepMetrics
+from meshwright.api.trainings.metrics import StepMetrics
 from meshwright.cli.frame.output import Output
 
 LOG_EVERY_S = 10.0  # between lines where stderr is no terminal

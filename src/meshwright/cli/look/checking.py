@@ -10,8 +10,8 @@ from rich.text import Text
 
 from meshwright import api
 from meshwright.api import Check
-from meshwright.api.plan.request import fixed_of
-from meshwright.api.subject.loading import is_data_file
+from meshwright.api.plans.request import fixed_of
+from meshwright.api.subjects.loading import is_data_file
 from meshwright.cli.frame.output import DONE, REFUSED, Output, Result, table_of
 from meshwright.cli.look.schedule_run import with_execution
 from meshwright.cli.look.subject_option import ScheduleCounts, one_of

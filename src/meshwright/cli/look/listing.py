@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from meshwright import catalog
-from meshwright.api.subject.loading import cluster_named
+from meshwright.api.subjects.loading import cluster_named
 from meshwright.cli.frame.output import Output, Result, table_of
 from meshwright.cli.look.looking import words
 from meshwright.specs import load_device, load_model, units

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from meshwright.api.subject.schedule_execution import ITERATIONS, TOLERANCE, execute_schedule
+from meshwright.api.subjects.schedule_execution import ITERATIONS, TOLERANCE, execute_schedule
 from meshwright.cli.frame.output import DONE, REFUSED, Output, Result
 
 

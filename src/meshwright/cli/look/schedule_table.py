@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from meshwright.api.subject.schedule_comparison import ScheduleComparison, ScheduleRow, compare_schedules
+from meshwright.api.subjects.schedule_comparison import ScheduleComparison, ScheduleRow, compare_schedules
 from meshwright.cli.frame.output import DONE, REFUSED, Output, Result, table_of
 from meshwright.ir.judge import metrics
 from meshwright.ir.text import to_torch_csv

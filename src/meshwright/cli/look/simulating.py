@@ -10,7 +10,7 @@ import typer
 from meshwright import api
 from meshwright.api import Subject
 from meshwright.api.exchange.adapting import TrainedPart
-from meshwright.api.subject.schedule_comparison import read_times, with_stage_times
+from meshwright.api.subjects.schedule_comparison import read_times, with_stage_times
 from meshwright.cli.frame.command import writes
 from meshwright.cli.frame.output import Output, Result
 from meshwright.cli.look.schedule_table import TABLE_FORMS, is_table, schedule_table

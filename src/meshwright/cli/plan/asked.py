@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.api.plan.request import PlanRequest
-from meshwright.api.plan.solving import SOLVED
-from meshwright.api.subject.loading import cluster_named
+from meshwright.api.plans.request import PlanRequest
+from meshwright.api.plans.solving import SOLVED
+from meshwright.api.subjects.loading import cluster_named
 from meshwright.planner.advice.goodput import Failures
 from meshwright.planner.advice.running_cost import with_rates
 from meshwright.planner.search.objective import objective_named

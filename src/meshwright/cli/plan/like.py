@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from meshwright.api.plan.like import PlansLike
+from meshwright.api.plans.like import PlansLike
 from meshwright.cli.frame.output import Output, Result, table_of
 from meshwright.cli.plan.assumed import flag_of
 from meshwright.cli.plan.view import assumed_data, assumed_view, plan_data, plan_row

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from meshwright import api
 from meshwright.api.exchange.adapting import TrainedPart
-from meshwright.api.plan.request import PlanRequest
-from meshwright.api.plan.solving import pareto, solve
-from meshwright.api.plan.todays_plan import cluster_of_job
-from meshwright.api.subject.loading import cluster_named
+from meshwright.api.plans.request import PlanRequest
+from meshwright.api.plans.solving import pareto, solve
+from meshwright.api.plans.todays_plan import cluster_of_job
+from meshwright.api.subjects.loading import cluster_named
 from meshwright.cli.frame.command import writes
 from meshwright.cli.frame.output import Output, Result
 from meshwright.cli.frame.progress import live_line

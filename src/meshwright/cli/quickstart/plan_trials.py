@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshwright import api
-from meshwright.api.train.trial import CLEAR_DIFFERENCE, ordering, run_trials, trial_rows
+from meshwright.api.trainings.trial import CLEAR_DIFFERENCE, ordering, run_trials, trial_rows
 from meshwright.cli.frame.output import Output, Result, interval_text, table_of
 from meshwright.cli.frame.progress import live_line
 from meshwright.planner.search.plans import Plans

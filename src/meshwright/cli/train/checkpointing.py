@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from meshwright import api
-from meshwright.api.train.checkpointing import CheckpointContents
+from meshwright.api.trainings.checkpointing import CheckpointContents
 from meshwright.cli.frame.output import DONE, REFUSED, Output, Result, table_of
 from meshwright.reports.chart.quantity import quantity
 from meshwright.specs.model.model import ModelSpec

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from meshwright.api.subject.subject import Subject, subject
+from meshwright.api.subjects.subject import Subject, subject
 from meshwright.executor.capability import check_plan
 from meshwright.specs.error import (
     CountError,
@@ -171,8 +171,8 @@ def _planned(
     memory_bytes: int | None,
 ) -> Plan:  # fmt: skip
     """The fastest plan of a model on a cluster, found as `plan` does. Raises SpecError where something is missing."""
-    from meshwright.api.plan.planning import plan
-    from meshwright.api.subject.loading import cluster_named
+    from meshwright.api.plans.planning import plan
+    from meshwright.api.subjects.loading import cluster_named
 
     given = choices.get("cluster")
     needed = {"a model": model, "a cluster": given, "--global-batch": global_batch, "--seq": seq}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.cli.running import rough_profile
 
-from meshwright.api.subject.diagnosing import Finding, doctor, is_within, required
+from meshwright.api.subjects.diagnosing import Finding, doctor, is_within, required
 
 
 @pytest.fixture(autouse=True)

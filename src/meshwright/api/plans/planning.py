@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from meshwright import catalog
-from meshwright.api.plan.request import PlanRequest
+from meshwright.api.plans.request import PlanRequest
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.config.source import load_model
@@ -19,7 +19,7 @@ from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.workload import Workload
 
 if TYPE_CHECKING:
-    from meshwright.api.plan.like import PlansLike
+    from meshwright.api.plans.like import PlansLike
     from meshwright.planner.search.plans import Plans
     from meshwright.schedules.order import Schedule
 
@@ -75,11 +75,11 @@ def plan(
 
     Raises PlanError where there is no plan or the devices were never measured, OutOfMemoryError where none fits.
     """
-    from meshwright.api.subject.loading import cluster_named
+    from meshwright.api.subjects.loading import cluster_named
 
     asked = PlanRequest.of(request)
     if like is not None:
-        from meshwright.api.plan.like import plan_like
+        from meshwright.api.plans.like import plan_like
 
         return plan_like(
             like, format, model=model, cluster=cluster, variables=variables, progress=progress, fix=asked.decided,
@@ -97,7 +97,7 @@ def _searched(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, asked: PlanRequest,
     progress: Callable[[str, float], None] | None,
 ) -> Plans:  # fmt: skip
-    from meshwright.api.plan.slots import planned_by, searched_with_slots
+    from meshwright.api.plans.slots import planned_by, searched_with_slots
     from meshwright.costs.measured.calibrated_cluster import calibrated_cluster
     from meshwright.planner.search.objective import Objective, check_rates, objective_named
     from meshwright.planner.search.search import search

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright import catalog
-from meshwright.api.subject.loading import cluster_named, is_data_file, load
+from meshwright.api.subjects.loading import cluster_named, is_data_file, load
 from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
 from meshwright.lowering.order import with_shares

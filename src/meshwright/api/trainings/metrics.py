@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwright.api.train.drift import Drift, DriftWatch
+from meshwright.api.trainings.drift import Drift, DriftWatch
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.error import SpecError
 from meshwright.specs.plan.plan import Plan

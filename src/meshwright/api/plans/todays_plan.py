@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.api.exchange.importing import import_plan
-from meshwright.api.subject.loading import cluster_named
+from meshwright.api.subjects.loading import cluster_named
 from meshwright.interop.imported import Imported, Option
 from meshwright.interop.plan_difference import written_options
 from meshwright.specs.cluster.cluster import ClusterSpec

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.cli.running import small_plan
 
-from meshwright.api.train.training import Training, run_training
+from meshwright.api.trainings.training import Training, run_training
 from meshwright.executor.job.pool import Pool
 from meshwright.specs.training.source import Source
 

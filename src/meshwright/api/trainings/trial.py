@@ -8,8 +8,8 @@ from itertools import combinations
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from meshwright.api.subject.subject import Subject
-from meshwright.api.train.training import run_training
+from meshwright.api.subjects.subject import Subject
+from meshwright.api.trainings.training import run_training
 from meshwright.specs.error import ExecutionError
 
 if TYPE_CHECKING:

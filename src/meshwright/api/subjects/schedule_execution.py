@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshwright import catalog
-from meshwright.api.subject.loading import is_data_file
-from meshwright.api.subject.schedule_comparison import found_schedule
-from meshwright.api.subject.subject import DEFAULT_MICROBATCHES, DEFAULT_STAGES
+from meshwright.api.subjects.loading import is_data_file
+from meshwright.api.subjects.schedule_comparison import found_schedule
+from meshwright.api.subjects.subject import DEFAULT_MICROBATCHES, DEFAULT_STAGES
 from meshwright.ir.program import Program
 from meshwright.ir.table import Microbatch, ParameterGroup
 from meshwright.ir.trace import Trace

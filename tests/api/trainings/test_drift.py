@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from meshwright import api
-from meshwright.api.train.drift import WINDOW, Drift, DriftWatch
+from meshwright.api.trainings.drift import WINDOW, Drift, DriftWatch
 from meshwright.executor.job.gather import Iteration
 
 PREDICTED = api.simulate("1f1b", stages=2, microbatches=4)  # F takes 1 s, B takes 2 s

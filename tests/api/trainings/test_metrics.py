@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.cli.running import rough_profile
 
-from meshwright.api.train.metrics import Meter, MetricsFile, StepMetrics, peak_flops_per_s
+from meshwright.api.trainings.metrics import Meter, MetricsFile, StepMetrics, peak_flops_per_s
 from meshwright.executor.job.gather import Iteration
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload
 from meshwright.specs.error import SpecError

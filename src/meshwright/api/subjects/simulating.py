@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from meshwright import catalog
-from meshwright.api.subject.subject import Subject, subject
+from meshwright.api.subjects.subject import Subject, subject
 from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
 from meshwright.specs.error import SpecError

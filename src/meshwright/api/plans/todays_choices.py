@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from meshwright.api.plan.todays_plan import Todays
+from meshwright.api.plans.todays_plan import Todays
 from meshwright.interop.target_limits import Region, regions
 from meshwright.specs.error import PlanError
 from meshwright.specs.plan.plan import OVERLAPS, Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from meshwright.api.plan.planning import ModelLike, with_formats
+from meshwright.api.plans.planning import ModelLike, with_formats
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.config.source import load_model
 from meshwright.specs.error import PlanError, UnknownNameError
@@ -107,7 +107,7 @@ def _prepared(
     cluster: str | ClusterSpec, fix: Mapping[str, Any] | None, options: dict[str, Any]
 ) -> tuple[ClusterSpec, Mapping[str, Any]]:
     """The cluster, and what is fixed with the usual formats; these are written into the assumptions of `options`."""
-    from meshwright.api.subject.loading import cluster_named
+    from meshwright.api.subjects.loading import cluster_named
     from meshwright.costs.measured.calibrated_cluster import calibrated_cluster
 
     spec = calibrated_cluster(cluster_named(cluster), options.get("profile"))

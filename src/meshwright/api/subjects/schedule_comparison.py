@@ -11,9 +11,9 @@ from functools import cache
 from typing import Any, Literal
 
 from meshwright import catalog
-from meshwright.api.subject.loading import is_data_file, load
-from meshwright.api.subject.simulating import simulate
-from meshwright.api.subject.subject import DEFAULT_MICROBATCHES, DEFAULT_STAGES, Subject, subject
+from meshwright.api.subjects.loading import is_data_file, load
+from meshwright.api.subjects.simulating import simulate
+from meshwright.api.subjects.subject import DEFAULT_MICROBATCHES, DEFAULT_STAGES, Subject, subject
 from meshwright.ir.judge import metrics
 from meshwright.ir.trace import Trace
 from meshwright.schedules.order import Orders, Schedule, devices_of_stages, read_orders

@@ -9,8 +9,8 @@ import pytest
 
 import meshwright as mw
 from meshwright import api
-from meshwright.api.train import training
-from meshwright.api.train.training import run_training
+from meshwright.api.trainings import training
+from meshwright.api.trainings.training import run_training
 
 MODEL = mw.ModelSpec.decoder(4, 32, 2, max_sequence_length=16)
 

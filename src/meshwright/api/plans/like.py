@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from meshwright import catalog
 from meshwright.api.exchange.exporting import export_plan
-from meshwright.api.plan.todays_choices import decided, obeys, sayable_choices
-from meshwright.api.plan.todays_plan import Todays, todays_plan
+from meshwright.api.plans.todays_choices import decided, obeys, sayable_choices
+from meshwright.api.plans.todays_plan import Todays, todays_plan
 from meshwright.interop.exported import Exported, ExportError, Refusal, canonical, plan_digest
 from meshwright.interop.plan_difference import OptionChange, difference, exported_options, plan_options
 from meshwright.interop.torchtitan.option import RENAMED

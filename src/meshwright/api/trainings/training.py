@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from meshwright.api.exchange.calibrating import require_torch
-from meshwright.api.subject.loading import is_data_file, load
-from meshwright.api.subject.simulating import simulate
-from meshwright.api.subject.subject import Subject, cluster_of, plan_subject, subject
-from meshwright.api.train.drift import DriftWatch
-from meshwright.api.train.job import Resumed, job_of, prepare, resumed_from, with_recipe
-from meshwright.api.train.metrics import Meter, MetricsFile, StepMetrics, peak_flops_per_s
+from meshwright.api.subjects.loading import is_data_file, load
+from meshwright.api.subjects.simulating import simulate
+from meshwright.api.subjects.subject import Subject, cluster_of, plan_subject, subject
+from meshwright.api.trainings.drift import DriftWatch
+from meshwright.api.trainings.job import Resumed, job_of, prepare, resumed_from, with_recipe
+from meshwright.api.trainings.metrics import Meter, MetricsFile, StepMetrics, peak_flops_per_s
 from meshwright.executor.capability import check_plan
 from meshwright.ir.trace import Trace
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -296,7 +296,7 @@ def _on_processes(
 
 def _require_proof(made: Subject) -> None:
     """A program that is not legal, not whole, or does not fit is refused before any process starts."""
-    from meshwright.api.plan.checking import check
+    from meshwright.api.plans.checking import check
 
     proof = check(made)
     if proof.error is not None:

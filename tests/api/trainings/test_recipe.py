@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.api.train.job import newest, with_recipe
+from meshwright.api.trainings.job import newest, with_recipe
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.lowering.sharding.gradient_norm import clip_norm
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload
