@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import meshwright as mw
-from meshwright.api.subject.loading import load
+from meshwright.api.subjects.loading import load
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Effect, Kind, Microbatch, Pattern, ValueKind
