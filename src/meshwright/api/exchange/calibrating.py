@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meshwright.api.subjects.diagnosing import require_torch
 from meshwright.ir.trace import Trace
 from meshwright.specs.cluster.profile import Profile, keep
 from meshwright.specs.cluster.slowing import Slowing
-from meshwright.specs.error import ExecutionError, SpecError
+from meshwright.specs.error import SpecError
 
 if TYPE_CHECKING:
     from meshwright.evidence.compare import Comparison
@@ -74,13 +74,4 @@ def _warn_if_busy() -> None:
             "%.1f processes were running on this machine in the last minute; what is measured beside them, and predicted "
             "from it, is too slow. Measure again when it is idle: meshwright calibrate",
             load,
-        )
-
-
-def require_torch() -> None:
-    """Raise ExecutionError where PyTorch is not installed."""
-    if importlib.util.find_spec("torch") is None:
-        raise ExecutionError(
-            "PyTorch is not installed, and what trains or measures needs it",
-            next="pip install 'meshwright[torch]'",
         )

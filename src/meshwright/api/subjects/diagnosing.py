@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from meshwright.executor.measure.measure import device_name
 from meshwright.specs.cluster.computer import memory_available_bytes, num_cores
 from meshwright.specs.cluster.profile import cache_path, kept
-from meshwright.specs.error import MeshwrightError
+from meshwright.specs.error import ExecutionError, MeshwrightError
 from meshwright.specs.units import format_bytes
 
 Status = Literal["ok", "warn", "fail"]
@@ -254,8 +255,8 @@ def _profile() -> Iterator[Finding]:
     text = (
         f"{profile.device}, {profile.num_processes} processes, measured {profile.measured or 'some time ago'}"
     )
-    if profile.device != _processor():
-        yield Finding("profile", "warn", f"{text}; this is {_processor()}", measure)
+    if profile.device != device_name():
+        yield Finding("profile", "warn", f"{text}; this is {device_name()}", measure)
     elif not profile.measured or _days_since(profile.measured) > STALE_DAYS:
         yield Finding("profile", "warn", f"{text}: older than {STALE_DAYS} days", measure)
     else:
@@ -267,10 +268,10 @@ def _days_since(moment: str) -> float:
     return (datetime.datetime.now(datetime.UTC) - then).total_seconds() / 86400
 
 
-def _processor() -> str:
-    """The processor as profiles name it; what this Python says where it cannot be asked."""
+def require_torch() -> None:
+    """Raise ExecutionError where PyTorch is not installed."""
     if importlib.util.find_spec("torch") is None:
-        return platform.processor() or platform.machine() or "cpu"
-    from meshwright.executor.measure.measure import device_name
-
-    return device_name()
+        raise ExecutionError(
+            "PyTorch is not installed, and what trains, measures or executes needs it",
+            next="pip install 'meshwright[torch]'",
+        )

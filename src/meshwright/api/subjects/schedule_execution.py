@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshwright import catalog
+from meshwright.api.subjects.diagnosing import require_torch
 from meshwright.api.subjects.loading import is_data_file
 from meshwright.api.subjects.schedule_comparison import found_schedule
 from meshwright.api.subjects.subject import DEFAULT_MICROBATCHES, DEFAULT_STAGES
@@ -16,7 +16,7 @@ from meshwright.ir.table import Microbatch, ParameterGroup
 from meshwright.ir.trace import Trace
 from meshwright.lowering.order import program_of_orders
 from meshwright.schedules.order import Compute, Orders, Schedule
-from meshwright.specs.error import ExecutionError, SpecError
+from meshwright.specs.error import SpecError
 from meshwright.specs.model.layers import split_layers
 from meshwright.specs.model.model import ModelSpec
 
@@ -104,10 +104,7 @@ def _program(orders: Orders, microbatches: list[Microbatch], num_stages: int, pa
 
 
 def _trained(program: Program, num_stages: int, num_layers: int, seed: int, pool: Pool | None) -> JobResult:
-    if importlib.util.find_spec("torch") is None:
-        raise ExecutionError(
-            "PyTorch is not installed, and what executes needs it", next="pip install 'meshwright[torch]'"
-        )
+    require_torch()
     from meshwright.executor import run_training
     from meshwright.executor.ops.optimizer_step import OptimizerConfig
     from meshwright.executor.training.training_job import RANDOM, TrainingConfig

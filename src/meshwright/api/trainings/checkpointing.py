@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -10,10 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from meshwright.api.subjects.diagnosing import require_torch
 from meshwright.executor.checkpoint.folder import checkpoint_at, step_folders, steps_in
 from meshwright.executor.checkpoint.index import CheckpointInfo, StoredTensor, read_index
 from meshwright.executor.checkpoint.verify import problems
-from meshwright.specs.error import ExecutionError, SpecError, UnknownNameError
+from meshwright.specs.error import SpecError, UnknownNameError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.slot import Reference
 
@@ -167,8 +167,7 @@ def convert_checkpoint(
         raise UnknownNameError("dtype", dtype, DTYPES)
     source = None if tokenizer is None else _tokenizer_folder(Path(tokenizer))
     path = checkpoint_at(folder)
-    if importlib.util.find_spec("torch") is None:
-        raise ExecutionError("PyTorch is not installed", next="pip install 'meshwright[torch]'")
+    require_torch()
     from meshwright.executor.checkpoint.export import export
 
     number = export(path, Path(to), format, dtype, source)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from meshwright.api.exchange.calibrating import require_torch
+from meshwright.api.subjects.diagnosing import require_torch
 from meshwright.api.subjects.loading import is_data_file, load
 from meshwright.api.subjects.simulating import simulate
 from meshwright.api.subjects.subject import Subject, cluster_of, plan_subject, subject
