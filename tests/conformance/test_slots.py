@@ -11,7 +11,7 @@ import pytest
 
 import meshwright as mw
 from meshwright import catalog
-from meshwright.api.plan.request import fixed_of
+from meshwright.api.plans.request import fixed_of
 from meshwright.catalog import listing
 from meshwright.executor.job.pool import Pool
 from meshwright.specs.error import CountError, MeshwrightError, PlanError, SpecError
