@@ -17,7 +17,7 @@ from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Effect, Kind, Microbatch, Pattern, ValueKind
 from meshwright.ir.text import from_text, to_text
 from meshwright.ir.vocabulary import Name, Vocabulary
-from meshwright.specs.error import PlanError, ProgramError
+from meshwright.specs.error import ExecutionError, PlanError, ProgramError
 from meshwright.systems.architecture.ladder_residual.mechanism import ladder_residual
 from meshwright.systems.architecture.shallow_again.mechanism import branch_step
 from meshwright.systems.planning.redco.mechanism import three_functions
@@ -191,3 +191,12 @@ def test_a_users_pass_brings_names_and_their_handlers(tmp_path: Path, gloo_pool:
     assert mw.span_s(mw.simulate(one.plan())) > 0
     assert_equal_to_one_process(one, one.run(gloo_pool, 2), 2)
     assert [(tmp_path / f"audits-{rank}").read_text().split() for rank in range(2)] == [["0", "1"]] * 2
+
+
+@pytest.mark.parametrize("owner", ["nobody.here", "gpipe", "json"])
+def test_an_owner_without_handlers_is_named(owner: str) -> None:
+    pytest.importorskip("torch")
+    from meshwright.catalog.handlers import load_handlers
+
+    with pytest.raises(ExecutionError, match=f"nothing executes the vocabulary of '{owner}'"):
+        load_handlers(owner)
