@@ -20,23 +20,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from meshwright.specs.error import SpecError
+from meshwright.specs.record import converted, record
 
 KIND = re.compile(r"measured|predicted|identity|fitted on \S.*")
-FIELDS: dict[str, type | tuple[type, ...]] = {
-    "claim": str,
-    "kind": str,
-    "unit": str,
-    "tolerance": (int, float),
-    "reason": str,
-    "how": str,
-    "by": str,
-    "cases": tuple,
-}
 
 
 @dataclass(frozen=True)
@@ -120,53 +111,34 @@ class ClaimResult:
         }
 
 
+class Case(NamedTuple):
+    """Arguments of a claim's function, and the paper's value."""
+
+    arguments: Mapping[str, Any]
+    paper_value: float
+
+
 def claims_of(literal: Any, where: str) -> tuple[Claim, ...]:
     """The claims of a `CLAIMS` literal, every case one. Raises SpecError naming the file and the entry."""
     if not isinstance(literal, tuple | list):
         raise SpecError(f"{where}: CLAIMS is a {type(literal).__name__}", allowed="a tuple of mappings")
-    return tuple(claim for entry in literal for claim in _cases(entry, where))
+    return tuple(claim for entry in literal for claim in _claims_of_entry(entry, where))
 
 
-def _cases(entry: Any, where: str) -> Sequence[Claim]:
+def _claims_of_entry(entry: Any, where: str) -> Iterator[Claim]:
     """All claims of one entry."""
-    _check_entry(entry, where)
-    found = []
-    for case in entry["cases"]:
-        if not isinstance(case, tuple) or len(case) != 2 or not isinstance(case[0], dict):
-            raise SpecError(
-                f"{where}: {entry['claim']!r} has the case {case!r}",
-                allowed="pairs of arguments and the paper's value",
-            )
-        arguments, paper_value = case
+    said = dict(converted(Mapping[str, Any], entry, f"{where}: an entry of CLAIMS"))
+    place = f"{where}: claim {said.get('claim')!r}"
+    cases = converted(tuple[Case, ...], said.pop("cases", ()), f"{place}: 'cases'")
+    empty = [name for name, value in {**said, "cases": cases}.items() if value in ("", ())]
+    if empty:
+        raise SpecError(f"{place} has an empty {', '.join(empty)}", allowed="words, and a case at least")
+    for arguments, paper_value in cases:
+        claim = record(Claim, said, place, arguments=arguments, paper_value=paper_value)
         try:
-            sentence = entry["claim"].format(**arguments)
+            yield replace(claim, claim=claim.claim.format(**arguments))
         except (KeyError, IndexError) as error:
             raise SpecError(
-                f"{where}: {entry['claim']!r} names an argument that a case does not give: {error}",
+                f"{place} names an argument that a case does not give: {error}",
                 allowed=", ".join(arguments) or "none",
             ) from error
-        texts = {key: entry[key] for key in ("kind", "unit", "how", "reason", "by")}
-        found.append(
-            Claim(
-                claim=sentence,
-                paper_value=float(paper_value),
-                tolerance=float(entry["tolerance"]),
-                arguments=arguments,
-                **texts,
-            )
-        )
-    return found
-
-
-def _check_entry(entry: Any, where: str) -> None:
-    """Every field is there and of its type, and no other."""
-    if not isinstance(entry, dict):
-        raise SpecError(f"{where}: CLAIMS holds {entry!r}", allowed="mappings")
-    wrong = [name for name, kind in FIELDS.items() if not isinstance(entry.get(name), kind)]
-    wrong += [name for name in entry if name not in FIELDS]
-    empty = [name for name in FIELDS if name not in wrong and entry[name] in ("", ())]
-    if wrong or empty:
-        raise SpecError(
-            f"{where}: claim {entry.get('claim')!r} has a wrong or empty {', '.join([*wrong, *empty])}",
-            allowed=", ".join(FIELDS),
-        )

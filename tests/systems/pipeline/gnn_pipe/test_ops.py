@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.rank.handler import ValueName
 from meshwright.specs.error import SpecError
+from meshwright.specs.record import record
 from meshwright.systems.pipeline.gnn_pipe.graph_file import load_chunked, save_chunked
 from meshwright.systems.pipeline.gnn_pipe.mechanism import (
     ChunkedGraph,
@@ -156,5 +158,5 @@ def test_a_graph_is_written_and_read(tmp_path: Path) -> None:
 
 
 def test_a_training_travels_as_a_mapping() -> None:
-    assert GraphTraining.from_dict(FROZEN.to_dict()) == FROZEN
+    assert record(GraphTraining, asdict(FROZEN), "options") == FROZEN
     assert FROZEN.decay_of(0) == FROZEN.decay and GraphTraining(NETWORK).decay_of(1) == 0.0

@@ -7,8 +7,8 @@ Shapes: B samples, S tokens, E width, V vocabulary, N numbers of a layer (with p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from meshwright.executor.ops.functional_adamw import adamw
 from meshwright.executor.ops.randomness import keyed_generator, random_key
 from meshwright.executor.rank.exchange_handler import all_gather, exchange_counts, reduce_scatter
 from meshwright.executor.rank.handler import Handlers, Pending, Row
+from meshwright.specs.record import record
 from meshwright.systems.memory.low_bandwidth_partitioning.mechanism import (
     BACKWARD,
     FORWARD,
@@ -84,15 +85,6 @@ class PartitionedTraining:
         weight = torch.cat(parts)
         return F.pad(weight, (0, self.num_numbers(kind, num_devices) - len(weight)))
 
-    def to_dict(self) -> dict[str, Any]:
-        """For a job's options."""
-        return asdict(self)
-
-    @staticmethod
-    def from_dict(fields: Mapping[str, Any]) -> PartitionedTraining:
-        """What `to_dict` gave."""
-        return PartitionedTraining(**{**fields, "size": SublayerSize(**fields["size"])})
-
 
 def run_layer(
     training: PartitionedTraining, kind: str, weight_N: Tensor, x: Tensor, targets_BS: Tensor
@@ -126,7 +118,7 @@ class _Job:
     def __init__(self, context: Any) -> None:
         options = dict(context.options)
         self.mesh = Mesh(**options.pop("mesh"))
-        self.training = PartitionedTraining.from_dict(options)
+        self.training = record(PartitionedTraining, options, "options")
 
 
 def _job(context: Any) -> _Job:

@@ -66,7 +66,7 @@ def train(
         keep=(LAYER_STATE.name, LOSS.name),
         pool=pool,
         dtype=dtype,
-        options={"mesh": asdict(mesh), **training.to_dict()},
+        options={"mesh": asdict(mesh), **asdict(training)},
     )
     loss = sum(float(rank[ValueName(LOSS.name)]) for rank in result.values)
     return TrainedWeights(_whole(result, mesh, len(counts)), loss)

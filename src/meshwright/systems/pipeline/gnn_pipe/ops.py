@@ -8,7 +8,7 @@ Shapes: N own nodes, M own and halo nodes together, V nodes of the graph, D numb
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from meshwright.executor.ops.functional_adamw import adamw
 from meshwright.executor.ops.randomness import keyed_generator, random_key
 from meshwright.executor.rank.handler import Handlers, Row
 from meshwright.specs.error import SpecError
+from meshwright.specs.record import record
 from meshwright.systems.pipeline.gnn_pipe.graph_file import load_chunked
 from meshwright.systems.pipeline.gnn_pipe.mechanism import (
     EMBEDDING,
@@ -186,15 +187,6 @@ class GraphTraining:
         """The L2 penalty's factor of a layer."""
         return self.decay if layer == 0 else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """For a job's options."""
-        return asdict(self)
-
-    @staticmethod
-    def from_dict(fields: Mapping[str, Any]) -> GraphTraining:
-        """What `to_dict` gave."""
-        return GraphTraining(**{**fields, "network": GraphNetwork(**fields["network"])})
-
 
 class SavedChunk:
     """What a forward keeps for its backward: leaves and ends of its graph."""
@@ -216,7 +208,7 @@ class GraphStage:
 
     def __init__(self, context: Any, stage: int) -> None:
         options = context.options
-        self.training = GraphTraining.from_dict(options["training"])
+        self.training = record(GraphTraining, options["training"], "options")
         self.path, self.epoch, self.dtype = options["graph"], options["epoch"], context.dtype
         self.layers = self.training.network.layers(stage, context.num_ranks)
         chunked = load_chunked(self.path)

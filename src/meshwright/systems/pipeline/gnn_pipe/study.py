@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -98,7 +98,7 @@ def train_in_chunks(
                 keep=KEPT,
                 pool=pool,
                 dtype=training.dtype,
-                options={"graph": str(path), "epoch": epoch, "training": training.to_dict()},
+                options={"graph": str(path), "epoch": epoch, "training": asdict(training)},
             )
             seen = torch.stack([rank[ValueName(OBSERVED.name)] for rank in result.values]).sum(0).tolist()
             reached.observations.append(dict(zip(("loss", "received_bytes"), seen, strict=True)))
