@@ -111,7 +111,7 @@ class ClaimResult:
         }
 
 
-class Case(NamedTuple):
+class ClaimCase(NamedTuple):
     """Arguments of a claim's function, and the paper's value."""
 
     arguments: Mapping[str, Any]
@@ -129,7 +129,7 @@ def _claims_of_entry(entry: Any, where: str) -> Iterator[Claim]:
     """All claims of one entry."""
     said = dict(converted(Mapping[str, Any], entry, f"{where}: an entry of CLAIMS"))
     place = f"{where}: claim {said.get('claim')!r}"
-    cases = converted(tuple[Case, ...], said.pop("cases", ()), f"{place}: 'cases'")
+    cases = converted(tuple[ClaimCase, ...], said.pop("cases", ()), f"{place}: 'cases'")
     empty = [name for name, value in {**said, "cases": cases}.items() if value in ("", ())]
     if empty:
         raise SpecError(f"{place} has an empty {', '.join(empty)}", allowed="words, and a case at least")

@@ -266,22 +266,12 @@ class _Builder:
     def _reduce(self, layer: int, microbatch: int) -> None:
         """Within the node and, where gradients are kept over everything, on between nodes."""
         one, stream = self.partitioning, self.streams[1]
-        if not one.has_two_hops:
-            self._exchange(
-                EFFECTS[SCATTER],
-                layer,
-                AXES,
-                "reduce_scatter",
-                one.gradient_bits,
-                stream=stream,
-                microbatch=microbatch,
-            )
-            return
-        kept = NODE_SUM if one.gradients != AXES else NODE_PART
+        axes, kept = AXES, OWN_SUM
+        if one.has_two_hops:
+            axes, kept = (PACKAGE, GCD), NODE_SUM if one.gradients != AXES else NODE_PART
         effect = EFFECTS[SCATTER]._replace(writes=(_at(kept),))
-        inside = (PACKAGE, GCD)
         self._exchange(
-            effect, layer, inside, "reduce_scatter", one.gradient_bits, stream=stream, microbatch=microbatch
+            effect, layer, axes, "reduce_scatter", one.gradient_bits, stream=stream, microbatch=microbatch
         )
         if kept is NODE_PART:
             self._between_nodes(layer, NODE_PART, stream, microbatch)
