@@ -9,6 +9,7 @@ import pytest
 
 import meshwright as mw
 from meshwright import catalog
+from meshwright.api.train.job import with_recipe
 from meshwright.executor.checkpoint.index import read_index
 from meshwright.executor.job.pool import Pool
 from meshwright.prediction.memory_estimate import estimate_memory
@@ -168,6 +169,9 @@ def test_what_is_no_optimizer_is_refused(tmp_path: Path) -> None:
     path.write_text("raise SystemExit\n")
     with pytest.raises(PlanError, match="--trust"):
         mw.simulate(Plan.load(saved))
+    path.write_text(WHOLE)
+    named = with_recipe(Plan.load(saved), Recipe(optimizer=f"{path}:Normalised"))
+    assert mw.check(named).error is None  # who names it in a call trusts it
 
 
 def test_a_clip_and_an_offload_work_with_it() -> None:

@@ -102,6 +102,10 @@ class Trust:
         if named.names_code:
             self._doubted.add(_file_of(named))
 
+    def allow(self, reference: str) -> None:
+        """The user named it, on a command line or in a call: whatever file names it, too."""
+        self._doubted.discard(_file_of(Reference.of(reference)))
+
     def check(self, name: str) -> None:
         """Raise PlanError where a file named this code, and nobody said that it may run."""
         if not self.is_given and _file_of(Reference(name)) in self._doubted:

@@ -17,6 +17,7 @@ from meshwright.lowering.transfer.stage_edge import architecture_of
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.plan.file import plan_text
 from meshwright.specs.plan.plan import PassOption, Plan
+from meshwright.specs.slot import TRUST
 from meshwright.specs.training.checkpoints import Checkpoints
 from meshwright.specs.training.learning_rate import LearningRate
 from meshwright.specs.training.recipe import Recipe
@@ -85,6 +86,7 @@ def newest(checkpoints: Checkpoints, is_first: bool = True) -> Path | None:
 def with_recipe(plan: Plan, recipe: Recipe) -> Plan:
     """The plan with the optimizer and with the pass that clips, where these are given."""
     if recipe.optimizer:
+        TRUST.allow(recipe.optimizer)
         plan = plan.changed(optimizer=recipe.optimizer)
     if recipe.clip is None:
         return plan
