@@ -68,8 +68,8 @@ def card_offences(file: SourceFile) -> Iterator[str]:
 
 
 def system_files() -> list[SourceFile]:
-    """Every file in systems/<family>/ that is a system."""
-    files = python_files("src/meshwright/systems")
+    """The card of every system, also of those that are examples in the tests."""
+    files = [*python_files("src/meshwright/systems"), *python_files("tests/examples")]
     return [file for file in files if Path(file.path).name == "card.py"]
 
 

@@ -4,10 +4,10 @@ Paper:      Symbolic Discovery of Optimization Algorithms, Xiangning Chen, Chen 
 Problem:    Adam keeps two moments of every parameter, in more bytes than the parameters themselves.
 Idea:       A program found by search: the sign of an interpolated momentum, with the decay of the weights beside it.
 Kind:       optimizer
+Use:        meshwright plan MODEL CLUSTER --global-batch N --seq N --fix optimizer=lion
 Simulated:  any plan: state of one tensor, a step of five touches of every parameter
 Executed:   any plan on gloo, equal to one process
 Differs:    nothing of the update
-Use:        meshwright plan MODEL CLUSTER --global-batch N --seq N --fix optimizer=lion
 """
 
 from __future__ import annotations

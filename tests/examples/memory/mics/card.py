@@ -6,10 +6,10 @@ Problem:    ZeRO-3 gathers and scatters over all devices, and the more these are
 Idea:       Divide values, gradients and state within partition groups of p devices; hold N / p copies. A microbatch gathers
             and scatters within groups; sums go over the N / p copies of a part once a step (the paper's two hops).
 Kind:       placement
+Use:        meshwright plan MODEL CLUSTER --global-batch N --seq N --fix "sharding=mics(group=8)"
 Simulated:  any plan: gathers and scatters along the innermost p devices of dp x cp, sums over the rest
 Executed:   any plan on gloo, equal to one process
 Differs:    1. Gathers within a group are one collective, not the paper's hierarchical one.
-Use:        meshwright plan MODEL CLUSTER --global-batch N --seq N --fix "sharding=mics(group=8)"
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ Problem:    In 1F1B a stage waits for its neighbour's message and has nothing el
 Idea:       Stage s of p runs 2 (p - s) - 1 forwards ahead instead of p - s; a message then has a compute of another
             microbatch to run beside, for up to p - s - 1 more live activations.
 Kind:       schedule
+Use:        meshwright simulate --schedule eager_1f1b, or meshwright plan ... --fix schedule=eager_1f1b
 Simulated:  any plan
 Executed:   any plan on gloo
 Differs:    none known
-Use:        meshwright simulate --schedule eager_1f1b, or meshwright plan ... --fix schedule=eager_1f1b
 """
 
 from __future__ import annotations
