@@ -9,7 +9,7 @@ import pytest
 
 import meshwright as mw
 from meshwright import catalog
-from meshwright.api.train.job import with_recipe
+from meshwright.api.trainings.job import with_recipe
 from meshwright.executor.checkpoint.index import read_index
 from meshwright.executor.job.pool import Pool
 from meshwright.prediction.memory_estimate import estimate_memory
