@@ -20,6 +20,7 @@ from meshwright.executor.data.corpus import Corpus
 from meshwright.executor.data.tokenization import NUM_BYTE_VALUES
 from meshwright.executor.job.gather import JobResult
 from meshwright.executor.job.pool import Pool, opened_pool
+from meshwright.executor.models.one_process import mean_of_batches, optimise
 from meshwright.executor.models.sublayer import (
     KINDS,
     SublayerSize,
@@ -170,18 +171,10 @@ def first_model(seed: int, num_blocks: int = TRAINED_BLOCKS) -> list[Tensor]:
 def trained_loss(form: str, seed: int, num_steps: int = NUM_STEPS) -> float:
     """Held-out nats a byte after training."""
     corpus, weights = Corpus.standard_library(), first_model(seed)
-    optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=0.0)
-    for step in range(num_steps):
-        tokens, targets = corpus.batch(seed, step, range(BATCH), SEQUENCE_LENGTH)
-        optimizer.param_groups[0]["lr"] = _rate(step, num_steps)
-        optimizer.zero_grad()
-        loss = loss_of(form, weights, tokens, targets)
-        torch.autograd.backward(loss)
-        optimizer.step()
-    with torch.no_grad():
-        batches = corpus.held_out_batches(NUM_HELD_OUT, SEQUENCE_LENGTH, BATCH)
-        losses = [float(loss_of(form, weights, *batch)) for batch in batches]
-    return float(np.mean(losses))
+    loss, optimizer = partial(loss_of, form, weights), torch.optim.AdamW(weights, lr=RATE, weight_decay=0.0)
+    batches = (corpus.batch(seed, step, range(BATCH), SEQUENCE_LENGTH) for step in range(num_steps))
+    optimise(loss, optimizer, batches, lambda step: _rate(step, num_steps))
+    return mean_of_batches(loss, corpus.held_out_batches(NUM_HELD_OUT, SEQUENCE_LENGTH, BATCH))
 
 
 def _rate(step: int, num_steps: int) -> float:

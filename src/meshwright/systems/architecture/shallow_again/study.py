@@ -18,6 +18,7 @@ from meshwright.executor import run_program
 from meshwright.executor.data.corpus import Corpus
 from meshwright.executor.job.gather import JobResult
 from meshwright.executor.job.pool import Pool, opened_pool
+from meshwright.executor.models.one_process import mean_of_batches, optimise
 from meshwright.executor.models.sublayer import KINDS, SublayerSize, first_weight, sublayer
 from meshwright.executor.ops.randomness import keyed_generator, random_key
 from meshwright.executor.rank.handler import ValueName
@@ -174,17 +175,15 @@ def trained_loss(form: str, seed: int, num_steps: int = NUM_STEPS) -> float:
     """Held-out nats a byte after training by Adam in one process."""
     training = replace(BranchTraining(), seed=seed)
     weights = _first_weights(training, torch.float32)
-    optimizer = torch.optim.Adam(weights)
-    for step in range(num_steps):
+    loss = partial(network_loss, form, training, weights)
+
+    def rate(step: int) -> float:
         falling = (1 + math.cos(math.pi * step / num_steps)) / 2
-        optimizer.param_groups[0]["lr"] = RATE * (LEAST_SHARE + (1 - LEAST_SHARE) * falling)
-        optimizer.zero_grad()
-        torch.autograd.backward(_step_loss(form, training, weights, step))
-        optimizer.step()
-    with torch.no_grad():
-        batches = Corpus.standard_library().held_out_batches(NUM_HELD_OUT, training.context, 256)
-        losses = [float(network_loss(form, training, weights, x, y[:, -1])) for x, y in batches]
-    return float(np.mean(losses))
+        return RATE * (LEAST_SHARE + (1 - LEAST_SHARE) * falling)
+
+    optimise(loss, torch.optim.Adam(weights), (batch_of(training, step) for step in range(num_steps)), rate)
+    held_out = Corpus.standard_library().held_out_batches(NUM_HELD_OUT, training.context, 256)
+    return mean_of_batches(loss, ((x, y[:, -1]) for x, y in held_out))
 
 
 @cache

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from meshwright.executor.data.corpus import Corpus
 from meshwright.executor.job.gather import JobResult
 from meshwright.executor.job.job import DTYPES
 from meshwright.executor.job.pool import Pool, opened_pool
+from meshwright.executor.models.one_process import mean_of_batches
 from meshwright.executor.rank.handler import ValueName
 from meshwright.systems.memory.low_bandwidth_partitioning.card import low_bandwidth_partitioning
 from meshwright.systems.memory.low_bandwidth_partitioning.mechanism import (
@@ -117,11 +118,8 @@ def train_alone(
         total = 0.0
         for device in range(num_devices):
             for microbatch in range(training.num_microbatches):
-                tokens, targets = batch_of(training, step, device, microbatch)
-                x = tokens
-                for kind, weight_N in zip(training.kinds, weights, strict=True):
-                    x = run_layer(training, kind, weight_N, x, targets)
-                loss = x / (num_devices * training.num_microbatches)
+                loss = model_loss(training, weights, *batch_of(training, step, device, microbatch))
+                loss = loss / (num_devices * training.num_microbatches)
                 torch.autograd.backward(loss)
                 total += float(loss.detach())
         optimizer.step()
@@ -137,19 +135,22 @@ def parameter_difference(pool: Pool | None = None, num_microbatches: int = 1, me
     return max(float((a - b).abs().max()) for a, b in zip(ours.weights, alone.weights, strict=True))
 
 
+def model_loss(
+    training: PartitionedTraining, weights: Sequence[Tensor], tokens_BS: Tensor, targets_BS: Tensor
+) -> Tensor:
+    """Mean nats a byte of a batch, by whole weights."""
+    x = tokens_BS
+    for kind, weight_N in zip(training.kinds, weights, strict=True):
+        x = run_layer(training, kind, weight_N, x, targets_BS)
+    return x
+
+
 def held_out_loss(training: PartitionedTraining, weights: Sequence[Tensor]) -> float:
     """Nats a byte of held-out files."""
     batches = Corpus.standard_library().held_out_batches(
         NUM_HELD_OUT, training.sequence_length, training.batch
     )
-    losses = []
-    with torch.no_grad():
-        for tokens, targets in batches:
-            x = tokens
-            for kind, weight_N in zip(training.kinds, weights, strict=True):
-                x = run_layer(training, kind, weight_N, x, targets)
-            losses.append(float(x))
-    return float(np.mean(losses))
+    return mean_of_batches(partial(model_loss, training, weights), batches)
 
 
 def trained_loss(training: PartitionedTraining, pool: Pool, num_steps: int = NUM_TRAINED) -> float:
