@@ -72,6 +72,7 @@ class PassSeconds:
         self.sites = sites
         self._parts, self._prices = parts, prices
         self._works: dict[tuple[object, ...], list[tuple[Work, Cost]]] = {}
+        self._built: dict[tuple[object, ...], list[Work]] = {}
         self._known: dict[tuple[object, ...], tuple[Floats, Floats]] = {}
         self._beside: dict[tuple[object, ...], dict[str, Floats]] = {}
 
@@ -92,9 +93,10 @@ class PassSeconds:
         key = (*self._key(plan, name)[:-2], "", name)
         for place, (work, cost) in enumerate(self._priced_works(plan, key, name, pricing)):
             inner = tuple(each for each in work.inner if each.exchange.axes == ("tp",))
-            bare = replace(cost, seconds=cost.seconds - cost.slack_s, slack_s=0.0) if cost.slack_s else cost
-            own = work._replace(inner=inner)
-            found[place] = with_inner(bare, own, costs, costs, [ends] * len(inner), None).seconds
+            bare = Cost(cost.seconds - cost.slack_s)
+            if inner:
+                bare = with_inner(bare, work._replace(inner=inner), costs, costs, [ends] * len(inner), None)
+            found[place] = bare.seconds
         return found
 
     def overhead_s(self, plan: Plan) -> float:
@@ -172,13 +174,22 @@ class PassSeconds:
         self, plan: Plan, key: tuple[object, ...], name: str, pricing: Pricing
     ) -> list[tuple[Work, Cost]]:
         if key not in self._works:
-            alone = one_stage(plan)
-            shape = microbatch_shape(alone)
-            works = [_work(alone, part, name, shape) for part in self._parts]
             self._works[key] = [
-                (work, pricing.costs.cost(work) if work.operators else Cost(0.0)) for work in works
+                (work, pricing.costs.cost(work) if work.operators else Cost(0.0))
+                for work in self._built_works(plan, key, name)
             ]
         return self._works[key]
+
+    def _built_works(self, plan: Plan, key: tuple[object, ...], name: str) -> list[Work]:
+        """The works of a key; of its software only what R leaves out decides them."""
+        software = plan.software_class
+        leaves_out = name == "R" and software.stops_early
+        alike = tuple(leaves_out if one == software.name else one for one in key)
+        if alike not in self._built:
+            alone = one_stage(plan)
+            shape = microbatch_shape(alone)
+            self._built[alike] = [_work(alone, part, name, shape) for part in self._parts]
+        return self._built[alike]
 
 
 def _work(plan: Plan, part: StageLayers, name: str, shape: MicrobatchShape) -> Work:

@@ -91,7 +91,9 @@ def bounds_s(space: Space, sources: CostSources) -> Floats:
     for row in first.tolist():
         plan = one_stage(space.plan(row))
         both = (forward := sources.passes.least_s(plan, "F")) + sources.passes.least_s(plan, "B")
-        again = sources.passes.least_s(plan.changed(recompute="full"), "R") if has_full else 0 * forward
+        again = forward  # R is F, but in software that stops early
+        if has_full and plan.software_class.stops_early:
+            again = sources.passes.least_s(plan.changed(recompute="full"), "R")
         whole = both[:EMBEDDING] @ number + both[EMBEDDING] + both[HEAD]
         of_block = (each[:EMBEDDING].min() for each in (both, again))
         found.append((sources.passes.overhead_s(plan), whole, *of_block))
