@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from tests.cli.running import Runner, rough_profile, small_plan
+
+from meshwright import catalog
 
 
 @pytest.mark.parametrize(
@@ -79,3 +82,14 @@ def test_every_name_that_is_listed_can_be_shown(run: Runner, kind: str) -> None:
     assert rows
     for row in rows[:6]:
         assert run("show", row["name"], "--json").code == 0
+
+
+@pytest.mark.parametrize("slot", catalog.SLOTS)
+def test_whatever_fills_a_slot_is_listed_with_its_options(run: Runner, slot: str) -> None:
+    rows = {
+        row["name"]: row
+        for row in run("list", catalog.SLOTS[slot].plural, "--json").data[catalog.SLOTS[slot].plural]
+    }
+    assert set(catalog.slot_names(slot)) <= set(rows)
+    for name in catalog.slot_names(slot):
+        assert rows[name]["options"] == json.loads(json.dumps(catalog.described(slot, name)["options"])), name

@@ -30,13 +30,14 @@ def list_names(
         "devices": _device,
         "clusters": _cluster,
         "schedules": _schedule,
-        "passes": lambda name: {"name": name, "summary": catalog.pass_summary(name)},
+        "passes": _pass,
     }
-    slots = {kind: partial(catalog.described, slot) for kind, slot in catalog.SLOT_KINDS.items()}
-    rows = {**rows, **slots}
+    slots = {slot.plural: name for name, slot in catalog.SLOTS.items()}
+    rows = {**{plural: partial(catalog.described, slot) for plural, slot in slots.items()}, **rows}
     if kind not in rows:
         raise UnknownNameError("list", kind, rows)
-    found = [rows[kind](name) for name in catalog.names(kind)]
+    filling = catalog.slot_names(slots[kind]) if kind in slots else ()
+    found = [rows[kind](name) for name in sorted({*catalog.names(kind), *filling})]
     return Result({kind: found}, [table_of([_shown(row) for row in found])])
 
 
@@ -76,7 +77,15 @@ def _schedule(name: str) -> Facts:
         "num_chunks": found.num_chunks,
         "splits_backward": found.splits_backward,
         "summary": found.summary,
+        "options": catalog.described("schedule", name)["options"],
     }
+
+
+def _pass(name: str) -> Facts:
+    """One that plans name has options; what their fields imply has none."""
+    if name in catalog.slot_names("passes"):
+        return catalog.described("passes", name)
+    return {"name": name, "summary": catalog.pass_summary(name), "options": []}
 
 
 def _shown(row: Facts) -> Facts:
