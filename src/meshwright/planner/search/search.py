@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from meshwright.planner.search.layer_plan import is_uneven
 from meshwright.planner.search.layer_plan import layer_wise as layer_wise_plan
 from meshwright.planner.search.objective import DIGITS, Objective, rank, sort_key
 from meshwright.planner.search.plans import Plans, keep_best
-from meshwright.planner.space.axis import RECOMPUTES
+from meshwright.planner.space.axis import AXES, RECOMPUTES
 from meshwright.planner.space.space import Space, space_of
 from meshwright.prediction.description import describe
 from meshwright.prediction.memory_limit import NUM_NEAREST, Rejection, checked_memory, out_of_memory
@@ -117,6 +118,7 @@ def search(
     if not trials.plans:
         raise _nothing_fits(whole, contenders.nearest[: 2 * NUM_NEAREST], capacity)
     if is_complete:
+        trials.climb(most, ends_s, progress)
         trials.improve(
             _kinds(fix or {}, forbid), layer_wise, _values((fix or {}).get("recompute", RECOMPUTES))
         )
@@ -167,7 +169,7 @@ class _Trials:
         self, contenders: Contenders, capacity: int, objective: Objective, extrapolate: bool, iterations: int
     ) -> None:
         self.plans: list[Predicted] = []
-        self._tried: list[int] = []
+        self._tried: dict[int, float] = {}  # seconds of a step by number; infinite where it does not fit
         self._space, self._form, self._capacity = contenders.space, contenders.form, capacity
         self._skipped_s = contenders.skipped_s
         self._objective, self._extrapolate, self._iterations = objective, extrapolate, iterations
@@ -200,6 +202,25 @@ class _Trials:
             return False
         return True
 
+    def climb(self, wanted: int, ends_s: float, progress: Progress | None) -> None:
+        """Simulate what differs from the fastest plan in the size of its microbatch alone, the next smaller and larger, for
+        as long as that is faster: the fewer microbatches there are, the more the form is off."""
+        size, is_better = self._space.microbatch_size, self._objective is not Objective.MEMORY
+        while is_better and len(self.plans) < wanted and time.perf_counter() < ends_s:
+            best, best_s = min(self._tried.items(), key=itemgetter(1))
+            alike = np.flatnonzero(self._is_alike(best) & (self._form.least_s < best_s))
+            alike = alike[np.argsort(size[alike], kind="stable")]
+            ends = (alike[size[alike] < size[best]][-1:], alike[size[alike] > size[best]][:1])
+            for number in np.concatenate(ends).tolist():
+                if number not in self._tried:
+                    self._try(number, 1.0, progress)
+            is_better = min(self._tried.values()) < best_s
+
+    def _is_alike(self, number: int) -> NDArray[np.bool_]:
+        """Which candidates have what this one has, the size of the microbatch aside?"""
+        columns = (getattr(self._space, axis) for axis in AXES if axis != "microbatch_size")
+        return np.asarray(np.logical_and.reduce([column == column[number] for column in columns]))
+
     def _is_behind(self, expected_s: float) -> bool:
         """Is what is expected of the next candidate, and of all behind it, so slow that none is likely to be the best?"""
         if len(self.plans) < LEAST_SIMULATED:
@@ -210,8 +231,9 @@ class _Trials:
         plan = self._space.plan(number)
         if progress is not None:
             progress(describe(plan), share)
-        self._tried.append(number)
-        return self._add(plan, float(self._form.step_s[number]))
+        found = self._add(plan, float(self._form.step_s[number]))
+        self._tried[number] = np.inf if found is None else found.step.value
+        return found
 
     def _add(self, plan: Plan, closed_form_s: float) -> Predicted | None:
         """Simulate a plan that fits."""
@@ -246,7 +268,7 @@ class _Trials:
         if self._objective is Objective.MEMORY:
             return 0, None
         best, least = min(each.step.value for each in self.plans), self._form.least_s
-        others = np.concatenate([np.delete(least, self._tried), self._skipped_s])
+        others = np.concatenate([np.delete(least, list(self._tried)), self._skipped_s])
         gap = max(0.0, 1.0 - float(others.min(initial=best)) / best)
         return int((others > best).sum()), gap
 
