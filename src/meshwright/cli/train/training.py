@@ -68,7 +68,7 @@ def train(
             profile=read_profile(profile), progress=TrainingLine(line), slowing=slowing, launch=launch,
             said=line.stage,
         )  # fmt: skip
-    return training_result(done, launch, checkpoints and Path(checkpoints.folder))
+    return training_result(done, launch, None if checkpoints is None else Path(checkpoints.folder))
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 from torch import Tensor
@@ -32,6 +33,18 @@ def group_pieces(group: GroupState, shard: TensorShard, which: str) -> list[Piec
                 cut = tuple(slice(at, at + n) for at, n in zip(inside.offsets, inside.sizes, strict=True))
                 found.append(Piece(label, whole, offsets, view[cut]))
     return found
+
+
+def saved_pieces(group: GroupState, shard: TensorShard) -> Iterator[Piece]:
+    """Everything that must be saved of a group: parameters (or master copies), moments, and the count of steps."""
+    yield from group_pieces(group, shard, "parameter")
+    states = group.moments.states()
+    for key in states[0] if states else ():
+        if key == "step":
+            for kept in states:
+                yield Piece(STEP_COUNT, (), (), kept[key])
+        else:
+            yield from group_pieces(group, shard, key)
 
 
 def _sources(group: GroupState, which: str) -> list[Tensor]:

@@ -16,7 +16,8 @@ from meshwright.executor.checkpoint.folder import recover
 from meshwright.executor.checkpoint.index import CheckpointInfo
 from meshwright.executor.checkpoint.planner import RankFacts
 from meshwright.executor.file.folder_lock import FolderLock
-from meshwright.executor.training.model_pieces import loaded, pieces_of
+from meshwright.executor.layout.piece import Piece
+from meshwright.executor.state.group_pieces import saved_pieces
 from meshwright.executor.training.rank_training import TrainingState
 
 # A slow disk is no failure: the watchdog, which sees bytes move, decides long before.
@@ -39,7 +40,7 @@ class TrainingCheckpoints:
             self._lock.take()
             recover(folder)
         group = dist.new_group(backend="gloo", timeout=GROUP_TIMEOUT)
-        self._checkpoints = RankCheckpoints(config, lambda: pieces_of(state), group, beat)
+        self._checkpoints = RankCheckpoints(config, self._pieces, group, beat)
         first = state.training.first_step  # without a checkpoint: as if all of it had had batches of today
         self._start = CheckpointInfo(
             step=first, samples=first * state.data.num_samples, tokens=first * state.data.num_step_tokens
@@ -51,7 +52,17 @@ class TrainingCheckpoints:
         if not self.config.resume_from:
             return
         self._start = self._checkpoints.load()
-        loaded(self.state)
+        with torch.no_grad():  # what is derived from the pieces is made anew, on all ranks together
+            for number in sorted(self.state.groups):
+                self.state.groups[number].loaded()
+
+    def _pieces(self) -> list[Piece]:
+        """Views of all that is trained on this rank, as boxes of the whole model's tensors."""
+        state = self.state
+        shard = state.tensor_shard if state.shard is None else state.shard.tables
+        return [
+            piece for number in sorted(state.groups) for piece in saved_pieces(state.groups[number], shard)
+        ]
 
     def is_due(self, iteration: int) -> bool:
         """Is a checkpoint made after this iteration of the job, which has just ended?"""
