@@ -174,12 +174,13 @@ def _from_table(table: TomlTable) -> ClusterSpec:
     devices = tuple(device for entry in table.tables("devices") for device in _devices(entry))
     if len(devices) > MAX_DEVICES:
         raise SpecError(f"{table.where}: {len(devices)} devices", allowed=f"1 to {MAX_DEVICES}")
-    slots = {"costs": table.text("costs", ""), "routing": table.text("routing", LEVELS)}
-    for reference in slots.values():
+    costs, routing = table.text("costs", ""), table.text("routing", LEVELS)
+    for reference in (costs, routing):
         TRUST.doubt(reference)
     return ClusterSpec(
-        **slots,
         name=table.text("name"),
+        costs=costs,
+        routing=routing,
         devices=devices,
         levels=tuple(_level(entry) for entry in table.tables("levels")),
         links=tuple(_explicit_link(entry) for entry in table.tables("links")),
