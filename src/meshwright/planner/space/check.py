@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,13 @@ def words_of(wanted: Mapping[str, Sequence[Any]], banned: Sequence[str]) -> str:
     """What was asked for, for a message."""
     said = ", ".join(f"{name}={'/'.join(map(str, values))}" for name, values in wanted.items())
     return f"{said or 'nothing'} fixed and {', '.join(banned) or 'nothing'} forbidden"
+
+
+def check_open(fix: Mapping[str, Any], decided: Collection[str]) -> None:
+    """A planner of one paper decides these fields itself. Raises PlanError naming those that are fixed all the same."""
+    taken = [name for name in decided if name in fix]
+    if taken:
+        raise PlanError(f"{', '.join(taken)} is decided here", allowed="other fields of a plan")
 
 
 def check_names(

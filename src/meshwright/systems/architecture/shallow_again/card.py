@@ -29,6 +29,7 @@ from meshwright.costs.fixed_costs import FixedCosts
 from meshwright.ir.judge import metrics
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
+from meshwright.lowering.textbook_pipeline import textbook_pipeline
 from meshwright.simulator.simulate import simulate_program
 from meshwright.specs.error import UnknownNameError
 from meshwright.systems.architecture.shallow_again.mechanism import (
@@ -38,7 +39,6 @@ from meshwright.systems.architecture.shallow_again.mechanism import (
     deep_forward,
     shallow_forward,
 )
-from meshwright.systems.textbook_pipeline import textbook_pipeline
 
 CLAIMS = (
     {

@@ -39,6 +39,7 @@ from meshwright.costs.fixed_costs import FixedCosts
 from meshwright.ir.judge import metrics
 from meshwright.ir.timing.matching import moved_codes
 from meshwright.ir.value_space import value_space
+from meshwright.lowering.textbook_pipeline import textbook_pipeline
 from meshwright.prediction.predicted import predict
 from meshwright.prediction.step_program import step_program
 from meshwright.simulator.simulate import simulate_program
@@ -54,7 +55,6 @@ from meshwright.systems.megatron_table import (
     plan,
     row,
 )
-from meshwright.systems.textbook_pipeline import textbook_pipeline
 
 # All paper values are of Table 1, as printed in NVIDIA/Megatron-LM, images/cases_april2021.png. The table gives TF/s a
 # GPU and no seconds; a step takes F / (n TF/s). Claiming both would count one piece of evidence twice.

@@ -35,6 +35,7 @@ from functools import cache
 from itertools import product, starmap
 from typing import Any
 
+from meshwright.planner.space.check import check_open
 from meshwright.prediction.memory_limit import checked_memory
 from meshwright.prediction.predicted import predict
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -45,7 +46,6 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan, Sharding
 from meshwright.specs.plan.workload import Workload
 from meshwright.systems.megatron_table import SEQUENCE_LENGTH, VOCABULARY_SIZE, iteration_flops
-from meshwright.systems.planning.decided import check_open
 
 FILLS = {"planner": "card:planned"}
 CLAIMS = (

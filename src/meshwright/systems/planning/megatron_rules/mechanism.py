@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from meshwright.planner.space.check import check_open
 from meshwright.prediction.memory_limit import Rejection, checked_memory, out_of_memory
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
@@ -12,7 +13,6 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.workload import Workload
 from meshwright.stage.operator.layer import local_sizes
-from meshwright.systems.planning.decided import check_open
 from meshwright.systems.planning.microbatch_seconds import microbatch_s
 
 MICROBATCH_SIZES = (1, 2, 4, 8, 16)  # sequences; the paper's figure on microbatches ends at 16

@@ -42,6 +42,7 @@ from meshwright.costs.pricing import pricing_of
 from meshwright.ir.judge import metrics
 from meshwright.ir.timing.replay import wire
 from meshwright.lowering.place import place
+from meshwright.lowering.textbook_pipeline import textbook_pipeline
 from meshwright.prediction.step_program import period_s, step_program
 from meshwright.simulator.pricing import price
 from meshwright.simulator.simulate import simulate_program
@@ -64,7 +65,6 @@ from meshwright.systems.planning.pipette.mechanism import (
     pipette_s,
     recommended,
 )
-from meshwright.systems.textbook_pipeline import textbook_pipeline
 
 # What a formula is compared with is the increment: the seconds that messages add to a step. Whole steps hide it.
 FILLS = {"planner": "mechanism:planned"}

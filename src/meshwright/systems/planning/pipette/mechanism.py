@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from meshwright.costs.pricing import pricing_of
 from meshwright.ir.table import Exchange
+from meshwright.planner.space.check import check_open
 from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.prediction.memory_limit import Rejection, out_of_memory
 from meshwright.schedules import registered
@@ -28,7 +29,6 @@ from meshwright.specs.plan.plan import AXES, Plan
 from meshwright.specs.plan.workload import Workload
 from meshwright.stage.group.value_size import num_local_parameters
 from meshwright.stage.saved.saved import boundary_bytes_per_token
-from meshwright.systems.planning.decided import check_open
 from meshwright.systems.planning.microbatch_seconds import microbatch_s
 
 Order = tuple[int, ...]
