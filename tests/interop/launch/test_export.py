@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,20 @@ def test_a_script_is_one_and_carries_the_plan(target: str, tmp_path: Path) -> No
     script = tmp_path / "job.sh"
     script.write_text(found.text)
     subprocess.run(["bash", "-n", script], check=True)
+
+
+@pytest.mark.parametrize("target", LAUNCHERS)
+def test_code_that_the_plan_names_is_left_to_the_user(target: str, tmp_path: Path) -> None:
+    """The script carries neither the file nor the trust in it, and `train` refuses the plan without them."""
+    (tmp_path / "mine.py").write_text(
+        "def wave(p, m):\n    return [[f'F{k}' for k in range(m)] + [f'B{k}' for k in range(m)] for _ in range(p)]\n"
+    )
+    file = str(tmp_path / "mine.py")
+    named = replace(PLAN, schedule=f"{file}:wave")
+    (told,) = set(export_plan(named, target, CLUSTER).left_open) - set(
+        export_plan(PLAN, target, CLUSTER).left_open
+    )
+    assert file in told and "--trust" in told
 
 
 def test_slurm_starts_one_process_for_each_device() -> None:

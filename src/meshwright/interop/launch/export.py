@@ -16,6 +16,7 @@ from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
 from meshwright.specs.plan.file import plan_text
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.slot import Reference
 
 END = "MESHWRIGHT_PLAN"  # ends the plan's text in a script; no line of a TOML file is this word alone
 NAME_CHARACTERS = 40  # of a job; Kubernetes allows 63 and adds its own
@@ -155,7 +156,17 @@ def _exported(
         headline=headline, name=job_name(plan), nodes=nodes, each=each, last=nodes - 1, plan=text,
         plan_json=json.dumps(text), end=END, port=PORT, **more,
     )  # fmt: skip
-    return Exported(target, filled, digest, suffix, LEFT_OPEN[target])
+    return Exported(target, filled, digest, suffix, (*LEFT_OPEN[target], *_code_of(plan)))
+
+
+def _code_of(plan: Plan) -> tuple[str, ...]:
+    """What is left to the user of a plan that names files of theirs: a script does not carry them, nor trust them."""
+    files = dict.fromkeys(each.file for each in map(Reference.of, plan.references) if each.names_code)
+    if not files:
+        return ()
+    return (
+        f"the code that the plan names: {', '.join(files)} in the folder of the job on every host; and --trust for train",
+    )
 
 
 def job_name(plan: Plan) -> str:
