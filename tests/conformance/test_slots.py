@@ -165,6 +165,12 @@ def test_a_schedule_of_a_system_goes_through_the_verbs(schedule: str, gloo_pool:
     trained(gloo_pool, pp=2, schedule=schedule)
 
 
+def test_a_schedule_of_a_system_that_holds_stages_twice_goes_through_the_verbs(gloo_pool: Pool) -> None:
+    through_the_verbs(on_gpus(pp=4, schedule="gems"))
+    one = Planned(choices={"pp": 4, "microbatch_size": 1, "schedule": "gems"})
+    assert_equal_to_one_process(one, one.run(gloo_pool, 2), 2)
+
+
 def test_plan_fixes_a_schedule_that_its_form_does_not_know(own: str) -> None:
     """Simulated in the best plans of 1F1B with as many stages, of pipelines that it has orders for."""
     for schedule, degrees in (("skip_pipe", {4}), (f"{own}:wave", {2, 4}), (f"{own}:Late(by=1)", {2, 4})):

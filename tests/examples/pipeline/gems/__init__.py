@@ -1,0 +1,1 @@
+"""The system gems: its card, its mechanism."""
