@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from meshwright import systems
 from meshwright.catalog import slots
+from tests.examples import CARDS
 from tests.gloo_pool import gloo_pool
 
 __all__ = ["gloo_pool"]
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -20,10 +20,10 @@ def examples() -> Iterator[None]:
     """They stand beside those of the package, as folders of their families; workers do not know them."""
     caches = (slots.cards, slots.filled_by_systems, slots._named)
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("systems", "systems.memory", "systems.pipeline"):
-            package = importlib.import_module(f"meshwright.{name}")
-            folder = EXAMPLES.joinpath(*name.split(".")[1:])
-            patch.setattr(package, "__path__", [*package.__path__, str(folder)])
+        patch.setattr(systems, "__path__", [*systems.__path__, str(CARDS[0].parents[2])])
+        for family in {card.parents[1] for card in CARDS}:
+            package = importlib.import_module(f"{systems.__name__}.{family.name}")
+            patch.setattr(package, "__path__", [*package.__path__, str(family)])
         for each in caches:
             each.cache_clear()
         yield

@@ -9,6 +9,7 @@ import pytest
 from tests.cli.running import Runner
 
 import meshwright.evidence
+from meshwright.specs import ExecutionError
 
 CLAIM = {
     "claim": "speed-up at n=4",
@@ -107,6 +108,15 @@ def test_a_claim_that_was_not_run_neither_holds_nor_fails(
     ran = run("reproduce", "gpipe")
     rows = [line.split("10 %")[1].strip() for line in ran.stdout.splitlines() if "10 %" in line]
     assert ran.code == code and rows == ["not run", *([said] if said else [])]
+
+
+def test_a_claim_that_stops_says_why_below_the_table(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: int) -> float:
+        raise ExecutionError("rank 1 died")
+
+    monkeypatch.setattr("meshwright.systems.pipeline.gpipe.card.bubble_share", fail)
+    ran = run("reproduce", "gpipe")
+    assert ran.code == 3 and "failed: rank 1 died" in ran.stdout
 
 
 def test_data_for_a_system_that_reads_none_is_a_mistake(run: Runner, tmp_path: Path) -> None:

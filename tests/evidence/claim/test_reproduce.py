@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +61,17 @@ def test_a_run_that_fails_is_a_claim_that_did_not_pass(monkeypatch: pytest.Monke
     result = recompute(CLAIM, MODULE)
     assert not result.passed and "rank 1 died" in result.how
     assert not result.not_run and result.to_dict()["not_run"] is None
+    assert result.to_dict()["failed"] == "rank 1 died"
+
+
+def test_claims_alone_find_what_a_system_fills() -> None:
+    """A claim may plan with its system's own name; a process that only reproduces knows it, too."""
+    told = (
+        "import meshwright.evidence.claim.reproduce; from meshwright.specs.slot import resolve; "
+        "print(resolve('sharding', 'low_bandwidth_partitioning').values)"
+    )
+    found = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=False)
+    assert found.returncode == 0 and int(found.stdout) >= 0, found.stderr
 
 
 def test_a_claim_whose_data_is_not_here_was_not_run(monkeypatch: pytest.MonkeyPatch) -> None:

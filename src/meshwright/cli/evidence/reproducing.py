@@ -16,6 +16,7 @@ from meshwright.evidence.claim.reproduce import reads_data
 from meshwright.evidence.claim.system_card import system
 
 NOT_RUN = "not run"
+NAMES = {"not_run": NOT_RUN, "failed": "failed"}  # a claim's keys for the reason why there is no value
 EXACT = 1e-6  # a tolerance below it is there for rounding only
 
 
@@ -75,7 +76,7 @@ def reproduce(
     rows = [_row(claim) for claim in claims]
     if name is not None:  # one system: its name in every row only takes room from the claims
         rows = [{key: value for key, value in row.items() if key != "system"} for row in rows]
-    view = [table_of(rows), *(Text(line, overflow="fold") for line in _not_run(claims))]
+    view = [table_of(rows), *(Text(line, overflow="fold") for line in _reasons(claims))]
     return Result(found, view, explanation=explained, exit_code=_exit_code(claims))
 
 
@@ -85,10 +86,10 @@ def _exit_code(claims: Sequence[Mapping[str, Any]]) -> int:
     return REFUSED if not all(ran) or (claims and not ran) else DONE
 
 
-def _not_run(claims: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How many claims were not run, for each reason."""
-    reasons = Counter(claim["not_run"] for claim in claims if claim["not_run"])
-    return [f"{count} of {len(claims)} not run: {reason}" for reason, count in reasons.items()]
+def _reasons(claims: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Below the table, how many claims have no value, for each reason."""
+    found = Counter((NAMES[key], claim[key]) for claim in claims for key in NAMES if claim.get(key))
+    return [f"{count} of {len(claims)} {what}: {reason}" for (what, reason), count in found.items()]
 
 
 def _row(claim: dict[str, Any]) -> dict[str, Any]:

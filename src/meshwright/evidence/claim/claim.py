@@ -61,9 +61,13 @@ class Claim:
         """Can it fail for another reason than a mistake of ours? An identity cannot."""
         return self.kind != "identity"
 
-    def judge(self, our_value: float | None, note: str = "") -> ClaimResult:
-        """The result of this claim; `note` says why there is no value, or what was assumed."""
-        return ClaimResult(self, our_value, f"{self.how}; {note}" if note else self.how)
+    def judge(self, our_value: float | None) -> ClaimResult:
+        """The result of this claim with the value that we found, if any."""
+        return ClaimResult(self, our_value, self.how)
+
+    def failed(self, reason: str) -> ClaimResult:
+        """The result where what was run stopped: no value, and it does not hold."""
+        return ClaimResult(self, None, f"{self.how}; failed: {reason}", failed=reason)
 
     def left_out(self, reason: str) -> ClaimResult:
         """The result where nothing ran, because something it needs is not here: neither held nor failed."""
@@ -72,12 +76,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim, and what we found; None where it could not be recomputed here. `not_run`: why nothing ran, or empty."""
+    """A claim, and what we found; None where it could not be recomputed here. `not_run`: why nothing ran, `failed`: why what
+    ran stopped; or empty."""
 
     claim: Claim
     our_value: float | None
     how: str
     not_run: str = ""
+    failed: str = ""
 
     @property
     def ratio(self) -> float | None:
@@ -108,6 +114,7 @@ class ClaimResult:
             "passed": self.passed,
             "how": self.how,
             "not_run": self.not_run or None,
+            "failed": self.failed or None,
         }
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from meshwright import catalog as _finder  # noqa: F401 - plans of claims name what fills a slot
 from meshwright.evidence.claim.claim import Claim, ClaimResult
 from meshwright.evidence.claim.system_card import SystemCard, system
 from meshwright.specs.error import MeshwrightError, MissingDataError, SpecError
@@ -38,8 +39,8 @@ def reproduce(
         progress: is told each claim, and the share of claims before it.
 
     Returns `name`, `claims` (one mapping each: claim, kind, paper_value, our_value, ratio, unit, tolerance, passed, how,
-    not_run) and `wall_s`. A claim without a value did not pass, and says why in `how`. Where nothing ran, as torch or data
-    are not here, `not_run` has the reason; it is None for what ran, also for what failed as it ran.
+    not_run, failed) and `wall_s`. A claim without a value did not pass, and says why in `how`. Where nothing ran, as torch or
+    data are not here, `not_run` has the reason; `failed` has it for what stopped as it ran. Otherwise they are None.
 
     Raises:
         UnknownNameError: there is no such system.
@@ -84,7 +85,7 @@ def recompute(claim: Claim, module: str, data: Path | None = None) -> ClaimResul
         return claim.left_out(str(error))
     except MeshwrightError as error:
         log.info("claim %r could not be recomputed: %s", claim.claim, error)
-        return claim.judge(None, f"failed: {error}")
+        return claim.failed(str(error))
     return claim.judge(float(value))
 
 

@@ -33,4 +33,4 @@ CLAIMS = (
 
 def group_of(group: int, everybody: int) -> int:
     """Devices that share state. Raises PlanError where groups do not divide all."""
-    return Mics(group).degrees(everybody)[2]
+    return Mics(group=group).degrees(everybody)[2]

@@ -1,0 +1,1 @@
+"""The system hpz: its card, its mechanism."""
