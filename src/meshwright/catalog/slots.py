@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import cache
@@ -17,30 +18,39 @@ from pathlib import Path
 from typing import Any
 
 from meshwright import systems
-from meshwright.catalog.user_file import guarded, of_file
+from meshwright.catalog.user_file import Guarded, guarded, many_of, of_file, one_of
+from meshwright.ir.program import Program
 from meshwright.schedules.order import Schedule, registered
 from meshwright.specs.cluster.cluster import LEVELS, ClusterSpec
+from meshwright.specs.cluster.device import Link
 from meshwright.specs.error import PlanError, SpecError, UnknownNameError
+from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.optimizer import OPTIMIZERS
 from meshwright.specs.plan.option import described_options, with_options
+from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sharding import ZERO
 from meshwright.specs.slot import Reference
 
 ENTRY_POINTS = (
     "meshwright."  # with the slot's plural behind it: the group in which installed packages offer fillers
 )
+OURS = "meshwright."  # modules of the package: what goes wrong in them is no mistake of the user's
 OF_ARGUMENTS = ("costs",)  # slots whose fillers are classes of what the slot is about, not of options
 FILLS = "FILLS"  # of a card: slot -> "FILE:NAME" in its folder
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A field that names an implementation: where it stands, what its protocol is, and what the core has for it."""
+    """A field that names an implementation: where it stands, what its protocol is, and what the core has for it.
+
+    `gives`: where it is called, what takes the result of the user's code, or raises TypeError; None: it is not called.
+    """
 
     name: str
     field: str
     protocol: str
     own: Callable[[], Mapping[str, Any]] = dict
+    gives: Callable[[Any], Any] | None = None
 
     @property
     def plural(self) -> str:
@@ -83,6 +93,7 @@ SLOTS: Mapping[str, Slot] = {
             "plan.passes[]",
             "Program -> Program; may declare after, before, needs, excludes",
             _passes,
+            one_of(Program),
         ),
         Slot(
             "sharding",
@@ -93,16 +104,38 @@ SLOTS: Mapping[str, Slot] = {
         Slot(
             "optimizer", "plan.optimizer, recipe.optimizer", "UpdateRule: what STEP does", lambda: OPTIMIZERS
         ),
-        Slot("variant", "plan.variant", "ModelSpec -> ModelSpec: another model, trained and exported so"),
-        Slot("placement", "plan.placement", "(Plan, ClusterSpec) -> device numbers in mesh order"),
-        Slot("costs", "cluster.costs", "ClusterSpec -> seconds of works and of messages", _costs),
+        Slot(
+            "variant",
+            "plan.variant",
+            "ModelSpec -> ModelSpec: another model, trained and exported so",
+            gives=one_of(ModelSpec),
+        ),
+        Slot(
+            "placement",
+            "plan.placement",
+            "(Plan, ClusterSpec) -> device numbers in mesh order",
+            gives=many_of(numbers.Integral),
+        ),
+        Slot(
+            "costs",
+            "cluster.costs",
+            "ClusterSpec -> seconds of works and of messages",
+            _costs,
+            one_of(object),
+        ),
         Slot(
             "routing",
             "cluster.routing",
             "(ClusterSpec, source, target) -> links, in order",
             lambda: {LEVELS: ClusterSpec.by_levels},
+            many_of(Link),
         ),
-        Slot("planner", "plan --planner", "(model, cluster, workload, fix) -> plans, best first"),
+        Slot(
+            "planner",
+            "plan --planner",
+            "(model, cluster, workload, fix) -> plans, best first",
+            gives=many_of(Plan),
+        ),
     )
 }
 
@@ -178,7 +211,7 @@ def _code(slot: str, text: str, written: int) -> Any:
     """From a file of the user's: read again once it has changed."""
     reference = Reference.of(text)
     found, label = of_file(reference.name)
-    return _made(slot, found, reference, f"{slot} {label}")
+    return _made(slot, found, reference, f"{slot} {label}", Path(reference.file).expanduser())
 
 
 def _behind(slot: str, name: str) -> Any:
@@ -196,14 +229,20 @@ def _behind(slot: str, name: str) -> Any:
     raise PlanError(str(unknown), allowed=", ".join(slot_names(slot)))
 
 
-def _made(slot: str, found: Any, reference: Reference, what: str) -> Any:
-    """A dataclass with its options; what is no dataclass takes none."""
-    options = dict(reference.options)
-    if inspect.isclass(found) and is_dataclass(found) and slot not in OF_ARGUMENTS:
-        return with_options(found, options, what)
-    if options:
+def _made(slot: str, found: Any, reference: Reference, what: str, path: Path | None = None) -> Any:
+    """A dataclass with its options; what is no dataclass takes none. What is not of the package is guarded."""
+    options, gives = dict(reference.options), _slot(slot).gives
+    takes_options = inspect.isclass(found) and is_dataclass(found) and slot not in OF_ARGUMENTS
+    if options and not takes_options:
         raise PlanError(f"{what} is given {', '.join(options)}", allowed="no options")
-    return found
+
+    def make() -> Any:
+        return with_options(found, options, what) if takes_options else found
+
+    if str(getattr(found, "__module__", "")).startswith(OURS):
+        return make()
+    made = guarded(make, what, path)
+    return made if gives is None else Guarded(made, gives, what, path)
 
 
 def described(slot: str, name: str) -> dict[str, Any]:

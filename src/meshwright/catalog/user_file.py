@@ -7,7 +7,8 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -63,6 +64,46 @@ def guard_calls(function: Callable[..., Any], name: str, path: Path | None) -> C
 
     call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return call
+
+
+def one_of(kind: type) -> Callable[[Any], Any]:
+    """Takes what code gave if it is of that kind. Raises TypeError."""
+
+    def check(found: Any) -> Any:
+        if not isinstance(found, kind):
+            raise TypeError(f"it gives {found!r:.80}, not of type {kind.__name__}")
+        return found
+
+    return check
+
+
+def many_of(kind: type) -> Callable[[Any], tuple[Any, ...]]:
+    """Takes what code gave, all of it, if it is several of that kind. Raises TypeError."""
+    return lambda found: tuple(map(one_of(kind), one_of(Iterable)(found)))
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """The user's code in a slot, called and asked as itself; what goes wrong inside it is told as the user's.
+
+    Attributes:
+        gives: takes what a call gave; raises TypeError where that is not what the slot's protocol says.
+        what: the code, for people.
+        path: its file, where it has one.
+    """
+
+    code: Any
+    gives: Callable[[Any], Any]
+    what: str
+    path: Path | None = None
+
+    def __call__(self, *given: Any) -> Any:
+        """What the code makes of this. Raises SpecError with the line that failed."""
+        return guarded(lambda: self.gives(self.code(*given)), self.what, self.path)
+
+    def __getattr__(self, name: str) -> Any:
+        """What the code says of itself, such as what a pass stands behind."""
+        return getattr(object.__getattribute__(self, "code"), name)
 
 
 def guarded(run: Callable[[], Any], what: str, path: Path | None = None) -> Any:

@@ -76,6 +76,12 @@ def test_a_plan_is_shown_with_the_blocks_that_it_recomputes(run: Runner, tmp_pat
     assert "2, 1" in shown
 
 
+@pytest.mark.parametrize("slot", ["placement", "variant"])
+def test_a_slot_without_names_says_how_it_is_filled(run: Runner, slot: str) -> None:
+    assert f"--fix {slot}=./mine.py:NAME" in run("list", f"{slot}s").stdout.replace("\n", "")
+    assert run("list", f"{slot}s", "--json").data[f"{slot}s"] == []
+
+
 @pytest.mark.parametrize("kind", ["models", "devices", "clusters", "schedules", "passes"])
 def test_every_name_that_is_listed_can_be_shown(run: Runner, kind: str) -> None:
     rows = run("list", kind, "--json").data[kind]

@@ -7,6 +7,7 @@ from tests.cli.running import Runner
 
 JOB = ("plan", "gpt2", "4xH100", "--global-batch", 16)
 SEQ = ("--seq", 1024)
+OTHER = ("--planner", "megatron_rules")
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,12 @@ SEQ = ("--seq", 1024)
         ((*SEQ, "--pareto", "--objective", "memory"), "together"),
         ((*SEQ, "--pareto", "--time-limit", "1s"), "--time-limit"),
         ((*SEQ, "--like", "train.sh", "--pareto"), "--like alone"),
+        ((*SEQ, *OTHER, "--pareto"), "--pareto with --planner megatron_rules; allowed: "),
+        (("--solve", "seq", *OTHER), "--solve seq with --planner megatron_rules; allowed: "),
+        ((*SEQ, *OTHER, "--like", "plan.toml"), "--like with --planner megatron_rules; allowed: "),
+        ((*SEQ, *OTHER, "--time-limit", "1s"), "--time-limit with --planner megatron_rules; allowed: "),
+        ((*SEQ, *OTHER, "--forbid", "bogus"), "no 'bogus' to forbid"),
+        ((*SEQ, *OTHER, "--forbid", "dp"), "--forbid dp with --planner megatron_rules"),
     ],
 )
 def test_what_cannot_be_is_one_message(run: Runner, arguments: tuple[object, ...], words: str) -> None:

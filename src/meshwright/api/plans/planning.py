@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from meshwright.schedules.order import Schedule
 
 OWN_PLANNER = "search"
+OF_OTHERS = "--fix, --forbid, --objective, --max-memory, --extrapolate"
+# What only our search can be told -> how the command says it.
+OF_OUR_SEARCH: Mapping[str, str] = {
+    "time_limit_s": "--time-limit",
+    "layer_wise": "--layer-wise",
+    "microbatch_sizes": "microbatch_sizes",
+    "num_simulated": "num_simulated",
+    "iterations": "iterations",
+}
 SAID = (
     "global_batch",
     "seq",
@@ -81,9 +90,10 @@ def plan(
     if like is not None:
         from meshwright.api.plans.like import plan_like
 
+        check_own_planner(asked.planner, "--like")
         return plan_like(
             like, format, model=model, cluster=cluster, variables=variables, progress=progress, fix=asked.decided,
-            forbid=asked.forbidden, **asked.keywords("fix", "forbid", "dtype", "profile"),
+            forbid=asked.forbidden, **asked.keywords("fix", "forbid", "dtype", "profile", "planner"),
         )  # fmt: skip
     if model is None or cluster is None or asked.global_batch is None or asked.seq is None:
         raise PlanError(
@@ -115,9 +125,11 @@ def _searched(
         assumptions += cluster.assumptions
     limit = asked.max_memory_bytes  # what is none is the search's to refuse
     capacity = min(cluster.memory_bytes, limit) if isinstance(limit, int) else cluster.memory_bytes
-    told = {"profile": profile, "extrapolate": asked.extrapolate}
+    told = {"profile": profile, "extrapolate": asked.extrapolate, "objective": ranked_by}
     if asked.planner not in (None, OWN_PLANNER):
-        return planned_by(asked.planner, model, cluster, workload, fixed, capacity, **told)
+        limits = [said for name, said in OF_OUR_SEARCH.items() if getattr(asked, name)]
+        check_own_planner(asked.planner if limits else None, " and ".join(limits))
+        return planned_by(asked.planner, model, cluster, workload, fixed, asked.forbidden, capacity, **told)
 
     def own(chosen: ModelSpec, known: Mapping[str, Any]) -> Plans:
         return search(
@@ -127,6 +139,16 @@ def _searched(
         )  # fmt: skip
 
     return searched_with_slots(own, model, cluster, fixed, capacity, **told)
+
+
+def check_own_planner(planner: str | None, asked: str) -> None:
+    """Raise PlanError where another planner is asked for what only our search does."""
+    if planner not in (None, OWN_PLANNER):
+        raise PlanError(
+            f"{asked} with --planner {planner}",
+            allowed=f"with another planner {OF_OTHERS}",
+            next=f"leave out --planner {planner} or {asked}",
+        )
 
 
 def known_schedules(fix: Mapping[str, Any]) -> dict[str, Schedule]:

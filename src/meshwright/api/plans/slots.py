@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import product
 from typing import Any
 
 from meshwright import catalog
+from meshwright.planner.search.every_plan import is_forbidden
 from meshwright.planner.search.filled import filled
 from meshwright.planner.search.plans import Plans
+from meshwright.planner.space.axis import named
+from meshwright.planner.space.check import check_names
 from meshwright.schedules.order import Schedule, registered
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError, ScheduleError
@@ -19,6 +22,9 @@ from meshwright.specs.plan.plan import PassOption, Plan
 from meshwright.specs.plan.sharding import ZERO
 from meshwright.specs.plan.workload import Workload
 from meshwright.specs.slot import Reference, reference_text
+
+# What a search is told in words that no plan has: nothing to forbid in the plans of others.
+NOT_SAID: Mapping[str, tuple[str, ...]] = {"layers": (), "mesh_order": ()}
 
 Search = Callable[[ModelSpec, Mapping[str, Any]], Plans]
 
@@ -96,11 +102,23 @@ def _pipelines(schedule: Schedule, fix: Mapping[str, Any], cluster: ClusterSpec)
 
 
 def planned_by(
-    name: str, model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any], capacity: int,
-    **given: Any,
+    name: str, model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any],
+    forbid: Sequence[str], capacity: int, **given: Any,
 ) -> Plans:  # fmt: skip
-    """The plans of another planner, predicted here and ranked by their step. Raises PlanError where it has none."""
-    found = list(catalog.filler("planner", name)(model, cluster, workload, dict(fix)))
+    """The plans of another planner without those that are forbidden, predicted and ranked here as by `filled`.
+
+    Raises PlanError where it has none, or for a word that forbids nothing.
+    """
+    check_names({}, forbid, {**named(), **NOT_SAID, "schedule": catalog.names("schedules")})
+    every = tuple(catalog.filler("planner", name)(model, cluster, workload, dict(fix)))
+    found = [plan for plan in every if not any(is_forbidden(plan, word) for word in forbid)]
+    if every and not found:
+        raise PlanError(
+            f"--forbid {','.join(forbid)} with --planner {name}, all of whose {len(every)} plans have that",
+            allowed=f"words that are not in {every[0].schedule}, {every[0].recompute}, {every[0].sharding}, "
+            + ", ".join(f"{axis}={degree}" for axis, degree in every[0].mesh),
+            next="forbid less, fix another value, or plan without --planner",
+        )
     if not found:
         raise PlanError(
             f"planner {name} finds no plan of {model.name} on {cluster.name}",
@@ -124,7 +142,7 @@ def _pass(reference: str) -> PassOption:
 def _choices(slot: str, plan: Plan, cluster: ClusterSpec, reference: str) -> tuple[str, ...]:
     """What fills a slot with its options, or, where none are given and it says which there are, with each of these."""
     made = catalog.filler(slot, reference)
-    named, say = Reference.of(reference), getattr(type(made), "choices", None)
+    named, say = Reference.of(reference), getattr(made, "choices", None)
     if named.options or say is None:
         return (reference,)
     return tuple(reference_text(named.name, _options(each)) for each in say(plan, cluster))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from meshwright.api.plans.planning import ModelLike, with_formats
+from meshwright.api.plans.planning import ModelLike, check_own_planner, with_formats
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.config.source import load_model
 from meshwright.specs.error import PlanError, UnknownNameError
@@ -50,6 +50,7 @@ def solve(
 
     if what not in SOLVED:
         raise UnknownNameError("number to solve for", what, SOLVED)
+    check_own_planner(options.pop("planner", None), f"--solve {what}")
     spec, fixed = _prepared(cluster, fix, options)
     chosen = load_model(model)
     if (what == "seq") != (seq is None):
@@ -98,6 +99,7 @@ def pareto(
     """
     from meshwright.planner.search.pareto import frontier
 
+    check_own_planner(options.pop("planner", None), "--pareto")
     spec, fixed = _prepared(cluster, fix, options)
     work = Workload(global_batch, seq)
     return frontier(load_model(model), spec, work, fix=fixed, forbid=forbid, **options)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from meshwright import catalog
 from meshwright.api.subjects.loading import cluster_named
@@ -38,6 +39,10 @@ def list_names(
         raise UnknownNameError("list", kind, rows)
     filling = catalog.slot_names(slots[kind]) if kind in slots else ()
     found = [rows[kind](name) for name in sorted({*catalog.names(kind), *filling})]
+    if not found:
+        one = catalog.SLOTS[slots[kind]]
+        told = f"no {kind} have a name yet: give code of your own, --fix {one.name}=./mine.py:NAME, which is {one.protocol}"
+        return Result({kind: []}, [Text(told, overflow="fold")])
     return Result({kind: found}, [table_of([_shown(row) for row in found])])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from meshwright.planner.search.objective import Objective, sort_key
 from meshwright.planner.search.plans import Plans, keep_best
 from meshwright.prediction.memory_limit import Rejection, out_of_memory
 from meshwright.prediction.predicted import Predicted, predict
@@ -21,9 +22,9 @@ NUM_SHOWN_MISSES = 3
 
 def filled(
     alike: Sequence[Plan], fill: Callable[[Plan], Iterable[Plan]], cluster: ClusterSpec, capacity: int, why: str,
-    schedule_of: Callable[[str], Schedule], **given: Any,
+    schedule_of: Callable[[str], Schedule], objective: Objective = Objective.TIME, **given: Any,
 ) -> Plans:  # fmt: skip
-    """The plans that `fill` makes of the best that are alike, simulated and ranked by their step.
+    """The plans that `fill` makes of the best that are alike, simulated and ranked by the objective.
 
     Args:
         fill: what a plan becomes; nothing, where the slot has no choice that its degrees allow.
@@ -41,13 +42,13 @@ def filled(
             tried |= dict.fromkeys(fill(plan))
         except PlanError as error:
             refused.append(error)
-    found, missed = list[tuple[float, str, Predicted]](), list[Rejection]()
+    found, missed = list[tuple[tuple[float, float, str], Predicted]](), list[Rejection]()
     for plan in tried:
         try:
             each = predict(plan, cluster, schedule=schedule_of(plan.schedule), **given)
             rejection = each.rejected(capacity)
             if rejection is None:
-                found.append((each.step.value, each.description, each))
+                found.append((sort_key(objective, each), each))
             else:
                 missed.append(rejection)
         except (PlanError, ScheduleError) as error:
@@ -60,7 +61,7 @@ def filled(
         )
     if not found:
         raise out_of_memory(missed[:NUM_SHOWN_MISSES], len(tried), "; fix and forbid less")
-    ranked = [each for *_, each in sorted(found, key=lambda one: one[:2])]
+    ranked = [each for _, each in sorted(found, key=lambda one: one[0])]
     keep_best(ranked)
     return Plans(
         tuple(ranked), (why,), num_candidates=len(tried), num_too_large=len(missed), num_simulated=len(found),
