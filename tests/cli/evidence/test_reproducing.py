@@ -114,8 +114,8 @@ def test_a_claim_that_stops_says_why_below_the_table(run: Runner, monkeypatch: p
     def fail(**_: int) -> float:
         raise ExecutionError("rank 1 died")
 
-    monkeypatch.setattr("meshwright.systems.pipeline.gpipe.card.bubble_share", fail)
-    ran = run("reproduce", "gpipe")
+    monkeypatch.setattr("meshwright.systems.hardware.amd_platform.card.usable_link", fail)
+    ran = run("reproduce", "amd_platform")
     assert ran.code == 3 and "failed: rank 1 died" in ran.stdout
 
 
