@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -91,15 +91,17 @@ class StepCosts:
 
     def cost(self, work: Work, device: Any = None) -> Cost:
         """Sum over kernels; at least what the host needs to launch them."""
-        if work not in self._known:
-            self._known[work] = self._priced(work)
-        return self._known[work]
+        found = self._known.get(work)  # a work is long to hash: once
+        if found is None:
+            found = self._known[work] = self._priced(work)
+        return found
 
     def _priced(self, work: Work) -> Cost:
         if not work.operators:
             return self.kernels.cost(work)
-        device_s = sum(self.parts(work).values())
-        basis = weakest(*(self._estimate(op, work.dtype)[1] for op in work.operators))
+        estimates = [self._estimate(operator, work.dtype) for operator in work.operators]
+        device_s = sum(self._parts(work, estimates).values())
+        basis = weakest(*(basis for _, basis in estimates))
         host_s = self.host_s(work)
         return Cost(max(device_s, host_s), slack_s=max(0.0, host_s - device_s), basis=basis)
 
@@ -114,9 +116,11 @@ class StepCosts:
 
     def parts(self, work: Work) -> dict[str, float]:
         """Device seconds of a work by kind of kernel; "gap" is what lies between them."""
+        return self._parts(work, [self._estimate(operator, work.dtype) for operator in work.operators])
+
+    def _parts(self, work: Work, estimates: Sequence[tuple[float, Basis]]) -> dict[str, float]:
         found: dict[str, float] = {}
-        for operator in work.operators:
-            seconds, _ = self._estimate(operator, work.dtype)
+        for operator, (seconds, _) in zip(work.operators, estimates, strict=True):
             kind = component(operator)
             found[kind] = found.get(kind, 0.0) + seconds * operator.count
         launches = sum(op.count for op in work.operators if op.kind != "optimizer")
@@ -134,9 +138,10 @@ class StepCosts:
     def _estimate(self, operator: Operator, dtype: str) -> tuple[float, Basis]:
         """Seconds and basis of one occurrence."""
         key = (operator, dtype)
-        if key not in self._estimates:
-            self._estimates[key] = self._estimated(operator, dtype)
-        return self._estimates[key]
+        found = self._estimates.get(key)
+        if found is None:
+            found = self._estimates[key] = self._estimated(operator, dtype)
+        return found
 
     def _estimated(self, operator: Operator, dtype: str) -> tuple[float, Basis]:
         c, given = self.constants, dtype
