@@ -12,7 +12,7 @@ from meshwright.lowering.memory.recompute import recomputed
 from meshwright.lowering.order import by_hop, program_of_orders, with_works
 from meshwright.lowering.pipeline import Implied, Lowering, PlanPass, named_passes, ordered
 from meshwright.lowering.sharding.adapted import check_adapted
-from meshwright.lowering.sharding.canonical import CanonicalOrder
+from meshwright.lowering.sharding.canonical import CANONICAL, CanonicalOrder
 from meshwright.lowering.sharding.gather import Unsharding, gathered
 from meshwright.lowering.sharding.gradient_norm import Clipping, PostValidation
 from meshwright.lowering.sharding.reduced_shard import reduced_shards
@@ -35,6 +35,12 @@ from meshwright.stage.saved.size import (
     remade_bytes_per_token,
 )
 from meshwright.stage.stage_pass import works
+
+
+def _adds_up(lowering: Lowering) -> bool:
+    """Are the gradients of microbatches added as they are made, and not kept apart?"""
+    return lowering.plan.options_of(CANONICAL) is None
+
 
 # Passes that fields of a plan imply, in the order in which they stand where what they declare leaves it open.
 IMPLIED: tuple[Implied | Unsharding, ...] = (
@@ -60,11 +66,14 @@ IMPLIED: tuple[Implied | Unsharding, ...] = (
     Unsharding(),
     Implied(
         "whole_gradients", whole_gradients, after=("unshard", "gather_parameters"), is_of_step=True,
-        when=lambda asked: not has_vocabulary_passes(asked.plan),
+        when=lambda asked: not has_vocabulary_passes(asked.plan) and _adds_up(asked),
     ),
     Implied(
         "reduced_shards", reduced_shards, after=("whole_gradients",), is_of_step=True,
-        when=lambda asked: asked.plan.shared.divides_state and not asked.plan.shared.divides_gradients,
+        when=lambda asked: (
+            asked.plan.shared.divides_state and not asked.plan.shared.divides_gradients
+            and _adds_up(asked)
+        ),
     ),
 )  # fmt: skip
 # Passes that a plan may name, with the options that are their fields.

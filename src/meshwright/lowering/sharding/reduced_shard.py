@@ -9,7 +9,6 @@ from meshwright.ir.program import Program
 from meshwright.ir.table import Effect, Kind, ValueBytes
 from meshwright.lowering.order import with_effects
 from meshwright.lowering.pipeline import Lowering
-from meshwright.lowering.sharding.canonical import CANONICAL
 from meshwright.specs.dtype import dtype_bytes
 
 GRADIENT, REDUCED = "weight_gradient", "reduced_gradient"
@@ -46,10 +45,8 @@ def _of_shards(effect: Effect) -> Effect:
 
 def reduced_shards(lowering: Lowering) -> ReducedShards | None:
     """The pass of a plan that scatters its gradients behind the computes (as they are made, ZeRO-2 and 3, what is kept is a
-    shard already); None where microbatches' gradients are kept apart, or a group's copies have nothing to share."""
+    shard already); None where a group's copies have nothing to share."""
     plan, held = lowering.plan, lowering.held
-    if plan.options_of(CANONICAL) is not None:
-        return None
     if any(each.num_shards == 1 for each in held if each.num_trained):
         return None
     size = dtype_bytes(plan.gradient_dtype)

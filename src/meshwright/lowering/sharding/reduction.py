@@ -19,9 +19,9 @@ from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.lowering.sharding.canonical import ALGORITHM, CANONICAL, canonical_sizes
 from meshwright.specs.error import ScheduleError
 from meshwright.stage.group.parameter_group import (
+    RING_SUM,
     SCATTERED_SUM,
     TWO_LEVEL_SUM,
-    WHOLE_SUM,
     gradient_sizes,
     reduction_algorithms,
 )
@@ -83,7 +83,7 @@ class ReduceGradients:
     def _exchange(self, program: Program, group: int) -> Exchange | None:
         """The class of a group's reduction, or None where there is nobody to reduce with."""
         axes, devices = reduction_axes(program, group)
-        algorithm, size = self.algorithms.get(group, WHOLE_SUM), self.sizes.get(group, "")
+        algorithm, size = self.algorithms.get(group, RING_SUM), self.sizes.get(group, "")
         if algorithm == SCATTERED_SUM and len(devices) > 1:
             # a tied table, or a stage on several devices: those that share the state are not all of its copies
             algorithm = TWO_LEVEL_SUM

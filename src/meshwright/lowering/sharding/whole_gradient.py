@@ -9,7 +9,6 @@ from meshwright.ir.program import Program
 from meshwright.ir.table import Effect, Kind, Pattern, ValueBytes
 from meshwright.lowering.order import with_effects
 from meshwright.lowering.pipeline import Lowering
-from meshwright.lowering.sharding.canonical import CANONICAL
 from meshwright.specs.dtype import dtype_bytes
 
 GRADIENT = "weight_gradient"
@@ -51,13 +50,11 @@ class WholeGradients:
 
 
 def whole_gradients(lowering: Lowering) -> WholeGradients | None:
-    """The pass of a plan; None where gradients are added to what is kept, or kept apart for each microbatch.
+    """The pass of a plan; None where gradients are added to what is kept.
 
     What is scattered is widened first. What is only widened is in the format of the parameters until it is added.
     """
     plan = lowering.plan
-    if plan.options_of(CANONICAL) is not None:
-        return None
     is_widened, is_scattered = plan.gradient_dtype != plan.dtype, plan.shared.divides_gradients
     narrow, wide = dtype_bytes(plan.dtype) * is_widened, dtype_bytes(plan.gradient_dtype)
     sizes = tuple(

@@ -35,7 +35,7 @@ from meshwright.stage.mesh import (
 from meshwright.stage.piece import is_vocabulary_split
 
 # How gradients of copies are added up, as `Exchange.algorithm`.
-WHOLE_SUM, SCATTERED_SUM, TWO_LEVEL_SUM = "ring", "reduce_scatter", "all_reduce.two_level"
+RING_SUM, SCATTERED_SUM, TWO_LEVEL_SUM = "ring", "reduce_scatter", "all_reduce.two_level"
 HOPS = ".hops"  # of an algorithm that scatters among those that share gradients, then among those that share state
 TIED = "tied"  # name of the group of a table that the first and the last stage share
 
@@ -183,7 +183,7 @@ def reduction_algorithm(shards: Collection[str], copies: Collection[str]) -> str
     """How gradients are added up over the axes of their copies: scattered where all of these share the state, in two levels
     where those along `shards` do, else whole."""
     if not shards:
-        return WHOLE_SUM
+        return RING_SUM
     return SCATTERED_SUM if set(shards) == set(copies) else TWO_LEVEL_SUM
 
 
