@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -182,6 +184,24 @@ def test_ctrl_c_gives_what_was_reached() -> None:
     assert len(stopped) == 1 and not stopped.is_complete
     with pytest.raises(KeyboardInterrupt):
         found(progress=lambda what, share: (_ for _ in ()).throw(KeyboardInterrupt))
+
+
+def test_ctrl_c_at_any_time_keeps_what_is_there_and_no_more_is_simulated_than_was_asked() -> None:
+    said: list[float] = []
+    assert len(found(num_simulated=8, progress=lambda what, share: said.append(share))) <= 8
+
+    def stop_at(last: int) -> Callable[[str, float], None]:
+        calls = itertools.count()
+
+        def stop(what: str, share: float) -> None:
+            if next(calls) == last:
+                raise KeyboardInterrupt
+
+        return stop
+
+    for last in range(said.index(next(share for share in said if share > 0)), len(said)):
+        stopped = found(num_simulated=8, progress=stop_at(last))
+        assert 1 <= len(stopped) <= 8
 
 
 def test_progress_goes_from_nothing_on() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from operator import itemgetter
 from typing import Any
 
@@ -118,7 +119,6 @@ def search(
     if not trials.plans:
         raise _nothing_fits(whole, contenders.nearest[: 2 * NUM_NEAREST], capacity)
     if is_complete:
-        trials.climb(most, ends_s, progress)
         trials.improve(
             _kinds(fix or {}, forbid), layer_wise, _values((fix or {}).get("recompute", RECOMPUTES))
         )
@@ -179,41 +179,47 @@ class _Trials:
         self._keys = np.stack([np.round(step_s / step_s.min(initial=np.inf), DIGITS), np.round(needed_bytes)])
 
     def run(self, wanted: int, ends_s: float, progress: Progress | None) -> bool:
-        """Simulate up to `wanted` that fit, of those that are alike the first; was it not ended early?"""
-        seen: set[tuple[float, float]] = set()
+        """Simulate up to `wanted` that fit, as `_ranked` and then `_near` the fastest; was it not ended early?"""
         is_by_step = self._objective is not Objective.MEMORY
-        expectation = Expectation(self._space, self._form.step_s, self._order)
         try:
-            for number in expectation if is_by_step else self._order.tolist():
-                key = (float(self._keys[0, number]), float(self._keys[1, number]))
-                if key in seen:
-                    continue
-                seen.add(key)
-                if len(self.plans) >= wanted or (is_by_step and self._is_behind(expectation.next_s)):
+            for number in itertools.chain(self._ranked(), self._near() if is_by_step else ()):
+                if len(self.plans) >= wanted:
                     return True
                 if self.plans and time.perf_counter() >= ends_s:
                     return False
-                found = self._try(number, len(self.plans) / min(wanted, len(self._order)), progress)
-                if found is not None and is_by_step:
-                    expectation.tell(found.step.value)
+                self._try(number, min(1.0, len(self.plans) / min(wanted, len(self._order))), progress)
         except KeyboardInterrupt:
             if not self.plans:
                 raise
             return False
         return True
 
-    def climb(self, wanted: int, ends_s: float, progress: Progress | None) -> None:
-        """Simulate what differs from the fastest plan in the size of its microbatch alone, the next smaller and larger, for
-        as long as that is faster: the fewer microbatches there are, the more the form is off."""
-        size, is_better = self._space.microbatch_size, self._objective is not Objective.MEMORY
-        while is_better and len(self.plans) < wanted and time.perf_counter() < ends_s:
+    def _ranked(self) -> Iterator[int]:
+        """Numbers in the order of what is expected of them, of those that are alike the first, until the rest is behind."""
+        seen: set[tuple[float, float]] = set()
+        is_by_step = self._objective is not Objective.MEMORY
+        expectation = Expectation(self._space, self._form.step_s, self._order)
+        for number in expectation if is_by_step else self._order.tolist():
+            key = (float(self._keys[0, number]), float(self._keys[1, number]))
+            if key in seen:
+                continue
+            seen.add(key)
+            if is_by_step and self._is_behind(expectation.next_s):
+                return
+            yield number
+            if is_by_step and np.isfinite(self._tried[number]):
+                expectation.tell(self._tried[number])
+
+    def _near(self) -> Iterator[int]:
+        """What differs from the fastest plan in the size of its microbatch alone, the next smaller and larger, for as long as
+        that is faster: the fewer microbatches there are, the more the form is off."""
+        size, is_better = self._space.microbatch_size, bool(self.plans)
+        while is_better:
             best, best_s = min(self._tried.items(), key=itemgetter(1))
             alike = np.flatnonzero(self._is_alike(best) & (self._form.least_s < best_s))
             alike = alike[np.argsort(size[alike], kind="stable")]
             ends = (alike[size[alike] < size[best]][-1:], alike[size[alike] > size[best]][:1])
-            for number in np.concatenate(ends).tolist():
-                if number not in self._tried:
-                    self._try(number, 1.0, progress)
+            yield from (number for number in np.concatenate(ends).tolist() if number not in self._tried)
             is_better = min(self._tried.values()) < best_s
 
     def _is_alike(self, number: int) -> NDArray[np.bool_]:
