@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from meshwright.ir.layout import layouts_of
 from meshwright.ir.program import Program
 from meshwright.ir.table import DUTY_PLACES, INDEX_MODES, PART_MODES, VALUE_INDICES, WHEN_MODES, Effect, Kind
 from meshwright.specs.error import ProgramError
@@ -45,6 +46,9 @@ def check_tables(program: Program) -> None:
         _check_word(size, sizes, "an exchange or value has the run-time size")
     for effect in t.effects:
         _check_effect(effect)
+    for layout in {p.layout for effect in t.effects for p in (*effect.reads, *effect.writes)} - {""}:
+        for axis in layouts_of(layout):
+            program.axis(axis)
 
 
 def _check_effect(effect: Effect) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from meshwright.specs.operator import Operator
 
@@ -41,6 +41,8 @@ class Pattern(NamedTuple):
     among those of its stage), ``none`` (0).
     ``part``: ``zero`` or ``row``; ``part_offset`` is added. ``age``: iterations back (reads only).
     ``when``: only on rows that are (not) the first or last hop of their microbatch's path.
+    ``layout``: how the value lies along axes (`ir.layout`), such as ``tp:split cp:partial``: of a write what the row makes,
+    of a read what it needs. What is not named is not said.
     """
 
     kind: str
@@ -50,6 +52,31 @@ class Pattern(NamedTuple):
     part_offset: int = 0
     age: int = 0
     when: str = "always"
+    layout: str = ""
+
+    def __repr__(self) -> str:
+        return said_text(self)
+
+
+# Fields that a row of a table got later: left out of texts and hashes where they say nothing, so that those of programs
+# which do not use them stay what they were.
+LATER = {"Pattern": ("layout",), "Duty": ()}
+
+
+def said(row: Any) -> tuple[Any, ...]:
+    """The fields of a table's row, without the last of those in ``LATER`` that say nothing."""
+    values, later = tuple(row), LATER.get(type(row).__name__, ())
+    for name in reversed(later):
+        if values[-1] != row._field_defaults[name]:
+            break
+        values = values[:-1]
+    return values
+
+
+def said_text(row: Any) -> str:
+    """The row as Python writes it, of the fields that `said` leaves."""
+    fields = zip(row._fields, said(row), strict=False)
+    return f"{type(row).__name__}({', '.join(f'{name}={value!r}' for name, value in fields)})"
 
 
 class Effect(NamedTuple):

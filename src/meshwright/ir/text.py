@@ -29,6 +29,7 @@ from meshwright.ir.table import (
     ValueBytes,
     ValueKind,
     Work,
+    said,
 )
 from meshwright.ir.vocabulary import WORD, Vocabulary
 from meshwright.specs.error import ProgramError
@@ -228,7 +229,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Operator):
         return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [_plain(item) for item in said(value)]
     return value
 
 

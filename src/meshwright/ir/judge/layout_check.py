@@ -1,0 +1,223 @@
+"""Whether what is read lies along the axes as its reader needs it, and exchanges make of layouts what they say.
+
+What a pattern does not name is not checked. A write that names no layout along an axis made what is copied along it. What
+an iteration reads and none writes (frozen parameters) is what its readers take it for, and all have to take it for the same.
+Along an axis of one device every layout is every other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.ir.grid import grid
+from meshwright.ir.kernel import call
+from meshwright.ir.layout import COPIED, MAPS, fits, layouts_of, operation_of
+from meshwright.ir.program import Program
+from meshwright.ir.table import Effect, Exchange, Kind, Pattern
+from meshwright.ir.timing.replay import Wiring
+from meshwright.ir.value_space import num_microbatches, pattern_tables, row_tables
+from meshwright.specs.error import ProgramError
+
+Ints = NDArray[Any]
+
+
+def check_layouts(wiring: Wiring) -> None:
+    """Every read finds its layout, contributions to a sum have the same one, and exchanges map what they say.
+
+    Raises:
+        ProgramError: with the row, the value, what it has and what is needed.
+    """
+    program = wiring.program
+    layouts = {p.layout for effect in program.tables.effects for p in (*effect.reads, *effect.writes)}
+    known = {axis.name for axis in program.axes if axis.size > 1}
+    if any(known & layouts_of(layout).keys() for layout in layouts):
+        _check_reads(wiring, known)
+        _check_exchanges(wiring, known)
+
+
+class _Met(NamedTuple):
+    """One more than the first row where a pattern met another, by (earlier, later): a read what was written, a read what
+    another one took for given, a contribution the one before it."""
+
+    read: Ints
+    taken: Ints
+    added: Ints
+
+
+def _check_reads(wiring: Wiring, axes: set[str]) -> None:
+    """Every pair of patterns that meet in a value: one check a pair, however many rows there are."""
+    program = wiring.program
+    read_ptr, write_start, fields, patterns = pattern_tables(program, wiring.deps.space)
+    met = _meetings(wiring, (read_ptr, write_start, fields), patterns)
+    says = [{axis: how for axis, how in layouts_of(p.layout).items() if axis in axes} for p in patterns]
+    for before, behind in np.argwhere(met.read).tolist():
+        for axis, needs in says[behind].items():
+            has = says[before].get(axis, COPIED)
+            if not fits(has, needs):
+                made = f"{_owner(program, before, read_ptr)} writes it {axis}:{has}"
+                _refuse(program, int(met.read[before, behind]) - 1, patterns[behind], axis, needs, made)
+    for before, behind in np.argwhere(met.taken).tolist():
+        for axis, needs in says[behind].items():
+            has = says[before].get(axis, needs)
+            if not (fits(has, needs) or fits(needs, has)):
+                made = f"nothing writes it, and {_owner(program, before, read_ptr)} takes it for {axis}:{has}"
+                _refuse(program, int(met.taken[before, behind]) - 1, patterns[behind], axis, needs, made)
+    for before, behind in np.argwhere(met.added).tolist():
+        for axis in sorted(says[before].keys() | says[behind].keys()):
+            has, adds = says[before].get(axis, COPIED), says[behind].get(axis, COPIED)
+            if has != adds:
+                made = f"{_owner(program, before, read_ptr)} added to it {axis}:{has}"
+                _refuse(
+                    program, int(met.added[before, behind]) - 1, patterns[behind], axis, adds, made, "adds to"
+                )
+
+
+def _owner(program: Program, pattern: int, read_ptr: Ints) -> str:
+    """Name of the effect that has a pattern of the flat table."""
+    return program.tables.effects[int(np.searchsorted(read_ptr, pattern, side="right")) - 1].name
+
+
+def _refuse(
+    program: Program, row: int, pattern: Pattern, axis: str, needs: str, made: str, does: str = "reads"
+) -> None:
+    view = program.row(row)
+    raise ProgramError(
+        f"device {view.device}, position {view.position}: {view.text} {does} a {pattern.kind} as {axis}:{needs}, but "
+        f"{made}; put the exchange between them that makes the one of the other\n" + grid(program, row)
+    )
+
+
+def _meetings(wiring: Wiring, tables: tuple[Ints, Ints, Ints], patterns: list[Pattern]) -> _Met:
+    """Which patterns meet in a value, found in one walk over all rows."""
+    program, c, space = wiring.program, wiring.program.columns, wiring.deps.space
+    path_length, group_ptr, groups = row_tables(program)
+    kinds = {p.kind for p in patterns if p.layout}
+    chosen = np.array([p.kind in kinds for p in patterns], dtype=np.int8)
+    num = len(patterns)
+    inputs = (
+        program.offsets, c.effect, c.stage, c.hop, c.microbatch, c.part, *tables, chosen, path_length, group_ptr, groups,
+        num_microbatches(program), space.parts, num,
+    )  # fmt: skip
+    state = [np.zeros(space.size, dtype=np.int32) for _ in range(6)]
+    met = [np.zeros(num * num, dtype=np.int64) for _ in range(3)]
+    call(_meet, program.num_rows, inputs, [*state, *met])
+    return _Met(*(each.reshape(num, num) for each in met))
+
+
+def _meet(
+    offsets: Any, effects: Any, stages: Any, hops: Any, microbatches: Any, parts: Any, read_ptr: Any, write_start: Any,
+    fields: Any, chosen: Any, path_length: Any, group_ptr: Any, groups: Any, num_microbatches: int, num_parts: int, num: int,
+    final: Any, final_list: Any, last: Any, last_list: Any, taken: Any, taken_list: Any, met_read: Any, met_taken: Any,
+    met_added: Any,
+) -> int:  # fmt: skip
+    """Kernel: two passes over a list, as those that derive dependencies: who writes a value last, then who meets whom.
+
+    Every index is in range: the program's dependencies have been derived.
+    """
+    for d in range(len(offsets) - 1):
+        for turn in range(2):
+            for i in range(offsets[d], offsets[d + 1]):
+                e = effects[i]
+                start = read_ptr[e] if turn == 1 else write_start[e]
+                for p in range(start, read_ptr[e + 1]):
+                    if chosen[p] == 0:
+                        continue
+                    when, last_hop = fields[9 * p + 7], path_length[microbatches[i]] - 1
+                    if (when == 1 and hops[i] == 0) or (when == 2 and hops[i] == last_hop):
+                        continue
+                    if (when == 3 and hops[i] != 0) or (when == 4 and hops[i] != last_hop):
+                        continue
+                    mode, flags = fields[9 * p + 2], fields[9 * p + 8]
+                    low, high = 0, 1
+                    if mode == 2:
+                        low, high = group_ptr[stages[i]], group_ptr[stages[i] + 1]
+                    elif mode == 3:
+                        low = group_ptr[stages[i]] + parts[i]
+                        high = low + 1
+                    elif mode == 5:
+                        low = group_ptr[stages[i]] + fields[9 * p + 3]
+                        high = low + 1
+                    part = (parts[i] if fields[9 * p + 4] else 0) + fields[9 * p + 5]
+                    for place in range(low, high):
+                        index = 0
+                        if mode == 0:
+                            index = hops[i] + fields[9 * p + 3]
+                        elif mode == 1:
+                            index = stages[i] + fields[9 * p + 3]
+                        elif mode != 4:
+                            index = groups[place]
+                        if flags & 1:
+                            index = index * num_microbatches + microbatches[i]
+                        code = fields[9 * p] + index * num_parts + part
+                        if turn == 0:
+                            final[code] = p
+                            final_list[code] = d + 1
+                        elif p >= write_start[e]:
+                            if (
+                                flags & 4
+                                and last_list[code] == d + 1
+                                and met_added[last[code] * num + p] == 0
+                            ):
+                                met_added[last[code] * num + p] = i + 1
+                            # a reader of the same row took the version before: its own becomes the last behind it
+                            last[code] = p
+                            last_list[code] = d + 1
+                        else:
+                            before = -1
+                            if fields[9 * p + 6] == 0 and last_list[code] == d + 1:
+                                before = last[code]
+                            elif final_list[code] == d + 1:
+                                before = final[code]
+                            if before >= 0:
+                                if met_read[before * num + p] == 0:
+                                    met_read[before * num + p] = i + 1
+                            elif taken_list[code] != d + 1:
+                                taken[code] = p
+                                taken_list[code] = d + 1
+                            elif met_taken[taken[code] * num + p] == 0:
+                                met_taken[taken[code] * num + p] = i + 1
+    return 0
+
+
+def _check_exchanges(wiring: Wiring, axes: set[str]) -> None:
+    """Every class of exchanges with the effects at its ends: reads and writes at the same place are one value moved."""
+    program, c = wiring.program, wiring.program.columns
+    has = np.array([_has_layout(effect) for effect in program.tables.effects])[c.effect]
+    moves = np.flatnonzero((program.kinds == Kind.SEND) | (program.kinds == Kind.COLLECTIVE))
+    other = np.where(program.kinds[moves] == Kind.SEND, wiring.next_end[moves], moves)
+    chosen = has[moves] | has[other]
+    moves, other = moves[chosen], other[chosen]
+    table = np.stack([c.effect[moves], c.effect[other], c.exchange[moves]], axis=1)
+    distinct, first = np.unique(table, axis=0, return_index=True)
+    for (taker, maker, number), at in zip(distinct.tolist(), moves[first].tolist(), strict=True):
+        effects = program.tables.effects
+        exchange = program.tables.exchanges[number]
+        for taken, made in zip(effects[taker].reads, effects[maker].writes, strict=False):
+            _check_map(program, at, exchange, (taken, made), axes)
+
+
+def _has_layout(effect: Effect) -> bool:
+    return any(p.layout for p in (*effect.reads, *effect.writes))
+
+
+def _check_map(
+    program: Program, row: int, exchange: Exchange, moved: tuple[Pattern, Pattern], axes: set[str]
+) -> None:
+    """What is taken becomes what is made along the exchange's axes by its operation, along others it stays."""
+    taken, made = (layouts_of(pattern.layout) for pattern in moved)
+    is_message = program.tables.effects[program.columns.effect[row]].kind == Kind.SEND
+    for axis in sorted((taken.keys() | made.keys()) & axes):
+        pair = (taken.get(axis, COPIED), made.get(axis, COPIED))
+        along = exchange.axes[:1] if is_message else exchange.axes
+        allowed = MAPS[operation_of(exchange.algorithm, is_message)] if axis in along else ((pair[0],) * 2,)
+        if pair not in allowed:
+            view = program.row(row)
+            maps = " or ".join(f"{axis}:{before} -> {axis}:{behind}" for before, behind in allowed)
+            raise ProgramError(
+                f"device {view.device}, position {view.position}: {view.text} takes a {moved[0].kind} {axis}:{pair[0]} and "
+                f"makes a {moved[1].kind} {axis}:{pair[1]}, but its exchange {exchange.algorithm or 'by message'} along "
+                f"{', '.join(exchange.axes)} maps {maps}\n" + grid(program, row)
+            )
