@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwright.executor.ops.attention.rotary import frequencies
-from meshwright.specs.model.block import BlockSpec, FeedForward
+from meshwright.specs.model.block import BlockSpec, Experts, FeedForward
 from meshwright.specs.model.model import ModelSpec
 
 
@@ -35,6 +35,70 @@ def _window_mask(query_BHSD: Tensor, window: int) -> Tensor:
     return ones_SS.tril().triu(1 - window)
 
 
+class PlainExperts(nn.Module):
+    """Matrices of all experts."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(shape))
+
+
+class PlainShared(nn.Module):
+    """The shared experts' MLP."""
+
+    def __init__(self, hidden: int, inner: int) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(hidden, 2 * inner, bias=False)
+        self.down = nn.Linear(inner, hidden, bias=False)
+
+    def forward(self, x_BSE: Tensor) -> Tensor:
+        """SwiGLU."""
+        gate, up = self.gate_up(x_BSE).chunk(2, -1)
+        out_BSE: Tensor = self.down(F.silu(gate) * up)
+        return out_BSE
+
+
+class PlainMixture(nn.Module):
+    """Every token through every expert, and the results of those it was not sent to times zero (X experts, K chosen).
+
+    Of the routing rules: softmax or sigmoid, gates that sum to one or not, a scale; no groups.
+    """
+
+    def __init__(self, model: ModelSpec, experts: Experts) -> None:
+        super().__init__()
+        num, hidden, inner = experts.num_experts, model.hidden_size, experts.intermediate_size
+        self.experts = experts
+        self.router = nn.Linear(hidden, num, bias=False)
+        self.expert_gate_up = PlainExperts(num, 2 * inner, hidden)
+        self.expert_down = PlainExperts(num, hidden, inner)
+        if experts.shared_intermediate_size:
+            self.shared = PlainShared(hidden, experts.shared_intermediate_size)
+        if model.has_shared_gate:
+            self.shared_gate = nn.Linear(hidden, 1, bias=False)
+
+    def forward(self, x_BSE: Tensor) -> Tensor:
+        """x_BSE -> the same shape."""
+        gate_BSXI, up_BSXI = torch.einsum("bse,xoe->bsxo", x_BSE, self.expert_gate_up.weight).chunk(2, -1)
+        each_BSXE = torch.einsum("bsxi,xei->bsxe", F.silu(gate_BSXI) * up_BSXI, self.expert_down.weight)
+        out_BSE = torch.einsum("bsxe,bsx->bse", each_BSXE, self._gates(x_BSE))
+        if hasattr(self, "shared"):
+            shared = self.shared(x_BSE)
+            out_BSE = out_BSE + (
+                shared * self.shared_gate(x_BSE).sigmoid() if hasattr(self, "shared_gate") else shared
+            )
+        return out_BSE
+
+    def _gates(self, x_BSE: Tensor) -> Tensor:
+        routing = self.experts.routing
+        logits = self.router(x_BSE)
+        scores = logits.softmax(-1) if routing.scores == "softmax" else logits.sigmoid()
+        best = scores.topk(self.experts.num_experts_per_token, -1)
+        chosen = torch.zeros_like(scores).scatter(-1, best.indices, 1.0)
+        gates = scores * chosen
+        gates = gates / gates.sum(-1, keepdim=True) if routing.has_unit_sum else gates
+        return gates * routing.gate_scale
+
+
 class PlainBlock(nn.Module):
     """A pre-norm block: attention and MLP."""
 
@@ -53,6 +117,9 @@ class PlainBlock(nn.Module):
             attention.query_size, hidden, bias=gpt2 or attention.has_output_bias
         )
         self.mlp_norm = _norm(model, hidden)
+        if isinstance(mlp, Experts):
+            self.mixture = PlainMixture(model, mlp)
+            return
         inner = mlp.intermediate_size * (2 if model.has_gated_mlp else 1)
         self.gate_up = nn.Linear(hidden, inner, bias=gpt2 or mlp.has_bias)
         self.down = nn.Linear(mlp.intermediate_size, hidden, bias=gpt2 or mlp.has_bias)
@@ -60,6 +127,8 @@ class PlainBlock(nn.Module):
     def forward(self, x_BSE: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
         """x_BSE -> the same shape."""
         x_BSE = x_BSE + self.attention_output(self._attended(x_BSE, cos_SP, sin_SP))
+        if hasattr(self, "mixture"):
+            return x_BSE + self.mixture(self.mlp_norm(x_BSE))
         inner = self.gate_up(self.mlp_norm(x_BSE))
         if self.model.has_gated_mlp:
             gate, up = inner.chunk(2, -1)

@@ -36,7 +36,16 @@ TIED = replace(LLAMA, has_tied_embeddings=True)
 QWEN = LLAMA.changed(has_query_key_norm=True)
 GPT = ModelSpec.gpt(4, 32, 4, vocabulary_size=34, max_sequence_length=SEQUENCE, name="gpt", source="tests")
 DEEP = ModelSpec.decoder(8, 32, 4, num_kv_heads=2, vocabulary_size=34, max_sequence_length=SEQUENCE)
-MODELS: Mapping[str, ModelSpec] = {"llama": LLAMA, "tied": TIED, "qwen": QWEN, "gpt": GPT, "deep": DEEP}
+# Five experts, of which some have no token; two dense blocks, and a shared expert with a gate in the others.
+_EXPERTS = {"num_experts_per_token": 2, "expert_intermediate_size": 24}
+MIXTRAL = LLAMA.changed(architecture="mixtral", num_experts=5, **_EXPERTS)
+QWEN_MOE = LLAMA.changed(
+    architecture="qwen2_moe", num_experts=6, shared_intermediate_size=20, dense_layers=(0, 2),
+    has_unit_gates=False, has_qkv_bias=True, **_EXPERTS,
+)  # fmt: skip
+MODELS: Mapping[str, ModelSpec] = {
+    "llama": LLAMA, "tied": TIED, "qwen": QWEN, "gpt": GPT, "deep": DEEP, "mixtral": MIXTRAL, "qwen moe": QWEN_MOE,
+}  # fmt: skip
 GRADIENTS, AFTER_ADAMW = 1e-10, 1e-8  # DESIGN's tolerances against one process, float64
 BATCH = 8
 

@@ -8,22 +8,35 @@ import pytest
 from meshwright.executor.capability import check_plan, unexecuted_features
 from meshwright.specs import Cluster, ModelSpec, Plan, PlanError, SpecError, Workload, model_from_config
 from meshwright.specs.plan.plan import PassOption
-from tests.specs.configs import DEEPSEEK_V3, GPT2, LLAMA, MISTRAL, NEW_FAMILIES, QWEN2, QWEN3
+from tests.specs.configs import (
+    DEEPSEEK_V3,
+    GPT2,
+    GPT_OSS,
+    LLAMA,
+    MISTRAL,
+    MIXTRAL,
+    NEW_FAMILIES,
+    QWEN2,
+    QWEN2_MOE,
+    QWEN3,
+    QWEN3_MOE,
+)
 
 MODEL = ModelSpec.decoder(6, 64, 4)
 CLUSTER = Cluster("8xcpu")
 
-UNEXECUTED_FAMILIES = [config for config in NEW_FAMILIES if config["model_type"] != "mistral"]
+EXECUTED_FAMILIES = (LLAMA, QWEN2, QWEN3, GPT2, MISTRAL, MIXTRAL, QWEN2_MOE, QWEN3_MOE)
+UNEXECUTED_FAMILIES = [config for config in NEW_FAMILIES if config not in EXECUTED_FAMILIES]
 
 
 def test_families_that_the_executor_builds_are_told_from_others():
-    assert not any(unexecuted_features(model_from_config(config)) for config in (LLAMA, QWEN2, QWEN3, GPT2))
-    assert not unexecuted_features(model_from_config(MISTRAL))
+    assert not any(unexecuted_features(model_from_config(config)) for config in EXECUTED_FAMILIES)
     yarn = {"rope_type": "yarn", "factor": 4.0}
     assert unexecuted_features(model_from_config({**QWEN2, "rope_scaling": yarn})) == ("yarn rotary scaling",)
     for config in UNEXECUTED_FAMILIES:
         assert unexecuted_features(model_from_config(config))
-    assert unexecuted_features(model_from_config(DEEPSEEK_V3)) == ("experts", "latent attention")
+    assert unexecuted_features(model_from_config(DEEPSEEK_V3)) == ("latent attention",)
+    assert unexecuted_features(model_from_config(GPT_OSS)) == ("experts with biases", "attention sinks")
 
 
 @pytest.mark.parametrize("config", UNEXECUTED_FAMILIES, ids=lambda config: config["model_type"])

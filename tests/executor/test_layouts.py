@@ -45,10 +45,29 @@ SMOKE = [
     planned("tied", clip=0.1, pp=2, passes=("offload_optimizer",)),
     planned(dp=2, sharding="zero1", passes=("offload_optimizer",)),
 ]
+EXPERTS = [
+    planned("mixtral"),
+    planned("mixtral", optimizer="sgd", dp=2, split_backward=True),
+    planned("mixtral", clip=0.1, dp=2, sharding="zero1"),
+    planned("mixtral", dp=2, sharding="zero2", split_backward=True),
+    planned("mixtral", pp=2, dp=2, sharding="zero3", schedule="zb_h1"),
+    planned("mixtral", tp=2),
+    planned("mixtral", clip=0.1, tp=2, dp=2, sequence_parallel=True, sharding="zero3", recompute="full"),
+    planned("qwen moe", dp=2, sharding="zero3", recompute="full"),
+    planned("qwen moe", pp=2, optimizer="sgd", recompute="full"),
+    planned("qwen moe", pp=2, schedule="zbv"),
+    planned("qwen moe", tp=2, split_backward=True),
+    planned("qwen moe", clip=0.1, pp=2, tp=2, sequence_parallel=True),
+]
 
 
 @pytest.mark.parametrize("case", SMOKE, ids=str)
 def test_layouts_equal_one_process(case: Planned, gloo_pool: Pool) -> None:
+    assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
+
+
+@pytest.mark.parametrize("case", EXPERTS, ids=str)
+def test_layouts_with_experts_equal_one_process(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 
 

@@ -61,7 +61,7 @@ def unexecuted_features(model: ModelSpec) -> tuple[str, ...]:
     """What a model has that the executor's block has not; empty: it can be trained here."""
     scaling = model.rotary_scaling
     found = {
-        "experts": model.num_experts > 0,
+        "experts with biases": model.has_expert_bias or bool(model.experts and model.experts.has_bias),
         "latent attention": model.attention.latent is not None,
         "attention sinks": model.has_attention_sinks,
         f"{model.architecture} blocks": model.is_gemma,
@@ -77,6 +77,6 @@ def check_model(model: ModelSpec) -> None:
     if missing:
         raise SpecError(
             f"{model.name} has {', '.join(missing)}, which the executor does not build",
-            allowed="dense models of the GPT-2, Llama, Qwen 2, Qwen 3 and Mistral families",
-            next="plan and simulate it, or train a dense model",
+            allowed="models of the GPT-2, Llama, Qwen 2, Qwen 3, Mistral and Mixtral families",
+            next="plan and simulate it, or train another model",
         )

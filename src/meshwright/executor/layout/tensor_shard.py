@@ -2,9 +2,9 @@
 
 Column-parallel matrices are divided by output, row-parallel ones by input, tables by vocabulary (Shoeybi et al. 2019, arXiv
 1909.08053). A fused tensor is divided part by part: of queries, keys and values every device has whole heads, of gate and
-up the same units. Norms, learned positions and the bias behind a row-parallel product are on every device. Of a low-rank
-addition to a column-parallel matrix B is divided as the matrix is, to a row-parallel one A; the other factor is on every
-device.
+up the same units, and so of every expert. Norms, routers, learned positions and the bias behind a row-parallel product are
+on every device. Of a low-rank addition to a column-parallel matrix B is divided as the matrix is, to a row-parallel one A;
+the other factor is on every device.
 
     shard = TensorShard(model, degree=2, number=1)
     shard.ranges("layers.3.qkv.weight", (12, 8))        # (0, [(2, 4), (6, 8), (10, 12)])
@@ -26,6 +26,10 @@ from meshwright.specs.model.model import ModelSpec
 
 ROW_PARALLEL = ("attention_output", "down")  # divided by input, the second dimension of weight and A
 COLUMN_PARALLEL = ("qkv", "gate_up")  # weight, bias and B, by output
+EXPERT_MATRICES = {
+    "expert_gate_up": 1,
+    "expert_down": 2,
+}  # [experts, outputs, inputs]: by an expert's inner units
 TABLES = ("embedding.weight", "head.weight")
 WHOLE = None
 
@@ -55,6 +59,8 @@ class TensorShard:
         if name.endswith(TABLES):
             return 0
         owner, addition = _matrix_of(name)
+        if owner in EXPERT_MATRICES:
+            return EXPERT_MATRICES[owner]
         if owner in ROW_PARALLEL:
             is_divided = addition == LORA_A or (not addition and name.endswith(".weight"))
             return 1 if is_divided else WHOLE
@@ -82,8 +88,9 @@ class TensorShard:
         (owner, _), model = _matrix_of(name), self.model
         if owner == "qkv":
             sizes: tuple[int, ...] = (model.attention.query_size, *(model.attention.key_size,) * 2)
-        elif owner == "gate_up":
-            sizes = (model.intermediate_size,) * (whole[0] // model.intermediate_size)
+        elif owner.endswith("gate_up"):
+            num_parts = 2 if model.has_gated_mlp else 1
+            sizes = (whole[dim] // num_parts,) * num_parts
         else:
             sizes = (whole[dim],)
         starts = [sum(sizes[:place]) for place in range(len(sizes))]

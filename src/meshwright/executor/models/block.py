@@ -1,4 +1,4 @@
-"""One block of a decoder, pre-norm: attention and MLP, each added to the residual stream.
+"""One block of a decoder, pre-norm: attention, then an MLP or experts, each added to the residual stream.
 
 Shapes: B samples, S tokens, E hidden size, D head size, H query heads, K key-value heads, I inner size.
 """
@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwright.executor.models.lora import with_addition
+from meshwright.executor.models.part.mixture import MixtureOfExperts
 from meshwright.executor.models.tensor_parallel import ColumnLinear, RowLinear, TensorParallel
 from meshwright.executor.ops.attention.causal_attention import HeadLayout, causal_attention
 from meshwright.executor.ops.attention.document_mask import DocumentMask
@@ -19,7 +20,7 @@ from meshwright.executor.ops.linear import SplitLinear
 from meshwright.executor.ops.norm.layer_norm import SplitLayerNorm
 from meshwright.executor.ops.norm.rms_norm import SplitRMSNorm
 from meshwright.executor.ops.randomness import SampleKeys, dropout
-from meshwright.specs.model.block import FeedForward
+from meshwright.specs.model.block import Experts, FeedForward
 from meshwright.specs.model.model import ModelSpec
 
 
@@ -58,6 +59,7 @@ class Block(nn.Module):
         super().__init__()
         gpt2, hidden, self.parallel = model.is_gpt2, model.hidden_size, parallel
         degree = 1 if parallel is None else parallel.team.degree
+        self.mixture: MixtureOfExperts | None
         self.layer, self.dropout, self.is_gated = layer, dropout, model.has_gated_mlp
         attention, mlp = model.layers[layer].attention, model.layers[layer].feed_forward
         group_size = attention.num_heads // attention.num_kv_heads
@@ -70,14 +72,26 @@ class Block(nn.Module):
         has_norms, head_dim = attention.has_query_key_norm, attention.head_dim
         self.query_norm = norm_layer(model, head_dim) if has_norms else None
         self.key_norm = norm_layer(model, head_dim) if has_norms else None
-        has_output_bias, has_mlp_bias = gpt2 or attention.has_output_bias, gpt2 or mlp.has_bias
+        has_output_bias = gpt2 or attention.has_output_bias
         attention_output = row(attention.query_size // degree, hidden, has_output_bias, parallel)
         self.attention_output = with_addition(model, "attention_output", attention_output)
         self.mlp_norm = norm_layer(model, hidden)
-        inner = mlp.intermediate_size // degree
-        gate_up = column(hidden, inner * (2 if self.is_gated else 1), has_mlp_bias, parallel)
+        if isinstance(mlp, Experts):
+            self.mixture = MixtureOfExperts(model, mlp, parallel)
+        else:
+            self._add_mlp(model, mlp, degree)
+
+    def _add_mlp(self, model: ModelSpec, mlp: FeedForward, degree: int) -> None:
+        """The matrices of a dense MLP."""
+        hidden, inner, has_bias = (
+            model.hidden_size,
+            mlp.intermediate_size // degree,
+            model.is_gpt2 or mlp.has_bias,
+        )
+        self.mixture = None
+        gate_up = column(hidden, inner * (2 if self.is_gated else 1), has_bias, self.parallel)
         self.gate_up = with_addition(model, "gate_up", gate_up)
-        self.down = with_addition(model, "down", row(inner, hidden, has_mlp_bias, parallel))
+        self.down = with_addition(model, "down", row(inner, hidden, has_bias, self.parallel))
 
     def forward(
         self,
@@ -109,10 +123,17 @@ class Block(nn.Module):
         return x_BSE + self._dropped(attended, keys, "attention")
 
     def mlp_part(self, x_BSE: Tensor, keys: SampleKeys | None) -> Tensor:
-        """The block's second half: the MLP, added to its input."""
-        inner = self.gate_up(self.mlp_norm(x_BSE))
+        """The block's second half: the MLP, or its experts, added to its input."""
+        normed_BSE = self.mlp_norm(x_BSE)
+        result_BSE = self.mlp(normed_BSE) if self.mixture is None else self.mixture(normed_BSE)
+        return x_BSE + self._dropped(result_BSE, keys, "mlp")
+
+    def mlp(self, x_BSE: Tensor) -> Tensor:
+        """The dense MLP of a normed input."""
+        inner = self.gate_up(x_BSE)
         inner = gated_silu(inner) if self.is_gated else F.gelu(inner, approximate=self.gelu)
-        return x_BSE + self._dropped(self.down(inner), keys, "mlp")
+        result_BSE: Tensor = self.down(inner)
+        return result_BSE
 
     def _normed_heads(self, qkv: Tensor, query_norm: nn.Module, key_norm: nn.Module) -> Tensor:
         """Queries and keys normalised head by head, before they turn (Qwen3)."""

@@ -113,6 +113,39 @@ class _Row(torch.autograd.Function):
         return dx, None, None, None, None
 
 
+def enter(x_BsE: Tensor, parallel: TensorParallel) -> Tensor:
+    """What several products of this device read, [B, S, E]; the sum of the devices' gradients goes back, [B, s, E]."""
+    return _Enter.apply(x_BsE, parallel)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def leave(part_BSE: Tensor, parallel: TensorParallel) -> Tensor:
+    """The sum of the devices' parts, as the residual stream has it: [B, S, E] -> [B, s, E]."""
+    return _Leave.apply(part_BSE, parallel)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class _Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_BsE: Tensor, parallel: TensorParallel) -> Tensor:
+        ctx.parallel = parallel
+        whole_BSE = parallel.entered(x_BsE)
+        return whole_BSE.view_as(whole_BSE)
+
+    @staticmethod
+    def backward(ctx: Any, dx_BSE: Tensor) -> tuple[Tensor, None]:
+        return ctx.parallel.left(dx_BSE), None
+
+
+class _Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part_BSE: Tensor, parallel: TensorParallel) -> Tensor:
+        ctx.parallel = parallel
+        return parallel.left(part_BSE.clone())
+
+    @staticmethod
+    def backward(ctx: Any, dy_BsE: Tensor) -> tuple[Tensor, None]:
+        return ctx.parallel.entered(dy_BsE), None
+
+
 def _trains(weight_OI: Tensor, bias_O: Tensor | None) -> bool:
     """Is there a weight gradient, which reads the input?"""
     return weight_OI.requires_grad or (bias_O is not None and bias_O.requires_grad)

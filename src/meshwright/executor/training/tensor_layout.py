@@ -23,6 +23,7 @@ HEAD_NORMS = (
     "query_norm",
     "key_norm",
 )  # used for every head, so each device of a group has a part of the gradient
+ROUTERS = ("router", "shared_gate")  # multiply parts of a sum: likewise
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 

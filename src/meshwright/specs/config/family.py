@@ -173,6 +173,7 @@ def _qwen_experts(read: ConfigReader, num_layers: int) -> Fields:
     return {
         **_experts(read, "num_experts"),
         "expert_intermediate_size": read.size("expert_intermediate_size"),
+        "has_unit_gates": read.flag("norm_topk_prob", False),
         "dense_layers": tuple(i for i in range(num_layers) if i in dense or (i + 1) % step),
     }
 

@@ -20,7 +20,7 @@ ROPE_THETA = 10_000.0
 _EPSILONS = {"gpt2": 1e-5, "mixtral": 1e-5, "gpt_oss": 1e-5}  # the others 1e-6
 EPSILON = 1e-6
 # Scaled frequencies change no cost, so they are read where the executor computes them.
-_SCALED = ("llama", "mistral", "qwen2", "qwen3")
+_SCALED = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe")
 _GATED_ACTIVATIONS = ("silu", "swish")
 _GPT2_ACTIVATIONS = {
     "gelu_new": "",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from meshwright.specs.error import SpecError
 from meshwright.specs.record import plain, record
 
+SCORES = Literal["softmax", "sigmoid"]
 MAX_LAYERS = 100_000  # no decoder has as many; a damaged file could ask for any number
 
 
@@ -88,6 +89,25 @@ class FeedForward:
 
 
 @dataclass(frozen=True)
+class Routing:
+    """How a token's experts are chosen, and by what their results are multiplied before they are added: their gates.
+
+    `scores` of the router's logits: "softmax" over all experts, or "sigmoid" of each. The best are chosen, of
+    `num_groups_per_token` of the `num_groups` equal groups of experts if these are fewer: groups with the best expert, or
+    with `has_correction` with the best two together (DeepSeek-V2, arXiv 2405.04434, and V3, arXiv 2412.19437). The
+    correction, a number for each expert, is added to scores for choosing only. Gates are the chosen scores, with
+    `has_unit_sum` divided by their sum, times `gate_scale`.
+    """
+
+    scores: SCORES = "softmax"
+    num_groups: int = 1
+    num_groups_per_token: int = 1
+    has_correction: bool = False
+    has_unit_sum: bool = True
+    gate_scale: float = 1.0
+
+
+@dataclass(frozen=True)
 class Experts:
     """`num_experts` MLPs of which a token goes to `num_experts_per_token`, each `intermediate_size` wide inside, and through
     the shared ones, together `shared_intermediate_size` wide. `has_bias` is that of the shared ones.
@@ -98,6 +118,7 @@ class Experts:
     intermediate_size: int
     shared_intermediate_size: int = 0
     has_bias: bool = False
+    routing: Routing = Routing()
 
 
 @dataclass(frozen=True)

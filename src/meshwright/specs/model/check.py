@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, get_args
 
 from meshwright.specs.error import SpecError
-from meshwright.specs.model.block import Attention, Experts, LatentRanks
+from meshwright.specs.model.block import SCORES, Attention, Experts, LatentRanks
 from meshwright.specs.model.rotary_scaling import LLAMA3
 from meshwright.specs.model.shape import ARCHITECTURES, ModelShape
 
@@ -88,6 +88,22 @@ def _check_experts(name: str, experts: Experts) -> None:
         raise SpecError(
             f"{name}: a token goes to {experts.num_experts_per_token} of {experts.num_experts} experts",
             allowed=f"1 to {experts.num_experts} experts a token",
+        )
+    _check_routing(name, experts)
+
+
+def _check_routing(name: str, experts: Experts) -> None:
+    routing = experts.routing
+    if routing.scores not in get_args(SCORES) or not routing.gate_scale > 0:
+        raise SpecError(f"{name}: {routing}", allowed=f"{', '.join(get_args(SCORES))}, a scale above 0")
+    size, rest = divmod(experts.num_experts, routing.num_groups)
+    num_open = size * routing.num_groups_per_token
+    is_whole = rest == 0 and routing.num_groups_per_token <= routing.num_groups
+    if not is_whole or num_open < experts.num_experts_per_token or size < 2 * routing.has_correction:
+        raise SpecError(
+            f"{name}: {experts.num_experts_per_token} experts a token, of {routing.num_groups_per_token} of "
+            f"{routing.num_groups} groups of {experts.num_experts} experts",
+            allowed="groups that divide the experts and hold enough of them, two each where choices are corrected",
         )
 
 

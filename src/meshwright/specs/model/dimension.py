@@ -19,6 +19,7 @@ from meshwright.specs.model.block import (
     Experts,
     FeedForward,
     LatentRanks,
+    Routing,
     merged_runs,
 )
 from meshwright.specs.model.rotary_scaling import RotaryScaling
@@ -42,6 +43,11 @@ ADDED_DIMENSIONS: Mapping[str, Any] = {
     **dict.fromkeys(("rope_factor", "rope_low_factor", "rope_high_factor"), 1.0),
     **dict.fromkeys(("activation", "rope_scaling"), ""),
     **dict.fromkeys(("dense_layers", "sliding_layers", "trained", "lora_targets"), ()),
+    **dict.fromkeys(("num_expert_groups", "num_expert_groups_per_token"), 1),
+    "router_scores": "softmax",
+    "has_router_correction": False,
+    "has_unit_gates": True,
+    "gate_scale": 1.0,
 }
 _DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("has_tied_embeddings", "has_qkv_bias", "has_output_bias", "has_mlp_bias"), False),
@@ -71,6 +77,14 @@ _OF_PART: Mapping[type, Mapping[str, str]] = {
         "expert_intermediate_size": "intermediate_size",
         "has_mlp_bias": "has_bias",
         "shared_intermediate_size": "shared_intermediate_size",
+    },
+    Routing: {
+        "router_scores": "scores",
+        "num_expert_groups": "num_groups",
+        "num_expert_groups_per_token": "num_groups_per_token",
+        "has_router_correction": "has_correction",
+        "has_unit_gates": "has_unit_sum",
+        "gate_scale": "gate_scale",
     },
     FeedForward: {
         "intermediate_size": "intermediate_size",
@@ -107,7 +121,8 @@ def flat_dimensions(model: ModelShape) -> dict[str, Any]:
     """
     layers, attention, experts = model.layers, model.attention, model.experts
     found = {**_DEFAULTS, "num_layers": model.num_layers, "intermediate_size": model.intermediate_size}
-    for part in (attention, attention.latent, experts, model.mlp, model.rotary_scaling):
+    routing = experts and experts.routing
+    for part in (attention, attention.latent, experts, routing, model.mlp, model.rotary_scaling):
         if part:
             found |= {name: getattr(part, field) for name, field in _OF_PART[type(part)].items()}
     found |= {name: getattr(model, name) for name in _OF_MODEL}
@@ -178,6 +193,7 @@ def _blocks(said: Mapping[str, Any]) -> BlockRuns:
     sliding = replace(full, window=said["sliding_window"])
     dense = _part(FeedForward, said)
     experts = _part(Experts, said, *(name for name in _OF_PART[Experts] if name != "has_mlp_bias"))
+    experts = experts and replace(experts, routing=_part(Routing, said))
     windows, plain_layers = set(said["sliding_layers"]), set(said["dense_layers"])
     return merged_runs(
         BlockSpec(sliding if i in windows else full, dense if i in plain_layers else experts or dense)

@@ -21,9 +21,11 @@ from meshwright.stage.piece import has_vocabulary_share, is_vocabulary_split
 
 # The factor of an addition that tensor parallelism leaves whole: what reads the residual stream, and what adds to it.
 WHOLE_FACTORS = ("qkv.lora_a.", "gate_up.lora_a.", "attention_output.lora_b.", "down.lora_b.")
+ROUTERS = ("mlp.gate.weight", "router.", "shared_expert_gate")  # multiply parts of experts' results
 # Parts of the names of parameters that every device of a tensor-parallel group has whole.
 WHOLE = (
-    *("norm.", "layernorm.", ".ln_", "wpe", "mlp.gate.weight", "router.", "shared_expert_gate"),
+    *("norm.", "layernorm.", ".ln_", "wpe"),
+    *ROUTERS,
     *("q_a_proj.", "kv_a_proj_with_mqa.", "o_proj.bias", "down_proj.bias", "c_proj.bias"),
     *WHOLE_FACTORS,
 )
@@ -127,11 +129,12 @@ def num_local_end_parameters(plan: Plan, layers: StageLayers) -> int:
 
 def num_partial_parameters(plan: Plan, layers: StageLayers) -> int:
     """Parameters of a stage that every device of a tensor-parallel group has whole, and whose gradient is of its tokens
-    (sequence parallelism) or of its heads: they are summed over the group before a step."""
+    (sequence parallelism), of its heads or of its part of the experts: they are summed over the group before a step."""
     model = plan.model
     if plan.tp == 1:
         return 0
-    parts = WHOLE if plan.sequence_parallel else (*HEAD_NORMS, *WHOLE_FACTORS)
+    routers = ROUTERS if plan.expert_tp > 1 else ()
+    parts = WHOLE if plan.sequence_parallel else (*HEAD_NORMS, *routers, *WHOLE_FACTORS)
     blocks = model.block_kinds(layers.first_block, layers.num_blocks)
     total = sum(
         count * parameter.num_elements

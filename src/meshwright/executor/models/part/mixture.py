@@ -1,0 +1,86 @@
+"""A block's mixture of experts: router, experts, and those that every token goes through.
+
+Shapes: B samples, S tokens, s tokens of this device's part of the sequence, E hidden size, T = B S tokens, X experts,
+O outputs, I inputs.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from meshwright.executor.models.tensor_parallel import TensorParallel, enter, leave
+from meshwright.executor.ops.expert.dispatch import combine, dispatch
+from meshwright.executor.ops.expert.expert_mlp import expert_mlp
+from meshwright.executor.ops.expert.routing import route
+from meshwright.executor.ops.gated_silu import gated_silu
+from meshwright.executor.ops.linear import SplitLinear
+from meshwright.specs.model.block import Experts
+from meshwright.specs.model.model import ModelSpec
+
+
+class ExpertMatrices(nn.Module):
+    """One matrix of every expert: [X, O, I]."""
+
+    def __init__(self, num_experts: int, num_outputs: int, num_inputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_experts, num_outputs, num_inputs))
+
+
+class SharedExpert(nn.Module):
+    """The experts that every token goes through, as one gated MLP without biases."""
+
+    def __init__(self, hidden_size: int, inner_size: int) -> None:
+        super().__init__()
+        self.gate_up = SplitLinear(hidden_size, 2 * inner_size, bias=False)
+        self.down = SplitLinear(inner_size, hidden_size, bias=False)
+
+    def forward(self, hidden_TE: Tensor) -> Tensor:
+        """[T, E] -> [T, E]."""
+        result_TE: Tensor = self.down(gated_silu(self.gate_up(hidden_TE)))
+        return result_TE
+
+
+class MixtureOfExperts(nn.Module):
+    """What a block with experts has in place of an MLP. Every token goes to its experts, none is dropped; no loss balances
+    their load, because the model's specification has none.
+
+    With `parallel` a device has its part of every expert's inner units, and all of the router. Results are then parts of a
+    sum, so what multiplies them, gates and router, has on every device a part of its gradient.
+    """
+
+    def __init__(self, model: ModelSpec, experts: Experts, parallel: TensorParallel | None = None) -> None:
+        super().__init__()
+        hidden, degree = model.hidden_size, 1 if parallel is None else parallel.team.degree
+        inner, shared = experts.intermediate_size // degree, experts.shared_intermediate_size // degree
+        self.experts, self.parallel = experts, parallel
+        self.router = nn.Linear(hidden, experts.num_experts, bias=False)
+        self.expert_gate_up = ExpertMatrices(experts.num_experts, 2 * inner, hidden)
+        self.expert_down = ExpertMatrices(experts.num_experts, hidden, inner)
+        self.shared = SharedExpert(hidden, shared) if shared else None
+        self.shared_gate = SplitLinear(hidden, 1, bias=False) if model.has_shared_gate else None
+
+    def forward(self, x_BsE: Tensor) -> Tensor:
+        """[B, s, E] -> [B, s, E]."""
+        whole_BSE = x_BsE if self.parallel is None else enter(x_BsE, self.parallel)
+        hidden_TE = whole_BSE.flatten(0, 1)
+        result_TE = self.routed(hidden_TE)
+        if self.shared is not None:
+            result_TE = result_TE + self.shared_part(hidden_TE, self.shared)
+        result_BSE = result_TE.view_as(whole_BSE)
+        return result_BSE if self.parallel is None else leave(result_BSE, self.parallel)
+
+    def routed(self, hidden_TE: Tensor) -> Tensor:
+        """The sum over every token's own experts."""
+        experts = self.experts
+        gates_TK, experts_TK = route(
+            hidden_TE, self.router.weight, experts.num_experts_per_token, experts.routing
+        )
+        tokens_NE, order_N, counts_X = dispatch(hidden_TE, experts_TK, experts.num_experts)
+        returned_NE = expert_mlp(tokens_NE, counts_X, self.expert_gate_up.weight, self.expert_down.weight)
+        return combine(returned_NE, gates_TK, order_N)
+
+    def shared_part(self, hidden_TE: Tensor, shared: SharedExpert) -> Tensor:
+        """The shared experts' result, where there is a gate times its number for each token."""
+        result_TE: Tensor = shared(hidden_TE)
+        return result_TE if self.shared_gate is None else self.shared_gate(hidden_TE).sigmoid() * result_TE

@@ -1,0 +1,1 @@
+"""Operations of a mixture of experts, one device's part of each: routing, dispatch and combine, products of experts."""

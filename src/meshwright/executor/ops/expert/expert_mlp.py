@@ -1,0 +1,89 @@
+"""Experts: an MLP each, of the rows that were sent to it; weight gradients may be computed later than input gradients.
+
+Shapes: N rows sorted by expert, X experts here, P devices that sent rows, I inputs, O outputs, E hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from meshwright.executor.ops.expert.dispatch import by_expert, inverse, reordered
+from meshwright.executor.ops.gated_silu import gated_silu
+from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, deliver, registered_queue
+
+Part = tuple[int, int, int]  # an expert, and the first of its rows and the one behind the last
+
+
+def expert_mlp(
+    tokens_NE: Tensor, counts: Tensor, gate_up_XOE: Tensor, down_XEI: Tensor, *, is_gated: bool = True
+) -> Tensor:
+    """Every row through its expert: [N, E] -> [N, E], in the order in which rows came.
+
+    Args:
+        counts: rows of every expert, [X]; or [P, X], where rows are sorted by the device they came from, then by expert.
+        is_gated: gate_up is [X, 2I, E] and what is inside silu(gate) * up; otherwise [X, I, E] and GELU by tanh.
+    """
+    if counts.dim() == 1:
+        return _sorted_mlp(tokens_NE, counts, gate_up_XOE, down_XEI, is_gated)
+    order_N = by_expert(counts)
+    returned_NE = _sorted_mlp(reordered(tokens_NE, order_N), counts.sum(0), gate_up_XOE, down_XEI, is_gated)
+    return reordered(returned_NE, inverse(order_N))
+
+
+def _sorted_mlp(
+    tokens_NE: Tensor, counts_X: Tensor, gate_up_XOE: Tensor, down_XEI: Tensor, is_gated: bool
+) -> Tensor:
+    inner = grouped_linear(tokens_NE, counts_X, gate_up_XOE)
+    inner = gated_silu(inner) if is_gated else F.gelu(inner, approximate="tanh")
+    return grouped_linear(inner, counts_X, down_XEI)
+
+
+def grouped_linear(x_NI: Tensor, counts_X: Tensor, weight_XOI: Tensor) -> Tensor:
+    """Every expert's rows times its matrix: [N, I] -> [N, O]; weight gradients go to `.grad`, at once or by the queue."""
+    queue = registered_queue(weight_XOI)
+    return _GroupedLinear.apply(x_NI, counts_X, weight_XOI, queue)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _parts(counts_X: Tensor) -> list[Part]:
+    """The rows of every expert that has any."""
+    ends = counts_X.cumsum(0).tolist()
+    starts = [0, *ends[:-1]]
+    return [(x, low, high) for x, (low, high) in enumerate(zip(starts, ends, strict=True)) if low < high]
+
+
+class _GroupedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x_NI: Tensor, counts_X: Tensor, weight_XOI: Tensor, queue: WeightGradientQueue | None
+    ) -> Tensor:
+        # Parameters are attributes, not saved tensors: see `ops.linear`.
+        ctx.save_for_backward(x_NI if weight_XOI.requires_grad else None)
+        ctx.parts, ctx.weight_XOI, ctx.queue = _parts(counts_X), weight_XOI, queue
+        y_NO = x_NI.new_empty((len(x_NI), weight_XOI.shape[1]))
+        for expert, low, high in ctx.parts:
+            torch.mm(x_NI[low:high], weight_XOI[expert].t(), out=y_NO[low:high])
+        return y_NO
+
+    @staticmethod
+    def backward(ctx: Any, dy_NO: Tensor) -> tuple[Tensor | None, None, None, None]:
+        (x_NI,) = ctx.saved_tensors
+        weight_XOI, dx_NI = ctx.weight_XOI, None
+        if ctx.needs_input_grad[0]:
+            dx_NI = dy_NO.new_empty((len(dy_NO), weight_XOI.shape[2]))
+            for expert, low, high in ctx.parts:
+                torch.mm(dy_NO[low:high], weight_XOI[expert], out=dx_NI[low:high])
+        if x_NI is not None:
+            deliver(ctx.queue, accumulate_experts, x_NI, dy_NO, ctx.parts, weight_XOI)
+        return dx_NI, None, None, None
+
+
+def accumulate_experts(x_NI: Tensor, dy_NO: Tensor, parts: list[Part], weight_XOI: Tensor) -> None:
+    """Weight half: every expert's matrix gets its rows' products added; one without rows a gradient of zeros."""
+    if weight_XOI.grad is None:
+        weight_XOI.grad = torch.zeros_like(weight_XOI)
+    for expert, low, high in parts:
+        weight_XOI.grad[expert].addmm_(dy_NO[low:high].t(), x_NI[low:high])
