@@ -6,7 +6,16 @@ import numpy as np
 
 from meshwright.ir.layout import layouts_of
 from meshwright.ir.program import Program
-from meshwright.ir.table import DUTY_PLACES, INDEX_MODES, PART_MODES, VALUE_INDICES, WHEN_MODES, Effect, Kind
+from meshwright.ir.table import (
+    DUTY_PLACES,
+    INDEX_MODES,
+    PART_MODES,
+    VALUE_INDICES,
+    WHEN_MODES,
+    Duty,
+    Effect,
+    Kind,
+)
 from meshwright.specs.error import ProgramError
 
 
@@ -30,6 +39,7 @@ def check_tables(program: Program) -> None:
         _check_word(kind.index, VALUE_INDICES, f"value kind {kind.name} has the index")
     for duty in t.duties:
         _check_word(duty.per, DUTY_PLACES, f"duty {duty.name} is due per")
+    _check_shares(t.duties)
     for group in t.groups:
         if min(group.stages, default=0) < 0:
             raise ProgramError(f"group {group.name} names stages {group.stages}; they count from 0")
@@ -51,12 +61,32 @@ def check_tables(program: Program) -> None:
             program.axis(axis)
 
 
+def _check_shares(duties: tuple[Duty, ...]) -> None:
+    """Duties of one name share the stages among them, and are all due per the same."""
+    places: dict[str, str] = {}
+    stages: dict[str, set[int]] = {}
+    for duty in duties:
+        claimed = stages.setdefault(duty.name, set())
+        is_alone = duty.name not in places
+        if min(duty.stages, default=0) < 0:
+            raise ProgramError(f"duty {duty.name} is due on stages {duty.stages}; they count from 0")
+        if not is_alone and (not claimed or not duty.stages or claimed & set(duty.stages)):
+            raise ProgramError(
+                f"{duty.name} has two duties on one stage; give each the stages on which it is due, none twice"
+            )
+        if places.setdefault(duty.name, duty.per) != duty.per:
+            raise ProgramError(f"{duty.name} is due per {places[duty.name]} and per {duty.per}; choose one")
+        claimed |= set(duty.stages)
+
+
 def _check_effect(effect: Effect) -> None:
     moved = (effect.moves,) if effect.moves is not None else ()
     for pattern in (*effect.reads, *effect.writes, *moved):
         _check_word(pattern.index, INDEX_MODES, f"{effect.name} names a {pattern.kind} by")
         _check_word(pattern.part, PART_MODES, f"{effect.name} names a {pattern.kind} of part")
         _check_word(pattern.when, WHEN_MODES, f"{effect.name} names a {pattern.kind} when")
+        if pattern.steps < 1:
+            raise ProgramError(f"{effect.name} names a relay of {pattern.steps} steps; it has at least one")
         if pattern.age < 0:
             raise ProgramError(
                 f"{effect.name} reads a {pattern.kind} of age {pattern.age}; ages count from 0"

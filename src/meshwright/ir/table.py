@@ -27,7 +27,7 @@ class Kind(IntEnum):
 
 
 INDEX_MODES = ("hop", "stage", "groups", "group", "none", "place")
-PART_MODES = ("zero", "row")
+PART_MODES = ("zero", "row", "outer", "first")
 WHEN_MODES = ("always", "not_first", "not_last", "first", "last")
 VALUE_INDICES = ("hop", "stage", "group", "none")
 DUTY_PLACES = ("path", "stage", "group", "device", "some")
@@ -39,7 +39,9 @@ class Pattern(NamedTuple):
     ``index``: ``hop`` (the row's hop + offset), ``stage`` (its stage + offset), ``groups`` (every parameter group of its
     stage), ``group`` (the group at place ``part`` among those of its stage), ``place`` (the group at place ``offset``
     among those of its stage), ``none`` (0).
-    ``part``: ``zero`` or ``row``; ``part_offset`` is added. ``age``: iterations back (reads only).
+    ``part``: ``zero`` or ``row``; ``part_offset`` is added. Of a relay of ``steps`` steps, whose step s of token part p is
+    part p * steps + s: ``outer`` is a row's token part (row's part // steps), ``first`` the first step of the token part
+    that a row beside the relay has as its part (row's part * steps). ``age``: iterations back (reads only).
     ``when``: only on rows that are (not) the first or last hop of their microbatch's path.
     ``layout``: how the value lies along axes (`ir.layout`), such as ``tp:split cp:partial``: of a write what the row makes,
     of a read what it needs. What is not named is not said.
@@ -53,6 +55,7 @@ class Pattern(NamedTuple):
     age: int = 0
     when: str = "always"
     layout: str = ""
+    steps: int = 1
 
     def __repr__(self) -> str:
         return said_text(self)
@@ -60,7 +63,7 @@ class Pattern(NamedTuple):
 
 # Fields that a row of a table got later: left out of texts and hashes where they say nothing, so that those of programs
 # which do not use them stay what they were.
-LATER = {"Pattern": ("layout",), "Duty": ()}
+LATER = {"Pattern": ("layout", "steps"), "Duty": ("stages",)}
 
 
 def said(row: Any) -> tuple[Any, ...]:
@@ -188,12 +191,17 @@ class Duty(NamedTuple):
 
     ``order``: 1 where the parts have to run in rising order, -1 in falling order (they rewrite one value, such as the
     activations that go through layers), 0 where any order is the same.
+    ``stages``: due on these only (empty: on all), so that a name may have other parts on other stages.
     """
 
     name: str
     per: str = "path"
     parts: int = 1
     order: int = 0
+    stages: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        return said_text(self)
 
 
 class ValueBytes(NamedTuple):

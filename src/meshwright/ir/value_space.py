@@ -53,8 +53,7 @@ def value_space(program: Program) -> ValueSpace:
     t, c = program.tables, program.columns
     num = num_microbatches(program)
     patterns = [p for effect in t.effects for p in (*effect.reads, *effect.writes)]
-    part_offsets = [p.part_offset for p in patterns]
-    parts = int(c.part.max(initial=0)) + 1 + max(part_offsets, default=0)
+    parts = _most_parts(program)
     longest_path = max(len(path) for path in t.paths)
     sizes = {
         "hop": max(longest_path, int(c.hop.max(initial=0)) + 1)
@@ -145,12 +144,31 @@ def pattern_fields(program: Program, space: ValueSpace, p: Pattern) -> tuple[int
         int(space.indices[kind]),
         mode,
         p.offset,
-        1 if p.part == "row" else 0,
+        _part_scale(p),
         p.part_offset,
         p.age,
         WHEN_MODES.index(p.when),
         (1 if table.microbatch else 0) + (2 if table.carried else 0) + (4 if table.accumulates else 0),
     )
+
+
+def _part_scale(p: Pattern) -> int:
+    """How a kernel makes a value's part of a row's: 0 not at all, k > 0: divided by k, k < 0: times -k."""
+    return {"zero": 0, "row": 1, "outer": p.steps, "first": -p.steps}[p.part]
+
+
+def _most_parts(program: Program) -> int:
+    """One more than the largest part that a row has or its patterns name."""
+    t, c = program.tables, program.columns
+    most = int(c.part.max(initial=0)) + max(
+        (p.part_offset for effect in t.effects for p in (*effect.reads, *effect.writes)), default=0
+    )
+    for e, effect in enumerate(t.effects):
+        scaled = [p for p in (*effect.reads, *effect.writes) if p.part == "first"]
+        if scaled:
+            own = int(c.part[c.effect == e].max(initial=0))
+            most = max(most, *(own * p.steps + p.part_offset for p in scaled))
+    return most + 1
 
 
 def value_codes(
@@ -187,7 +205,11 @@ def value_codes(
             if group_ptr[stages[i]] >= group_ptr[stages[i] + 1]:
                 return i + 1
             index = groups[group_ptr[stages[i]]]
-        part = (parts[i] if fields[9 * p + 4] else 0) + fields[9 * p + 5]
+        steps, part = fields[9 * p + 4], fields[9 * p + 5]
+        if steps > 0:
+            part += parts[i] // steps
+        elif steps < 0:
+            part -= parts[i] * steps
         microbatch = microbatches[i] if fields[9 * p + 8] & 1 else 0
         scale = num_microbatches if fields[9 * p + 8] & 1 else 1
         if index < 0 or index >= fields[9 * p + 1] or part < 0 or part >= num_parts or microbatch >= scale:
@@ -245,7 +267,8 @@ def codes_of(
         chosen = {"hop": (hop + p.offset,), "stage": (stage + p.offset,), "none": (0,)}.get(p.index, chosen)
         kind = t.index_of_kind(p.kind)
         row_microbatch = microbatch if t.value_kinds[kind].microbatch else 0
-        row_part = (part if p.part == "row" else 0) + p.part_offset
+        row_part = {"zero": 0, "row": part, "outer": part // p.steps, "first": part * p.steps}[p.part]
+        row_part += p.part_offset
         for index in chosen:
             codes.append(
                 int(

@@ -10,11 +10,25 @@ import pytest
 from tests.ir.mutation import FAULTS, mutant_of
 from tests.ir.random_program import random_orders, random_pipeline
 
+from meshwright.ir import kernel
 from meshwright.ir.judge.symbolic import outputs
-from meshwright.ir.judge.verify import verify
-from meshwright.ir.program import Axis, Program
-from meshwright.ir.table import Duty, Microbatch, ParameterGroup, ValueBytes
+from meshwright.ir.judge.verify import expected_counts, verify
+from meshwright.ir.program import Axis, Program, ProgramBuilder
+from meshwright.ir.table import (
+    Duty,
+    Effect,
+    Hop,
+    Kind,
+    Microbatch,
+    ParameterGroup,
+    Pattern,
+    ValueBytes,
+    ValueKind,
+)
+from meshwright.ir.text import from_text, to_text
 from meshwright.ir.timing.replay import replay, wire
+from meshwright.ir.value_space import codes_of
+from meshwright.ir.vocabulary import Name, Vocabulary
 from meshwright.lowering.memory.recompute import Recompute
 from meshwright.lowering.order import program_of_orders
 from meshwright.lowering.sharding.reduction import OptimizerStep, ReduceGradients
@@ -276,3 +290,117 @@ def test_duties_of_a_device() -> None:
                 duties=tuple(Duty("STEP", "device", 2) if d.name == "STEP" else d for d in duties)
             )
         )
+
+
+# ------------------------------------------------------------------------------------------------ duties by stage, relays
+
+
+def in_parts(parts: tuple[int, int], duties: tuple[Duty, ...]) -> Program:
+    """Two stages on one device, whose computes have as many parts."""
+    split = Effect(Kind.COMPUTE, "split", (), (Pattern("piece", part="row"),))
+    words = Vocabulary.of(Name(split, "path"), ValueKind("piece"))
+    builder = ProgramBuilder(
+        (Axis("pp", 1),), vocabulary=words, paths=((Hop(0, 0), Hop(1, 0)),), microbatches=(Microbatch(1, 1.0),),
+        duties=duties,
+    )  # fmt: skip
+    for stage, num in enumerate(parts):
+        for part in range(num):
+            builder.add(0, split, stage=stage, part=part)
+    return builder.build()
+
+
+def test_a_name_has_other_parts_on_other_stages() -> None:
+    own = (Duty("split", "path", 4, 1, (0,)), Duty("split", "path", 2, 0, (1,)))
+    program = in_parts((4, 2), own)
+    verify(program)
+    read = from_text(to_text(program))
+    assert read.tables.duties == tuple(sorted(own)) and read.digest() == program.digest()
+    with pytest.raises(ProgramError, match="device 0 has 3 rows of split, its duty is 4"):
+        verify(in_parts((3, 2), own))
+    with pytest.raises(ProgramError, match="part 2, which split does not take here; it has fewer parts"):
+        verify(in_parts((4, 3), own))
+    with pytest.raises(ProgramError, match="the program computes split on stage 1, which is no duty"):
+        verify(in_parts((4, 2), own[:1]))
+    everywhere = in_parts((2, 2), (Duty("split", "path", 2),))
+    assert "stages" not in repr(everywhere.tables.duties[0]), "hashes without stages are what they were"
+    assert 'duty ["split","path",2,0]\n' in to_text(everywhere)
+
+
+@pytest.mark.parametrize(
+    "duties, words",
+    [
+        ((Duty("split"), Duty("split", stages=(1,))), "two duties on one stage"),
+        ((Duty("split", stages=(0, 1)), Duty("split", stages=(1,))), "two duties on one stage"),
+        ((Duty("split", stages=(0,)), Duty("split", "stage", stages=(1,))), "per path and per stage"),
+        ((Duty("split", stages=(-1,)),), "count from 0"),
+    ],
+)
+def test_duties_of_a_name_share_the_stages(duties: tuple[Duty, ...], words: str) -> None:
+    with pytest.raises(ProgramError, match=words):
+        verify(in_parts((1, 1), duties))
+
+
+@pytest.mark.parametrize("per, due", [("stage", [0, 1]), ("device", [0, 1]), ("path", [0, 2])])
+def test_a_duty_is_counted_on_its_stages_only(per: str, due: list[int]) -> None:
+    assert expected_counts(one(), Duty("X", per, stages=(1,))).tolist() == due
+
+
+def relay(steps: int, num_tokens: int, changed: int = 0) -> Program:
+    """Token parts whose state goes through steps: opened, advanced once a step, closed."""
+
+    def state(part: str, offset: int = 0) -> Pattern:
+        return Pattern("state", part=part, part_offset=offset, steps=1 if part == "row" else steps)
+
+    opened = Effect(Kind.COMPUTE, "open", (), (Pattern("q", part="row"), state("first")))
+    attend = Effect(
+        Kind.COMPUTE, "attend", (Pattern("q", part="outer", steps=steps), state("row")), (state("row", 1),)
+    )
+    closed = Effect(Kind.COMPUTE, "close", (state("first", steps),), (Pattern("out", part="row"),))
+    kinds = (ValueKind("q"), ValueKind("state"), ValueKind("out"))
+    words = Vocabulary.of(*(Name(effect, "path") for effect in (opened, attend, closed)), *kinds)
+    duties = (Duty("open", "path", num_tokens), Duty("attend", "path", steps * num_tokens, 1))
+    builder = ProgramBuilder(
+        (Axis("pp", 1),), vocabulary=words, paths=((Hop(0, 0),),), microbatches=(Microbatch(1, 1.0),),
+        duties=(*duties, Duty("close", "path", num_tokens)),
+    )  # fmt: skip
+    for token in range(num_tokens):
+        builder.add(0, opened, part=token)
+        for step in range(steps):
+            builder.add(0, attend, part=token * steps + step + changed * (token == num_tokens - 1))
+        builder.add(0, closed, part=token)
+    return builder.build()
+
+
+@pytest.mark.parametrize("rows", [0, kernel.SMALL_ROWS], ids=["compiled", "plain"])
+@pytest.mark.parametrize("steps, num_tokens", [(1, 3), (4, 1), (3, 2)])
+def test_a_part_is_a_token_part_and_a_step(
+    steps: int, num_tokens: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "SMALL_ROWS", rows)
+    program = relay(steps, num_tokens)
+    wiring = verify(program).wiring
+    deps, space = wiring.deps, wiring.deps.space
+    q = program.tables.index_of_kind("q")
+    for row in (1, program.num_rows - 2):  # attends of the first and of the last token part
+        parts = [int(deps.code[v] - space.base[q]) % space.parts for v in deps.version[deps.ptr[row]:deps.ptr[row + 1]]
+                 if space.kind_of(deps.code[v]) == q]  # fmt: skip
+        assert parts == [int(program.columns.part[row]) // steps]
+    assert codes_of(program, 1, program.tables.effects[1].reads, space) == [
+        int(deps.code[v]) for v in deps.version[deps.ptr[1] : deps.ptr[2]]
+    ]
+    text = to_text(program)
+    assert from_text(text).digest() == program.digest()
+
+
+def test_a_step_of_another_token_part_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="2? ?.*attend.* reads (q|state)"):
+        verify(relay(3, 2, changed=1))
+    program = relay(3, 2)
+    with pytest.raises(ScheduleError, match="reads state"):
+        verify(without(program, program.text_of(2)))
+    wrong = tuple(
+        effect._replace(reads=tuple(p._replace(steps=0) for p in effect.reads))
+        for effect in program.tables.effects
+    )
+    with pytest.raises(ProgramError, match="a relay of 0 steps"):
+        verify(program.with_tables(effects=wrong))

@@ -140,7 +140,11 @@ def _meet(
                     elif mode == 5:
                         low = group_ptr[stages[i]] + fields[9 * p + 3]
                         high = low + 1
-                    part = (parts[i] if fields[9 * p + 4] else 0) + fields[9 * p + 5]
+                    steps, part = fields[9 * p + 4], fields[9 * p + 5]
+                    if steps > 0:
+                        part += parts[i] // steps
+                    elif steps < 0:
+                        part -= parts[i] * steps
                     for place in range(low, high):
                         index = 0
                         if mode == 0:

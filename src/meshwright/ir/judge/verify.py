@@ -108,8 +108,11 @@ def _follows_path(program: Program, name: str) -> bool:
 def check_tags(program: Program) -> None:
     """A row says no more than its name takes: parts within its duty, and what is per stage names no microbatch."""
     t, c = program.tables, program.columns
-    limit = np.array([_num_parts(program, effect) for effect in t.effects] or [0])
-    wrong = np.flatnonzero(c.part >= limit[c.effect]) if int(c.part.max(initial=0)) else np.empty(0, np.int64)
+    wrong = np.empty(0, np.int64)
+    if int(c.part.max(initial=0)):
+        num_stages = int(c.stage.max()) + 1
+        limit = np.array([_num_parts(program, effect, num_stages) for effect in t.effects])
+        wrong = np.flatnonzero(c.part >= limit[c.effect, c.stage])
     per_stage = {duty.name for duty in t.duties if duty.per in ("stage", "group")}
     once = np.array([effect.name in per_stage for effect in t.effects] or [False])
     rows = np.flatnonzero(once[c.effect]) if once.any() else np.empty(0, np.int64)
@@ -132,29 +135,30 @@ def check_tags(program: Program) -> None:
         )
 
 
-def _num_parts(program: Program, effect: Effect) -> int:
-    """Parts that rows of an effect may have: those of its duty; any where it uses them; one for other moves along paths."""
+def _num_parts(program: Program, effect: Effect, num_stages: int) -> list[int]:
+    """Parts that rows of an effect may have, by stage: those of its duty there; any where it uses them; one for other moves
+    along paths."""
     patterns = (*effect.reads, *effect.writes)
+    uses = any(p.part != "zero" or p.index == "group" for p in patterns)
+    limits = [1 if effect.name in TOWARD and not uses else 1 << 15] * num_stages
     for duty in program.tables.duties:
         if duty.name == effect.name and duty.per != "group":
-            return duty.parts
-    uses = any(p.part == "row" or p.index == "group" for p in patterns)
-    return 1 if effect.name in TOWARD and not uses else 1 << 15
+            for stage in duty.stages or range(num_stages):
+                limits[stage : stage + 1] = [duty.parts] * (stage < num_stages)
+    return limits
 
 
 def check_duties(program: Program) -> None:
     """Every duty is done exactly once where it is due, and every compute and call is somebody's duty."""
     t = program.tables
-    duties = {duty.name: duty for duty in t.duties}
+    duties: dict[str, list[Duty]] = {}
+    for duty in t.duties:
+        duties.setdefault(duty.name, []).append(duty)
     for e, effect in enumerate(t.effects):
-        if (
-            effect.kind in (Kind.COMPUTE, Kind.CALL)
-            and effect.name not in duties
-            and (program.columns.effect == e).any()
-        ):
-            raise ProgramError(
-                f"the program computes {effect.name}, which is no duty of it; add Duty({effect.name!r}, ...) to its table"
-            )
+        own = duties.get(effect.name, [])
+        stages = [stage for duty in own for stage in duty.stages]
+        if stages or (effect.kind in (Kind.COMPUTE, Kind.CALL) and not own):
+            _check_due(program, e, stages)
     # names, not effects, are counted: a pass may give rows of one name other effects
     names = sorted(duties)
     number = np.array(
@@ -163,15 +167,37 @@ def check_duties(program: Program) -> None:
     _check_once(program, names, number)
     for name in names:
         effects = np.flatnonzero(number == names.index(name))
-        _check_count(program, duties[name], effects)
-        if duties[name].order:
-            _check_order(program, duties[name], effects)
+        for duty in duties[name]:
+            rows = _rows_of(program, duty, effects)
+            _check_count(program, duty, rows)
+            if duty.order:
+                _check_order(program, duty, rows)
 
 
-def _check_order(program: Program, duty: Duty, effects: Ints) -> None:
+def _check_due(program: Program, effect: int, stages: list[int]) -> None:
+    """Rows of an effect stand only on the stages on which its name is a duty."""
+    rows = np.flatnonzero(program.columns.effect == effect)
+    astray = rows[~np.isin(program.columns.stage[rows], stages)]
+    if len(astray):
+        name, view = program.tables.effects[effect].name, program.row(int(astray[0]))
+        where = f" on stage {view.stage}" if stages else ""
+        raise ProgramError(
+            f"the program computes {name}{where}, which is no duty of it; add Duty({name!r}, ...) to its table"
+        )
+
+
+def _rows_of(program: Program, duty: Duty, effects: Ints) -> Ints:
+    """Rows of the effects of a duty's name, on the stages on which it is due."""
+    c = program.columns
+    chosen = np.isin(np.arange(len(program.tables.effects)), effects)[c.effect]
+    if duty.stages:
+        chosen &= np.isin(c.stage, duty.stages)
+    return np.flatnonzero(chosen)
+
+
+def _check_order(program: Program, duty: Duty, rows: Ints) -> None:
     """Parts of an ordered duty stand in their order on every list, for each hop and microbatch."""
     c = program.columns
-    rows = np.flatnonzero(np.isin(c.effect, effects))
     rows = rows[np.lexsort((rows, c.microbatch[rows], c.hop[rows], program.list_of_row[rows]))]
     first, second = rows[:-1], rows[1:]
     together = program.list_of_row[first] == program.list_of_row[second]
@@ -229,11 +255,10 @@ def _find_repeat(
     return 0
 
 
-def _check_count(program: Program, duty: Duty, effects: Ints) -> None:
+def _check_count(program: Program, duty: Duty, rows: Ints) -> None:
     """As many rows of a duty on every list as are due there; with none twice and all in place, each is done once."""
     if duty.per == "some":
         return
-    rows = np.flatnonzero(np.isin(np.arange(len(program.tables.effects)), effects)[program.columns.effect])
     counts = np.bincount(program.list_of_row[rows], minlength=program.num_lists)
     expected = expected_counts(program, duty)
     wrong = np.flatnonzero(counts != expected)
@@ -250,24 +275,37 @@ def expected_counts(program: Program, duty: Duty) -> Ints:
     t = program.tables
     coordinate = first_axis_coordinate(program)
     if duty.per == "device":
-        return np.full(program.num_lists, duty.parts)
+        return np.where(_has_stage(program, duty)[coordinate], duty.parts, 0)
     if duty.per == "path":
         visits = np.zeros(max(program.axes[0].size, 1), dtype=np.int64)
         uses = np.bincount([m.path for m in t.microbatches] or [0], minlength=len(t.paths))
         for path, times in zip(t.paths, uses.tolist(), strict=True):
             for hop in path:
-                visits[hop.device] += times * duty.parts
+                visits[hop.device] += times * duty.parts * _is_due(duty, hop.stage)
         return visits[coordinate]
     due = np.zeros(max(program.axes[0].size, 1), dtype=np.int64)
     groups: dict[int, set[int]] = {}
     for stage, devices in enumerate(t.devices_of_stage):
-        for device in devices:
+        for device in devices if _is_due(duty, stage) else ():
             due[device] += duty.per == "stage"
             groups.setdefault(device, set()).update(t.groups_of_stage[stage])
     if duty.per == "group":  # once a device, also where several of its stages use the group
         for device, own in groups.items():
             due[device] = sum(_is_reduced(program, g) for g in own)
     return due[coordinate]
+
+
+def _is_due(duty: Duty, stage: int) -> bool:
+    return not duty.stages or stage in duty.stages
+
+
+def _has_stage(program: Program, duty: Duty) -> NDArray[np.bool_]:
+    """Which devices along the first axis have one of a duty's stages; all where it names none."""
+    found = np.full(max(program.axes[0].size, 1), not duty.stages)
+    for stage in duty.stages:
+        if stage < program.tables.num_stages:
+            found[list(program.tables.devices_of_stage[stage])] = True
+    return found
 
 
 def reduction_axes(program: Program, group: int) -> tuple[tuple[str, ...], tuple[int, ...]]:

@@ -74,7 +74,11 @@ def _derive(
                     flags = fields[9 * p + 8]
                     scale = num_microbatches if flags & 1 else 1
                     microbatch = microbatches[i] if flags & 1 else 0
-                    part = (parts[i] if fields[9 * p + 4] else 0) + fields[9 * p + 5]
+                    steps, part = fields[9 * p + 4], fields[9 * p + 5]
+                    if steps > 0:
+                        part += parts[i] // steps
+                    elif steps < 0:
+                        part -= parts[i] * steps
                     low, high = 0, 1
                     if mode == 2:
                         low, high = group_ptr[stages[i]], group_ptr[stages[i] + 1]
