@@ -2,9 +2,9 @@
 
     python benchmarks/interpreter_overhead.py
 
-Compute rows run on the host; asynchronous rows are handed to a stream's thread, for which nobody waits (as a SEND) or
-the next row does (a RECEIVE that comes too late: two switches of threads). The lower quartile is what a quiet machine
-shows.
+Compute rows run on the host; asynchronous rows are handed to a stream's thread, for which nobody waits (as a SEND). One that
+the next row waits for (a RECEIVE that comes too late, a sum inside a layer) the host runs itself: handed over, it would take
+two switches of threads, 50 to 60 us. The lower quartile is what a quiet machine shows.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from meshwright.ir.timing.replay import wire
 NUM_ROWS = 1_000
 NUM_ROUNDS = 21
 CLAIM_US = 30.0  # issue 3, condition 7
+AWAITED_CLAIM_US = 20.0  # issue 15, condition 6
 ITEM = ValueKind("item", index="none", microbatch=False)
 READ = Pattern("item", index="none")
 
@@ -77,17 +78,21 @@ def microseconds_a_row(program: Program) -> list[float]:
 def main() -> None:
     """One JSON line a measurement."""
     torch.set_num_threads(1)
-    kinds = (("compute", EMPTY, "compute"), ("stream", ASIDE, "host"), ("awaited stream", WAITED, "host"))
-    for name, effect, stream in kinds:
+    kinds = (
+        ("compute", EMPTY, "compute", CLAIM_US),
+        ("stream", ASIDE, "host", CLAIM_US),
+        ("awaited stream", WAITED, "host", AWAITED_CLAIM_US),
+    )
+    for name, effect, stream, claim_us in kinds:
         found = microseconds_a_row(rows(effect, stream))
         quartiles = statistics.quantiles(found, n=4)
         value = statistics.median(found)
         line = {
-            "claim": f"interpreter overhead of a {name} row at most {CLAIM_US:g} us",
+            "claim": f"interpreter overhead of a {name} row at most {claim_us:g} us",
             "value_us": round(value, 2),
             "quartiles_us": [round(quartiles[0], 2), round(quartiles[2], 2)],
-            "ratio": round(CLAIM_US / value, 2),
-            "passed": value <= CLAIM_US,
+            "ratio": round(claim_us / value, 2),
+            "passed": value <= claim_us,
         }
         print(json.dumps(line))  # noqa: T201 - a benchmark's result is what it prints
 

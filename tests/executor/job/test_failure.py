@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from tests.executor.joining_handlers import joining
 from tests.executor.relay_handlers import first_values, relay
 from tests.training_case import Case, program_of, training_of
 
@@ -55,6 +56,48 @@ def test_the_watchdog_names_the_instruction_of_every_rank(own_pool: Pool) -> Non
     assert "no rank has moved for 1.5 s" in message
     assert "rank 0: iteration 1, 0MAKE0 (position 0)" in message
     assert "rank 1: iteration 1, 0ADD0 (position 1), which waits for 0RECV_NUMBER0" in message
+
+
+def fail_joining(pool: Pool, timeout_s: float = 60.0, num_ranks: int = 2, **options: object) -> str:
+    """The message where a row of one of several ranks that sum goes wrong in iteration 1."""
+    pool.start()
+    begin_s = time.monotonic()
+    with pytest.raises(ExecutionError) as caught:
+        run_program(
+            joining(num_ranks),
+            iterations=3,
+            options={"iteration": 1, **options},
+            pool=pool,
+            timeout_s=timeout_s,
+        )
+    assert time.monotonic() - begin_s < PROMPT_S
+    return str(caught.value)
+
+
+def test_an_exchange_that_fails_on_one_rank_of_several() -> None:
+    with Pool(3) as pool:
+        message = fail_joining(pool, num_ranks=3, rank=2, row="SUM", how="raise")
+    assert "rank 2 failed at 0SUM0, iteration 1: ValueError: this handler was told to fail" in message
+
+
+def test_a_rank_that_dies_in_an_exchange(own_pool: Pool) -> None:
+    message = fail_joining(own_pool, rank=1, row="SUM", how="kill")
+    assert (
+        "rank 1 died (was ended by signal 9) at iteration 1, 0USE0 (position 3), which waits for 0SUM0"
+        in message
+    )
+
+
+def test_a_stream_that_fails_while_its_host_stands_in_an_exchange(own_pool: Pool) -> None:
+    """The other rank never comes: nobody would raise what the stream has failed with."""
+    message = fail_joining(own_pool, rank=0, row="FETCH", how="raise", absent=1)
+    assert "rank 0 failed at 0FETCH0, iteration 1: ValueError: this handler was told to fail" in message
+
+
+def test_the_watchdog_names_a_peer_that_never_comes(own_pool: Pool) -> None:
+    message = fail_joining(own_pool, timeout_s=1.5, rank=1, row="MAKE_OWN", how="hang")
+    assert "rank 0: iteration 1, 0USE0 (position 3), which waits for 0SUM0" in message
+    assert "rank 1: iteration 1, 0MAKE_OWN0 (position 0)" in message
 
 
 def test_ctrl_c_stops_all_ranks_at_one_iteration(gloo_pool: Pool) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.executor import relay_handlers
@@ -18,11 +21,12 @@ from tests.executor.relay_handlers import ONE, first_values, relay
 from meshwright.executor import run_program
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.rank import exchange_handler
-from meshwright.executor.rank.handler import Handler, Handlers, Row, ValueName, joined
-from meshwright.executor.rank.interpreter import Interpreter, RowError
+from meshwright.executor.rank.handler import Handler, Handlers, Pending, Row, ValueName, joined
+from meshwright.executor.rank.interpreter import Interpreter
 from meshwright.executor.rank.rank_list import RankList, compile_rank
+from meshwright.executor.rank.stream.issued import RowError
 from meshwright.executor.rank.value_store import ValueStore
-from meshwright.executor.rank.watchdog import Position, SharedPositions
+from meshwright.executor.rank.watchdog import Position, SharedPositions, text_of_position
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Effect, Exchange, Kind, Pattern, ValueKind
 from meshwright.ir.timing.replay import wire
@@ -122,8 +126,9 @@ def test_exchanges_of_a_batch_are_posted_together(
 class FakePlace:
     """A context without processes."""
 
-    def __init__(self) -> None:
+    def __init__(self, report_failure: Callable[[BaseException], None] = lambda error: None) -> None:
         self.device, self.iteration, self.alive = torch.device("cpu"), 0, 0
+        self.report_failure = report_failure
 
     def synchronise(self) -> None:
         """Nothing runs behind the host."""
@@ -133,11 +138,16 @@ class FakePlace:
         return contextlib.nullcontext()
 
 
-def alone(program: Program, tmp_path: Path, **handlers: Handler) -> tuple[Interpreter, RankList]:
+def alone(
+    program: Program,
+    tmp_path: Path,
+    report_failure: Callable[[BaseException], None] = lambda error: None,
+    **handlers: Handler,
+) -> tuple[Interpreter, RankList]:
     """An interpreter of a program of one rank, in this process."""
     ranked = compile_rank(wire(program), 0, lambda name: None, joined(exchange_handler.HANDLERS, handlers))
     position = Position(SharedPositions(tmp_path / "positions", 1, is_new=True), 0)
-    return Interpreter(ranked, ValueStore(ranked, {}), FakePlace(), position), ranked
+    return Interpreter(ranked, ValueStore(ranked, {}), FakePlace(report_failure), position), ranked
 
 
 def test_a_value_dies_with_its_last_reader(tmp_path: Path) -> None:
@@ -211,3 +221,108 @@ def test_outputs_are_counted(tmp_path: Path) -> None:
     with pytest.raises(RowError) as caught:
         interpreter.run_iteration()
     assert "returned 0 outputs, its effect has 1 writes" in str(caught.value.__cause__)
+
+
+def awaited(num_aside: int, batch: int = 0) -> Program:
+    """Computes each of which waits for the row before it, on a stream."""
+    item = Pattern("item", index="none")
+    builder = ProgramBuilder((Axis("pp", 1),), value_kinds=(ITEM,), paths=((),), microbatches=ONE)
+    builder.add(0, Effect(Kind.COMPUTE, "FIRST", (), (item,)))
+    for _ in range(num_aside):
+        builder.add(0, Effect(Kind.CALL, "ASIDE", (item,), (item,)), stream="host", batch=batch)
+        builder.add(0, Effect(Kind.COMPUTE, "USE_IT", (item,), (item,)))
+    return builder.build()
+
+
+def test_what_the_next_row_waits_for_runs_in_the_thread_of_the_host(tmp_path: Path) -> None:
+    threads, seen = [], []
+
+    def aside(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+        threads.append(threading.current_thread())
+        return Pending(lambda: (inputs[0] + 1,))
+
+    def use_it(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+        seen.append(inputs[0])
+        return (inputs[0] * 10,)
+
+    interpreter, ranked = alone(awaited(3), tmp_path, FIRST=lambda *_: (0,), ASIDE=aside, USE_IT=use_it)
+    assert [step.runs_inline for step in ranked.steps] == [False, *[True, False] * 3]
+    for _ in range(2):
+        interpreter.run_iteration()
+    arrays, spent = interpreter.arrays(), interpreter.spent()
+    interpreter.close()
+    assert set(threads) == {threading.current_thread()} and seen == [1, 11, 111] * 2
+    in_order = np.stack([arrays["posted"], arrays["start"], arrays["end"]], axis=-1).reshape(-1)
+    assert (np.diff(in_order) >= 0.0).all() and (arrays["posted"] > 0.0).all()
+    lasted = (arrays["end"] - arrays["start"])[1, [1, 3, 5]].sum()
+    assert spent.waits == pytest.approx({"ASIDE": lasted}, abs=2e-9)
+
+
+def test_the_watchdog_finds_the_host_at_the_row_that_waits(tmp_path: Path) -> None:
+    shared = SharedPositions(tmp_path / "positions", 1, is_new=True)
+    program = awaited(1)
+    at: list[str] = []
+
+    def aside(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+        at.append(text_of_position(program, shared, 0))
+        return (None,)
+
+    table = {"FIRST": lambda *_: (None,), "ASIDE": aside, "USE_IT": lambda *_: (None,)}
+    ranked = compile_rank(wire(program), 0, lambda name: None, table)
+    interpreter = Interpreter(ranked, ValueStore(ranked, {}), FakePlace(), Position(shared, 0))
+    interpreter.run_iteration()
+    interpreter.close()
+    shared.close()
+    assert at == ["iteration 0, 0USE_IT0 (position 2), which waits for 0ASIDE0"]
+
+
+def test_a_batch_is_handed_to_its_stream(tmp_path: Path) -> None:
+    threads = []
+
+    def aside(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+        threads.append(threading.current_thread().name)
+        return (None,)
+
+    interpreter, ranked = alone(
+        awaited(1, batch=1), tmp_path, FIRST=lambda *_: (None,), ASIDE=aside, USE_IT=lambda *_: (None,)
+    )
+    interpreter.run_iteration()
+    interpreter.close()
+    assert not any(step.runs_inline for step in ranked.steps) and threads == ["host"]
+
+
+def test_a_row_that_fails_in_the_host_names_itself(tmp_path: Path) -> None:
+    def aside(context: Any, row: Row, inputs: Sequence[Any]) -> Pending:
+        return Pending(lambda: (1 // 0,))
+
+    interpreter, _ = alone(
+        awaited(1), tmp_path, FIRST=lambda *_: (None,), ASIDE=aside, USE_IT=lambda *_: (None,)
+    )
+    with pytest.raises(RowError, match="0ASIDE0, iteration 0") as caught:
+        interpreter.run_iteration()
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_stream_that_fails_is_told_of_while_the_host_stands_in_an_exchange(tmp_path: Path) -> None:
+    """Nothing wakes the host there: who ends the process must hear it from the stream's thread."""
+    item = Pattern("item", index="none")
+    builder = ProgramBuilder((Axis("pp", 1),), value_kinds=(ITEM,), paths=((),), microbatches=ONE)
+    builder.add(0, Effect(Kind.LOAD, "LOAD_BROKEN", (), (item._replace(part_offset=1),)), stream="load")
+    builder.add(0, Effect(Kind.CALL, "ASIDE", (), (item,)), stream="host")
+    builder.add(0, Effect(Kind.COMPUTE, "USE_IT", (item,)))
+    stands, told = threading.Event(), SimpleQueue[BaseException]()
+
+    def load(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+        stands.wait(10.0)
+        raise OSError("no such disk")
+
+    def aside(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+        stands.set()
+        failure = told.get(timeout=10.0)
+        assert isinstance(failure, RowError) and "LOAD_BROKEN" in str(failure)
+        return (None,)
+
+    interpreter, _ = alone(builder.build(), tmp_path, told.put, LOAD_BROKEN=load, ASIDE=aside, USE_IT=nothing)
+    with pytest.raises(RowError, match="LOAD_BROKEN"):
+        interpreter.run_iteration()
+    assert told.empty()

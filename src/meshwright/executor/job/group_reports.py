@@ -72,7 +72,8 @@ class Share(NamedTuple):
 class GroupReports:
     """Every rank hands in its share of an iteration without waiting; what all said is looked at one report later.
 
-    So all ranks learn at the same iteration that one of them wants to stop. Rank 0 makes iterations of the shares.
+    So all ranks learn at the same iteration that one of them wants to stop. Rank 0 makes iterations of the shares. ``fail``
+    is called where the host thread cannot raise what a stream has failed with.
     """
 
     def __init__(
@@ -82,8 +83,9 @@ class GroupReports:
         shared: SharedPositions,
         progress: Callable[[Iteration], None] | None,
         duration_s: float | None,
+        fail: Callable[[BaseException], None],
     ) -> None:
-        self.job, self.rank, self.shared, self.progress = job, rank, shared, progress
+        self.job, self.rank, self.shared, self.progress, self.fail = job, rank, shared, progress, fail
         self.finished: list[Iteration] = []
         self.wants_to_stop = self.was_asked = False
         self.clock_offset_s = 0.0

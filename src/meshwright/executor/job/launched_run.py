@@ -69,19 +69,25 @@ def _run(
     duration_s: float | None, load_handlers: LoadHandlers,
 ) -> JobResult:  # fmt: skip
     shared = SharedPositions(folder / "positions", job.num_ranks, is_new=True)
-    reports = GroupReports(job, rank, shared, progress, duration_s)
 
     def where() -> str:
         return f"rank {rank} on {socket.gethostname()}: {text_of_position(job.program, shared, rank)}"
 
-    with Watch(launch, shared, timeout_s, where) as watch, _stopping(reports):
+    def words_of(error: BaseException) -> str:
+        return f"{where()} failed: {failure(error)['error']}"
+
+    watch = Watch(launch, shared, timeout_s, where)
+    reports = GroupReports(
+        job, rank, shared, progress, duration_s, lambda error: watch.leave(words_of(error))
+    )
+    with watch, _stopping(reports):
         try:
             run_rank(folder, rank, reports, load_handlers, store)
         except KeyboardInterrupt:
             watch.fail(f"rank {rank} was interrupted twice")
             raise
         except BaseException as error:
-            raise ExecutionError(watch.fail(f"{where()} failed: {failure(error)['error']}")) from None
+            raise ExecutionError(watch.fail(words_of(error))) from None
     if rank != 0:
         return JobResult(trace=None, interrupted=reports.was_asked)
     return gather(job, folder, reports.finished, reports.was_asked)

@@ -112,6 +112,10 @@ class Watch:
         time.sleep(HEARD_S)
         return first.decode() or text
 
+    def leave(self, text: str) -> None:
+        """Tell all that this process has failed, and end it: its host thread cannot do it."""
+        self._leave(self.fail(text))
+
     def _look(self) -> None:
         while not self._ended.wait(LOOK_S):
             try:
@@ -121,7 +125,7 @@ class Watch:
                 if not self._ended.wait(LOOK_S):
                     self._leave("process 0, where all meet, is gone; its own output says why")
             if self._watchdog.is_expired() and not self._ended.is_set():
-                self._leave(self.fail(f"no row was reached for {self._timeout_s:g} s: {self._where()}"))
+                self.leave(f"no row was reached for {self._timeout_s:g} s: {self._where()}")
 
     def _leave(self, text: str) -> None:
         """The host thread may wait for a peer in the middle of an exchange: only the end of the process ends that."""

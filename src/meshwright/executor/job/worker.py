@@ -28,12 +28,13 @@ from meshwright.executor.meter.memory_file import write_curves
 from meshwright.executor.meter.rank_times import Pause, write_times
 from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.handler import joined
-from meshwright.executor.rank.interpreter import Interpreter, RowError
+from meshwright.executor.rank.interpreter import Interpreter
 from meshwright.executor.rank.iteration_memory import Curves, iteration_curves
 from meshwright.executor.rank.process_group import ProcessGroups, Team
 from meshwright.executor.rank.rank_list import compile_rank
 from meshwright.executor.rank.slowed_compute import slow_computes
-from meshwright.executor.rank.stream import clock
+from meshwright.executor.rank.stream.issued import RowError
+from meshwright.executor.rank.stream.row_times import clock
 from meshwright.executor.rank.value_store import ValueStore
 from meshwright.executor.rank.watchdog import Position, SharedPositions
 from meshwright.executor.team.exchange_ends import teams_of
@@ -64,6 +65,9 @@ class RankReports(Protocol):
     def send(self, **fields: Any) -> None:
         """What happened."""
 
+    def fail(self, error: BaseException) -> None:
+        """This rank has failed, and its host thread stands in an exchange: another thread says so."""
+
     def end(self, folder: Path) -> None:
         """This rank has written its files; all ranks still are there."""
 
@@ -91,6 +95,10 @@ class Reports:
             self._file.write(json.dumps(fields) + "\n")
             self._file.flush()
 
+    def fail(self, error: BaseException) -> None:
+        """The parent ends all ranks when it hears it."""
+        self.send(**failure(error))
+
 
 def main(load_handlers: LoadHandlers) -> None:
     """Run jobs until stdin is closed; `load_handlers` finds those of an owner of a vocabulary."""
@@ -106,7 +114,7 @@ def main(load_handlers: LoadHandlers) -> None:
         try:
             run_rank(Path(command["folder"]), rank, reports, load_handlers)
         except BaseException as error:  # noqa: B036 - every failure is reported, then the job is over for all ranks
-            reports.send(**failure(error))
+            reports.fail(error)
             return
 
 
@@ -151,6 +159,7 @@ def run_rank(
         groups.make([*teams_of(wiring, job.backend), *inner, *reports.teams])
         reports.begin(groups)
         context = _context(job, rank, groups, limits["places"], slowing)
+        context.report_failure = reports.fail
         store = ValueStore(ranked, _initial_values(job, context, rank))
         shared = SharedPositions(folder / "positions", job.num_ranks)
         position = Position(shared, rank)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,8 @@ from meshwright.executor.team.slowed_link import SlowedLinks
 class Context:
     """One rank of a job. ``options`` come from the caller; ``state`` is for handlers to keep things in.
 
-    ``links`` are those that are slowed on purpose; by default none.
+    ``links`` are those that are slowed on purpose; by default none. ``report_failure``: told what a stream has failed with
+    while the host stands in an exchange, where nothing wakes it to raise that.
     """
 
     rank: int
@@ -32,6 +33,7 @@ class Context:
     training: Any = None  # TrainingState, in training jobs
     backend: str = "gloo"
     links: SlowedLinks = field(default_factory=SlowedLinks)
+    report_failure: Callable[[BaseException], None] = lambda error: None
 
     def __post_init__(self) -> None:
         self._is_cuda = self.device.type == "cuda"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.executor.rank.handler import Handler, Handlers, Row, ValueName, handlers_of
+from meshwright.executor.rank.inline_rows import Lane, rows_run_inline
 from meshwright.executor.team.exchange_ends import ends_of
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind, Pattern
@@ -37,7 +38,7 @@ class Step:
     """One row, ready to run. ``waits``: (asynchronous row, iterations back) that must be complete before it is issued.
 
     ``stream``: -1 for what the host runs itself. ``signals``: does anybody wait for it? ``closes_batch``: is it the last
-    of the rows that its stream posts together?
+    of the rows that its stream posts together? ``runs_inline``: does the host run it in place of its stream?
     """
 
     row: Row
@@ -48,6 +49,7 @@ class Step:
     stream: int
     signals: bool
     closes_batch: bool
+    runs_inline: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +109,9 @@ class _Compiler:
         streams = [s for s in dict.fromkeys(self._stream(i) for i in range(self.low, self.high)) if s]
         waits = self._waits()
         waited = {other for row in waits.values() for other, _ in row}
+        batches = self.program.columns.batch
+        lanes = [Lane(self._stream(i), int(batches[i])) for i in range(self.low, self.high)]
+        inline = rows_run_inline(lanes, waits)
         steps = tuple(
             Step(
                 row := self._row(i),
@@ -116,6 +121,7 @@ class _Compiler:
                 streams.index(self._stream(i)) if self._stream(i) else -1,
                 i - self.low in waited,
                 self._closes_batch(i),
+                inline[i - self.low],
             )
             for i in range(self.low, self.high)
         )

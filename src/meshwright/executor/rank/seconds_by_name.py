@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.executor.rank.rank_list import RankList
-from meshwright.executor.rank.stream import Times
+from meshwright.executor.rank.stream.row_times import Times
 from meshwright.ir.table import Kind
 
 

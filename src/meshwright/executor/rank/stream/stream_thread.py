@@ -1,46 +1,22 @@
-"""Streams: one thread each, which posts what the host issued in order and waits for it."""
+"""A stream as a thread: it posts what the host issued, in order, and waits for it."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.handler import Pending
-from meshwright.executor.rank.rank_list import Step
-from meshwright.executor.rank.value_store import Line, put_all
-
-clock = time.monotonic  # CLOCK_MONOTONIC on Linux: one clock for all processes of a machine
+from meshwright.executor.rank.stream.issued import Issued
 
 DRAIN_CHECK_S = 0.5  # how often a waiting host looks whether the stream's thread has failed
 
 
-class Times:
-    """Posted, start and end of the rows of one iteration, in seconds of `clock`."""
-
-    __slots__ = ("posted", "start", "end")
-
-    def __init__(self, num_rows: int) -> None:
-        self.posted = [0.0] * num_rows
-        self.start = [0.0] * num_rows
-        self.end = [0.0] * num_rows
-
-
-class Issued:
-    """A row that the host handed over, with the inputs it took from the store."""
-
-    __slots__ = ("step", "inputs", "line", "times", "iteration")
-
-    def __init__(self, step: Step, inputs: list[Any], line: Line, times: Times, iteration: int) -> None:
-        self.step, self.inputs, self.line, self.times, self.iteration = step, inputs, line, times, iteration
-
-
-class Stream:
-    """One stream of a rank. Failures go to ``fail(error, step, iteration)``, once, and the thread ends. Handlers run inside
+class StreamThread:
+    """One stream of a rank. Failures go to ``fail(error, issued)``, once, and the thread ends. Handlers run inside
     ``watching()``, a context for the thread that they run in."""
 
     def __init__(
@@ -48,10 +24,10 @@ class Stream:
         name: str,
         context: Context,
         done: Sequence[SimpleQueue[BaseException | None]],
-        fail: Callable[[BaseException, Step, int], None],
-        watching: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+        fail: Callable[[BaseException, Issued], None],
     ) -> None:
-        self.name, self.watching = name, watching
+        self.name = name
+        self.watching: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
         self._context, self._done, self._fail = context, done, fail
         self._queue: SimpleQueue[list[Issued] | SimpleQueue[None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -92,28 +68,23 @@ class Stream:
                     else:
                         self._run_batch(batch)
                 except BaseException as error:  # noqa: B036 - the job ends, with this as its reason
-                    self._fail(error, current.step, current.iteration)
+                    self._fail(error, current)
                     return
                 del batch, current  # while waiting for the next, hold nothing of the last
 
     def _post(self, issued: Issued) -> Any:
-        step = issued.step
-        issued.times.posted[step.row.number] = issued.times.start[step.row.number] = clock()
         with self.watching():
-            return step.handler(self._context, step.row, issued.inputs)
+            return issued.post(self._context)
 
     def _finish(self, issued: Issued, result: Sequence[Any]) -> None:
-        step, number = issued.step, issued.step.row.number
         outputs = result
         if type(result) is Pending:
             with self.watching():
                 outputs = result.wait()
         self._context.synchronise()
-        put_all(issued.line, step.writes, outputs, step.row.text)
-        issued.inputs.clear()
-        issued.times.end[number] = clock()
-        if step.signals:
-            self._done[number].put(None)
+        issued.finish(outputs)
+        if issued.step.signals:
+            self._done[issued.step.row.number].put(None)
 
     def _run_batch(self, batch: list[Issued]) -> None:
         """Post all, then wait for each by itself: a reader waits for its member only."""
