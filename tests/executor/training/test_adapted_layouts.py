@@ -50,6 +50,21 @@ GPT = replace(
 UPPER = replace(MODEL, trained=("layers.3.*", "final_norm.*", "head.*"))  # nothing on a first stage of two
 TIED = replace(MODEL, has_tied_embeddings=True, trained=("layers.2.*", "embedding.*"))
 FROZEN_TIED = replace(MODEL, has_tied_embeddings=True, lora_rank=2, lora_targets=("qkv",))
+EXPERTS = MODEL.changed(
+    architecture="qwen2_moe", num_experts=4, num_experts_per_token=2, expert_intermediate_size=12,
+    shared_intermediate_size=8, dense_layers=(1,),
+)  # fmt: skip
+EXPERTS_LORA = replace(EXPERTS, lora_rank=2, lora_targets=("qkv", "attention_output"))
+SOME_EXPERTS = replace(
+    EXPERTS, trained=("*.router.*", "layers.2.mixture.expert_*", "layers.3.mixture.shared*")
+)
+MIXTURES: list[tuple[ModelSpec, dict[str, Any]]] = [
+    (EXPERTS_LORA, {"dp": 2, "sharding": "zero3"}),
+    (SOME_EXPERTS, {"pp": 2, "split_backward": True}),
+    (SOME_EXPERTS, {"tp": 2, "recompute": "full"}),
+    (EXPERTS_LORA, {"tp": 2, "pp": 2, "sequence_parallel": True}),
+    (SOME_EXPERTS, {"dp": 2, "pp": 2, "sharding": "zero3"}),
+]
 SHARDED: list[tuple[ModelSpec, dict[str, Any]]] = [
     (LORA, {"dp": 2, "sharding": "zero1"}),
     (SOME, {"dp": 2, "sharding": "zero2"}),
@@ -103,6 +118,12 @@ def test_tensor_parallel(number: int, gloo_pool: Pool) -> None:
 def test_sharded(number: int, gloo_pool: Pool) -> None:
     model, choices = SHARDED[number]
     check_equal(model, choices, SGD if number % 3 == 1 else ADAMW, gloo_pool)
+
+
+@pytest.mark.parametrize("number", cases(MIXTURES, {0, 1, 2}))
+def test_beside_experts(number: int, gloo_pool: Pool) -> None:
+    model, choices = MIXTURES[number]
+    check_equal(model, choices, ADAMW if number % 2 else SGD, gloo_pool)
 
 
 @pytest.mark.parametrize("number", cases(SPLIT, {1, 3}))

@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.specs.configs import GPT2, LLAMA, MIXTRAL
+from tests.specs.configs import GEMMA, GPT2, LLAMA, MIXTRAL, QWEN2_MOE, QWEN3_MOE
 
 from meshwright.specs.config.hugging_face import model_from_config
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.adaptation import (
     backward_layers,
     first_trained_block,
+    lora_choices,
     lora_scale,
     trained_block_parameters,
     trains,
@@ -81,11 +82,29 @@ def test_what_cannot_be_is_refused(fields: dict[str, Any], message: str) -> None
 
 
 def test_families_without_names_are_refused() -> None:
-    with pytest.raises(SpecError, match="frozen parameters of mixtral models"):
-        replace(model_from_config(MIXTRAL), trained=("*",))
+    with pytest.raises(SpecError, match="frozen parameters of gemma models"):
+        replace(model_from_config(GEMMA), trained=("*",))
 
 
-@pytest.mark.parametrize("config", [LLAMA, GPT2], ids=lambda config: config["model_type"])
+def test_additions_go_beside_experts_not_to_them() -> None:
+    model = replace(model_from_config(MIXTRAL), lora_rank=2, lora_targets=("qkv", "attention_output"))
+    assert lora_choices(model) == model.lora_targets and not trains(model, "layers.0.mixture.router.weight")
+    with pytest.raises(SpecError, match="gate_up") as caught:
+        replace(model, lora_targets=("qkv", "gate_up"))
+    assert caught.value.allowed == "qkv, attention_output"
+
+
+def test_a_frozen_expert_costs_those_who_go_to_it_no_weight_gradient() -> None:
+    """6 FLOPs a parameter that a token uses, 4 of a frozen one: of experts those it goes to."""
+    whole = model_from_config(MIXTRAL)
+    routers = replace(whole, trained=("layers.*.mixture.router.weight",))
+    frozen = whole.num_matmul_parameters - whole.num_layers * whole.hidden_size * whole.num_experts
+    assert routers.train_flops_per_token() == whole.train_flops_per_token() - 2 * frozen
+
+
+@pytest.mark.parametrize(
+    "config", [LLAMA, GPT2, MIXTRAL, QWEN2_MOE, QWEN3_MOE], ids=lambda config: config["model_type"]
+)
 def test_every_checkpoint_name_has_one_of_the_executor(config: dict[str, Any]) -> None:
     model = replace(model_from_config(config), has_tied_embeddings=False)
     names = {executed_name(model.architecture, parameter.name) for parameter in model.parameters()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from meshwright.api.subjects.loading import load
 from meshwright.specs.config.source import load_model
 from meshwright.specs.error import SpecError
-from meshwright.specs.model.adaptation import LORA_TARGETS
+from meshwright.specs.model.adaptation import lora_choices
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.option import option, words_of
 from meshwright.specs.plan.plan import Plan
@@ -20,7 +20,8 @@ PANEL = "Which part trains"
 class TrainedPart:
     """What trains of a model that trains wholly otherwise; empty: all of it.
 
-    `lora_rank`: of additions to the matrices `lora_targets` (none given: all of a block), scaled by `lora_alpha` / rank (0:
+    `lora_rank`: of additions to the matrices `lora_targets` (none given: all of a block, where it has experts those of
+    attention), scaled by `lora_alpha` / rank (0:
     by 1). `trained`: patterns of the executor's names; with a rank and without patterns the additions train only.
     """
 
@@ -56,7 +57,7 @@ class TrainedPart:
                 f"{made.name}: targets or alpha of low-rank additions without their rank",
                 allowed="a rank from 1 beside them (--lora-rank 8)",
             )
-        targets = self.lora_targets or (LORA_TARGETS if self.lora_rank else ())
+        targets = self.lora_targets or (lora_choices(made) if self.lora_rank else ())
         found = replace(
             made.base, lora_rank=self.lora_rank, lora_alpha=self.lora_alpha, lora_targets=targets, trained=self.trained
         )  # fmt: skip

@@ -10,6 +10,7 @@ from meshwright.specs.config.hugging_face import model_from_config
 from meshwright.specs.config.reader import DECODER_FIELDS, GPT2_FIELDS
 from meshwright.specs.config.rotary import rotary_config
 from meshwright.specs.error import SpecError
+from meshwright.specs.model.block import Experts
 from meshwright.specs.model.dimension import model_differences
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.rotary_scaling import ROTARY_SCALINGS
@@ -20,6 +21,9 @@ CLASSES = {
     "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen2_moe": "Qwen2MoeForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
 }
 # What readers of those families look at: the fields that `model_from_config` takes.
 _READ = {
@@ -33,6 +37,8 @@ _READ = {
     ),
     *("hidden_act", "rms_norm_eps"),
 }
+_READ_WINDOWS = {"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"}
+_READ_EXPERTS = {"decoder_sparse_step", "mlp_only_layers", "norm_topk_prob"}
 _READ_BY_FAMILY = {
     "gpt2": {
         *("model_type", "tie_word_embeddings", "layer_norm_epsilon", "activation_function"),
@@ -40,15 +46,11 @@ _READ_BY_FAMILY = {
     },
     "llama": {*_READ, "attention_bias", "mlp_bias"},
     "mistral": {*_READ, "sliding_window"},
-    "qwen2": {*_READ, "use_sliding_window", "sliding_window", "max_window_layers", "layer_types"},
-    "qwen3": {
-        *_READ,
-        "attention_bias",
-        "use_sliding_window",
-        "sliding_window",
-        "max_window_layers",
-        "layer_types",
-    },
+    "qwen2": {*_READ, *_READ_WINDOWS},
+    "qwen3": {*_READ, *_READ_WINDOWS, "attention_bias"},
+    "mixtral": {*_READ, "sliding_window"},
+    "qwen2_moe": {*_READ, *_READ_WINDOWS, *_READ_EXPERTS, "qkv_bias"},
+    "qwen3_moe": {*_READ, *_READ_WINDOWS, *_READ_EXPERTS, "attention_bias"},
 }
 # Fields that say something about files, training, generation or tokens, nothing about logits in evaluation.
 _WITHOUT_EFFECT = {
@@ -80,6 +82,7 @@ _WITHOUT_EFFECT = {
     *("num_beam_groups", "num_return_sequences", "diversity_penalty", "no_repeat_ngram_size"),
     *("encoder_no_repeat_ngram_size", "bad_words_ids", "early_stopping", "remove_invalid_values"),
     *("return_dict_in_generate", "output_scores", "exponential_decay_length_penalty", "suppress_tokens"),
+    *("output_router_logits", "router_aux_loss_coef", "router_jitter_noise"),
     *("begin_suppress_tokens", "prefix", "finetuning_task", "tokenizer_class", "unsloth_version"),
 }
 
@@ -164,15 +167,35 @@ def _decoder_config(model: ModelSpec) -> dict[str, Any]:
     }
     if model.rotary_scaling is not None:
         config["rope_scaling"] = rotary_config(model.rotary_scaling)
-    if model.architecture in ("llama", "qwen3"):
+    if model.architecture in ("llama", "qwen3", "qwen3_moe"):
         config["attention_bias"] = model.attention.has_qkv_bias
     if model.architecture == "llama":
         config["mlp_bias"] = bool(model.mlp and model.mlp.has_bias)
-    if model.architecture == "mistral":
+    if model.architecture in ("mistral", "mixtral"):
         config["sliding_window"] = _windows(model)[0] or None
-    if model.architecture in ("qwen2", "qwen3"):
+    if model.architecture.startswith("qwen"):
         config |= _qwen_window(model)
+    if model.experts:
+        config |= _expert_config(model, model.experts)
     return config
+
+
+def _expert_config(model: ModelSpec, experts: Experts) -> dict[str, Any]:
+    """Mixtral's experts are in all blocks, and their gates always sum to one."""
+    config: dict[str, Any] = {"num_experts_per_tok": experts.num_experts_per_token}
+    if model.architecture == "mixtral":
+        return {**config, "num_local_experts": experts.num_experts}
+    if model.architecture == "qwen2_moe":
+        config["qkv_bias"] = model.attention.has_qkv_bias
+        config["shared_expert_intermediate_size"] = experts.shared_intermediate_size
+    return {
+        **config,
+        "num_experts": experts.num_experts,
+        "moe_intermediate_size": experts.intermediate_size,
+        "norm_topk_prob": experts.routing.has_unit_sum,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [i for i, block in enumerate(model.layers) if not block.experts],
+    }
 
 
 def _qwen_window(model: ModelSpec) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from meshwright.specs.model.parameter_name import MODULES, executed_name
 from meshwright.specs.model.shape import ModelShape
 
 LORA_TARGETS = ("qkv", "attention_output", "gate_up", "down")
+ATTENTION_TARGETS = ("qkv", "attention_output")  # all that there are to adapt where a block has experts
 LORA_COLUMNS = ("qkv", "gate_up")  # those that tensor parallelism divides by outputs, the others by inputs
 WHOLE_FLOPS, WEIGHT_FLOPS = (
     6,
@@ -38,6 +39,11 @@ def trains(model: ModelShape, name: str) -> bool:
     if model.trained:
         return any(fnmatchcase(name, pattern) for pattern in model.trained)
     return model.lora_rank == 0
+
+
+def lora_choices(model: ModelShape) -> tuple[str, ...]:
+    """The matrices of every block that may have low-rank additions: experts have none."""
+    return ATTENTION_TARGETS if any(block.experts for block in model.kinds) else LORA_TARGETS
 
 
 def lora_sizes(model: ModelShape) -> dict[str, tuple[int, int]]:
@@ -132,12 +138,20 @@ def adapted_train_flops(model: ModelShape) -> float:
     additions = model.num_layers * sum(parameter.num_elements for parameter in lora_parameters(model, 0))
     matrices = trained = 0
     for block in range(model.num_layers):
-        matrices += sum(p.num_elements for p in block_parameters(model, block) if p.is_matmul)
+        matrices += sum(_num_active(model, p) for p in block_parameters(model, block) if p.is_matmul)
         own = trained_block_parameters(model, block)
-        trained += sum(parameter.num_elements for parameter in own if parameter.is_matmul)
+        trained += sum(_num_active(model, parameter) for parameter in own if parameter.is_matmul)
     matrices += model.num_head_parameters
     trained += model.num_head_parameters * trains_table(model, of_head=True)
     return WHOLE_FLOPS * additions - WEIGHT_FLOPS * (matrices + additions - trained)
+
+
+def _num_active(model: ModelShape, parameter: Parameter) -> int:
+    """Elements that one token uses: of experts those it goes to."""
+    experts = model.experts if parameter.is_expert else None
+    if experts is None:
+        return parameter.num_elements
+    return parameter.num_elements // experts.num_experts * experts.num_experts_per_token
 
 
 def check_adaptation(model: ModelShape) -> None:
@@ -150,9 +164,10 @@ def check_adaptation(model: ModelShape) -> None:
         )
     if not model.is_adapted:
         return
-    unknown = [target for target in model.lora_targets if target not in LORA_TARGETS]
+    choices = lora_choices(model)
+    unknown = [target for target in model.lora_targets if target not in choices]
     if unknown or len(set(model.lora_targets)) != len(model.lora_targets):
-        raise SpecError(f"{model.name}: lora_targets {model.lora_targets!r}", allowed=", ".join(LORA_TARGETS))
+        raise SpecError(f"{model.name}: lora_targets {model.lora_targets!r}", allowed=", ".join(choices))
     if model.architecture not in MODULES:
         raise SpecError(
             f"{model.name}: frozen parameters of {model.architecture} models are not known",

@@ -1,6 +1,7 @@
 """The executor's names of a decoder's modules by those of Hugging Face, for every family that it runs.
 
-Weight and bias have the same names on both sides; {} is the number of the block.
+Weight and bias have the same names on both sides; {} is the number of the block. The matrices of a block's experts are one
+tensor here and in a running model of transformers 5, and one by one in its files.
 """
 
 from __future__ import annotations
@@ -22,6 +23,15 @@ LLAMA_MODULES: Mapping[str, tuple[str, ...]] = {
     "final_norm": ("model.norm",),
     "head": ("lm_head",),
 }
+_MLP = "model.layers.{}.mlp"
+MIXTURE_MODULES: Mapping[str, tuple[str, ...]] = {
+    "layers.{}.mixture.router": (f"{_MLP}.gate",),
+    "layers.{}.mixture.expert_gate_up": (f"{_MLP}.experts.gate_up_proj",),
+    "layers.{}.mixture.expert_down": (f"{_MLP}.experts.down_proj",),
+    "layers.{}.mixture.shared.gate_up": (f"{_MLP}.shared_expert.gate_proj", f"{_MLP}.shared_expert.up_proj"),
+    "layers.{}.mixture.shared.down": (f"{_MLP}.shared_expert.down_proj",),
+    "layers.{}.mixture.shared_gate": (f"{_MLP}.shared_expert_gate",),
+}
 GPT2_MODULES: Mapping[str, tuple[str, ...]] = {
     "embedding": ("transformer.wte",),
     "positions": ("transformer.wpe",),
@@ -36,13 +46,19 @@ GPT2_MODULES: Mapping[str, tuple[str, ...]] = {
 }
 MODULES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), LLAMA_MODULES),
+    **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe"), {**LLAMA_MODULES, **MIXTURE_MODULES}),
     "gpt2": GPT2_MODULES,
 }
+STACKED = (
+    ".experts.gate_up_proj",
+    ".experts.down_proj",
+)  # one tensor of all experts, whose name says no attribute
 _BLOCK = re.compile(r"\.(\d+)\.")
 
 
 def executed_name(architecture: str, name: str) -> str:
     """The executor's name of a checkpoint's parameter: "layers.3.qkv.weight" of "model.layers.3.self_attn.k_proj.weight"."""
+    name += ".weight" if name.endswith(STACKED) else ""
     number = _BLOCK.search(name)
     module, _, attribute = _BLOCK.sub(".{}.", name, count=1).rpartition(".")
     ours = _executed_modules(architecture)[module]

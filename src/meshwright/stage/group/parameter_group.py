@@ -71,15 +71,16 @@ def held_groups(plan: Plan, stages: Sequence[StageLayers]) -> tuple[HeldGroup, .
     held = []
     for number, layers in enumerate(stages):
         dense, experts = num_local_parameters(plan, layers)
-        trained = sum(num_trained_parameters(plan, layers))
+        trained, trained_experts = num_trained_parameters(plan, layers)
         if tied and (layers.has_embedding or layers.has_head):
             dense, trained = dense - num_table_parameters(plan), trained - num_table_parameters(plan)
         if experts and plan.ep > 1:
-            held.append(_held(plan, f"stage{number}", (number,), (dense, dense), data_axes(plan)))
-            own = (experts, experts)
+            held.append(_held(plan, f"stage{number}", (number,), (dense, trained), data_axes(plan)))
+            own = (experts, trained_experts)
             held.append(_held(plan, f"stage{number}.experts", (number,), own, expert_data_axes(plan)))
         else:
-            held.append(_held(plan, f"stage{number}", (number,), (dense + experts, trained), data_axes(plan)))
+            own = (dense + experts, trained + trained_experts)
+            held.append(_held(plan, f"stage{number}", (number,), own, data_axes(plan)))
     if tied:
         table = num_table_parameters(plan)
         held.append(_held(plan, TIED, (0, len(stages) - 1), (table, table), data_axes(plan)))

@@ -8,6 +8,7 @@ attention and a row's bias are on every device. What data parallelism divides is
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -61,12 +62,12 @@ def num_local_block_parameters(plan: Plan, layers: StageLayers) -> LocalParamete
 
 def num_trained_parameters(plan: Plan, layers: StageLayers) -> LocalParameters:
     """The part of `num_local_parameters` that trains."""
-    model, dense = plan.model, 0
+    model, dense, expert = plan.model, 0, 0
     if not model.is_adapted:
         return num_local_parameters(plan, layers)
     for block, count in model.block_kinds(layers.first_block, layers.num_blocks):
-        trained = trained_block_parameters(model, block)
-        dense += count * sum(-(-each.num_elements // _divisor(each, plan.tp)) for each in trained)
+        found = _local(trained_block_parameters(model, block), plan.tp, plan.ep, plan.expert_tp)
+        dense, expert = dense + count * found.dense, expert + count * found.expert
     tables = {
         model.has_tied_embeddings or not of_head
         for of_head in (False, True)
@@ -75,7 +76,7 @@ def num_trained_parameters(plan: Plan, layers: StageLayers) -> LocalParameters:
     dense += len(tables) * num_table_parameters(plan)
     dense += num_trained_positions(model) if layers.has_embedding else 0
     dense += num_trained_norms(model) if layers.has_head else 0
-    return LocalParameters(dense, 0)
+    return LocalParameters(dense, expert)
 
 
 def num_trained_positions(model: ModelSpec) -> int:
@@ -99,8 +100,13 @@ def _has_table(plan: Plan, layers: StageLayers, of_head: bool) -> bool:
 @lru_cache(maxsize=1024)
 def _block_parameters(model: ModelSpec, block: int, tp: int, ep: int, expert_tp: int) -> LocalParameters:
     """Of one block: its number stands for its kind, so few are ever asked for."""
+    return _local((*block_parameters(model, block), *lora_parameters(model, block)), tp, ep, expert_tp)
+
+
+def _local(parameters: Iterable[Parameter], tp: int, ep: int, expert_tp: int) -> LocalParameters:
+    """What one device has of parameters of a block."""
     dense = expert = 0
-    for parameter in (*block_parameters(model, block), *lora_parameters(model, block)):
+    for parameter in parameters:
         if parameter.is_expert:
             divisor = ep * (1 if parameter.name.endswith(WHOLE_OF_EXPERTS) else expert_tp)
             expert += -(-parameter.num_elements // divisor)

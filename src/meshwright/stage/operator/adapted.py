@@ -30,6 +30,12 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "up": ("gate_up",),
     "down": ("down",),
     "q and k norm": ("query_norm", "key_norm"),
+    "router": ("mixture.router",),
+    "experts gate_up": ("mixture.expert_gate_up",),
+    "experts down": ("mixture.expert_down",),
+    "shared gate_up": ("mixture.shared.gate_up",),
+    "shared down": ("mixture.shared.down",),
+    "shared gate": ("mixture.shared_gate",),
 }
 _NORMS = ("attention_norm", "mlp_norm")  # in the order of a block, both labelled "norm"
 

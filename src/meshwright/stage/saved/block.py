@@ -27,10 +27,13 @@ Division = Literal["rows", "inner", "heads", "keys", "experts", "whole"]
 
 # The module whose weight gradient reads a tensor, where nothing else does.
 INPUT_OF = {
-    "first norm's output": "qkv",
-    "attention output": "attention_output",
-    "second norm's output": "gate_up",
-    "activation output": "down",
+    "first norm's output": ("qkv",),
+    "attention output": ("attention_output",),
+    "second norm's output": ("gate_up", "mixture.router", "mixture.shared.gate_up", "mixture.shared_gate"),
+    "activation output": ("down",),
+    "dispatched rows": ("mixture.expert_gate_up",),
+    "experts' activation output": ("mixture.expert_down",),
+    "shared activation output": ("mixture.shared.down",),
 }
 
 
@@ -221,16 +224,17 @@ def block_saved(model: ModelSpec, dtype: str = "float32", block: int = 0) -> tup
         kept.append(SavedTensor("output projection's output", hidden, b, "norm after attention"))
         kept.append(SavedTensor("MLP's output", hidden, b, "norm after the MLP"))
     if experts := model.layers[block].experts:
-        return (*kept, *_expert_saved(model, experts, b))
-    kept += _mlp_saved(model, model.layers[block].feed_forward.intermediate_size, b)
+        kept += _expert_saved(model, experts, b)
+    else:
+        kept += _mlp_saved(model, model.layers[block].feed_forward.intermediate_size, b)
     return tuple(_adapted_saved(model, kept, block, b) if model.is_adapted else kept)
 
 
 def _adapted_saved(model: ModelSpec, kept: list[SavedTensor], block: int, b: int) -> list[SavedTensor]:
     """Without the inputs of matrices that neither train nor have an addition; with what the additions keep."""
     trained = model.block_kind(block).trained or ()
-    read = {*model.lora_targets, *(name.split(".")[0] for name in trained)}
-    used = [tensor for tensor in kept if tensor.name not in INPUT_OF or INPUT_OF[tensor.name] in read]
+    read = {*model.lora_targets, *(name.rpartition(".")[0] for name in trained)}
+    used = [each for each in kept if each.name not in INPUT_OF or read.intersection(INPUT_OF[each.name])]
     return used + [
         SavedTensor(f"{target} narrowed", model.lora_rank, b, "weight gradient of what widens it", "whole")
         for target in model.lora_targets

@@ -159,9 +159,25 @@ def _adapted_gradient_elements(model: ModelSpec, block: int) -> int:
         "gate_up": width * model.layers[block].feed_forward.intermediate_size,
     }
     widths |= {"query_norm": attention.query_size, "key_norm": attention.key_size}
-    modules = {name.split(".")[0] for name in model.block_kind(block).trained or ()}
+    widths |= _mixture_widths(model, model.layers[block].experts)
+    modules = {name.rpartition(".")[0] for name in model.block_kind(block).trained or ()}
     additions = sum(model.lora_rank + widths[target] for target in model.lora_targets)
     return sum(widths[module] for module in modules) + additions
+
+
+def _mixture_widths(model: ModelSpec, experts: Experts | None) -> dict[str, int]:
+    """Numbers a token has behind every matrix of a mixture of experts."""
+    if experts is None:
+        return {}
+    hidden, chosen = model.hidden_size, experts.num_experts_per_token
+    return {
+        "mixture.router": experts.num_experts,
+        "mixture.expert_gate_up": chosen * 2 * experts.intermediate_size,
+        "mixture.expert_down": chosen * hidden,
+        "mixture.shared.gate_up": 2 * experts.shared_intermediate_size,
+        "mixture.shared.down": hidden,
+        "mixture.shared_gate": 1,
+    }
 
 
 def pending_gradient_bytes_per_token(model: ModelSpec, layers: StageLayers, dtype: str = "float32") -> int:

@@ -27,7 +27,7 @@ from meshwright.specs.model.model import ModelSpec
 
 transformers = pytest.importorskip("transformers")
 
-TOLERANCE = 1e-4  # of logits in float32
+TOLERANCE = 1e-5  # of logits in float32
 NUM_TOKENS = 90  # more than a block of queries
 SIZES = {
     "vocab_size": 61, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3,
@@ -61,6 +61,27 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "qwen3": {"model_type": "qwen3", **SIZES, "head_dim": 16},
     "qwen3 tied": {"model_type": "qwen3", **SIZES, "head_dim": 8, "tie_word_embeddings": True},
     "qwen3 biases": {"model_type": "qwen3", **SIZES, "head_dim": 16, "attention_bias": True},
+    "mixtral": {"model_type": "mixtral", **SIZES, "num_local_experts": 5, "num_experts_per_tok": 2},
+    "mixtral window": {
+        "model_type": "mixtral", **SIZES, "num_local_experts": 3, "num_experts_per_tok": 1, "sliding_window": 7,
+        "tie_word_embeddings": True,
+    },
+    "qwen2_moe": {
+        "model_type": "qwen2_moe", **SIZES, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 12,
+        "shared_expert_intermediate_size": 20,
+    },
+    "qwen2_moe dense": {
+        "model_type": "qwen2_moe", **SIZES, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
+        "shared_expert_intermediate_size": 20, "norm_topk_prob": True, "mlp_only_layers": [0],
+    },
+    "qwen3_moe": {
+        "model_type": "qwen3_moe", **SIZES, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
+        "head_dim": 16, "norm_topk_prob": True,
+    },
+    "qwen3_moe sparse": {
+        "model_type": "qwen3_moe", **SIZES, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
+        "head_dim": 8, "norm_topk_prob": False, "decoder_sparse_step": 2, "attention_bias": True,
+    },
 }  # fmt: skip
 
 
@@ -204,7 +225,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another number of layers": ({"num_hidden_layers": 2}, "which llama models do not have"),
     "biases": ({"attention_bias": True}, "has no tensor"),
     "another width": ({"intermediate_size": 44}, "as config.json says"),
-    "experts": ({"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 1}, "mixtral"),
+    "experts": ({"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 1}, "has no tensor"),
 }
 
 

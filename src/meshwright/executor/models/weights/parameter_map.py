@@ -2,7 +2,8 @@
 
 Ours fuse queries, keys and values (`qkv`) and gate and up (`gate_up`), and turn neighbouring numbers (2i, 2i + 1) of a
 head; theirs turn (i, i + D/2), so the rows of queries and keys change places within each head. GPT-2 stores matrices as
-(inputs, outputs). Which module is which stands in `specs.parameter_name`.
+(inputs, outputs). The matrices of all experts are one tensor of ours [experts, outputs, inputs], and an expert's theirs.
+Which module is which stands in `specs.parameter_name`.
 
 Shapes: D numbers of a head.
 """
@@ -17,11 +18,13 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.capability import check_model
+from meshwright.executor.models.weights.expert_name import published_names, published_shapes
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.parameter_name import MODULES
 
 GPT2_TRANSPOSED = ("qkv", "attention_output", "gate_up", "down")
+STACKED_MODULES = ("expert_gate_up", "expert_down")
 # Which of the parts of our modules have heads that turn.
 TURNED_PARTS = {"qkv": 2, "query_norm": 1, "key_norm": 1}
 
@@ -29,12 +32,18 @@ TURNED_PARTS = {"qkv": 2, "query_norm": 1, "key_norm": 1}
 @dataclass(frozen=True)
 class Place:
     """Where a parameter of ours is in theirs: the names of its parts, in order; the first `num_turned` have heads whose
-    rows change places; `is_transposed`: stored as (inputs, outputs).
+    rows change places; `is_transposed`: stored as (inputs, outputs); `num_stacked`: ours has the rows of so many experts
+    one behind the other (0: of no experts).
     """
 
     parts: tuple[str, ...]
     num_turned: int = 0
     is_transposed: bool = False
+    num_stacked: int = 0
+
+    def stacked_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Ours, from that of all rows one behind the other."""
+        return (self.num_stacked, shape[0] // self.num_stacked, *shape[1:]) if self.num_stacked else shape
 
 
 class NameMap:
@@ -48,14 +57,14 @@ class NameMap:
         check_model(model)
         model = model.base
         self.model, self._modules = model, MODULES[model.architecture]
-        self.shapes = {parameter.name: parameter.shape for parameter in model.parameters()}
+        self.shapes = published_shapes(model)
 
     def place(self, name: str) -> Place:
         """Where our parameter `name` is in theirs."""
         number = re.search(r"^layers\.(\d+)\.", name)
         block = number.group(1) if number else ""
         module, _, attribute = re.sub(r"^layers\.\d+\.", "layers.{}.", name).rpartition(".")
-        parts = tuple(f"{part.format(block)}.{attribute}" for part in self._modules.get(module, ()))
+        parts = self._parts(module, block, attribute)
         if not parts or any(part not in self.shapes for part in parts):
             raise ExecutionError(
                 f"{self.model.name} has no parameter {name!r}",
@@ -63,7 +72,12 @@ class NameMap:
             )
         leaf, is_gpt2 = module.rpartition(".")[2], self.model.is_gpt2
         is_transposed = is_gpt2 and attribute == "weight" and leaf in GPT2_TRANSPOSED
-        return Place(parts, 0 if is_gpt2 else TURNED_PARTS.get(leaf, 0), is_transposed)
+        num_stacked = self.model.num_experts if leaf in STACKED_MODULES else 0
+        return Place(parts, 0 if is_gpt2 else TURNED_PARTS.get(leaf, 0), is_transposed, num_stacked)
+
+    def _parts(self, module: str, block: str | int, attribute: str) -> tuple[str, ...]:
+        names = [f"{part.format(block)}.{attribute}" for part in self._modules.get(module, ())]
+        return tuple(part for name in names for part in published_names(self.model, name))
 
     @cached_property
     def names(self) -> dict[str, Place]:
@@ -73,8 +87,7 @@ class NameMap:
             blocks = range(self.model.num_layers) if "{}" in module else range(1)
             for block in blocks:
                 for attribute in ("weight", "bias"):
-                    first = f"{self._modules[module][0].format(block)}.{attribute}"
-                    if first in self.shapes:
+                    if self._parts(module, block, attribute)[0] in self.shapes:
                         name = f"{module.format(block)}.{attribute}"
                         found[name] = self.place(name)
         return found
@@ -84,12 +97,14 @@ class NameMap:
         place = self.place(name)
         turned = [_paired(x, self.model.head_dim) for x in parts[: place.num_turned]]
         whole = torch.cat(turned + parts[place.num_turned :]) if len(parts) > 1 else (turned or parts)[0]
+        whole = whole.view(place.stacked_shape(tuple(whole.shape)))
         return whole.t().contiguous() if place.is_transposed else whole
 
     def to_theirs(self, name: str, value: Tensor) -> dict[str, Tensor]:
         """Their tensors, by name, from our parameter `name`."""
         place = self.place(name)
         whole = value.t() if place.is_transposed else value
+        whole = whole.flatten(0, 1) if place.num_stacked else whole
         needed = sum(self.shapes[part][0] for part in place.parts)
         if whole.shape[0] != needed:
             raise ExecutionError(
@@ -117,6 +132,6 @@ def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
     found, shapes = {}, NameMap(model)
     for name, place in shapes.names.items():
         first, *rest = (shapes.shapes[part] for part in place.parts)
-        shape = (first[0] + sum(other[0] for other in rest), *first[1:])
+        shape = place.stacked_shape((first[0] + sum(other[0] for other in rest), *first[1:]))
         found[name] = shape[::-1] if place.is_transposed else shape
     return found
