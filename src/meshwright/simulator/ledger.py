@@ -11,8 +11,24 @@ from meshwright.ir.trace import MemoryCurve
 Times = NDArray[np.float64]
 
 
+def ended(wiring: Wiring, end: Times, latency_s: Times) -> Times:
+    """When every row freed its stream, [iterations, rows], from when it was complete and the latency of every row, seconds.
+
+    Memory goes by this one, as rings do: what a row read is not needed while others wait for what it wrote. The latency of
+    an exchange is the largest of its ends.
+    """
+    latency, other = latency_s.copy(), wiring.next_end
+    if not latency.any():
+        return end
+    for _ in range(int(wiring.program.num_lists).bit_length()):  # twice as many ends of a circle each time
+        latency, other = np.maximum(latency, latency[other]), other[other]
+    # what was added and is taken away again may differ by rounding, and a row that follows at once must not seem to overlap
+    return np.where(latency > 0, end - latency - 2 * np.spacing(end), end)
+
+
 def memory_curves(wiring: Wiring, posted: Times, end: Times) -> tuple[MemoryCurve, ...]:
-    """Curves of the last iteration: a version lives from when its writer is posted to the end of its last reader.
+    """Curves of the last iteration: a version lives from when its writer is posted to the end of its last reader, when that
+    frees its stream (`ended`).
 
     Versions that share memory (in place, sums) are one piece. Carried values live throughout. A version read in a later
     iteration lives to the end of this one and, as it does in the long run, from the beginning of it.

@@ -10,11 +10,11 @@ import numpy as np
 from meshwright.costs.cost import CommunicationModel, CostModel
 from meshwright.ir.program import Program
 from meshwright.ir.timing.replay import Wiring, replay, wire
-from meshwright.ir.trace import Trace
+from meshwright.ir.trace import MemoryCurve, Trace
 from meshwright.lowering.place import Placement
 from meshwright.simulator.certificate import is_uncontended
 from meshwright.simulator.event_engine import run_events
-from meshwright.simulator.ledger import memory_curves
+from meshwright.simulator.ledger import ended, memory_curves
 from meshwright.simulator.pricing import Prices, price
 
 LEDGER_ROWS = 2_000_000  # above it the curve of every device is more than anybody looks at; `verify` still bounds the peak
@@ -59,7 +59,10 @@ def simulate_priced(
 ) -> Trace:
     """`simulate_program` for who has the prices already."""
     engine, (posted, start, end) = run(wiring, prices, iterations=iterations, host=host)
-    curves = memory_curves(wiring, posted, end) if wiring.program.num_rows <= LEDGER_ROWS else ()
+    curves: tuple[MemoryCurve, ...] = ()
+    if wiring.program.num_rows <= LEDGER_ROWS:
+        free = ended(wiring, end, prices.latency_s[prices.cost_of_row])
+        curves = memory_curves(wiring, posted, free)
     return Trace(wiring.program, posted, start, end, engine, curves, dict(metadata or {}))
 
 
