@@ -15,9 +15,13 @@ from torch import Tensor
 from meshwright.executor.team.collective import (
     LARGEST_DIRECT_BYTES,
     combine,
+    combining,
     gather,
+    gathering,
     scatter_sum,
+    scattered_sum,
     start_gather,
+    swapping,
     wait_all,
 )
 
@@ -138,3 +142,48 @@ def test_gathers_under_way_do_not_meet_a_scattered_sum(worlds: dict[int, list[An
 
     for rank, found in enumerate(each(worlds[2], run, parts)):
         assert torch.equal(found, torch.cat([*parts, *(-part for part in parts), sums[rank]]))
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, -1])
+@pytest.mark.parametrize("size", SIZES)
+def test_any_dimension_is_gathered_and_scattered(worlds: dict[int, list[Any]], size: int, dim: int) -> None:
+    parts = tensors(size, 3, 5, 2)
+    for found in each(worlds[size], lambda group, part: gathering(part, group, "gloo", dim)(), parts):
+        assert found.is_contiguous() and torch.equal(found, torch.cat(parts, dim))
+    wholes = tensors(size, 2 * size, size, 3 * size)
+    expected = torch.stack(wholes).sum(0).chunk(size, dim)
+    for found, part in zip(
+        each(worlds[size], lambda group, whole: scattered_sum(whole, group, "gloo", dim), wholes),
+        expected,
+        strict=True,
+    ):
+        assert found.is_contiguous()
+        torch.testing.assert_close(found, part, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize(("split_dim", "join_dim"), [(0, 0), (1, 2), (2, 1), (-1, 0)])
+@pytest.mark.parametrize("size", SIZES)
+def test_equal_parts_change_the_dimension_that_is_split(
+    worlds: dict[int, list[Any]], size: int, split_dim: int, join_dim: int
+) -> None:
+    given = tensors(size, size, 2 * size, 3 * size)
+    sent = [one.chunk(size, split_dim) for one in given]
+    found = each(worlds[size], lambda group, t: swapping(t, group, "gloo", split_dim, join_dim)(), given)
+    for member, one in enumerate(found):
+        assert torch.equal(one, torch.cat([parts[member] for parts in sent], join_dim))
+    back = each(worlds[size], lambda group, t: swapping(t, group, "gloo", join_dim, split_dim)(), found)
+    if split_dim != join_dim:
+        assert all(torch.equal(one, tensor) for one, tensor in zip(back, given, strict=True))
+
+
+@pytest.mark.parametrize("num_elements", [1000, LARGEST_DIRECT_BYTES // 8 + 1])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_sum_elsewhere_leaves_what_was_given(
+    worlds: dict[int, list[Any]], size: int, num_elements: int
+) -> None:
+    given = tensors(size, num_elements)
+    before = [one.clone() for one in given]
+    found = each(worlds[size], lambda g, t: combining(t, g, "gloo", in_place=False)(), given)
+    for one, tensor, was in zip(found, given, before, strict=True):
+        assert torch.equal(tensor, was) and torch.equal(one, found[0])
+        torch.testing.assert_close(one, torch.stack(before).sum(0), rtol=1e-14, atol=1e-14)

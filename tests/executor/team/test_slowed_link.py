@@ -84,6 +84,17 @@ def test_uneven_exchange_waits_for_its_slowest_link() -> None:
     assert clock.now_s == pytest.approx((5000 - BURST) / RATE)
 
 
+def test_what_is_sent_is_counted_whether_a_link_is_slowed_or_not() -> None:
+    clock = VirtualClock()
+    for one in (links(clock, 1), SlowedLinks()):
+        one.message(1, 100, "SEND_F")
+        one.message(2, 50, "SEND_F")
+        one.pass_ring((0, 1, 2), 3000, passes=2, label="REDUCE_GRAD")
+        one.pass_ring((0,), 3000, passes=2, label="ALONE")
+        one.pass_to_each((0, 1, 2), (500, 20, 1), "DISPATCH")
+        assert one.sent_bytes == {"SEND_F": 150, "REDUCE_GRAD": pytest.approx(4000), "DISPATCH": 21}
+
+
 def test_both_ends_have_a_bucket_by_the_places_of_their_ranks() -> None:
     slowing = Slowing.parse(links=["3-1=1MB/s"])
     clock_free = [SlowedLinks.of(slowing, rank, (1, 2, 3)) for rank in range(3)]

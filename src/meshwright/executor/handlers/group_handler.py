@@ -28,10 +28,10 @@ def reduce_gradients(context: Context, row: Row, inputs: Sequence[Any]) -> Pendi
         return _reduce_in_hops(context, row, group)
     whole = group.to_reduce()
     if division is not None and row.members == group.team.ranks:
-        context.links.pass_ring(row.members, whole.nbytes, passes=1)
+        context.links.pass_ring(row.members, whole.nbytes, 1, row.name)
         group.reduced(scatter_sum(division.for_state(whole), team, context.backend))
         return Pending(lambda: (group,))
-    context.links.pass_ring(row.members, whole.nbytes, passes=2)
+    context.links.pass_ring(row.members, whole.nbytes, 2, row.name)
     work = team.allreduce([whole])
 
     def wait() -> Sequence[Any]:
@@ -50,7 +50,7 @@ def _reduce_in_hops(context: Context, row: Row, group: GroupState) -> Pending:
     if len(row.members) > group.team.degree:
         whole = own.new_zeros(group.layout.num_padded)
         whole[slice(*group.own)] = own
-        context.links.pass_ring(row.members, whole.nbytes, passes=2)
+        context.links.pass_ring(row.members, whole.nbytes, 2, row.name)
         context.groups.collective(row).allreduce([whole]).wait()
         own = whole[slice(*group.own)].clone()
     group.reduced(own)
@@ -62,7 +62,7 @@ def _gather_contributions(context: Context, row: Row, group: GroupState) -> Pend
     assert group.contributions is not None, "who keeps contributions apart was asked"
     team, num = context.groups.collective(row), len(row.members)
     orders, values = group.contributions.stacked()
-    context.links.pass_ring(row.members, num * values.nbytes, passes=1)
+    context.links.pass_ring(row.members, num * values.nbytes, 1, row.name)
     all_orders, works = start_gather(orders, team, context.backend)
     all_values, more = start_gather(values, team, context.backend)
 
@@ -79,7 +79,7 @@ def unshard(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     group: GroupState = inputs[0]
     shards, team, num = group.gathered_shards(), context.groups.collective(row), len(row.members)
     whole = shards[0].new_empty(num * sum(shard.numel() for shard in shards))
-    context.links.pass_ring(row.members, whole.nbytes, passes=1)
+    context.links.pass_ring(row.members, whole.nbytes, 1, row.name)
     works = []
     for shard, part in zip(
         shards, torch.split(whole, [num * shard.numel() for shard in shards]), strict=True
@@ -94,7 +94,7 @@ def gather_parameters(context: Context, row: Row, inputs: Sequence[Any]) -> Pend
     """After a step on shards: everybody's, into the parameters."""
     group: GroupState = inputs[0]
     assert group.values is not None, "what is gathered behind the step is kept whole"
-    context.links.pass_ring(row.members, group.values.nbytes, passes=1)
+    context.links.pass_ring(row.members, group.values.nbytes, 1, row.name)
     works = gather(group.values, context.groups.collective(row), context.backend)
 
     return Pending.of(works, group)

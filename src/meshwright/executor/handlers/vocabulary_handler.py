@@ -82,7 +82,7 @@ def sum_softmax(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     (part,) = inputs
     group, last = context.groups.collective(row), _end(context, row, -1)
     maximum_T = part.maximum_T.clone()
-    context.links.pass_ring(row.members, 3 * maximum_T.nbytes, passes=2)
+    context.links.pass_ring(row.members, 3 * maximum_T.nbytes, 2, row.name)
     work = dist.all_reduce(maximum_T, dist.ReduceOp.MAX, group=group, async_op=True)
 
     def wait() -> Sequence[Any]:
@@ -94,7 +94,7 @@ def sum_softmax(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
             return (normalizer,)
         weight = context.training.data.token_weight(row.microbatch)
         gradient_TE = early_input_gradient(part, normalizer, weight)
-        context.links.pass_ring(row.members, gradient_TE.nbytes, passes=1)
+        context.links.pass_ring(row.members, gradient_TE.nbytes, 1, row.name)
         dist.reduce(gradient_TE, last, group=group)
         return (normalizer, _shaped(context, row, gradient_TE)) if context.rank == last else (normalizer,)
 
@@ -146,7 +146,7 @@ def sum_input(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
 
 
 def _summed(context: Context, row: Row, part: Tensor, root: int) -> Pending:
-    context.links.pass_ring(row.members, part.nbytes, passes=1)
+    context.links.pass_ring(row.members, part.nbytes, 1, row.name)
     work = dist.reduce(part, root, group=context.groups.collective(row), async_op=True)
 
     def wait() -> Sequence[Any]:
@@ -179,7 +179,7 @@ def _shared(context: Context, row: Row, inputs: Sequence[Any], root: int) -> Pen
             state.training.model.hidden_size,
         )
         x_BSE = torch.empty(shape, dtype=context.dtype, device=context.device)
-    context.links.pass_ring(row.members, x_BSE.nbytes, passes=1)
+    context.links.pass_ring(row.members, x_BSE.nbytes, 1, row.name)
     work = dist.broadcast(x_BSE, root, group=context.groups.collective(row), async_op=True)
 
     return Pending.of([work], x_BSE)

@@ -56,13 +56,16 @@ class Iteration:
 @dataclass(frozen=True, eq=False)
 class JobResult:
     """``gradients``: for every iteration, by name in the whole model, where they were recorded. ``values``: for every
-    rank what was kept. ``trace`` is None where the job was killed (``was_killed``); it has the measured memory."""
+    rank what was kept. ``sent_bytes``: for every rank what it sent in all iterations, by the instruction's name (`inner`:
+    inside computes), collectives as on a ring. ``trace`` is None where the job was killed (``was_killed``); it has the
+    measured memory."""
 
     trace: Trace | None
     iterations: tuple[Iteration, ...] = ()
     gradients: tuple[dict[str, Tensor], ...] = ()
     parameters: dict[str, Tensor] = field(default_factory=dict)
     values: tuple[dict[ValueName, Tensor], ...] = ()
+    sent_bytes: tuple[dict[str, float], ...] = ()
     interrupted: bool = False
     was_killed: bool = False
 
@@ -131,6 +134,7 @@ def gather(job: Job, folder: Path, iterations: Sequence[Iteration], interrupted:
         gradients=tuple(gradients),
         parameters=parameters,
         values=tuple({ValueName.parse(text): v for text, v in one["values"].items()} for one in tensors),
+        sent_bytes=tuple(one["sent_bytes"] for one in tensors),
         interrupted=interrupted,
     )
 

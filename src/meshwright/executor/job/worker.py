@@ -283,6 +283,7 @@ def _write(
         "values": {name.text: v.detach().cpu().clone() for name, v in kept.items() if isinstance(v, Tensor)},
         "gradients": [],
         "parameters": [],
+        "sent_bytes": dict(context.links.sent_bytes),
     }
     if context.training is not None:
         tensors["gradients"] = [[piece.to_row() for piece in found] for found in context.training.recorded]

@@ -5,7 +5,7 @@ A value whose shape is not known before the run is sent behind a small header wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from meshwright.executor.meter.live_storage import born_on_host
 from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.handler import Handlers, Pending, Row
-from meshwright.executor.team.collective import scatter_sum, start_gather
+from meshwright.executor.team.collective import combining, gathering, scattered_sum, swapping
 from meshwright.ir.table import Kind
 from meshwright.specs.error import ExecutionError
 
@@ -50,7 +50,7 @@ def send(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
         return [group.send([part], peer, tag) for part, tag in parts]
 
     # On a slowed link a message leaves later; to wait for that here would hold back what is posted with it.
-    release_s = context.links.message(row.peer, tensor.nbytes)
+    release_s = context.links.message(row.peer, tensor.nbytes, row.name)
     works = [] if release_s else post()
 
     def wait() -> Sequence[Any]:
@@ -115,35 +115,53 @@ def copy(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def all_reduce(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
-    """Sum over the members, in place; the same value is the output."""
+    """Sum over the members: in place where the row writes the value that it reads, else that stays what it is."""
     tensor = first_tensor(row, inputs)
-    context.links.pass_ring(row.members, tensor.nbytes, passes=2)
-    work = context.groups.collective(row).allreduce([tensor])
-
-    return Pending.of([work], tensor)
+    context.links.pass_ring(row.members, tensor.nbytes, 2, row.name)
+    in_place = any(value in row.reads for value in row.writes)
+    return _one(combining(tensor, context.groups.collective(row), context.backend, in_place=in_place))
 
 
 def all_gather(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """The members' equal shards one behind the other along the first dimension."""
-    shard = first_tensor(row, inputs).contiguous()
-    context.links.pass_ring(row.members, len(row.members) * shard.nbytes, passes=1)
-    whole, works = start_gather(shard, context.groups.collective(row), context.backend)
-
-    return Pending.of(works, whole)
+    return gather_along(context, row, first_tensor(row, inputs))
 
 
 def reduce_scatter(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """The sum's own shard along the first dimension."""
-    whole = first_tensor(row, inputs).contiguous()
-    context.links.pass_ring(row.members, whole.nbytes, passes=1)
-    return Pending(lambda: (scatter_sum(whole, context.groups.collective(row), context.backend),))
+    return scatter_along(context, row, first_tensor(row, inputs))
+
+
+def gather_along(context: Context, row: Row, part: Tensor, dim: int = 0) -> Pending:
+    """The members' equal parts one behind the other along `dim`."""
+    context.links.pass_ring(row.members, len(row.members) * part.nbytes, 1, row.name)
+    return _one(gathering(part, context.groups.collective(row), context.backend, dim))
+
+
+def scatter_along(context: Context, row: Row, whole: Tensor, dim: int = 0) -> Pending:
+    """The sum's own equal part along `dim`."""
+    context.links.pass_ring(row.members, whole.nbytes, 1, row.name)
+    group = context.groups.collective(row)
+    return _one(lambda: scattered_sum(whole, group, context.backend, dim))
+
+
+def swap_along(context: Context, row: Row, tensor: Tensor, split_dim: int, join_dim: int) -> Pending:
+    """Equal parts along `split_dim`, of which member n gets the n-th of all, joined along `join_dim`."""
+    num = len(row.members)
+    context.links.pass_to_each(row.members, [tensor.nbytes / num] * num, row.name)
+    return _one(swapping(tensor, context.groups.collective(row), context.backend, split_dim, join_dim))
+
+
+def _one(result: Callable[[], Tensor]) -> Pending:
+    """One output, which is there when this returns."""
+    return Pending(lambda: (result(),))
 
 
 def exchange_counts(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """Row n of an integer tensor goes to member n; out comes what the members sent here, in their order."""
     counts = first_tensor(row, inputs).contiguous()
     received = torch.empty_like(counts)
-    context.links.pass_to_each(row.members, [counts.nbytes / len(row.members)] * len(row.members))
+    context.links.pass_to_each(row.members, [counts.nbytes / len(row.members)] * len(row.members), row.name)
     work = torch.distributed.all_to_all_single(
         received, counts, group=context.groups.collective(row), async_op=True
     )
@@ -158,7 +176,7 @@ def all_to_all(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     buffer = tensor.new_empty((sum(arriving), *tensor.shape[1:]))
     leaving = sent.flatten().tolist()
     row_bytes = tensor.nbytes / max(1, tensor.shape[0])
-    context.links.pass_to_each(row.members, [row_bytes * count for count in leaving])
+    context.links.pass_to_each(row.members, [row_bytes * count for count in leaving], row.name)
     work = torch.distributed.all_to_all_single(
         buffer,
         tensor.contiguous(),

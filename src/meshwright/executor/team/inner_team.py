@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from meshwright.executor.team.collective import combine, scatter_sum, start_gather, wait_all
-from meshwright.executor.team.slowed_link import SlowedLinks
+from meshwright.executor.team.collective import combine, gathering, scattered_sum
+from meshwright.executor.team.slowed_link import INNER, SlowedLinks
 from meshwright.ir.program import Axis, Program
 
 Ranks = tuple[int, ...]
@@ -54,14 +54,14 @@ class InnerTeam:
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over the team, in place."""
         if self.degree > 1:
-            self._links.pass_ring(self.ranks, tensor.nbytes, passes=2)
+            self._links.pass_ring(self.ranks, tensor.nbytes, passes=2, label=INNER)
             combine(tensor, self.group, self._backend)
         return tensor
 
     def largest(self, tensor: Tensor) -> Tensor:
         """The element-wise maximum over the team, in place."""
         if self.degree > 1:
-            self._links.pass_ring(self.ranks, tensor.nbytes, passes=2)
+            self._links.pass_ring(self.ranks, tensor.nbytes, passes=2, label=INNER)
             combine(tensor, self.group, self._backend, is_maximum=True)
         return tensor
 
@@ -73,24 +73,15 @@ class InnerTeam:
         """Start what `gathered` does; the caller may compute before it asks for the result."""
         if self.degree == 1:
             return lambda: part
-        front = part.movedim(dim, 0).contiguous()
-        self._links.pass_ring(self.ranks, self.degree * front.nbytes, passes=1)
-        whole, works = start_gather(front, self.group, self._backend)
-
-        def result() -> Tensor:
-            wait_all(works)
-            return whole.movedim(0, dim).contiguous()
-
-        return result
+        self._links.pass_ring(self.ranks, self.degree * part.nbytes, passes=1, label=INNER)
+        return gathering(part, self.group, self._backend, dim)
 
     def scattered_sum(self, whole: Tensor, dim: int = 0) -> Tensor:
         """The rank's own equal part along `dim` of the sum over the team."""
         if self.degree == 1:
             return whole
-        front = whole.movedim(dim, 0).contiguous()
-        self._links.pass_ring(self.ranks, front.nbytes, passes=1)
-        part = scatter_sum(front, self.group, self._backend)
-        return part.movedim(0, dim).contiguous()
+        self._links.pass_ring(self.ranks, whole.nbytes, passes=1, label=INNER)
+        return scattered_sum(whole, self.group, self._backend, dim)
 
     def own_part(self, whole: Tensor, dim: int) -> Tensor:
         """The rank's own equal part along `dim`: a view."""

@@ -1,4 +1,4 @@
-"""SlowedLinks: token buckets in the transport of one rank, for messages and for collectives that cross a slowed link.
+"""SlowedLinks: what one rank sends is counted, and waits for the token buckets of the links that are slowed.
 
 A transfer is handed to the backend when the buckets of all links that it leaves by have paid for its bytes; until then it
 waits here. Every end waits for what it sends, so an exchange is complete when its slowest direction is, as on a real wire.
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from meshwright.specs.cluster.slowing import LinkLimit, Slowing
 
 Clock = Callable[[], float]
+INNER = "inner"  # the label of exchanges inside computes
 
 
 class TokenBucket:
@@ -34,8 +35,10 @@ class TokenBucket:
 
 
 class SlowedLinks:
-    """The slowed links by which one rank sends; none of them by default. `limits`: by the rank at the other end.
+    """The links by which one rank sends; none of them is slowed by default. `limits`: by the rank at the other end.
 
+    ``sent_bytes``: bytes that have been sent so far, by what they were sent for (``label``: an instruction's name, or `INNER`
+    for exchanges inside computes).
     Streams of the rank share them; `clock` and `sleep` are those of the machine except in tests.
     """
 
@@ -47,6 +50,7 @@ class SlowedLinks:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.rank, self._clock, self._sleep = rank, clock, sleep
+        self.sent_bytes: dict[str, float] = {}
         self._lock = threading.Lock()
         self._buckets = {
             peer: TokenBucket(limit.bytes_per_s, limit.burst_bytes, clock())
@@ -61,32 +65,32 @@ class SlowedLinks:
             rank, {peer: limits[place] for peer, place in enumerate(places) if place in limits}
         )
 
-    def message(self, peer: int, num_bytes: float) -> float:
+    def message(self, peer: int, num_bytes: float, label: str = "") -> float:
         """Ask for a message to `peer`. When it may leave, in seconds of the clock; 0 where nothing slows it."""
         bucket = self._buckets.get(peer)
-        if bucket is None:
-            return 0.0
         with self._lock:
-            return bucket.release_s(num_bytes, self._clock())
+            self.sent_bytes[label] = self.sent_bytes.get(label, 0.0) + num_bytes
+            return 0.0 if bucket is None else bucket.release_s(num_bytes, self._clock())
 
     def wait_until(self, release_s: float) -> None:
         """Return when that time has come."""
+        if not release_s:
+            return
         while (left := release_s - self._clock()) > 0:
             self._sleep(left)
 
-    def pass_ring(self, members: Sequence[int], num_bytes: float, passes: int) -> None:
+    def pass_ring(self, members: Sequence[int], num_bytes: float, passes: int, label: str = "") -> None:
         """Wait for what a ring collective over `members` sends to the next of them.
 
         `num_bytes` are those of the whole tensor; an all-reduce makes two passes, all-gather and reduce-scatter one, and
         each pass sends (n - 1) / n of it.
         """
-        if self._buckets and len(members) > 1:
+        if len(members) > 1:
             following = members[(members.index(self.rank) + 1) % len(members)]
             share = passes * (len(members) - 1) / len(members)
-            self.wait_until(self.message(following, share * num_bytes))
+            self.wait_until(self.message(following, share * num_bytes, label))
 
-    def pass_to_each(self, members: Sequence[int], sent_bytes: Sequence[float]) -> None:
+    def pass_to_each(self, members: Sequence[int], sent_bytes: Sequence[float], label: str = "") -> None:
         """Wait for what is sent to every member; `sent_bytes` in their order, and the own part stays here."""
-        if self._buckets:
-            parts = [(peer, num) for peer, num in zip(members, sent_bytes, strict=True) if peer != self.rank]
-            self.wait_until(max((self.message(peer, num) for peer, num in parts), default=0.0))
+        parts = [(peer, num) for peer, num in zip(members, sent_bytes, strict=True) if peer != self.rank]
+        self.wait_until(max((self.message(peer, num, label) for peer, num in parts), default=0.0))
