@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from meshwright.ir import kernel
-from meshwright.ir.kernel import call
+from meshwright.ir.kernel import call, part
 
 LIMIT = 10  # rows of a small program in these tests
 
@@ -59,3 +59,34 @@ def test_compiled_fills_the_same_arrays() -> None:
     found = np.zeros(4, dtype=np.int64)
     assert kernel.compiled(squares)(np.arange(4), found) == 4
     assert found.tolist() == [0, 1, 4, 9]
+
+
+class Tally(NamedTuple):
+    """A counter and what was counted, as kernels take them: arrays in a named tuple."""
+
+    step: int
+    counts: Any
+
+
+@part
+def count_up(tally: Any, place: int) -> None:
+    """Part of a kernel."""
+    tally.counts[place] += tally.step
+
+
+def count_all(tally: Any, found: Any) -> int:
+    """Kernel: counts every place, by its part; the counts of its input are nobody else's."""
+    for place in range(len(found.counts)):
+        count_up(found, place)
+        count_up(found, place)
+    return len(tally.counts)
+
+
+@pytest.mark.parametrize("num_rows", [LIMIT, LIMIT + 1])
+def test_kernels_have_parts_and_take_named_tuples(num_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "SMALL_ROWS", LIMIT)
+    monkeypatch.setattr(kernel, "_plain_rows", Counter())
+    given, found = Tally(1, np.zeros(2, dtype=np.int64)), Tally(3, np.zeros(4, dtype=np.int64))
+    assert call(count_all, num_rows, [given], [found]) == 2
+    assert found.counts.tolist() == [6, 6, 6, 6] and found.step == 3
+    assert count_all.__globals__["count_up"] is count_up, "who calls the kernel as Python calls Python"

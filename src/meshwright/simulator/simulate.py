@@ -13,7 +13,7 @@ from meshwright.ir.timing.replay import Wiring, replay, wire
 from meshwright.ir.trace import MemoryCurve, Trace
 from meshwright.lowering.place import Placement
 from meshwright.simulator.certificate import is_uncontended
-from meshwright.simulator.event_engine import run_events
+from meshwright.simulator.event.engine import run_events
 from meshwright.simulator.ledger import ended, memory_curves
 from meshwright.simulator.pricing import Prices, price
 

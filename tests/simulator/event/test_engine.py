@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.ir.random_program import random_program
+from tests.simulator.program import SCHEDULES, training_step
 
 from meshwright.costs.cost import Cost, Flow
 from meshwright.costs.fixed_costs import FixedCosts
@@ -17,17 +22,20 @@ from meshwright.ir import (
     Exchange,
     Kind,
     Pattern,
+    Program,
     ProgramBuilder,
     ValueKind,
     Work,
+    kernel,
     replay,
     wire,
 )
 from meshwright.lowering import Recompute, place
-from meshwright.simulator import price, run, run_events
+from meshwright.simulator import Prices, price, run, run_events
+from meshwright.simulator.event.reference import interpret_events
 from meshwright.specs import Cluster
-from meshwright.specs.error import DeadlockError
-from tests.simulator.program import SCHEDULES, training_step
+from meshwright.specs.cluster.machine import HOSTS
+from meshwright.specs.error import DeadlockError, SpecError
 
 COSTS = FixedCosts.from_times(1.0, 1.1, 0.7, latency_s=0.25)
 
@@ -135,3 +143,96 @@ def test_a_group_occupies_its_links_once() -> None:
     reductions = [i for i in range(program.num_rows) if program.row(i).name == "REDUCE_GRAD"]
     np.testing.assert_allclose(end[0][reductions] - start[0][reductions], 1.0)
     np.testing.assert_allclose(run_events(wiring, prices)[2], end)
+
+
+def random_prices(rng: Random, program: Program) -> Prices:
+    """Costs with ties or without, with and without latency, that want more of devices and of three links than there is."""
+    num_classes, has_ties = rng.randint(1, 6), rng.random() < 0.5
+
+    def seconds() -> float:
+        return rng.choice((0.0, 1.0, 2.0)) if has_ties else rng.expovariate(1.0)
+
+    costs = tuple(
+        Cost(
+            seconds(),
+            rng.choice((0.0, 0.0, seconds())),
+            compute_share=rng.choice((0.0, 0.3, 0.5, 1.0)),
+            memory_share=rng.choice((0.0, 0.0, 0.6)),
+        )
+        for _ in range(num_classes)
+    )
+    demands = tuple(
+        tuple((f"link {k}", rng.choice((0.25, 0.5, 1.0))) for k in range(3) if rng.random() < 0.4)
+        for _ in costs
+    )
+    classes = [rng.randrange(num_classes) for _ in range(program.num_rows)]
+    return Prices(costs, demands, np.array(classes, dtype=np.int32))
+
+
+def agree(seed: int) -> int:
+    """Compare a random program with the reference on both hosts, bit by bit; returns on how many its rows slowed down."""
+    rng = Random(seed)
+    wiring = wire(random_program(rng))
+    prices, iterations, slowed = random_prices(rng, wiring.program), rng.randint(1, 3), 0
+    for host in HOSTS:
+        try:
+            expected = interpret_events(wiring, prices, iterations=iterations, host=host)
+        except DeadlockError as error:
+            with pytest.raises(DeadlockError) as refused:
+                run_events(wiring, prices, iterations=iterations, host=host)
+            assert str(refused.value) == str(error)
+            continue
+        ours = run_events(wiring, prices, iterations=iterations, host=host)
+        for name, one, other in zip(("posted", "start", "end"), ours, expected, strict=True):
+            np.testing.assert_array_equal(one, other, err_msg=f"{name}, seed {seed}, {host}")
+        alone = replay(
+            wiring, prices.seconds, prices.latency_s, prices.cost_of_row, iterations=iterations, host=host
+        )
+        slowed += bool((ours[2] > alone[2] + 1e-9).any())
+    return slowed
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 10**9))
+def test_random_contended_programs_run_as_the_reference(seed: int) -> None:
+    agree(seed)
+
+
+def test_most_random_programs_are_contended() -> None:
+    """The comparison above would be replay's if most random programs had enough of everything."""
+    assert sum(agree(seed) for seed in range(40)) >= 50
+
+
+def test_the_compiled_engine_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "SMALL_ROWS", -1)
+    for seed in range(60):
+        agree(seed)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_nothing_runs_in_no_program(host: str) -> None:
+    wiring = wire(ProgramBuilder([Axis("pp", 2)]).build())
+    prices = price(wiring, COSTS, COSTS, None)
+    for engine in (run_events, interpret_events):
+        assert [times.shape for times in engine(wiring, prices, iterations=2, host=host)] == [(2, 0)] * 3
+
+
+def test_there_is_no_other_host() -> None:
+    wiring = wire(overlapped().build())
+    with pytest.raises(SpecError, match="asynchronous or in_order"):
+        run_events(wiring, price(wiring, COSTS, COSTS, None), host="lazy")
+
+
+def test_shares_that_fill_a_device_exactly_slow_nobody() -> None:
+    """0.7 + 0.2 + 0.1 is less than 1 in floating point, and 0.1 + 0.2 + 0.7 more."""
+    builder = ProgramBuilder([Axis("pp", 1)], value_kinds=(ValueKind("x"),), duties=(Duty("MAKE", "some"),))
+    make = Effect(Kind.CALL, "MAKE", (), (Pattern("x", part="row"),))
+    for k in range(3):
+        builder.add(0, make, part=k, stream=f"stream{k}", work=Work("MAKE"))
+    wiring = wire(builder.build())
+    for shares in ((0.7, 0.2, 0.1), (0.1, 0.2, 0.7)):
+        prices = Prices(
+            tuple(Cost(1.0, compute_share=share) for share in shares), ((),) * 3, np.arange(3, dtype=np.int32)
+        )
+        for engine in (run_events, interpret_events):
+            np.testing.assert_array_equal(engine(wiring, prices)[2], 1.0)

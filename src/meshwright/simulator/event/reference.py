@@ -1,4 +1,4 @@
-"""The event engine: the start rule on a clock, where instructions that share a device or a link slow each other down."""
+"""The reference of the event engine: contention in obvious Python, kept for ever; the kernel is tested against it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.ir.grid import grid
+from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
 from meshwright.ir.timing.dependency_table import RING
 from meshwright.ir.timing.replay import Wiring
@@ -17,21 +18,34 @@ from meshwright.simulator.pricing import Prices
 from meshwright.specs.error import DeadlockError
 
 Times = NDArray[np.float64]
+Resource = tuple[str, int] | str
+Demand = tuple[Resource, int]
+# Shares are summed in whole units, so that a sum is the same in whatever order what shares a resource came and went: a
+# rounding error would grow, as a little later here is much later there. Rounded down: what fits exactly, fits.
+UNITS = 1 << 40
 HELD, COMPLETE = 0, 1  # events at equal times: streams are freed before results arrive, then by serial number
 
 
-def run_events(
+def interpret_events(
     wiring: Wiring, prices: Prices, *, iterations: int = 1, host: str = "asynchronous"
 ) -> tuple[Times, Times, Times]:
     """Posted, start and end of every row, ``[iterations, rows]`` in seconds, with contention.
 
-    A resource whose demands sum to more than 1 slows all that use it down to that sum; an instruction runs at the rate of
-    its slowest resource. Rates change only when something starts or ends, so time goes from event to event.
+    As `run_events`, one event at a time, with a stale event left in the heap wherever a rate changes.
 
     Raises:
         DeadlockError: rows remain that can never be posted.
     """
     return _Run(wiring, prices, iterations, host).run()
+
+
+def never_posted(program: Program, end: Times) -> DeadlockError:
+    """The error of a run that stopped with rows left; their end is negative."""
+    stuck = np.flatnonzero(end.reshape(-1) < 0)
+    row = int(stuck[0]) % program.num_rows
+    return DeadlockError(
+        f"{len(stuck)} rows can never be posted, first {program.text_of(row)}\n" + grid(program, row)
+    )
 
 
 class _Run:
@@ -40,7 +54,7 @@ class _Run:
     def __init__(self, wiring: Wiring, prices: Prices, iterations: int, host: str) -> None:
         program = wiring.program
         self.wiring, self.program, self.prices = wiring, program, prices
-        self.n, self.total = program.num_rows, program.num_rows * iterations
+        self.n, self.iterations, self.total = program.num_rows, iterations, program.num_rows * iterations
         self.in_order = host == "in_order"
         self.kinds, self.batch = program.kinds.tolist(), program.columns.batch.tolist()
         self.lists, self.next_end = program.list_of_row.tolist(), wiring.next_end.tolist()
@@ -70,32 +84,39 @@ class _Run:
         self.waiting: dict[int, set[int]] = defaultdict(set)  # (iteration, row) -> lanes that wait for it
         self.now, self.serial = 0.0, 0
         self.events: list[tuple[float, int, int, int, int]] = []
-        self.use: dict[tuple[str, int] | str, dict[int, float]] = defaultdict(
-            dict
-        )  # resource -> leader -> share
+        self.use: dict[Resource, dict[int, int]] = defaultdict(dict)  # resource -> leader -> share
+        self.touched: set[int] = set()  # leaders that share a resource with a change
         self.left: dict[int, tuple[float, float, float]] = {}  # leader -> (seconds left, since, rate)
         self.stamp: dict[int, int] = {}
         self.ends_of: dict[int, list[int]] = {}
-        self.demand: dict[int, list[tuple[tuple[str, int] | str, float]]] = {}
+        self.demand: dict[int, list[Demand]] = {}
 
     def run(self) -> tuple[Times, Times, Times]:
         lanes = list(range(len(self.stream_rows) + (self.program.num_lists if self.in_order else 0)))
         self._advance(lanes)
+        self._set_rates()
         while self.events:
-            self.now, kind, _, g, stamp = heapq.heappop(self.events)
-            if kind == HELD:
-                if self.stamp.get(g) == stamp:
-                    self._advance(self._finish(g))
-            else:
-                self._advance(sorted(self.waiting.pop(g, ())))
-        stuck = [g for g in range(self.total) if self.end[g] < 0]
-        if stuck:
-            row = stuck[0] % self.n
-            raise DeadlockError(
-                f"{len(stuck)} rows can never be posted, first {self.program.text_of(row)}\n"
-                + grid(self.program, row)
-            )
-        return tuple(np.array(x).reshape(-1, self.n) for x in (self.posted, self.start, self.end))  # type: ignore[return-value]
+            self._advance(self._next_events())
+            self._set_rates()
+        if min(self.end, default=0.0) < 0:
+            raise never_posted(self.program, np.array(self.end))
+        return tuple(
+            np.array(x).reshape(self.iterations, self.n) for x in (self.posted, self.start, self.end)
+        )  # type: ignore[return-value]
+
+    def _next_events(self) -> list[int]:
+        """Everything that is due at the next time, together; the lanes that may go on then."""
+        self.now = self.events[0][0]
+        due = []
+        while self.events and self.events[0][0] == self.now:
+            due.append(heapq.heappop(self.events))
+        lanes: list[int] = []
+        for _, kind, _, g, stamp in due:
+            if kind == COMPLETE:
+                lanes += sorted(self.waiting.pop(g, ()))
+            elif self.stamp.get(g) == stamp:
+                lanes += self._finish(g)
+        return lanes
 
     def _advance(self, lanes: list[int]) -> None:
         """Let lanes go as far as they can now; a lane that frees others is followed by them."""
@@ -192,57 +213,58 @@ class _Run:
             self.start[e] = self.now
         self.ends_of[leader] = ends
         self.demand[leader] = self._demands(ends)
-        self.left[leader] = (max(cost.seconds for cost in costs), self.now, 1.0)
-        touched = {leader}
+        self.left[leader] = (max(cost.seconds for cost in costs), self.now, 0.0)
+        self.touched.add(leader)
         for resource, share in self.demand[leader]:
-            self.use[resource][leader] = self.use[resource].get(leader, 0.0) + share
-            touched.update(self.use[resource])
-        self._set_rates(touched)
+            self.use[resource][leader] = self.use[resource].get(leader, 0) + share
+            self.touched.update(self.use[resource])
 
-    def _demands(self, ends: list[int]) -> list[tuple[tuple[str, int] | str, float]]:
-        result: list[tuple[tuple[str, int] | str, float]] = []
+    def _demands(self, ends: list[int]) -> list[Demand]:
+        result: list[tuple[Resource, float]] = []
         for e in ends:
             number = self.cost_of_row[e % self.n]
             cost, device = self.prices.costs[number], self.lists[e % self.n]
             result += [(("compute", device), cost.compute_share), (("memory", device), cost.memory_share)]
             if self.occupies[e % self.n]:
                 result += [(name, share) for name, share in self.prices.demands[number]]
-        return [(resource, share) for resource, share in result if share > 0]
+        return [(resource, int(share * UNITS)) for resource, share in result if share > 0]
 
-    def _set_rates(self, leaders: set[int]) -> None:
-        """New rates of what shares a resource with a change; each gets a new time of ending."""
-        for leader in sorted(leaders):
-            remaining, since, rate = self.left[leader]
-            remaining = max(0.0, remaining - (self.now - since) * rate)
+    def _set_rates(self) -> None:
+        """New rates of what shares a resource with a change; what has another gets a new time of ending."""
+        for leader in sorted(self.touched & self.left.keys()):
+            remaining, since, before = self.left[leader]
             fullest = max(
-                (sum(self.use[resource].values()) for resource, _ in self.demand[leader]), default=1.0
+                (sum(self.use[resource].values()) for resource, _ in self.demand[leader]), default=0
             )
-            rate = 1.0 / max(1.0, fullest)
+            rate = 1.0 / max(1.0, fullest / UNITS)
+            if rate == before:
+                continue
+            remaining = max(0.0, remaining - (self.now - since) * before)
             self.left[leader] = (remaining, self.now, rate)
             self.serial += 1
             self.stamp[leader] = self.serial
             heapq.heappush(self.events, (self.now + remaining / rate, HELD, self.serial, leader, self.serial))
+        self.touched.clear()
 
     def _finish(self, leader: int) -> list[int]:
         """End an instruction: free what it used, and say which lanes may go on."""
         ends = self.ends_of.pop(leader)
-        touched: set[int] = set()
         for resource, _ in self.demand.pop(leader):
             self.use[resource].pop(leader, None)
-            touched.update(self.use[resource])
+            self.touched.update(self.use[resource])
         del self.left[leader], self.stamp[leader]
         latency = max(self.prices.costs[self.cost_of_row[e % self.n]].latency_s for e in ends)
+        complete = self.now + latency
         lanes: list[int] = []
         for e in ends:
-            self.held[e], self.end[e] = self.now, self.now + latency
+            self.held[e], self.end[e] = self.now, complete
             lanes.append(self.stream_of_row[e % self.n])
             if self.in_order and self.kinds[e % self.n] == Kind.COMPUTE:
                 self.running[self.lists[e % self.n]] = False
             if self.in_order:
                 lanes.append(len(self.stream_rows) + self.lists[e % self.n])
-            if latency > 0:
+            if complete > self.now:
                 self.serial += 1
-                heapq.heappush(self.events, (self.end[e], COMPLETE, self.serial, e, 0))
-            lanes += sorted(self.waiting.get(e, ())) if latency > 0 else sorted(self.waiting.pop(e, ()))
-        self._set_rates(touched & self.left.keys())
+                heapq.heappush(self.events, (complete, COMPLETE, self.serial, e, 0))
+            lanes += sorted(self.waiting.get(e, ()) if complete > self.now else self.waiting.pop(e, ()))
         return lanes
