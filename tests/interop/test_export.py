@@ -39,7 +39,7 @@ USUAL: dict[str, dict[str, tuple[Any, ...]]] = {
             ("float16", "float32", "float32"), ("float32", "", ""),
         ),
         "overlap": ((), ("reduce",), ("gather", "reduce"), ("reduce", "gather", "tp")),
-        "sequence_parallel": (True, False),
+        "sequence_parallel": (True, False), "context": ("ring", "all_gather"),
     },
     "torchtitan": {
         "recompute": ("none", "selective_op", "full"), "sharding": ("zero3", "zero2", "none"), "attention": ("flash",),
@@ -48,10 +48,12 @@ USUAL: dict[str, dict[str, tuple[Any, ...]]] = {
             ("bfloat16", "float32", "float32"), ("bfloat16", "bfloat16", "float32"), ("float32", "float32", ""),
         ),
         "overlap": (("reduce", "gather"), ("reduce", "gather", "tp")), "sequence_parallel": (True,),
+        "context": ("ring", "all_gather"),
     },
     "deepspeed": {
         "recompute": ("none", "full"), "sharding": ("none", "zero1", "zero2", "zero3"), "attention": ("flash",),
         "float8": ("",), "overlap": ((), ("reduce",), ("reduce", "gather")), "sequence_parallel": (False,),
+        "context": ("ring",),
         "formats": (
             ("bfloat16", "float32", "float32"), ("bfloat16", "float32", ""), ("float16", "float32", "float16"),
             ("float32", "", ""),
@@ -66,7 +68,7 @@ ANY: dict[str, tuple[Any, ...]] = {
     "formats": tuple((dtype, master, reduced) for dtype in ("bfloat16", "float16", "float32", "float64")
                      for master in ("", "float32", "bfloat16", "float64") for reduced in ("", "float32", "bfloat16")),
     "overlap": ((), ("reduce",), ("gather",), ("tp",), ("reduce", "gather"), ("reduce", "gather", "tp")),
-    "sequence_parallel": (True, False),
+    "sequence_parallel": (True, False), "context": ("ring", "ring_contiguous", "all_gather"),
 }  # fmt: skip
 OTHERS: dict[str, tuple[Any, ...]] = {
     "vocabulary": ("ends", "one_barrier"), "split_backward": (False, True), "software": ("", "fused", "eager"),

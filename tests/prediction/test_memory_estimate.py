@@ -4,7 +4,7 @@ import pytest
 
 from meshwright.catalog import find_schedule
 from meshwright.prediction import memory_estimate
-from meshwright.prediction.memory_buffer import freed_logits_bytes, loss_bytes
+from meshwright.prediction.memory_buffer import exchange_bytes, freed_logits_bytes, loss_bytes
 from meshwright.prediction.memory_estimate import FRAGMENTATION, MAX_FRAGMENTATION, estimate_memory, in_flight
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload, load_model
 from meshwright.stage.work import stage_works
@@ -231,3 +231,17 @@ def test_the_order_of_a_schedule_is_walked_once():
         estimated(SMALL, pp=8, batch=64 * microbatch_size, microbatch_size=microbatch_size)
     assert (in_flight.cache_info().misses, in_flight.cache_info().hits) == (1, 1)
     assert memory_estimate.INTERLACED_FACTOR == 1.5
+
+
+def test_buffers_of_context_parallelism_are_of_its_kind():
+    """Of Llama-3.1-8B a token has 4096 numbers of queries and 2048 of keys and values, here in 2 bytes."""
+    tokens = 8192 // 4
+
+    def held_bytes(**choices):
+        plan, _ = estimated(devices="4xH100", sequence_length=8192, batch=4, cp=4, **choices)
+        return exchange_bytes(stage_works(plan, plan.stages())[0])
+
+    ring = 4 * 2048 * tokens * 2  # keys and values with their gradients, of two ranks
+    assert held_bytes() == held_bytes(context="ring_contiguous") == ring
+    assert held_bytes(context="all_gather") == 2 * 4 * 2048 * tokens * 2  # and gradients of all four
+    assert held_bytes(context="ulysses") == 2 * (4096 + 2048) * tokens * 2  # before and behind the exchange

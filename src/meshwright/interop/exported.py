@@ -203,6 +203,7 @@ def canonical(plan: Plan, software: str = "") -> Plan:
         reduction_dtype=plan.gradient_dtype,
         master_dtype=_master_dtype(plan, sharding),
         overlap=_overlap(plan, sharding),
+        context=plan.context if plan.cp > 1 else Plan.context,
         software=plan.software or software,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.adaptation import trains_table
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.sequence_part import repeats_of_key
 from meshwright.specs.plan.software import SoftwareClass
 from meshwright.stage.piece import is_vocabulary_split
 from meshwright.stage.saved.saved import (
@@ -147,16 +148,30 @@ def table_gradient_bytes(work: StageWork) -> float:
 
 
 def exchange_bytes(work: StageWork) -> float:
-    """What exchanges inside a block hold at once: a neighbour's keys and values with their gradients, one in use and one
-    on its way (context parallelism by a ring); the rows of experts before and behind an all-to-all.
+    """What exchanges inside a block hold at once: what context parallelism does; the rows of experts before and behind an
+    all-to-all.
     """
-    plan, attention = work.plan, work.model.attention
-    keys = 4 * (attention.key_size + attention.value_size) / plan.tp if plan.cp > 1 else 0.0
+    plan = work.plan
+    keys = _context_numbers(work) / plan.tp if plan.cp > 1 else 0.0
     chosen = (work.model.layers[block].experts for block, _ in work.kinds)
     most = max((each.num_experts_per_token for each in chosen if each), default=0)
     rows = 2 * most * work.model.hidden_size
     divided = plan.tp if plan.sequence_parallel or plan.expert_tp == 1 else 1
     return work.num_tokens * work.element_bytes * (keys + rows / divided)
+
+
+def _context_numbers(work: StageWork) -> float:
+    """Numbers a token of a context-parallel device: of a ring a neighbour's keys and values with their gradients, one in use
+    and one on its way; gathered, those of all devices; by Ulysses queries, keys and values before and behind an all-to-all.
+    """
+    plan, attention = work.plan, work.model.attention
+    keys = attention.key_size + attention.value_size
+    if plan.context == "all_gather":
+        return 2.0 * plan.cp * keys
+    if plan.context == "ulysses":
+        repeats = repeats_of_key(attention.num_heads // plan.tp, attention.num_kv_heads // plan.tp, plan.cp)
+        return 2.0 * (attention.query_size + repeats * keys)
+    return 4.0 * keys
 
 
 def message_bytes(work: StageWork) -> float:

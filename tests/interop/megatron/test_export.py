@@ -97,11 +97,19 @@ def test_what_depends_on_the_model() -> None:
         ({"software": "captured"}, ("--cuda-graph-scope full_iteration", "--te-rng-tracker")),
         ({"attention": "unfused_dropout"}, ("--attention-backend unfused", "--attention-dropout 0.1")),
         ({"cp": 2}, ("export CUDA_DEVICE_MAX_CONNECTIONS=1",)),
+        ({"cp": 2, "context": "all_gather"}, ("--cp-comm-type all_gather",)),
+        ({"cp": 2, "context": "ulysses"}, ("--cp-comm-type a2a",)),
     ],
 )  # fmt: skip
 def test_options_bring_what_they_need(choices: dict[str, Any], options: tuple[str, ...]) -> None:
     text = text_of(**choices)
     assert all(option in text for option in options)
+
+
+def test_its_own_kind_of_context_parallelism_is_left_out() -> None:
+    assert "cp-comm-type" not in text_of(cp=2) + text_of(context="ulysses")
+    assert 'context = "ring_contiguous"' in refusals(cp=2, context="ring_contiguous")
+    assert "does not repeat the 8 key-value heads" in refusals(cp=16, context="ulysses")
 
 
 def test_embedding_and_loss_count_as_layers() -> None:

@@ -46,6 +46,17 @@ def test_degrees_divide_what_they_must() -> None:
     assert set(space(sequence=1024).cp) == {1}
 
 
+def test_ulysses_is_tried_where_it_divides_heads() -> None:
+    every = space(sequence=65536, model=ModelSpec.decoder(8, 1024, 4), microbatch_sizes=(1,))
+    found = space(
+        sequence=65536, model=ModelSpec.decoder(8, 1024, 4), microbatch_sizes=(1,), fix={"context": "ulysses"}
+    )
+    assert (every.cp * every.tp).max() > 4 and set((found.cp * found.tp).tolist()) == {1, 2, 4}
+    assert {found.plan(number).context for number in range(0, len(found), 7)} == {"ulysses"}
+    with pytest.raises(PlanError, match="no plan"):
+        space(sequence=65536, model=ModelSpec.decoder(8, 1024, 4), fix={"context": "ulysses", "cp": 8})
+
+
 def test_experts_are_divided_along_data_parallel_devices() -> None:
     found = space(model=load_model("mixtral-8x7b"), microbatch_sizes=(1,))
     assert set(found.ep) == {1, 2, 4, 8} and (found.dp * found.cp % found.ep == 0).all()

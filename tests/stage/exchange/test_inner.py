@@ -120,6 +120,33 @@ def test_context_parallel_moves_keys_and_values_of_the_whole_sequence(tp, kv_hea
     }
 
 
+def test_gathered_keys_and_values_are_waited_for():
+    """Llama 3, section 3.3.2: the bytes of a ring, before attention and not beside it."""
+    ring, gathered = (
+        program_of(pp=4, cp=2, context=context) for context in ("ring_contiguous", "all_gather")
+    )
+    for name in ("F", "B"):
+        works = [work_of(program, name, 1) for program in (ring, gathered)]
+        assert inner_of(works[0], CONTEXT) == inner_of(works[1], CONTEXT)
+        assert not any(each.beside for each in works[1].inner if each.label == CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "cp", "repeats"), [(4, 2, 1), (2, 2, 1), (1, 2, 2), (1, 4, 4), (2, 4, 2)]
+)
+def test_heads_are_exchanged_for_tokens_and_back(kv_heads, cp, repeats):
+    """Jacobs et al. 2023: (2 + 2 rho) (P - 1) / P q a pass, q the queries of a device's tokens; an all-to-all keeps its own
+    P-th part. Fewer key-value heads than devices are sent to each that needs them."""
+    model = ModelSpec.decoder(4, 64, 4, num_kv_heads=kv_heads)
+    program = program_of(model, pp=4, cp=cp, context="ulysses")
+    q = B * SEQUENCE / cp * 64 * 2.0
+    rho = kv_heads * repeats / 4
+    for name in ("F", "B"):
+        sent = inner_of(work_of(program, name, 1), CONTEXT)
+        assert sum(size * count for (kind, size), count in sent.items()) == (2 + 2 * rho) * q
+        assert {kind for kind, _ in sent} == {"all_to_all"}
+
+
 @pytest.mark.parametrize(
     ("degrees", "share"),
     [

@@ -19,6 +19,8 @@ DEGREES = {
     "tp": "tensor-model-parallel-size", "pp": "pipeline-model-parallel-size", "cp": "context-parallel-size",
     "ep": "expert-model-parallel-size",
 }  # fmt: skip
+# Our kind of context parallelism -> what --cp-comm-type says; the first is meant where it is left out.
+CONTEXTS = {"ring": "p2p", "all_gather": "all_gather", "ulysses": "a2a"}
 OVERLAPS = {"reduce": "overlap-grad-reduce", "gather": "overlap-param-gather", "tp": "tp-comm-overlap"}
 _FLOAT8 = {"delayed": "tensorwise", "tensorwise": "tensorwise", "blockwise": "blockwise", "mxfp8": "mxfp8"}
 _FSDP_STRATEGIES = {
@@ -57,6 +59,7 @@ def import_megatron(text: str, where: str, given: Given) -> Imported:
     cluster = draft.cluster()
     _read_precision(options)
     _read_sharding(options, draft.data_parallel(cluster.num_devices) * draft.degree("cp"))
+    _read_context(options)
     _read_recompute(options)
     _read_overlap(options)
     _read_stages(options)
@@ -162,6 +165,18 @@ def _software(options: OptionSet) -> str:
     for name in ("enable-cuda-graph", "cuda-graph-impl", GRAPH_SCOPE):
         options.flag(name, f"software = {CAPTURED}")
     return CAPTURED
+
+
+def _read_context(options: OptionSet) -> None:
+    """One kind for all layers; in two levels, and different kinds by layer, a plan cannot say."""
+    values = set(options.values.get("cp-comm-type", []))
+    kinds = [ours for ours, theirs in CONTEXTS.items() if values == {theirs}]
+    if kinds:
+        options.note("cp-comm-type", f"context = {kinds[0]}")
+        options.draft.choices["context"] = kinds[0]
+    elif values:
+        known = ", ".join(CONTEXTS.values())
+        options.reject("cp-comm-type", f"a plan knows {known}, one for all layers; keys and values go round")
 
 
 def _read_recompute(options: OptionSet) -> None:

@@ -12,6 +12,7 @@ from meshwright.interop.exported import Export, Exported
 from meshwright.interop.megatron.arguments import (
     ATTENTION_DROPOUT,
     CAPTURED,
+    CONTEXTS,
     DEGREES,
     GRAPH_SCOPE,
     OVERLAPS,
@@ -96,8 +97,23 @@ def _degrees(export: Export) -> Options:
             ("--expert-tensor-parallel-size", str(plan.expert_tp)),
             ("--moe-token-dispatcher-type", "alltoall"),
         ]
+    if plan.cp > 1:
+        found += _context(export)
     found += _flags("--use-tp-pp-dp-mapping") if plan.mesh_order == PIPELINE_INSIDE else []
     return found + (_flags("--sequence-parallel") if plan.sequence_parallel else [])
+
+
+def _context(export: Export) -> Options:
+    """How its context-parallel devices exchange; p2p, its own choice, is left out."""
+    export.one_of("context", CONTEXTS, "it deals tokens out in a zigzag")
+    plan, context = export.plan, export.plan.context
+    num_kv_heads = plan.model.attention.num_kv_heads // plan.tp
+    export.need(
+        context != "ulysses" or num_kv_heads % plan.cp == 0,
+        f'context = "ulysses" with cp = {plan.cp}',
+        f"it does not repeat the {num_kv_heads} key-value heads of a device",
+    )
+    return [("--cp-comm-type", CONTEXTS[context])] if context in CONTEXTS and context != Plan.context else []
 
 
 def _sharding(export: Export) -> Options:

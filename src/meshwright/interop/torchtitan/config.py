@@ -15,6 +15,8 @@ DEGREES = {  # our name of a choice -> the key, both ways
     "tp": "tensor_parallel_degree", "pp": "pipeline_parallel_degree", "cp": "context_parallel_degree",
     "ep": "expert_parallel_degree",
 }  # fmt: skip
+# Our kind of context parallelism -> what context_parallel_rotate_method says; both deal tokens out in a zigzag.
+CONTEXTS = {"ring": "alltoall", "all_gather": "allgather"}
 SCHEDULES = {"1F1B": "1f1b", "Interleaved1F1B": "interleaved_1f1b", "GPipe": "gpipe"}
 INTERLEAVED_CHUNKS = 2  # stages of a rank where the file does not say, for schedules with several
 ATTENTION_SUFFIXES = ("_flex", "_varlen")  # of a flavor: another attention kernel on the same sizes
@@ -124,8 +126,12 @@ def _read_mesh(keys: TomlKeys, num_devices: int) -> None:
     method = keys.read(
         "parallelism.context_parallel_rotate_method", "keys and values move by {value}", "allgather"
     )
-    if draft.degree("cp") > 1 and method != "allgather":
-        draft.assumptions.append("keys and values of other ranks are gathered")
+    if draft.degree("cp") > 1:
+        choices["context"] = next(
+            (ours for ours, theirs in CONTEXTS.items() if theirs == method), "all_gather"
+        )
+        if method not in CONTEXTS.values():
+            draft.assumptions.append("keys and values of other ranks are gathered")
     if (
         keys.read("parallelism.expert_parallel_comm_backend", "exchange of tokens by {value}", "standard")
         != "standard"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from meshwright.interop.exported import Export, Exported
-from meshwright.interop.torchtitan.config import DEGREES, INTERLEAVED_CHUNKS, SCHEDULES
+from meshwright.interop.torchtitan.config import CONTEXTS, DEGREES, INTERLEAVED_CHUNKS, SCHEDULES
 from meshwright.interop.torchtitan.option import FLAVORS
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.config.source import load_model
@@ -109,6 +109,11 @@ def _degrees(export: Export) -> dict[str, Any]:
     found = {DEGREES[axis]: getattr(plan, axis) for axis in ("tp", "cp", "pp", "ep")}
     if plan.ep > 1:
         found["expert_tensor_parallel_degree"] = plan.expert_tp
+    if plan.cp > 1:
+        export.one_of(
+            "context", CONTEXTS, "it moves or gathers keys and values of tokens dealt out in a zigzag"
+        )
+        found["context_parallel_rotate_method"] = CONTEXTS.get(plan.context)
     return {**found, "enable_async_tensor_parallel": True} if "tp" in plan.overlap else found
 
 

@@ -16,7 +16,16 @@ AXES = (
     *("sequence_parallel", "float8"),
 )  # fmt: skip
 # Other fields of a plan that may be decided beforehand; a space has one value of each.
-HANDED_ON = ("dtype", "master_dtype", "reduction_dtype", "attention", "software", "overlap", "optimizer")
+HANDED_ON = (
+    "dtype",
+    "master_dtype",
+    "reduction_dtype",
+    "attention",
+    "context",
+    "software",
+    "overlap",
+    "optimizer",
+)
 # What Megatron-LM offers as --recompute-granularity, and nothing.
 RECOMPUTES = ("none", "selective", "full")
 SHARDINGS = ("none", "zero1", "zero2", "zero3")

@@ -10,6 +10,8 @@ from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.model.division import divides
 from meshwright.specs.model.layers import split_layers
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.sequence_part import divides_heads
 from meshwright.specs.plan.workload import Workload
 
 # Context parallelism pays where keys and values travel behind attention: a device keeps at least so many tokens.
@@ -30,18 +32,23 @@ class Degrees(NamedTuple):
 
 
 def layouts(
-    model: ModelSpec, cluster: ClusterSpec, workload: Workload, wanted: Mapping[str, Sequence[Any]]
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    wanted: Mapping[str, Sequence[Any]],
+    context: str = Plan.context,
 ) -> Iterator[Degrees]:
     """All layouts of a model on all devices of a cluster; `wanted`: the values that are allowed of an axis.
 
-    A tensor-parallel degree beyond a node, and an order that puts no device elsewhere, are only tried where wanted.
+    `context`: of Ulysses only those are tried whose cp divides heads. A tensor-parallel degree beyond a node, and an order
+    that puts no device elsewhere, are only tried where wanted.
     """
     devices, node = cluster.num_devices, cluster.levels[0].num_devices
     orders = MESH_ORDERS if len(cluster.levels) > 1 else MESH_ORDERS[:1]
     orders = tuple(wanted.get("mesh_order", orders))
     degrees = wanted["tp"] if "tp" in wanted else divisors(min(node, devices))
     for tp in (degree for degree in degrees if _divides_model(model, degree)):
-        for cp in wanted["cp"] if "cp" in wanted else _context_degrees(workload.sequence_length):
+        for cp in _context_degrees(model, workload.sequence_length, tp, wanted.get("cp"), context):
             for pp in divisors(devices // (tp * cp)) if devices % (tp * cp) == 0 else ():
                 dp = devices // (tp * cp * pp)
                 if pp > model.num_layers + 2 or workload.global_batch % dp:
@@ -101,8 +108,15 @@ def _divides_model(model: ModelSpec, degree: int) -> bool:
     return divides(model, degree) and model.vocabulary_size % degree == 0
 
 
-def _context_degrees(sequence_length: int) -> list[int]:
-    """Powers of two that leave every device enough tokens."""
+def _context_degrees(
+    model: ModelSpec, sequence_length: int, tp: int, wanted: Sequence[int] | None, context: str
+) -> list[int]:
+    """Degrees beside tp: those that are wanted, else powers of two that leave every device enough tokens."""
+    degrees = _powers_of_two(sequence_length) if wanted is None else list(wanted)
+    return [cp for cp in degrees if context != "ulysses" or divides_heads(model, tp, cp)]
+
+
+def _powers_of_two(sequence_length: int) -> list[int]:
     degrees = [1]
     while (
         sequence_length % (2 * degrees[-1]) == 0

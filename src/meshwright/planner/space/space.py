@@ -195,7 +195,8 @@ def space_of(
     limits = _limits({"float8": ("",), **wanted}, forbid, names)
     least = None if capacity_bytes is None else LeastMemory(model, cluster, workload, formats, capacity_bytes)
     choices = _Choices(model, cluster, workload, sizes, limits, names, least, "mesh_order" in wanted)
-    every = [each for each in layouts(model, cluster, workload, wanted) if choices.allows(each)]
+    context = formats.get("context", Plan.context)
+    every = [each for each in layouts(model, cluster, workload, wanted, context) if choices.allows(each)]
     fineness = choices.finest(every)
     counted = [choices.rows(each, fineness) for each in every if choices.has(each, fineness)]
     found = [rows for rows, _ in counted if rows.size]

@@ -16,6 +16,7 @@ from meshwright.specs.model.layers import StageLayers, split_layers, stage_layer
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.file import read_plan, save_plan
 from meshwright.specs.plan.optimizer import UpdateRule, update_rule
+from meshwright.specs.plan.sequence_part import CONTEXTS, Context, check_heads
 from meshwright.specs.plan.sharding import ZERO, Sharding
 from meshwright.specs.plan.software import SoftwareClass, software_class
 from meshwright.specs.plan.workload import Workload
@@ -79,7 +80,9 @@ class Plan:
     activations, `float8` the recipe of linear layers that compute in float8 (empty: none), `reduction_dtype` the
     format in which gradients are summed and reduced, `master_dtype` that of the optimizer's own copy of the
     parameters and of its moments (empty: `dtype`, and no copy). `overlap` names the communication that runs
-    beside computes: "reduce" (gradients), "gather" (parameters), "tp" (tensor parallelism). `software` names an
+    beside computes: "reduce" (gradients), "gather" (parameters), "tp" (tensor parallelism). `context` says how the devices
+    of cp that share sequences attend: "ring" (keys and values travel, tokens in a zigzag), "ring_contiguous", "all_gather"
+    (of keys and values), "ulysses" (heads are divided instead). `software` names an
     efficiency class (`specs.software`; empty: the default). `device_order` lists the cluster's device numbers in
     mesh order (empty: as they are numbered). `sharding`, `schedule`, `passes`, `variant` (what made the model another one),
     `placement` (what finds `device_order` on a cluster) and `optimizer` (what STEP does) are slots: names of the core's,
@@ -115,6 +118,7 @@ class Plan:
     overlap: tuple[str, ...] = ("reduce",)
     vocabulary: Vocabulary = "ends"
     attention: Attention = "flash"
+    context: Context = "ring"
     software: str = ""
     device_order: tuple[int, ...] = ()
     passes: tuple[PassOption, ...] = ()
@@ -423,7 +427,7 @@ class Plan:
         known: dict[str, tuple[str, ...]] = {
             "recompute": RECOMPUTES, "dtype": formats, "float8": FLOAT8_RECIPES,
             "reduction_dtype": ("", *formats), "master_dtype": ("", *formats), "vocabulary": VOCABULARIES,
-            "attention": ATTENTIONS,
+            "attention": ATTENTIONS, "context": CONTEXTS,
         }  # fmt: skip
         for name, values in known.items():
             if getattr(self, name) not in values:
@@ -433,6 +437,8 @@ class Plan:
             raise PlanError(
                 f"overlap is {self.overlap}", allowed=f"each of {', '.join(OVERLAPS)} at most once"
             )
+        if self.context == "ulysses":
+            check_heads(self.model, self.tp, self.cp)
         software_class(self.software)  # raises where nobody knows it
         if not Reference.of(self.optimizer).names_code:
             _ = self.update_rule  # raises where nobody knows it

@@ -5,8 +5,9 @@ Bytes are those of the whole tensor (after a gather, before a scatter; of one me
     tensor       two all-reduces of [T, h] a block and pass (Shoeybi et al. 2019, arXiv 1909.08053)
     sequence     each becomes a gather and a scatter; the input of a column-parallel layer is gathered once more in the
                  backward, beside the product that needs no gathering (Korthikanti et al. 2022, arXiv 2205.05198)
-    context      keys and values of all pieces, beside attention; backward their gradients, too (Liu et al. 2023,
-                 arXiv 2310.01889)
+    context      of a ring keys and values of all pieces, beside attention; backward their gradients, too (Liu et al. 2023,
+                 arXiv 2310.01889). Gathered, the same bytes before and behind attention (arXiv 2407.21783, section 3.3.2).
+                 Ulysses: all-to-all of queries, keys and values, and of the result, in both passes (arXiv 2309.14509)
     expert       all-to-all to the experts and back, [T k, h] each way (Lepikhin et al. 2020, arXiv 2006.16668)
     pipeline     without sequence parallelism every device of a tensor-parallel group sends its share of [T, h] to the
                  next stage, which gathers it (Narayanan et al. 2021, arXiv 2104.04473, section 4.1)
@@ -23,6 +24,7 @@ from meshwright.ir.table import Exchange, Inner
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.sequence_part import repeats_of_key
 from meshwright.stage.group.value_size import (
     num_local_block_parameters,
     num_local_end_parameters,
@@ -124,16 +126,26 @@ def _num_sums(plan: Plan, layers: StageLayers) -> int:
 
 
 def _context(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward: bool) -> list[Inner]:
+    """Of every block. With q the bytes of a device's queries and rho the key-value heads per query head, a device sends
+    2 (P - 1) q rho forward and twice that backward, by Ulysses (2 + 2 rho) (P - 1) / P q each way."""
     attention = plan.model.attention
-    width = attention.num_kv_heads // plan.tp * (attention.head_dim + attention.value_dim)
-    num_bytes = float(shape.num_tokens * plan.cp * width * shape.element_bytes)
-    kinds = ("all_gather", "reduce_scatter") if is_backward else ("all_gather",)
-    return [
-        Inner(
-            Exchange(("cp",), algorithm=kind), num_bytes, layers.num_blocks, "attention", "context parallel"
-        )
-        for kind in kinds
-    ]
+    num_heads, num_kv_heads = attention.num_heads // plan.tp, attention.num_kv_heads // plan.tp
+    token_bytes, kinds = float(shape.num_tokens * shape.element_bytes), ["all_gather"]
+    if plan.context == "ulysses":
+        num_kv_heads *= repeats_of_key(num_heads, num_kv_heads, plan.cp)
+        result = num_heads * attention.value_dim
+        sent = num_heads * attention.head_dim + num_kv_heads * (attention.head_dim + attention.value_dim)
+        return [_along_cp("all_to_all", token_bytes * width, layers, "") for width in (sent, result)]
+    if is_backward:
+        kinds.append("reduce_scatter")
+    width = num_kv_heads * (attention.head_dim + attention.value_dim)
+    beside = "" if plan.context == "all_gather" else "attention"
+    return [_along_cp(kind, token_bytes * plan.cp * width, layers, beside) for kind in kinds]
+
+
+def _along_cp(algorithm: str, num_bytes: float, layers: StageLayers, beside: str) -> Inner:
+    exchange = Exchange(("cp",), algorithm=algorithm)
+    return Inner(exchange, num_bytes, layers.num_blocks, beside, "context parallel")
 
 
 def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inner]:
