@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from meshwright.executor.ops.randomness import SampleKeys, dropout, keep_mask, keyed_generator, random_key
+from meshwright.executor.ops.token_places import token_places
 from meshwright.specs.error import ExecutionError
+from meshwright.specs.plan.sequence_part import SequencePart
 
 
 def test_keys_depend_on_every_part_and_its_type() -> None:
@@ -52,6 +54,19 @@ def test_samples_draw_the_same_in_any_microbatch() -> None:
     keys = SampleKeys(0, 0, (8, 9, 10)).of(2)
     together = dropout(x, 0.5, keys)
     assert torch.equal(together[1:2], dropout(x[1:2], 0.5, keys[1:2]))
+
+
+@pytest.mark.parametrize("num_parts", [1, 2])
+def test_ranks_that_divide_a_sequence_draw_what_the_whole_one_draws(num_parts: int) -> None:
+    """By context parallelism, and then by tensor parallelism's own parts of these tokens."""
+    x, keys = torch.randn(2, 12, 7), SampleKeys(0, 0, (8, 9)).of(2)
+    whole = keep_mask(x, 0.5, keys)
+    for rank in range(3):
+        tokens = SequencePart(12, 3, rank, "zigzag")
+        for number in range(num_parts):
+            places = token_places(tokens).chunk(num_parts)[number]
+            found = keep_mask(x[:, places], 0.5, keys, (number, num_parts), tokens)
+            assert torch.equal(found, whole[:, places])
 
 
 def test_wrong_arguments_are_refused() -> None:

@@ -105,11 +105,11 @@ def iteration_of(
 
 
 def num_replicas(job: Job) -> int:
-    """Ranks with different data: of a training along its data axes, else all but those along the first axis."""
+    """Ranks with different samples: of a training along its replicas' axes, else all but those along the first axis."""
     axes = job.program.axes
     if job.training is None:
         return job.num_ranks // axes[0].size
-    return math.prod(axis.size for axis in axes if axis.name in job.training.data_axes)
+    return math.prod(axis.size for axis in axes if axis.name in job.training.replica_axes)
 
 
 def gather(job: Job, folder: Path, iterations: Sequence[Iteration], interrupted: bool) -> JobResult:

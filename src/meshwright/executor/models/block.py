@@ -147,4 +147,4 @@ class Block(nn.Module):
             return x_BSE
         divided = self.parallel is not None and self.parallel.divides_sequence
         part = (self.parallel.team.number, self.parallel.team.degree) if divided and self.parallel else (0, 1)
-        return dropout(x_BSE, self.dropout, keys.of(self.layer, use), part)
+        return dropout(x_BSE, self.dropout, keys.of(self.layer, use), part, keys.tokens)

@@ -23,9 +23,11 @@ from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.attention.rotary import Rotation, rotation, turned_at
 from meshwright.executor.ops.embedding import SplitEmbedding
 from meshwright.executor.ops.randomness import SampleKeys
+from meshwright.executor.ops.token_places import token_places
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.adaptation import trains
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.sequence_part import SequencePart
 
 EMBEDDING_WEIGHT = "embedding.weight"
 HEAD_WEIGHT = "head.weight"
@@ -99,29 +101,43 @@ class DecoderStage(nn.Module):
         if self.is_tied and self.head is not None:
             self.head.weight = table
 
-    def begin(self, x: Tensor, documents: DocumentMask | None = None) -> tuple[Tensor, Rotation | None]:
-        """Hidden states in front of the first block here, and how positions turn."""
+    def begin(
+        self, x: Tensor, documents: DocumentMask | None = None, part: SequencePart | None = None
+    ) -> tuple[Tensor, Rotation | None]:
+        """Hidden states in front of the first block here, and how positions turn. `part`: which tokens of the sequence this
+        rank has (None: all), whose turns these then are; `documents` are of the whole sequence."""
         if self.embedding is not None:
             x = self.embedding(x)
         if self.positions is not None:
-            places_S = self._places(x)
+            places_S = self._places(x, part)
             x = x + self.positions(places_S if documents is None else documents.positions_BS[:, places_S])
         if self.model.has_learned_positions:
             return x, None
-        turn = self._rotation(x)
+        turn = self._rotation(x, part)
+        if part is not None:
+            places_S = token_places(part, x.device)
+            positions_BS = places_S[None] if documents is None else documents.positions_BS[:, places_S]
+            return x, turned_at(turn, positions_BS)
         return x, turn if documents is None else turned_at(turn, documents.positions_BS)
 
-    def _places(self, x_BSE: Tensor) -> Tensor:
+    def turn_of_sequence(self, x_BSE: Tensor, documents: DocumentMask | None, part: SequencePart) -> Rotation:
+        """How the positions of all tokens turn, of which x_BSE has a part: where heads are divided instead (Ulysses)."""
+        turn = self._rotation(x_BSE, part)
+        return turn if documents is None else turned_at(turn, documents.positions_BS)
+
+    def _places(self, x_BSE: Tensor, part: SequencePart | None = None) -> Tensor:
         """Places of the tokens here in their sequence."""
         parallel, num_tokens = self.parallel, x_BSE.shape[1]
         first = parallel.team.number * num_tokens if parallel is not None and parallel.divides_sequence else 0
+        if part is not None:
+            return token_places(part, x_BSE.device)[first : first + num_tokens]
         return torch.arange(first, first + num_tokens, device=x_BSE.device)
 
-    def _rotation(self, x_BSE: Tensor) -> Rotation:
-        """The table for this length, made once."""
+    def _rotation(self, x_BSE: Tensor, part: SequencePart | None = None) -> Rotation:
+        """The table for the whole sequence's length, made once."""
         divided = self.parallel is not None and self.parallel.divides_sequence
         num_tokens = x_BSE.shape[1] * (self.parallel.team.degree if divided and self.parallel else 1)
-        key = (num_tokens, x_BSE.dtype, x_BSE.device)
+        key = (num_tokens if part is None else part.sequence_length, x_BSE.dtype, x_BSE.device)
         if key not in self._rotations:
             model, (length, dtype, device) = self.model, key
             self._rotations[key] = rotation(

@@ -17,7 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from meshwright.executor.ops.token_places import own_tokens
 from meshwright.specs.error import ExecutionError
+from meshwright.specs.plan.sequence_part import SequencePart
 
 
 def random_key(*parts: int | str) -> int:
@@ -33,21 +35,30 @@ def keyed_generator(key: int, device: torch.device | str = "cpu") -> torch.Gener
 
 @dataclass(frozen=True)
 class SampleKeys:
-    """Names the draws of one microbatch: its samples are numbered in the global batch of step `step`."""
+    """Names the draws of one microbatch: its samples are numbered in the global batch of step `step`. `tokens`: which of a
+    sequence are on this rank; None: all of them."""
 
     seed: int
     step: int
     samples: tuple[int, ...]
+    tokens: SequencePart | None = None
 
     def of(self, layer: int, use: str = "") -> tuple[int, ...]:
         """One key a sample for `use` (such as "attention") in `layer`, counted in the whole model."""
         return tuple(random_key(self.seed, self.step, sample, layer, use) for sample in self.samples)
 
 
-def dropout(x_BSD: Tensor, probability: float, keys: Sequence[int], part: tuple[int, int] = (0, 1)) -> Tensor:
+def dropout(
+    x_BSD: Tensor,
+    probability: float,
+    keys: Sequence[int],
+    part: tuple[int, int] = (0, 1),
+    tokens: SequencePart | None = None,
+) -> Tensor:
     """Zero each number with `probability` and scale the rest by 1 / (1 - probability); one key a sample.
 
-    `part`: (number, of how many) equal parts of the sequence that x is; the whole one's numbers are drawn, and these kept.
+    `tokens`: those of a context-parallel rank; `part`: (number, of how many) equal parts of these, or of the whole sequence,
+    that x is. The whole sequence's numbers are drawn, and these kept.
 
     Raises ExecutionError where the keys are not as many as the samples, or the probability is not in [0, 1).
     """
@@ -61,19 +72,25 @@ def dropout(x_BSD: Tensor, probability: float, keys: Sequence[int], part: tuple[
         )
     if probability == 0.0:
         return x_BSD
-    return _Dropout.apply(x_BSD, keep_mask(x_BSD, probability, keys, part), 1.0 / (1.0 - probability))  # type: ignore[no-untyped-call, no-any-return]
+    return _Dropout.apply(x_BSD, keep_mask(x_BSD, probability, keys, part, tokens), 1.0 / (1.0 - probability))  # type: ignore[no-untyped-call, no-any-return]
 
 
 def keep_mask(
-    x_BSD: Tensor, probability: float, keys: Sequence[int], part: tuple[int, int] = (0, 1)
+    x_BSD: Tensor,
+    probability: float,
+    keys: Sequence[int],
+    part: tuple[int, int] = (0, 1),
+    tokens: SequencePart | None = None,
 ) -> Tensor:
     """True where a number is kept; drawn in float32 whatever the dtype of x, so dtypes agree."""
     number, num_parts = part
     mask_BSD = torch.empty(x_BSD.shape, dtype=torch.bool, device=x_BSD.device)
-    whole_SD = (x_BSD.shape[1] * num_parts, *x_BSD.shape[2:])
+    num_tokens = x_BSD.shape[1] * num_parts * (1 if tokens is None else tokens.degree)
+    whole_SD = (num_tokens, *x_BSD.shape[2:])
     for mask_SD, key in zip(mask_BSD, keys, strict=True):
         draws_SD = torch.rand(whole_SD, generator=keyed_generator(key, x_BSD.device), device=x_BSD.device)
-        torch.ge(draws_SD.chunk(num_parts)[number], probability, out=mask_SD)
+        own_SD = own_tokens(draws_SD, tokens, 0).chunk(num_parts)[number]
+        torch.ge(own_SD, probability, out=mask_SD)
     return mask_BSD
 
 

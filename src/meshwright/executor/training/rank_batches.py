@@ -1,6 +1,6 @@
 """The data of one rank: which samples of the global batch its microbatches are, their tokens, what a token's loss weighs.
 
-Shapes: B samples of a microbatch, S tokens.
+Shapes: B samples of a microbatch, S tokens of a sequence, s of them on this rank (all, without context parallelism).
 """
 
 from __future__ import annotations
@@ -12,23 +12,26 @@ from torch import Tensor
 
 from meshwright.executor.data.packing import PackedSequences, documents_of
 from meshwright.executor.ops.randomness import SampleKeys
-from meshwright.executor.training.training_job import Batches, TrainingConfig
+from meshwright.executor.ops.token_places import own_tokens
+from meshwright.executor.training.training_job import CONTEXT_AXIS, Batches, TrainingConfig
 from meshwright.ir.program import Program
 
 
 class RankData:
-    """``replica``: which part of the data; ``counts``: samples of every microbatch; ``num_samples``: of all replicas in an
-    iteration. ``batches``: where tokens come from, opened when the first are asked for. ``evaluated``: which global batch of
-    the held-out part is being evaluated; None: it is trained. ``step``: of the training, from its first start."""
+    """``replica``: which part of the data; ``part``: which tokens of its sequences, None: all of them; ``counts``: samples of
+    every microbatch; ``num_samples``: of all replicas in an iteration. ``batches``: where tokens come from, opened when the
+    first are asked for. ``evaluated``: which global batch of the held-out part is being evaluated; None: it is trained.
+    ``step``: of the training, from its first start."""
 
     def __init__(self, training: TrainingConfig, program: Program, coordinates: Mapping[str, int]) -> None:
         self.training, self._microbatches = training, program.tables.microbatches
         self.replica, self.num_replicas = 0, 1
         for axis in program.axes:
-            if axis.name in training.data_axes:
+            if axis.name in training.replica_axes:
                 self.replica = self.replica * axis.size + coordinates[axis.name]
                 self.num_replicas *= axis.size
         self.counts = training.sample_counts(program)
+        self.part = training.layout.part(training.sequence_length, coordinates.get(CONTEXT_AXIS, 0))
         self.num_samples = sum(self.counts) * self.num_replicas
         self.batches: Batches | None = None
         self.evaluated: int | None = None
@@ -38,6 +41,7 @@ class RankData:
         """Forget the data of the step before."""
         self.step = step
         self._taken: dict[int, tuple[Tensor, Tensor]] = {}
+        self._own: dict[int, tuple[Tensor, Tensor]] = {}
         self._token_ratio: float | None = None
 
     @property
@@ -51,7 +55,16 @@ class RankData:
         return tuple(range(first, first + self.counts[microbatch]))
 
     def tokens(self, microbatch: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """tokens_BS and targets_BS of a microbatch in this iteration."""
+        """tokens_Bs and targets_Bs of a microbatch in this iteration, those of this rank."""
+        if self.part is None:
+            return self._sequences(microbatch, device)
+        if microbatch not in self._own:
+            tokens_BS, targets_BS = self._sequences(microbatch, device)
+            self._own[microbatch] = own_tokens(tokens_BS, self.part), own_tokens(targets_BS, self.part)
+        return self._own[microbatch]
+
+    def _sequences(self, microbatch: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """tokens_BS and targets_BS of whole sequences."""
         if microbatch not in self._taken:
             if self.batches is None:
                 self.batches = self.training.batches(self.num_samples)
@@ -65,11 +78,13 @@ class RankData:
         return self._taken[microbatch]
 
     def documents(self, microbatch: int, device: torch.device) -> Tensor | None:
-        """Where every token's document begins in its sequence, [B, S]; None where documents are not masked."""
-        return documents_of(self.tokens(microbatch, device)[1]) if self.training.has_documents else None
+        """Where every token's document begins in its sequence, [B, S] of whole sequences: keys of other ranks are masked by
+        it, too. None where documents are not masked."""
+        return documents_of(self._sequences(microbatch, device)[1]) if self.training.has_documents else None
 
     def token_weight(self, microbatch: int) -> float:
-        """Weight of one token's loss: those of all tokens of all replicas that have a target sum to one."""
+        """Weight of one token's loss: those of all tokens of all replicas that have a target sum to one, over the ranks that
+        share sequences, too."""
         row = self._microbatches[microbatch]
         weight = row.weight / row.tokens / self.num_replicas * self.training.tokens_per_target
         return weight * self._tokens_per_counted()
@@ -78,7 +93,7 @@ class RankData:
         """Names of the draws of a microbatch; None without dropout."""
         if not self.training.dropout or self.evaluated is not None:
             return None
-        return SampleKeys(self.training.seed, self.step, self.samples(microbatch))
+        return SampleKeys(self.training.seed, self.step, self.samples(microbatch), self.part)
 
     def _tokens_per_counted(self) -> float:
         """Tokens of the global batch for each whose target is not left out."""

@@ -13,6 +13,7 @@ from meshwright.executor.team.inner_team import InnerTeam, Ranks, alone, inner_t
 from meshwright.ir.program import Program
 from meshwright.lowering.sharding.canonical import CANONICAL
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, Context, SequencePart
 from meshwright.stage.mesh import collapsed_axes, gradient_axes, shard_axes, value_axes
 
 # Labels of teams that exchange inside computes; of a group's state, its values, its gradients, and of what is beside these.
@@ -31,6 +32,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 class TensorLayout:
     """``tp``: length of that axis. ``shard_axes``: axes of the ranks that share one copy of the optimizer's state;
     ``value_axes``: of the parameters (ZeRO-3); ``gradient_axes``: of gradients (ZeRO-2 and 3).
+    ``cp``: length of that axis, along which sequences are divided as ``context`` says (`specs.plan.sequence_part`).
     ``sequence_parallel``: the residual stream is divided by tokens along tp. ``reduction_dtype``, ``master_dtype``: empty:
     the job's dtype. ``is_canonical``: gradients are added in one order whatever the layout.
     """
@@ -43,6 +45,8 @@ class TensorLayout:
     reduction_dtype: str = ""
     master_dtype: str = ""
     is_canonical: bool = False
+    cp: int = 1
+    context: Context = "ring"
 
     @staticmethod
     def of(plan: Plan) -> TensorLayout:
@@ -61,6 +65,8 @@ class TensorLayout:
             reduction_dtype=plan.gradient_dtype,
             master_dtype=plan.master_dtype or plan.dtype,
             is_canonical=plan.options_of(CANONICAL) is not None,
+            cp=plan.cp,
+            context=plan.context,
         )
 
     @property
@@ -85,6 +91,13 @@ class TensorLayout:
                 for label in (SHARDS, VALUES, GRADIENTS, BESIDE_VALUES, BESIDE_GRADIENTS)
             )
         )
+
+    def part(self, sequence_length: int, rank: int) -> SequencePart | None:
+        """The tokens of a rank along cp of sequences so long; None where sequences are whole. Raises PlanError for a length
+        that does not divide."""
+        if self.cp == 1:
+            return None
+        return SequencePart(sequence_length, self.cp, rank, ARRANGEMENT_OF[self.context])
 
     def _label(self, axes: tuple[str, ...]) -> str:
         """The first label of a team along these axes: what is the same team is one process group."""

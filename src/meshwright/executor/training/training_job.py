@@ -41,6 +41,7 @@ from meshwright.specs.training.learning_rate import LearningRate
 from meshwright.specs.training.source import Source
 
 RANDOM = Source("random")  # tokens that are drawn, for tests and benchmarks; nothing is read
+CONTEXT_AXIS = "cp"
 HELD_OUT_STEP = -1  # of random tokens: no step of a training has this number
 
 
@@ -91,7 +92,8 @@ class TrainingConfig:
     """What a training job is besides its program. ``source``: what is read, or drawn (`RANDOM`). ``first_sample``: samples
     of shards consumed before ``first_step``; None: as many as steps before it would have consumed.
 
-    ``data_axes``: axes along which the data differ. ``records_gradients``: return every gradient of every iteration.
+    ``data_axes``: axes along which the data differ, cp among them. ``records_gradients``: return every gradient of every
+    iteration.
     ``layer_edges``: layers that read the outputs of earlier layers (long skips); ``num_encoder_layers``: the first layers
     are an encoder's, the others attend to its output, and the loss is over the second half of each window. Either needs a
     program with the edges that `stage_edges` gives (`ConnectStages`).
@@ -183,6 +185,11 @@ class TrainingConfig:
         return (self.first_step + iteration + 1) % every == 0 or iteration + 1 == num_iterations
 
     @property
+    def replica_axes(self) -> tuple[str, ...]:
+        """Axes along which ranks have other samples: along cp they share them, and have other tokens."""
+        return tuple(axis for axis in self.data_axes if axis != CONTEXT_AXIS)
+
+    @property
     def tokens_per_target(self) -> int:
         """Tokens of a window for each that the loss is over."""
         return 2 if self.num_encoder_layers else 1
@@ -265,7 +272,7 @@ class TrainingConfig:
         """Shape of what stages exchange: hidden states and their gradients, [B, S, E], or a device's equal part of them."""
         if name.kind not in ("activation", "gradient", SKIP.name, SKIP_GRADIENT.name):
             return None
-        length = self.sequence_length // self.tokens_per_target
+        length = self.sequence_length // self.tokens_per_target // self.layout.cp
         if self.layout.sequence_parallel:
             return (counts[name.microbatch], length // self.layout.tp, self.model.hidden_size)
         return (counts[name.microbatch], length, self.model.hidden_size // self.layout.tp)
