@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwright.executor.ops.attention.rotary import frequencies
-from meshwright.specs.model.block import BlockSpec, Experts, FeedForward
+from meshwright.specs.model.block import Attention, BlockSpec, Experts, FeedForward, LatentRanks
 from meshwright.specs.model.model import ModelSpec
 
 
@@ -59,18 +59,17 @@ class PlainShared(nn.Module):
 
 
 class PlainMixture(nn.Module):
-    """Every token through every expert, and the results of those it was not sent to times zero (X experts, K chosen).
-
-    Of the routing rules: softmax or sigmoid, gates that sum to one or not, a scale; no groups.
-    """
+    """Every token through every expert, and the results of those it was not sent to times zero (X experts)."""
 
     def __init__(self, model: ModelSpec, experts: Experts) -> None:
         super().__init__()
         num, hidden, inner = experts.num_experts, model.hidden_size, experts.intermediate_size
-        self.experts = experts
+        self.experts, self.routing = experts, experts.routing_in(model.architecture)
         self.router = nn.Linear(hidden, num, bias=False)
         self.expert_gate_up = PlainExperts(num, 2 * inner, hidden)
         self.expert_down = PlainExperts(num, hidden, inner)
+        if self.routing.has_correction:
+            self.correction = nn.Buffer(torch.zeros(num))
         if experts.shared_intermediate_size:
             self.shared = PlainShared(hidden, experts.shared_intermediate_size)
         if model.has_shared_gate:
@@ -89,14 +88,71 @@ class PlainMixture(nn.Module):
         return out_BSE
 
     def _gates(self, x_BSE: Tensor) -> Tensor:
-        routing = self.experts.routing
+        routing = self.routing
         logits = self.router(x_BSE)
         scores = logits.softmax(-1) if routing.scores == "softmax" else logits.sigmoid()
-        best = scores.topk(self.experts.num_experts_per_token, -1)
+        choice = scores + self.correction if routing.has_correction else scores
+        best = self._open(choice).topk(self.experts.num_experts_per_token, -1)
         chosen = torch.zeros_like(scores).scatter(-1, best.indices, 1.0)
         gates = scores * chosen
         gates = gates / gates.sum(-1, keepdim=True) if routing.has_unit_sum else gates
         return gates * routing.gate_scale
+
+    def _open(self, scores: Tensor) -> Tensor:
+        """Scores, none outside of the best groups: those of the best expert, or of the best two together."""
+        routing = self.routing
+        grouped = scores.unflatten(-1, (routing.num_groups, -1))
+        best = grouped.sort(-1, descending=True).values[..., : 2 if routing.has_correction else 1].sum(-1)
+        places = best.argsort(-1, descending=True).argsort(-1)
+        is_open = (places < routing.num_groups_per_token)[..., None]
+        return grouped.masked_fill(~is_open, -torch.inf).flatten(-2)
+
+
+class PlainLatentAttention(nn.Module):
+    """Keys and values from a few numbers; the last R of queries and keys turn, those of a key are one for all heads."""
+
+    def __init__(self, hidden: int, attention: Attention, latent: LatentRanks) -> None:
+        super().__init__()
+        self.attention, self.latent, self.num_plain = (
+            attention,
+            latent,
+            attention.head_dim - latent.rotary_head_dim,
+        )
+        if latent.query_rank:
+            self.narrow_query = nn.Linear(hidden, latent.query_rank, bias=attention.has_qkv_bias)
+            self.narrow_query_norm = nn.RMSNorm(latent.query_rank, eps=1e-6)
+            self.widen_query = nn.Linear(latent.query_rank, attention.query_size, bias=False)
+        else:
+            self.query = nn.Linear(hidden, attention.query_size, bias=False)
+        narrow = latent.key_value_rank + latent.rotary_head_dim
+        self.narrow_key_value = nn.Linear(hidden, narrow, bias=attention.has_qkv_bias)
+        self.narrow_key_value_norm = nn.RMSNorm(latent.key_value_rank, eps=1e-6)
+        widened = attention.num_heads * (self.num_plain + latent.value_head_dim)
+        self.widen_key_value = nn.Linear(latent.key_value_rank, widened, bias=False)
+
+    def forward(self, x_BSE: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
+        """In front of the output projection."""
+        heads = self.attention.num_heads
+        if self.latent.query_rank:
+            query = self.widen_query(self.narrow_query_norm(self.narrow_query(x_BSE)))
+        else:
+            query = self.query(x_BSE)
+        query = query.unflatten(-1, (heads, -1)).transpose(1, 2)
+        narrow = self.narrow_key_value(x_BSE)
+        latent, shared = narrow[..., : self.latent.key_value_rank], narrow[..., self.latent.key_value_rank :]
+        both = (
+            self.widen_key_value(self.narrow_key_value_norm(latent))
+            .unflatten(-1, (heads, -1))
+            .transpose(1, 2)
+        )
+        key = torch.cat((both[..., : self.num_plain], shared[:, None].expand(-1, heads, -1, -1)), -1)
+        query, key = (
+            torch.cat((x[..., : self.num_plain], turned(x[..., self.num_plain :], cos_SP, sin_SP)), -1)
+            for x in (query, key)
+        )
+        scores = (query @ key.transpose(-1, -2)) * self.attention.head_dim**-0.5
+        scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)
+        return (scores.softmax(-1) @ both[..., self.num_plain :]).transpose(1, 2).flatten(2)
 
 
 class PlainBlock(nn.Module):
@@ -109,12 +165,15 @@ class PlainBlock(nn.Module):
         self.model, self.attention = model, attention
         self.gelu = "none" if isinstance(mlp, FeedForward) and mlp.activation == "gelu" else "tanh"
         self.attention_norm = _norm(model, hidden)
-        self.qkv = nn.Linear(hidden, attention.qkv_size, bias=gpt2 or attention.has_qkv_bias)
+        if attention.latent:
+            self.latent_attention = PlainLatentAttention(hidden, attention, attention.latent)
+        else:
+            self.qkv = nn.Linear(hidden, attention.qkv_size, bias=gpt2 or attention.has_qkv_bias)
         if attention.has_query_key_norm:
             self.query_norm = nn.RMSNorm(attention.head_dim, eps=model.norm_epsilon)
             self.key_norm = nn.RMSNorm(attention.head_dim, eps=model.norm_epsilon)
         self.attention_output = nn.Linear(
-            attention.query_size, hidden, bias=gpt2 or attention.has_output_bias
+            attention.result_size, hidden, bias=gpt2 or attention.has_output_bias
         )
         self.mlp_norm = _norm(model, hidden)
         if isinstance(mlp, Experts):
@@ -140,6 +199,9 @@ class PlainBlock(nn.Module):
 
     def _attended(self, x_BSE: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
         model, attention = self.model, self.attention
+        if attention.latent:
+            latent: Tensor = self.latent_attention(self.attention_norm(x_BSE), cos_SP, sin_SP)
+            return latent
         sizes = (attention.query_size, attention.key_size, attention.key_size)
         query, key, value = (
             part.unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
@@ -176,7 +238,9 @@ class PlainDecoder(nn.Module):
         if model.has_tied_embeddings and self.embedding is not None and self.head is not None:
             self.head.weight = self.embedding.weight
         positions = torch.arange(model.max_sequence_length, dtype=torch.float64)
-        angles = torch.outer(positions, frequencies(model.head_dim, model.rope_theta, model.rotary_scaling))
+        angles = torch.outer(
+            positions, frequencies(model.attention.turned_dim, model.rope_theta, model.rotary_scaling)
+        )
         self.register_buffer("cos", angles.cos().to(torch.get_default_dtype()), persistent=False)
         self.register_buffer("sin", angles.sin().to(torch.get_default_dtype()), persistent=False)
 

@@ -41,10 +41,20 @@ _EXPERTS = {"num_experts_per_token": 2, "expert_intermediate_size": 24}
 MIXTRAL = LLAMA.changed(architecture="mixtral", num_experts=5, **_EXPERTS)
 QWEN_MOE = LLAMA.changed(
     architecture="qwen2_moe", num_experts=6, shared_intermediate_size=20, dense_layers=(0, 2),
-    has_unit_gates=False, has_qkv_bias=True, **_EXPERTS,
+    has_qkv_bias=True, **_EXPERTS,
+)  # fmt: skip
+_LATENT = {
+    "num_kv_heads": 4, "head_dim": 10, "key_value_rank": 12, "rotary_head_dim": 4, "value_head_dim": 6,
+}  # fmt: skip
+LATENT = LLAMA.changed(architecture="deepseek_v2", **_LATENT)
+DEEPSEEK = LLAMA.changed(
+    architecture="deepseek_v3", num_experts=6, shared_intermediate_size=16, dense_layers=(0,), query_rank=14,
+    router_scores="sigmoid", num_expert_groups=3, num_expert_groups_per_token=2, has_router_correction=True,
+    gate_scale=2.5, **_EXPERTS, **_LATENT,
 )  # fmt: skip
 MODELS: Mapping[str, ModelSpec] = {
     "llama": LLAMA, "tied": TIED, "qwen": QWEN, "gpt": GPT, "deep": DEEP, "mixtral": MIXTRAL, "qwen moe": QWEN_MOE,
+    "latent": LATENT, "deepseek": DEEPSEEK,
 }  # fmt: skip
 GRADIENTS, AFTER_ADAMW = 1e-10, 1e-8  # DESIGN's tolerances against one process, float64
 BATCH = 8

@@ -9,6 +9,7 @@ from meshwright.executor.capability import check_plan, unexecuted_features
 from meshwright.specs import Cluster, ModelSpec, Plan, PlanError, SpecError, Workload, model_from_config
 from meshwright.specs.plan.plan import PassOption
 from tests.specs.configs import (
+    DEEPSEEK_V2,
     DEEPSEEK_V3,
     GPT2,
     GPT_OSS,
@@ -25,7 +26,18 @@ from tests.specs.configs import (
 MODEL = ModelSpec.decoder(6, 64, 4)
 CLUSTER = Cluster("8xcpu")
 
-EXECUTED_FAMILIES = (LLAMA, QWEN2, QWEN3, GPT2, MISTRAL, MIXTRAL, QWEN2_MOE, QWEN3_MOE)
+EXECUTED_FAMILIES = (
+    LLAMA,
+    QWEN2,
+    QWEN3,
+    GPT2,
+    MISTRAL,
+    MIXTRAL,
+    QWEN2_MOE,
+    QWEN3_MOE,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+)
 UNEXECUTED_FAMILIES = [config for config in NEW_FAMILIES if config not in EXECUTED_FAMILIES]
 
 
@@ -35,7 +47,8 @@ def test_families_that_the_executor_builds_are_told_from_others():
     assert unexecuted_features(model_from_config({**QWEN2, "rope_scaling": yarn})) == ("yarn rotary scaling",)
     for config in UNEXECUTED_FAMILIES:
         assert unexecuted_features(model_from_config(config))
-    assert unexecuted_features(model_from_config(DEEPSEEK_V3)) == ("latent attention",)
+    in_eights = model_from_config({**DEEPSEEK_V3, "n_group": None, "topk_group": None})
+    assert unexecuted_features(in_eights) == ("experts that its groups do not divide",)
     assert unexecuted_features(model_from_config(GPT_OSS)) == ("experts with biases", "attention sinks")
 
 

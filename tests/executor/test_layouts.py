@@ -58,6 +58,12 @@ EXPERTS = [
     planned("qwen moe", pp=2, schedule="zbv"),
     planned("qwen moe", tp=2, split_backward=True),
     planned("qwen moe", clip=0.1, pp=2, tp=2, sequence_parallel=True),
+    planned("latent", optimizer="sgd", pp=2, split_backward=True),
+    planned("latent", tp=2),
+    planned("deepseek", dp=2, sharding="zero3", split_backward=True),
+    planned("deepseek", clip=0.1, pp=2, dp=2, recompute="full"),
+    planned("deepseek", tp=2, pp=2),
+    planned("deepseek", tp=2, sequence_parallel=True, split_backward=True),
 ]
 
 

@@ -17,6 +17,8 @@ def check_plan(plan: Plan) -> None:
     missing += [
         f"{name}={getattr(plan, name)}" for name, value in defaults.items() if getattr(plan, name) != value
     ]
+    if plan.cp > 1 and plan.model.attention.latent:
+        missing.append(f"cp={plan.cp} with latent attention")
     if plan.sequence_parallel and plan.workload.sequence_length % plan.tp:
         missing.append(f"tp={plan.tp} with {plan.workload.sequence_length} tokens of a sequence")
     missing += _missing_with_vocabulary(plan)
@@ -62,7 +64,11 @@ def unexecuted_features(model: ModelSpec) -> tuple[str, ...]:
     scaling = model.rotary_scaling
     found = {
         "experts with biases": model.has_expert_bias or bool(model.experts and model.experts.has_bias),
-        "latent attention": model.attention.latent is not None,
+        "experts that its groups do not divide": any(
+            not each.routing_in(model.architecture).fits(each.num_experts, each.num_experts_per_token)
+            for each in (block.experts for block in model.kinds)
+            if each
+        ),
         "attention sinks": model.has_attention_sinks,
         f"{model.architecture} blocks": model.is_gemma,
         f"{scaling and scaling.kind} rotary scaling": scaling is not None

@@ -51,6 +51,9 @@ def test_a_tied_table_has_one_name_at_three_places() -> None:
     )
 
 
-def test_learned_positions_are_refused() -> None:
+def test_learned_positions_and_latent_attention_are_refused() -> None:
     with pytest.raises(ExecutionError, match="learned positions"):
         stages(MODEL.changed(architecture="gpt2", num_kv_heads=2))
+    latent = {"num_kv_heads": MODEL.num_heads, "key_value_rank": 4, "rotary_head_dim": 2, "value_head_dim": 4}
+    with pytest.raises(ExecutionError, match="latent attention"):
+        stages(MODEL.changed(architecture="deepseek_v2", **latent))

@@ -22,6 +22,12 @@ MODELS = {
     "llama": LLAMA,
     "gpt2": LLAMA.changed(architecture="gpt2", num_kv_heads=4, has_tied_embeddings=True),
     "qwen3": LLAMA.changed(architecture="qwen3", has_query_key_norm=True),
+    "mixtral": LLAMA.changed(
+        architecture="mixtral", num_experts=4, num_experts_per_token=2, expert_intermediate_size=20
+    ),
+    "deepseek": LLAMA.changed(
+        architecture="deepseek_v2", num_kv_heads=4, key_value_rank=10, rotary_head_dim=2, value_head_dim=8
+    ),
     "mistral": LLAMA.changed(architecture="mistral", sliding_window=9, sliding_layers=(0, 2)),
 }
 

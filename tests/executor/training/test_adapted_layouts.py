@@ -58,12 +58,19 @@ EXPERTS_LORA = replace(EXPERTS, lora_rank=2, lora_targets=("qkv", "attention_out
 SOME_EXPERTS = replace(
     EXPERTS, trained=("*.router.*", "layers.2.mixture.expert_*", "layers.3.mixture.shared*")
 )
+LATENT = MODEL.changed(
+    architecture="deepseek_v2", key_value_rank=6, rotary_head_dim=4, value_head_dim=6, query_rank=5
+)
+SOME_LATENT = replace(LATENT, trained=("layers.*.latent_attention.*",))
+LATENT_LORA = replace(LATENT, lora_rank=2, lora_targets=("attention_output", "gate_up", "down"))
 MIXTURES: list[tuple[ModelSpec, dict[str, Any]]] = [
     (EXPERTS_LORA, {"dp": 2, "sharding": "zero3"}),
     (SOME_EXPERTS, {"pp": 2, "split_backward": True}),
     (SOME_EXPERTS, {"tp": 2, "recompute": "full"}),
     (EXPERTS_LORA, {"tp": 2, "pp": 2, "sequence_parallel": True}),
     (SOME_EXPERTS, {"dp": 2, "pp": 2, "sharding": "zero3"}),
+    (SOME_LATENT, {"tp": 2, "split_backward": True}),
+    (LATENT_LORA, {"dp": 2, "sharding": "zero3"}),
 ]
 SHARDED: list[tuple[ModelSpec, dict[str, Any]]] = [
     (LORA, {"dp": 2, "sharding": "zero1"}),
@@ -120,8 +127,8 @@ def test_sharded(number: int, gloo_pool: Pool) -> None:
     check_equal(model, choices, SGD if number % 3 == 1 else ADAMW, gloo_pool)
 
 
-@pytest.mark.parametrize("number", cases(MIXTURES, {0, 1, 2}))
-def test_beside_experts(number: int, gloo_pool: Pool) -> None:
+@pytest.mark.parametrize("number", cases(MIXTURES, {0, 1, 2, 5}))
+def test_experts_and_latent_attention(number: int, gloo_pool: Pool) -> None:
     model, choices = MIXTURES[number]
     check_equal(model, choices, ADAMW if number % 2 else SGD, gloo_pool)
 

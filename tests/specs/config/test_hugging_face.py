@@ -1,9 +1,20 @@
 """config.json: what is missing or wrong is named, with the file and what is allowed."""
 
 import pytest
-from tests.specs.configs import DEEPSEEK_V3, GEMMA3, GPT2, GPT_OSS, LLAMA, MIXTRAL, QWEN2, QWEN2_MOE
+from tests.specs.configs import (
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    GEMMA3,
+    GPT2,
+    GPT_OSS,
+    LLAMA,
+    MIXTRAL,
+    QWEN2,
+    QWEN2_MOE,
+)
 
-from meshwright.specs import SpecError, model_from_config
+from meshwright.specs import ModelSpec, SpecError, model_from_config
+from meshwright.specs.model.block import Routing
 
 
 @pytest.mark.parametrize(
@@ -60,6 +71,10 @@ def test_wrong_values_are_refused_with_what_is_allowed(change):
     [
         (DEEPSEEK_V3, {"moe_layer_freq": 2}, "moe_layer_freq"),
         (DEEPSEEK_V3, {"first_k_dense_replace": -1}, "first_k_dense_replace"),
+        (DEEPSEEK_V3, {"scoring_func": "softmax"}, "scoring_func"),
+        (DEEPSEEK_V3, {"rope_interleave": False}, "rope_interleave"),
+        (DEEPSEEK_V2, {"topk_method": "noaux_tc"}, "topk_method"),
+        (DEEPSEEK_V2, {"norm_topk_prob": True}, "norm_topk_prob"),
         (GEMMA3, {"layer_types": ["full_attention"]}, "a list of 7 kinds"),
         (GEMMA3, {"hidden_activation": "silu"}, "hidden_activation"),
         (GPT_OSS, {"sliding_window": "4"}, "sliding_window"),
@@ -86,3 +101,35 @@ def test_null_means_default_where_there_is_one():
     assert model_from_config({**LLAMA, "num_key_value_heads": None}).num_kv_heads == 6
     assert model_from_config({**LLAMA, "head_dim": None}).head_dim == 8
     assert model_from_config({**GPT2, "n_inner": None}).intermediate_size == 160
+
+
+GROUPED = {"topk_method": "group_limited_greedy", "n_group": 3, "topk_group": 2}
+
+
+@pytest.mark.parametrize(
+    ("config", "routing"),
+    [
+        (MIXTRAL, Routing()),
+        (QWEN2_MOE, Routing(has_unit_sum=False)),
+        ({**QWEN2_MOE, "norm_topk_prob": True}, Routing()),
+        (DEEPSEEK_V2, Routing(has_unit_sum=False)),
+        (
+            {**DEEPSEEK_V2, **GROUPED, "routed_scaling_factor": 16},
+            Routing("softmax", 3, 2, has_unit_sum=False, gate_scale=16.0),
+        ),
+        (DEEPSEEK_V3, Routing("sigmoid", 2, 1, has_correction=True, gate_scale=2.5)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_routing_is_read(config, routing):
+    model = model_from_config(config)
+    assert model.experts.routing_in(model.architecture) == routing
+    assert ModelSpec.from_dict(model.to_dict()) == model
+
+
+def test_a_family_s_own_routing_is_not_said():
+    """So a model keeps the digest it had before routing was known."""
+    assert model_from_config(MIXTRAL).experts.routing is None
+    assert model_from_config({**DEEPSEEK_V3, "n_group": None, "topk_group": None}).experts.routing is None
+    changed = model_from_config({**QWEN2_MOE, "norm_topk_prob": True})
+    assert changed.experts.routing is not None and changed.digest != model_from_config(QWEN2_MOE).digest

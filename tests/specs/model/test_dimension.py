@@ -120,6 +120,17 @@ def test_any_dimensions_come_back(window, sliding, dense, is_latent, has_bias):
         ({"has_qkv_bias": 1}, "true or false"),
         ({"num_experts": 4}, "num_experts_per_token is 0"),
         ({"num_layers": 0}, "num_layers is 0"),
+        ({"num_expert_groups": 2}, "num_expert_groups is 2 without router_scores"),
+        ({"router_scores": "softmax"}, "without router_scores, or without experts"),
+        (
+            {
+                "num_experts": 4,
+                "num_experts_per_token": 2,
+                "expert_intermediate_size": 8,
+                "router_scores": "tanh",
+            },
+            "scores='tanh'",
+        ),
     ],
 )
 def test_dimensions_that_are_none_are_refused(change, said):

@@ -17,6 +17,7 @@ from meshwright.executor.layout.piece import Piece
 from meshwright.executor.models.weights.hugging_face import TOKENIZER_FILES, save_hugging_face
 from meshwright.executor.models.weights.initialisation import parameter_source
 from meshwright.executor.models.weights.merged_parameters import MergedParameters
+from meshwright.executor.models.weights.parameter_map import NameMap
 from meshwright.executor.state.group_pieces import STEP_COUNT
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.model import ModelSpec
@@ -79,12 +80,20 @@ def export(
             raise SpecError(f"{checkpoint} says no model", allowed="a checkpoint of a training")
         spec = ModelSpec.from_dict(model)
         whole: Mapping[str, Tensor] = parameters
-        if spec.is_adapted:
+        if spec.is_adapted or _lacks_constants(
+            spec, parameters
+        ):  # what no step changes is where it came from
             told = index.info.training
             source = parameter_source(spec, int(told["seed"]), told["source"]["weights"])
             whole = MergedParameters(spec, parameters, source)
         save_hugging_face(spec, whole, target, tokenizer_from=tokenizer_from, dtype=chosen)
     return len(parameters)
+
+
+def _lacks_constants(model: ModelSpec, parameters: StoredParameters) -> bool:
+    """Are constants all that is missing?"""
+    names = NameMap(model)
+    return bool(names.constants) and set(names.names) - set(parameters) == set(names.constants)
 
 
 def _write_plain(parameters: StoredParameters, target: Path, dtype: torch.dtype | None) -> None:

@@ -25,7 +25,13 @@ from meshwright.specs.model.division import check_division
 from meshwright.specs.model.model import ModelSpec
 
 ROW_PARALLEL = ("attention_output", "down")  # divided by input, the second dimension of weight and A
-COLUMN_PARALLEL = ("qkv", "gate_up")  # weight, bias and B, by output
+COLUMN_PARALLEL = (
+    "qkv",
+    "query",
+    "widen_query",
+    "widen_key_value",
+    "gate_up",
+)  # weight, bias and B, by output
 EXPERT_MATRICES = {
     "expert_gate_up": 1,
     "expert_down": 2,

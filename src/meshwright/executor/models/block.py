@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwright.executor.models.lora import with_addition
+from meshwright.executor.models.part.latent_attention import LatentAttention
 from meshwright.executor.models.part.mixture import MixtureOfExperts
-from meshwright.executor.models.tensor_parallel import ColumnLinear, RowLinear, TensorParallel
+from meshwright.executor.models.tensor_parallel import ColumnLinear, RowLinear, TensorParallel, enter
 from meshwright.executor.ops.attention.causal_attention import HeadLayout, causal_attention
 from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.attention.rotary import Rotation
@@ -59,6 +60,7 @@ class Block(nn.Module):
         super().__init__()
         gpt2, hidden, self.parallel = model.is_gpt2, model.hidden_size, parallel
         degree = 1 if parallel is None else parallel.team.degree
+        self.latent_attention: LatentAttention | None
         self.mixture: MixtureOfExperts | None
         self.layer, self.dropout, self.is_gated = layer, dropout, model.has_gated_mlp
         attention, mlp = model.layers[layer].attention, model.layers[layer].feed_forward
@@ -67,13 +69,17 @@ class Block(nn.Module):
         self.layout = HeadLayout(kv_heads, group_size, attention.head_dim, attention.window)
         self.gelu = "none" if isinstance(mlp, FeedForward) and mlp.activation == "gelu" else "tanh"
         self.attention_norm = norm_layer(model, hidden)
-        qkv = column(hidden, attention.qkv_size // degree, gpt2 or attention.has_qkv_bias, parallel)
-        self.qkv = with_addition(model, "qkv", qkv)
+        if attention.latent:
+            self.latent_attention = LatentAttention(hidden, attention, attention.latent, degree)
+        else:
+            self.latent_attention = None
+            qkv = column(hidden, attention.qkv_size // degree, gpt2 or attention.has_qkv_bias, parallel)
+            self.qkv = with_addition(model, "qkv", qkv)
         has_norms, head_dim = attention.has_query_key_norm, attention.head_dim
         self.query_norm = norm_layer(model, head_dim) if has_norms else None
         self.key_norm = norm_layer(model, head_dim) if has_norms else None
         has_output_bias = gpt2 or attention.has_output_bias
-        attention_output = row(attention.query_size // degree, hidden, has_output_bias, parallel)
+        attention_output = row(attention.result_size // degree, hidden, has_output_bias, parallel)
         self.attention_output = with_addition(model, "attention_output", attention_output)
         self.mlp_norm = norm_layer(model, hidden)
         if isinstance(mlp, Experts):
@@ -116,11 +122,23 @@ class Block(nn.Module):
         documents: DocumentMask | None = None,
     ) -> Tensor:
         """The block's first half: attention, added to its input."""
-        qkv = self.qkv(self.attention_norm(x_BSE))
+        attended = self.attended(self.attention_norm(x_BSE), turn, documents)
+        return x_BSE + self._dropped(self.attention_output(attended), keys, "attention")
+
+    def attended(self, x_BSE: Tensor, turn: Rotation | None, documents: DocumentMask | None = None) -> Tensor:
+        """Attention of a normed input, in front of its last product."""
+        if self.latent_attention is None:
+            return self.attend(self.heads(x_BSE), turn, documents)
+        whole_BSE = x_BSE if self.parallel is None else enter(x_BSE, self.parallel)
+        attended: Tensor = self.latent_attention(whole_BSE, turn, documents)
+        return attended
+
+    def heads(self, x_BSE: Tensor) -> Tensor:
+        """Queries, keys and values of a normed input, not yet turned."""
+        qkv: Tensor = self.qkv(x_BSE)
         if self.query_norm is not None and self.key_norm is not None:
             qkv = self._normed_heads(qkv, self.query_norm, self.key_norm)
-        attended = self.attention_output(self.attend(qkv, turn, documents))
-        return x_BSE + self._dropped(attended, keys, "attention")
+        return qkv
 
     def mlp_part(self, x_BSE: Tensor, keys: SampleKeys | None) -> Tensor:
         """The block's second half: the MLP, or its experts, added to its input."""

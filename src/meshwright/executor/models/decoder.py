@@ -141,7 +141,7 @@ class DecoderStage(nn.Module):
         if key not in self._rotations:
             model, (length, dtype, device) = self.model, key
             self._rotations[key] = rotation(
-                length, model.head_dim, model.rope_theta, dtype, device, model.rotary_scaling
+                length, model.attention.turned_dim, model.rope_theta, dtype, device, model.rotary_scaling
             )
         return self._rotations[key]
 
@@ -183,9 +183,15 @@ def fill_parameters(
     device: torch.device | str,
     source: ParameterSource | None = None,
 ) -> None:
-    """Give the parameters of a stage of a model of `num_layers` layers their first values; a table is one parameter."""
+    """Give the parameters of a stage of a model of `num_layers` layers their first values, and its constants theirs, in
+    float32 at least; a table is one parameter."""
     shard = TensorShard(stage.model) if stage.parallel is None else stage.parallel.shard
     values = RandomValues(num_layers, seed) if source is None else source
+    for prefix, module in stage.named_modules():
+        for attribute, constant in module.named_buffers(recurse=False):
+            wide = torch.promote_types(dtype, torch.float32)
+            value = values.value(f"{prefix}.{attribute}", tuple(constant.shape), wide).to(device)
+            setattr(module, attribute, nn.Buffer(value))
     for slot, module, attribute, shape in _parameter_slots(stage):
         name = stage.global_name(slot)
         whole = values.value(name, shard.whole_shape(name, shape), dtype)

@@ -146,12 +146,17 @@ def build_encoder_decoder_stage(
 ) -> EncoderDecoderStage:
     """The stage with these layers, its parameters at their first values.
 
-    Raises ExecutionError for a model with learned positions, SpecError as `build_stage`.
+    Raises ExecutionError for a model with learned positions or latent attention, SpecError as `build_stage`.
     """
     check_model(model)
     if model.has_learned_positions:
         raise ExecutionError(
             f"{model.name} has learned positions", allowed="rotary ones in an encoder-decoder"
+        )
+    if model.attention.latent:
+        raise ExecutionError(
+            f"{model.name} has latent attention",
+            allowed="queries, keys and values by heads in an encoder-decoder",
         )
     with torch.device("meta"):
         stage = EncoderDecoderStage(model, layers, has_embedding, has_head, dropout, num_encoder_layers)

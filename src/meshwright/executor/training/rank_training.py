@@ -30,7 +30,7 @@ from meshwright.executor.state.group_state import GroupState
 from meshwright.executor.team.inner_team import InnerTeam
 from meshwright.executor.training.rank_batches import RankData
 from meshwright.executor.training.stage_modules import build_stages, group_of, is_table_elsewhere
-from meshwright.executor.training.tensor_layout import HEAD_NORMS, ROUTERS, TENSOR
+from meshwright.executor.training.tensor_layout import PARTIAL_MODULES, TENSOR
 from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.executor.training.visited_share import visited_shares
 from meshwright.ir.core_vocabulary import HOST_STATE, MASTER_COPY, STORE_STATE, UNSHARD
@@ -226,12 +226,8 @@ class TrainingState:
         the heads, or of what an addition reads or gives? Then it is summed over them."""
         if self.parallel is None or not self.tensor_shard.is_whole(name):
             return False
-        return self.parallel.divides_sequence or name.split(".")[-2] in (
-            *HEAD_NORMS,
-            *ROUTERS,
-            LORA_A,
-            LORA_B,
-        )
+        is_of_part = name.split(".")[-2] in (*PARTIAL_MODULES, LORA_A, LORA_B)
+        return self.parallel.divides_sequence or is_of_part
 
     def _group_of(self, stage: int, name: str) -> int:
         elsewhere = self.shard is None and is_table_elsewhere(self.training, self.program, self.pipeline)

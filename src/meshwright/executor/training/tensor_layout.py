@@ -20,11 +20,13 @@ from meshwright.stage.mesh import collapsed_axes, gradient_axes, shard_axes, val
 TENSOR, SHARDS = "tp", "shards"
 VALUES, GRADIENTS = "values", "gradients"
 BESIDE_VALUES, BESIDE_GRADIENTS = "beside values", "beside gradients"
-HEAD_NORMS = (
-    "query_norm",
-    "key_norm",
-)  # used for every head, so each device of a group has a part of the gradient
-ROUTERS = ("router", "shared_gate")  # multiply parts of a sum: likewise
+# Modules that every device of a tensor-parallel group has whole, and whose gradient there is a part: norms of all heads and
+# what narrows for them, of the heads there; routers and gates, of what multiplies parts of a sum.
+PARTIAL_MODULES = (
+    *("query_norm", "key_norm"),
+    *("narrow_query", "narrow_query_norm", "narrow_key_value", "narrow_key_value_norm"),
+    *("router", "shared_gate"),
+)
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from meshwright.specs.config.family import FULL, SLIDING
+from meshwright.specs.config.family import FULL, GREEDY, GROUP_GREEDY, SLIDING
 from meshwright.specs.config.hugging_face import model_from_config
 from meshwright.specs.config.reader import DECODER_FIELDS, GPT2_FIELDS
 from meshwright.specs.config.rotary import rotary_config
 from meshwright.specs.error import SpecError
-from meshwright.specs.model.block import Experts
+from meshwright.specs.model.block import Attention, Experts, LatentRanks
 from meshwright.specs.model.dimension import model_differences
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.rotary_scaling import ROTARY_SCALINGS
@@ -24,6 +24,8 @@ CLASSES = {
     "mixtral": "MixtralForCausalLM",
     "qwen2_moe": "Qwen2MoeForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
+    "deepseek_v2": "DeepseekV2ForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
 }
 # What readers of those families look at: the fields that `model_from_config` takes.
 _READ = {
@@ -39,6 +41,10 @@ _READ = {
 }
 _READ_WINDOWS = {"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"}
 _READ_EXPERTS = {"decoder_sparse_step", "mlp_only_layers", "norm_topk_prob"}
+_READ_DEEPSEEK = {
+    *("attention_bias", "qk_nope_head_dim", "first_k_dense_replace", "moe_layer_freq", "n_shared_experts"),
+    *("scoring_func", "topk_method", "n_group", "topk_group", "norm_topk_prob", "routed_scaling_factor"),
+}
 _READ_BY_FAMILY = {
     "gpt2": {
         *("model_type", "tie_word_embeddings", "layer_norm_epsilon", "activation_function"),
@@ -49,6 +55,8 @@ _READ_BY_FAMILY = {
     "qwen2": {*_READ, *_READ_WINDOWS},
     "qwen3": {*_READ, *_READ_WINDOWS, "attention_bias"},
     "mixtral": {*_READ, "sliding_window"},
+    "deepseek_v2": {*_READ, *_READ_DEEPSEEK, "mlp_bias"},
+    "deepseek_v3": {*_READ, *_READ_DEEPSEEK, "rope_interleave"},
     "qwen2_moe": {*_READ, *_READ_WINDOWS, *_READ_EXPERTS, "qkv_bias"},
     "qwen3_moe": {*_READ, *_READ_WINDOWS, *_READ_EXPERTS, "attention_bias"},
 }
@@ -82,6 +90,7 @@ _WITHOUT_EFFECT = {
     *("num_beam_groups", "num_return_sequences", "diversity_penalty", "no_repeat_ngram_size"),
     *("encoder_no_repeat_ngram_size", "bad_words_ids", "early_stopping", "remove_invalid_values"),
     *("return_dict_in_generate", "output_scores", "exponential_decay_length_penalty", "suppress_tokens"),
+    *("qk_head_dim", "num_nextn_predict_layers", "num_mtp_layers", "seq_aux", "aux_loss_alpha", "ep_size"),
     *("output_router_logits", "router_aux_loss_coef", "router_jitter_noise"),
     *("begin_suppress_tokens", "prefix", "finetuning_task", "tokenizer_class", "unsloth_version"),
 }
@@ -175,7 +184,9 @@ def _decoder_config(model: ModelSpec) -> dict[str, Any]:
         config["sliding_window"] = _windows(model)[0] or None
     if model.architecture.startswith("qwen"):
         config |= _qwen_window(model)
-    if model.experts:
+    if model.attention.latent and model.experts:
+        config |= _deepseek_config(model, model.attention, model.attention.latent, model.experts)
+    elif model.experts:
         config |= _expert_config(model, model.experts)
     return config
 
@@ -192,10 +203,37 @@ def _expert_config(model: ModelSpec, experts: Experts) -> dict[str, Any]:
         **config,
         "num_experts": experts.num_experts,
         "moe_intermediate_size": experts.intermediate_size,
-        "norm_topk_prob": experts.routing.has_unit_sum,
+        "norm_topk_prob": experts.routing_in(model.architecture).has_unit_sum,
         "decoder_sparse_step": 1,
         "mlp_only_layers": [i for i, block in enumerate(model.layers) if not block.experts],
     }
+
+
+def _deepseek_config(
+    model: ModelSpec, attention: Attention, latent: LatentRanks, experts: Experts
+) -> dict[str, Any]:
+    routing = experts.routing_in(model.architecture)
+    config: dict[str, Any] = {
+        "attention_bias": attention.has_qkv_bias,
+        "head_dim": latent.rotary_head_dim,  # what turns, in transformers
+        "qk_nope_head_dim": attention.head_dim - latent.rotary_head_dim,
+        "qk_rope_head_dim": latent.rotary_head_dim,
+        "v_head_dim": latent.value_head_dim,
+        "kv_lora_rank": latent.key_value_rank,
+        "q_lora_rank": latent.query_rank or None,
+        "n_routed_experts": experts.num_experts,
+        "n_shared_experts": experts.shared_intermediate_size // experts.intermediate_size,
+        "num_experts_per_tok": experts.num_experts_per_token,
+        "moe_intermediate_size": experts.intermediate_size,
+        "first_k_dense_replace": sum(not block.experts for block in model.layers),
+        "routed_scaling_factor": routing.gate_scale,
+        "norm_topk_prob": routing.has_unit_sum,
+    }
+    groups = {"n_group": routing.num_groups, "topk_group": routing.num_groups_per_token}
+    if model.architecture == "deepseek_v3":
+        return {**config, **groups}
+    config["topk_method"] = GREEDY if routing.num_groups == 1 else GROUP_GREEDY
+    return {**config, **groups, "mlp_bias": bool(model.mlp and model.mlp.has_bias)}
 
 
 def _qwen_window(model: ModelSpec) -> dict[str, Any]:

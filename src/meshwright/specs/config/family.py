@@ -11,12 +11,15 @@ from typing import Any
 
 from meshwright.specs.config.reader import ConfigReader
 from meshwright.specs.error import SpecError
+from meshwright.specs.model.block import ROUTINGS, Routing
+from meshwright.specs.model.dimension import routing_dimensions
 
 Fields = dict[str, Any]
 SLIDING, FULL = "sliding_attention", "full_attention"  # in `layer_types`
 MISTRAL_WINDOW = GEMMA_WINDOW = QWEN_WINDOW = 4096
 QWEN_WINDOW_LAYERS = 28
 GPT_OSS_WINDOW = 128
+GREEDY, GROUP_GREEDY = "greedy", "group_limited_greedy"  # in `topk_method`
 GEMMA3_PATTERN = 6  # every sixth block sees everything
 ALTERNATE_PATTERN = 2  # every second block does
 GEMMA2_ATTENTION_CAP, GEMMA2_FINAL_CAP = 50.0, 30.0
@@ -76,14 +79,14 @@ def _qwen2_moe(read: ConfigReader, num_layers: int) -> Fields:
         "has_qkv_bias": read.flag("qkv_bias", True),
         "has_output_bias": False,
         **_window(read, sliding, QWEN_WINDOW),
-        **_qwen_experts(read, num_layers),
+        **_qwen_experts(read, num_layers, "qwen2_moe"),
         "shared_intermediate_size": read.size("shared_intermediate_size"),
     }
 
 
 def _qwen3_moe(read: ConfigReader, num_layers: int) -> Fields:
     sliding = range(num_layers) if read.flag("use_sliding_window", False) else ()
-    return {**_window(read, sliding, QWEN_WINDOW), **_qwen_experts(read, num_layers)}
+    return {**_window(read, sliding, QWEN_WINDOW), **_qwen_experts(read, num_layers, "qwen3_moe")}
 
 
 def _deepseek(read: ConfigReader, num_layers: int) -> Fields:
@@ -91,6 +94,10 @@ def _deepseek(read: ConfigReader, num_layers: int) -> Fields:
     frequency = read.config.get("moe_layer_freq", 1)
     if frequency != 1:
         raise SpecError(f"{read.where}: field 'moe_layer_freq' is {frequency!r}", allowed="1")
+    if read.config.get("rope_interleave") is False:
+        raise SpecError(
+            f"{read.where}: field 'rope_interleave' is False", allowed="true: neighbours turn together"
+        )
     inner, has_rank = read.size("expert_intermediate_size"), read.config.get("q_lora_rank") is not None
     if "q_lora_rank" not in read.config:
         read.missing("q_lora_rank")
@@ -108,7 +115,49 @@ def _deepseek(read: ConfigReader, num_layers: int) -> Fields:
 
 
 def _deepseek_v2(read: ConfigReader, num_layers: int) -> Fields:
-    return {**_deepseek(read, num_layers), "has_mlp_bias": read.flag("mlp_bias", False)}
+    """Gates are the probabilities themselves, times a number; groups count by their best expert."""
+    _check_text(read, "scoring_func", "softmax")
+    method = _check_text(read, "topk_method", GREEDY, GROUP_GREEDY)
+    if read.flag("norm_topk_prob", False):
+        raise SpecError(
+            f"{read.where}: field 'norm_topk_prob' is True", allowed="false, as transformers computes"
+        )
+    groups = _groups(read, 1, 1) if method == GROUP_GREEDY else (1, 1)
+    scale = read.number("routed_scaling_factor", 1.0)
+    return {
+        **_deepseek(read, num_layers),
+        "has_mlp_bias": read.flag("mlp_bias", False),
+        **routing_dimensions(
+            "deepseek_v2", Routing("softmax", *groups, has_unit_sum=False, gate_scale=scale)
+        ),
+    }
+
+
+def _deepseek_v3(read: ConfigReader, num_layers: int) -> Fields:
+    """Sigmoids, and corrections of choices in place of a loss that balances (arXiv 2412.19437, section 2.1.2)."""
+    _check_text(read, "scoring_func", "sigmoid")
+    _check_text(read, "topk_method", "noaux_tc")
+    own = ROUTINGS["deepseek_v3"]
+    routing = Routing(
+        own.scores,
+        *_groups(read, own.num_groups, own.num_groups_per_token),
+        has_correction=True,
+        has_unit_sum=read.flag("norm_topk_prob", True),
+        gate_scale=read.number("routed_scaling_factor", own.gate_scale),
+    )
+    return {**_deepseek(read, num_layers), **routing_dimensions("deepseek_v3", routing)}
+
+
+def _groups(read: ConfigReader, num_groups: int, num_per_token: int) -> tuple[int, int]:
+    return read.size("n_group", num_groups), read.size("topk_group", num_per_token)
+
+
+def _check_text(read: ConfigReader, name: str, *allowed: str) -> str:
+    """One of the `allowed` texts; missing or null is the first."""
+    value = read.config.get(name) or allowed[0]
+    if value not in allowed:
+        raise SpecError(f"{read.where}: field {name!r} is {value!r}", allowed=", ".join(allowed))
+    return str(value)
 
 
 def _gemma(read: ConfigReader, num_layers: int) -> Fields:
@@ -147,7 +196,7 @@ _FAMILIES: Mapping[str, Callable[[ConfigReader, int], Fields]] = {
     "qwen2_moe": _qwen2_moe,
     "qwen3_moe": _qwen3_moe,
     "deepseek_v2": _deepseek_v2,
-    "deepseek_v3": _deepseek,
+    "deepseek_v3": _deepseek_v3,
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
@@ -167,13 +216,13 @@ def _experts(read: ConfigReader, published: str) -> Fields:
     return {"num_experts": num_experts, "num_experts_per_token": read.size("num_experts_per_token")}
 
 
-def _qwen_experts(read: ConfigReader, num_layers: int) -> Fields:
+def _qwen_experts(read: ConfigReader, num_layers: int, architecture: str) -> Fields:
     """Every block has experts, or every `decoder_sparse_step`-th, except those of `mlp_only_layers`."""
     step, dense = read.size("decoder_sparse_step", 1), read.blocks("mlp_only_layers")
     return {
         **_experts(read, "num_experts"),
         "expert_intermediate_size": read.size("expert_intermediate_size"),
-        "has_unit_gates": read.flag("norm_topk_prob", False),
+        **routing_dimensions(architecture, Routing(has_unit_sum=read.flag("norm_topk_prob", False))),
         "dense_layers": tuple(i for i in range(num_layers) if i in dense or (i + 1) % step),
     }
 

@@ -19,8 +19,8 @@ _ROPE_THETAS = {"mixtral": 1e6, "gemma3_text": 1e6, "gpt_oss": 150_000.0}  # the
 ROPE_THETA = 10_000.0
 _EPSILONS = {"gpt2": 1e-5, "mixtral": 1e-5, "gpt_oss": 1e-5}  # the others 1e-6
 EPSILON = 1e-6
-# Scaled frequencies change no cost, so they are read where the executor computes them.
-_SCALED = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe")
+# Scaled frequencies change no cost, so they are not read where the executor runs no such model.
+_UNSCALED = ("gemma", "gemma2", "gemma3_text", "gpt_oss")
 _GATED_ACTIVATIONS = ("silu", "swish")
 _GPT2_ACTIVATIONS = {
     "gelu_new": "",
@@ -122,7 +122,7 @@ def _decoder(read: ConfigReader, architecture: Architecture, name: str) -> Model
         "norm_epsilon": read.number("rms_norm_eps", _EPSILONS.get(architecture, EPSILON)),
         "rope_theta": _rope_theta(read, _ROPE_THETAS.get(architecture, ROPE_THETA)),
     }
-    if architecture in _SCALED:
+    if architecture not in _UNSCALED:
         fields |= rotary_fields(read)
     fields |= family_fields(read, architecture, fields["num_layers"])
     return ModelSpec.of_dimensions(name=name, architecture=architecture, source=read.where, **fields)

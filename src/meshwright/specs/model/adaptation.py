@@ -23,7 +23,7 @@ from meshwright.specs.model.parameter_name import MODULES, executed_name
 from meshwright.specs.model.shape import ModelShape
 
 LORA_TARGETS = ("qkv", "attention_output", "gate_up", "down")
-ATTENTION_TARGETS = ("qkv", "attention_output")  # all that there are to adapt where a block has experts
+MLP_TARGETS = ("gate_up", "down")
 LORA_COLUMNS = ("qkv", "gate_up")  # those that tensor parallelism divides by outputs, the others by inputs
 WHOLE_FLOPS, WEIGHT_FLOPS = (
     6,
@@ -42,8 +42,10 @@ def trains(model: ModelShape, name: str) -> bool:
 
 
 def lora_choices(model: ModelShape) -> tuple[str, ...]:
-    """The matrices of every block that may have low-rank additions: experts have none."""
-    return ATTENTION_TARGETS if any(block.experts for block in model.kinds) else LORA_TARGETS
+    """The matrices of every block that may have low-rank additions: experts, and what latent attention reads, have none."""
+    without = [*MLP_TARGETS] if any(block.experts for block in model.kinds) else []
+    without += ["qkv"] if any(block.attention.latent for block in model.kinds) else []
+    return tuple(target for target in LORA_TARGETS if target not in without)
 
 
 def lora_sizes(model: ModelShape) -> dict[str, tuple[int, int]]:
@@ -51,7 +53,7 @@ def lora_sizes(model: ModelShape) -> dict[str, tuple[int, int]]:
     inner = model.intermediate_size
     sizes = {
         "qkv": (model.hidden_size, model.attention.qkv_size),
-        "attention_output": (model.attention.query_size, model.hidden_size),
+        "attention_output": (model.attention.result_size, model.hidden_size),
         "gate_up": (model.hidden_size, 2 * inner if model.has_gated_mlp else inner),
         "down": (inner, model.hidden_size),
     }

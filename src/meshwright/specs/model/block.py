@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
@@ -50,6 +50,11 @@ class Attention:
     def value_dim(self) -> int:
         """Width of one value."""
         return self.latent.value_head_dim if self.latent else self.head_dim
+
+    @property
+    def turned_dim(self) -> int:
+        """Numbers of one query that rotary positions turn."""
+        return self.latent.rotary_head_dim if self.latent else self.head_dim
 
     @property
     def query_size(self) -> int:
@@ -106,11 +111,26 @@ class Routing:
     has_unit_sum: bool = True
     gate_scale: float = 1.0
 
+    def fits(self, num_experts: int, num_per_token: int) -> bool:
+        """Are groups of these experts whole, and do those of a token hold enough of them?"""
+        size, rest = divmod(num_experts, self.num_groups)
+        is_whole = rest == 0 and self.num_groups_per_token <= self.num_groups
+        # a corrected group counts by its best two
+        return is_whole and size * self.num_groups_per_token >= num_per_token and size > self.has_correction
+
+
+# What a family does where a model says nothing: the rule of its published models.
+ROUTINGS: Mapping[str, Routing] = {
+    **dict.fromkeys(("qwen2_moe", "deepseek_v2"), Routing(has_unit_sum=False)),
+    "deepseek_v3": Routing("sigmoid", 8, 4, has_correction=True, gate_scale=2.5),
+}
+
 
 @dataclass(frozen=True)
 class Experts:
     """`num_experts` MLPs of which a token goes to `num_experts_per_token`, each `intermediate_size` wide inside, and through
-    the shared ones, together `shared_intermediate_size` wide. `has_bias` is that of the shared ones.
+    the shared ones, together `shared_intermediate_size` wide. `has_bias` is that of the shared ones. `routing` None is
+    the family's own.
     """
 
     num_experts: int
@@ -118,7 +138,11 @@ class Experts:
     intermediate_size: int
     shared_intermediate_size: int = 0
     has_bias: bool = False
-    routing: Routing = Routing()
+    routing: Routing | None = None
+
+    def routing_in(self, architecture: str) -> Routing:
+        """Its routing, in a model of this family."""
+        return self.routing or ROUTINGS.get(architecture, Routing())
 
 
 @dataclass(frozen=True)

@@ -57,11 +57,10 @@ def _check_heads(model: ModelShape, attention: Attention) -> None:
             f"{model.name}: {attention.num_heads} heads cannot share {attention.num_kv_heads} key-value heads",
             allowed="a number of key-value heads that divides the number of heads",
         )
-    turned = attention.latent.rotary_head_dim if attention.latent else attention.head_dim
-    if not model.is_gpt2 and turned % 2:
+    if not model.is_gpt2 and attention.turned_dim % 2:
         field = "rotary_head_dim" if attention.latent else "head_dim"
         raise SpecError(
-            f"{model.name}: {field} is {turned}, and rotary positions turn pairs of numbers",
+            f"{model.name}: {field} is {attention.turned_dim}, and rotary positions turn pairs of numbers",
             allowed=f"an even {field}",
         )
     if model.is_gpt2 and not attention.query_size == attention.key_size == model.hidden_size:
@@ -94,17 +93,8 @@ def _check_experts(name: str, experts: Experts) -> None:
 
 def _check_routing(name: str, experts: Experts) -> None:
     routing = experts.routing
-    if routing.scores not in get_args(SCORES) or not routing.gate_scale > 0:
+    if routing is not None and (routing.scores not in get_args(SCORES) or not routing.gate_scale > 0):
         raise SpecError(f"{name}: {routing}", allowed=f"{', '.join(get_args(SCORES))}, a scale above 0")
-    size, rest = divmod(experts.num_experts, routing.num_groups)
-    num_open = size * routing.num_groups_per_token
-    is_whole = rest == 0 and routing.num_groups_per_token <= routing.num_groups
-    if not is_whole or num_open < experts.num_experts_per_token or size < 2 * routing.has_correction:
-        raise SpecError(
-            f"{name}: {experts.num_experts_per_token} experts a token, of {routing.num_groups_per_token} of "
-            f"{routing.num_groups} groups of {experts.num_experts} experts",
-            allowed="groups that divide the experts and hold enough of them, two each where choices are corrected",
-        )
 
 
 def _check_rotary(model: ModelShape) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from meshwright.specs.error import SpecError, near_matches
 from meshwright.specs.model.block import (
+    ROUTINGS,
     Attention,
     BlockRuns,
     BlockSpec,
@@ -44,7 +45,7 @@ ADDED_DIMENSIONS: Mapping[str, Any] = {
     **dict.fromkeys(("activation", "rope_scaling"), ""),
     **dict.fromkeys(("dense_layers", "sliding_layers", "trained", "lora_targets"), ()),
     **dict.fromkeys(("num_expert_groups", "num_expert_groups_per_token"), 1),
-    "router_scores": "softmax",
+    "router_scores": "",
     "has_router_correction": False,
     "has_unit_gates": True,
     "gate_scale": 1.0,
@@ -135,6 +136,13 @@ def flat_dimensions(model: ModelShape) -> dict[str, Any]:
     return _typed(model.name, found)
 
 
+def routing_dimensions(architecture: str, routing: Routing) -> dict[str, Any]:
+    """The dimensions that say this routing; none where it is the family's own."""
+    if routing == ROUTINGS.get(architecture, Routing()):
+        return {}
+    return {name: getattr(routing, field) for name, field in _OF_PART[Routing].items()}
+
+
 def model_differences(one: ModelShape, other: ModelShape) -> dict[str, tuple[Any, Any]]:
     """Dimensions that two models do not have alike: what the one has and what the other. Raises SpecError."""
     ours, theirs = ({**flat_dimensions(each), "architecture": each.architecture} for each in (one, other))
@@ -193,7 +201,7 @@ def _blocks(said: Mapping[str, Any]) -> BlockRuns:
     sliding = replace(full, window=said["sliding_window"])
     dense = _part(FeedForward, said)
     experts = _part(Experts, said, *(name for name in _OF_PART[Experts] if name != "has_mlp_bias"))
-    experts = experts and replace(experts, routing=_part(Routing, said))
+    experts = experts and replace(experts, routing=_part(Routing, said, "router_scores"))
     windows, plain_layers = set(said["sliding_layers"]), set(said["dense_layers"])
     return merged_runs(
         BlockSpec(sliding if i in windows else full, dense if i in plain_layers else experts or dense)
@@ -213,6 +221,12 @@ def _check_layers(name: str, said: Mapping[str, Any]) -> None:
             )
     if said["dense_layers"] and not said["num_experts"]:
         raise SpecError(f"{name}: dense_layers {said['dense_layers']} without experts", allowed="nothing")
+    routing = [field for field in _OF_PART[Routing] if said[field] != ADDED_DIMENSIONS[field]]
+    if routing and not (said["router_scores"] and said["num_experts"]):
+        raise SpecError(
+            f"{name}: {routing[0]} is {said[routing[0]]!r} without router_scores, or without experts",
+            allowed="router_scores 'softmax' or 'sigmoid' beside it, or nothing: the family's own routing",
+        )
     if bool(said["sliding_layers"]) != bool(said["sliding_window"]):
         raise SpecError(
             f"{name}: sliding_window {said['sliding_window']} in {len(said['sliding_layers'])} blocks",

@@ -32,6 +32,22 @@ MIXTURE_MODULES: Mapping[str, tuple[str, ...]] = {
     "layers.{}.mixture.shared.down": (f"{_MLP}.shared_expert.down_proj",),
     "layers.{}.mixture.shared_gate": (f"{_MLP}.shared_expert_gate",),
 }
+_SHARED = f"{_MLP}.shared_experts"
+DEEPSEEK_MIXTURE_MODULES: Mapping[str, tuple[str, ...]] = {
+    **{ours: theirs for ours, theirs in MIXTURE_MODULES.items() if ".shared" not in ours},
+    "layers.{}.mixture.shared.gate_up": (f"{_SHARED}.gate_proj", f"{_SHARED}.up_proj"),
+    "layers.{}.mixture.shared.down": (f"{_SHARED}.down_proj",),
+}
+_ATTENTION = "model.layers.{}.self_attn"
+LATENT_MODULES: Mapping[str, tuple[str, ...]] = {
+    "layers.{}.latent_attention.query": (f"{_ATTENTION}.q_proj",),
+    "layers.{}.latent_attention.narrow_query": (f"{_ATTENTION}.q_a_proj",),
+    "layers.{}.latent_attention.narrow_query_norm": (f"{_ATTENTION}.q_a_layernorm",),
+    "layers.{}.latent_attention.widen_query": (f"{_ATTENTION}.q_b_proj",),
+    "layers.{}.latent_attention.narrow_key_value": (f"{_ATTENTION}.kv_a_proj_with_mqa",),
+    "layers.{}.latent_attention.narrow_key_value_norm": (f"{_ATTENTION}.kv_a_layernorm",),
+    "layers.{}.latent_attention.widen_key_value": (f"{_ATTENTION}.kv_b_proj",),
+}
 GPT2_MODULES: Mapping[str, tuple[str, ...]] = {
     "embedding": ("transformer.wte",),
     "positions": ("transformer.wpe",),
@@ -47,8 +63,18 @@ GPT2_MODULES: Mapping[str, tuple[str, ...]] = {
 MODULES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), LLAMA_MODULES),
     **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe"), {**LLAMA_MODULES, **MIXTURE_MODULES}),
+    **dict.fromkeys(
+        ("deepseek_v2", "deepseek_v3"),
+        {
+            **{ours: theirs for ours, theirs in LLAMA_MODULES.items() if ours != "layers.{}.qkv"},
+            **LATENT_MODULES,
+            **DEEPSEEK_MIXTURE_MODULES,
+        },
+    ),
     "gpt2": GPT2_MODULES,
 }
+# What is no parameter, and stands beside them: constants, ours and theirs.
+CONSTANTS: Mapping[str, str] = {"layers.{}.mixture.correction": f"{_MLP}.gate.e_score_correction_bias"}
 STACKED = (
     ".experts.gate_up_proj",
     ".experts.down_proj",

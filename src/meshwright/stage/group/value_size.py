@@ -22,12 +22,15 @@ from meshwright.stage.piece import has_vocabulary_share, is_vocabulary_split
 
 # The factor of an addition that tensor parallelism leaves whole: what reads the residual stream, and what adds to it.
 WHOLE_FACTORS = ("qkv.lora_a.", "gate_up.lora_a.", "attention_output.lora_b.", "down.lora_b.")
+# Narrow for the heads of all devices; the norm of what is narrowed.
+LATENTS = ("q_a_proj.", "q_a_layernorm.", "kv_a_proj_with_mqa.", "kv_a_layernorm.")
 ROUTERS = ("mlp.gate.weight", "router.", "shared_expert_gate")  # multiply parts of experts' results
 # Parts of the names of parameters that every device of a tensor-parallel group has whole.
 WHOLE = (
     *("norm.", "layernorm.", ".ln_", "wpe"),
     *ROUTERS,
-    *("q_a_proj.", "kv_a_proj_with_mqa.", "o_proj.bias", "down_proj.bias", "c_proj.bias"),
+    *LATENTS,
+    *("o_proj.bias", "down_proj.bias", "c_proj.bias"),
     *WHOLE_FACTORS,
 )
 HEAD_NORMS = ("q_norm.", "k_norm.")  # used for every head
@@ -140,7 +143,7 @@ def num_partial_parameters(plan: Plan, layers: StageLayers) -> int:
     if plan.tp == 1:
         return 0
     routers = ROUTERS if plan.expert_tp > 1 else ()
-    parts = WHOLE if plan.sequence_parallel else (*HEAD_NORMS, *routers, *WHOLE_FACTORS)
+    parts = WHOLE if plan.sequence_parallel else (*HEAD_NORMS, *LATENTS, *routers, *WHOLE_FACTORS)
     blocks = model.block_kinds(layers.first_block, layers.num_blocks)
     total = sum(
         count * parameter.num_elements

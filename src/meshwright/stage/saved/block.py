@@ -27,7 +27,12 @@ Division = Literal["rows", "inner", "heads", "keys", "experts", "whole"]
 
 # The module whose weight gradient reads a tensor, where nothing else does.
 INPUT_OF = {
-    "first norm's output": ("qkv",),
+    "first norm's output": (
+        *("qkv", "latent_attention.query", "latent_attention.narrow_query"),
+        "latent_attention.narrow_key_value",
+    ),
+    "key-value latent norm's output": ("latent_attention.widen_key_value",),
+    "query latent norm's output": ("latent_attention.widen_query",),
     "attention output": ("attention_output",),
     "second norm's output": ("gate_up", "mixture.router", "mixture.shared.gate_up", "mixture.shared_gate"),
     "activation output": ("down",),

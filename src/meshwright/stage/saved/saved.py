@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.adaptation import backward_layers, lora_parameters, trains, trains_table
-from meshwright.specs.model.block import Experts
+from meshwright.specs.model.block import Attention, Experts
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.parameter import block_parameters
@@ -159,10 +159,27 @@ def _adapted_gradient_elements(model: ModelSpec, block: int) -> int:
         "gate_up": width * model.layers[block].feed_forward.intermediate_size,
     }
     widths |= {"query_norm": attention.query_size, "key_norm": attention.key_size}
-    widths |= _mixture_widths(model, model.layers[block].experts)
+    widths |= _mixture_widths(model, model.layers[block].experts) | _latent_widths(attention)
     modules = {name.rpartition(".")[0] for name in model.block_kind(block).trained or ()}
     additions = sum(model.lora_rank + widths[target] for target in model.lora_targets)
     return sum(widths[module] for module in modules) + additions
+
+
+def _latent_widths(attention: Attention) -> dict[str, int]:
+    """Numbers a token has behind every matrix and norm of latent attention."""
+    latent, prefix = attention.latent, "latent_attention"
+    if latent is None:
+        return {}
+    unturned = attention.num_heads * (attention.head_dim - latent.rotary_head_dim)
+    return {
+        f"{prefix}.query": attention.query_size,
+        f"{prefix}.narrow_query": latent.query_rank,
+        f"{prefix}.narrow_query_norm": latent.query_rank,
+        f"{prefix}.widen_query": attention.query_size,
+        f"{prefix}.narrow_key_value": latent.key_value_rank + latent.rotary_head_dim,
+        f"{prefix}.narrow_key_value_norm": latent.key_value_rank,
+        f"{prefix}.widen_key_value": unturned + attention.value_size,
+    }
 
 
 def _mixture_widths(model: ModelSpec, experts: Experts | None) -> dict[str, int]:

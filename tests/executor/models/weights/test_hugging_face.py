@@ -38,6 +38,11 @@ LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }  # fmt: skip
+DEEPSEEK = {
+    **SIZES, "num_key_value_heads": 4, "n_routed_experts": 6, "n_shared_experts": 1, "num_experts_per_tok": 3,
+    "moe_intermediate_size": 12, "first_k_dense_replace": 1, "q_lora_rank": 14, "kv_lora_rank": 10, "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4, "v_head_dim": 5,
+}  # fmt: skip
 VARIANTS: dict[str, dict[str, Any]] = {
     "gpt2": {"model_type": "gpt2", **GPT2},
     "gpt2 untied": {"model_type": "gpt2", **GPT2, "tie_word_embeddings": False},
@@ -82,6 +87,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "model_type": "qwen3_moe", **SIZES, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
         "head_dim": 8, "norm_topk_prob": False, "decoder_sparse_step": 2, "attention_bias": True,
     },
+    "deepseek_v2": {**DEEPSEEK, "model_type": "deepseek_v2", "q_lora_rank": None, "n_shared_experts": 2},
+    "deepseek_v2 groups": {
+        **DEEPSEEK, "model_type": "deepseek_v2", "topk_method": "group_limited_greedy", "n_group": 3, "topk_group": 2,
+        "routed_scaling_factor": 4.0, "rms_norm_eps": 1e-3, "attention_bias": True,
+    },
+    "deepseek_v3": {**DEEPSEEK, "model_type": "deepseek_v3", "n_group": 3, "topk_group": 2},
+    "deepseek_v3 plain": {
+        **DEEPSEEK, "model_type": "deepseek_v3", "n_group": 1, "topk_group": 1, "norm_topk_prob": False,
+        "first_k_dense_replace": 0, "q_lora_rank": None,
+    },
 }  # fmt: skip
 
 
@@ -96,7 +111,8 @@ def _theirs(config: dict[str, Any]) -> Any:
     model = transformers.AutoModelForCausalLM.from_config(made).float().eval()
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
-        for parameter in model.parameters():
+        corrections = (buffer for name, buffer in model.named_buffers() if name.endswith("correction_bias"))
+        for parameter in (*model.parameters(), *corrections):
             parameter.add_(0.15 * torch.randn(parameter.shape, generator=generator))
     return model
 
@@ -151,7 +167,8 @@ def test_shapes_and_names_are_those_of_the_stage() -> None:
     for config in VARIANTS.values():
         model = load_model(config)
         stage = build_model(model)
-        expected = {name: tuple(p.shape) for name, p in stage.global_parameters().items()}
+        held = {**stage.global_parameters(), **dict(stage.named_buffers())}
+        expected = {name: tuple(x.shape) for name, x in held.items()}
         assert parameter_shapes(model) == expected
 
 

@@ -43,7 +43,8 @@ class SharedExpert(nn.Module):
 
 class MixtureOfExperts(nn.Module):
     """What a block with experts has in place of an MLP. Every token goes to its experts, none is dropped; no loss balances
-    their load, because the model's specification has none.
+    their load, because the model's specification has none. A correction of choices is a constant: it is read with the
+    weights, and no step changes it.
 
     With `parallel` a device has its part of every expert's inner units, and all of the router. Results are then parts of a
     sum, so what multiplies them, gates and router, has on every device a part of its gradient.
@@ -54,7 +55,10 @@ class MixtureOfExperts(nn.Module):
         hidden, degree = model.hidden_size, 1 if parallel is None else parallel.team.degree
         inner, shared = experts.intermediate_size // degree, experts.shared_intermediate_size // degree
         self.experts, self.parallel = experts, parallel
+        self.routing = experts.routing_in(model.architecture)
         self.router = nn.Linear(hidden, experts.num_experts, bias=False)
+        correction_X = torch.zeros(experts.num_experts) if self.routing.has_correction else None
+        self.correction = nn.Buffer(correction_X) if correction_X is not None else None
         self.expert_gate_up = ExpertMatrices(experts.num_experts, 2 * inner, hidden)
         self.expert_down = ExpertMatrices(experts.num_experts, hidden, inner)
         self.shared = SharedExpert(hidden, shared) if shared else None
@@ -74,7 +78,7 @@ class MixtureOfExperts(nn.Module):
         """The sum over every token's own experts."""
         experts = self.experts
         gates_TK, experts_TK = route(
-            hidden_TE, self.router.weight, experts.num_experts_per_token, experts.routing
+            hidden_TE, self.router.weight, experts.num_experts_per_token, self.routing, self.correction
         )
         tokens_NE, order_N, counts_X = dispatch(hidden_TE, experts_TK, experts.num_experts)
         returned_NE = expert_mlp(tokens_NE, counts_X, self.expert_gate_up.weight, self.expert_down.weight)

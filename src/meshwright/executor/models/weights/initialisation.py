@@ -73,10 +73,10 @@ def initial_value(
 ) -> Tensor:
     """The first value of the parameter with the model-wide name `name`, drawn on CPU in float32.
 
-    Vectors that scale (norms) are one, matrices normal, biases and the second factors of low-rank additions zero. All dtypes
-    start from one draw.
+    Vectors that scale (norms) are one, matrices normal; biases, corrections and the second factors of low-rank additions
+    zero. All dtypes start from one draw.
     """
-    if name.endswith((".bias", f"{LORA_B}.weight")):
+    if name.endswith((".bias", ".correction", f"{LORA_B}.weight")):
         return torch.zeros(shape, dtype=dtype)
     if "norm" in name:
         return torch.ones(shape, dtype=dtype)

@@ -11,6 +11,7 @@ Shapes: D numbers of a head.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,7 +22,7 @@ from meshwright.executor.capability import check_model
 from meshwright.executor.models.weights.expert_name import published_names, published_shapes
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.model.parameter_name import MODULES
+from meshwright.specs.model.parameter_name import CONSTANTS, MODULES
 
 GPT2_TRANSPOSED = ("qkv", "attention_output", "gate_up", "down")
 STACKED_MODULES = ("expert_gate_up", "expert_down")
@@ -58,9 +59,13 @@ class NameMap:
         model = model.base
         self.model, self._modules = model, MODULES[model.architecture]
         self.shapes = published_shapes(model)
+        self.constants = dict(_constants(model))
+        self.shapes |= {place.parts[0]: shape for place, shape in self.constants.values()}
 
     def place(self, name: str) -> Place:
-        """Where our parameter `name` is in theirs."""
+        """Where our parameter or constant `name` is in theirs."""
+        if name in self.constants:
+            return self.constants[name][0]
         number = re.search(r"^layers\.(\d+)\.", name)
         block = number.group(1) if number else ""
         module, _, attribute = re.sub(r"^layers\.\d+\.", "layers.{}.", name).rpartition(".")
@@ -81,8 +86,8 @@ class NameMap:
 
     @cached_property
     def names(self) -> dict[str, Place]:
-        """All our parameters, in the order of a forward."""
-        found: dict[str, Place] = {}
+        """All our parameters, in the order of a forward, and constants before them."""
+        found = {name: place for name, (place, _) in self.constants.items()}
         for module in self._modules:
             blocks = range(self.model.num_layers) if "{}" in module else range(1)
             for block in blocks:
@@ -117,6 +122,14 @@ class NameMap:
         }
 
 
+def _constants(model: ModelSpec) -> Iterator[tuple[str, tuple[Place, tuple[int, ...]]]]:
+    """Ours by name: where each is in theirs, and its shape."""
+    for number, block in enumerate(model.layers):
+        if block.experts and block.experts.routing_in(model.architecture).has_correction:
+            for ours, theirs in CONSTANTS.items():
+                yield ours.format(number), (Place((theirs.format(number),)), (block.experts.num_experts,))
+
+
 def _paired(rows: Tensor, head_dim: int) -> Tensor:
     """Rows (i, i + D/2) of each head become rows (2i, 2i + 1)."""
     return rows.reshape(-1, 2, head_dim // 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
@@ -128,7 +141,7 @@ def _halved(rows: Tensor, head_dim: int) -> Tensor:
 
 
 def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """Our parameters by name, with their shapes; a tied head is the embedding and has no entry."""
+    """Our parameters and constants by name, with their shapes; a tied head is the embedding and has no entry."""
     found, shapes = {}, NameMap(model)
     for name, place in shapes.names.items():
         first, *rest = (shapes.shapes[part] for part in place.parts)

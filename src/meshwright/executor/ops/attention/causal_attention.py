@@ -107,7 +107,7 @@ def _first_key(documents: DocumentMask | None, low: int) -> int:
     return 0 if documents is None else documents.first_key(low)
 
 
-def _probabilities(
+def probabilities(
     query: Tensor, key: Tensor, low: int, high: int, group_size: int, documents: DocumentMask | None
 ) -> Tensor:
     """Softmax of the block's scores with all keys that it sees before `high`: [N, tokens * G, high - first key]."""
@@ -138,7 +138,7 @@ def _heads_first(qkv: Tensor, layout: HeadLayout, turn: Rotation | None) -> tupl
     )
 
 
-def _attend_backward(
+def attend_backward(
     query: Tensor, key: Tensor, value: Tensor, dout: Tensor, group_size: int, documents: DocumentMask | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of scaled query, key and value, all of them [N, rows, D]."""
@@ -151,7 +151,7 @@ def _attend_backward(
     for low in reversed(range(0, num_tokens, BLOCK_TOKENS)):
         high = min(low + BLOCK_TOKENS, num_tokens)
         rows, keys = slice(low * group_size, high * group_size), slice(_first_key(documents, low), high)
-        p = _probabilities(query, key, low, high, group_size, documents)
+        p = probabilities(query, key, low, high, group_size, documents)
         dp = torch.bmm(dout[:, rows], value[:, keys].transpose(1, 2))
         dscores = torch.ops.aten._softmax_backward_data(dp, p, -1, p.dtype)
         dquery[:, rows] = torch.bmm(dscores, key[:, keys])
@@ -176,7 +176,7 @@ class _BlockedAttention(torch.autograd.Function):
         out = torch.empty_like(query)
         for low in range(0, num_tokens, BLOCK_TOKENS):
             high = min(low + BLOCK_TOKENS, num_tokens)
-            p = _probabilities(query, key, low, high, group_size, documents)
+            p = probabilities(query, key, low, high, group_size, documents)
             keys = slice(_first_key(documents, low), high)
             out[:, low * group_size : high * group_size] = torch.bmm(p, value[:, keys])
         out = out.view(-1, layout.num_kv_heads, num_tokens, group_size, layout.head_dim)
@@ -188,7 +188,7 @@ class _BlockedAttention(torch.autograd.Function):
         layout, turn = ctx.layout, ctx.turn
         heads = (*dout.shape[:-1], layout.num_kv_heads, layout.group_size, layout.head_dim)
         dout_rows = dout.reshape(heads).transpose(1, 2).reshape(query.shape)
-        gradients = _attend_backward(query, key, value, dout_rows, layout.group_size, ctx.documents)
+        gradients = attend_backward(query, key, value, dout_rows, layout.group_size, ctx.documents)
         dqkv = dout.new_empty(*dout.shape[:2], layout.query_size + 2 * layout.key_size)
         dquery, dkey, dvalue = layout.cut(dqkv)
         from_query, from_key, from_value = (

@@ -1,0 +1,79 @@
+"""Latent attention (DeepSeek's MLA, arXiv 2405.04434): keys and values of all heads from a few numbers of a token.
+
+Shapes: B samples, S tokens, E hidden size, H heads, D numbers of a query and a key, of which the last R turn, V numbers of a
+value, L of a latent.
+
+A query's part that turns is its head's own, a key's is one for all heads and comes straight from the hidden state. Rows of
+matrices are as checkpoints have them: neighbouring numbers turn together there as well.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from meshwright.executor.ops.attention.document_mask import DocumentMask
+from meshwright.executor.ops.attention.head_attention import head_attention
+from meshwright.executor.ops.attention.rotary import Rotation, rotate
+from meshwright.executor.ops.attention.sliding_window import within_window
+from meshwright.executor.ops.linear import SplitLinear
+from meshwright.executor.ops.norm.rms_norm import SplitRMSNorm
+from meshwright.specs.model.block import Attention, LatentRanks
+
+NORM_EPSILON = 1e-6  # of the latents' norms, in published code whatever the model's other norms have
+
+
+class LatentAttention(nn.Module):
+    """Of a normed input, in front of the output projection. `degree` devices have equal parts of the heads each; what narrows
+    is on all of them, and its gradient there is of their own heads: a part of it.
+    """
+
+    def __init__(self, hidden_size: int, attention: Attention, latent: LatentRanks, degree: int = 1) -> None:
+        super().__init__()
+        self.attention, self.latent, self.num_heads = attention, latent, attention.num_heads // degree
+        has_bias, query_size = attention.has_qkv_bias, self.num_heads * attention.head_dim
+        self.unturned = attention.head_dim - latent.rotary_head_dim
+        if latent.query_rank:
+            self.narrow_query = SplitLinear(hidden_size, latent.query_rank, bias=has_bias)
+            self.narrow_query_norm = SplitRMSNorm(latent.query_rank, eps=NORM_EPSILON)
+            self.widen_query = SplitLinear(latent.query_rank, query_size, bias=False)
+        else:
+            self.query = SplitLinear(hidden_size, query_size, bias=False)
+        narrow = latent.key_value_rank + latent.rotary_head_dim
+        self.narrow_key_value = SplitLinear(hidden_size, narrow, bias=has_bias)
+        self.narrow_key_value_norm = SplitRMSNorm(latent.key_value_rank, eps=NORM_EPSILON)
+        widened = self.num_heads * (self.unturned + latent.value_head_dim)
+        self.widen_key_value = SplitLinear(latent.key_value_rank, widened, bias=False)
+
+    def forward(self, x_BSE: Tensor, turn: Rotation | None, documents: DocumentMask | None = None) -> Tensor:
+        """[B, S, E] -> [B, S, H V]. `turn` has the positions of R numbers, or with documents those of `turned_at`."""
+        assert turn is not None, "latent attention is of families with rotary positions"
+        query_BHSD, (key_BHSD, value_BHSV) = self._queries(x_BSE, turn), self._keys_and_values(x_BSE, turn)
+        documents = within_window(self.attention.window, x_BSE.shape[1], x_BSE.device, documents)
+        return head_attention(query_BHSD, key_BHSD, value_BHSV, documents)
+
+    def _queries(self, x_BSE: Tensor, turn: Rotation) -> Tensor:
+        """Turned and scaled, [B, H, S, D]."""
+        if self.latent.query_rank:
+            query = self.widen_query(self.narrow_query_norm(self.narrow_query(x_BSE)))
+        else:
+            query = self.query(x_BSE)
+        plain, turned = torch.split(self._by_heads(query), [self.unturned, self.latent.rotary_head_dim], -1)
+        scale = self.attention.head_dim**-0.5
+        query_BHSD: Tensor = torch.cat((plain, rotate(turned.contiguous(), turn.key)), -1) * scale
+        return query_BHSD
+
+    def _keys_and_values(self, x_BSE: Tensor, turn: Rotation) -> tuple[Tensor, Tensor]:
+        """Turned keys [B, H, S, D], values [B, H, S, V]."""
+        narrow = self.narrow_key_value(x_BSE)
+        latent_BSL, turned_BSR = torch.split(
+            narrow, [self.latent.key_value_rank, self.latent.rotary_head_dim], -1
+        )
+        widened = self._by_heads(self.widen_key_value(self.narrow_key_value_norm(latent_BSL.contiguous())))
+        plain, value_BHSV = torch.split(widened, [self.unturned, self.latent.value_head_dim], -1)
+        turned_B1SR = rotate(turned_BSR.contiguous()[:, None], turn.key)
+        return torch.cat((plain, turned_B1SR.expand(-1, self.num_heads, -1, -1)), -1), value_BHSV
+
+    def _by_heads(self, x: Tensor) -> Tensor:
+        """[B, S, H d] -> [B, H, S, d]."""
+        return x.view(*x.shape[:-1], self.num_heads, -1).transpose(1, 2)
