@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import threading
 import weakref
@@ -129,13 +128,6 @@ class FakePlace:
     def __init__(self, report_failure: Callable[[BaseException], None] = lambda error: None) -> None:
         self.device, self.iteration, self.alive = torch.device("cpu"), 0, 0
         self.report_failure = report_failure
-
-    def synchronise(self) -> None:
-        """Nothing runs behind the host."""
-
-    def stream_of_device(self) -> contextlib.AbstractContextManager[None]:
-        """No device stream."""
-        return contextlib.nullcontext()
 
 
 def alone(

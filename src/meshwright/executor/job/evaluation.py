@@ -9,6 +9,7 @@ from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.handler import Handlers
 from meshwright.executor.rank.interpreter import Interpreter
 from meshwright.executor.rank.rank_list import compile_rank
+from meshwright.executor.rank.stream.device_streams import is_asynchronous
 from meshwright.executor.rank.value_store import ValueStore
 from meshwright.executor.rank.watchdog import Position
 from meshwright.ir.timing.replay import wire
@@ -22,7 +23,13 @@ class Evaluation:
     """
 
     def __init__(self, job: Job, rank: int, position: Position, handlers: Handlers) -> None:
-        self._ranked = compile_rank(wire(ForwardOnly()(job.program)), rank, job.shape_of(), handlers)
+        self._ranked = compile_rank(
+            wire(ForwardOnly()(job.program)),
+            rank,
+            job.shape_of(),
+            handlers,
+            is_asynchronous=is_asynchronous(job.device),
+        )
         self._position = position
 
     def run(self, context: Context, iteration: int) -> float:

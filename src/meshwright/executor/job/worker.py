@@ -33,6 +33,7 @@ from meshwright.executor.rank.iteration_memory import Curves, iteration_curves
 from meshwright.executor.rank.process_group import ProcessGroups, Team
 from meshwright.executor.rank.rank_list import compile_rank
 from meshwright.executor.rank.slowed_compute import slow_computes
+from meshwright.executor.rank.stream.device_streams import is_asynchronous
 from meshwright.executor.rank.stream.issued import RowError
 from meshwright.executor.rank.stream.row_times import clock
 from meshwright.executor.rank.value_store import ValueStore
@@ -146,7 +147,7 @@ def run_rank(
     torch.set_num_threads(job.num_threads)
     handlers = joined(CORE_HANDLERS, *map(load_handlers, job.program.vocabulary.owners))
     wiring = wire(job.program)
-    ranked = compile_rank(wiring, rank, job.shape_of(), handlers, job.keep)
+    ranked = compile_rank(wiring, rank, job.shape_of(), handlers, job.keep, is_asynchronous(job.device))
     limits = json.loads((folder / "limits.json").read_text())
     slowing = Slowing.from_dict(limits["slowing"])
     slow_computes(ranked, slowing.factor(limits["places"][rank]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,17 +33,3 @@ class Context:
     backend: str = "gloo"
     links: SlowedLinks = field(default_factory=SlowedLinks)
     report_failure: Callable[[BaseException], None] = lambda error: None
-
-    def __post_init__(self) -> None:
-        self._is_cuda = self.device.type == "cuda"
-
-    def synchronise(self) -> None:
-        """Wait for the device where it runs behind the host, so that an instruction's end is its result's."""
-        if self._is_cuda:
-            torch.cuda.current_stream(self.device).synchronize()
-
-    def stream_of_device(self) -> contextlib.AbstractContextManager[Any]:
-        """The device's own stream for one of the program's streams; nothing on CPU."""
-        if self._is_cuda:
-            return torch.cuda.stream(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
-        return contextlib.nullcontext()

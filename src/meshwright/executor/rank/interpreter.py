@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.rank_list import RankList
 from meshwright.executor.rank.seconds_by_name import SecondsByName, Spent
-from meshwright.executor.rank.stream.host_streams import HostStreams
+from meshwright.executor.rank.stream.device_streams import streams_of
 from meshwright.executor.rank.stream.issued import Issued
 from meshwright.executor.rank.stream.row_times import Times
 from meshwright.executor.rank.value_store import ValueStore, fetch
@@ -27,9 +27,10 @@ KEPT_ROWS, LEAST_KEPT = 1_000_000, 200
 class Interpreter:
     """Runs the list of one rank again and again.
 
-    At each row it waits until the versions it reads are complete, its ring slot is free and its `after` are complete
-    (`Step.waits`: only asynchronous rows can be incomplete), then runs a COMPUTE itself and hands anything else to its
-    stream. ``position`` publishes where it is; ``watch`` lets asynchronous rows run inside a context.
+    A row begins when the versions it reads are complete, its ring slot is free and its `after` are complete. An in-order host
+    waits for that itself (`Step.waits`: only asynchronous rows can be incomplete), then runs a COMPUTE, and hands anything
+    else to its stream; an asynchronous one lets the row's stream wait (`RankStreams`). ``position`` publishes where it is;
+    ``watch`` lets asynchronous rows run inside a context.
     """
 
     def __init__(self, ranked: RankList, store: ValueStore, context: Context, position: Position) -> None:
@@ -37,7 +38,7 @@ class Interpreter:
         self.times: deque[Times] = deque(maxlen=max(LEAST_KEPT, KEPT_ROWS // max(1, len(ranked.steps))))
         self.num_done = 0  # iterations begun, all but the last of them done
         self._seconds = SecondsByName(ranked)
-        self._streams = HostStreams(ranked, context, position)
+        self._streams = streams_of(ranked, context, position)
 
     def watch(self, watching: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
         """Let the handlers of asynchronous rows run inside `watching()`, in the threads of their streams."""
@@ -54,14 +55,14 @@ class Interpreter:
         times = Times(len(self.ranked.steps))
         self.times.append(times)
         lines, position, streams = self.store.lines(iteration), self.position, self._streams
-        streams.begin()
+        streams.begin(iteration)
         for step in self.ranked.steps:
             position.set(iteration, step.row.number)
             if step.waits:
                 streams.wait(step, iteration)
             # what the row held must not live until the next one: nothing here keeps it
             streams.run(Issued(step, _inputs(lines, step.reads), lines[0], times, iteration))
-        streams.check()
+        streams.end(times, iteration)
 
     def drain(self) -> None:
         """Wait for all streams to finish what was issued."""

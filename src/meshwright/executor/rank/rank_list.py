@@ -35,7 +35,8 @@ class Write:
 
 @dataclass(slots=True)
 class Step:
-    """One row, ready to run. ``waits``: (asynchronous row, iterations back) that must be complete before it is issued.
+    """One row, ready to run. ``waits``: (row of another stream, iterations back) that must be complete before it begins, less
+    those that who waits (the host, or on an asynchronous one the row's stream) has found complete before.
 
     ``stream``: -1 for what the host runs itself. ``signals``: does anybody wait for it? ``closes_batch``: is it the last
     of the rows that its stream posts together? ``runs_inline``: does the host run it in place of its stream?
@@ -58,6 +59,7 @@ class RankList:
 
     ``initial``: (line, version, name) of values that the first iterations read before anybody wrote them.
     ``residents``: values that are read and that nothing writes. ``kept``: name and version of what is returned.
+    ``is_asynchronous``: computes run on a stream, too, and streams wait for each other.
     """
 
     steps: tuple[Step, ...]
@@ -67,25 +69,39 @@ class RankList:
     initial: tuple[tuple[int, int, ValueName], ...]
     residents: tuple[ValueName, ...]
     kept: tuple[tuple[ValueName, int], ...]
+    is_asynchronous: bool = False
 
 
 def compile_rank(
-    wiring: Wiring, rank: int, shape_of: ShapeOf, handlers: Handlers, keep: Sequence[str] = ()
+    wiring: Wiring,
+    rank: int,
+    shape_of: ShapeOf,
+    handlers: Handlers,
+    keep: Sequence[str] = (),
+    is_asynchronous: bool = False,
 ) -> RankList:
-    """Compile the list of ``rank``: lists are ranks. ``keep``: value kinds returned after the run.
+    """Compile the list of ``rank``: lists are ranks. ``keep``: value kinds returned after the run. ``is_asynchronous``: for a
+    host that issues all ahead (`DeviceSpec.host`).
 
     Raises:
         ExecutionError: a name without handler, or an exchange of a rank with itself.
     """
-    return _Compiler(wiring, rank, shape_of, handlers, keep).compile()
+    return _Compiler(wiring, rank, shape_of, handlers, keep, is_asynchronous).compile()
 
 
 class _Compiler:
     """Holds what all rows of the list need while it is compiled."""
 
     def __init__(
-        self, wiring: Wiring, rank: int, shape_of: ShapeOf, handlers: Handlers, keep: Sequence[str]
+        self,
+        wiring: Wiring,
+        rank: int,
+        shape_of: ShapeOf,
+        handlers: Handlers,
+        keep: Sequence[str],
+        is_asynchronous: bool,
     ) -> None:
+        self.is_asynchronous = is_asynchronous
         self.wiring, self.rank, self.shape_of, self.keep = wiring, rank, shape_of, frozenset(keep)
         self.program: Program = wiring.program
         self.handlers = handlers_of(wiring.program, handlers)
@@ -111,7 +127,7 @@ class _Compiler:
         waited = {other for row in waits.values() for other, _ in row}
         batches = self.program.columns.batch
         lanes = [Lane(self._stream(i), int(batches[i])) for i in range(self.low, self.high)]
-        inline = rows_run_inline(lanes, waits)
+        inline = [False] * len(lanes) if self.is_asynchronous else rows_run_inline(lanes, waits)
         steps = tuple(
             Step(
                 row := self._row(i),
@@ -132,8 +148,9 @@ class _Compiler:
         )
         residents = tuple(self.name(code) for code in self.residents)
         return RankList(
-            steps, tuple(streams), self.num_versions, self.num_lines, self._initial(), residents, kept
-        )
+            steps, tuple(streams), self.num_versions, self.num_lines, self._initial(), residents, kept,
+            self.is_asynchronous,
+        )  # fmt: skip
 
     def name(self, code: int) -> ValueName:
         """A value by its code."""
@@ -146,8 +163,8 @@ class _Compiler:
         return self.names[code]
 
     def _stream(self, i: int) -> str:
-        """The stream thread that runs a row; empty for what the host runs itself."""
-        if self.program.kinds[i] == Kind.COMPUTE:
+        """The stream that runs a row; empty for what the host runs itself."""
+        if self.program.kinds[i] == Kind.COMPUTE and not self.is_asynchronous:
             return ""
         return str(self.program.tables.streams[self.program.columns.stream[i]])
 
@@ -288,19 +305,19 @@ class _Compiler:
         return tuple((line, version, name) for (line, version), name in found.items())
 
     def _waits(self) -> dict[int, list[tuple[int, int]]]:
-        """For every row the asynchronous rows that the host must find complete, less those it has found already."""
+        """`Step.waits` of every row that has any. What runs where the row is waited for is complete there, or in order."""
         found: dict[int, list[tuple[int, int]]] = {}
-        seen: dict[
-            int, int
-        ] = {}  # asynchronous row -> smallest lag that an earlier row of the list waited for
+        # (who waits, row) -> smallest lag that a row before waited for
+        seen: dict[tuple[str, int], int] = {}
         for i in range(self.low, self.high):
             edges = range(int(self.deps.ptr[i]), int(self.deps.ptr[i + 1]))
             wanted = [(int(self.deps.row[k]) - self.low, int(self.deps.lag[k])) for k in edges]
             if not self._stream(i):
                 wanted += self._ahead_in_stream(i)
+            waiter = self._stream(i) if self.is_asynchronous else ""
             for other, lag in sorted(set(wanted)):
-                if self._stream(other + self.low) and seen.get(other, lag + 1) > lag:
-                    seen[other] = lag
+                if self._stream(other + self.low) != waiter and seen.get((waiter, other), lag + 1) > lag:
+                    seen[waiter, other] = lag
                     found.setdefault(i - self.low, []).append((other, lag))
         return found
 

@@ -15,7 +15,7 @@ from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.handler import Pending
 from meshwright.executor.rank.rank_list import RankList, Step
 from meshwright.executor.rank.stream.issued import Issued, RowError
-from meshwright.executor.rank.stream.row_times import clock
+from meshwright.executor.rank.stream.row_times import Times, clock
 from meshwright.executor.rank.stream.stream_thread import StreamThread
 from meshwright.executor.rank.watchdog import Position
 
@@ -43,7 +43,7 @@ class HostStreams:
         for thread in self._threads:
             thread.watching = watching
 
-    def begin(self) -> None:
+    def begin(self, iteration: int) -> None:
         """An iteration begins."""
         self.waited_s[:] = [0.0] * len(self.waited_s)
 
@@ -74,6 +74,10 @@ class HostStreams:
                 self._batches[step.stream] = []
                 self._threads[step.stream].issue(batch)
 
+    def end(self, times: Times, iteration: int) -> None:
+        """All rows are issued; exchanges that nobody waited for may still be under way."""
+        self.check()
+
     def drain(self) -> None:
         """Wait for all streams to finish what was issued."""
         for thread in self._threads:
@@ -94,7 +98,6 @@ class HostStreams:
     def _compute(self, issued: Issued) -> None:
         try:
             outputs = issued.post(self._context)
-            self._context.synchronise()
             issued.finish(outputs)
         except Exception as error:
             raise RowError(issued.step, issued.iteration) from error
@@ -112,7 +115,6 @@ class HostStreams:
             outputs = issued.post(self._context)
             if type(outputs) is Pending:
                 outputs = outputs.wait()
-            self._context.synchronise()
             issued.finish(outputs)
         except Exception as error:
             raise RowError(issued.step, issued.iteration) from error

@@ -53,24 +53,23 @@ class StreamThread:
         self._thread.join()
 
     def _run(self) -> None:
-        with self._context.stream_of_device():
-            while True:
-                batch = self._queue.get()
-                if batch is None:
-                    return
-                if isinstance(batch, SimpleQueue):
-                    batch.put(None)
-                    continue
-                current = batch[0]
-                try:
-                    if len(batch) == 1:
-                        self._finish(current, self._post(current))
-                    else:
-                        self._run_batch(batch)
-                except BaseException as error:  # noqa: B036 - the job ends, with this as its reason
-                    self._fail(error, current)
-                    return
-                del batch, current  # while waiting for the next, hold nothing of the last
+        while True:
+            batch = self._queue.get()
+            if batch is None:
+                return
+            if isinstance(batch, SimpleQueue):
+                batch.put(None)
+                continue
+            current = batch[0]
+            try:
+                if len(batch) == 1:
+                    self._finish(current, self._post(current))
+                else:
+                    self._run_batch(batch)
+            except BaseException as error:  # noqa: B036 - the job ends, with this as its reason
+                self._fail(error, current)
+                return
+            del batch, current  # while waiting for the next, hold nothing of the last
 
     def _post(self, issued: Issued) -> Any:
         with self.watching():
@@ -81,7 +80,6 @@ class StreamThread:
         if type(result) is Pending:
             with self.watching():
                 outputs = result.wait()
-        self._context.synchronise()
         issued.finish(outputs)
         if issued.step.signals:
             self._done[issued.step.row.number].put(None)
