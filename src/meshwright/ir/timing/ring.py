@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.ir.program import Program
 from meshwright.ir.timing.dependency_table import RING, Dependencies
 from meshwright.specs.error import ProgramError
 
-Edge = tuple[int, int, int]  # (waiting row, row waited for, lag in iterations)
+Ints = NDArray[Any]
 
 
 def ring_dependencies(program: Program, deps: Dependencies) -> Dependencies:
@@ -19,70 +21,78 @@ def ring_dependencies(program: Program, deps: Dependencies) -> Dependencies:
     Raises:
         ProgramError: a reader stands behind the write that displaces the version it reads.
     """
-    rings = {k: kind for k, kind in enumerate(program.tables.value_kinds) if kind.ring > 0}
-    if not rings or not len(deps.code):
+    slots = np.array([kind.ring for kind in program.tables.value_kinds], dtype=np.int64)
+    if not slots.any() or not len(deps.code):
         return deps
-    writer = deps.writer_of()
-    kind_of_version = deps.space.kind_of(deps.code)
-    list_of_version = program.list_of_row[writer]
-    readers = _readers(deps, np.isin(kind_of_version, list(rings)))
-    edges: list[Edge] = []
-    for k, kind in rings.items():
-        for device in range(program.num_lists):
-            versions = np.flatnonzero((kind_of_version == k) & (list_of_version == device)).tolist()
-            for place in range(len(versions)):
-                displaced, lag = _displaced(place, kind.ring, len(versions))
-                waits = [(int(writer[versions[displaced]]), 0), *readers.get(versions[displaced], [])]
-                edges.extend(_edges(program, kind.name, int(writer[versions[place]]), waits, lag))
-    return _with_edges(deps, edges)
+    writer, kind = deps.writer_of(), deps.space.kind_of(deps.code)
+    versions = np.flatnonzero(slots[kind] > 0)
+    ring = kind[versions] * program.num_lists + program.list_of_row[writer[versions]]
+    order = np.argsort(ring, kind="stable")
+    versions = versions[order]
+    displaced, lag = _displaced(ring[order], slots[kind[versions]])
+    write, other, read_lag = _users(deps, writer, versions[displaced])
+    row, distance = writer[versions[write]], lag[write] - read_lag
+    # who reads and writes a slot at once does so in place, and waits for nobody
+    waits = (other != row) | (distance != 0)
+    late = np.flatnonzero(waits & ((distance < 0) | ((distance == 0) & (other > row))))
+    if len(late):
+        _refuse(program, int(row[late[0]]), int(other[late[0]]), int(kind[versions[write[late[0]]]]))
+    return _with_edges(deps, row[waits], other[waits], distance[waits])
 
 
-def _displaced(place: int, slots: int, writes: int) -> tuple[int, int]:
-    """Which write of an iteration the write at ``place`` displaces, and how many iterations ago that was."""
-    lag = 0
-    while place - slots < 0:
-        place += writes
-        lag += 1
-    return place - slots, lag
+def _displaced(ring: Ints, slots: Ints) -> tuple[Ints, Ints]:
+    """Of every write, which one it displaces and how many iterations ago that was; `ring` is ascending."""
+    _, first, number, writes = np.unique(ring, return_index=True, return_inverse=True, return_counts=True)
+    first, writes = first[number], writes[number]
+    place = np.arange(len(ring)) - first - slots
+    return first + place % writes, -(place // writes)
 
 
-def _readers(deps: Dependencies, in_ring: np.ndarray) -> dict[int, list[tuple[int, int]]]:
-    """For every version in a ring: (reading row, lag of the read)."""
-    result: dict[int, list[tuple[int, int]]] = {}
+def _users(deps: Dependencies, writer: Ints, displaced: Ints) -> tuple[Ints, Ints, Ints]:
+    """(number of the write, row it waits for, lag of that row's read): the writer of what it displaces, and its readers."""
     reader = np.repeat(np.arange(len(deps.ptr) - 1), np.diff(deps.ptr))
-    chosen = np.flatnonzero(deps.version >= 0)
-    chosen = chosen[in_ring[deps.version[chosen]]]
-    for k in chosen.tolist():
-        result.setdefault(int(deps.version[k]), []).append((int(reader[k]), int(deps.lag[k])))
-    return result
+    reads = np.flatnonzero(deps.version >= 0)
+    # of every version the writer, and behind it the readers in the order of their rows
+    version = np.concatenate([np.arange(len(deps.code)), deps.version[reads]])
+    order = np.argsort(version, kind="stable")
+    row = np.concatenate([writer, reader[reads]])[order]
+    lag = np.concatenate([np.zeros(len(deps.code), dtype=np.int64), deps.lag[reads]])[order]
+    counts = np.bincount(version, minlength=len(deps.code))
+    first, users = (np.cumsum(counts) - counts)[displaced], counts[displaced]
+    write = np.repeat(np.arange(len(displaced)), users)
+    user = np.arange(len(write)) - np.repeat(np.cumsum(users) - users - first, users)
+    return write, row[user], lag[user]
 
 
-def _edges(program: Program, name: str, row: int, waits: list[tuple[int, int]], lag: int) -> list[Edge]:
-    """Edges of one write: it waits for the writer and the readers of the version that it displaces."""
-    edges = []
-    for other, read_lag in waits:
-        distance = lag - read_lag
-        if other == row and distance == 0:  # reads and writes the slot at once: in place
-            continue
-        if distance < 0 or (distance == 0 and other > row):
-            raise ProgramError(
-                f"{program.text_of(other)} reads a {name} behind {program.text_of(row)}, which writes the slot that "
-                f"held it; give the ring more slots or move the reader before the write"
-            )
-        edges.append((row, other, distance))
-    return edges
+def _refuse(program: Program, row: int, reader: int, kind: int) -> None:
+    raise ProgramError(
+        f"{program.text_of(reader)} reads a {program.tables.value_kinds[kind].name} behind {program.text_of(row)}, which "
+        f"writes the slot that held it; give the ring more slots or move the reader before the write"
+    )
 
 
-def _with_edges(deps: Dependencies, edges: list[Edge]) -> Dependencies:
-    """The tables with more dependencies, each marked as an order only (until the other row has ended)."""
-    more = np.array(sorted(set(edges)), dtype=np.int64).reshape(-1, 3)
-    owner = np.concatenate([np.repeat(np.arange(len(deps.ptr) - 1), np.diff(deps.ptr)), more[:, 0]])
-    order = np.argsort(owner, kind="stable")
-    counts = np.bincount(owner, minlength=len(deps.ptr) - 1)
+def _with_edges(deps: Dependencies, row: Ints, other: Ints, distance: Ints) -> Dependencies:
+    """The tables with more dependencies, each once and marked as an order only (until the other row has ended)."""
+    n, longest = len(deps.ptr) - 1, int(distance.max(initial=0)) + 1
+    edges = np.sort((row.astype(np.int64) * n + other) * longest + distance)
+    edges = edges[np.diff(edges, prepend=-1) > 0]
+    pairs, distance = np.divmod(edges, longest)
+    row, other = np.divmod(pairs, n)
+    more = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=n))])
+    before = np.arange(len(deps.row)) + np.repeat(
+        more[:-1], np.diff(deps.ptr)
+    )  # where each row's own ones come to stand
+    behind = np.arange(len(edges)) + deps.ptr[row + 1]
+
+    def joined(own: Ints, added: Any) -> Ints:
+        result = np.empty(len(own) + len(edges), dtype=own.dtype)
+        result[before], result[behind] = own, added
+        return result
+
     return replace(
         deps,
-        ptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
-        row=np.concatenate([deps.row, more[:, 1].astype(np.int32)])[order],
-        lag=np.concatenate([deps.lag, more[:, 2].astype(np.int16)])[order],
-        version=np.concatenate([deps.version, np.full(len(more), RING, dtype=np.int32)])[order],
+        ptr=(deps.ptr + more).astype(np.int32),
+        row=joined(deps.row, other),
+        lag=joined(deps.lag, distance),
+        version=joined(deps.version, RING),
     )
