@@ -120,7 +120,7 @@ def test_every_index_mode_names_the_value_it_says(mode: str) -> None:
     effect = Effect(Kind.COMPUTE, "c", (), (Pattern("y", index=mode, offset=1),))
     builder.add(0, effect, stage=1, hop=2, part=1)
     deps = dependencies(builder.build())
-    indices = [(code - int(deps.space.base[0])) // deps.space.parts for code in deps.code.tolist()]
+    indices = [(code - int(deps.space.base[0])) // deps.space.parts[0] for code in deps.code.tolist()]
     expected = {"hop": [3], "stage": [2], "groups": [1, 2], "group": [2], "place": [2], "none": [0]}
     assert indices == expected[mode]
 

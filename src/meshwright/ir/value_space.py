@@ -21,13 +21,13 @@ Ints = NDArray[Any]
 class ValueSpace:
     """Numbers all values that a device can name.
 
-    ``code = base[kind] + (index * microbatches[kind] + microbatch) * parts + part``.
+    ``code = base[kind] + (index * microbatches[kind] + microbatch) * parts[kind] + part``.
     """
 
     base: Ints
     indices: Ints
     microbatches: Ints
-    parts: int
+    parts: Ints
     size: int
     bytes: NDArray[np.float64]
     tier: Ints
@@ -35,13 +35,22 @@ class ValueSpace:
 
     def describe(self, code: int, program: Program) -> str:
         """A value in words, for messages."""
-        kind = int(np.searchsorted(self.base, code, side="right") - 1)
-        rest, part = divmod(code - int(self.base[kind]), self.parts)
-        index, microbatch = divmod(rest, int(self.microbatches[kind]))
+        kind, index, microbatch, part = self.split(code)
         table = program.tables.value_kinds[kind]
         words = f"{table.name}({table.index} {index}"
         words += f", microbatch {microbatch}" if table.microbatch else ""
         return words + (f", part {part})" if part else ")")
+
+    @property
+    def counts(self) -> Ints:
+        """Values of every kind."""
+        return self.indices * self.microbatches * self.parts
+
+    def split(self, code: int) -> tuple[int, int, int, int]:
+        """(kind, index, microbatch, part) of a code."""
+        kind = int(self.kind_of(code))
+        rest, part = divmod(code - int(self.base[kind]), int(self.parts[kind]))
+        return kind, *divmod(rest, int(self.microbatches[kind])), part
 
     def kind_of(self, codes: Any) -> Any:
         """Value kinds of codes (a number of a number, an array of an array)."""
@@ -53,7 +62,7 @@ def value_space(program: Program) -> ValueSpace:
     t, c = program.tables, program.columns
     num = num_microbatches(program)
     patterns = [p for effect in t.effects for p in (*effect.reads, *effect.writes)]
-    parts = _most_parts(program)
+    parts = _parts_of_kinds(program)
     longest_path = max(len(path) for path in t.paths)
     sizes = {
         "hop": max(longest_path, int(c.hop.max(initial=0)) + 1)
@@ -88,13 +97,14 @@ def value_space(program: Program) -> ValueSpace:
     )
 
 
-def _bytes_of_codes(program: Program, indices: Ints, microbatches: Ints, parts: int) -> NDArray[np.float64]:
+def _bytes_of_codes(program: Program, indices: Ints, microbatches: Ints, parts: Ints) -> NDArray[np.float64]:
     """Bytes of every value, by code, from the table of value bytes."""
     t = program.tables
     given = {row.kind: row for row in t.value_bytes}
     tokens = np.array([microbatch.tokens for microbatch in t.microbatches] or [1], dtype=np.float64)
     pieces = []
-    for kind, count, num in zip(t.value_kinds, indices.tolist(), microbatches.tolist(), strict=True):
+    sizes = np.stack([indices, microbatches, parts], axis=1).tolist()
+    for kind, (count, num, num_parts) in zip(t.value_kinds, sizes, strict=True):
         row = given.get(kind.name)
         by_index = np.zeros(count)
         if row is not None:
@@ -107,7 +117,7 @@ def _bytes_of_codes(program: Program, indices: Ints, microbatches: Ints, parts: 
             scale[: len(tokens)] = tokens[:num]
         elif row is not None and row.per_token:
             scale[:] = tokens[0]
-        pieces.append(np.repeat((by_index[:, None] * scale[None, :]).reshape(-1), parts))
+        pieces.append(np.repeat((by_index[:, None] * scale[None, :]).reshape(-1), num_parts))
     return np.concatenate(pieces) if pieces else np.zeros(0)
 
 
@@ -122,7 +132,7 @@ def _max_of_size(program: Program, name: str) -> float:
 
 
 def pattern_tables(program: Program, space: ValueSpace) -> tuple[Ints, Ints, Ints, list[Pattern]]:
-    """Reads and writes of all effects as one flat table: (read_ptr, write_ptr, fields [patterns x 9], patterns)."""
+    """Reads and writes of all effects as one flat table: (read_ptr, write_ptr, fields [patterns x 10], patterns)."""
     patterns: list[Pattern] = []
     read_ptr, write_ptr = [0], []
     for effect in program.tables.effects:
@@ -130,12 +140,12 @@ def pattern_tables(program: Program, space: ValueSpace) -> tuple[Ints, Ints, Int
         write_ptr.append(len(patterns))
         patterns.extend(effect.writes)
         read_ptr.append(len(patterns))
-    fields = np.array([pattern_fields(program, space, p) for p in patterns], dtype=np.int64).reshape(-1, 9)
+    fields = np.array([pattern_fields(program, space, p) for p in patterns], dtype=np.int64).reshape(-1, 10)
     return np.array(read_ptr), np.array(write_ptr), fields.reshape(-1), patterns
 
 
 def pattern_fields(program: Program, space: ValueSpace, p: Pattern) -> tuple[int, ...]:
-    """A pattern as the nine numbers that kernels read."""
+    """A pattern as the ten numbers that kernels read."""
     kind = program.tables.index_of_kind(p.kind)
     table = program.tables.value_kinds[kind]
     mode = INDEX_MODES.index(p.index)
@@ -149,6 +159,7 @@ def pattern_fields(program: Program, space: ValueSpace, p: Pattern) -> tuple[int
         p.age,
         WHEN_MODES.index(p.when),
         (1 if table.microbatch else 0) + (2 if table.carried else 0) + (4 if table.accumulates else 0),
+        int(space.parts[kind]),
     )
 
 
@@ -157,23 +168,28 @@ def _part_scale(p: Pattern) -> int:
     return {"zero": 0, "row": 1, "outer": p.steps, "first": -p.steps}[p.part]
 
 
-def _most_parts(program: Program) -> int:
-    """One more than the largest part that a row has or its patterns name."""
+def _parts_of_kinds(program: Program) -> Ints:
+    """Of every kind of value one more than the largest part that a row's patterns name."""
     t, c = program.tables, program.columns
-    most = int(c.part.max(initial=0)) + max(
-        (p.part_offset for effect in t.effects for p in (*effect.reads, *effect.writes)), default=0
-    )
-    for e, effect in enumerate(t.effects):
-        scaled = [p for p in (*effect.reads, *effect.writes) if p.part == "first"]
-        if scaled:
-            own = int(c.part[c.effect == e].max(initial=0))
-            most = max(most, *(own * p.steps + p.part_offset for p in scaled))
-    return most + 1
+    largest = np.zeros(max(1, len(t.effects)), dtype=np.int64)  # of the rows of every effect
+    if c.part.any():
+        np.maximum.at(largest, c.effect, c.part)
+    parts = np.ones(len(t.value_kinds), dtype=np.int64)
+    for own, effect in zip(largest.tolist(), t.effects, strict=False):
+        for p in (*effect.reads, *effect.writes, *filter(None, [effect.moves])):
+            kind = t.index_of_kind(p.kind)
+            parts[kind] = max(parts[kind], _part_of(p, own) + 1)
+    return parts
+
+
+def _part_of(p: Pattern, part: int) -> int:
+    """The part of the value that a pattern names on a row of this part."""
+    return {"zero": 0, "row": part, "outer": part // p.steps, "first": part * p.steps}[p.part] + p.part_offset
 
 
 def value_codes(
     effects: Any, stages: Any, hops: Any, microbatches: Any, parts: Any, pattern_of_effect: Any, fields: Any,
-    path_length: Any, group_ptr: Any, groups: Any, num_microbatches: int, num_parts: int, codes: Any,
+    path_length: Any, group_ptr: Any, groups: Any, num_microbatches: int, codes: Any,
 ) -> int:  # fmt: skip
     """Kernel: the code of one pattern per effect (-1: none or the condition does not hold), for every row."""
     for i in range(len(effects)):
@@ -181,23 +197,23 @@ def value_codes(
         codes[i] = -1
         if p < 0:
             continue
-        when, last = fields[9 * p + 7], path_length[microbatches[i]] - 1
+        when, last = fields[10 * p + 7], path_length[microbatches[i]] - 1
         if (when == 1 and hops[i] == 0) or (when == 2 and hops[i] == last):
             continue
         if (when == 3 and hops[i] != 0) or (when == 4 and hops[i] != last):
             continue
-        mode, index = fields[9 * p + 2], 0
+        mode, index = fields[10 * p + 2], 0
         if mode == 0:
-            index = hops[i] + fields[9 * p + 3]
+            index = hops[i] + fields[10 * p + 3]
         elif mode == 1:
-            index = stages[i] + fields[9 * p + 3]
+            index = stages[i] + fields[10 * p + 3]
         elif mode == 3:
             place = group_ptr[stages[i]] + parts[i]
             if place >= group_ptr[stages[i] + 1]:
                 return i + 1
             index = groups[place]
         elif mode == 5:
-            place = group_ptr[stages[i]] + fields[9 * p + 3]
+            place = group_ptr[stages[i]] + fields[10 * p + 3]
             if place >= group_ptr[stages[i] + 1]:
                 return i + 1
             index = groups[place]
@@ -205,16 +221,22 @@ def value_codes(
             if group_ptr[stages[i]] >= group_ptr[stages[i] + 1]:
                 return i + 1
             index = groups[group_ptr[stages[i]]]
-        steps, part = fields[9 * p + 4], fields[9 * p + 5]
+        steps, part = fields[10 * p + 4], fields[10 * p + 5]
         if steps > 0:
             part += parts[i] // steps
         elif steps < 0:
             part -= parts[i] * steps
-        microbatch = microbatches[i] if fields[9 * p + 8] & 1 else 0
-        scale = num_microbatches if fields[9 * p + 8] & 1 else 1
-        if index < 0 or index >= fields[9 * p + 1] or part < 0 or part >= num_parts or microbatch >= scale:
+        microbatch = microbatches[i] if fields[10 * p + 8] & 1 else 0
+        scale = num_microbatches if fields[10 * p + 8] & 1 else 1
+        if (
+            index < 0
+            or index >= fields[10 * p + 1]
+            or part < 0
+            or part >= fields[10 * p + 9]
+            or microbatch >= scale
+        ):
             return i + 1
-        codes[i] = fields[9 * p] + (index * scale + microbatch) * num_parts + part
+        codes[i] = fields[10 * p] + (index * scale + microbatch) * fields[10 * p + 9] + part
     return 0
 
 
@@ -267,13 +289,12 @@ def codes_of(
         chosen = {"hop": (hop + p.offset,), "stage": (stage + p.offset,), "none": (0,)}.get(p.index, chosen)
         kind = t.index_of_kind(p.kind)
         row_microbatch = microbatch if t.value_kinds[kind].microbatch else 0
-        row_part = {"zero": 0, "row": part, "outer": part // p.steps, "first": part * p.steps}[p.part]
-        row_part += p.part_offset
+        row_part = _part_of(p, part)
         for index in chosen:
             codes.append(
                 int(
                     space.base[kind]
-                    + (index * space.microbatches[kind] + row_microbatch) * space.parts
+                    + (index * space.microbatches[kind] + row_microbatch) * space.parts[kind]
                     + row_part
                 )
             )

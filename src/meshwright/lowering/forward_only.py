@@ -53,7 +53,7 @@ def _needed(program: Program, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
     deps, next_end = dependencies(program), match(program)
     space = deps.space
     accumulates = np.array([kind.accumulates for kind in program.tables.value_kinds])
-    is_sum = np.repeat(accumulates, space.indices * space.microbatches * space.parts)
+    is_sum = np.repeat(accumulates, space.counts)
     needed = wanted.copy()
     stack = np.flatnonzero(wanted).tolist()
     while stack:

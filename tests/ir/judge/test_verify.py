@@ -382,7 +382,7 @@ def test_a_part_is_a_token_part_and_a_step(
     deps, space = wiring.deps, wiring.deps.space
     q = program.tables.index_of_kind("q")
     for row in (1, program.num_rows - 2):  # attends of the first and of the last token part
-        parts = [int(deps.code[v] - space.base[q]) % space.parts for v in deps.version[deps.ptr[row]:deps.ptr[row + 1]]
+        parts = [space.split(int(deps.code[v]))[-1] for v in deps.version[deps.ptr[row]:deps.ptr[row + 1]]
                  if space.kind_of(deps.code[v]) == q]  # fmt: skip
         assert parts == [int(program.columns.part[row]) // steps]
     assert codes_of(program, 1, program.tables.effects[1].reads, space) == [

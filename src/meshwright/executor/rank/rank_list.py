@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from meshwright.executor.rank.handler import Handler, Handlers, Row, ValueName, handlers_of
 from meshwright.executor.rank.inline_rows import Lane, rows_run_inline
 from meshwright.executor.team.exchange_ends import ends_of
@@ -155,10 +153,7 @@ class _Compiler:
     def name(self, code: int) -> ValueName:
         """A value by its code."""
         if code not in self.names:
-            space = self.deps.space
-            kind = int(np.searchsorted(space.base, code, side="right") - 1)
-            rest, part = divmod(int(code) - int(space.base[kind]), space.parts)
-            index, microbatch = divmod(rest, int(space.microbatches[kind]))
+            kind, index, microbatch, part = self.deps.space.split(int(code))
             self.names[code] = ValueName(self.program.tables.value_kinds[kind].name, index, microbatch, part)
         return self.names[code]
 

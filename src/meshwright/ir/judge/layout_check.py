@@ -99,7 +99,7 @@ def _meetings(wiring: Wiring, tables: tuple[Ints, Ints, Ints], patterns: list[Pa
     num = len(patterns)
     inputs = (
         program.offsets, c.effect, c.stage, c.hop, c.microbatch, c.part, *tables, chosen, path_length, group_ptr, groups,
-        num_microbatches(program), space.parts, num,
+        num_microbatches(program), num,
     )  # fmt: skip
     state = [np.zeros(space.size, dtype=np.int32) for _ in range(6)]
     met = [np.zeros(num * num, dtype=np.int64) for _ in range(3)]
@@ -109,7 +109,7 @@ def _meetings(wiring: Wiring, tables: tuple[Ints, Ints, Ints], patterns: list[Pa
 
 def _meet(
     offsets: Any, effects: Any, stages: Any, hops: Any, microbatches: Any, parts: Any, read_ptr: Any, write_start: Any,
-    fields: Any, chosen: Any, path_length: Any, group_ptr: Any, groups: Any, num_microbatches: int, num_parts: int, num: int,
+    fields: Any, chosen: Any, path_length: Any, group_ptr: Any, groups: Any, num_microbatches: int, num: int,
     final: Any, final_list: Any, last: Any, last_list: Any, taken: Any, taken_list: Any, met_read: Any, met_taken: Any,
     met_added: Any,
 ) -> int:  # fmt: skip
@@ -125,12 +125,12 @@ def _meet(
                 for p in range(start, read_ptr[e + 1]):
                     if chosen[p] == 0:
                         continue
-                    when, last_hop = fields[9 * p + 7], path_length[microbatches[i]] - 1
+                    when, last_hop = fields[10 * p + 7], path_length[microbatches[i]] - 1
                     if (when == 1 and hops[i] == 0) or (when == 2 and hops[i] == last_hop):
                         continue
                     if (when == 3 and hops[i] != 0) or (when == 4 and hops[i] != last_hop):
                         continue
-                    mode, flags = fields[9 * p + 2], fields[9 * p + 8]
+                    mode, flags = fields[10 * p + 2], fields[10 * p + 8]
                     low, high = 0, 1
                     if mode == 2:
                         low, high = group_ptr[stages[i]], group_ptr[stages[i] + 1]
@@ -138,9 +138,9 @@ def _meet(
                         low = group_ptr[stages[i]] + parts[i]
                         high = low + 1
                     elif mode == 5:
-                        low = group_ptr[stages[i]] + fields[9 * p + 3]
+                        low = group_ptr[stages[i]] + fields[10 * p + 3]
                         high = low + 1
-                    steps, part = fields[9 * p + 4], fields[9 * p + 5]
+                    steps, part = fields[10 * p + 4], fields[10 * p + 5]
                     if steps > 0:
                         part += parts[i] // steps
                     elif steps < 0:
@@ -148,14 +148,14 @@ def _meet(
                     for place in range(low, high):
                         index = 0
                         if mode == 0:
-                            index = hops[i] + fields[9 * p + 3]
+                            index = hops[i] + fields[10 * p + 3]
                         elif mode == 1:
-                            index = stages[i] + fields[9 * p + 3]
+                            index = stages[i] + fields[10 * p + 3]
                         elif mode != 4:
                             index = groups[place]
                         if flags & 1:
                             index = index * num_microbatches + microbatches[i]
-                        code = fields[9 * p] + index * num_parts + part
+                        code = fields[10 * p] + index * fields[10 * p + 9] + part
                         if turn == 0:
                             final[code] = p
                             final_list[code] = d + 1
@@ -171,7 +171,7 @@ def _meet(
                             last_list[code] = d + 1
                         else:
                             before = -1
-                            if fields[9 * p + 6] == 0 and last_list[code] == d + 1:
+                            if fields[10 * p + 6] == 0 and last_list[code] == d + 1:
                                 before = last[code]
                             elif final_list[code] == d + 1:
                                 before = final[code]

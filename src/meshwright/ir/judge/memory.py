@@ -59,7 +59,7 @@ def _ring_bytes(wiring: Wiring) -> tuple[Ints, NDArray[np.float64]]:
     program, deps = wiring.program, wiring.deps
     space, kinds = deps.space, program.tables.value_kinds
     slots = np.array([0 if kind.carried else kind.ring for kind in kinds] or [0])
-    of_code = np.repeat(np.arange(len(kinds)), space.indices * space.microbatches * space.parts)
+    of_code = np.repeat(np.arange(len(kinds)), space.counts)
     result = np.zeros((program.num_lists, len(space.tiers)))
     for k in np.flatnonzero(slots):
         written = np.flatnonzero(of_code[deps.code] == k)
@@ -199,7 +199,7 @@ def _peaks(
     first = np.concatenate([[0], np.cumsum(num_computes + 2)]).astype(np.int64)
     curve = np.zeros(int(first[-1]) * num_tiers)
     carried = np.array([kind.carried for kind in program.tables.value_kinds], dtype=bool)
-    per_code = np.repeat(carried, space.indices * space.microbatches * space.parts).astype(np.int8)
+    per_code = np.repeat(carried, space.counts).astype(np.int8)
     inputs = (
         program.list_of_row, index, ended, starts, num_computes, deps.ptr, deps.row, deps.lag, deps.version, deps.write_ptr,
         deps.code, deps.root, per_code, size, space.tier, num_tiers, first,

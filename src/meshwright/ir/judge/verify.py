@@ -339,9 +339,7 @@ def check_whole(wiring: Wiring) -> None:
     if not kinds or not len(deps.code):
         return
     accumulates = np.isin(np.arange(len(program.tables.value_kinds)), kinds)
-    flag = np.repeat(accumulates, deps.space.indices * deps.space.microbatches * deps.space.parts).astype(
-        np.int8
-    )
+    flag = np.repeat(accumulates, deps.space.counts).astype(np.int8)
     where = np.zeros(2, dtype=np.int64)
     inputs = (program.offsets, deps.ptr, deps.lag, deps.version, deps.write_ptr, deps.code, flag)
     if call(_find_part, program.num_rows, inputs, [np.zeros(deps.space.size, dtype=np.int32), where]):

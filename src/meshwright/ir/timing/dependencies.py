@@ -33,7 +33,7 @@ Ints = NDArray[Any]
 def _derive(
     offsets: Any, effects: Any, stages: Any, hops: Any, microbatches: Any, parts: Any,
     read_ptr: Any, write_start: Any, fields: Any, path_length: Any, group_ptr: Any, groups: Any, after: Any,
-    num_microbatches: int, num_parts: int,
+    num_microbatches: int,
     final: Any, final_list: Any, last: Any, last_list: Any, last_row: Any, resident_seen: Any,
     ptr: Any, dep_row: Any, dep_lag: Any, dep_version: Any, write_ptr: Any, code_of: Any, root: Any,
     resident_ptr: Any, resident_code: Any, where: Any,
@@ -59,7 +59,7 @@ def _derive(
                 for p in range(start, read_ptr[e + 1]):
                     where[1] = p
                     is_write = p >= write_start[e]
-                    when = fields[9 * p + 7]
+                    when = fields[10 * p + 7]
                     if when != 0:
                         last_hop = path_length[microbatches[i]] - 1
                         if when == 1 and hops[i] == 0:
@@ -70,11 +70,11 @@ def _derive(
                             continue
                         if when == 4 and hops[i] != last_hop:
                             continue
-                    mode = fields[9 * p + 2]
-                    flags = fields[9 * p + 8]
+                    mode = fields[10 * p + 2]
+                    flags = fields[10 * p + 8]
                     scale = num_microbatches if flags & 1 else 1
                     microbatch = microbatches[i] if flags & 1 else 0
-                    steps, part = fields[9 * p + 4], fields[9 * p + 5]
+                    steps, part = fields[10 * p + 4], fields[10 * p + 5]
                     if steps > 0:
                         part += parts[i] // steps
                     elif steps < 0:
@@ -88,28 +88,28 @@ def _derive(
                             return 3
                         high = low + 1
                     elif mode == 5:
-                        low = group_ptr[stages[i]] + fields[9 * p + 3]
+                        low = group_ptr[stages[i]] + fields[10 * p + 3]
                         if low >= group_ptr[stages[i] + 1]:
                             return 3
                         high = low + 1
                     for place in range(low, high):
                         index = 0
                         if mode == 0:
-                            index = hops[i] + fields[9 * p + 3]
+                            index = hops[i] + fields[10 * p + 3]
                         elif mode == 1:
-                            index = stages[i] + fields[9 * p + 3]
+                            index = stages[i] + fields[10 * p + 3]
                         elif mode != 4:
                             index = groups[place]
                         if (
                             index < 0
-                            or index >= fields[9 * p + 1]
+                            or index >= fields[10 * p + 1]
                             or part < 0
-                            or part >= num_parts
+                            or part >= fields[10 * p + 9]
                             or microbatch < 0
                             or microbatch >= scale
                         ):
                             return 3
-                        code = fields[9 * p] + (index * scale + microbatch) * num_parts + part
+                        code = fields[10 * p] + (index * scale + microbatch) * fields[10 * p + 9] + part
                         if flags & 2 and turn == 1 and resident_seen[code] != d + 1:
                             resident_seen[code] = d + 1
                             resident_code[residents] = code
@@ -121,7 +121,7 @@ def _derive(
                             version += 1
                             continue
                         if not is_write:
-                            age = fields[9 * p + 6]
+                            age = fields[10 * p + 6]
                             source = -1
                             lag = 0
                             if age > 0:
@@ -198,11 +198,8 @@ def dependencies(program: Program) -> Dependencies:
     path_length, group_ptr, groups = row_tables(program)
     reads, writes = _bounds(program, patterns, read_ptr, write_start, group_ptr)
     n = program.num_rows
-    carried = sum(
-        int(i) * int(m)
-        for k, i, m in zip(t.value_kinds, space.indices, space.microbatches, strict=True)
-        if k.carried
-    )
+    is_carried = np.array([kind.carried for kind in t.value_kinds], dtype=bool)
+    carried = int(space.counts[is_carried].sum())
     outputs: list[Ints] = [
         *(np.zeros(space.size, dtype=np.int32) for _ in range(4)),
         np.zeros(max(writes, 1), dtype=np.int32),
@@ -215,12 +212,12 @@ def dependencies(program: Program) -> Dependencies:
         np.zeros(max(writes, 1), dtype=np.int32),
         np.zeros(max(writes, 1), dtype=np.int32),
         np.zeros(program.num_lists + 1, dtype=np.int64),
-        np.zeros(max(1, min(carried * space.parts * program.num_lists, reads + writes)), dtype=np.int32),
+        np.zeros(max(1, min(carried * program.num_lists, reads + writes)), dtype=np.int32),
         np.zeros(3, dtype=np.int64),
     ]
     inputs = (
         program.offsets, c.effect, c.stage, c.hop, c.microbatch, c.part, read_ptr, write_start, fields, path_length,
-        group_ptr, groups, program.after.reshape(-1), num_microbatches(program), space.parts,
+        group_ptr, groups, program.after.reshape(-1), num_microbatches(program),
     )  # fmt: skip
     status = call(_derive, n, inputs, outputs)
     ptr, row, lag, version, write_ptr, code, root, resident_ptr, resident_code, where = outputs[6:]

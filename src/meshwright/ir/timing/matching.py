@@ -66,7 +66,7 @@ def moved_codes(program: Program) -> Ints:
     codes = np.full(program.num_rows, -1, dtype=np.int32)
     inputs = (
         c.effect, c.stage, c.hop, c.microbatch, c.part, of_effect, fields, path_length, group_ptr, groups,
-        num_microbatches(program), space.parts,
+        num_microbatches(program),
     )  # fmt: skip
     status = call(value_codes, program.num_rows, inputs, [codes])
     if status:
