@@ -34,6 +34,9 @@ def test_recompute_is_said_with_its_blocks_where_not_all(choices: dict[str, Any]
 
 
 def test_what_is_usual_is_left_out() -> None:
+    assert describe(plan(cp=2, context="ring")) == "pp=2 dp=1 cp=2 1f1b microbatch 1"
+    assert describe(plan(cp=2, context="ulysses")) == "pp=2 dp=1 cp=2 context ulysses 1f1b microbatch 1"
+    assert describe(plan(context="ulysses")) == "pp=2 dp=2 1f1b microbatch 1"
     assert describe(plan(split_backward=True, sharding="zero1")) == (
         "pp=2 dp=2 zero1 1f1b microbatch 1 split backward"
     )

@@ -18,6 +18,7 @@ def describe(plan: Plan) -> str:
     words = [
         f"pp={plan.pp} dp={plan.dp}",
         *(f"{axis}={degree}" for axis, degree in degrees.items() if degree > 1),
+        context_words(plan),
         plan.sharding if plan.sharding != "none" else "",
         plan.schedule if plan.pp > 1 else "",
         f"microbatch {plan.microbatch_size}",
@@ -27,6 +28,11 @@ def describe(plan: Plan) -> str:
     words.append(recompute_words(plan))
     words += ["split backward"] if plan.split_backward else []
     return " ".join(word for word in words if word)
+
+
+def context_words(plan: Plan) -> str:
+    """How sequences are divided, where it is not by the usual ring."""
+    return f"context {plan.context}" if plan.cp > 1 and plan.context != Plan.context else ""
 
 
 def layers_words(layers: Sequence[int]) -> str:

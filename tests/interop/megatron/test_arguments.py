@@ -151,6 +151,13 @@ def test_a_plain_mlp_is_gpt2s() -> None:
     assert found.plan.model.has_tied_embeddings and found.plan.dtype == "float16"
 
 
+@pytest.mark.parametrize("kinds", ["a2a+p2p", "p2p a2a"])
+def test_kinds_of_context_parallelism_that_a_plan_cannot_say_are_listed(kinds: str) -> None:
+    found = read(BASE + f"--context-parallel-size 2 --cp-comm-type {kinds}")
+    assert found.plan.context == "ring"
+    assert {option.name: option.value for option in found.unknown} == {"--cp-comm-type": kinds}
+
+
 def test_every_option_is_in_exactly_one_list() -> None:
     found = read(
         BASE + "--lr 1e-4 --save /x --rampup-batch-size 16 16 1000 --my-own-option 5 --log-throughput"

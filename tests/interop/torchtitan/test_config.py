@@ -33,6 +33,11 @@ def read(text: str, **given: Any) -> Imported:
             "[parallelism]\ntensor_parallel_degree = 2\nenable_async_tensor_parallel = true",
             {"overlap": ("reduce", "gather", "tp")},
         ),
+        ("[parallelism]\ncontext_parallel_degree = 2", {"cp": 2, "context": "all_gather"}),
+        (
+            "[parallelism]\ncontext_parallel_degree = 2\ncontext_parallel_rotate_method = 'alltoall'",
+            {"cp": 2, "context": "ring"},
+        ),
         ("[activation_checkpoint]\nmode = 'full'", {"recompute": "full"}),
         ("[activation_checkpoint]\nmode = 'none'", {"recompute": "none"}),
         ("[activation_checkpoint]\nmode = 'selective'\nselective_ac_option = '1'", {"recompute": "full"}),

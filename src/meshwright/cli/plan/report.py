@@ -14,7 +14,7 @@ from meshwright.cli.plan.view import part_words, plan_row, uneven_layers
 from meshwright.planner.advice.running_cost import SECONDS_PER_HOUR, price_per_hour_usd, running_cost
 from meshwright.planner.search.plans import Plans
 from meshwright.planner.search.search import reasons
-from meshwright.prediction.description import recompute_words
+from meshwright.prediction.description import context_words, recompute_words
 from meshwright.prediction.predicted import Predicted
 from meshwright.prediction.step_part import WAITING
 from meshwright.prediction.step_trait import BESIDE
@@ -98,6 +98,7 @@ def plan_words(plan: Plan) -> str:
     pipeline += f", {plan.num_chunks} stages on each device)" if plan.num_chunks > 1 else ")"
     words = [
         f"{devices}: {', '.join(f'{degree}-way {name}' for name, degree in ways.items() if degree > 1)}",
+        context_words(plan),
         pipeline if plan.pp > 1 else "",
         uneven_layers(plan),
         _sharded(plan),

@@ -14,7 +14,7 @@ from meshwright.cli.plan.cost import costs_data, costs_lines
 from meshwright.evidence.log_comparison import KINDS
 from meshwright.planner.search.plans import Plans
 from meshwright.planner.search.search import reasons
-from meshwright.prediction.description import layers_words, recompute_words
+from meshwright.prediction.description import context_words, layers_words, recompute_words
 from meshwright.prediction.predicted import Predicted
 from meshwright.prediction.step_trait import BESIDE
 from meshwright.reports.page.plan_page import Assumed
@@ -150,6 +150,7 @@ def _told(plan: Plan) -> str:
     chunks = f" x{plan.num_chunks}" if plan.num_chunks > 1 else ""
     words = [
         " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "1 device",
+        context_words(plan),
         plan.schedule.removesuffix("_1f1b") + chunks if plan.pp > 1 else "",
         f"micro {plan.microbatch_size}",
         uneven_layers(plan),
