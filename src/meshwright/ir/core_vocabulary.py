@@ -123,6 +123,13 @@ MOVES = (
     *(SEND_F, RECV_F, SEND_B, RECV_B, SEND_SKIP, RECV_SKIP, SEND_SKIP_B, RECV_SKIP_B, UNSHARD, GATHER_PARAM),
     *(SUM_INPUT, SHARE_OUTPUT, SUM_SOFTMAX, SUM_OUTPUT_GRAD, SHARE_INPUT_GRAD),
 )
+# What exchanges of these names do, whatever algorithm does it; and those that run along the first axis, as pipelines do.
+OPERATIONS = {
+    "UNSHARD": "all_gather", "GATHER_PARAM": "all_gather", "REDUCE_NORM": "all_reduce", "SUM_INPUT": "reduce_scatter",
+    "SHARE_OUTPUT": "all_gather", "SUM_SOFTMAX": "all_reduce", "SUM_OUTPUT_GRAD": "reduce_scatter",
+    "SHARE_INPUT_GRAD": "all_gather",
+}  # fmt: skip
+ALONG_FIRST_AXIS = ("SUM_INPUT", "SHARE_OUTPUT", "SUM_SOFTMAX", "SUM_OUTPUT_GRAD", "SHARE_INPUT_GRAD")
 CORE = Vocabulary.of(
     *STANDARD_KINDS, *SPLIT_KINDS,
     *(SKIP, SKIP_GRADIENT, GATHERED_PARAMETER, GRADIENT_BUFFER, REMADE, SQUARED_NORM, GLOBAL_NORM, STEP_COPY),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.ir.layout import layouts_of
+from meshwright.ir.layout import layouts_by_group, layouts_of
 from meshwright.ir.program import Program
 from meshwright.ir.table import (
     DUTY_PLACES,
@@ -56,9 +56,10 @@ def check_tables(program: Program) -> None:
         _check_word(size, sizes, "an exchange or value has the run-time size")
     for effect in t.effects:
         _check_effect(effect)
-    for layout in {p.layout for effect in t.effects for p in (*effect.reads, *effect.writes)} - {""}:
-        for axis in layouts_of(layout):
-            program.axis(axis)
+    for layout, index in {(p.layout, p.index) for e in t.effects for p in (*e.reads, *e.writes) if p.layout}:
+        for layouts in layouts_by_group(layout) if index == "groups" else [layouts_of(layout)]:
+            for axis in layouts:
+                program.axis(axis)
 
 
 def _check_shares(duties: tuple[Duty, ...]) -> None:

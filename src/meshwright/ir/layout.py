@@ -58,6 +58,11 @@ def layouts_of(text: str) -> dict[str, str]:
     return found
 
 
+def layouts_by_group(text: str) -> list[dict[str, str]]:
+    """Layouts of a pattern of all groups of a stage, which may say one for each, by their places: ``dp:split | cp:split``."""
+    return [layouts_of(each.strip()) for each in text.split("|")]
+
+
 def layout_text(layouts: dict[str, str]) -> str:
     """A pattern's text of layouts by axis, in their order."""
     return " ".join(f"{axis}:{layout}" for axis, layout in layouts.items())

@@ -44,7 +44,7 @@ class Pattern(NamedTuple):
     that a row beside the relay has as its part (row's part * steps). ``age``: iterations back (reads only).
     ``when``: only on rows that are (not) the first or last hop of their microbatch's path.
     ``layout``: how the value lies along axes (`ir.layout`), such as ``tp:split cp:partial``: of a write what the row makes,
-    of a read what it needs. What is not named is not said.
+    of a read what it needs; of ``groups`` also one for each, divided by ``|``. What is not named is not said.
     """
 
     kind: str

@@ -15,6 +15,7 @@ from meshwright.lowering.sharding.adapted import check_adapted
 from meshwright.lowering.sharding.canonical import CANONICAL, CanonicalOrder
 from meshwright.lowering.sharding.gather import Unsharding, gathered
 from meshwright.lowering.sharding.gradient_norm import Clipping, PostValidation
+from meshwright.lowering.sharding.group_layout import laid_out
 from meshwright.lowering.sharding.reduced_shard import reduced_shards
 from meshwright.lowering.sharding.reduction import OptimizerStep, reductions
 from meshwright.lowering.sharding.whole_gradient import whole_gradients
@@ -73,6 +74,13 @@ IMPLIED: tuple[Implied | Unsharding, ...] = (
         when=lambda asked: (
             asked.plan.shared.divides_state and not asked.plan.shared.divides_gradients
             and _adds_up(asked)
+        ),
+    ),
+    Implied(
+        "lay_out_groups", laid_out, is_of_step=True,
+        after=(
+            "split_backward", "recompute", "split_vocabulary", "transfers", "optimizer_step", "clip_gradients",
+            "post_validation", "offload_optimizer", "gather_parameters", "unshard", "whole_gradients", "reduced_shards",
         ),
     ),
 )  # fmt: skip

@@ -256,3 +256,22 @@ def test_texts_hold_layouts_and_those_without_are_what_they_were() -> None:
     plain = Pattern("activation", when="not_first")
     assert "layout" not in repr(plain) and "layout='tp:split'" in repr(plain._replace(layout="tp:split"))
     assert program.digest() != exchanging("all_gather", "tp:split", "tp:shared", "tp:shared").digest()
+
+
+def test_a_pattern_of_several_groups_says_a_layout_for_each() -> None:
+    def stepped(made: str) -> Program:
+        needs = PARAMETERS._replace(layout="tp:split | cp:split")
+        program = built((compute("first", (needs,), (PARAMETERS._replace(layout=made),)), None))
+        groups = (ParameterGroup("a", (0,)), ParameterGroup("b", (0,)))
+        return program.with_tables(groups=groups)
+
+    verify(stepped("tp:split | cp:split"))
+    assert (
+        from_text(to_text(stepped("tp:split | cp:split"))).digest() == stepped("tp:split | cp:split").digest()
+    )
+    with pytest.raises(ProgramError, match="reads a parameter as cp:split, but first writes it cp:copied"):
+        verify(stepped("tp:split"))
+    with pytest.raises(ProgramError, match="for each of several groups, and its stage has 2"):
+        verify(stepped("tp:split | cp:split | cp:split"))
+    with pytest.raises(ProgramError, match="says '.'"):
+        verify(reading("tp:split | tp:split", ""))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from meshwright.ir.grid import grid
 from meshwright.ir.kernel import call
-from meshwright.ir.layout import COPIED, MAPS, fits, layouts_of, operation_of
+from meshwright.ir.layout import COPIED, MAPS, fits, layouts_by_group, layouts_of, operation_of
 from meshwright.ir.program import Program
 from meshwright.ir.table import Effect, Exchange, Kind, Pattern
 from meshwright.ir.timing.replay import Wiring
@@ -33,7 +33,7 @@ def check_layouts(wiring: Wiring) -> None:
     program = wiring.program
     layouts = {p.layout for effect in program.tables.effects for p in (*effect.reads, *effect.writes)}
     known = {axis.name for axis in program.axes if axis.size > 1}
-    if any(known & layouts_of(layout).keys() for layout in layouts):
+    if any(known & one.keys() for layout in layouts for one in layouts_by_group(layout)):
         _check_reads(wiring, known)
         _check_exchanges(wiring, known)
 
@@ -51,27 +51,41 @@ def _check_reads(wiring: Wiring, axes: set[str]) -> None:
     """Every pair of patterns that meet in a value: one check a pair, however many rows there are."""
     program = wiring.program
     read_ptr, write_start, fields, patterns = pattern_tables(program, wiring.deps.space)
-    met = _meetings(wiring, (read_ptr, write_start, fields), patterns)
-    says = [{axis: how for axis, how in layouts_of(p.layout).items() if axis in axes} for p in patterns]
+    said = [_said(p) for p in patterns]
+    # numbers of what is said: a pattern's, or one more for each further group that it says something of
+    first = np.concatenate([[0], np.cumsum([len(each) for each in said])]).astype(np.int64)
+    owner = np.repeat(np.arange(len(patterns)), np.diff(first))
+    met = _meetings(wiring, (read_ptr, write_start, fields), patterns, first)
+    says = [{axis: how for axis, how in one.items() if axis in axes} for each in said for one in each]
     for before, behind in np.argwhere(met.read).tolist():
         for axis, needs in says[behind].items():
             has = says[before].get(axis, COPIED)
             if not fits(has, needs):
-                made = f"{_owner(program, before, read_ptr)} writes it {axis}:{has}"
-                _refuse(program, int(met.read[before, behind]) - 1, patterns[behind], axis, needs, made)
+                made = f"{_owner(program, int(owner[before]), read_ptr)} writes it {axis}:{has}"
+                _refuse(
+                    program, int(met.read[before, behind]) - 1, patterns[owner[behind]], axis, needs, made
+                )
     for before, behind in np.argwhere(met.taken).tolist():
         for axis, needs in says[behind].items():
             has = says[before].get(axis, needs)
             if not (fits(has, needs) or fits(needs, has)):
-                made = f"nothing writes it, and {_owner(program, before, read_ptr)} takes it for {axis}:{has}"
-                _refuse(program, int(met.taken[before, behind]) - 1, patterns[behind], axis, needs, made)
+                made = f"nothing writes it, and {_owner(program, int(owner[before]), read_ptr)} takes it for {axis}:{has}"
+                _refuse(
+                    program, int(met.taken[before, behind]) - 1, patterns[owner[behind]], axis, needs, made
+                )
     for before, behind in np.argwhere(met.added).tolist():
         for axis in sorted(says[before].keys() | says[behind].keys()):
             has, adds = says[before].get(axis, COPIED), says[behind].get(axis, COPIED)
             if has != adds:
-                made = f"{_owner(program, before, read_ptr)} added to it {axis}:{has}"
+                made = f"{_owner(program, int(owner[before]), read_ptr)} added to it {axis}:{has}"
                 _refuse(
-                    program, int(met.added[before, behind]) - 1, patterns[behind], axis, adds, made, "adds to"
+                    program,
+                    int(met.added[before, behind]) - 1,
+                    patterns[owner[behind]],
+                    axis,
+                    adds,
+                    made,
+                    "adds to",
                 )
 
 
@@ -90,32 +104,44 @@ def _refuse(
     )
 
 
-def _meetings(wiring: Wiring, tables: tuple[Ints, Ints, Ints], patterns: list[Pattern]) -> _Met:
+def _said(p: Pattern) -> list[dict[str, str]]:
+    """Layouts of a pattern: one, or one for each group."""
+    return layouts_by_group(p.layout) if p.index == "groups" else [layouts_of(p.layout)]
+
+
+def _meetings(wiring: Wiring, tables: tuple[Ints, Ints, Ints], patterns: list[Pattern], first: Ints) -> _Met:
     """Which patterns meet in a value, found in one walk over all rows."""
     program, c, space = wiring.program, wiring.program.columns, wiring.deps.space
     path_length, group_ptr, groups = row_tables(program)
     kinds = {p.kind for p in patterns if p.layout}
     chosen = np.array([p.kind in kinds for p in patterns], dtype=np.int8)
-    num = len(patterns)
+    num = int(first[-1])
     inputs = (
-        program.offsets, c.effect, c.stage, c.hop, c.microbatch, c.part, *tables, chosen, path_length, group_ptr, groups,
-        num_microbatches(program), num,
+        program.offsets, c.effect, c.stage, c.hop, c.microbatch, c.part, *tables, chosen, first, path_length, group_ptr,
+        groups, num_microbatches(program), num,
     )  # fmt: skip
     state = [np.zeros(space.size, dtype=np.int32) for _ in range(6)]
     met = [np.zeros(num * num, dtype=np.int64) for _ in range(3)]
-    call(_meet, program.num_rows, inputs, [*state, *met])
+    wrong = call(_meet, program.num_rows, inputs, [*state, *met])
+    if wrong:
+        view = program.row(wrong - 1)
+        raise ProgramError(
+            f"device {view.device}, position {view.position}: {view.text} says a layout for each of several groups, and its "
+            f"stage has {len(program.tables.groups_of_stage[view.stage])}; say one for all, or one for each of them"
+        )
     return _Met(*(each.reshape(num, num) for each in met))
 
 
 def _meet(
     offsets: Any, effects: Any, stages: Any, hops: Any, microbatches: Any, parts: Any, read_ptr: Any, write_start: Any,
-    fields: Any, chosen: Any, path_length: Any, group_ptr: Any, groups: Any, num_microbatches: int, num: int,
-    final: Any, final_list: Any, last: Any, last_list: Any, taken: Any, taken_list: Any, met_read: Any, met_taken: Any,
-    met_added: Any,
+    fields: Any, chosen: Any, first: Any, path_length: Any, group_ptr: Any, groups: Any, num_microbatches: int,
+    num: int, final: Any, final_list: Any, last: Any, last_list: Any, taken: Any, taken_list: Any,
+    met_read: Any, met_taken: Any, met_added: Any,
 ) -> int:  # fmt: skip
     """Kernel: two passes over a list, as those that derive dependencies: who writes a value last, then who meets whom.
 
-    Every index is in range: the program's dependencies have been derived.
+    Every index is in range: the program's dependencies have been derived. One more than the row, where a pattern says
+    layouts of other groups than its stage has.
     """
     for d in range(len(offsets) - 1):
         for turn in range(2):
@@ -145,7 +171,10 @@ def _meet(
                         part += parts[i] // steps
                     elif steps < 0:
                         part -= parts[i] * steps
+                    if first[p + 1] - first[p] > 1 and first[p + 1] - first[p] != high - low:
+                        return i + 1
                     for place in range(low, high):
+                        q = first[p] + (place - low if first[p + 1] - first[p] > 1 else 0)
                         index = 0
                         if mode == 0:
                             index = hops[i] + fields[10 * p + 3]
@@ -157,17 +186,17 @@ def _meet(
                             index = index * num_microbatches + microbatches[i]
                         code = fields[10 * p] + index * fields[10 * p + 9] + part
                         if turn == 0:
-                            final[code] = p
+                            final[code] = q
                             final_list[code] = d + 1
                         elif p >= write_start[e]:
                             if (
                                 flags & 4
                                 and last_list[code] == d + 1
-                                and met_added[last[code] * num + p] == 0
+                                and met_added[last[code] * num + q] == 0
                             ):
-                                met_added[last[code] * num + p] = i + 1
+                                met_added[last[code] * num + q] = i + 1
                             # a reader of the same row took the version before: its own becomes the last behind it
-                            last[code] = p
+                            last[code] = q
                             last_list[code] = d + 1
                         else:
                             before = -1
@@ -176,13 +205,13 @@ def _meet(
                             elif final_list[code] == d + 1:
                                 before = final[code]
                             if before >= 0:
-                                if met_read[before * num + p] == 0:
-                                    met_read[before * num + p] = i + 1
+                                if met_read[before * num + q] == 0:
+                                    met_read[before * num + q] = i + 1
                             elif taken_list[code] != d + 1:
-                                taken[code] = p
+                                taken[code] = q
                                 taken_list[code] = d + 1
-                            elif met_taken[taken[code] * num + p] == 0:
-                                met_taken[taken[code] * num + p] = i + 1
+                            elif met_taken[taken[code] * num + q] == 0:
+                                met_taken[taken[code] * num + q] = i + 1
     return 0
 
 
@@ -210,10 +239,20 @@ def _has_layout(effect: Effect) -> bool:
 def _check_map(
     program: Program, row: int, exchange: Exchange, moved: tuple[Pattern, Pattern], axes: set[str]
 ) -> None:
-    """What is taken becomes what is made along the exchange's axes by its operation, along others it stays."""
+    """What is taken becomes what is made along the exchange's axes by its operation, along others it stays; who says how a
+    value lies along one of these axes says it along all of them."""
     taken, made = (layouts_of(pattern.layout) for pattern in moved)
+    said = (taken.keys() | made.keys()) & axes
+    unsaid = (axes & set(exchange.axes)) - said
+    if unsaid and said & set(exchange.axes):
+        view = program.row(row)
+        raise ProgramError(
+            f"device {view.device}, position {view.position}: {view.text} exchanges a {moved[0].kind} along "
+            f"{', '.join(exchange.axes)}, and its layout {moved[0].layout!r} says nothing along {', '.join(sorted(unsaid))}; "
+            f"leave these axes out, or say how it lies along them\n" + grid(program, row)
+        )
     is_message = program.tables.effects[program.columns.effect[row]].kind == Kind.SEND
-    for axis in sorted((taken.keys() | made.keys()) & axes):
+    for axis in sorted(said):
         pair = (taken.get(axis, COPIED), made.get(axis, COPIED))
         along = exchange.axes[:1] if is_message else exchange.axes
         allowed = MAPS[operation_of(exchange.algorithm, is_message)] if axis in along else ((pair[0],) * 2,)

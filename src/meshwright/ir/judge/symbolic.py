@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshwright.ir.layout import MAPS, PARTIAL, layouts_of, operation_of
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
 from meshwright.ir.timing.matching import match
@@ -11,7 +12,7 @@ from meshwright.ir.value_space import ValueSpace, codes_of, effect_of, value_spa
 from meshwright.specs.error import DeadlockError
 
 # ("input", code, age) | (name, stage, hop, microbatch, part, contents read) | (row's content, place of the write)
-# | ("sum", contents...) | (name of a collective, contents of all ends)
+# | ("sum", contents...) | (name of a collective, (operation, axes), contents of all ends)
 Symbol = Any
 
 
@@ -114,10 +115,30 @@ class _Judge:
             return self.known[sources[0]] if sources else _number(("nothing", place))
         if view.kind == Kind.COLLECTIVE:
             ends = sorted(tuple(self.known[source] for source in self.reads[end]) for end in self._ends(row))
-            return _number((_number((view.name, *ends)), place))
+            return _number((_number((view.name, _means(self.program, row), *ends)), place))
         known = [self.known[source] for source in self.reads[row]]
         made = _number((view.name, view.stage, view.hop, view.microbatch, view.part, *known))
         return _number((made, place))
+
+
+def _means(program: Program, row: int) -> Symbol:
+    """What a collective does with what its ends give, along each axis of more than one device: its operation; of a sum, in
+    whatever order it adds, what it leaves there."""
+    view = program.row(row)
+    if view.exchange is None:
+        return ()
+    axes = sorted(axis for axis in view.exchange.axes if program.axis(axis).size > 1)
+    operation = operation_of(view.exchange.algorithm) if view.exchange.algorithm else ""
+    if all(taken != PARTIAL for taken, _ in MAPS.get(operation, ())):
+        return (operation, *axes)
+    said = [layouts_of(p.layout) for p in effect_of(program, row).writes[:1]]
+    return tuple((axis, _left(operation, said[0].get(axis, "") if said else "")) for axis in axes)
+
+
+def _left(operation: str, said: str) -> str:
+    """What a sum leaves along an axis: of several layouts that it may leave, the one that its row says."""
+    made = [behind for _, behind in MAPS[operation]]
+    return said if said in made else made[0]
 
 
 _NUMBERS: dict[Symbol, int] = {}

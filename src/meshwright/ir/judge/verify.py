@@ -12,6 +12,7 @@ from meshwright.ir.core_vocabulary import TOWARD
 from meshwright.ir.grid import grid
 from meshwright.ir.judge.layout_check import check_layouts
 from meshwright.ir.judge.memory import peak_bound_bytes
+from meshwright.ir.judge.operation_check import check_operations, check_reductions, is_reduced
 from meshwright.ir.kernel import call
 from meshwright.ir.program import Program
 from meshwright.ir.table import Duty, Effect, Kind
@@ -20,7 +21,6 @@ from meshwright.specs.error import ProgramError, ScheduleError
 
 Ints = NDArray[Any]
 WEIGHT_TOLERANCE = 1e-9  # weights of microbatches are products of a few float64 numbers
-NUM_NAMED = 4  # groups that a message names
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +62,7 @@ def verify(program: Program | Wiring, host: str = "asynchronous") -> Verificatio
     check_weights(program)
     check_whole(wiring)
     check_reductions(program)
+    check_operations(program)
     check_layouts(wiring)
     return Verification(wiring, peak_bound_bytes(wiring, order), wiring.deps.space.tiers)
 
@@ -291,7 +292,7 @@ def expected_counts(program: Program, duty: Duty) -> Ints:
             groups.setdefault(device, set()).update(t.groups_of_stage[stage])
     if duty.per == "group":  # once a device, also where several of its stages use the group
         for device, own in groups.items():
-            due[device] = sum(_is_reduced(program, g) for g in own)
+            due[device] = sum(is_reduced(program, g) for g in own)
     return due[coordinate]
 
 
@@ -306,19 +307,6 @@ def _has_stage(program: Program, duty: Duty) -> NDArray[np.bool_]:
         if stage < program.tables.num_stages:
             found[list(program.tables.devices_of_stage[stage])] = True
     return found
-
-
-def reduction_axes(program: Program, group: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Axes on which the copies of a group have different data, and the devices of its stages along the first axis."""
-    row = program.tables.groups[group]
-    axes = tuple(a for a in row.replicated if program.axis(a).size > 1)
-    devices = {device for stage in row.stages for device in program.tables.devices_of_stage[stage]}
-    return axes, tuple(sorted(devices))
-
-
-def _is_reduced(program: Program, group: int) -> bool:
-    axes, devices = reduction_axes(program, group)
-    return bool(axes) or len(devices) > 1
 
 
 def check_weights(program: Program) -> None:
@@ -382,33 +370,3 @@ def _find_part(
                     where[1] = i
                     return 1
     return 0
-
-
-def check_reductions(program: Program) -> None:
-    """The group of a reduction covers exactly the axes on which the parameter is a copy and the data differ; a program
-    that steps parameters reduces every group that has copies."""
-    t, c = program.tables, program.columns
-    duties = {duty.name for duty in t.duties}
-    copied = [group.name for g, group in enumerate(t.groups) if _is_reduced(program, g)]
-    if "STEP" in duties and "REDUCE_GRAD" not in duties and copied:
-        raise ProgramError(
-            f"the program has STEP, and copies of {', '.join(copied[:NUM_NAMED])}, but nothing reduces their gradients; "
-            f"add REDUCE_GRAD behind the last contribution to each"
-        )
-    rows = np.flatnonzero(
-        np.isin(c.effect, [e for e, effect in enumerate(t.effects) if effect.name == "REDUCE_GRAD"])
-    )
-    table = np.stack([c.stage[rows], c.part[rows], c.exchange[rows]], axis=1)
-    for stage, part, number in np.unique(table, axis=0).tolist():
-        group = t.groups_of_stage[stage][part]
-        axes, devices = reduction_axes(program, group)
-        exchange = t.exchanges[number]
-        wanted = axes if len(devices) < 2 else (program.axes[0].name, *axes)
-        ends = None if len(devices) < 2 else devices
-        if set(exchange.axes) != set(wanted) or (
-            exchange.ends != ends and ends != tuple(range(program.axes[0].size))
-        ):
-            raise ProgramError(
-                f"REDUCE_GRAD of {t.groups[group].name} runs along {exchange.axes} {exchange.ends or ''}, but its copies "
-                f"stand along {wanted} {ends or ''}; reduce over exactly those"
-            )

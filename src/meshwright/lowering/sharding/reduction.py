@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from meshwright.ir.axis import FIRST_AXIS, owns
 from meshwright.ir.core_vocabulary import REDUCE_GRAD, STEP, STEP_REDUCED
-from meshwright.ir.judge.verify import reduction_axes
+from meshwright.ir.judge.operation_check import reduction_axes
 from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern
 from meshwright.lowering.order import with_effects

@@ -167,12 +167,13 @@ def _inserted(program: Program, events: Sequence[Event], is_beside: bool) -> Pro
 def _with_tables(program: Program, streams: list[str], classes: list[Exchange]) -> Program:
     """The program with the exchanges' classes and streams, and what is due of the new computes."""
     t = program.tables
-    # with several stages on a device the duty is not of each: then it is proven to be done at most once, and S by its readers
-    per = "path" if len(t.paths[0]) == program.axes[0].size else "some"
+    # once a device: with several stages there it is due on the first of them, where the rows stand
+    first = {hop.device: hop.stage for hop in reversed(t.paths[0])}
+    stages = () if len(t.paths[0]) == program.axes[0].size else tuple(sorted(first.values()))
     return program.with_tables(
         exchanges=tuple(dict.fromkeys((*t.exchanges, *classes))),
         streams=tuple(dict.fromkeys((*t.streams, *streams))),
-        duties=(*t.duties, *(Duty(effect.name, per) for effect in SPLIT_COMPUTES)),
+        duties=(*t.duties, *(Duty(effect.name, stages=stages) for effect in SPLIT_COMPUTES)),
     )
 
 

@@ -1,0 +1,152 @@
+"""How parameters, gradients and norms lie along the axes that a plan divides them along, for `verify` to prove the exchanges.
+
+weight_gradient     partial along the axes of the group's copies: each has summed its own data
+reduced_gradient    split along those of the state where the reduction scatters, else copied
+parameter           behind a step split along the axes of the state; what is gathered is copied, and computes need that
+gathered_parameter  shared along the axes of the values
+squared_norm        partial along the axes of its reduction, and copied behind it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.ir.axis import FIRST_AXIS
+from meshwright.ir.core_vocabulary import GATHERED_PARAMETER, GLOBAL_NORM, SQUARED_NORM
+from meshwright.ir.judge.operation_check import reduction_axes
+from meshwright.ir.layout import COPIED, PARTIAL, SHARED, SPLIT, layout_text, operation_of
+from meshwright.ir.program import Program
+from meshwright.ir.table import Effect, Kind, Pattern
+from meshwright.lowering.order import with_effects
+from meshwright.lowering.pipeline import Lowering
+from meshwright.stage.group.parameter_group import HeldGroup
+
+GRADIENT, REDUCED, PARAMETER = "weight_gradient", "reduced_gradient", "parameter"
+OF_GROUPS = (GRADIENT, REDUCED, PARAMETER, GATHERED_PARAMETER.name)
+SCATTERING = ("reduce_scatter", "all_reduce.two_level")
+Layouts = dict[str, str]
+
+
+@dataclass(frozen=True)
+class LayOutGroups:
+    """Say of every pattern of a group's values how they lie, and of the norm. It stands behind all that replaces effects."""
+
+    held: tuple[HeldGroup, ...]
+    name = "lay_out_groups"
+
+    def __call__(self, program: Program) -> Program:
+        """The program with its layouts."""
+        return _Layouts(program, self.held).program()
+
+
+class _Layouts:
+    """What is said of each group's values in one program."""
+
+    def __init__(self, source: Program, held: Sequence[HeldGroup]) -> None:
+        self.source = source
+        scattered = {g for g, operation in _reductions(source).items() if operation in SCATTERING}
+        sizes = {axis.name: axis.size for axis in source.axes}
+        copies = [_copies(source, g) for g in range(len(held))]
+        self.values = [each.value_shards for each in held]
+        self.stepped = [tuple(a for a in each.shards if a not in each.value_shards) for each in held]
+        self.gradient = [dict.fromkeys(axes, PARTIAL) for axes in copies]
+        self.reduced = [
+            {a: SPLIT if g in scattered and a in held[g].shards else COPIED for a in axes}
+            for g, axes in enumerate(copies)
+        ]
+        self.norm = tuple(a for a in _norm_axes(source) if sizes[a] > 1)
+
+    def program(self) -> Program:
+        """The program with an effect for each effect and stage, and for each group where a row names one."""
+        program, c = self.source, self.source.columns
+        by_part = [any(p.index == "group" for p in (*e.reads, *e.writes)) for e in program.tables.effects]
+        table = np.stack([c.effect, c.stage, np.where(np.array(by_part)[c.effect], c.part, 0)], axis=1)
+        distinct, inverse = np.unique(table, axis=0, return_inverse=True)
+        laid = [self._laid(*row) for row in distinct.tolist()]
+        program, numbers = with_effects(program, *laid)
+        return program.with_columns(effect=np.array(numbers)[inverse.reshape(-1)])
+
+    def _laid(self, number: int, stage: int, part: int) -> Effect:
+        """An effect of the source as rows of a stage and part have it."""
+        t = self.source.tables
+        effect, groups = t.effects[number], t.groups_of_stage[stage] if stage < t.num_stages else ()
+
+        def side(patterns: tuple[Pattern, ...], is_write: bool) -> tuple[Pattern, ...]:
+            role = _role(effect, is_write)
+            return tuple(self._pattern(p, groups, part, role) for p in patterns)
+
+        return effect._replace(reads=side(effect.reads, False), writes=side(effect.writes, True))
+
+    def _pattern(self, p: Pattern, groups: tuple[int, ...], part: int, role: str) -> Pattern:
+        """A pattern with its layout; of all groups of a stage with one for each, where they lie differently."""
+        if p.kind in (SQUARED_NORM.name, GLOBAL_NORM.name):
+            how = PARTIAL if p.kind == SQUARED_NORM.name else COPIED
+            return p._replace(layout=layout_text(dict.fromkeys(self.norm, how)))
+        if p.kind not in OF_GROUPS:
+            return p
+        texts = [layout_text(self._layouts(p.kind, g, role)) for g in groups]
+        if p.index == "groups" and len(set(texts)) > 1:
+            return p._replace(layout=" | ".join(texts))
+        place = {"group": part, "place": p.offset}.get(p.index, 0)
+        return p._replace(layout=texts[place]) if place < len(texts) else p
+
+    def _layouts(self, kind: str, g: int, role: str) -> Layouts:
+        """How a group's values lie where a row reads or writes them: its role with parameters says which."""
+        if kind == GRADIENT:
+            return {} if role == "steps" else self.gradient[g]
+        if kind == REDUCED:
+            return self.reduced[g]
+        if kind == GATHERED_PARAMETER.name:
+            return dict.fromkeys(self.values[g], SHARED)
+        if role == "steps":
+            return {}  # it reads what it has, its shard or all of it
+        how = SPLIT if role in ("stepped", "gathers") else COPIED
+        return dict.fromkeys(self.values[g], SPLIT) | dict.fromkeys(self.stepped[g], how)
+
+
+def _copies(program: Program, group: int) -> tuple[str, ...]:
+    """Axes along which a group's gradients are summed: of a tied table, or a stage on several devices, the first, too."""
+    axes, devices = reduction_axes(program, group)
+    return (FIRST_AXIS, *axes) if len(devices) > 1 else axes
+
+
+def _role(effect: Effect, is_write: bool) -> str:
+    """What a row does with parameters: it steps them, leaves them stepped, gathers what was stepped, or uses them."""
+    if not any(p.kind == PARAMETER for p in effect.writes):
+        return "uses"
+    if effect.kind == Kind.COLLECTIVE:
+        return "uses" if is_write else "gathers"
+    return "stepped" if is_write else "steps"
+
+
+def _reductions(program: Program) -> dict[int, str]:
+    """Operation of the reduction of every group that has one."""
+    t = program.tables
+    names = np.array([effect.name for effect in t.effects])[program.columns.effect]
+    views = [program.row(row) for row in np.flatnonzero(names == "REDUCE_GRAD").tolist()]
+    return {
+        t.groups_of_stage[view.stage][view.part]: operation_of(view.exchange.algorithm)
+        for view in views
+        if view.exchange is not None
+    }
+
+
+def _norm_axes(program: Program) -> tuple[str, ...]:
+    """Axes along which the norm of the gradients is summed."""
+    numbers = {
+        int(program.columns.exchange[row])
+        for e, effect in enumerate(program.tables.effects)
+        if effect.name == "REDUCE_NORM"
+        for row in np.flatnonzero(program.columns.effect == e)[:1].tolist()
+    }
+    return tuple(axis for number in numbers for axis in program.tables.exchanges[number].axes)
+
+
+def laid_out(lowering: Lowering) -> LayOutGroups | None:
+    """The pass of a plan that divides state or clips by a norm; None where every copy is whole."""
+    is_divided = any(each.shards or each.value_shards for each in lowering.held)
+    clips = lowering.plan.options_of("clip_gradients") is not None
+    return LayOutGroups(lowering.held) if is_divided or clips else None

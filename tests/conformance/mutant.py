@@ -1,0 +1,124 @@
+"""Faults of programs that plans are lowered to: rows left out, exchanges that do something else or run along other axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from random import Random
+
+import numpy as np
+
+from meshwright.ir import Kind, Program
+from meshwright.ir.judge.symbolic import outputs
+from meshwright.ir.judge.verify import verify
+from meshwright.ir.table import Exchange
+from meshwright.specs.error import ProgramError
+
+ALGORITHMS = (
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "all_reduce.two_level",
+    "all_to_all",
+    "send_receive",
+)
+Mutation = Callable[[Program], Program]  # of a program with as many rows as the one that it was made for
+
+
+def dropped(rows: tuple[int, ...]) -> Mutation:
+    """Without these rows."""
+
+    def change(program: Program) -> Program:
+        offsets = program.offsets - np.searchsorted(np.array(sorted(rows)), program.offsets)
+        return program.reordered(np.delete(np.arange(program.num_rows), rows), offsets)
+
+    return change
+
+
+def exchanged(rows: tuple[int, ...], exchange: Exchange) -> Mutation:
+    """With these rows in another class."""
+
+    def change(program: Program) -> Program:
+        classes = tuple(dict.fromkeys((*program.tables.exchanges, exchange)))
+        column = program.columns.exchange.copy()
+        column[list(rows)] = classes.index(exchange)
+        return program.with_tables(exchanges=classes).with_columns(exchange=column)
+
+    return change
+
+
+def mutations(program: Program) -> Iterator[tuple[str, Mutation]]:
+    """Every row left out; every exchange with another algorithm, at all of its ends; every axis of a collective left out, or
+    one more."""
+    for row in range(program.num_rows):
+        yield f"without {program.text_of(row)} of {program.list_of_row[row]}", dropped((row,))
+    for rows in _exchanges(program):
+        view = program.row(rows[0])
+        assert view.exchange is not None
+        name = f"{program.text_of(rows[0])} at {len(rows)} ends"
+        for exchange in (*_other_algorithms(view.exchange), *_other_axes(program, view.kind, view.exchange)):
+            yield f"{name} as {exchange}", exchanged(rows, exchange)
+    for rows in _exchanges(program):
+        if len(rows) > 1:
+            yield f"without {program.text_of(rows[0])} at {len(rows)} ends", dropped(rows)
+
+
+def _exchanges(program: Program) -> Iterator[tuple[int, ...]]:
+    """Rows of every exchange: all of its ends."""
+    next_end = verify(program).wiring.next_end.tolist()
+    seen: set[int] = set()
+    for row in np.flatnonzero(program.columns.exchange >= 0).tolist():
+        if row not in seen:
+            ends = [row]
+            while next_end[ends[-1]] != row:
+                ends.append(next_end[ends[-1]])
+            seen |= set(ends)
+            yield tuple(ends)
+
+
+def _other_algorithms(exchange: Exchange) -> Iterator[Exchange]:
+    for algorithm in ALGORITHMS:
+        if algorithm != exchange.algorithm:
+            yield exchange._replace(algorithm=algorithm)
+
+
+def _other_axes(program: Program, kind: Kind, exchange: Exchange) -> Iterator[Exchange]:
+    """Without one of its axes, or with one more of those along which there are several devices."""
+    if kind != Kind.COLLECTIVE:
+        return
+    for axis in exchange.axes:
+        if program.axis(axis).size > 1:
+            yield exchange._replace(axes=tuple(a for a in exchange.axes if a != axis))
+    for axis in program.axes:
+        if axis.size > 1 and axis.name not in exchange.axes:
+            yield exchange._replace(axes=(*exchange.axes, axis.name))
+
+
+def pairs(rng: Random, program: Program, num: int) -> Iterator[tuple[str, Mutation]]:
+    """Two faults at once, drawn: what is left out comes last, so that rows keep their numbers until then."""
+    singles = list(mutations(program))
+    for _ in range(num):
+        (first, one), (second, two) = rng.sample(singles, 2)
+        if first.startswith("without"):
+            (first, one), (second, two) = (second, two), (first, one)
+        if not first.startswith("without"):
+            yield f"{first} and {second}", lambda p, one=one, two=two: two(one(p))
+    rows = range(program.num_rows)
+    some = rng.sample(list(combinations(rows, 2)), min(num, len(rows)))
+    for both in some:
+        yield f"without {' and '.join(map(program.text_of, both))}", dropped(both)
+
+
+def accepted(program: Program, faults: Iterator[tuple[str, Mutation]]) -> tuple[int, list[str]]:
+    """How many faults there are, and those that `verify` accepts although the outputs are made of something else."""
+    expected, num, found = outputs(program), 0, []
+    for name, change in faults:
+        num += 1
+        try:
+            mutant = change(program)
+            verify(mutant)
+        except ProgramError:  # of the family; anything else is a fault of ours
+            continue
+        if outputs(mutant) != expected:
+            found.append(name)
+    return num, found
