@@ -105,7 +105,7 @@ class Planned:
             plan.model, layers, SEQUENCE, optimizer, dropout=self.dropout, records_gradients=True,
             layout=TensorLayout.of(plan), data_axes=data_axes(plan), **({"source": RANDOM} | fields),
         )  # fmt: skip
-        program = lower(plan, catalog.find_schedule(plan.schedule), pieces=pieces)
+        program = lower(plan, catalog.find_schedule(plan.schedule), pieces=pieces, in_segments=True)
         return Job.of(program, iterations, training=training, dtype=plan.dtype), plan
 
     def run(self, pool: Pool, iterations: int, **fields: Any) -> JobResult:

@@ -25,7 +25,7 @@ COSTS = FixedCosts.from_times(0.1, 0.1, 0.1)
 
 def program(**choices: object) -> Program:
     plan = Plan.of(MODEL, Cluster("4xcpu"), Workload(8, 64), **{"pp": 2, "dp": 2, **choices})
-    return lower(plan, registered()[plan.schedule])
+    return lower(plan, registered()[plan.schedule], in_segments=True)
 
 
 def simulated(of: Program, iterations: int = 4) -> Trace:

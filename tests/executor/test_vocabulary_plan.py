@@ -40,7 +40,7 @@ def plan_of(vocabulary: str, model: ModelSpec = MODEL, **choices: Any) -> Plan:
 
 
 def program_of(plan: Plan) -> Program:
-    return lower(plan, registered()[plan.schedule])
+    return lower(plan, registered()[plan.schedule], in_segments=True)
 
 
 def training_of(plan: Plan, optimizer: OptimizerConfig) -> TrainingConfig:

@@ -11,6 +11,7 @@ from meshwright.lowering.memory.offload import OptimizerOnHost
 from meshwright.lowering.memory.recompute import recomputed
 from meshwright.lowering.order import by_hop, program_of_orders, with_works
 from meshwright.lowering.pipeline import Implied, Lowering, PlanPass, named_passes, ordered
+from meshwright.lowering.segment.segmented import is_segmented, segmented, works_of_segments
 from meshwright.lowering.sharding.adapted import check_adapted
 from meshwright.lowering.sharding.canonical import CANONICAL, CanonicalOrder
 from meshwright.lowering.sharding.gather import Unsharding, gathered
@@ -56,8 +57,9 @@ IMPLIED: tuple[Implied | Unsharding, ...] = (
         "split_vocabulary", split_vocabulary, after=("recompute",), of_works=works_of_vocabulary,
         when=lambda asked: has_vocabulary_passes(asked.plan),
     ),
-    Implied("reduce_gradients", reductions, after=("split_vocabulary",), before=("transfers",), is_of_step=True),
-    Implied("transfers", lambda _: Transfers(), after=("split_vocabulary",)),
+    Implied("refine", segmented, after=("recompute", "split_vocabulary"), when=is_segmented),
+    Implied("reduce_gradients", reductions, after=("split_vocabulary", "refine"), before=("transfers",), is_of_step=True),
+    Implied("transfers", lambda _: Transfers(), after=("split_vocabulary", "refine")),
     Implied("optimizer_step", lambda _: OptimizerStep(), after=("reduce_gradients", "transfers"), is_of_step=True),
     Implied(
         "gather_parameters", gathered, is_of_step=True,
@@ -95,14 +97,16 @@ NAMED: dict[str, type] = {
 
 
 def lower(
-    plan: Plan, schedule: Schedule, *, step: bool = True, pieces: Sequence[int] | None = None
-) -> Program:
+    plan: Plan, schedule: Schedule, *, step: bool = True, pieces: Sequence[int] | None = None,
+    in_segments: bool = False,
+) -> Program:  # fmt: skip
     """The program of one training step; lists over ``pp``, all other axes collapsed.
 
     Args:
         schedule: the function behind ``plan.schedule`` (the catalog finds it by name).
         step: with gradient reduction and optimizer step.
         pieces: stages of the program for each stage of the pipeline (`piece.num_pieces` chooses); None: one each.
+        in_segments: what is sent inside a stage is rows (`Refine`); else it is priced within its computes (`Inner`).
 
     Raises:
         PlanError: the plan asks for what lowering does not do yet; the message says what.
@@ -113,12 +117,15 @@ def lower(
         check_adapted(plan, schedule.num_copies)
     counts = tuple(pieces) if pieces is not None else (1,) * plan.num_stages
     stages = piece_layers(plan.stages(), counts)
-    lowering = Lowering(plan, schedule, counts, stages, held_groups(plan, stages), step)
+    lowering = Lowering(plan, schedule, counts, stages, held_groups(plan, stages), step, in_segments)
     program = _computes(lowering)
     for one in pipeline:
         made = one.made(lowering)
         program = program if made is None else made(program)
-    found = works(plan, stages, num_stepped_parameters(program, lowering.held))
+    if is_segmented(lowering):
+        found = works_of_segments(lowering, program)
+    else:
+        found = works(plan, stages, num_stepped_parameters(program, lowering.held))
     for one in pipeline:
         found |= getattr(one, "works", lambda *_: {})(lowering, program)
     return with_works(program, found)

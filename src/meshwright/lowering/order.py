@@ -189,6 +189,21 @@ def by_hop(program: Program, by_stage: Sequence[float]) -> tuple[float, ...]:
     return tuple(found)
 
 
+def first_hops(program: Program) -> Ints:
+    """The first hop at which any path visits each stage."""
+    result = np.zeros(program.tables.num_stages, dtype=np.int64)
+    for path in reversed(program.tables.paths):
+        for hop in reversed(range(len(path))):
+            result[path[hop].stage] = hop
+    return result
+
+
+def due_with_step(program: Program, name: str) -> Duty:
+    """The duty of what stands beside every STEP: once for each stage that has one."""
+    stages = (duty.stages for duty in program.tables.duties if duty.name == "STEP")
+    return Duty(name, "stage", stages=next(stages, ()))
+
+
 def _never(cell: int, num_stages: int, num_microbatches: int) -> ScheduleError:
     microbatch, stage = divmod(cell, num_stages)
     return ScheduleError(

@@ -26,6 +26,7 @@ class Lowering:
     """Facts of one lowering, found once: the plan, its schedule, stages and groups of the program.
 
     ``counts``: stages of the program for each stage of the pipeline. ``has_step``: is there a step behind the computes?
+    ``in_segments``: what is sent inside a stage is rows; else it is priced in its computes.
     """
 
     plan: Plan
@@ -34,6 +35,7 @@ class Lowering:
     stages: tuple[StageLayers, ...]
     held: tuple[HeldGroup, ...]
     has_step: bool = True
+    in_segments: bool = False
 
 
 class PlanPass(Protocol):

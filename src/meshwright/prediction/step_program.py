@@ -71,7 +71,7 @@ def step_program(plan: Plan, cluster: ClusterSpec, schedule: Schedule | None = N
     if cluster.machine.has_streams:
         program = lower(plan, chosen, pieces=num_pieces(plan))
     else:
-        lowered = lower(as_executed(plan), chosen, pieces=executed_pieces(plan))
+        lowered = lower(as_executed(plan), chosen, pieces=executed_pieces(plan), in_segments=True)
         program = materialised(lowered, plan.num_devices)
     return StepProgram(plan, cluster, wire(program), place(program, cluster, device_order(plan)))
 

@@ -58,13 +58,17 @@ def works(
                     total_flops(operators), total_bytes(operators), share, operators, inner,
                 )  # fmt: skip
             result[name, number] = known[name, alike]
-        parameters = num_stepped[number]
-        operators = step_operators(parameters, plan.master_dtype or plan.dtype, plan.update_rule)
-        result["STEP", number] = Work(
-            "STEP", 0, (parameters,), plan.dtype, total_flops(operators), total_bytes(operators), share, operators,
-            step_exchanges(plan, layers),
-        )  # fmt: skip
+        result["STEP", number] = step_work(plan, layers, num_stepped[number], share)
     return result
+
+
+def step_work(plan: Plan, layers: StageLayers, num_stepped: int, share: float) -> Work:
+    """Of the STEP of a stage that updates so many parameters on one device."""
+    operators = step_operators(num_stepped, plan.master_dtype or plan.dtype, plan.update_rule)
+    return Work(
+        "STEP", 0, (num_stepped,), plan.dtype, total_flops(operators), total_bytes(operators), share, operators,
+        step_exchanges(plan, layers),
+    )  # fmt: skip
 
 
 def _alike(plan: Plan, layers: StageLayers) -> tuple[object, ...]:

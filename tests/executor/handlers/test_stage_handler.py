@@ -39,7 +39,7 @@ def test_stages_without_blocks_train_as_one_process(
     training = TrainingConfig(
         model, layers, SEQUENCE, SGD, source=RANDOM, records_gradients=True, layout=TensorLayout.of(plan)
     )
-    program = lower(plan, registered()[plan.schedule])
+    program = lower(plan, registered()[plan.schedule], in_segments=True)
     result = run_training(program, training, ITERATIONS, pool=gloo_pool, dtype="float64")
     expected = reference(model, SGD, BATCH, ITERATIONS)
     assert result.losses == pytest.approx(expected.losses, rel=TOLERANCE)

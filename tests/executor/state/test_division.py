@@ -37,7 +37,7 @@ def test_copies_of_the_state_are_summed_too(gloo_pool: Pool) -> None:
 def test_a_device_holds_its_share_of_each(values: int, gradients: int) -> None:
     """Bytes of values, gradients and state of a group, whole over the devices that share it: the closed form."""
     plan = case(values, gradients).plan()
-    program = lower(plan, registered()["1f1b"])
+    program = lower(plan, registered()["1f1b"], in_segments=True)
     held = {row.kind: row.by_index[0] for row in program.tables.value_bytes if not row.per_token}
     whole = held["gathered_parameter"]
     assert held["parameter"] == whole / values

@@ -104,7 +104,7 @@ def test_plans_train_what_one_process_trains(number: int, gloo_pool: Pool) -> No
     model, choices = PLANS[number]
     plan = Plan.of(model, Cluster("4xcpu"), Workload(8, SEQUENCE), **{"dtype": "float64", "dp": 1, **choices})
     check_plan(plan)
-    program = lower(plan, registered()[plan.schedule])
+    program = lower(plan, registered()[plan.schedule], in_segments=True)
     training = TrainingConfig(
         model,
         plan.layers_per_stage,

@@ -153,7 +153,7 @@ def test_a_checkpoint_goes_on_under_another_layout(gloo_pool: Pool, tmp_path: Pa
         before = str(tmp_path / f"step-{step}") if step else ""
         told = replace(training_of(plan, ADAMW), first_step=step)
         kept = CheckpointConfig(Checkpoints(str(tmp_path), every=1), resume_from=before)
-        program = lower(plan, registered()[plan.schedule])
+        program = lower(plan, registered()[plan.schedule], in_segments=True)
         result = gloo_pool.run(Job.of(program, 1, training=told, dtype="float64", checkpoints=kept))
         found += result.losses
     assert found == pytest.approx(losses, rel=TOLERANCE)
@@ -181,7 +181,10 @@ def test_measured_peaks_are_the_predicted_ones(choices: dict[str, Any], gloo_poo
 def check_equal(model: ModelSpec, choices: dict[str, Any], optimizer: OptimizerConfig, pool: Pool) -> None:
     """Losses, every gradient and the parameters behind the last step are those of one process."""
     plan = plan_of(model, choices)
-    program, training = lower(plan, registered()[plan.schedule]), training_of(plan, optimizer)
+    program, training = (
+        lower(plan, registered()[plan.schedule], in_segments=True),
+        training_of(plan, optimizer),
+    )
     result = run_training(program, training, ITERATIONS, pool=pool, dtype="float64")
     losses, gradients, module = adapted_reference(model, optimizer, BATCH, ITERATIONS)
     assert result.losses == pytest.approx(losses, rel=TOLERANCE)

@@ -116,7 +116,7 @@ def test_divided_tensors_begin_at_the_folder(
         source=replace(RANDOM, weights=str(tmp_path)),
         layout=TensorLayout.of(plan),
     )
-    program = lower(plan, registered()[plan.schedule])
+    program = lower(plan, registered()[plan.schedule], in_segments=True)
     result = run_training(program, training, ITERATIONS, pool=gloo_pool, dtype="float64")
     losses, _ = _in_transformers(theirs, 4)
     assert result.losses == pytest.approx(losses, rel=TOLERANCE)

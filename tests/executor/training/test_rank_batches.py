@@ -74,13 +74,13 @@ def losses_of(stage: DecoderStage, group: list[RankData], attend: cp.Attend, mic
     ]
     streams, turns = [x for x, _ in begun], [turn for _, turn in begun]
     if attend is cp.by_heads and turns[0] is not None:
-        turns = [stage.turn_of_sequence(x, documents, part) for x, part in zip(streams, parts)]
+        turns = [stage.turn(part.sequence_length, x.dtype, CPU, documents) for x, part in zip(streams, parts)]
     for block in stage.layers.values():
         qkvs = [block.qkv(block.attention_norm(x)) for x in streams]
         if block.query_norm is not None:
             qkvs = [block._normed_heads(qkv, block.query_norm, block.key_norm) for qkv in qkvs]
         attended = [block.attention_output(y) for y in attend(qkvs, turns, block.layout, parts, documents)]
-        streams = [x + block._dropped(y, key, "attention") for x, y, key in zip(streams, attended, keys)]
+        streams = [x + block.dropped(y, key, "attention") for x, y, key in zip(streams, attended, keys)]
         streams = [block.mlp_part(x, key) for x, key in zip(streams, keys)]
     return [
         token_cross_entropy(

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from meshwright.executor.handlers import group_handler, stage_handler, step_handler, vocabulary_handler
+from meshwright.executor.handlers import (
+    chain_handler,
+    group_handler,
+    stage_handler,
+    step_handler,
+    vocabulary_handler,
+)
 from meshwright.executor.rank import exchange_handler
 from meshwright.executor.rank.handler import Handlers, joined
 
 CORE_HANDLERS: Handlers = joined(
     exchange_handler.HANDLERS,
     stage_handler.HANDLERS,
+    chain_handler.HANDLERS,
     group_handler.HANDLERS,
     step_handler.HANDLERS,
     vocabulary_handler.HANDLERS,

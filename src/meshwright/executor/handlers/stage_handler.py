@@ -11,52 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwright.executor.handlers.vocabulary_handler import read_of_kind, writes_kind
+from meshwright.executor.handlers import segment_handler
+from meshwright.executor.handlers.saved_forward import SavedForward
+from meshwright.executor.handlers.vocabulary_handler import buffers, read_of_kind, writes_kind
 from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, deferring, registering
 from meshwright.executor.rank.context import Context
-from meshwright.executor.rank.handler import Handlers, Row, ValueName, reads_of_kind
+from meshwright.executor.rank.handler import Handler, Handlers, Pending, Row, reads_of_kind
 from meshwright.ir.core_vocabulary import GRADIENT_BUFFER, SKIP, SKIP_GRADIENT
-
-
-class SavedForward:
-    """What a forward keeps for its backward: the inputs as leaves of the graph, the graph's end, and the queue for W.
-
-    The end is a number without data of the output's size: the output itself is free once it has been sent. ``received``:
-    inputs from stages beside the path.
-    """
-
-    __slots__ = ("x", "received", "end", "gradients", "queue")
-
-    def __init__(self, x: Tensor, received: tuple[Tensor, ...], queue: WeightGradientQueue) -> None:
-        self.x, self.received, self.queue = x, received, queue
-        self.end: Tensor | None = None
-        self.gradients: tuple[Tensor | None, ...] = ()
-
-    def run_backward(self, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Backward of the whole graph from the gradients of its outputs; those of the input, where the input is no token,
-        and of what was received. Frees the graph.
-        """
-        end, x, received = self.end, self.x, self.received
-        assert end is not None, "one backward for each forward: the program's values see to it"
-        self.gradients, self.end, self.x, self.received = gradients, None, x[:0].detach(), ()
-        if end.requires_grad:  # nothing does in a first stage that is frozen
-            torch.autograd.backward(end)
-        self.gradients = ()
-        return x.grad, *(leaf.grad for leaf in received)
-
-
-class _End(torch.autograd.Function):
-    """Ends a graph in a number; its backward takes the outputs' gradients from `SavedForward`."""
-
-    @staticmethod
-    def forward(ctx: Any, saved: SavedForward, y_BSE: Tensor, *given: Tensor) -> Tensor:
-        ctx.saved = saved
-        return y_BSE.new_zeros(())
-
-    @staticmethod
-    def backward(ctx: Any, one: Tensor) -> tuple[Tensor | None, ...]:
-        gradients, ctx.saved.gradients = ctx.saved.gradients, ()
-        return None, *gradients
 
 
 def _forward(
@@ -65,27 +26,21 @@ def _forward(
     """Output of a stage (its share of the loss on the last hop), what stages beside the path read, and, with gradients
     enabled, what backward needs.
     """
-    state, x_BSE = context.training, _input(row, inputs)
-    x = (
-        state.data.tokens(row.microbatch, context.device)[0]
-        if x_BSE is None
-        else _leaf(state.whole(row, -1, x_BSE))
+    state, x = context.training, _input(row, inputs)
+    saved = SavedForward(WeightGradientQueue(row.text))
+    beside = tuple(value for _, value in reads_of_kind(row, inputs, SKIP.name))
+    begun = saved.begin(*(() if x is None else (x,)), *beside)
+    x, received = (
+        (state.data.tokens(row.microbatch, context.device)[0], begun) if x is None else (begun[0], begun[1:])
     )
-    received = tuple(_leaf(value) for _, value in reads_of_kind(row, inputs, SKIP.name))
-    saved = SavedForward(x, received, WeightGradientQueue(row.text))
     with registering(saved.queue):
         y, given = state.apply(row.stage, row.microbatch, x, received, context.device)
         if row.is_last and state.shard is None:
             targets_BS = state.data.tokens(row.microbatch, context.device)[1][:, -y.shape[1] :]
             y = saved.end = state.loss_of(y, targets_BS, state.data.token_weight(row.microbatch))
-        elif torch.is_grad_enabled():
-            saved.end = _End.apply(saved, y, *given)  # type: ignore[no-untyped-call]
+        else:
+            saved.close(y, *given)
     return y.detach(), tuple(value.detach() for value in given), saved
-
-
-def _leaf(value: Tensor) -> Tensor:
-    """A value of another stage, as a leaf of this one's graph."""
-    return value.detach().requires_grad_(torch.is_grad_enabled())
 
 
 def forward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -95,8 +50,6 @@ def forward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
         y, given, saved = _forward(context, row, inputs)
     if row.is_last and state.shard is None:
         state.count_loss(y)
-    else:
-        y = state.share(row, +1, y)
     values = {"activation": y, "output": y, "saved": saved}
     return row.outputs(lambda name: given[name.part] if name.kind == SKIP.name else values[name.kind])
 
@@ -116,13 +69,22 @@ def recompute(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any
 
 def backward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradients of input and weights at once."""
-    state, saved = context.training, inputs[0]
+    state = context.training
     with state.reading(row, inputs):
         gradients = state.live_gradients(row.stage)
-        gradient, *received = saved.run_backward(*_output_gradients(context, row, inputs))
+        gradient, received = _run_backward(context, row, inputs)
     state.contributed(row)
-    gradient = state.share(row, -1, gradient)
     return (gradient, gradients, *_more_gradients(row, gradient, received))
+
+
+def _run_backward(
+    context: Context, row: Row, inputs: Sequence[Any]
+) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
+    """Gradients of what came along the path (None: tokens), and of what came beside it."""
+    saved: SavedForward = inputs[0]
+    taken = saved.run_backward(*_output_gradients(context, row, inputs))
+    num_beside = sum(1 for names in row.writes if names and names[0].kind == SKIP_GRADIENT.name)
+    return (taken[0] if len(taken) > num_beside else None), taken[len(taken) - num_beside :]
 
 
 def _output_gradients(context: Context, row: Row, inputs: Sequence[Any]) -> tuple[Tensor | None, ...]:
@@ -133,8 +95,6 @@ def _output_gradients(context: Context, row: Row, inputs: Sequence[Any]) -> tupl
     if gradient is None:
         gradient = read_of_kind(row, inputs, "output_gradient")
     sums: dict[int, Tensor] = {}
-    if gradient is not None:
-        gradient = context.training.whole(row, +1, gradient)
     outputs: tuple[int, ...] = context.training.outputs_of_edges.get(row.stage, ())
     for name, value in reads_of_kind(row, inputs, SKIP_GRADIENT.name):
         output = outputs[name.part]
@@ -151,23 +111,17 @@ def _more_gradients(row: Row, gradient: Tensor | None, received: Sequence[Tensor
     for names, is_many in zip(row.writes[2:], row.is_many[2:], strict=True):
         kind = names[0].kind if names else ""
         if kind == GRADIENT_BUFFER.name:
-            found.append(_buffers(names, is_many))
+            found.append(buffers(names, is_many))
         else:
             found.append(next(rest) if kind == SKIP_GRADIENT.name else gradient)
     return tuple(found)
-
-
-def _buffers(names: tuple[ValueName, ...] | None, is_many: bool) -> Any:
-    """What stands for the buffers of gradients, which their groups have."""
-    return (None,) * len(names or ()) if is_many else None
 
 
 def input_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradient of the input now; what the weights' gradients need goes on the queue."""
     state, saved = context.training, inputs[0]
     with deferring(saved.queue), state.reading(row, inputs):
-        gradient, *received = saved.run_backward(*_output_gradients(context, row, inputs))
-    gradient = state.share(row, -1, gradient)
+        gradient, received = _run_backward(context, row, inputs)
     return (gradient, saved.queue, *_more_gradients(row, gradient, received))
 
 
@@ -175,18 +129,28 @@ def weight_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Sequen
     """Weights' gradients of what I left; the queue checks that none is missing."""
     gradients = context.training.live_gradients(row.stage)
     queue: WeightGradientQueue = inputs[1]
-    if context.training.trains(row.stage):
+    if queue.num_registered or len(queue):
         queue.run()
     context.training.contributed(row)
     return gradients, *(
-        _buffers(names, many) for names, many in zip(row.writes[1:], row.is_many[1:], strict=True)
+        buffers(names, many) for names, many in zip(row.writes[1:], row.is_many[1:], strict=True)
     )
 
 
+def _by_stage(of_stage: Handler, of_segment: Handler) -> Handler:
+    """The handler of a compute: of a whole stage, or of a segment of one."""
+
+    def handle(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any] | Pending:
+        chosen = of_segment if context.training.segments else of_stage
+        return chosen(context, row, inputs)
+
+    return handle
+
+
 HANDLERS: Handlers = {
-    "F": forward,
-    "R": recompute,
-    "B": backward,
-    "I": input_gradient,
+    "F": _by_stage(forward, segment_handler.forward),
+    "R": _by_stage(recompute, segment_handler.recompute),
+    "B": _by_stage(backward, segment_handler.backward),
+    "I": _by_stage(input_gradient, segment_handler.input_gradient),
     "W": weight_gradient,
 }

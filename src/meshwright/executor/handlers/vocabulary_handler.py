@@ -21,7 +21,7 @@ from meshwright.executor.ops.split_cross_entropy import (
 )
 from meshwright.executor.ops.weight_gradient_queue import accumulate_into
 from meshwright.executor.rank.context import Context
-from meshwright.executor.rank.handler import Handlers, Pending, Row
+from meshwright.executor.rank.handler import Handlers, Pending, Row, ValueName
 
 NO_OUTPUTS: tuple[Any, ...] = ()
 
@@ -29,6 +29,11 @@ NO_OUTPUTS: tuple[Any, ...] = ()
 def writes_kind(row: Row, kind: str) -> bool:
     """Does a row write a value of this kind?"""
     return any(names and names[0].kind == kind for names in row.writes)
+
+
+def buffers(names: Sequence[ValueName] | None, is_many: bool) -> Any:
+    """What stands for the buffers of gradients, which their groups have."""
+    return (None,) * len(names or ()) if is_many else None
 
 
 def read_of_kind(row: Row, inputs: Sequence[Any], kind: str) -> Any:

@@ -76,7 +76,7 @@ class Job:
     def _check_training(self, training: TrainingConfig) -> None:
         """Do stages and microbatches of program and training agree?"""
         training.sample_counts(self.program)
-        given, needed = len(training.layers_per_stage), self.program.tables.num_stages
+        given, needed = training.num_program_stages, self.program.tables.num_stages
         if given != needed:
             raise ExecutionError(f"layers are given for {given} stages, the program has {needed}")
         names = {self.program.tables.effects[e].name for e in set(self.program.columns.effect.tolist())}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 
-class Segment(NamedTuple):
+class FlatPiece(NamedTuple):
     """Elements ``first`` to ``first + length`` of a parameter, in row-major order, at ``place`` of a range of the buffer."""
 
     name: str
@@ -65,7 +65,7 @@ class FlatLayout:
             view.copy_(tensors[name].detach())
         return whole
 
-    def segments(self, low: int, high: int) -> list[Segment]:
+    def segments(self, low: int, high: int) -> list[FlatPiece]:
         """What elements `low` to `high` of the buffer are; padding is nothing."""
         sizes = [prod(shape) for shape in self.shapes.values()]
         starts = accumulate(sizes, initial=0)
@@ -73,7 +73,7 @@ class FlatLayout:
         for name, start, size in zip(self.shapes, starts, sizes, strict=False):
             first, last = max(low, start), min(high, start + size)
             if first < last:
-                found.append(Segment(name, first - start, last - first, first - low))
+                found.append(FlatPiece(name, first - start, last - first, first - low))
         return found
 
     def shard(self, number: int) -> tuple[int, int]:

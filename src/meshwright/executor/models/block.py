@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from meshwright.executor.models.lora import with_addition
 from meshwright.executor.models.part.latent_attention import LatentAttention
 from meshwright.executor.models.part.mixture import MixtureOfExperts
-from meshwright.executor.models.tensor_parallel import ColumnLinear, RowLinear, TensorParallel, enter
+from meshwright.executor.models.tensor_parallel import TensorParallel
 from meshwright.executor.ops.attention.causal_attention import HeadLayout, causal_attention
 from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.attention.rotary import Rotation
@@ -30,20 +30,6 @@ def norm_layer(model: ModelSpec, width: int) -> nn.Module:
     if model.is_gpt2:
         return SplitLayerNorm(width, eps=model.norm_epsilon)
     return SplitRMSNorm(width, eps=model.norm_epsilon)
-
-
-def column(num_inputs: int, num_outputs: int, bias: bool, parallel: TensorParallel | None) -> nn.Linear:
-    """A linear layer that reads the residual stream; with `parallel` this device's outputs of it."""
-    if parallel is None:
-        return SplitLinear(num_inputs, num_outputs, bias=bias)
-    return ColumnLinear(num_inputs, num_outputs, bias, parallel)
-
-
-def row(num_inputs: int, num_outputs: int, bias: bool, parallel: TensorParallel | None) -> nn.Linear:
-    """A linear layer that adds to the residual stream; with `parallel` this device's inputs of it."""
-    if parallel is None:
-        return SplitLinear(num_inputs, num_outputs, bias=bias)
-    return RowLinear(num_inputs, num_outputs, bias, parallel)
 
 
 class Block(nn.Module):
@@ -73,13 +59,13 @@ class Block(nn.Module):
             self.latent_attention = LatentAttention(hidden, attention, attention.latent, degree)
         else:
             self.latent_attention = None
-            qkv = column(hidden, attention.qkv_size // degree, gpt2 or attention.has_qkv_bias, parallel)
+            qkv = SplitLinear(hidden, attention.qkv_size // degree, gpt2 or attention.has_qkv_bias)
             self.qkv = with_addition(model, "qkv", qkv)
         has_norms, head_dim = attention.has_query_key_norm, attention.head_dim
         self.query_norm = norm_layer(model, head_dim) if has_norms else None
         self.key_norm = norm_layer(model, head_dim) if has_norms else None
         has_output_bias = gpt2 or attention.has_output_bias
-        attention_output = row(attention.result_size // degree, hidden, has_output_bias, parallel)
+        attention_output = SplitLinear(attention.result_size // degree, hidden, has_output_bias)
         self.attention_output = with_addition(model, "attention_output", attention_output)
         self.mlp_norm = norm_layer(model, hidden)
         if isinstance(mlp, Experts):
@@ -95,9 +81,9 @@ class Block(nn.Module):
             model.is_gpt2 or mlp.has_bias,
         )
         self.mixture = None
-        gate_up = column(hidden, inner * (2 if self.is_gated else 1), has_bias, self.parallel)
+        gate_up = SplitLinear(hidden, inner * (2 if self.is_gated else 1), has_bias)
         self.gate_up = with_addition(model, "gate_up", gate_up)
-        self.down = with_addition(model, "down", row(inner, hidden, has_bias, self.parallel))
+        self.down = with_addition(model, "down", SplitLinear(inner, hidden, has_bias))
 
     def forward(
         self,
@@ -123,14 +109,13 @@ class Block(nn.Module):
     ) -> Tensor:
         """The block's first half: attention, added to its input."""
         attended = self.attended(self.attention_norm(x_BSE), turn, documents)
-        return x_BSE + self._dropped(self.attention_output(attended), keys, "attention")
+        return x_BSE + self.dropped(self.attention_output(attended), keys, "attention")
 
     def attended(self, x_BSE: Tensor, turn: Rotation | None, documents: DocumentMask | None = None) -> Tensor:
         """Attention of a normed input, in front of its last product."""
         if self.latent_attention is None:
             return self.attend(self.heads(x_BSE), turn, documents)
-        whole_BSE = x_BSE if self.parallel is None else enter(x_BSE, self.parallel)
-        attended: Tensor = self.latent_attention(whole_BSE, turn, documents)
+        attended: Tensor = self.latent_attention(x_BSE, turn, documents)
         return attended
 
     def heads(self, x_BSE: Tensor) -> Tensor:
@@ -143,15 +128,13 @@ class Block(nn.Module):
     def mlp_part(self, x_BSE: Tensor, keys: SampleKeys | None) -> Tensor:
         """The block's second half: the MLP, or its experts, added to its input."""
         normed_BSE = self.mlp_norm(x_BSE)
-        result_BSE = self.mlp(normed_BSE) if self.mixture is None else self.mixture(normed_BSE)
-        return x_BSE + self._dropped(result_BSE, keys, "mlp")
+        result_BSE = self.down(self.inner(normed_BSE)) if self.mixture is None else self.mixture(normed_BSE)
+        return x_BSE + self.dropped(result_BSE, keys, "mlp")
 
-    def mlp(self, x_BSE: Tensor) -> Tensor:
-        """The dense MLP of a normed input."""
+    def inner(self, x_BSE: Tensor) -> Tensor:
+        """The dense MLP of a normed input, in front of its last product."""
         inner = self.gate_up(x_BSE)
-        inner = gated_silu(inner) if self.is_gated else F.gelu(inner, approximate=self.gelu)
-        result_BSE: Tensor = self.down(inner)
-        return result_BSE
+        return gated_silu(inner) if self.is_gated else F.gelu(inner, approximate=self.gelu)
 
     def _normed_heads(self, qkv: Tensor, query_norm: nn.Module, key_norm: nn.Module) -> Tensor:
         """Queries and keys normalised head by head, before they turn (Qwen3)."""
@@ -160,9 +143,9 @@ class Block(nn.Module):
         query, key, value = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], -2)
         return torch.cat((query_norm(query), key_norm(key), value), -2).flatten(-2)
 
-    def _dropped(self, x_BSE: Tensor, keys: SampleKeys | None, use: str) -> Tensor:
+    def dropped(self, x_BSE: Tensor, keys: SampleKeys | None, use: str) -> Tensor:
+        """What a half of the block adds to the residual stream, with dropout where there is any."""
         if not self.dropout or keys is None:
             return x_BSE
-        divided = self.parallel is not None and self.parallel.divides_sequence
-        part = (self.parallel.team.number, self.parallel.team.degree) if divided and self.parallel else (0, 1)
+        part = (0, 1) if self.parallel is None else self.parallel.part
         return dropout(x_BSE, self.dropout, keys.of(self.layer, use), part, keys.tokens)

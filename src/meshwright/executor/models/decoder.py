@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from meshwright.executor.capability import check_model
 from meshwright.executor.layout.tensor_shard import TensorShard
-from meshwright.executor.models.block import Block, column, norm_layer
+from meshwright.executor.models.block import Block, norm_layer
 from meshwright.executor.models.tensor_parallel import TensorParallel, VocabularyEmbedding
 from meshwright.executor.models.weights.initialisation import ParameterSource, RandomValues
 from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.attention.rotary import Rotation, rotation, turned_at
 from meshwright.executor.ops.embedding import SplitEmbedding
+from meshwright.executor.ops.linear import SplitLinear
 from meshwright.executor.ops.randomness import SampleKeys
 from meshwright.executor.ops.token_places import token_places
 from meshwright.specs.error import ExecutionError
@@ -70,7 +71,7 @@ class DecoderStage(nn.Module):
         self.layers = nn.ModuleDict({str(layer): Block(model, layer, dropout, parallel) for layer in layers})
         self.final_norm = norm_layer(model, hidden) if has_head else None
         num_rows = -(-model.vocabulary_size // (1 if parallel is None else parallel.team.degree))
-        self.head = column(hidden, num_rows, False, parallel) if has_own_head else None
+        self.head = SplitLinear(hidden, num_rows, False) if has_own_head else None
         self._rotations: dict[tuple[int, torch.dtype, torch.device], Rotation] = {}
 
     def forward(
@@ -108,42 +109,49 @@ class DecoderStage(nn.Module):
         rank has (None: all), whose turns these then are; `documents` are of the whole sequence."""
         if self.embedding is not None:
             x = self.embedding(x)
-        if self.positions is not None:
-            places_S = self._places(x, part)
-            x = x + self.positions(places_S if documents is None else documents.positions_BS[:, places_S])
+        x = self.with_positions(x, documents, part)
+        length = x.shape[1] if part is None else part.sequence_length
+        return x, self.turn(length, x.dtype, x.device, documents, part)
+
+    def with_positions(
+        self, x_BSE: Tensor, documents: DocumentMask | None = None, part: SequencePart | None = None
+    ) -> Tensor:
+        """Embedded tokens and the learned positions, where the model has them."""
+        if self.positions is None:
+            return x_BSE
+        number, num_parts = (0, 1) if self.parallel is None else self.parallel.part
+        if part is None:
+            places_S = torch.arange(x_BSE.shape[1] * num_parts, device=x_BSE.device)
+        else:
+            places_S = token_places(part, x_BSE.device)
+        places_S = places_S.chunk(num_parts)[number]
+        places = places_S if documents is None else documents.positions_BS[:, places_S]
+        found: Tensor = x_BSE + self.positions(places)
+        return found
+
+    def turn(
+        self,
+        length: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        documents: DocumentMask | None = None,
+        part: SequencePart | None = None,
+    ) -> Rotation | None:
+        """How the positions of a sequence of `length` tokens turn, of `part` its own; the table is made once."""
         if self.model.has_learned_positions:
-            return x, None
-        turn = self._rotation(x, part)
-        if part is not None:
-            places_S = token_places(part, x.device)
-            positions_BS = places_S[None] if documents is None else documents.positions_BS[:, places_S]
-            return x, turned_at(turn, positions_BS)
-        return x, turn if documents is None else turned_at(turn, documents.positions_BS)
-
-    def turn_of_sequence(self, x_BSE: Tensor, documents: DocumentMask | None, part: SequencePart) -> Rotation:
-        """How the positions of all tokens turn, of which x_BSE has a part: where heads are divided instead (Ulysses)."""
-        turn = self._rotation(x_BSE, part)
-        return turn if documents is None else turned_at(turn, documents.positions_BS)
-
-    def _places(self, x_BSE: Tensor, part: SequencePart | None = None) -> Tensor:
-        """Places of the tokens here in their sequence."""
-        parallel, num_tokens = self.parallel, x_BSE.shape[1]
-        first = parallel.team.number * num_tokens if parallel is not None and parallel.divides_sequence else 0
-        if part is not None:
-            return token_places(part, x_BSE.device)[first : first + num_tokens]
-        return torch.arange(first, first + num_tokens, device=x_BSE.device)
-
-    def _rotation(self, x_BSE: Tensor, part: SequencePart | None = None) -> Rotation:
-        """The table for the whole sequence's length, made once."""
-        divided = self.parallel is not None and self.parallel.divides_sequence
-        num_tokens = x_BSE.shape[1] * (self.parallel.team.degree if divided and self.parallel else 1)
-        key = (num_tokens if part is None else part.sequence_length, x_BSE.dtype, x_BSE.device)
+            return None
+        key, model = (length, dtype, device), self.model
         if key not in self._rotations:
-            model, (length, dtype, device) = self.model, key
             self._rotations[key] = rotation(
                 length, model.attention.turned_dim, model.rope_theta, dtype, device, model.rotary_scaling
             )
-        return self._rotations[key]
+        turn = self._rotations[key]
+        if part is not None:
+            places_S = token_places(part, device)
+            return turned_at(
+                turn, places_S[None] if documents is None else documents.positions_BS[:, places_S]
+            )
+        return turn if documents is None else turned_at(turn, documents.positions_BS)
 
 
 def build_stage(

@@ -55,7 +55,7 @@ class CrossBlock(Block):
         x_BHE = self.attention_part(x_BHE, turn, keys)
         query = self.cross_query(self.cross_norm(x_BHE))
         attended = cross_attention(query, self.cross_key_value(encoded_BHE), self.layout)
-        x_BHE = x_BHE + self._dropped(self.cross_attention_output(attended), keys, "cross_attention")
+        x_BHE = x_BHE + self.dropped(self.cross_attention_output(attended), keys, "cross_attention")
         return self.mlp_part(x_BHE, keys)
 
 
@@ -104,7 +104,7 @@ class EncoderDecoderStage(DecoderStage):
             encoded, x = x, self.target_embedding(second_BH)
         else:
             (encoded,) = received
-        turn = self._rotation(x)
+        turn = self.turn(x.shape[1], x.dtype, x.device)
         for block in self.layers.values():
             assert isinstance(block, CrossBlock)
             x = block.with_encoded(x, turn, keys, encoded)
@@ -113,7 +113,7 @@ class EncoderDecoderStage(DecoderStage):
         return x, ()
 
     def _encoded(self, x_BHE: Tensor, keys: SampleKeys | None) -> tuple[Tensor, tuple[Tensor, ...]]:
-        turn = self._rotation(x_BHE)
+        turn = self.turn(x_BHE.shape[1], x_BHE.dtype, x_BHE.device)
         for block in self.layers.values():
             x_BHE = block(x_BHE, turn, keys)
         if self.encoder_norm is None:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from meshwright.executor.ops.fetched_again import FetchedAgain, again_of
 from meshwright.executor.ops.weight_gradient_queue import (
     WeightGradientQueue,
     accumulate_into,
@@ -22,7 +23,7 @@ from meshwright.executor.ops.weight_gradient_queue import (
 def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """x [..., I] @ weight.T + bias -> [..., O]; weight gradients go to `.grad`, at once or by the queue."""
     queue = registered_queue(weight_OI, bias_O)
-    return _LinearFunction.apply(x, weight_OI, bias_O, queue)  # type: ignore[no-untyped-call, no-any-return]
+    return _LinearFunction.apply(x, weight_OI, bias_O, queue, again_of(x))  # type: ignore[no-untyped-call, no-any-return]
 
 
 def accumulate_linear(x: Tensor, dy: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> None:
@@ -40,29 +41,61 @@ def accumulate_linear(x: Tensor, dy: Tensor, weight_OI: Tensor, bias_O: Tensor |
 class _LinearFunction(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, queue: WeightGradientQueue | None
+        ctx: Any,
+        x: Tensor,
+        weight_OI: Tensor,
+        bias_O: Tensor | None,
+        queue: WeightGradientQueue | None,
+        again: FetchedAgain | None,
     ) -> Tensor:
         # Parameters are attributes, not saved tensors: a hook that packs saved tensors (offload) would
         # hand back a copy, and the gradient would be accumulated into a tensor nobody reads.
         is_trained = weight_OI.requires_grad or (bias_O is not None and bias_O.requires_grad)
-        ctx.save_for_backward(x if is_trained else None)
+        ctx.save_for_backward(x if is_trained and again is None else None)
+        ctx.again = again if is_trained else None
         ctx.weight_OI, ctx.bias_O, ctx.queue = weight_OI, bias_O, queue
         return F.linear(x, weight_OI, bias_O)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, None, None, None]:
-        (x,) = ctx.saved_tensors
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, None, None, None, None]:
+        x = ctx.saved_tensors[0] if ctx.again is None else ctx.again.value
         weight_OI = ctx.weight_OI
         dx = None
         if ctx.needs_input_grad[0]:
             dx = torch.mm(dy.reshape(-1, dy.shape[-1]), weight_OI).view(*dy.shape[:-1], -1)
         if x is not None:
             deliver(ctx.queue, accumulate_linear, x, dy, weight_OI, ctx.bias_O)
-        return dx, None, None, None
+        return dx, None, None, None, None
+
+
+def biased(x: Tensor, bias_O: Tensor) -> Tensor:
+    """x [..., O] + bias, whose gradient may be computed later."""
+    return _Biased.apply(x, bias_O, registered_queue(bias_O))  # type: ignore[no-untyped-call, no-any-return]
+
+
+class _Biased(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias_O: Tensor, queue: WeightGradientQueue | None) -> Tensor:
+        ctx.bias_O, ctx.queue = bias_O, queue
+        return x + bias_O
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+        if ctx.bias_O.requires_grad:
+            deliver(ctx.queue, _accumulate_bias, dy, ctx.bias_O)
+        return dy, None, None
+
+
+def _accumulate_bias(dy: Tensor, bias_O: Tensor) -> None:
+    accumulate_into(bias_O, dy.reshape(-1, dy.shape[-1]).sum(0))
 
 
 class SplitLinear(nn.Linear):
     """nn.Linear with a split backward."""
+
+    def product(self, input: Tensor) -> Tensor:
+        """[..., in_features] -> [..., out_features], without the bias: a term of a sum, behind which it is added once."""
+        return linear(input, self.weight)
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., in_features] -> [..., out_features]."""

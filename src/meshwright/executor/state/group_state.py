@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from meshwright.executor.layout.flat_layout import FlatLayout, Segment
+from meshwright.executor.layout.flat_layout import FlatLayout, FlatPiece
 from meshwright.executor.ops.optimizer_step import Optimizer, OptimizerConfig
 from meshwright.executor.state.canonical_sum import CanonicalSum, Contribution, summed
 from meshwright.executor.state.division import Division
@@ -41,7 +41,7 @@ class Trained(NamedTuple):
     """A tensor that the optimizer steps, and which elements of which parameter it is."""
 
     tensor: Tensor
-    segment: Segment
+    segment: FlatPiece
 
 
 class GroupState:
@@ -142,7 +142,7 @@ class GroupState:
             source = self.values[slice(*self.own_values)]
         else:
             names = self.parameters
-            return [Trained(p, Segment(n, 0, p.numel(), 0)) for n, p in names.items() if p.requires_grad]
+            return [Trained(p, FlatPiece(n, 0, p.numel(), 0)) for n, p in names.items() if p.requires_grad]
         return [
             Trained(self._shaped(source[s.place : s.place + s.length], s.name), s)
             for s in self.layout.segments(low, high)

@@ -15,12 +15,15 @@ from torch import Tensor, nn
 
 from meshwright.executor.layout.piece import Piece
 from meshwright.executor.layout.tensor_shard import TensorShard
+from meshwright.executor.models.chain.decoder_steps import MicrobatchData
+from meshwright.executor.models.chain.stage_segment import StageSegment, stage_segments
 from meshwright.executor.models.decoder import DecoderStage
 from meshwright.executor.models.encoder_decoder import EncoderDecoderStage
 from meshwright.executor.models.skip_decoder import SkipStage
-from meshwright.executor.models.tensor_parallel import TensorParallel, split_cross_entropy
+from meshwright.executor.models.tensor_parallel import TensorParallel
 from meshwright.executor.models.vocabulary_shard import VocabularyShard
 from meshwright.executor.models.weights.initialisation import parameter_source
+from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
 from meshwright.executor.rank.handler import Row, ValueName
 from meshwright.executor.state.canonical_sum import Contribution
@@ -37,9 +40,9 @@ from meshwright.ir.core_vocabulary import HOST_STATE, MASTER_COPY, STORE_STATE, 
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
 from meshwright.specs.model.adaptation import LORA_A, LORA_B
+from meshwright.specs.model.layers import stage_layers
 
 GATHERED = UNSHARD.writes[0].kind
-HIDDEN = 2  # dimension of the hidden units in [B, S, E]
 
 
 class TrainingState:
@@ -66,14 +69,15 @@ class TrainingState:
         self.parallel = self._parallel()
         self.pipeline = coordinates.get(program.axes[0].name, 0)
         self.data = RankData(self.training, program, coordinates)
+        self.segments = self._segments()
         own = range(int(program.offsets[rank]), int(program.offsets[rank + 1]))
         names = [program.tables.effects[e].name for e in program.columns.effect[own.start : own.stop]]
         stages = [int(s) for s in program.columns.stage[own.start : own.stop]]
         self.source = parameter_source(training.model, training.seed, training.source.weights)
         self.shard = self._shard(program, names, dtype, device)
+        held = sorted({self.stage_of(stage) for stage in stages})
         self.stages = build_stages(
-            self.training, sorted(set(stages)), dtype, device, has_tables=self.shard is None, parallel=self.parallel,
-            source=self.source,
+            self.training, held, dtype, device, has_tables=self.shard is None, parallel=self.parallel, source=self.source,
         )  # fmt: skip
         edges = training.stage_edges()
         # of every stage that others read beside the path: which of its outputs each edge reads
@@ -99,6 +103,26 @@ class TrainingState:
         self.tensor_shard = TensorShard(self.training.model, team.degree, team.number)
         self.tensor_shard.check()
         return TensorParallel(self.tensor_shard, team, self.training.layout.sequence_parallel)
+
+    def _segments(self) -> tuple[StageSegment, ...]:
+        """What every stage of the program is, where stages are chains of segments."""
+        degrees = self.training.layout.inner_degrees
+        if not degrees.has_exchanges:
+            return ()
+        layers = stage_layers(self.training.layers_per_stage)
+        return stage_segments(self.training.model, layers, degrees, self.program, self.teams[TENSOR])
+
+    def stage_of(self, stage: int) -> int:
+        """The stage of the training that a stage of the program is, or is a segment of."""
+        return self.segments[stage].stage if self.segments else stage
+
+    def microbatch_data(self, microbatch: int, device: torch.device) -> MicrobatchData:
+        """What the steps of segments know of a microbatch."""
+        documents_BS = self.data.documents(microbatch, device)
+        return MicrobatchData(
+            *self.data.tokens(microbatch, device), None if documents_BS is None else DocumentMask(documents_BS),
+            self.data.keys(microbatch), self.data.token_weight(microbatch),
+        )  # fmt: skip
 
     def _last_rows(self, own: range, stages: Sequence[int]) -> dict[int, int]:
         """For every group the position in this rank's list of the last compute that adds to its gradient."""
@@ -133,36 +157,11 @@ class TrainingState:
             return module.with_edges(x, keys, received, documents_BS)
         return module(x, keys, documents_BS), ()
 
-    def whole(self, row: Row, side: int, x: Tensor) -> Tensor:
-        """What the hop before (`side` -1) or behind (+1) has given. From another device every one of a tensor-parallel group
-        gets an equal part of the hidden units, unless their stream is divided by tokens anyway (Narayanan et al. 2021, arXiv
-        2104.04473, section 4.1)."""
-        if self.parallel is None or not self._is_divided(row, side):
-            return x
-        return self.parallel.team.gathered(x, HIDDEN)
-
-    def share(self, row: Row, side: int, x: Tensor | None) -> Tensor | None:
-        """What this rank gives to the hop on a side, which makes it `whole`."""
-        if x is None or self.parallel is None or not self._is_divided(row, side):
-            return x
-        return self.parallel.team.own_part(x, HIDDEN).contiguous()
-
-    def _is_divided(self, row: Row, side: int) -> bool:
-        """Is the hop on a side of a row on another device, and gets a part from every one here?"""
-        tables = self.program.tables
-        path = tables.paths[tables.microbatches[row.microbatch].path]
-        other = row.hop + side
-        if self.training.layout.sequence_parallel or not 0 <= other < len(path):
-            return False
-        return path[other].device != path[row.hop].device
-
     def loss_of(self, logits_BSV: Tensor, targets_BS: Tensor, weight: float) -> Tensor:
         """Sum of the tokens' losses, each with this weight."""
-        if self.parallel is None:
-            # a module of the user's may keep its output for its own backward
-            is_consumed = not self.training.source.modules
-            return token_cross_entropy(logits_BSV, targets_BS, weight, is_consumed=is_consumed)
-        return split_cross_entropy(logits_BSV, targets_BS, weight, self.parallel)
+        # a module of the user's may keep its output for its own backward
+        is_consumed = not self.training.source.modules
+        return token_cross_entropy(logits_BSV, targets_BS, weight, is_consumed=is_consumed)
 
     def count_loss(self, loss: Tensor) -> None:
         """Add a microbatch's loss to this rank's share; of those that find the same one, the first."""
@@ -171,10 +170,11 @@ class TrainingState:
 
     def _groups(self, reduced: set[int]) -> dict[int, GroupState]:
         """Every parameter that trains of every stage here in exactly one group."""
-        parts: dict[int, dict[str, nn.Parameter]] = {g: {} for s in self.stages for g in self.groups_of(s)}
+        parts: dict[int, dict[str, nn.Parameter]] = {g: {} for s in self.stages for g in self.groups_held(s)}
+        elsewhere = self.shard is None and is_table_elsewhere(self.training, self.program, self.pipeline)
         for stage, name, parameter in self._held():
             if parameter.requires_grad:
-                parts[self._group_of(stage, name)][name] = parameter
+                parts[self._group_of(stage, name, is_table_shared=elsewhere)][name] = parameter
         frozen = self._frozen_shards()
         return {
             g: self._group(g, found, g in reduced, frozen.get(g))
@@ -198,7 +198,7 @@ class TrainingState:
         for stage, name, parameter in self._held():
             if not parameter.requires_grad:
                 # a frozen table that stages share is in the group of each
-                group = group_of(self.training, self.program, stage, name, is_table_shared=False)
+                group = self._group_of(stage, name, is_table_shared=False)
                 parts.setdefault(group, {})[name] = parameter
         return {g: FrozenShard(found, division.values, self.formats.parameters) for g, found in parts.items()}
 
@@ -229,17 +229,19 @@ class TrainingState:
         is_of_part = name.split(".")[-2] in (*PARTIAL_MODULES, LORA_A, LORA_B)
         return self.parallel.divides_sequence or is_of_part
 
-    def _group_of(self, stage: int, name: str) -> int:
-        elsewhere = self.shard is None and is_table_elsewhere(self.training, self.program, self.pipeline)
-        return group_of(self.training, self.program, stage, name, is_table_shared=elsewhere)
-
-    def trains(self, stage: int) -> bool:
-        """Does any parameter of a stage here train?"""
-        return any(parameter.requires_grad for parameter in self.stages[stage].parameters())
+    def _group_of(self, stage: int, name: str, *, is_table_shared: bool) -> int:
+        own, groups = self.groups_held(stage), self.program.tables.groups
+        tied = [g for g in own if len({self.stage_of(s) for s in groups[g].stages}) > 1]
+        return group_of(self.program, own, tied, stage, name, is_table_shared=is_table_shared)
 
     def groups_of(self, stage: int) -> tuple[int, ...]:
-        """Parameter groups that a stage uses."""
+        """Parameter groups that a stage of the program uses."""
         return self.program.tables.groups_of_stage[stage]
+
+    def groups_held(self, stage: int) -> tuple[int, ...]:
+        """Parameter groups of a stage of the training, all of its segments'."""
+        own = (s for s in range(self.program.tables.num_stages) if self.stage_of(s) == stage)
+        return tuple(dict.fromkeys(g for s in own for g in self.groups_of(s)))
 
     def live_gradients(self, stage: int) -> tuple[GroupState | None, ...]:
         """Gradients of a stage's groups, ready to be added to."""
@@ -345,7 +347,7 @@ class TrainingState:
         """Parameters and optimizer states as they are before the first iteration."""
         return {
             ValueName(kind, g): self.groups.get(g)
-            for g in {g for s in self.stages for g in self.groups_of(s)}
+            for g in {g for s in self.stages for g in self.groups_held(s)}
             for kind in ("parameter", "optimizer_state", HOST_STATE.name, MASTER_COPY.name)
         }
 

@@ -69,16 +69,16 @@ def _other_stage(
 
 
 def group_of(
-    training: TrainingConfig, program: Program, stage: int, name: str, *, is_table_shared: bool
+    program: Program, own: Sequence[int], tied: Sequence[int], stage: int, name: str, *, is_table_shared: bool
 ) -> int:
-    """The group of a parameter, by name: one that two stages use has the tied table; else the group named like the parameter;
-    else the only one left. `is_table_shared`: stages of other ranks use the tied table, too.
+    """Which of a stage's `own` groups a parameter is in, by name: one that other stages use, too (`tied`), has the tied
+    table; else the group named like the parameter; else the only one left. `is_table_shared`: stages of other ranks use the
+    tied table, too.
 
     Raises:
         ExecutionError: no group, or several, could have it.
     """
-    groups, own = program.tables.groups, program.tables.groups_of_stage[stage]
-    tied = [g for g in own if len(groups[g].stages) > 1]
+    groups = program.tables.groups
     if name == EMBEDDING_WEIGHT and tied:
         return tied[0]
     if name == EMBEDDING_WEIGHT and is_table_shared:

@@ -14,6 +14,7 @@ from meshwright.ir.program import Program
 from meshwright.lowering.sharding.canonical import CANONICAL
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, Context, SequencePart
+from meshwright.stage.chain.decoder import InnerDegrees
 from meshwright.stage.mesh import collapsed_axes, gradient_axes, shard_axes, value_axes
 
 # Labels of teams that exchange inside computes; of a group's state, its values, its gradients, and of what is beside these.
@@ -70,6 +71,11 @@ class TensorLayout:
             cp=plan.cp,
             context=plan.context,
         )
+
+    @property
+    def inner_degrees(self) -> InnerDegrees:
+        """How many devices share a microbatch inside a stage."""
+        return InnerDegrees(self.tp, self.sequence_parallel)
 
     @property
     def divided_axes(self) -> dict[str, tuple[str, ...]]:

@@ -35,10 +35,12 @@ from meshwright.lowering.transfer.stage_edge import (
     skip_edges,
 )
 from meshwright.specs.error import ExecutionError
+from meshwright.specs.model.layers import stage_layers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.record import record
 from meshwright.specs.training.learning_rate import LearningRate
 from meshwright.specs.training.source import Source
+from meshwright.stage.chain.decoder import decoder_chain
 
 RANDOM = Source("random")  # tokens that are drawn, for tests and benchmarks; nothing is read
 CONTEXT_AXIS = "cp"
@@ -176,6 +178,14 @@ class TrainingConfig:
         if self.num_encoder_layers:
             return encoder_edges(self.num_encoder_layers, self.layers_per_stage)
         return skip_edges(self.layer_edges, self.layers_per_stage)
+
+    @property
+    def num_program_stages(self) -> int:
+        """Stages of its program: one for each segment, where a stage is a chain of them."""
+        degrees, stages = self.layout.inner_degrees, stage_layers(self.layers_per_stage)
+        if not degrees.has_exchanges:
+            return len(stages)
+        return sum(len(decoder_chain(self.model, layers, degrees).segments) for layers in stages)
 
     def is_evaluated(self, iteration: int, num_iterations: int) -> bool:
         """Is the held-out loss found after this iteration of a job?"""

@@ -10,8 +10,8 @@ import numpy as np
 
 from meshwright.ir.core_vocabulary import HOST_STATE, LOAD_STATE, MASTER_COPY, STORE_STATE
 from meshwright.ir.program import Columns, Program
-from meshwright.ir.table import Duty, ValueBytes, Work
-from meshwright.lowering.order import with_effects
+from meshwright.ir.table import ValueBytes, Work
+from meshwright.lowering.order import due_with_step, with_effects
 from meshwright.lowering.pipeline import Lowering, Pass, Works
 from meshwright.specs.operator import Operator
 from meshwright.stage.group.parameter_group import num_stepped_parameters
@@ -75,7 +75,7 @@ class OffloadOptimizer:
         sizes = [ValueBytes(STATE, moved), ValueBytes(HOST_STATE.name, moved)] if state else []
         sizes += [ValueBytes(MASTER_COPY.name, stays)] if any(stays) else []
         others = (row for row in t.value_bytes if row.kind != STATE)
-        duties = (*t.duties, Duty(LOAD_STATE.name, "stage"), Duty(STORE_STATE.name, "stage"))
+        duties = (*t.duties, *(due_with_step(program, each.name) for each in (LOAD_STATE, STORE_STATE)))
         return program.with_tables(
             streams=streams, value_kinds=kinds, value_bytes=(*others, *sizes), duties=duties
         )

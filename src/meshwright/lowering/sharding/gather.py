@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.ir.core_vocabulary import GATHER_PARAM, GATHERED, GATHERED_PARAMETER, UNSHARD
 from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Effect, Exchange, Pattern
-from meshwright.lowering.order import with_effects
+from meshwright.lowering.order import first_hops, with_effects
 from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.specs.error import PlanError
 from meshwright.specs.option import option
@@ -103,11 +103,14 @@ def _gathering(effect: Effect, num_groups: int, places: tuple[int, ...]) -> Effe
 
 
 def _runs(program: Program, reads: np.ndarray, device: int) -> list[tuple[int, int]]:
-    """(first row, stage) of computes on one device that read what is gathered and follow each other on the same stage."""
+    """(first row, stage) of computes on one device that read what is gathered and follow each other on the same stage, or on
+    segments with the same groups."""
     c = program.columns
     span = np.arange(program.offsets[device], program.offsets[device + 1])
     rows = span[reads[span]]
-    stages = c.stage[rows]
+    known: dict[tuple[int, ...], int] = {}
+    own = np.array([known.setdefault(groups, s) for s, groups in enumerate(program.tables.groups_of_stage)])
+    stages = own[c.stage[rows]]
     first = np.flatnonzero(np.concatenate([[True], stages[1:] != stages[:-1]])) if len(rows) else rows
     return [(int(rows[i]), int(stages[i])) for i in first]
 
@@ -125,24 +128,23 @@ class GatherParameters:
 
     def __call__(self, program: Program) -> Program:
         """The program with its GATHER_PARAMs, in the order in which the forward reads."""
-        t, c = program.tables, program.columns
+        t = program.tables
         if not self.exchanges:
             return program
         program, (effect,) = with_effects(program, GATHER_PARAM)
         program, numbers, stream = _with_exchanges(
             program, self.exchanges, STREAM if self.is_beside else "compute"
         )
-        is_step = np.array([e.name == "STEP" for e in program.tables.effects])[c.effect]
         before, lists, rows = [], [], []
-        for row in np.flatnonzero(is_step).tolist():
-            device, stage = int(program.list_of_row[row]), int(c.stage[row])
+        hop_of_stage = first_hops(program)
+        for device, stage in ((d, s) for s, devices in enumerate(t.devices_of_stage) for d in devices):
             for part, g in enumerate(t.groups_of_stage[stage]):
                 # a group that several stages here use is gathered in the turn of the first, which reads it soonest
                 first = min(s for s in t.groups[g].stages if device in t.devices_of_stage[s])
                 if g in self.exchanges and stage == first:
                     before.append(int(program.offsets[device + 1]))
                     lists.append(device)
-                    rows.append((stage, int(c.hop[row]), part, numbers[g]))
+                    rows.append((stage, int(hop_of_stage[stage]), part, numbers[g]))
         return _with_gathers(program, effect, stream, before, lists, rows)
 
 

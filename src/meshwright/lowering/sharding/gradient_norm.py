@@ -11,7 +11,7 @@ from meshwright.ir.axis import FIRST_AXIS, owns
 from meshwright.ir.core_vocabulary import NORM, PARTIAL_SUM, REDUCE_NORM, WHOLE_SUM
 from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern, ValueBytes
-from meshwright.lowering.order import with_effects
+from meshwright.lowering.order import due_with_step, with_effects
 from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.specs.error import PlanError, ProgramError
 from meshwright.specs.option import option
@@ -91,7 +91,8 @@ class PostValidate:
         rows = c.take(steps).with_column("effect", validates).with_column("work", np.full(len(steps), -1))
         early = early.inserted(program.offsets[lists + 1], lists, rows)
         return early.with_tables(
-            duties=(*t.duties, Duty("VALIDATE", "stage")), value_bytes=(*t.value_bytes, *_copy_bytes(program))
+            duties=(*t.duties, due_with_step(program, "VALIDATE")),
+            value_bytes=(*t.value_bytes, *_copy_bytes(program)),
         )
 
 
@@ -218,7 +219,7 @@ def _with_norms(program: Program, steps: np.ndarray) -> Program:
     sizes = (ValueBytes("squared_norm", (NORM_BYTES,)), ValueBytes("global_norm", (NORM_BYTES,)))
     t = program.tables
     program = program.with_tables(
-        duties=(*t.duties, Duty("NORM", "stage")), value_bytes=(*t.value_bytes, *sizes)
+        duties=(*t.duties, due_with_step(program, "NORM")), value_bytes=(*t.value_bytes, *sizes)
     )
     return program.inserted(first, lists, rows)
 

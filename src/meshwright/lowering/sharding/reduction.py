@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from meshwright.ir.core_vocabulary import REDUCE_GRAD, STEP, STEP_REDUCED
 from meshwright.ir.judge.operation_check import reduction_axes
 from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern
-from meshwright.lowering.order import with_effects
+from meshwright.lowering.order import first_hops, with_effects
 from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.lowering.sharding.canonical import ALGORITHM, CANONICAL, canonical_sizes
 from meshwright.specs.error import ScheduleError
@@ -73,7 +73,7 @@ class ReduceGradients:
         duties = (*t.duties, Duty("REDUCE_GRAD", "group"))
         program = program.with_tables(exchanges=tuple(exchanges), streams=tuple(streams), duties=duties)
         new = Columns.of(
-            len(rows), effect=effect, stage=table[:, 0], hop=_hop_of_stage(program)[table[:, 0]], part=table[:, 1],
+            len(rows), effect=effect, stage=table[:, 0], hop=first_hops(program)[table[:, 0]], part=table[:, 1],
             exchange=table[:, 2], stream=streams.index(stream),
         )  # fmt: skip
         is_across = np.array([exchanges[number].ends is not None for number in table[:, 2]])
@@ -95,19 +95,38 @@ class ReduceGradients:
 @dataclass(frozen=True)
 class OptimizerStep:
     """One STEP a stage at the end of its list, for the groups that the stage owns; it reads reduced gradients where there
-    are any (parameters that are tied may be the only ones that are reduced)."""
+    are any (parameters that are tied may be the only ones that are reduced). Of the segments of a stage the last that uses a
+    group owns it; the others have none."""
 
     name = "optimizer_step"
 
     def __call__(self, program: Program) -> Program:
         """The program with its steps."""
         of_stage = program.tables.devices_of_stage
-        places = [(stage, device) for stage, devices in enumerate(of_stage) for device in devices]
+        places = [
+            (stage, at)
+            for stage, devices in enumerate(of_stage)
+            for at in devices
+            if _steps(program, stage, at)
+        ]
         program, effects = with_effects(program, *(_step(program, *place) for place in places))
         stages, lists = np.array(places).T
-        rows = Columns.of(len(places), effect=effects, stage=stages, hop=_hop_of_stage(program)[stages])
-        program = program.with_tables(duties=(*program.tables.duties, Duty("STEP", "stage")))
+        rows = Columns.of(len(places), effect=effects, stage=stages, hop=first_hops(program)[stages])
+        due = Duty("STEP", "stage", stages=stepped_stages(program, stages.tolist()))
+        program = program.with_tables(duties=(*program.tables.duties, due))
         return program.inserted(program.offsets[lists + 1], lists, rows)
+
+
+def stepped_stages(program: Program, stages: Iterable[int]) -> tuple[int, ...]:
+    """Stages with a STEP as a duty names them: none where all have one, as all do that are no segments."""
+    found = tuple(sorted(set(stages)))
+    return () if len(found) == program.tables.num_stages else found
+
+
+def _steps(program: Program, stage: int, device: int) -> bool:
+    """Has a stage a STEP on a device? Where nothing is known of groups, every stage."""
+    t = program.tables
+    return not t.groups or any(owns(program, stage, g, device) for g in t.groups_of_stage[stage])
 
 
 def _step(program: Program, stage: int, device: int) -> Effect:
@@ -158,21 +177,12 @@ def _last_contribution(program: Program, stage: int, group: int, device: int) ->
         e for e, effect in enumerate(t.effects) if any(p.kind == "weight_gradient" for p in effect.writes)
     ]
     adds = np.isin(c.effect, writers) & (program.list_of_row == device)
-    if not (adds & (c.stage == stage)).any():
+    if not (adds & np.isin(c.stage, t.groups[group].stages)).any():
         raise ScheduleError(
             f"nothing on stage {stage} adds to the gradient of {t.groups[group].name}, which is to be reduced; "
             f"give the order a B, or I and W, for every F"
         )
     return int(np.flatnonzero(np.isin(c.stage, t.groups[group].stages) & adds)[-1])
-
-
-def _hop_of_stage(program: Program) -> np.ndarray:
-    """The first hop at which any path visits each stage."""
-    result = np.zeros(program.tables.num_stages, dtype=np.int64)
-    for path in reversed(program.tables.paths):
-        for hop in reversed(range(len(path))):
-            result[path[hop].stage] = hop
-    return result
 
 
 def reductions(lowering: Lowering) -> Pass:

@@ -44,17 +44,15 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "shared down": ("mixture.shared.down",),
     "shared gate": ("mixture.shared_gate",),
 }
-_NORMS = ("attention_norm", "mlp_norm")  # in the order of a block, both labelled "norm"
 
 
-def trained_operators(trained: Sequence[str], operators: Sequence[Operator]) -> Iterator[Operator]:
-    """Those of a block's weight gradients that are of a parameter in `trained` ("qkv.weight", "mlp_norm.bias")."""
-    norms = iter(_NORMS)
+def trained_operators(trained: Sequence[str], part: str, operators: Sequence[Operator]) -> Iterator[Operator]:
+    """Weight gradients of a block's part that are of a parameter in `trained` ("qkv.weight", "mlp_norm.bias")."""
     for operator in operators:
-        base, _, part = operator.label.rpartition(" ")
-        modules = (next(norms),) if base == "norm" else _MODULES[base]
+        base, _, kind = operator.label.rpartition(" ")
+        modules = (part,) if base == "norm" else _MODULES[base]
         # one sum over rows gives both of a norm
-        attributes = ("weight", "bias") if "norm" in base else ("bias",) if part == "db" else ("weight",)
+        attributes = ("weight", "bias") if "norm" in base else ("bias",) if kind == "db" else ("weight",)
         if any(f"{module}.{attribute}" in trained for module in modules for attribute in attributes):
             yield operator
 

@@ -49,6 +49,15 @@ from meshwright.stage.operator.layer import (
 )
 
 PASSES = ("F", "B", "I", "W", "R")
+ENDS = (
+    "embedding",
+    "positions",
+    "final_norm",
+    "head",
+    "cross_entropy",
+)  # parts of a stage that are of no block
+OF_WEIGHTS = " weights"  # behind a part's name in B: its weight gradients
+Parts = dict[str, tuple[Operator, ...]]
 
 
 def stage_operators(
@@ -68,22 +77,40 @@ def stage_operators(
     return merged((*embedding, *blocks, *head))
 
 
+def part_operators(
+    model: ModelSpec, part: str, name: str, shape: MicrobatchShape, block: int
+) -> tuple[Operator, ...]:
+    """What a pass runs in one part of a block, or of the ends: "attention_norm", "attention", "attention add" and the same of
+    the MLP; "embedding", "positions", "final_norm", "head", "cross_entropy"."""
+    own = {
+        **_pass(name, _embedding_forward, _nothing, _embedding_weight, model, shape),
+        **_pass(name, _head_forward, _head_input, _head_weight, model, shape),
+    }
+    if part not in ENDS:
+        own = _block_pass(model, name, shape, block)
+    return (*own.get(part, ()), *own.get(f"{part}{OF_WEIGHTS}", ()))
+
+
 def embedding_operators(model: ModelSpec, name: str, shape: MicrobatchShape) -> tuple[Operator, ...]:
     """Lookup of the token's row (plus a learned position); backward, all in W, rows added to the sum."""
-    return _pass(name, _embedding_forward, _nothing, _embedding_weight, model, shape)
+    return _flat(_pass(name, _embedding_forward, _nothing, _embedding_weight, model, shape))
 
 
 def block_operators(
     model: ModelSpec, name: str, shape: MicrobatchShape, block: int = 0
 ) -> tuple[Operator, ...]:
     """One block: norm, qkv, rotary, attention, output, residual, norm, MLP, residual; or its backward."""
+    return _flat(_block_pass(model, name, shape, block))
+
+
+def _block_pass(model: ModelSpec, name: str, shape: MicrobatchShape, block: int) -> Parts:
     forward, backward, weight = (partial(p, block) for p in (_block_forward, _block_input, _block_weight))
     return _pass(name, forward, backward, weight, model, shape)
 
 
 def head_operators(model: ModelSpec, name: str, shape: MicrobatchShape) -> tuple[Operator, ...]:
     """Final norm, vocabulary head and cross entropy, or its backward half."""
-    return _pass(name, _head_forward, _head_input, _head_weight, model, shape)
+    return _flat(_pass(name, _head_forward, _head_input, _head_weight, model, shape))
 
 
 def recomputed_operators(
@@ -123,7 +150,7 @@ def _not_kept(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
     return tuple(again)
 
 
-_Operators = Callable[[ModelSpec, MicrobatchShape], tuple[Operator, ...]]
+_Operators = Callable[[ModelSpec, MicrobatchShape], Parts]
 
 
 def _pass(
@@ -133,7 +160,7 @@ def _pass(
     weight_gradient: _Operators,
     model: ModelSpec,
     shape: MicrobatchShape,
-) -> tuple[Operator, ...]:
+) -> Parts:
     if name in ("F", "R"):
         return forward(model, shape)
     if name == "I":
@@ -141,42 +168,50 @@ def _pass(
     if name == "W":
         return weight_gradient(model, shape)
     if name == "B":
-        return input_gradient(model, shape) + weight_gradient(model, shape)
+        # weight gradients of all parts stand behind the input gradients of all
+        own = {f"{part}{OF_WEIGHTS}": each for part, each in weight_gradient(model, shape).items()}
+        return {**input_gradient(model, shape), **own}
     raise UnknownNameError("compute of a stage", name, PASSES)
 
 
-def _nothing(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+def _flat(parts: Parts) -> tuple[Operator, ...]:
+    return tuple(operator for each in parts.values() for operator in each)
+
+
+def _nothing(model: ModelSpec, shape: MicrobatchShape) -> Parts:
     """Token numbers have no gradient."""
-    return ()
+    return {}
 
 
-def _block_forward(number: int, model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+def _block_forward(number: int, model: ModelSpec, shape: MicrobatchShape) -> Parts:
     hidden, block = model.hidden_size, model.layers[number]
     local, attention = local_sizes(model, shape.tp, shape.expert_tp, number), block.attention
     *projections, output = attention_linears(hidden, attention, local)
     norm = norm_forward("norm", shape.num_rows, hidden, shape)
     after = (norm,) if model.has_post_norms else ()
-    return (
-        norm,
-        *(projection.forward(shape) for projection in projections),
-        *addition_forward(model, "qkv", shape),
-        *(norm_forward(*inner, shape) for inner in attention_norms(attention, local, shape.num_tokens)),
-        head_layout(model, attention, local, shape),
-        *attention_forward(attention, local, shape),
-        output.forward(shape),
-        *addition_forward(model, "attention_output", shape),
-        *after,
-        residual_add("residual", shape, hidden),
-        norm,
-        *mlp_forward(model, block, local, shape),
-        *addition_forward(model, "gate_up", shape),
-        *addition_forward(model, "down", shape),
-        *after,
-        residual_add("residual", shape, hidden),
-    )
+    return {
+        "attention_norm": (norm,),
+        "attention": (
+            *(projection.forward(shape) for projection in projections),
+            *addition_forward(model, "qkv", shape),
+            *(norm_forward(*inner, shape) for inner in attention_norms(attention, local, shape.num_tokens)),
+            head_layout(model, attention, local, shape),
+            *attention_forward(attention, local, shape),
+            output.forward(shape),
+            *addition_forward(model, "attention_output", shape),
+        ),
+        "attention add": (*after, residual_add("residual", shape, hidden)),
+        "mlp_norm": (norm,),
+        "mlp": (
+            *mlp_forward(model, block, local, shape),
+            *addition_forward(model, "gate_up", shape),
+            *addition_forward(model, "down", shape),
+        ),
+        "mlp add": (*after, residual_add("residual", shape, hidden)),
+    }
 
 
-def _block_input(number: int, model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+def _block_input(number: int, model: ModelSpec, shape: MicrobatchShape) -> Parts:
     """Everything of the backward that does not end in a parameter.
 
     Latent attention's two projections of the hidden state have their gradients added once.
@@ -187,70 +222,84 @@ def _block_input(number: int, model: ModelSpec, shape: MicrobatchShape) -> tuple
     norm = norm_backward("norm", shape.num_rows, hidden, shape)
     after = (norm,) if model.has_post_norms else ()
     add = residual_add("residual gradient", shape, hidden)
-    return (
-        *after,
-        *addition_input(model, "down", shape),
-        *addition_input(model, "gate_up", shape),
-        *mlp_input(model, block, local, shape),
-        norm,
-        add,
-        *after,
-        *addition_input(model, "attention_output", shape),
-        output.input_gradient(shape),
-        *attention_backward(attention, local, shape),
-        head_layout(model, attention, local, shape),
-        *(norm_backward(*inner, shape) for inner in attention_norms(attention, local, shape.num_tokens)),
-        *addition_input(model, "qkv", shape),
-        *(projection.input_gradient(shape) for projection in projections),
-        *((add,) if attention.latent else ()),
-        norm,
-        add,
-    )
+    return {
+        "mlp add": after,
+        "mlp": (
+            *addition_input(model, "down", shape),
+            *addition_input(model, "gate_up", shape),
+            *mlp_input(model, block, local, shape),
+        ),
+        "mlp_norm": (norm, add),
+        "attention add": after,
+        "attention": (
+            *addition_input(model, "attention_output", shape),
+            output.input_gradient(shape),
+            *attention_backward(attention, local, shape),
+            head_layout(model, attention, local, shape),
+            *(norm_backward(*inner, shape) for inner in attention_norms(attention, local, shape.num_tokens)),
+            *addition_input(model, "qkv", shape),
+            *(projection.input_gradient(shape) for projection in projections),
+            *((add,) if attention.latent else ()),
+        ),
+        "attention_norm": (norm, add),
+    }
 
 
-def _block_weight(number: int, model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+def _block_weight(number: int, model: ModelSpec, shape: MicrobatchShape) -> Parts:
     block, trained = model.block_kind(number)
     local, attention = local_sizes(model, shape.tp, shape.expert_tp, number), block.attention
     norm = norm_weight("norm", shape.num_rows, model.hidden_size, shape)
+    after = (norm,) if model.has_post_norms else ()
     linears = attention_linears(model.hidden_size, attention, local)
-    found = (
-        *((norm, norm, norm, norm) if model.has_post_norms else (norm, norm)),
-        *(norm_weight(*inner, shape) for inner in attention_norms(attention, local, shape.num_tokens)),
-        *(operator for linear in linears for operator in linear.weight_gradient(shape)),
-        *mlp_weight(model, block, local, shape),
-    )
+    found: Parts = {
+        "attention_norm": (norm,),
+        "mlp_norm": (norm,),
+        "attention add": after,
+        "mlp add": after,
+        "attention": (
+            *(norm_weight(*inner, shape) for inner in attention_norms(attention, local, shape.num_tokens)),
+            *(operator for linear in linears for operator in linear.weight_gradient(shape)),
+        ),
+        "mlp": mlp_weight(model, block, local, shape),
+    }
     if trained is None:
         return found
-    additions = (each for target in LORA_TARGETS for each in addition_weight(model, target, shape))
-    return (*trained_operators(trained, found), *additions)
+    additions = {
+        part: tuple(each for target in targets for each in addition_weight(model, target, shape))
+        for part, targets in (("attention", LORA_TARGETS[:2]), ("mlp", LORA_TARGETS[2:]))
+    }
+    return {
+        part: (*trained_operators(trained, part, each), *additions.get(part, ()))
+        for part, each in found.items()
+    }
 
 
 def _embedding_dims(model: ModelSpec, shape: MicrobatchShape) -> tuple[int, int, int]:
     return shape.num_tokens, model.hidden_size, local_sizes(model, shape.tp).vocabulary
 
 
-def _embedding_forward(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+def _embedding_forward(model: ModelSpec, shape: MicrobatchShape) -> Parts:
     dims = _embedding_dims(model, shape)
     work = dims[0] * dims[1]
     lookup = Operator("embedding", 0.0, 2 * work * shape.element_bytes, dims, label="lookup")
-    if model.is_gemma:
-        return (lookup, _scaled(model, shape))
-    return (lookup, residual_add("positions", shape, dims[1])) if model.has_learned_positions else (lookup,)
+    scaled = (_scaled(model, shape),) if model.is_gemma else ()
+    positions = (residual_add("positions", shape, dims[1]),) if model.has_learned_positions else ()
+    return {"embedding": (lookup, *scaled), "positions": positions}
 
 
-def _embedding_weight(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+def _embedding_weight(model: ModelSpec, shape: MicrobatchShape) -> Parts:
     """Gradients are added to the rows of the tokens that occur; the rest of the table is not touched."""
     dims = _embedding_dims(model, shape)
     work = dims[0] * dims[1]
     size_bytes = EMBEDDING_BACKWARD_TOUCHES * work * shape.element_bytes
     scatter = Operator("embedding", work, size_bytes, dims, phase="backward", label="scatter")
     if model.is_gemma:
-        return (_scaled(model, shape), scatter)
-    own = (scatter,) if trains_table(model, of_head=False) else ()
-    if not (model.has_learned_positions and trains(model, "positions.weight")):
-        return own
-    positions = Operator("elementwise", work, work * shape.element_bytes, dims[:2], label="positions db")
-    return (*own, positions)
+        return {"embedding": (_scaled(model, shape), scatter)}
+    own: Parts = {"embedding": (scatter,) if trains_table(model, of_head=False) else ()}
+    if model.has_learned_positions and trains(model, "positions.weight"):
+        num_bytes = work * shape.element_bytes
+        own["positions"] = (Operator("elementwise", work, num_bytes, dims[:2], label="positions db"),)
+    return own
 
 
 def _scaled(model: ModelSpec, shape: MicrobatchShape) -> Operator:
@@ -273,19 +322,18 @@ def _head_linear(model: ModelSpec, shape: MicrobatchShape) -> Linear:
     return Linear("vocabulary", model.hidden_size, local_sizes(model, shape.tp).vocabulary, False)
 
 
-def _head_forward(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+def _head_forward(model: ModelSpec, shape: MicrobatchShape) -> Parts:
     linear = _head_linear(model, shape)
     work, dims = shape.num_tokens * linear.num_out, (shape.num_tokens, linear.num_out)
     loss = Operator("loss", LOSS_FLOPS * work, LOSS_TOUCHES * work * shape.element_bytes, dims, label="loss")
-    return (
-        norm_forward("final norm", shape.num_rows, model.hidden_size, shape),
-        linear.forward(shape),
-        *_capped(model, shape, CAP_TOUCHES, CAP_FLOPS),
-        loss,
-    )
+    return {
+        "final_norm": (norm_forward("final norm", shape.num_rows, model.hidden_size, shape),),
+        "head": (linear.forward(shape),),
+        "cross_entropy": (*_capped(model, shape, CAP_TOUCHES, CAP_FLOPS), loss),
+    }
 
 
-def _head_input(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+def _head_input(model: ModelSpec, shape: MicrobatchShape) -> Parts:
     linear = _head_linear(model, shape)
     work, dims = shape.num_tokens * linear.num_out, (shape.num_tokens, linear.num_out)
     size_bytes = LOSS_BACKWARD_TOUCHES * work * shape.element_bytes
@@ -293,11 +341,11 @@ def _head_input(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...
     loss = Operator("loss", flops, size_bytes, dims, phase="backward", label="loss backward")
     norm = norm_backward("final norm", shape.num_rows, model.hidden_size, shape)
     cap = _capped(model, shape, CAP_BACKWARD_TOUCHES, CAP_BACKWARD_FLOPS)
-    return (loss, *cap, linear.input_gradient(shape), norm)
+    return {"cross_entropy": (loss, *cap), "head": (linear.input_gradient(shape),), "final_norm": (norm,)}
 
 
-def _head_weight(model: ModelSpec, shape: MicrobatchShape) -> tuple[Operator, ...]:
+def _head_weight(model: ModelSpec, shape: MicrobatchShape) -> Parts:
     norm = norm_weight("final norm", shape.num_rows, model.hidden_size, shape)
     table = _head_linear(model, shape).weight_gradient(shape) if trains_table(model, of_head=True) else ()
     has_norm = any(trains(model, f"final_norm.{part}") for part in ("weight", "bias"))
-    return (norm, *table) if has_norm else table
+    return {"final_norm": (norm,) if has_norm else (), "head": table}

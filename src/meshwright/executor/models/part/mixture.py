@@ -1,6 +1,6 @@
 """A block's mixture of experts: router, experts, and those that every token goes through.
 
-Shapes: B samples, S tokens, s tokens of this device's part of the sequence, E hidden size, T = B S tokens, X experts,
+Shapes: B samples, S tokens, E hidden size, T = B S tokens, X experts,
 O outputs, I inputs.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from meshwright.executor.models.tensor_parallel import TensorParallel, enter, leave
+from meshwright.executor.models.tensor_parallel import TensorParallel
 from meshwright.executor.ops.expert.dispatch import combine, dispatch
 from meshwright.executor.ops.expert.expert_mlp import expert_mlp
 from meshwright.executor.ops.expert.routing import route
@@ -64,15 +64,13 @@ class MixtureOfExperts(nn.Module):
         self.shared = SharedExpert(hidden, shared) if shared else None
         self.shared_gate = SplitLinear(hidden, 1, bias=False) if model.has_shared_gate else None
 
-    def forward(self, x_BsE: Tensor) -> Tensor:
-        """[B, s, E] -> [B, s, E]."""
-        whole_BSE = x_BsE if self.parallel is None else enter(x_BsE, self.parallel)
-        hidden_TE = whole_BSE.flatten(0, 1)
+    def forward(self, x_BSE: Tensor) -> Tensor:
+        """[B, S, E] -> [B, S, E]; with `parallel` a term of the sum over its devices."""
+        hidden_TE = x_BSE.flatten(0, 1)
         result_TE = self.routed(hidden_TE)
         if self.shared is not None:
             result_TE = result_TE + self.shared_part(hidden_TE, self.shared)
-        result_BSE = result_TE.view_as(whole_BSE)
-        return result_BSE if self.parallel is None else leave(result_BSE, self.parallel)
+        return result_TE.view_as(x_BSE)
 
     def routed(self, hidden_TE: Tensor) -> Tensor:
         """The sum over every token's own experts."""

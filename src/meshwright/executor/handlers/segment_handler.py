@@ -1,0 +1,111 @@
+"""Handlers of segments: F, R, B, I and W of a run of a stage's steps between two exchanges.
+
+What a segment reads and makes of others stands first among a row's reads and writes, in the order of its chain.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from meshwright.executor.handlers.saved_forward import SavedForward, contributions
+from meshwright.executor.handlers.vocabulary_handler import buffers, writes_kind
+from meshwright.executor.models.chain.decoder_steps import run_segment
+from meshwright.executor.models.chain.stage_segment import StageSegment
+from meshwright.executor.ops.fetched_again import fetching_again
+from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, deferring, registering
+from meshwright.executor.rank.context import Context
+from meshwright.executor.rank.handler import Row, ValueName
+from meshwright.ir.core_vocabulary import GRADIENT_BUFFER, REMADE, SAVED
+from meshwright.stage.chain.chain import LOSS
+
+
+def forward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Forward of one microbatch; without ``saved`` among its writes it keeps nothing."""
+    own, state = context.training.segments[row.stage], context.training
+    with torch.set_grad_enabled(writes_kind(row, "saved")), state.reading(row, inputs):
+        values, saved = _forward(context, row, inputs, own)
+    if LOSS in values:
+        state.count_loss(values[LOSS].detach())
+    return _outputs(row, own, values, saved)
+
+
+def recompute(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The forward again, with the same draws, for what it did not keep; its loss has been counted."""
+    own, state = context.training.segments[row.stage], context.training
+    with torch.enable_grad(), state.reading(row, inputs):
+        values, saved = _forward(context, row, inputs, own)
+    return _outputs(row, own, values, saved)
+
+
+def _forward(
+    context: Context, row: Row, inputs: Sequence[Any], own: StageSegment
+) -> tuple[dict[str, Tensor], SavedForward]:
+    """What the segment makes, and, with gradients enabled, what its backward needs."""
+    saved, given = SavedForward(WeightGradientQueue(row.text)), inputs[: len(own.segment.reads)]
+    names = [value.name for value in own.segment.reads]
+    floating = [place for place, name in enumerate(names) if own.has_gradient(name)]
+    begun = dict(zip(floating, saved.begin(*(given[place] for place in floating)), strict=True))
+    values = {name: begun.get(place, given[place]) for place, name in enumerate(names)}
+    fetched = own.fetched_again
+    watching = contextlib.nullcontext() if fetched is None else fetching_again(values[fetched])
+    data = context.training.microbatch_data(row.microbatch, context.device)
+    with registering(saved.queue), watching as saved.again:
+        made = run_segment(context.training.stages[own.stage], own.segment, data, values)
+    if LOSS in made:
+        saved.end = made[LOSS]
+    else:
+        saved.close(*(made[name] for name in own.segment.writes if own.has_gradient(name)))
+    return made, saved
+
+
+def _outputs(row: Row, own: StageSegment, values: dict[str, Tensor], saved: SavedForward) -> Sequence[Any]:
+    """What a forward writes: values that others read (a share of those that are shared), then what is kept."""
+    made = [own.given(name, values[name].detach()) for name in own.segment.writes]
+    kept = [saved] * sum(1 for names in row.writes if names and names[0].kind in (SAVED.kind, REMADE.name))
+    return (*made[: len(row.writes) - len(kept)], *kept)
+
+
+def backward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Gradients of what it read, and of its weights, at once."""
+    state, own = context.training, context.training.segments[row.stage]
+    with state.reading(row, inputs):
+        gradients = state.live_gradients(row.stage)
+        taken = _run_backward(own, inputs)
+    rest = row.writes[len(taken) :]
+    if rest:
+        state.contributed(row)
+    return (*own.taken(taken), *_behind(row, len(taken), gradients))
+
+
+def input_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Gradients of what it read now; what the weights' gradients need goes on the queue."""
+    state, own, saved = context.training, context.training.segments[row.stage], inputs[0]
+    with deferring(saved.queue), state.reading(row, inputs):
+        taken = _run_backward(own, inputs)
+    return (*own.taken(taken), *_behind(row, len(taken), saved.queue))
+
+
+def _run_backward(own: StageSegment, inputs: Sequence[Any]) -> tuple[Tensor | None, ...]:
+    saved: SavedForward = inputs[0]
+    num = len(own.differentiable_writes)
+    if saved.again is not None:
+        saved.again.value = inputs[1 + num]
+    taken = contributions(saved.run_backward(*inputs[1 : 1 + num]))
+    saved.again = None
+    return taken
+
+
+def _behind(row: Row, num: int, kept: object) -> Sequence[object]:
+    """What a backward writes behind the gradients of what it read, where the segment trains: gradients of weights, or what
+    these need, and their buffers."""
+    rest = zip(row.writes[num:], row.is_many[num:], strict=True)
+    return [buffers(names, many) if _is_buffer(names) else kept for names, many in rest]
+
+
+def _is_buffer(names: Sequence[ValueName] | None) -> bool:
+    return bool(names) and names[0].kind == GRADIENT_BUFFER.name  # type: ignore[index]

@@ -1,0 +1,190 @@
+"""The rows that a compute of a stage becomes: its chain forward, or transposed, with the values that go between.
+
+Backward is derived: reversed, a segment's F is its B, and an exchange its transpose. Of every value there is one gradient;
+where an exchange has no transpose (all have the sum, and its gradient), that of what it delivers is that of what it read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from meshwright.ir.core_vocabulary import (
+    GRADIENTS,
+    INPUT,
+    INPUT_GRADIENT,
+    OUTPUT,
+    OUTPUT_GRADIENT,
+    PENDING,
+    SAVED,
+)
+from meshwright.ir.table import Effect, Exchange, Kind, Pattern, ValueKind
+from meshwright.ir.vocabulary import Name, Vocabulary
+from meshwright.stage.chain import chain as nouns
+from meshwright.stage.chain.chain import (
+    AGAIN,
+    ALIASES,
+    GRADIENT,
+    WITHOUT_GRADIENT,
+    Chain,
+    Delivery,
+    Segment,
+    Value,
+)
+
+# Algorithm of a chain -> name of its rows, and algorithm by which they are priced and executed.
+ROWS = {
+    "all_gather": ("ALL_GATHER", "all_gather"),
+    "collect": ("ALL_GATHER", "all_gather"),
+    "reduce_scatter": ("REDUCE_SCATTER", "reduce_scatter"),
+    "all_reduce": ("ALL_REDUCE", "all_reduce"),
+    "maximum": ("MAXIMUM", "all_reduce"),
+    "all_to_all": ("ALL_TO_ALL", "all_to_all"),
+}
+GATHERS = ("ALL_GATHER",)  # their bytes are those of what they deliver
+
+
+class ChainRow(NamedTuple):
+    """One row of a chain: the segment behind which it stands, what it touches, and, of an exchange, along what it runs."""
+
+    segment: int
+    effect: Effect
+    exchange: Exchange | None = None
+
+    @property
+    def stream(self) -> str:
+        """Exchanges among the same devices are one order."""
+        return "compute" if self.exchange is None else "_".join(self.exchange.axes)
+
+
+@dataclass(frozen=True)
+class ChainRows:
+    """Of a stage with this chain. ``trains``: of every segment, whether any parameter of it does."""
+
+    chain: Chain
+    trains: tuple[bool, ...]
+
+    def of(self, effect: Effect) -> tuple[ChainRow, ...]:
+        """What a compute of the stage becomes, in order."""
+        if effect.name in ("F", "R"):
+            return tuple(self._forward(effect))
+        if effect.name == "W":
+            places = [n for n, trains in enumerate(self.trains) if trains]
+            return tuple(ChainRow(number, effect) for number in reversed(places))
+        return tuple(self._backward(effect))
+
+    def _forward(self, effect: Effect) -> Iterator[ChainRow]:
+        yield from (self._moved(each) for each in self.chain.behind(-1))
+        rest_read = tuple(p for p in effect.reads if p != INPUT)
+        rest_made = tuple(p for p in effect.writes if p != OUTPUT)
+        for number, segment in enumerate(self.chain.segments):
+            made = [self._forward_at(Value(name, number), number) for name in segment.writes]
+            made = [p for p in made if p != OUTPUT or OUTPUT in effect.writes]
+            reads = (*(self._forward_at(value, number) for value in segment.reads), *rest_read)
+            yield ChainRow(number, effect._replace(reads=reads, writes=(*made, *rest_made)))
+            behind = (each for each in self.chain.behind(number) if each.move.algorithm not in ALIASES)
+            yield from (self._moved(each) for each in behind)
+
+    def _backward(self, effect: Effect) -> Iterator[ChainRow]:
+        for number in reversed(range(len(self.chain.segments))):
+            for each in reversed(self.chain.behind(number)):
+                if each.move.transpose:
+                    yield self._moved_back(each)
+            segment = self.chain.segments[number]
+            again = [each for each in self._delivered_to(segment) if each.move.is_again]
+            yield from (self._moved_again(each, number) for each in again)
+            yield ChainRow(number, self._backward_effect(effect, number, again))
+
+    def _backward_effect(self, effect: Effect, number: int, again: list[Delivery]) -> Effect:
+        segment = self.chain.segments[number]
+        given = [Value(name, number) for name in segment.writes if name not in WITHOUT_GRADIENT]
+        taken = [value for value in segment.reads if value.name not in WITHOUT_GRADIENT]
+        own = () if self.trains[number] else (GRADIENTS, PENDING)
+        reads = (
+            SAVED,
+            *(self._gradient_at(value, number) for value in given),
+            *(Pattern(each.move.write + AGAIN) for each in again),
+            *(p for p in effect.reads if p not in (SAVED, OUTPUT_GRADIENT)),
+        )
+        writes = (
+            *(self._gradient_at(value, number) for value in taken),
+            *(p for p in effect.writes if p != INPUT_GRADIENT and p not in own),
+        )
+        return effect._replace(reads=reads, writes=writes)
+
+    def _moved(self, each: Delivery) -> ChainRow:
+        at = max(0, each.behind)
+        write = Pattern(each.move.write)
+        return self._row(each, each.move.algorithm, self._forward_at(each.read, at), write, at)
+
+    def _moved_again(self, each: Delivery, at: int) -> ChainRow:
+        write = Pattern(each.move.write + AGAIN)
+        return self._row(each, each.move.algorithm, self._forward_at(each.read, at), write, at)
+
+    def _moved_back(self, each: Delivery) -> ChainRow:
+        at = max(0, each.behind)
+        given = OUTPUT_GRADIENT if each.move.algorithm == "share" else self._gradient_at(each.write, at)
+        taken = (
+            Pattern(each.read.name + GRADIENT)
+            if each.move.algorithm == "share"
+            else self._gradient_at(each.read, at)
+        )
+        return self._row(each, each.move.transpose, given, taken, at)
+
+    def _row(self, each: Delivery, algorithm: str, read: Pattern, write: Pattern, at: int) -> ChainRow:
+        name, algorithm = ROWS[algorithm]
+        effect = Effect(Kind.COLLECTIVE, name, (read,), (write,), write if name in GATHERS else None)
+        return ChainRow(at, effect, Exchange(each.move.axes, algorithm=algorithm))
+
+    def _delivered_to(self, segment: Segment) -> list[Delivery]:
+        return [each for each in self.chain.deliveries if each.write in segment.reads]
+
+    def _forward_at(self, value: Value, at: int) -> Pattern:
+        """Where a value is, seen from segment number `at`."""
+        if value.name == nouns.INPUT:
+            return INPUT
+        alias = self._aliases.get(value)
+        if alias is not None:
+            return alias if isinstance(alias, Pattern) else self._forward_at(alias, at)
+        return OUTPUT if value.name == nouns.OUTPUT else Pattern(value.name, offset=value.maker - at)
+
+    @cached_property
+    def _aliases(self) -> dict[Value, Value | Pattern]:
+        """Values that no row delivers: what is entered is what it was; what is shared goes out as the maker cuts it."""
+        found: dict[Value, Value | Pattern] = {}
+        for each in self.chain.deliveries:
+            if each.move.algorithm == "enter":
+                found[each.write] = each.read
+            elif each.move.algorithm == "share":
+                found[each.read] = OUTPUT
+        return found
+
+    def _gradient_at(self, value: Value, at: int) -> Pattern:
+        """Where its gradient is."""
+        if value.name == nouns.INPUT:
+            return INPUT_GRADIENT
+        if value.name == nouns.OUTPUT:
+            return OUTPUT_GRADIENT
+        for each in self.chain.deliveries:
+            if each.write == value and not each.move.transpose:
+                return self._gradient_at(each.read, at)
+        return Pattern(value.name + GRADIENT, offset=value.maker - at)
+
+    @property
+    def kinds(self) -> dict[str, ValueKind]:
+        """Of all values between segments, and of their gradients, which add up where several read a value."""
+        names = {name for segment in self.chain.segments for name in segment.writes} - {nouns.OUTPUT}
+        names |= {each.move.write for each in self.chain.deliveries} - {nouns.OUTPUT}
+        several = {value.name for value, count in self.chain.num_readers.items() if count > 1}
+        kinds = [ValueKind(name) for name in names]
+        kinds += [ValueKind(name + GRADIENT, accumulates=name in several) for name in names]
+        kinds += [ValueKind(each.move.write + AGAIN) for each in self.chain.deliveries if each.move.is_again]
+        return {kind.name: kind for kind in kinds}
+
+
+# What chains say beyond the core: names of exchanges, whose patterns each row brings.
+WORDS = Vocabulary.of(
+    *(Name(Effect(Kind.COLLECTIVE, name)) for name in dict.fromkeys(n for n, _ in ROWS.values()))
+)

@@ -1,0 +1,146 @@
+"""Refine: a program whose stages are chains of segments; each hop of a path is then as many as its stage has segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.ir.program import Columns, Program
+from meshwright.ir.table import Effect, Hop, ParameterGroup, ValueKind
+from meshwright.ir.vocabulary import Vocabulary
+from meshwright.lowering.order import with_effects
+from meshwright.lowering.segment.chain_rows import WORDS, ChainRow, ChainRows
+from meshwright.specs.error import ProgramError
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class StageRows:
+    """A stage in segments: its rows, and of every parameter group that it uses the segments that do (by its place)."""
+
+    rows: ChainRows
+    users: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_segments(self) -> int:
+        """How many hops it is."""
+        return len(self.rows.chain.segments)
+
+
+@dataclass(frozen=True)
+class Refine:
+    """Replace every compute of a stage by the rows of its chain. It stands behind the schedule and what replaces whole
+    computes (split backward, recompute), and before what moves between devices or at the end of the step.
+
+    ``stages``: each in segments.
+    """
+
+    stages: tuple[StageRows, ...]
+    name = "refine"
+
+    def __call__(self, program: Program) -> Program:
+        """The program of segments. Raises ProgramError where it has exchanges already."""
+        if program.columns.exchange.max(initial=-1) >= 0:
+            raise ProgramError("a program with exchanges is not refined", next="refine it before Transfers")
+        c, t = program.columns, program.tables
+        first = np.array([0, *accumulate(each.num_segments for each in self.stages)])
+        program = self._with_tables(program.with_vocabulary(self._vocabulary()), first)
+        program, table = self._templates(program, t.effects, c)
+        place = table.place[c.effect, c.stage]
+        counts = table.length[place]
+        rows = np.repeat(np.arange(len(c)), counts)
+        chosen = np.repeat(table.first[place] - np.cumsum(counts) + counts, counts) + np.arange(len(rows))
+        segment = table.segment[chosen]
+        paths = np.array([each.path for each in t.microbatches], dtype=np.int64)[c.microbatch[rows]]
+        hops = _first_hops(t.paths, [each.num_segments for each in self.stages])
+        columns = Columns.of(
+            len(rows), effect=table.effect[chosen], stage=first[c.stage[rows]] + segment,
+            hop=hops[paths, c.hop[rows]] + segment, microbatch=c.microbatch[rows], part=c.part[rows],
+            stream=table.stream[chosen], exchange=table.exchange[chosen],
+        )  # fmt: skip
+        ends = np.concatenate([[0], np.cumsum(counts)])
+        return replace(program, columns=columns, offsets=ends[program.offsets])
+
+    def _vocabulary(self) -> Vocabulary:
+        kinds: dict[str, ValueKind] = {}
+        for each in self.stages:
+            for name, kind in each.rows.kinds.items():
+                adds = kind.accumulates or (name in kinds and kinds[name].accumulates)
+                kinds[name] = kind._replace(accumulates=adds)
+        return WORDS | Vocabulary.of(*kinds.values())
+
+    def _templates(
+        self, program: Program, effects: Sequence[Effect], columns: Columns
+    ) -> tuple[Program, _Templates]:
+        """The rows of every compute of every stage, those of stages that are alike once."""
+        known: dict[tuple[int, ChainRows], int] = {}
+        place = np.full((len(effects), len(self.stages)), -1, dtype=np.int64)
+        rows: list[tuple[ChainRow, ...]] = []
+        for e, stage in sorted({*zip(columns.effect.tolist(), columns.stage.tolist(), strict=True)}):
+            key = (e, self.stages[stage].rows)
+            if key not in known:
+                known[key] = len(rows)
+                rows.append(key[1].of(effects[e]))
+            place[e, stage] = known[key]
+        flat = [row for each in rows for row in each]
+        program, effect = with_effects(program, *(row.effect for row in flat))
+        exchanges = tuple(dict.fromkeys(row.exchange for row in flat if row.exchange is not None))
+        streams = tuple(dict.fromkeys((*program.tables.streams, *(row.stream for row in flat))))
+        length = np.array([len(each) for each in rows])
+        return program.with_tables(exchanges=exchanges, streams=streams), _Templates(
+            place, np.cumsum(length) - length, length, np.array(effect), np.array([row.segment for row in flat]),
+            np.array([streams.index(row.stream) for row in flat]),
+            np.array([-1 if row.exchange is None else exchanges.index(row.exchange) for row in flat]),
+        )  # fmt: skip
+
+    def _with_tables(self, program: Program, first: Ints) -> Program:
+        """Paths, groups and duties of segments."""
+        t = program.tables
+        paths = tuple(
+            tuple(
+                Hop(int(first[hop.stage]) + k, hop.device)
+                for hop in path
+                for k in range(self.stages[hop.stage].num_segments)
+            )
+            for path in t.paths
+        )
+        groups = tuple(self._group(t.groups_of_stage, g, group, first) for g, group in enumerate(t.groups))
+        duties = tuple(duty._replace(per="some") if duty.name == "W" else duty for duty in t.duties)
+        return program.with_tables(paths=paths, groups=groups, duties=duties)
+
+    def _group(
+        self, groups_of_stage: Sequence[Sequence[int]], g: int, group: ParameterGroup, first: Ints
+    ) -> ParameterGroup:
+        users = (
+            int(first[stage]) + k
+            for stage in group.stages
+            for k in self.stages[stage].users[groups_of_stage[stage].index(g)]
+        )
+        return group._replace(stages=tuple(users))
+
+
+class _Templates(NamedTuple):
+    """The rows of all computes one behind the other; ``place`` [effect, stage] is a compute's place among ``first`` and
+    ``length``, which say where in them its rows are."""
+
+    place: Ints
+    first: Ints
+    length: Ints
+    effect: Ints
+    segment: Ints
+    stream: Ints
+    exchange: Ints
+
+
+def _first_hops(paths: Sequence[Sequence[Hop]], num_segments: Sequence[int]) -> Ints:
+    """The first hop of every hop of every path, once stages have so many: [paths, hops]."""
+    found = np.zeros((len(paths), max(len(path) for path in paths)), dtype=np.int64)
+    for number, path in enumerate(paths):
+        found[number, 1 : len(path)] = np.cumsum([num_segments[hop.stage] for hop in path[:-1]])
+    return found

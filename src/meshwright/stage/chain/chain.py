@@ -1,0 +1,178 @@
+"""Chain: the steps of a stage and the exchanges between them, cut into segments; which values go from one to another.
+
+A *step* is a few operators that a model runs one behind the other (a norm, the products of an MLP). An *exchange* moves
+what a step made. A *segment* is a run of steps between two exchanges: what goes from step to step within it is its own
+affair, what leaves it is a value of the program. A value is numbered by the segment that makes it; what an exchange
+delivers has a name of its own, so that an exchange left out is a read of what nobody wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+INPUT, OUTPUT = "input", "output"  # of a stage: what the one before it sends, and what the one behind it gets
+LOSS = "loss"  # made by the last segment of all, and counted, not sent
+ENDS = -1  # the block of steps that belong to none
+
+# Forward algorithm -> that of its transpose, by which gradients go back; "" is no exchange (all have it, or take their part).
+TRANSPOSES: Mapping[str, str] = {
+    "all_gather": "reduce_scatter",  # split -> shared
+    "reduce_scatter": "all_gather",  # partial -> split
+    "all_reduce": "",  # partial -> copied
+    "enter": "all_reduce",  # copied -> shared: every device does another part with it
+    "all_to_all": "all_to_all",  # split along one dimension -> split along another
+    "routed": "routed",  # rows go where their counts say
+    "collect": "",  # split -> copied: all do the same with the whole
+    "share": "collect",  # copied -> split: each gives its part
+    "maximum": "",  # of numbers without gradient
+    "counts": "",
+}
+GRADIENT, AGAIN = "_gradient", "_again"  # behind the name of a value: its gradient; it, fetched once more
+ALIASES = ("enter", "share")  # nothing is sent forward: what it delivers is what it reads
+# Values that no gradient goes through.
+WITHOUT_GRADIENT = frozenset(("maximum", "largest"))
+
+
+class ChainStep(NamedTuple):
+    """What a model runs of one block (or of `ENDS`): values it reads and makes, by name. ``of``: the step whose result it
+    takes up, and its block, such as the MLP of the block before."""
+
+    name: str
+    block: int
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    of: tuple[str, int] = ("", ENDS)
+
+
+class Moved(NamedTuple):
+    """An exchange of value ``read`` along axes, which delivers ``write``; ``algorithm`` is a key of `TRANSPOSES`.
+
+    ``dim``: of the tensor, along which it is divided. ``sizes``: values that say how much of it goes to, and comes from,
+    each member (routed). ``is_again``: the backward does not keep what came, it is fetched once more.
+    """
+
+    algorithm: str
+    axes: tuple[str, ...]
+    read: str
+    write: str
+    dim: int = 1
+    sizes: tuple[str, ...] = ()
+    is_again: bool = False
+
+    @property
+    def transpose(self) -> str:
+        """The algorithm by which gradients go back, "" where none do."""
+        return TRANSPOSES[self.algorithm]
+
+
+class Value(NamedTuple):
+    """What goes from one segment or exchange to another: its name, and the number of the segment that made it, or behind
+    which it was delivered; -1: it is the stage's input."""
+
+    name: str
+    maker: int
+
+
+class Delivery(NamedTuple):
+    """An exchange in its place: behind segment number ``behind`` (-1: in front of all), with what it reads."""
+
+    move: Moved
+    behind: int
+    read: Value
+    sizes: tuple[Value, ...] = ()
+
+    @property
+    def write(self) -> Value:
+        """What it delivers."""
+        return Value(self.move.write, max(0, self.behind))
+
+
+class Segment(NamedTuple):
+    """A run of steps: what it reads, in the order of its steps; names of what others read of it."""
+
+    steps: tuple[ChainStep, ...]
+    reads: tuple[Value, ...]
+    writes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Its steps, for people."""
+        return "+".join(step.name for step in self.steps)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Segments and exchanges of a stage, in the order of its forward."""
+
+    segments: tuple[Segment, ...]
+    deliveries: tuple[Delivery, ...]
+
+    def behind(self, number: int) -> tuple[Delivery, ...]:
+        """Exchanges right behind a segment; -1: in front of all."""
+        return tuple(each for each in self.deliveries if each.behind == number)
+
+    @property
+    def num_readers(self) -> Mapping[Value, int]:
+        """How many segments and exchanges read each value."""
+        found: dict[Value, int] = {}
+        for value in [v for s in self.segments for v in s.reads] + [d.read for d in self.deliveries]:
+            found[value] = found.get(value, 0) + 1
+        return found
+
+
+def chain_of(items: Iterable[ChainStep | Moved], cuts: frozenset[str] = frozenset()) -> Chain:
+    """Steps and exchanges cut into segments, wherever an exchange is, and around the steps whose names are `cuts`."""
+    runs: list[list[ChainStep]] = []
+    moves: list[tuple[int, Moved]] = []
+    is_open = False
+    for item in items:
+        if isinstance(item, Moved):
+            moves.append((len(runs) - 1, item))
+            is_open = False
+        elif is_open and not cuts & {item.name, runs[-1][-1].name}:
+            runs[-1].append(item)
+        else:
+            runs.append([item])
+            is_open = True
+    return _resolved(runs, moves)
+
+
+def _resolved(runs: Sequence[Sequence[ChainStep]], moves: Sequence[tuple[int, Moved]]) -> Chain:
+    """With the makers of all values, and of what a segment makes only what others read."""
+    latest = {INPUT: Value(INPUT, -1)}
+    deliveries: list[Delivery] = []
+
+    def deliver(behind: int) -> None:
+        for move in (move for place, move in moves if place == behind):
+            made = Delivery(move, behind, latest[move.read], tuple(latest[name] for name in move.sizes))
+            deliveries.append(made)
+            latest[move.write] = made.write
+
+    deliver(-1)
+    reads: list[tuple[Value, ...]] = []
+    for number, steps in enumerate(runs):
+        reads.append(tuple(latest[name] for name in _read_names(steps)))
+        latest |= {name: Value(name, number) for step in steps for name in step.writes}
+        deliver(number)
+    wanted = {value for own in reads for value in own} | {latest.get(OUTPUT, Value(OUTPUT, -1))}
+    wanted |= {value for each in deliveries for value in (each.read, *each.sizes)}
+    segments = tuple(
+        Segment(
+            tuple(steps), own,
+            tuple(n for n in dict.fromkeys(n for s in steps for n in s.writes) if Value(n, number) in wanted),
+        )
+        for number, (steps, own) in enumerate(zip(runs, reads, strict=True))
+    )  # fmt: skip
+    return Chain(segments, tuple(deliveries))
+
+
+def _read_names(steps: Iterable[ChainStep]) -> tuple[str, ...]:
+    """What a run of steps reads that none of them has made before, each once."""
+    made: set[str] = set()
+    found: dict[str, None] = {}
+    for step in steps:
+        found |= dict.fromkeys(name for name in step.reads if name not in made)
+        made |= set(step.writes)
+    return tuple(found)

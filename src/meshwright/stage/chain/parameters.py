@@ -1,0 +1,60 @@
+"""Parameters that a step of a chain uses, by their names in the executor, and those of them that train."""
+
+from __future__ import annotations
+
+from meshwright.specs.model.adaptation import lora_parameters, trains
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.model.parameter import block_parameters
+from meshwright.specs.model.parameter_name import executed_name
+from meshwright.stage.chain.chain import ChainStep, Segment
+
+TABLE, HEAD = "embedding.weight", "head.weight"
+# ChainStep -> the modules of its block whose parameters it uses.
+MODULES = {
+    "attention_norm": ("attention_norm",),
+    "attention": ("qkv", "query_norm", "key_norm", "latent_attention", "attention_output"),
+    "mlp_norm": ("mlp_norm",),
+    "mlp": ("gate_up", "down", "mixture"),
+}
+# The product at the end of a part of a block. Its bias is added once, where the sum of the devices' terms is taken up.
+LAST_PRODUCT = {"attention": "attention_output", "mlp": "down"}
+
+
+def step_parameters(model: ModelSpec, step: ChainStep) -> tuple[str, ...]:
+    """Names in the whole model ("layers.3.qkv.weight") of what a step uses; none that the model has not."""
+    if step.name == "add":
+        part, block = step.of
+        return tuple(
+            n for n in _block_names(model, block) if n == f"layers.{block}.{LAST_PRODUCT[part]}.bias"
+        )
+    if step.name in MODULES:
+        behind = f"layers.{step.block}.{LAST_PRODUCT.get(step.name, '')}.bias"
+        names = (name for name in _block_names(model, step.block) if name != behind)
+        return tuple(name for name in names if name.split(".")[2] in MODULES[step.name])
+    return _of_ends(model, step.name)
+
+
+def _of_ends(model: ModelSpec, name: str) -> tuple[str, ...]:
+    found: dict[str, tuple[str, ...]] = {
+        "embedding": (TABLE,),
+        "positions": ("positions.weight",) if model.has_learned_positions else (),
+        "final_norm": ("final_norm.weight",),
+        "head": (TABLE if model.has_tied_embeddings else HEAD,),
+    }
+    return found.get(name, ())
+
+
+def _block_names(model: ModelSpec, block: int) -> tuple[str, ...]:
+    own = (executed_name(model.architecture, each.name) for each in block_parameters(model, block))
+    added = (each.name for each in lora_parameters(model, block))
+    return tuple(dict.fromkeys((*own, *added)))
+
+
+def segment_parameters(model: ModelSpec, segment: Segment) -> tuple[str, ...]:
+    """Of all its steps."""
+    return tuple(dict.fromkeys(name for step in segment.steps for name in step_parameters(model, step)))
+
+
+def trained_parameters(model: ModelSpec, segment: Segment) -> tuple[str, ...]:
+    """Those of them that train."""
+    return tuple(name for name in segment_parameters(model, segment) if trains(model, name))

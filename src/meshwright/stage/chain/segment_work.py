@@ -1,0 +1,116 @@
+"""What a segment computes, keeps and hands on: works of its passes, bytes of the values between segments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from meshwright.ir.table import Work
+from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.operator import Operator, merged, total_bytes, total_flops
+from meshwright.specs.plan.plan import Plan
+from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Segment
+from meshwright.stage.chain.decoder import InnerDegrees
+from meshwright.stage.operator.stage import PASSES, part_operators
+from meshwright.stage.saved.block import context_saved, embedding_saved, head_saved, tensor_bytes
+from meshwright.stage.saved.size import kept_bytes_per_token, saving_context
+from meshwright.stage.work import microbatch_shape
+
+# Steps whose operators are counted under another part's name; those that are none of these have their own.
+PARTS = {"exponentials": "cross_entropy"}
+WIDE_BYTES = 4  # of a number of the loss, in float32
+LOSS_NUMBERS = {"largest": 1, "maximum": 1, "terms": 2, "sums": 2}  # a token
+
+
+def segment_works(plan: Plan, chain: Chain, share: float) -> Iterator[dict[str, Work]]:
+    """The work of every pass of every segment. `share`: of the stage in a full stage; segments have theirs by FLOPs."""
+    shape, dims = microbatch_shape(plan), (plan.microbatch_size, plan.workload.sequence_length)
+    dtype = "float8" if plan.float8 else plan.dtype
+    found = [{name: _operators(plan, segment, name) for name in PASSES} for segment in chain.segments]
+    whole = {name: sum(total_flops(each[name]) for each in found) or 1.0 for name in PASSES}
+    for each in found:
+        yield {
+            name: Work(
+                name, shape.num_tokens, dims, dtype, total_flops(own), total_bytes(own),
+                share * total_flops(own) / whole[name], own,
+            )
+            for name, own in each.items()
+        }  # fmt: skip
+
+
+def _operators(plan: Plan, segment: Segment, name: str) -> tuple[Operator, ...]:
+    steps = segment.steps if name in ("F", "R") else tuple(reversed(segment.steps))
+    return merged([operator for step in steps for operator in _of_step(plan, step, name)])
+
+
+def _of_step(plan: Plan, step: ChainStep, name: str) -> tuple[Operator, ...]:
+    part = f"{step.of[0]} add" if step.name == "add" else PARTS.get(step.name, step.name)
+    block = step.of[1] if step.name == "add" else step.block
+    return part_operators(plan.model, part, name, microbatch_shape(plan), max(0, block))
+
+
+def between_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
+    """Bytes on one device of the values between segments, per token of the whole microbatch, by name."""
+    size, hidden = dtype_bytes(plan.dtype), plan.model.hidden_size
+    whole = float(hidden * size) / plan.cp
+    own = whole / plan.tp if degrees.sequence_parallel else whole
+    rows = dict.fromkeys(("residual", "normed", "summed"), own)
+    rows |= dict.fromkeys(("entered", "partial", "whole_input", "whole_output"), whole)
+    vocabulary = -(-plan.model.vocabulary_size // plan.tp)
+    numbers = {name: float(count * max(size, WIDE_BYTES)) / plan.cp for name, count in LOSS_NUMBERS.items()}
+    return {**rows, **numbers, "logits": float(vocabulary * size) / plan.cp}
+
+
+# Tensors that a block keeps -> the step whose backward reads them; all others of attention or of the MLP by what reads them.
+KEPT_BY = {"input": "attention_norm", "norm statistics": "attention_norm", "middle residual": "mlp_norm"}
+OF_ATTENTION = (
+    *("first norm's output", "queries by heads", "keys and values by heads", "attention output", "qkv"),
+    *("q and k statistics", "logarithms of sums", "qkv narrowed", "attention_output narrowed"),
+)
+HEAD_KEPT_BY = {"input": "final_norm", "norm statistics": "final_norm", "norm's output": "head"}
+HEAD_ENTERED, LOGITS = "norm's output", "log-probabilities"
+ENTERED = ("first norm's output", "second norm's output")  # what products read that is gathered for them
+
+
+def kept_bytes(plan: Plan, layers: StageLayers, chain: Chain) -> tuple[float, ...]:
+    """Bytes that every segment keeps from F to its backward on one device, per token of the whole microbatch. What is fetched
+    again is none of it: what it is fetched from is a value that lives as long."""
+    kept = list(_kept(plan, layers))
+    factor = kept_bytes_per_token(plan, layers) / (sum(each.num_bytes for each in kept) or 1.0)
+    is_again = any(each.move.is_again for each in chain.deliveries)
+    by_step: dict[tuple[str, int], float] = {}
+    for each in kept:
+        if not (is_again and each.is_entered):
+            key = (each.step, each.block)
+            by_step[key] = by_step.get(key, 0.0) + factor * each.num_bytes
+    return tuple(
+        sum(by_step.get((step.name, step.block), 0.0) for step in segment.steps) for segment in chain.segments
+    )
+
+
+class _Kept(NamedTuple):
+    """A tensor that a step keeps: bytes per token; is it what the step reads of what was gathered for it?"""
+
+    step: str
+    block: int
+    num_bytes: float
+    is_entered: bool
+
+
+def _kept(plan: Plan, layers: StageLayers) -> Iterator[_Kept]:
+    context = saving_context(plan)._replace(recompute="none")
+    for block in range(layers.first_block, layers.first_block + layers.num_blocks):
+        for tensor in context_saved(plan.model, context, block, plan.workload.sequence_length):
+            step = KEPT_BY.get(tensor.name, "attention" if tensor.name in OF_ATTENTION else "mlp")
+            yield _Kept(step, block, tensor_bytes(plan.model, tensor, context), tensor.name in ENTERED)
+    for tensor in embedding_saved(plan.model) if layers.has_embedding else ():
+        yield _Kept("embedding", ENDS, float(tensor.bytes_per_token), is_entered=False)
+    for tensor in head_saved(plan.model, plan.dtype) if layers.has_head else ():
+        step = HEAD_KEPT_BY.get(tensor.name, "exponentials" if plan.tp > 1 else "cross_entropy")
+        size = (
+            plan.model.vocabulary_size * WIDE_BYTES / plan.tp
+            if tensor.name == LOGITS
+            else tensor.bytes_per_token
+        )
+        yield _Kept(step, ENDS, float(size), tensor.name == HEAD_ENTERED)
