@@ -96,24 +96,27 @@ def _rule_name(optimizer: str) -> str:
 
 
 def _check_frozen(info: CheckpointInfo, training: TrainingConfig) -> None:
-    """What is frozen is in no checkpoint, so it must come from where it came from before.
+    """What is frozen is in no checkpoint, nor are constants, so they must come from where they came from before.
 
     Raises:
         SpecError: it would come from another folder, or be drawn by another seed.
     """
-    if not training.model.is_adapted:
+    is_adapted = training.model.is_adapted
+    if not (is_adapted or training.model.has_router_corrections):
         return
     before = (
         _place(info.training.get("source", {}).get("weights")),
         info.training.get("seed", training.seed),
     )
     now = (_place(training.source.weights), training.seed)
-    if before[0] != now[0] or (not now[0] and before[1] != now[1]):
+    if before[0] != now[0] or (is_adapted and not now[0] and before[1] != now[1]):
+        what = "frozen parameters" if is_adapted else "routers' corrections"
+        here = f"train with --seed {before[1]}" if is_adapted else "train without --from"
         raise SpecError(
-            f"the frozen parameters of this checkpoint are of {before[0] or f'seed {before[1]}'}, those of the job of "
+            f"the {what} of this checkpoint are of {before[0] or f'seed {before[1]}'}, those of the job of "
             f"{now[0] or f'seed {now[1]}'}",
             allowed="the same source as before",
-            next=f"train with --from {before[0]}" if before[0] else f"train with --seed {before[1]}",
+            next=f"train with --from {before[0]}" if before[0] else here,
         )
 
 

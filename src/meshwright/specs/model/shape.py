@@ -176,6 +176,12 @@ class ModelShape:
         )
 
     @property
+    def has_router_corrections(self) -> bool:
+        """Constants are added to its routers' scores, which are no parameters: they come with the weights."""
+        experts = (block.experts for block in self.kinds)
+        return any(each.routing_in(self.architecture).has_correction for each in experts if each)
+
+    @property
     def num_norm_parameters(self) -> int:
         """Parameters of the final norm."""
         return self.hidden_size * (2 if self.is_gpt2 else 1)
