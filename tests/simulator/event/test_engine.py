@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.ir.random_program import random_program
 from tests.simulator.program import SCHEDULES, training_step
 
-from meshwright.costs.cost import Cost, Flow
+from meshwright.costs.cost import Cost, Flow, SpeedCurve
 from meshwright.costs.fixed_costs import FixedCosts
 from meshwright.ir import (
     Axis,
@@ -37,6 +37,7 @@ from meshwright.specs import Cluster
 from meshwright.specs.cluster.machine import HOSTS
 from meshwright.specs.error import DeadlockError, SpecError
 
+CURVES = (SpeedCurve(()), SpeedCurve(((0.5, 0.7),)), SpeedCurve(((0.2, 0.3), (0.35, 0.5), (0.8, 0.9))))
 COSTS = FixedCosts.from_times(1.0, 1.1, 0.7, latency_s=0.25)
 
 
@@ -156,8 +157,9 @@ def random_prices(rng: Random, program: Program) -> Prices:
         Cost(
             seconds(),
             rng.choice((0.0, 0.0, seconds())),
-            compute_share=rng.choice((0.0, 0.3, 0.5, 1.0)),
+            compute_share=rng.choice((0.0, 1e-15, 0.3, 0.5, 1.0)),
             memory_share=rng.choice((0.0, 0.0, 0.6)),
+            curve=rng.choice((None, None, *CURVES)),
         )
         for _ in range(num_classes)
     )
@@ -236,3 +238,54 @@ def test_shares_that_fill_a_device_exactly_slow_nobody() -> None:
         )
         for engine in (run_events, interpret_events):
             np.testing.assert_array_equal(engine(wiring, prices)[2], 1.0)
+
+
+def beside_each_other(*costs: Cost) -> list[float]:
+    """When each of several instructions on streams of their own ends that begin at once on one device."""
+    builder = ProgramBuilder([Axis("pp", 1)], value_kinds=(ValueKind("x"),), duties=(Duty("MAKE", "some"),))
+    make = Effect(Kind.CALL, "MAKE", (), (Pattern("x", part="row"),))
+    for k in range(len(costs)):
+        builder.add(0, make, part=k, stream=f"stream{k}", work=Work("MAKE"))
+    wiring = wire(builder.build())
+    prices = Prices(costs, ((),) * len(costs), np.arange(len(costs), dtype=np.int32))
+    engine, (_, _, end) = run(wiring, prices)
+    assert engine == "event"
+    np.testing.assert_array_equal(interpret_events(wiring, prices)[2], end)
+    return [float(second) for second in end[0]]
+
+
+def test_a_curve_says_how_fast_half_a_device_is() -> None:
+    """Two kernels that want all of a device: each is granted half. By proportion 2 s of work take 2 s, whoever is first."""
+    product, memory = SpeedCurve(((0.5, 0.55),)), SpeedCurve(((0.2, 0.3), (0.5, 0.8)))
+    assert beside_each_other(Cost(1.0), Cost(1.0)) == pytest.approx([2.0, 2.0])
+    # 0.8 of its speed ends the second at 1.25 s; the first has done 0.6875 by then, and the rest alone
+    assert beside_each_other(Cost(1.0, curve=product), Cost(1.0, curve=memory)) == pytest.approx(
+        [1.5625, 1.25]
+    )
+    assert beside_each_other(Cost(1.0), Cost(1.0, curve=memory)) == pytest.approx([1.625, 1.25])
+    # three: a third each, on the line between (0.2, 0.3) and (0.5, 0.8): 0.3 + 0.5 * (1/3 - 0.2) / 0.3
+    assert beside_each_other(*[Cost(1.0, curve=memory)] * 3) == pytest.approx([1 / (0.3 + 0.2 / 0.9)] * 3)
+
+
+def test_the_curve_of_proportion_is_proportion() -> None:
+    """The part granted is of what is demanded: two that want 0.8 of a device have 0.625 of that each."""
+    straight, bent = SpeedCurve(((0.5, 0.5),)), SpeedCurve(((0.625, 0.8),))
+    assert beside_each_other(Cost(1.0, curve=straight), Cost(2.0)) == beside_each_other(Cost(1.0), Cost(2.0))
+    assert beside_each_other(*[Cost(1.0, compute_share=0.8)] * 2) == pytest.approx([1.6] * 2)
+    assert beside_each_other(*[Cost(1.0, compute_share=0.8, curve=bent)] * 2) == pytest.approx([1.25] * 2)
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        ((0.5, 0.0),),
+        ((0.2, 0.9), (0.1, 0.95)),
+        ((0.0, 0.1),),
+        ((0.5, 1.2),),
+        ((1.0, 1.0),),
+        ((0.3, 0.6), (0.6, 0.5)),
+    ],
+)
+def test_a_curve_that_falls_or_leaves_the_square_is_refused(points: tuple[tuple[float, float], ...]) -> None:
+    with pytest.raises(SpecError, match="do not fall"):
+        SpeedCurve(points)

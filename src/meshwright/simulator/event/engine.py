@@ -27,8 +27,9 @@ def run_events(
 ) -> tuple[Times, Times, Times]:
     """Posted, start and end of every row, ``[iterations, rows]`` in seconds, with contention.
 
-    A resource whose demands sum to more than 1 slows all that use it down to that sum; an instruction runs at the rate of
-    its slowest resource. Rates change only when something starts or ends, so time goes from event to event.
+    A resource whose demands sum to more than 1 grants each the same part of what it demands, and slows it down to that
+    part, or as the curve of its cost says; an instruction runs at the speed of the resource that slows it most. Rates change
+    only when something starts or ends, so time goes from event to event.
     `interpret_events` is the reference.
 
     Raises:
@@ -48,7 +49,7 @@ def run_events(
 def _tables(wiring: Wiring, prices: Prices, iterations: int, in_order: bool) -> EventTables:
     """The program and its prices as flat tables."""
     program, n = wiring.program, wiring.program.num_rows
-    links = [[(name, share) for name, share in demand if share > 0] for demand in prices.demands]
+    links = [[(name, share) for name, share in demand if share * UNITS >= 1] for demand in prices.demands]
     names = sorted({name for demand in links for name, _ in demand})
     number = {
         name: 2 * program.num_lists + k for k, name in enumerate(names)
@@ -77,8 +78,19 @@ def _tables(wiring: Wiring, prices: Prices, iterations: int, in_order: bool) -> 
         prices.cost_of_row, slot_of_row, *_successors(wiring), prices.seconds, prices.latency_s, compute, memory,
         link_ptr, np.array([number[name] for demand in links for name, _ in demand], dtype=np.int64),
         _units([share for demand in links for _, share in demand]),
-        np.concatenate([[0], np.cumsum(num_nodes, dtype=np.int64)]),
+        *_curves(prices), np.concatenate([[0], np.cumsum(num_nodes, dtype=np.int64)]),
     )  # fmt: skip
+
+
+def _curves(prices: Prices) -> tuple[Ints, Ints, Times, Times]:
+    """(curve of every class, ptr, shares and speeds of the points of all curves)."""
+    number = {
+        curve: k for k, curve in enumerate(dict.fromkeys(cost.curve for cost in prices.costs if cost.curve))
+    }
+    points = np.array([point for curve in number for point in curve.path], dtype=np.float64).reshape(-1, 2)
+    ptr = np.concatenate([[0], np.cumsum([len(curve.path) for curve in number], dtype=np.int64)])
+    of_class = [number[cost.curve] if cost.curve else -1 for cost in prices.costs]
+    return np.array(of_class, dtype=np.int32), ptr, points[:, 0].copy(), points[:, 1].copy()
 
 
 def _units(shares: list[float]) -> Ints:
@@ -198,7 +210,8 @@ def _state(wiring: Wiring, p: EventTables) -> EventState:
         flow=none(num_slots), left_s=np.zeros(num_slots), since_s=np.zeros(num_slots), rate=np.zeros(num_slots),
         end_s=np.zeros(num_slots), heap=zeros(num_slots), where=zeros(num_slots), node_end=zeros(num_slots),
         touched=zeros(num_slots), is_touched=zeros(num_slots),
-        resource=zeros(num_nodes), share=none(num_nodes), owner=zeros(num_nodes), following=none(num_nodes),
+        resource=zeros(num_nodes), share=none(num_nodes), node_curve=zeros(num_nodes),
+        owner=zeros(num_nodes), following=none(num_nodes),
         before=none(num_nodes), total=np.zeros(num_resources, dtype=np.int64), first=none(num_resources),
         late=none(num_late), late_where=zeros(num_late), counts=np.array([0, 0, 0, 0, total]), clock=np.zeros(1),
     )  # fmt: skip

@@ -48,6 +48,10 @@ class EventTables(NamedTuple):
     link_ptr: Any
     link: Any
     link_share: Any
+    curve: Any  # by class: number of its speed curve; -1: in proportion
+    curve_ptr: Any
+    granted: Any  # by point of a curve
+    speed: Any
     node_ptr: Any
 
 
@@ -76,6 +80,7 @@ class EventState(NamedTuple):
     is_touched: Any
     resource: Any  # by node
     share: Any
+    node_curve: Any
     owner: Any
     following: Any
     before: Any
@@ -198,14 +203,14 @@ def _start(p: Any, s: Any, begin: int, leader: int) -> None:
         seconds = max(seconds, p.seconds[c])
         device = 2 * p.list_of_row[e]
         if p.compute_share[c] > 0:
-            _demand(s, slot, node, device, p.compute_share[c])
+            _demand(s, slot, node, device, p.compute_share[c], p.curve[c])
             node += 1
         if p.memory_share[c] > 0:
-            _demand(s, slot, node, device + 1, p.memory_share[c])
+            _demand(s, slot, node, device + 1, p.memory_share[c], p.curve[c])
             node += 1
         if p.occupies[e]:
             for k in range(p.link_ptr[c], p.link_ptr[c + 1]):
-                _demand(s, slot, node, p.link[k], p.link_share[k])
+                _demand(s, slot, node, p.link[k], p.link_share[k], p.curve[c])
                 node += 1
         e = p.next_end[e]
         if e == leader:
@@ -225,10 +230,10 @@ def _touch(s: Any, slot: int) -> None:
 
 
 @part
-def _demand(s: Any, slot: int, node: int, resource: int, share: int) -> None:
+def _demand(s: Any, slot: int, node: int, resource: int, share: int, curve: int) -> None:
     """Hang a demand on its resource."""
     first = s.first[resource]
-    s.owner[node], s.resource[node], s.share[node] = slot, resource, share
+    s.owner[node], s.resource[node], s.share[node], s.node_curve[node] = slot, resource, share, curve
     s.following[node], s.before[node] = first, -1
     if first >= 0:
         s.before[first] = node
@@ -273,11 +278,12 @@ def _set_rates(p: Any, s: Any) -> None:
 
 @part
 def _set_rate(p: Any, s: Any, slot: int) -> None:
-    """A flow runs at the rate of its fullest resource."""
-    fullest = UNITS
+    """A flow runs at the speed of the resource that slows it most."""
+    rate = 1.0
     for node in range(p.node_ptr[slot], s.node_end[slot]):
-        fullest = max(fullest, s.total[s.resource[node]])
-    rate = 1.0 / (fullest / UNITS)
+        total = s.total[s.resource[node]]
+        if total > UNITS:
+            rate = min(rate, _speed(p, s.node_curve[node], 1.0 / (total / UNITS)))
     if rate == s.rate[slot]:
         return
     now = s.clock[0]
@@ -290,6 +296,17 @@ def _set_rate(p: Any, s: Any, slot: int) -> None:
     else:
         _rise(s.heap, s.end_s, s.where, s.where[slot])
         _sink(s.heap, s.end_s, s.where, s.counts[RUNNING], s.where[slot])
+
+
+@part
+def _speed(p: Any, curve: int, granted: float) -> float:
+    """Speed with a part of what is demanded: in proportion, or by lines between the points of a curve."""
+    if curve >= 0:
+        for k in range(p.curve_ptr[curve] + 1, p.curve_ptr[curve + 1]):
+            if granted < p.granted[k]:
+                part_of_line = (granted - p.granted[k - 1]) / (p.granted[k] - p.granted[k - 1])
+                return p.speed[k - 1] + (p.speed[k] - p.speed[k - 1]) * part_of_line  # type: ignore[no-any-return]
+    return granted
 
 
 @part

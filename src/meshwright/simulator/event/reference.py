@@ -8,6 +8,7 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.costs.cost import SpeedCurve
 from meshwright.ir.grid import grid
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
@@ -19,7 +20,7 @@ from meshwright.specs.error import DeadlockError
 
 Times = NDArray[np.float64]
 Resource = tuple[str, int] | str
-Demand = tuple[Resource, int]
+Demand = tuple[Resource, int, SpeedCurve | None]
 # Shares are summed in whole units, so that a sum is the same in whatever order what shares a resource came and went: a
 # rounding error would grow, as a little later here is much later there. Rounded down: what fits exactly, fits.
 UNITS = 1 << 40
@@ -215,28 +216,28 @@ class _Run:
         self.demand[leader] = self._demands(ends)
         self.left[leader] = (max(cost.seconds for cost in costs), self.now, 0.0)
         self.touched.add(leader)
-        for resource, share in self.demand[leader]:
+        for resource, share, _ in self.demand[leader]:
             self.use[resource][leader] = self.use[resource].get(leader, 0) + share
             self.touched.update(self.use[resource])
 
     def _demands(self, ends: list[int]) -> list[Demand]:
-        result: list[tuple[Resource, float]] = []
+        result: list[Demand] = []
         for e in ends:
             number = self.cost_of_row[e % self.n]
             cost, device = self.prices.costs[number], self.lists[e % self.n]
-            result += [(("compute", device), cost.compute_share), (("memory", device), cost.memory_share)]
-            if self.occupies[e % self.n]:
-                result += [(name, share) for name, share in self.prices.demands[number]]
-        return [(resource, int(share * UNITS)) for resource, share in result if share > 0]
+            own: list[tuple[Resource, float]] = [
+                (("compute", device), cost.compute_share),
+                (("memory", device), cost.memory_share),
+            ]
+            links = self.prices.demands[number] if self.occupies[e % self.n] else ()
+            result += [(name, int(share * UNITS), cost.curve) for name, share in (*own, *links)]
+        return [demand for demand in result if demand[1] > 0]
 
     def _set_rates(self) -> None:
         """New rates of what shares a resource with a change; what has another gets a new time of ending."""
         for leader in sorted(self.touched & self.left.keys()):
             remaining, since, before = self.left[leader]
-            fullest = max(
-                (sum(self.use[resource].values()) for resource, _ in self.demand[leader]), default=0
-            )
-            rate = 1.0 / max(1.0, fullest / UNITS)
+            rate = min((self._speed(*demand) for demand in self.demand[leader]), default=1.0)
             if rate == before:
                 continue
             remaining = max(0.0, remaining - (self.now - since) * before)
@@ -246,10 +247,15 @@ class _Run:
             heapq.heappush(self.events, (self.now + remaining / rate, HELD, self.serial, leader, self.serial))
         self.touched.clear()
 
+    def _speed(self, resource: Resource, _: int, curve: SpeedCurve | None) -> float:
+        """Speed with what a resource grants: the same part of every demand; in proportion to it, or as the curve says."""
+        granted = 1.0 / max(1.0, sum(self.use[resource].values()) / UNITS)
+        return curve.speed(granted) if curve else granted
+
     def _finish(self, leader: int) -> list[int]:
         """End an instruction: free what it used, and say which lanes may go on."""
         ends = self.ends_of.pop(leader)
-        for resource, _ in self.demand.pop(leader):
+        for resource, _, _ in self.demand.pop(leader):
             self.use[resource].pop(leader, None)
             self.touched.update(self.use[resource])
         del self.left[leader], self.stamp[leader]
