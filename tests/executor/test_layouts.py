@@ -46,29 +46,37 @@ SMOKE = [
     planned(dp=2, sharding="zero1", passes=("offload_optimizer",)),
 ]
 EXPERTS = [
+    planned("mixtral", dp=2, sharding="zero2", split_backward=True),
+    planned("mixtral", pp=2, dp=2, sharding="zero3", schedule="zb_h1"),
+    planned("mixtral", clip=0.1, tp=2, dp=2, sequence_parallel=True, sharding="zero3", recompute="full"),
+    planned("qwen moe", pp=2, optimizer="sgd", recompute="full"),
+    planned("qwen moe", tp=2, split_backward=True),
+    planned("latent", optimizer="sgd", pp=2, split_backward=True),
+    planned("deepseek", clip=0.1, pp=2, dp=2, recompute="full"),
+    planned("deepseek", tp=2, pp=2),
+]
+MORE_EXPERTS = [
     planned("mixtral"),
     planned("mixtral", optimizer="sgd", dp=2, split_backward=True),
     planned("mixtral", clip=0.1, dp=2, sharding="zero1"),
-    planned("mixtral", dp=2, sharding="zero2", split_backward=True),
-    planned("mixtral", pp=2, dp=2, sharding="zero3", schedule="zb_h1"),
     planned("mixtral", tp=2),
-    planned("mixtral", clip=0.1, tp=2, dp=2, sequence_parallel=True, sharding="zero3", recompute="full"),
     planned("qwen moe", dp=2, sharding="zero3", recompute="full"),
-    planned("qwen moe", pp=2, optimizer="sgd", recompute="full"),
     planned("qwen moe", pp=2, schedule="zbv"),
-    planned("qwen moe", tp=2, split_backward=True),
     planned("qwen moe", clip=0.1, pp=2, tp=2, sequence_parallel=True),
-    planned("latent", optimizer="sgd", pp=2, split_backward=True),
     planned("latent", tp=2),
     planned("deepseek", dp=2, sharding="zero3", split_backward=True),
-    planned("deepseek", clip=0.1, pp=2, dp=2, recompute="full"),
-    planned("deepseek", tp=2, pp=2),
     planned("deepseek", tp=2, sequence_parallel=True, split_backward=True),
 ]
 
 
 @pytest.mark.parametrize("case", SMOKE, ids=str)
 def test_layouts_equal_one_process(case: Planned, gloo_pool: Pool) -> None:
+    assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", MORE_EXPERTS, ids=str)
+def test_more_layouts_with_experts_equal_one_process(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 
 
@@ -232,3 +240,14 @@ def test_a_canonical_sum_is_bitwise_the_same_in_every_layout(gloo_pool: Pool) ->
         assert all(torch.equal(first.parameters[name], other.parameters[name]) for name in first.parameters)
     ordinary = planned(dp=4).run(gloo_pool, ITERATIONS)
     assert not all(torch.equal(first.parameters[n], ordinary.parameters[n]) for n in first.parameters)
+
+
+def test_a_canonical_sum_of_experts_is_bitwise_the_same(gloo_pool: Pool) -> None:
+    """Tokens of a microbatch are added in one order, expert by expert, whatever the layout."""
+    layouts = [
+        planned("mixtral", passes=("canonical_reduction",), **choices)
+        for choices in ({}, {"pp": 2}, {"dp": 2})
+    ]
+    first, *others = [case.run(gloo_pool, 2) for case in layouts]
+    for other in others:
+        assert all(torch.equal(first.parameters[name], other.parameters[name]) for name in first.parameters)

@@ -83,6 +83,6 @@ def check_model(model: ModelSpec) -> None:
     if missing:
         raise SpecError(
             f"{model.name} has {', '.join(missing)}, which the executor does not build",
-            allowed="models of the GPT-2, Llama, Qwen 2, Qwen 3, Mistral and Mixtral families",
+            allowed="models of the GPT-2, Llama, Qwen, Mistral, Mixtral and DeepSeek families",
             next="plan and simulate it, or train another model",
         )
