@@ -88,7 +88,7 @@ class TrainingState:
             if name == "REDUCE_GRAD"
         }
         self.groups = self._groups(reduced)
-        self.last_rows = self._last_rows(own, stages)
+        self.last_rows, self.closed = self._ends(own)
         self.visited = visited_shares(program)
         self.loss: Tensor | None
         self.begin_iteration(0)
@@ -124,15 +124,21 @@ class TrainingState:
             self.data.keys(microbatch), self.data.token_weight(microbatch),
         )  # fmt: skip
 
-    def _last_rows(self, own: range, stages: Sequence[int]) -> dict[int, int]:
-        """For every group the position in this rank's list of the last compute that adds to its gradient."""
+    def _ends(self, own: range) -> tuple[dict[int, int], dict[int, list[int]]]:
+        """For every group the position in this rank's list of the last compute that adds to its gradient; and the groups of
+        which a compute is the last to add, for one microbatch, of the stage that it is a segment of."""
         tables, columns = self.program.tables, self.program.columns
         adds = [any(p.kind == "weight_gradient" for p in effect.writes) for effect in tables.effects]
-        found: dict[int, int] = {}
-        for number, (row, stage) in enumerate(zip(own, stages)):
-            if adds[columns.effect[row]] and tables.effects[columns.effect[row]].kind == Kind.COMPUTE:
-                found.update(dict.fromkeys(self.groups_of(stage), number))
-        return found
+        last: dict[tuple[int, int, int], int] = {}
+        for number, row in enumerate(own):
+            effect, stage = int(columns.effect[row]), int(columns.stage[row])
+            if adds[effect] and tables.effects[effect].kind == Kind.COMPUTE:
+                microbatch = int(columns.microbatch[row])
+                last.update(((g, self.stage_of(stage), microbatch), number) for g in self.groups_of(stage))
+        closed: dict[int, list[int]] = {}
+        for (g, _, _), number in last.items():
+            closed.setdefault(number, []).append(g)
+        return {g: max(n for (own_g, _, _), n in last.items() if own_g == g) for g, _, _ in last}, closed
 
     def _shard(
         self, program: Program, names: Sequence[str], dtype: torch.dtype, device: torch.device
@@ -252,10 +258,10 @@ class TrainingState:
         return found
 
     def contributed(self, row: Row) -> None:
-        """A compute has added to the gradients of its stage's groups."""
-        for g in self.groups_of(row.stage):
+        """A compute has added to the gradients of its stage's groups, and is the last to do so of some."""
+        for g in self.closed.get(row.number, ()):
             if g in self.groups:
-                which = Contribution(self.data.replica, row.microbatch, row.stage)
+                which = Contribution(self.data.replica, row.microbatch, self.stage_of(row.stage))
                 self.groups[g].contributed(which, self.last_rows[g] == row.number)
 
     @contextlib.contextmanager

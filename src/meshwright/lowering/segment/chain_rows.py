@@ -6,7 +6,7 @@ where an exchange has no transpose (all have the sum, and its gradient), that of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -88,14 +88,25 @@ class ChainRows:
             yield from (self._moved(each) for each in behind)
 
     def _backward(self, effect: Effect) -> Iterator[ChainRow]:
+        """What is fetched again is fetched beside the backward of the segment behind that gets such a thing, too: only the
+        first one waits for it."""
+        again = {
+            number: found for number in range(len(self.chain.segments)) if (found := self._again(number))
+        }
+        ahead = dict(zip(sorted(again)[1:], sorted(again)[:-1], strict=True))
+        yield from self._fetched(again, max(again, default=-1))
         for number in reversed(range(len(self.chain.segments))):
             for each in reversed(self.chain.behind(number)):
                 if each.move.transpose:
                     yield self._moved_back(each)
-            segment = self.chain.segments[number]
-            again = [each for each in self._delivered_to(segment) if each.move.is_again]
-            yield from (self._moved_again(each, number) for each in again)
-            yield ChainRow(number, self._backward_effect(effect, number, again))
+            yield from self._fetched(again, ahead.get(number, -1))
+            yield ChainRow(number, self._backward_effect(effect, number, again.get(number, [])))
+
+    def _fetched(self, again: Mapping[int, list[Delivery]], number: int) -> Iterator[ChainRow]:
+        yield from (self._moved_again(each, number) for each in again.get(number, ()))
+
+    def _again(self, number: int) -> list[Delivery]:
+        return [each for each in self._delivered_to(self.chain.segments[number]) if each.move.is_again]
 
     def _backward_effect(self, effect: Effect, number: int, again: list[Delivery]) -> Effect:
         segment = self.chain.segments[number]

@@ -48,7 +48,7 @@ def works_of_segments(lowering: Lowering, program: Program) -> dict[tuple[str, i
     number = 0
     for layers in lowering.stages:
         chain = decoder_chain(plan.model, layers, inner_degrees(plan))
-        for own in segment_works(plan, chain, share):
+        for own in segment_works(plan, layers, chain, share):
             found |= {(name, number): work for name, work in own.items()}
             found["STEP", number] = step_work(plan, layers, stepped[number], share)
             number += 1

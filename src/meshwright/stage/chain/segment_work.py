@@ -12,6 +12,7 @@ from meshwright.specs.operator import Operator, merged, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Segment
 from meshwright.stage.chain.decoder import InnerDegrees
+from meshwright.stage.exchange.inner import gradient_exchanges
 from meshwright.stage.operator.stage import PASSES, part_operators
 from meshwright.stage.saved.block import context_saved, embedding_saved, head_saved, tensor_bytes
 from meshwright.stage.saved.size import kept_bytes_per_token, saving_context
@@ -23,17 +24,21 @@ WIDE_BYTES = 4  # of a number of the loss, in float32
 LOSS_NUMBERS = {"largest": 1, "maximum": 1, "terms": 2, "sums": 2}  # a token
 
 
-def segment_works(plan: Plan, chain: Chain, share: float) -> Iterator[dict[str, Work]]:
-    """The work of every pass of every segment. `share`: of the stage in a full stage; segments have theirs by FLOPs."""
+def segment_works(plan: Plan, layers: StageLayers, chain: Chain, share: float) -> Iterator[dict[str, Work]]:
+    """The work of every pass of every segment. `share`: of the stage in a full stage; segments have theirs by FLOPs.
+
+    Gradients of which devices keep a part are scattered within the last backward of a stage, that of its first segment.
+    """
     shape, dims = microbatch_shape(plan), (plan.microbatch_size, plan.workload.sequence_length)
     dtype = "float8" if plan.float8 else plan.dtype
     found = [{name: _operators(plan, segment, name) for name in PASSES} for segment in chain.segments]
     whole = {name: sum(total_flops(each[name]) for each in found) or 1.0 for name in PASSES}
-    for each in found:
+    scattered = tuple(gradient_exchanges(plan, layers))
+    for number, each in enumerate(found):
         yield {
             name: Work(
                 name, shape.num_tokens, dims, dtype, total_flops(own), total_bytes(own),
-                share * total_flops(own) / whole[name], own,
+                share * total_flops(own) / whole[name], own, scattered if number == 0 and name in ("B", "I") else (),
             )
             for name, own in each.items()
         }  # fmt: skip

@@ -68,8 +68,8 @@ def inner_exchanges(plan: Plan, layers: StageLayers, name: str, shape: Microbatc
         found += _expert(plan, layers, shape)
     if has_share:
         found += _vocabulary(plan, shape)
-    if is_backward and plan.shared.divides_gradients and plan.num_microbatches > 1:
-        found += _gradients(plan, layers)
+    if is_backward:
+        found += gradient_exchanges(plan, layers)
     return tuple(each for each in found if each.count)
 
 
@@ -169,10 +169,12 @@ def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inn
     return [Inner(exchange, num_bytes / plan.tp, 2 * count, "", "expert parallel"), *shared]
 
 
-def _gradients(plan: Plan, layers: StageLayers) -> list[Inner]:
+def gradient_exchanges(plan: Plan, layers: StageLayers) -> list[Inner]:
     """Where devices keep a part of the gradients only, those of every microbatch are scattered behind it, among the devices
     that share a copy; of the last one REDUCE_GRAD does it, and adds up the copies, so each has the share of one less than
     all."""
+    if not plan.shared.divides_gradients or plan.num_microbatches == 1:
+        return []
     blocks, ends = num_local_block_parameters(plan, layers), num_local_end_parameters(plan, layers)
     share = (plan.num_microbatches - 1) / plan.num_microbatches * dtype_bytes(plan.gradient_dtype)
     if plan.ep == 1:
