@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import pytest
@@ -78,9 +79,7 @@ class Planned:
     @property
     def num_devices(self) -> int:
         """Processes that it takes."""
-        degrees = (int(self.choices.get(axis, 1)) for axis in ("pp", "dp", "tp"))
-        first, second, third = degrees
-        return first * second * third
+        return prod(int(self.choices.get(axis, 1)) for axis in ("pp", "dp", "cp", "tp"))
 
     def plan(self) -> Plan:
         """The plan. Raises PlanError where the choices contradict each other."""

@@ -70,7 +70,7 @@ def test_the_executor_refuses_what_it_would_build_wrongly(config):
         ({"dp": 2, "recompute": "full", "reduction_dtype": "float32", "master_dtype": "float32"}, ()),
         ({"dp": 2, "recompute": "full", "recompute_blocks": (2, 2, 1, 1)}, ()),
         ({"dp": 1, "tp": 2}, ()),
-        ({"dp": 1, "cp": 2}, ("cp=2",)),
+        ({"dp": 1, "cp": 2}, ("context=ring",)),
         ({"ep": 2}, ("ep=2",)),
         ({"dtype": "bfloat16", "master_dtype": "float32"}, ()),
         ({"dtype": "bfloat16", "reduction_dtype": "float32"}, ()),

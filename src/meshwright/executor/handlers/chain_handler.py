@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from meshwright.executor.rank.context import Context
-from meshwright.executor.rank.exchange_handler import gather_along, scatter_along
+from meshwright.executor.rank.exchange_handler import gather_along, scatter_along, swap_along
 from meshwright.executor.rank.handler import Handlers, Pending, Row
 from meshwright.executor.team.collective import combining
 
@@ -21,6 +21,12 @@ def all_gather(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
 def reduce_scatter(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """This member's part of the sum along the dimension that is divided."""
     return scatter_along(context, row, inputs[0], _dim(context, row))
+
+
+def all_to_all(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
+    """Of equal parts along the dimension that is divided the n-th to member n; theirs here, in order."""
+    dim = _dim(context, row)
+    return swap_along(context, row, inputs[0], dim, dim)
 
 
 def all_reduce(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
@@ -50,6 +56,7 @@ def _dim(context: Context, row: Row) -> int:
 HANDLERS: Handlers = {
     "ALL_GATHER": all_gather,
     "REDUCE_SCATTER": reduce_scatter,
+    "ALL_TO_ALL": all_to_all,
     "ALL_REDUCE": all_reduce,
     "MAXIMUM": maximum,
 }

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from meshwright.executor.layout.piece import Piece
 from meshwright.executor.layout.tensor_shard import TensorShard
-from meshwright.executor.models.chain.decoder_steps import MicrobatchData
 from meshwright.executor.models.chain.stage_segment import StageSegment, stage_segments
+from meshwright.executor.models.chain.step_data import MicrobatchData
 from meshwright.executor.models.decoder import DecoderStage
 from meshwright.executor.models.encoder_decoder import EncoderDecoderStage
 from meshwright.executor.models.skip_decoder import SkipStage
@@ -30,7 +30,7 @@ from meshwright.executor.state.canonical_sum import Contribution
 from meshwright.executor.state.frozen_shard import FrozenShard
 from meshwright.executor.state.group_pieces import group_pieces
 from meshwright.executor.state.group_state import GroupState
-from meshwright.executor.team.inner_team import InnerTeam
+from meshwright.executor.team.inner_team import InnerTeam, alone
 from meshwright.executor.training.rank_batches import RankData
 from meshwright.executor.training.stage_modules import build_stages, group_of, is_table_elsewhere
 from meshwright.executor.training.tensor_layout import PARTIAL_MODULES, TENSOR
@@ -110,7 +110,12 @@ class TrainingState:
         if not degrees.has_exchanges:
             return ()
         layers = stage_layers(self.training.layers_per_stage)
-        return stage_segments(self.training.model, layers, degrees, self.program, self.teams[TENSOR])
+        return stage_segments(self.training.model, layers, degrees, self.program, self._tensor_team)
+
+    @property
+    def _tensor_team(self) -> InnerTeam:
+        """With whom this rank shares values of a tensor-parallel group: with nobody where it is alone."""
+        return self.teams.get(TENSOR, alone(0))
 
     def stage_of(self, stage: int) -> int:
         """The stage of the training that a stage of the program is, or is a segment of."""
@@ -121,7 +126,7 @@ class TrainingState:
         documents_BS = self.data.documents(microbatch, device)
         return MicrobatchData(
             *self.data.tokens(microbatch, device), None if documents_BS is None else DocumentMask(documents_BS),
-            self.data.keys(microbatch), self.data.token_weight(microbatch),
+            self.data.keys(microbatch), self.data.token_weight(microbatch), self.data.part,
         )  # fmt: skip
 
     def _ends(self, own: range) -> tuple[dict[int, int], dict[int, list[int]]]:

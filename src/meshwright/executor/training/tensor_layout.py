@@ -75,7 +75,7 @@ class TensorLayout:
     @property
     def inner_degrees(self) -> InnerDegrees:
         """How many devices share a microbatch inside a stage."""
-        return InnerDegrees(self.tp, self.sequence_parallel)
+        return InnerDegrees(self.tp, self.sequence_parallel, cp=self.cp, context=self.context)
 
     @property
     def divided_axes(self) -> dict[str, tuple[str, ...]]:

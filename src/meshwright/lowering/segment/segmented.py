@@ -22,7 +22,8 @@ from meshwright.stage.stage_pass import step_work
 
 def inner_degrees(plan: Plan) -> InnerDegrees:
     """How many devices share a microbatch inside a stage of the plan."""
-    return InnerDegrees(plan.tp, plan.sequence_parallel and plan.tp > 1)
+    is_divided = plan.sequence_parallel and plan.tp > 1
+    return InnerDegrees(plan.tp, is_divided, cp=plan.cp, context=plan.context)
 
 
 def is_segmented(lowering: Lowering) -> bool:

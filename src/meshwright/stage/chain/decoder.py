@@ -4,6 +4,9 @@ Between a column-parallel and a row-parallel product every device works on its o
 stream is a term of a sum over the group (Shoeybi et al. 2019, arXiv 1909.08053). With sequence parallelism the stream is
 divided by tokens: the sum is scattered, and what a column-parallel product reads is gathered, again for its backward
 (Korthikanti et al. 2022, arXiv 2205.05198).
+
+With context parallelism every device has some tokens of each sequence, and attention alone needs the others (the kinds of
+`specs.plan.sequence_part`): gathered keys and values, or heads exchanged for tokens and back.
 """
 
 from __future__ import annotations
@@ -16,10 +19,12 @@ from typing import NamedTuple
 from meshwright.ir.table import Hop
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.sequence_part import Context
 from meshwright.stage.chain.chain import ENDS, INPUT, LOSS, OUTPUT, Chain, ChainStep, Moved, chain_of
 
-TENSOR = "tp"
+TENSOR, CONTEXT = "tp", "cp"
 TOKENS, HIDDEN = 1, 2  # dimensions of [B, S, E]
+RANKS = 0  # what goes to or comes from every device of a group, one behind the other
 
 
 @dataclass(frozen=True)
@@ -27,17 +32,19 @@ class InnerDegrees:
     """How many devices share a microbatch inside a stage, and how.
 
     `sequence_parallel`: the residual stream is divided by tokens along tp. `fetches_again`: what is gathered for a product is
-    not kept for its backward.
+    not kept for its backward. ``context``: how cp devices share the tokens of a sequence.
     """
 
     tp: int = 1
     sequence_parallel: bool = False
     fetches_again: bool = True
+    cp: int = 1
+    context: Context = "ring"
 
     @property
     def has_exchanges(self) -> bool:
         """Is anything sent inside a stage?"""
-        return self.tp > 1
+        return self.tp > 1 or self.cp > 1
 
     @property
     def divides_hidden(self) -> bool:
@@ -86,12 +93,30 @@ def _items(
                 yield add
             yield ChainStep(f"{part}_norm", block, ("residual",), ("normed",))
             entered = yield from _entered(degrees)
-            yield ChainStep(part, block, (entered,), ("partial",))
+            if part == "attention" and degrees.cp > 1:
+                yield from _attention(block, entered, degrees)
+            else:
+                yield ChainStep(part, block, (entered,), ("partial",))
             left = yield from _left(degrees)
             add = ChainStep("add", block, ("residual", left), ("residual",), (part, block))
     if add is not None:
         yield add
     yield from _end(layers, degrees, ends)
+
+
+def _attention(block: int, entered: str, degrees: InnerDegrees) -> Iterator[ChainStep | Moved]:
+    """Attention of the tokens here to those of all devices along cp."""
+    if degrees.context == "ulysses":
+        yield ChainStep("head_parts", block, (entered,), ("head_parts",))
+        yield Moved("all_to_all", (CONTEXT,), "head_parts", "own_heads", RANKS)
+        yield ChainStep("attention_of_heads", block, ("own_heads",), ("token_parts",))
+        yield Moved("all_to_all", (CONTEXT,), "token_parts", "attended_parts", RANKS)
+        yield ChainStep("output_of_parts", block, ("attended_parts",), ("partial",))
+        return
+    yield ChainStep("heads", block, (entered,), ("query", "block"))
+    yield Moved("all_gather", (CONTEXT,), "block", "all_blocks", RANKS)
+    yield ChainStep("attention_core", block, ("query", "all_blocks"), ("attended",))
+    yield ChainStep("attention_output", block, ("attended",), ("partial",))
 
 
 def _begin(layers: StageLayers, degrees: InnerDegrees, ends: StageEnds) -> Iterator[ChainStep | Moved]:

@@ -13,11 +13,17 @@ TABLE, HEAD = "embedding.weight", "head.weight"
 MODULES = {
     "attention_norm": ("attention_norm",),
     "attention": ("qkv", "query_norm", "key_norm", "latent_attention", "attention_output"),
+    **dict.fromkeys(("heads", "head_parts"), ("qkv", "query_norm", "key_norm")),
+    **dict.fromkeys(("attention_core", "attention_of_heads"), ()),
+    **dict.fromkeys(("attention_output", "output_of_parts"), ("attention_output",)),
     "mlp_norm": ("mlp_norm",),
     "mlp": ("gate_up", "down", "mixture"),
 }
 # The product at the end of a part of a block. Its bias is added once, where the sum of the devices' terms is taken up.
-LAST_PRODUCT = {"attention": "attention_output", "mlp": "down"}
+LAST_PRODUCT = {
+    **dict.fromkeys(("attention", "attention_output", "output_of_parts"), "attention_output"),
+    "mlp": "down",
+}
 
 
 def step_parameters(model: ModelSpec, step: ChainStep) -> tuple[str, ...]:

@@ -7,41 +7,21 @@ samples.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from meshwright.executor.models.block import Block
+from meshwright.executor.models.chain import context_steps as parts
+from meshwright.executor.models.chain.step_data import MicrobatchData, block_of, last_product
 from meshwright.executor.models.decoder import DecoderStage
 from meshwright.executor.models.tensor_parallel import (
     exponential_terms,
     largest_logits,
     split_cross_entropy,
 )
-from meshwright.executor.ops.attention.document_mask import DocumentMask
-from meshwright.executor.ops.linear import SplitLinear, biased
-from meshwright.executor.ops.randomness import SampleKeys
+from meshwright.executor.ops.linear import biased
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
 from meshwright.stage.chain.chain import LOSS, ChainStep, Segment
-
-
-@dataclass(frozen=True)
-class MicrobatchData:
-    """What steps know of the microbatch besides the values between them: tokens_BS and targets_BS of whole sequences, where
-    documents begin, names of dropout's draws, and the weight of one token's loss."""
-
-    tokens_BS: Tensor
-    targets_BS: Tensor
-    documents: DocumentMask | None
-    keys: SampleKeys | None
-    token_weight: float
-
-    @property
-    def length(self) -> int:
-        """Tokens of a sequence."""
-        return self.tokens_BS.shape[1]
-
 
 StepFunction = Callable[..., tuple[Tensor, ...]]
 
@@ -59,12 +39,6 @@ def run_segment(
     return {name: values[name] for name in segment.writes}
 
 
-def _block(stage: DecoderStage, number: int) -> Block:
-    found = stage.layers[str(number)]
-    assert isinstance(found, Block), "a chain is of plain decoders"
-    return found
-
-
 def embed(stage: DecoderStage, step: ChainStep, data: MicrobatchData) -> tuple[Tensor, ...]:
     """Rows of the tokens that are here: [B, S, E]."""
     assert stage.embedding is not None, "the first stage has it"
@@ -75,7 +49,7 @@ def positions(
     stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BsE: Tensor
 ) -> tuple[Tensor, ...]:
     """With learned positions, where the model has them."""
-    return (stage.with_positions(x_BsE, data.documents),)
+    return (stage.with_positions(x_BsE, data.documents, data.part),)
 
 
 def same(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x: Tensor) -> tuple[Tensor, ...]:
@@ -88,45 +62,39 @@ def add(
 ) -> tuple[Tensor, ...]:
     """The result of half a block on the residual stream: the bias behind the sum, dropout, the addition."""
     part, number = step.of
-    block = _block(stage, number)
-    bias_E = None if part == "mlp" and block.mixture is not None else _last_product(block, part).bias
+    block = block_of(stage, number)
+    bias_E = None if part == "mlp" and block.mixture is not None else last_product(block, part).bias
     whole = summed_BsE if bias_E is None else biased(summed_BsE, bias_E)
     return (residual_BsE + block.dropped(whole, data.keys, part),)
-
-
-def _last_product(block: Block, part: str) -> SplitLinear:
-    found = block.attention_output if part == "attention" else block.down
-    assert isinstance(found, SplitLinear), "every matrix has a split backward"
-    return found
 
 
 def attention_norm(
     stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BsE: Tensor
 ) -> tuple[Tensor, ...]:
     """In front of attention."""
-    return (_block(stage, step.block).attention_norm(x_BsE),)
+    return (block_of(stage, step.block).attention_norm(x_BsE),)
 
 
 def attention(
     stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BSE: Tensor
 ) -> tuple[Tensor, ...]:
     """This device's heads of whole sequences: a term of their sum."""
-    block = _block(stage, step.block)
+    block = block_of(stage, step.block)
     turn = stage.turn(data.length, x_BSE.dtype, x_BSE.device, data.documents)
-    return (_last_product(block, "attention").product(block.attended(x_BSE, turn, data.documents)),)
+    return (last_product(block, "attention").product(block.attended(x_BSE, turn, data.documents)),)
 
 
 def mlp_norm(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BsE: Tensor) -> tuple[Tensor, ...]:
     """In front of the MLP."""
-    return (_block(stage, step.block).mlp_norm(x_BsE),)
+    return (block_of(stage, step.block).mlp_norm(x_BsE),)
 
 
 def mlp(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BSE: Tensor) -> tuple[Tensor, ...]:
     """This device's inner units, of experts too: a term of their sum."""
-    block = _block(stage, step.block)
+    block = block_of(stage, step.block)
     if block.mixture is not None:
         return (block.mixture(x_BSE),)
-    return (_last_product(block, "mlp").product(block.inner(x_BSE)),)
+    return (last_product(block, "mlp").product(block.inner(x_BSE)),)
 
 
 def final_norm(
@@ -176,6 +144,12 @@ STEPS: Mapping[str, StepFunction] = {
     "add": add,
     "attention_norm": attention_norm,
     "attention": attention,
+    "heads": parts.heads,
+    "attention_core": parts.attention_core,
+    "attention_output": parts.attention_output,
+    "head_parts": parts.head_parts,
+    "attention_of_heads": parts.attention_of_heads,
+    "output_of_parts": parts.output_of_parts,
     "mlp_norm": mlp_norm,
     "mlp": mlp,
     "final_norm": final_norm,
