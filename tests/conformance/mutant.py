@@ -58,9 +58,38 @@ def mutations(program: Program) -> Iterator[tuple[str, Mutation]]:
         name = f"{program.text_of(rows[0])} at {len(rows)} ends"
         for exchange in (*_other_algorithms(view.exchange), *_other_axes(program, view.kind, view.exchange)):
             yield f"{name} as {exchange}", exchanged(rows, exchange)
+    yield from _past_exchanges(program)
     for rows in _exchanges(program):
         if len(rows) > 1:
             yield f"without {program.text_of(rows[0])} at {len(rows)} ends", dropped(rows)
+
+
+def read_past(effect: int, whole: str, part: str) -> Mutation:
+    """With an effect that reads what an exchange took instead of what it made."""
+
+    def change(program: Program) -> Program:
+        effects = list(program.tables.effects)
+        reads = tuple(p._replace(kind=part) if p.kind == whole else p for p in effects[effect].reads)
+        effects[effect] = effects[effect]._replace(reads=tuple(dict.fromkeys(reads)))
+        return program.with_tables(effects=tuple(effects))
+
+    return change
+
+
+def _past_exchanges(program: Program) -> Iterator[tuple[str, Mutation]]:
+    """Every effect that reads what a collective made, with what that took."""
+    effects = program.tables.effects
+    used = set(np.unique(program.columns.effect).tolist())
+    moved = {
+        (taken.kind, made.kind)
+        for e in used
+        for taken, made in zip(effects[e].reads, effects[e].writes, strict=False)
+        if effects[e].kind == Kind.COLLECTIVE and taken.kind != made.kind
+    }
+    for part, whole in sorted(moved):
+        for e in sorted(used):
+            if any(p.kind == whole for p in effects[e].reads):
+                yield f"{effects[e].name} reads {part} for {whole}", read_past(e, whole, part)
 
 
 def _exchanges(program: Program) -> Iterator[tuple[int, ...]]:

@@ -87,9 +87,9 @@ def test_a_thousand_double_faults(case: str) -> None:
     "case, check, words",
     [
         ("zero1", "check_layouts", "GATHER_PARAM"),
-        ("none", "check_reductions", "REDUCE_GRAD"),
+        ("none", "check_layouts", "STEP reads weight_gradient for reduced_gradient"),
         ("one barrier, two chunks", "check_duties", "without 0(T|SCATTER)"),
-        ("two barriers", "check_operations", "SHARE_OUTPUT"),
+        ("two barriers", "check_layouts", "T reads softmax for normalizer"),
     ],
 )
 def test_without_its_check_a_fault_is_accepted(

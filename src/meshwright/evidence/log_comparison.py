@@ -44,6 +44,10 @@ KINDS: Mapping[str, PartKind] = {
     "RECV_F": PartKind("messages between stages", EXCHANGES, is_beside=True),
     "SEND_B": PartKind("messages between stages", EXCHANGES, is_beside=True),
     "RECV_B": PartKind("messages between stages", EXCHANGES, is_beside=True),
+    "ALL_GATHER": PartKind("gathers inside a layer", EXCHANGES, is_beside=True),
+    "REDUCE_SCATTER": PartKind("scattered sums inside a layer", EXCHANGES, is_beside=True),
+    "ALL_REDUCE": PartKind("sums inside a layer", EXCHANGES, is_beside=True),
+    "MAXIMUM": PartKind("sums inside a layer", EXCHANGES, is_beside=True),
 }
 
 

@@ -6,23 +6,22 @@ from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.rotary_scaling import ROTARY_SCALINGS
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, SequencePart, check_heads
 
 EXECUTED_DTYPES = ("float32", "float64", "bfloat16")  # float16 would need its loss scaled
 
 
 def check_plan(plan: Plan) -> None:
     """Raise PlanError where the plan asks for what there are no handlers for, SpecError where its model does."""
-    missing = [f"{name}={value}" for name, value in (("cp", plan.cp),) if value > 1]
+    missing = [f"ep={plan.ep}"] if plan.ep > 1 else []
     defaults = {"float8": "", "attention": "flash"}
     missing += [
         f"{name}={getattr(plan, name)}" for name, value in defaults.items() if getattr(plan, name) != value
     ]
-    if plan.cp > 1 and plan.ep > 1:
-        missing.append(f"cp={plan.cp} with ep={plan.ep}")
-    if plan.cp > 1 and plan.model.attention.latent:
-        missing.append(f"cp={plan.cp} with latent attention")
-    if plan.sequence_parallel and plan.workload.sequence_length % plan.tp:
-        missing.append(f"tp={plan.tp} with {plan.workload.sequence_length} tokens of a sequence")
+    missing += _missing_with_context(plan)
+    num_tokens = plan.workload.sequence_length // plan.cp
+    if plan.sequence_parallel and num_tokens % plan.tp:
+        missing.append(f"tp={plan.tp} with {num_tokens} tokens of a sequence on a device")
     missing += _missing_with_vocabulary(plan)
     missing += _missing_with_edges(plan)
     if plan.recompute not in ("none", "full"):
@@ -35,10 +34,21 @@ def check_plan(plan: Plan) -> None:
     if missing:
         raise PlanError(
             f"the executor does not run {', '.join(missing)}",
-            allowed=f"pp, dp, tp and ep, any sharding, recompute none or full (of all blocks), {', '.join(EXECUTED_DTYPES)}",
+            allowed=f"pp, dp, cp and tp, any sharding, recompute none or full (of all blocks), {', '.join(EXECUTED_DTYPES)}",
             next="simulate it, or change the plan",
         )
     check_model(plan.model)
+
+
+def _missing_with_context(plan: Plan) -> list[str]:
+    """What does not run where sequences are divided. Raises PlanError for lengths and heads that do not divide."""
+    if plan.cp == 1:
+        return []
+    SequencePart(plan.workload.sequence_length, plan.cp, 0, ARRANGEMENT_OF[plan.context])
+    if plan.context == "ulysses":
+        check_heads(plan.model, plan.tp, plan.cp)
+    missing = [f"context={plan.context}"] if plan.context in ("ring", "ring_contiguous") else []
+    return [*missing, *([f"cp={plan.cp} with latent attention"] if plan.model.attention.latent else [])]
 
 
 def _missing_with_vocabulary(plan: Plan) -> list[str]:
@@ -47,9 +57,7 @@ def _missing_with_vocabulary(plan: Plan) -> list[str]:
         return []
     if plan.vocabulary == "interlaced" and plan.schedule != "1f1b":
         return [f"vocabulary=interlaced with schedule={plan.schedule}"]
-    inside = [
-        f"{name}={value}" for name, value in (("tp", plan.tp), ("cp", plan.cp), ("ep", plan.ep)) if value > 1
-    ]
+    inside = [f"{name}={value}" for name, value in (("tp", plan.tp), ("cp", plan.cp)) if value > 1]
     return [f"vocabulary={plan.vocabulary} with {' and '.join(inside)}"] if inside else []
 
 
@@ -57,8 +65,8 @@ def _missing_with_edges(plan: Plan) -> list[str]:
     """What does not run with stages that are connected beside the path."""
     if not any(each.name == "connect_stages" for each in plan.passes):
         return []
-    inside = [f"{name}={value}" for name, value in (("tp", plan.tp), ("ep", plan.ep)) if value > 1]
-    missing = [f"{each} with connect_stages" for each in inside]
+    degrees = (("tp", plan.tp), ("cp", plan.cp))
+    missing = [f"{name}={degree} with connect_stages" for name, degree in degrees if degree > 1]
     if plan.shared.divides_gradients:
         missing.append(f"sharding={plan.sharding} with connect_stages")
     return missing

@@ -222,10 +222,8 @@ def value_codes(
                 return i + 1
             index = groups[group_ptr[stages[i]]]
         steps, part = fields[10 * p + 4], fields[10 * p + 5]
-        if steps > 0:
-            part += parts[i] // steps
-        elif steps < 0:
-            part -= parts[i] * steps
+        if steps != 0:
+            part += parts[i] // steps if steps > 0 else -parts[i] * steps
         microbatch = microbatches[i] if fields[10 * p + 8] & 1 else 0
         scale = num_microbatches if fields[10 * p + 8] & 1 else 1
         if (

@@ -55,6 +55,7 @@ class Predicted:
         pricing: what its step is priced with.
         closed_form_s: what the planner's closed form said of the step; NaN where nobody asked it.
         iterations: of the simulation from which the step is taken.
+        in_segments: as of `step_program`.
     """
 
     plan: Plan
@@ -63,11 +64,12 @@ class Predicted:
     pricing: Pricing
     closed_form_s: float = float("nan")
     iterations: int = ITERATIONS
+    in_segments: bool = False
 
     @cached_property
     def made(self) -> StepProgram:
         """The program of a step, wired and on its devices. Raises PlanError and ScheduleError as `lowering.lower`."""
-        return step_program(self.plan, self.cluster, self.schedule)
+        return step_program(self.plan, self.cluster, self.schedule, in_segments=self.in_segments)
 
     @property
     def program(self) -> Program:
@@ -234,6 +236,7 @@ def predict(
     extrapolate: bool = False,
     closed_form_s: float = float("nan"),
     iterations: int = ITERATIONS,
+    in_segments: bool = False,
 ) -> Predicted:
     """What a plan will do on a cluster. Nothing is lowered before it is asked for.
 
@@ -241,7 +244,7 @@ def predict(
         schedule: instead of the registered one of the plan's name.
         pricing: instead of the one that the other arguments choose, as of `pricing_of`.
         profile: of processes of this machine; their cluster is then as it was measured. None: the user's own.
-        closed_form_s, iterations: as of `Predicted`.
+        closed_form_s, iterations, in_segments: as of `Predicted`.
 
     Raises:
         PlanError: GPUs or a format that were never seen, and `extrapolate` is off; a schedule that nobody knows.
@@ -252,4 +255,4 @@ def predict(
         pricing = pricing_of(
             plan, cluster, profile=profile, left_out=left_out, fit=fit, extrapolate=extrapolate
         )
-    return Predicted(plan, cluster, chosen, pricing, closed_form_s, iterations)
+    return Predicted(plan, cluster, chosen, pricing, closed_form_s, iterations, in_segments)

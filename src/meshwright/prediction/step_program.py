@@ -61,15 +61,20 @@ def schedule_of(plan: Plan) -> Schedule:
     return found
 
 
-def step_program(plan: Plan, cluster: ClusterSpec, schedule: Schedule | None = None) -> StepProgram:
+def step_program(
+    plan: Plan, cluster: ClusterSpec, schedule: Schedule | None = None, *, in_segments: bool = False
+) -> StepProgram:
     """Lower a plan and place it: where exchanges have streams of their own to the finest pieces that matter, on processes
     to the pieces and lists that they run.
+
+    `in_segments`: what tensor parallelism sends inside a stage is rows, as it is on processes anyway; else a stage's price is
+    composed of its computes and of these exchanges, one behind the other.
 
     Raises PlanError and ScheduleError as `lowering.lower`; PlanError where nobody knows the schedule.
     """
     chosen = schedule or schedule_of(plan)
     if cluster.machine.has_streams:
-        program = lower(plan, chosen, pieces=num_pieces(plan))
+        program = lower(plan, chosen, pieces=num_pieces(plan), in_segments=in_segments)
     else:
         lowered = lower(as_executed(plan), chosen, pieces=executed_pieces(plan), in_segments=True)
         program = materialised(lowered, plan.num_devices)

@@ -13,7 +13,10 @@ from meshwright.specs.plan.prediction import Basis
 # Others were tried (attention, experts, exchanges inside a stage, gaps): left-out errors do not grow with them.
 TRAITS = ("float8", "full_recompute", "waiting")
 # Parts that run on other streams; what the step waits for of them is in "waiting".
-BESIDE = ("UNSHARD", "REDUCE_GRAD", "GATHER_PARAM", "SEND_F", "SEND_B", "RECV_F", "RECV_B")
+BESIDE = (
+    *("UNSHARD", "REDUCE_GRAD", "GATHER_PARAM", "SEND_F", "SEND_B", "RECV_F", "RECV_B"),
+    *("ALL_GATHER", "REDUCE_SCATTER", "ALL_REDUCE", "MAXIMUM"),  # between segments
+)
 MORE_DEVICES = 4  # times as many devices as were ever measured is another network
 
 

@@ -11,12 +11,15 @@ from tests.ir.mutation import FAULTS, mutant_of
 from tests.ir.random_program import random_orders, random_pipeline
 
 from meshwright.ir import kernel
+from meshwright.ir.core_vocabulary import ALONG_FIRST_AXIS, CORE, OPERATIONS
+from meshwright.ir.judge.operation_check import check_operations
 from meshwright.ir.judge.symbolic import outputs
 from meshwright.ir.judge.verify import expected_counts, verify
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import (
     Duty,
     Effect,
+    Exchange,
     Hop,
     Kind,
     Microbatch,
@@ -404,3 +407,59 @@ def test_a_step_of_another_token_part_is_refused() -> None:
     )
     with pytest.raises(ProgramError, match="a relay of 0 steps"):
         verify(program.with_tables(effects=wrong))
+
+
+# ------------------------------------------------------------------------------------------------ what exchanges do
+
+
+@pytest.mark.parametrize(
+    "algorithm, words",
+    [
+        ("all_gather", "does not sum for all of its copies"),
+        ("all_to_all", "does not sum"),
+        ("reduce_scatter", "leaves each device a shard of the sum"),
+        ("gossip", "nobody knows what it makes"),
+    ],
+)
+def test_a_reduction_leaves_whole_sums_unless_it_says_otherwise(algorithm: str, words: str) -> None:
+    program = one()
+    classes = [
+        each._replace(algorithm=algorithm) if each.axes == ("dp",) else each
+        for each in program.tables.exchanges
+    ]
+    with pytest.raises(ProgramError, match=words):
+        verify(program.with_tables(exchanges=tuple(classes)))
+
+
+def test_a_tied_table_is_summed_on_all_of_its_stages() -> None:
+    groups = [ParameterGroup("tied", (0, 1), 8, ("dp",))]
+    program = program_of_orders(
+        registered()["1f1b"].orders(2, 2), groups=groups, collapsed=[Axis("dp", 2, False)]
+    )
+    reduced = ReduceGradients({0: "all_reduce.two_level"})(program)
+    verify(Transfers()(OptimizerStep()(reduced)))
+    classes = tuple(each._replace(algorithm="reduce_scatter") for each in reduced.tables.exchanges)
+    with pytest.raises(ProgramError, match="REDUCE_GRAD of tied .* does not sum for all of its copies"):
+        verify(Transfers()(OptimizerStep()(reduced.with_tables(exchanges=classes))))
+
+
+@pytest.mark.parametrize(
+    "name, exchange, words",
+    [
+        ("REDUCE_NORM", Exchange(("dp",), algorithm="all_gather"), "it is an all_reduce"),
+        ("UNSHARD", Exchange(("dp",), algorithm="all_reduce"), "it is an all_gather"),
+        ("SUM_SOFTMAX", Exchange(("pp", "dp"), algorithm="ring"), "it is an all_reduce along pp"),
+        ("SHARE_OUTPUT", Exchange(("dp",)), "it is an all_gather along pp"),
+    ],
+)
+def test_exchanges_of_the_core_do_what_their_names_say(name: str, exchange: Exchange, words: str) -> None:
+    def exchanging(chosen: Exchange) -> Program:
+        builder = ProgramBuilder((Axis("pp", 2, False), Axis("dp", 2, False)))
+        builder.add(0, CORE.names[name].effect, exchange=chosen, stream="reduce")
+        return builder.build()
+
+    with pytest.raises(ProgramError, match=words):
+        check_operations(exchanging(exchange))
+    right = Exchange(("pp",) if name in ALONG_FIRST_AXIS else ("dp",), algorithm=OPERATIONS[name])
+    check_operations(exchanging(right))
+    check_operations(exchanging(right._replace(algorithm="")))

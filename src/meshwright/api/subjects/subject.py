@@ -18,6 +18,7 @@ from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.error import PlanError, SpecError, UnknownNameError
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.units import format_seconds
 
 if TYPE_CHECKING:
     from meshwright.costs.cost import CommunicationModel, CostModel
@@ -83,6 +84,7 @@ def subject(
     profile: Profile | None = None,
     with_step: bool = False,
     extrapolate: bool = False,
+    segments: bool = False,
 ) -> Subject:
     """Turn what people have into a program with its costs.
 
@@ -97,6 +99,8 @@ def subject(
         profile: what this machine was measured to take; None: the one in the user's cache, if there is one.
         with_step: of a bare schedule, also the gradient reduction over two replicas and the optimizer step.
         extrapolate: price plans on devices that were never measured by their data sheet.
+        segments: of a plan on GPUs, what tensor parallelism sends inside a stage as rows of the program; without it a stage's
+            price is composed of its computes and these exchanges, one behind the other. Processes run segments anyway.
 
     Raises:
         UnknownNameError, SpecError, PlanError: what was given is not there or cannot be.
@@ -115,10 +119,12 @@ def subject(
         _refuse("a plan says its own", **counts, times=times, comm=comm)
         changes = {"recompute": "full"} if recompute else {}
         changed = given.changed(**changes, **({"split_backward": True} if split else {}))
-        if known is not given and changed == given and cluster is None and profile is None:
+        is_known = known is not given and changed == given and cluster is None and profile is None
+        if is_known and known.in_segments == segments:
             return predicted_subject(known)
-        return plan_subject(changed, cluster, profile, extrapolate)
+        return plan_subject(changed, cluster, profile, extrapolate, segments)
     _refuse("without a plan there is no model to place on a", cluster=cluster)
+    _refuse("only plans have stages to be cut into", segments=segments or None)
     if isinstance(given, Trace):
         given = given.program
     costs: dict[str, Any] = {"times": times, "comm": comm}
@@ -162,6 +168,7 @@ def plan_subject(
     cluster: str | ClusterSpec | None = None,
     profile: Profile | None = None,
     extrapolate: bool = False,
+    segments: bool = False,
 ) -> Subject:
     """A plan's program, placed on its cluster and priced: on GPUs as measured steps were, on processes of this machine by
     its profile or by the data sheet.
@@ -172,17 +179,39 @@ def plan_subject(
 
     schedule = catalog.find_schedule(plan.schedule)
     where = cluster_of(plan, cluster)
+    if segments and where.machine.has_streams:
+        _check_segments(plan)
     return predicted_subject(
-        predict(plan, where, schedule=schedule, profile=profile, extrapolate=extrapolate)
+        predict(
+            plan, where, schedule=schedule, profile=profile, extrapolate=extrapolate, in_segments=segments
+        )
     )
+
+
+def _check_segments(plan: Plan) -> None:
+    """Raise PlanError for plans of which not all that is sent inside a stage is rows, or that send nothing there."""
+    missing = [f"{name}={value}" for name, value in (("cp", plan.cp), ("ep", plan.ep)) if value > 1]
+    missing += ['overlap "tp"'] if "tp" in plan.overlap else []
+    missing += [f"vocabulary={plan.vocabulary}"] if plan.vocabulary != "ends" else []
+    if missing or plan.tp == 1:
+        raise PlanError(
+            f"a plan with {', '.join(missing) or 'tp=1'} in segments",
+            allowed='on GPUs tp above 1, without cp, ep, a split vocabulary, overlap "tp" (kernels that send in parts)',
+            next="simulate it composed, as it is without --segments",
+        )
 
 
 def predicted_subject(found: Predicted) -> Subject:
     """The program of a plan that was predicted: nothing is lowered, priced or simulated again."""
-    costs = found.pricing.costs
+    costs, said = found.pricing.costs, found.assumptions
+    if found.in_segments and found.cluster.machine.has_streams:
+        composed_s = replace(found, in_segments=False).step.value
+        said = (
+            *said,
+            f"in segments; composed of its stages' prices the step takes {format_seconds(composed_s)}",
+        )
     return Subject(
-        found.description, found.program, costs, costs, found.cluster.machine.host, assumptions=found.assumptions,
-        predicted=found,
+        found.description, found.program, costs, costs, found.cluster.machine.host, assumptions=said, predicted=found,
     )  # fmt: skip
 
 

@@ -75,6 +75,12 @@ def simulate(
     extrapolate: Annotated[
         bool, typer.Option("--extrapolate", help="Predict for a chip that was never measured, too.")
     ] = False,
+    segments: Annotated[
+        bool,
+        typer.Option(
+            "--segments", help="Of a plan on GPUs: what tensor parallelism sends inside a stage as rows."
+        ),
+    ] = False,
 ) -> Result:
     """Run a plan, a program or a schedule on virtual time, and draw it.
 
@@ -106,7 +112,7 @@ def simulate(
         subject = _stage_timed(given, timing.stage_times, choices)
     else:
         plan = part.of_plan(given) if part.is_asked else given
-        subject = api.subject(plan, **choices, cluster=cluster, extrapolate=extrapolate)
+        subject = api.subject(plan, **choices, cluster=cluster, extrapolate=extrapolate, segments=segments)
     return trace_result(api.simulate(subject, iterations=iterations), subject)
 
 

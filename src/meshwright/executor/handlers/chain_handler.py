@@ -1,4 +1,4 @@
-"""Handlers of the exchanges between segments: gathers, scattered sums, sums and maxima of a group, rows for experts."""
+"""Handlers of the exchanges between segments: gathers, scattered sums, sums and maxima of a group of devices."""
 
 from __future__ import annotations
 
@@ -8,12 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from meshwright.executor.rank.context import Context
-from meshwright.executor.rank.exchange_handler import (
-    all_to_all,
-    exchange_counts,
-    gather_along,
-    scatter_along,
-)
+from meshwright.executor.rank.exchange_handler import gather_along, scatter_along, swap_along
 from meshwright.executor.rank.handler import Handlers, Pending, Row
 from meshwright.executor.team.collective import combining
 
@@ -28,6 +23,12 @@ def reduce_scatter(context: Context, row: Row, inputs: Sequence[Any]) -> Pending
     return scatter_along(context, row, inputs[0], _dim(context, row))
 
 
+def all_to_all(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
+    """Of equal parts along the dimension that is divided the n-th to member n; theirs here, in order."""
+    dim = _dim(context, row)
+    return swap_along(context, row, inputs[0], dim, dim)
+
+
 def all_reduce(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """The sum over the members. A term of a sum has no other reader: it is overwritten."""
     return _combined(context, row, inputs[0], is_maximum=False)
@@ -36,13 +37,6 @@ def all_reduce(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
 def maximum(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """The element-wise maximum over the members."""
     return _combined(context, row, inputs[0], is_maximum=True)
-
-
-def exchange_rows(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
-    """Rows to the devices of their experts, or back: rows [N, E], how many go to each member's experts, [P, X], and how many
-    come from each."""
-    rows_NE, leaving_PX, arriving_PX = inputs
-    return all_to_all(context, row, (rows_NE, leaving_PX.sum(1), arriving_PX.sum(1)))
 
 
 def _combined(context: Context, row: Row, given: Tensor, *, is_maximum: bool) -> Pending:
@@ -62,8 +56,7 @@ def _dim(context: Context, row: Row) -> int:
 HANDLERS: Handlers = {
     "ALL_GATHER": all_gather,
     "REDUCE_SCATTER": reduce_scatter,
+    "ALL_TO_ALL": all_to_all,
     "ALL_REDUCE": all_reduce,
     "MAXIMUM": maximum,
-    "ROUTE": exchange_rows,
-    "COUNTS": exchange_counts,
 }

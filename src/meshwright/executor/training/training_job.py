@@ -149,7 +149,7 @@ class TrainingConfig:
             "an encoder": self.num_encoder_layers,
             "long skips": self.layer_edges,
             "tensor parallelism": self.layout.tp > 1,
-            "divided experts": bool(self.layout.expert_axes),
+            "context parallelism": self.layout.cp > 1,
             "sharded states": self.layout.shard_axes,
             "frozen parameters": self.model.is_adapted,
             "tied tables": self.model.has_tied_embeddings,

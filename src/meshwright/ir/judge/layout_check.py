@@ -167,10 +167,8 @@ def _meet(
                         low = group_ptr[stages[i]] + fields[10 * p + 3]
                         high = low + 1
                     steps, part = fields[10 * p + 4], fields[10 * p + 5]
-                    if steps > 0:
-                        part += parts[i] // steps
-                    elif steps < 0:
-                        part -= parts[i] * steps
+                    if steps != 0:
+                        part += parts[i] // steps if steps > 0 else -parts[i] * steps
                     if first[p + 1] - first[p] > 1 and first[p + 1] - first[p] != high - low:
                         return i + 1
                     for place in range(low, high):

@@ -75,10 +75,8 @@ def _derive(
                     scale = num_microbatches if flags & 1 else 1
                     microbatch = microbatches[i] if flags & 1 else 0
                     steps, part = fields[10 * p + 4], fields[10 * p + 5]
-                    if steps > 0:
-                        part += parts[i] // steps
-                    elif steps < 0:
-                        part -= parts[i] * steps
+                    if steps != 0:
+                        part += parts[i] // steps if steps > 0 else -parts[i] * steps
                     low, high = 0, 1
                     if mode == 2:
                         low, high = group_ptr[stages[i]], group_ptr[stages[i] + 1]

@@ -6,7 +6,7 @@ where an exchange has no transpose (all have the sum, and its gradient), that of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -42,8 +42,6 @@ ROWS = {
     "all_reduce": ("ALL_REDUCE", "all_reduce"),
     "maximum": ("MAXIMUM", "all_reduce"),
     "all_to_all": ("ALL_TO_ALL", "all_to_all"),
-    "routed": ("ROUTE", "all_to_all"),
-    "counts": ("COUNTS", "all_to_all"),
 }
 GATHERS = ("ALL_GATHER",)  # their bytes are those of what they deliver
 
@@ -130,7 +128,7 @@ class ChainRows:
     def _moved(self, each: Delivery) -> ChainRow:
         at = max(0, each.behind)
         write = Pattern(each.move.write)
-        return self._row(each, each.move.algorithm, self._forward_at(each.read, at), write, at, each.sizes)
+        return self._row(each, each.move.algorithm, self._forward_at(each.read, at), write, at)
 
     def _moved_again(self, each: Delivery, at: int) -> ChainRow:
         write = Pattern(each.move.write + AGAIN)
@@ -144,21 +142,11 @@ class ChainRows:
             if each.move.algorithm == "share"
             else self._gradient_at(each.read, at)
         )
-        # what came goes back: as many rows to every device as came from it
-        return self._row(each, each.move.transpose, given, taken, at, each.sizes[::-1])
+        return self._row(each, each.move.transpose, given, taken, at)
 
-    def _row(
-        self,
-        each: Delivery,
-        algorithm: str,
-        read: Pattern,
-        write: Pattern,
-        at: int,
-        sizes: Sequence[Value] = (),
-    ) -> ChainRow:
+    def _row(self, each: Delivery, algorithm: str, read: Pattern, write: Pattern, at: int) -> ChainRow:
         name, algorithm = ROWS[algorithm]
-        reads = (read, *(self._forward_at(size, at) for size in sizes))
-        effect = Effect(Kind.COLLECTIVE, name, reads, (write,), write if name in GATHERS else None)
+        effect = Effect(Kind.COLLECTIVE, name, (read,), (write,), write if name in GATHERS else None)
         return ChainRow(at, effect, Exchange(each.move.axes, algorithm=algorithm))
 
     def _delivered_to(self, segment: Segment) -> list[Delivery]:

@@ -5,6 +5,9 @@ reduced_gradient    split along those of the state where the reduction scatters,
 parameter           behind a step split along the axes of the state; what is gathered is copied, and computes need that
 gathered_parameter  shared along the axes of the values
 squared_norm        partial along the axes of its reduction, and copied behind it
+
+What goes between the devices of a pipeline whose vocabulary is split lies along that, in the same words: what one device has
+of all is split, and what it gives to all is shared.
 """
 
 from __future__ import annotations
@@ -26,6 +29,12 @@ from meshwright.stage.group.parameter_group import HeldGroup
 
 GRADIENT, REDUCED, PARAMETER = "weight_gradient", "reduced_gradient", "parameter"
 OF_GROUPS = (GRADIENT, REDUCED, PARAMETER, GATHERED_PARAMETER.name)
+# Of a vocabulary split over the pipeline: terms of sums, what one device has of a sum or shares, and what all have.
+OF_PIPELINE = {
+    "input_part": PARTIAL, "input": SPLIT, "softmax": PARTIAL, "normalizer": COPIED, "output_part": PARTIAL,
+    "output_gradient": SPLIT,
+}  # fmt: skip
+SHARED_FROM_ONE = ("output", "input_gradient")
 SCATTERING = ("reduce_scatter", "all_reduce.two_level")
 Layouts = dict[str, str]
 
@@ -57,17 +66,20 @@ class _Layouts:
             {a: SPLIT if g in scattered and a in held[g].shards else COPIED for a in axes}
             for g, axes in enumerate(copies)
         ]
+        self.pipeline = (FIRST_AXIS,) if sizes[FIRST_AXIS] > 1 else ()
         self.norm = tuple(a for a in _norm_axes(source) if sizes[a] > 1)
 
     def program(self) -> Program:
         """The program with an effect for each effect and stage, and for each group where a row names one."""
         program, c = self.source, self.source.columns
         by_part = [any(p.index == "group" for p in (*e.reads, *e.writes)) for e in program.tables.effects]
-        table = np.stack([c.effect, c.stage, np.where(np.array(by_part)[c.effect], c.part, 0)], axis=1)
-        distinct, inverse = np.unique(table, axis=0, return_inverse=True)
-        laid = [self._laid(*row) for row in distinct.tolist()]
+        part = np.where(np.array(by_part)[c.effect], c.part, 0)
+        stages, parts = int(c.stage.max(initial=0)) + 1, int(part.max(initial=0)) + 1
+        key = (c.effect.astype(np.int64) * stages + c.stage) * parts + part
+        used = np.flatnonzero(np.bincount(key))
+        laid = [self._laid(k // parts // stages, k // parts % stages, k % parts) for k in used.tolist()]
         program, numbers = with_effects(program, *laid)
-        return program.with_columns(effect=np.array(numbers)[inverse.reshape(-1)])
+        return program.with_columns(effect=np.array(numbers)[np.searchsorted(used, key)])
 
     def _laid(self, number: int, stage: int, part: int) -> Effect:
         """An effect of the source as rows of a stage and part have it."""
@@ -85,6 +97,11 @@ class _Layouts:
         if p.kind in (SQUARED_NORM.name, GLOBAL_NORM.name):
             how = PARTIAL if p.kind == SQUARED_NORM.name else COPIED
             return p._replace(layout=layout_text(dict.fromkeys(self.norm, how)))
+        if p.kind in OF_PIPELINE:
+            return p._replace(layout=layout_text(dict.fromkeys(self.pipeline, OF_PIPELINE[p.kind])))
+        if p.kind in SHARED_FROM_ONE:
+            how = SPLIT if role in ("makes", "shares") else SHARED
+            return p._replace(layout=layout_text(dict.fromkeys(self.pipeline, how)))
         if p.kind not in OF_GROUPS:
             return p
         texts = [layout_text(self._layouts(p.kind, g, role)) for g in groups]
@@ -114,12 +131,15 @@ def _copies(program: Program, group: int) -> tuple[str, ...]:
 
 
 def _role(effect: Effect, is_write: bool) -> str:
-    """What a row does with parameters: it steps them, leaves them stepped, gathers what was stepped, or uses them."""
-    if not any(p.kind == PARAMETER for p in effect.writes):
-        return "uses"
+    """What a row does with parameters: it steps them, leaves them stepped, gathers what was stepped, or uses them. Of rows
+    that leave them alone, computes that write make what they write, and exchanges share what they read."""
+    if any(p.kind == PARAMETER for p in effect.writes):
+        if effect.kind == Kind.COLLECTIVE:
+            return "uses" if is_write else "gathers"
+        return "stepped" if is_write else "steps"
     if effect.kind == Kind.COLLECTIVE:
-        return "uses" if is_write else "gathers"
-    return "stepped" if is_write else "steps"
+        return "uses" if is_write else "shares"
+    return "makes" if is_write else "uses"
 
 
 def _reductions(program: Program) -> dict[int, str]:
@@ -145,8 +165,6 @@ def _norm_axes(program: Program) -> tuple[str, ...]:
     return tuple(axis for number in numbers for axis in program.tables.exchanges[number].axes)
 
 
-def laid_out(lowering: Lowering) -> LayOutGroups | None:
-    """The pass of a plan that divides state or clips by a norm; None where every copy is whole."""
-    is_divided = any(each.shards or each.value_shards for each in lowering.held)
-    clips = lowering.plan.options_of("clip_gradients") is not None
-    return LayOutGroups(lowering.held) if is_divided or clips else None
+def laid_out(lowering: Lowering) -> LayOutGroups:
+    """The pass of every plan that steps parameters."""
+    return LayOutGroups(lowering.held)

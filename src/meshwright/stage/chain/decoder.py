@@ -5,10 +5,8 @@ stream is a term of a sum over the group (Shoeybi et al. 2019, arXiv 1909.08053)
 divided by tokens: the sum is scattered, and what a column-parallel product reads is gathered, again for its backward
 (Korthikanti et al. 2022, arXiv 2205.05198).
 
-Of a block whose experts are divided, rows of tokens go to the devices that have their experts, and come back (Lepikhin et
-al. 2020, arXiv 2006.16668); none is dropped, so how many there are is exchanged first. What a step of experts reads and
-writes: `dispatched` rows sorted by expert, with the `order` of their tokens, `gates`, and `counts` of every expert's rows;
-`received` rows, `arrived` of them from every device; `results` of these, which are `returned`.
+With context parallelism every device has some tokens of each sequence, and attention alone needs the others (the kinds of
+`specs.plan.sequence_part`): gathered keys and values, or heads exchanged for tokens and back.
 """
 
 from __future__ import annotations
@@ -21,11 +19,12 @@ from typing import NamedTuple
 from meshwright.ir.table import Hop
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.sequence_part import Context
 from meshwright.stage.chain.chain import ENDS, INPUT, LOSS, OUTPUT, Chain, ChainStep, Moved, chain_of
 
-TENSOR = "tp"
+TENSOR, CONTEXT = "tp", "cp"
 TOKENS, HIDDEN = 1, 2  # dimensions of [B, S, E]
-BESIDE_ROUTES = frozenset(("shared_experts",))  # segments of their own, which run while rows are under way
+RANKS = 0  # what goes to or comes from every device of a group, one behind the other
 
 
 @dataclass(frozen=True)
@@ -33,29 +32,19 @@ class InnerDegrees:
     """How many devices share a microbatch inside a stage, and how.
 
     `sequence_parallel`: the residual stream is divided by tokens along tp. `fetches_again`: what is gathered for a product is
-    not kept for its backward. `expert_axes`: those along which experts are divided; none where every device has all.
+    not kept for its backward. ``context``: how cp devices share the tokens of a sequence.
     """
 
     tp: int = 1
     sequence_parallel: bool = False
     fetches_again: bool = True
-    expert_axes: tuple[str, ...] = ()
-
-    @property
-    def divides_experts(self) -> bool:
-        """Are experts on several devices?"""
-        return bool(self.expert_axes)
-
-    @property
-    def routes_own_tokens(self) -> bool:
-        """Does every device of a tensor-parallel group look for the experts of its part of the tokens? Else all do for all,
-        and have a part of every expert."""
-        return TENSOR in self.expert_axes
+    cp: int = 1
+    context: Context = "ring"
 
     @property
     def has_exchanges(self) -> bool:
         """Is anything sent inside a stage?"""
-        return self.tp > 1 or self.divides_experts
+        return self.tp > 1 or self.cp > 1
 
     @property
     def divides_hidden(self) -> bool:
@@ -89,8 +78,8 @@ def stage_ends(paths: Sequence[Sequence[Hop]], num_stages: int) -> tuple[StageEn
 def decoder_chain(
     model: ModelSpec, layers: StageLayers, degrees: InnerDegrees, ends: StageEnds = ALONE
 ) -> Chain:
-    """The chain of the stage with these layers of a decoder."""
-    return chain_of(_items(model, layers, degrees, ends), BESIDE_ROUTES)
+    """The chain of the stage with these layers of a dense decoder."""
+    return chain_of(_items(model, layers, degrees, ends))
 
 
 def _items(
@@ -103,43 +92,31 @@ def _items(
             if add is not None:
                 yield add
             yield ChainStep(f"{part}_norm", block, ("residual",), ("normed",))
-            experts = model.layers[block].experts if part == "mlp" and degrees.divides_experts else None
-            if experts is None:
-                entered = yield from _entered(degrees)
-                yield ChainStep(part, block, (entered,), ("partial",))
-                left = yield from _left(degrees)
+            entered = yield from _entered(degrees)
+            if part == "attention" and degrees.cp > 1:
+                yield from _attention(block, entered, degrees)
             else:
-                left = yield from _mixture(block, degrees, has_shared=experts.shared_intermediate_size > 0)
+                yield ChainStep(part, block, (entered,), ("partial",))
+            left = yield from _left(degrees)
             add = ChainStep("add", block, ("residual", left), ("residual",), (part, block))
     if add is not None:
         yield add
     yield from _end(layers, degrees, ends)
 
 
-def _mixture(
-    block: int, degrees: InnerDegrees, *, has_shared: bool
-) -> Generator[ChainStep | Moved, None, str]:
-    """A block's experts, of which every device has some, behind their norm; the name of what they add to the stream. What
-    every token goes through is computed while rows are on their way."""
-    is_own = (
-        degrees.routes_own_tokens and degrees.sequence_parallel
-    )  # then a device has the whole sum of its tokens
-    entered = "normed" if is_own and not has_shared else (yield from _entered(degrees, is_kept=True))
-    made = ("dispatched", "gates", "order", "counts")
-    yield ChainStep("router", block, ("normed" if is_own else entered,), made)
-    yield Moved("counts", degrees.expert_axes, "counts", "arrived")
-    yield Moved("routed", degrees.expert_axes, "dispatched", "received", sizes=("counts", "arrived"))
-    if has_shared:
-        yield ChainStep("shared_experts", block, (entered,), ("partial",))
-    shared = ("partial",) if has_shared else ()
-    if is_own and has_shared:
-        left = yield from _left(degrees)
-        shared = (left,)
-    yield ChainStep("experts", block, ("received", "arrived"), ("results",))
-    yield Moved("routed", degrees.expert_axes, "results", "returned", sizes=("arrived", "counts"))
-    result = "combined" if is_own else "partial"
-    yield ChainStep("combine", block, ("returned", "gates", "order", *shared), (result,))
-    return result if is_own else (yield from _left(degrees))
+def _attention(block: int, entered: str, degrees: InnerDegrees) -> Iterator[ChainStep | Moved]:
+    """Attention of the tokens here to those of all devices along cp."""
+    if degrees.context == "ulysses":
+        yield ChainStep("head_parts", block, (entered,), ("head_parts",))
+        yield Moved("all_to_all", (CONTEXT,), "head_parts", "own_heads", RANKS)
+        yield ChainStep("attention_of_heads", block, ("own_heads",), ("token_parts",))
+        yield Moved("all_to_all", (CONTEXT,), "token_parts", "attended_parts", RANKS)
+        yield ChainStep("output_of_parts", block, ("attended_parts",), ("partial",))
+        return
+    yield ChainStep("heads", block, (entered,), ("query", "block"))
+    yield Moved("all_gather", (CONTEXT,), "block", "all_blocks", RANKS)
+    yield ChainStep("attention_core", block, ("query", "all_blocks"), ("attended",))
+    yield ChainStep("attention_output", block, ("attended",), ("partial",))
 
 
 def _begin(layers: StageLayers, degrees: InnerDegrees, ends: StageEnds) -> Iterator[ChainStep | Moved]:
@@ -177,12 +154,12 @@ def _end(layers: StageLayers, degrees: InnerDegrees, ends: StageEnds) -> Iterato
     yield ChainStep("split_cross_entropy", ENDS, ("sums", "maximum"), (LOSS,))
 
 
-def _entered(degrees: InnerDegrees, *, is_kept: bool = False) -> Generator[Moved, None, str]:
-    """What a column-parallel product reads of the normed stream; its name. `is_kept`: it is not fetched again."""
+def _entered(degrees: InnerDegrees) -> Generator[Moved, None, str]:
+    """What a column-parallel product reads of the normed stream; its name."""
     if degrees.tp == 1:
         return "normed"
     algorithm = "all_gather" if degrees.sequence_parallel else "enter"
-    is_again = degrees.sequence_parallel and degrees.fetches_again and not is_kept
+    is_again = degrees.sequence_parallel and degrees.fetches_again
     yield Moved(algorithm, (TENSOR,), "normed", "entered", TOKENS, is_again=is_again)
     return "entered"
 

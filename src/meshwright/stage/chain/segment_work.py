@@ -10,17 +10,20 @@ from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.operator import Operator, merged, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.sequence_part import repeats_of_key
 from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Segment
 from meshwright.stage.chain.decoder import InnerDegrees
 from meshwright.stage.exchange.inner import gradient_exchanges
-from meshwright.stage.operator.expert import INDEX_BYTES
 from meshwright.stage.operator.stage import PASSES, part_operators
 from meshwright.stage.saved.block import context_saved, embedding_saved, head_saved, tensor_bytes
 from meshwright.stage.saved.size import kept_bytes_per_token, saving_context
 from meshwright.stage.work import microbatch_shape
 
-# Steps whose operators are counted under another part's name; those that are none of these have their own.
-PARTS = {"exponentials": "cross_entropy"}
+# Steps whose operators and tensors are counted under another part's name; those that are none of these have their own.
+PARTS = {
+    "exponentials": "cross_entropy", "head_parts": "heads", "attention_of_heads": "attention_core",
+    "output_of_parts": "attention_output",
+}  # fmt: skip
 WIDE_BYTES = 4  # of a number of the loss, in float32
 LOSS_NUMBERS = {"largest": 1, "maximum": 1, "terms": 2, "sums": 2}  # a token
 
@@ -63,38 +66,50 @@ def between_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
     own = whole / plan.tp if degrees.sequence_parallel else whole
     rows = dict.fromkeys(("residual", "normed", "summed"), own)
     rows |= dict.fromkeys(("entered", "partial", "whole_input", "whole_output"), whole)
+    rows |= _attention_bytes(plan)
     vocabulary = -(-plan.model.vocabulary_size // plan.tp)
     numbers = {name: float(count * max(size, WIDE_BYTES)) / plan.cp for name, count in LOSS_NUMBERS.items()}
-    if degrees.divides_experts:
-        numbers |= _routed_bytes(plan)
     return {**rows, **numbers, "logits": float(vocabulary * size) / plan.cp}
 
 
-def _routed_bytes(plan: Plan) -> Mapping[str, float]:
-    """Of what goes to experts and back, routing taken as balanced; `counts` are few and do not grow with the tokens."""
-    found = next(block.experts for block in plan.model.kinds if block.experts)
-    rows = microbatch_shape(plan).num_routed_tokens * found.num_experts_per_token / plan.tokens_per_microbatch
-    size = dtype_bytes(plan.dtype)
-    counts = found.num_experts * INDEX_BYTES / plan.tokens_per_microbatch
+def _attention_bytes(plan: Plan) -> Mapping[str, float]:
+    """The same of what attention exchanges along cp, where blocks differ of the widest. Keys and values of all devices are
+    gathered; a key-value head that Ulysses' devices share is there once for each of them."""
+    size, widest = (
+        dtype_bytes(plan.dtype) / plan.cp,
+        dict.fromkeys(("query", "block", "attended", "parts"), 0),
+    )
+    for kind in plan.model.kinds if plan.cp > 1 else ():
+        own = kind.attention
+        num_heads, num_kv_heads = own.num_heads // plan.tp, own.num_kv_heads // plan.tp
+        query, each = num_heads * own.head_dim, own.head_dim + own.value_dim
+        repeats = repeats_of_key(num_heads, num_kv_heads, plan.cp) if plan.context == "ulysses" else 1
+        found = (query, num_kv_heads * each, num_heads * own.value_dim, query + repeats * num_kv_heads * each)
+        widest = {name: max(widest[name], width) for name, width in zip(widest, found, strict=True)}
+    parts = dict.fromkeys(("head_parts", "own_heads"), size * widest["parts"])
+    attended = dict.fromkeys(("attended", "token_parts", "attended_parts"), size * widest["attended"])
+    block = size * widest["block"]
     return {
-        **dict.fromkeys(("dispatched", "received", "results", "returned"), rows * plan.model.hidden_size * size),
-        "combined": float(plan.model.hidden_size * size) / plan.cp / plan.tp,
-        "gates": rows * size, "order": rows * INDEX_BYTES, "counts": counts, "arrived": counts,
-    }  # fmt: skip
+        **parts,
+        **attended,
+        "query": size * widest["query"],
+        "block": block,
+        "all_blocks": plan.cp * block,
+    }
 
 
 # Tensors that a block keeps -> the step whose backward reads them; all others of attention or of the MLP by what reads them.
 KEPT_BY = {"input": "attention_norm", "norm statistics": "attention_norm", "middle residual": "mlp_norm"}
+# Where attention is several steps, which of them keeps what; `heads` the rest.
+OF_PART = {
+    **dict.fromkeys(("queries by heads", "keys and values by heads", "logarithms of sums"), "attention_core"),
+    **dict.fromkeys(("attention output", "attention_output narrowed"), "attention_output"),
+}
+KEYS = "keys and values by heads"
 OF_ATTENTION = (
     *("first norm's output", "queries by heads", "keys and values by heads", "attention output", "qkv"),
     *("q and k statistics", "logarithms of sums", "qkv narrowed", "attention_output narrowed"),
 )
-# Of a block whose experts are divided; what is not named is of its experts.
-EXPERTS_KEPT_BY = {
-    **dict.fromkeys(("second norm's output", "router probabilities", "expert numbers"), "router"),
-    **dict.fromkeys(("expert weights", "experts' output"), "combine"),
-}
-SHARED = "shared "  # begins the names of what shared experts keep
 HEAD_KEPT_BY = {"input": "final_norm", "norm statistics": "final_norm", "norm's output": "head"}
 HEAD_ENTERED, LOGITS = "norm's output", "log-probabilities"
 ENTERED = ("first norm's output", "second norm's output")  # what products read that is gathered for them
@@ -110,19 +125,22 @@ def kept_bytes(plan: Plan, layers: StageLayers, chain: Chain) -> tuple[float, ..
     for each in kept:
         if not (is_again and each.is_entered):
             key = (each.step, each.block)
-            by_step[key] = by_step.get(key, 0.0) + factor * each.num_bytes
+            by_step[key] = by_step.get(key, 0.0) + factor * each.num_bytes * each.times
     return tuple(
-        sum(by_step.get((step.name, step.block), 0.0) for step in segment.steps) for segment in chain.segments
+        sum(by_step.get((PARTS.get(step.name, step.name), step.block), 0.0) for step in segment.steps)
+        for segment in chain.segments
     )
 
 
 class _Kept(NamedTuple):
-    """A tensor that a step keeps: bytes per token; is it what the step reads of what was gathered for it?"""
+    """A tensor that a step keeps: bytes per token; is it what the step reads of what was gathered for it? ``times``: of how
+    many devices it is."""
 
     step: str
     block: int
     num_bytes: float
     is_entered: bool
+    times: int = 1
 
 
 def _kept(plan: Plan, layers: StageLayers) -> Iterator[_Kept]:
@@ -130,22 +148,18 @@ def _kept(plan: Plan, layers: StageLayers) -> Iterator[_Kept]:
     for block in range(layers.first_block, layers.first_block + layers.num_blocks):
         for tensor in context_saved(plan.model, context, block, plan.workload.sequence_length):
             step = KEPT_BY.get(tensor.name, "attention" if tensor.name in OF_ATTENTION else "mlp")
-            is_entered = tensor.name in ENTERED
-            if step == "mlp" and plan.ep > 1 and plan.model.layers[block].experts:
-                step, is_entered = _step_of_experts(tensor.name), False
-            yield _Kept(step, block, tensor_bytes(plan.model, tensor, context), is_entered)
+            if step == "attention" and plan.cp > 1:
+                step = OF_PART.get(tensor.name, "heads")
+            times = plan.cp if plan.context == "all_gather" and tensor.name == KEYS else 1
+            size = tensor_bytes(plan.model, tensor, context)
+            yield _Kept(step, block, size, tensor.name in ENTERED, times)
     for tensor in embedding_saved(plan.model) if layers.has_embedding else ():
         yield _Kept("embedding", ENDS, float(tensor.bytes_per_token), is_entered=False)
     for tensor in head_saved(plan.model, plan.dtype) if layers.has_head else ():
-        step = HEAD_KEPT_BY.get(tensor.name, "exponentials" if plan.tp > 1 else "cross_entropy")
+        step = HEAD_KEPT_BY.get(tensor.name, "cross_entropy")
         size = (
             plan.model.vocabulary_size * WIDE_BYTES / plan.tp
             if tensor.name == LOGITS
             else tensor.bytes_per_token
         )
         yield _Kept(step, ENDS, float(size), tensor.name == HEAD_ENTERED)
-
-
-def _step_of_experts(tensor: str) -> str:
-    """The step of a block's experts that keeps a tensor."""
-    return "shared_experts" if tensor.startswith(SHARED) else EXPERTS_KEPT_BY.get(tensor, "experts")

@@ -22,7 +22,7 @@ from meshwright.stage.operator.adapted import (
     addition_weight,
     trained_operators,
 )
-from meshwright.stage.operator.expert import MLP_PARTS, Parts, mlp_forward, mlp_input, mlp_weight
+from meshwright.stage.operator.expert import mlp_forward, mlp_input, mlp_weight
 from meshwright.stage.operator.layer import (
     CAP_BACKWARD_FLOPS,
     CAP_BACKWARD_TOUCHES,
@@ -56,8 +56,12 @@ ENDS = (
     "head",
     "cross_entropy",
 )  # parts of a stage that are of no block
-MLP_ADDITIONS = "mlp additions"  # low-rank ones, of a dense block
+# A part of a block that has several of its own.
+ATTENTION = ("heads", "attention_core", "attention_output")
+# Matrices that may have an addition (LoRA), by the part of the block that they are in.
+ADDED_IN = {"heads": LORA_TARGETS[:1], "attention_output": LORA_TARGETS[1:2], "mlp": LORA_TARGETS[2:]}
 OF_WEIGHTS = " weights"  # behind a part's name in B: its weight gradients
+Parts = dict[str, tuple[Operator, ...]]
 
 
 def stage_operators(
@@ -80,18 +84,17 @@ def stage_operators(
 def part_operators(
     model: ModelSpec, part: str, name: str, shape: MicrobatchShape, block: int
 ) -> tuple[Operator, ...]:
-    """What a pass runs in one part of a block, or of the ends: "attention_norm", "attention", "attention add" and the same of
-    the MLP, or of its experts one of `MLP_PARTS`; "embedding", "positions", "final_norm", "head", "cross_entropy"."""
+    """What a pass runs in one part of a block, or of the ends: "attention_norm", "attention" (or one of `ATTENTION`),
+    "attention add" and the same of the MLP; "embedding", "positions", "final_norm", "head", "cross_entropy"."""
     own = {
         **_pass(name, _embedding_forward, _nothing, _embedding_weight, model, shape),
         **_pass(name, _head_forward, _head_input, _head_weight, model, shape),
     }
     if part not in ENDS:
         own = _block_pass(model, name, shape, block)
-    if part == "mlp":
-        whole = (key for key in own if key.removesuffix(OF_WEIGHTS) in (*MLP_PARTS, MLP_ADDITIONS))
-        return tuple(operator for key in whole for operator in own[key])
-    return (*own.get(part, ()), *own.get(f"{part}{OF_WEIGHTS}", ()))
+    parts = ATTENTION if part == "attention" else (part,)
+    names = (*parts, *(f"{each}{OF_WEIGHTS}" for each in parts))
+    return tuple(operator for each in own if each in names for operator in own[each])
 
 
 def embedding_operators(model: ModelSpec, name: str, shape: MicrobatchShape) -> tuple[Operator, ...]:
@@ -194,19 +197,21 @@ def _block_forward(number: int, model: ModelSpec, shape: MicrobatchShape) -> Par
     after = (norm,) if model.has_post_norms else ()
     return {
         "attention_norm": (norm,),
-        "attention": (
+        "heads": (
             *(projection.forward(shape) for projection in projections),
             *addition_forward(model, "qkv", shape),
             *(norm_forward(*inner, shape) for inner in attention_norms(attention, local, shape.num_tokens)),
             head_layout(model, attention, local, shape),
-            *attention_forward(attention, local, shape),
+        ),
+        "attention_core": attention_forward(attention, local, shape),
+        "attention_output": (
             output.forward(shape),
             *addition_forward(model, "attention_output", shape),
         ),
         "attention add": (*after, residual_add("residual", shape, hidden)),
         "mlp_norm": (norm,),
-        **mlp_forward(model, block, local, shape),
-        MLP_ADDITIONS: (
+        "mlp": (
+            *mlp_forward(model, block, local, shape),
             *addition_forward(model, "gate_up", shape),
             *addition_forward(model, "down", shape),
         ),
@@ -227,17 +232,19 @@ def _block_input(number: int, model: ModelSpec, shape: MicrobatchShape) -> Parts
     add = residual_add("residual gradient", shape, hidden)
     return {
         "mlp add": after,
-        MLP_ADDITIONS: (
+        "mlp": (
             *addition_input(model, "down", shape),
             *addition_input(model, "gate_up", shape),
+            *mlp_input(model, block, local, shape),
         ),
-        **mlp_input(model, block, local, shape),
         "mlp_norm": (norm, add),
         "attention add": after,
-        "attention": (
+        "attention_output": (
             *addition_input(model, "attention_output", shape),
             output.input_gradient(shape),
-            *attention_backward(attention, local, shape),
+        ),
+        "attention_core": attention_backward(attention, local, shape),
+        "heads": (
             head_layout(model, attention, local, shape),
             *(norm_backward(*inner, shape) for inner in attention_norms(attention, local, shape.num_tokens)),
             *addition_input(model, "qkv", shape),
@@ -253,24 +260,24 @@ def _block_weight(number: int, model: ModelSpec, shape: MicrobatchShape) -> Part
     local, attention = local_sizes(model, shape.tp, shape.expert_tp, number), block.attention
     norm = norm_weight("norm", shape.num_rows, model.hidden_size, shape)
     after = (norm,) if model.has_post_norms else ()
-    linears = attention_linears(model.hidden_size, attention, local)
+    *projections, output = attention_linears(model.hidden_size, attention, local)
     found: Parts = {
         "attention_norm": (norm,),
         "mlp_norm": (norm,),
         "attention add": after,
         "mlp add": after,
-        "attention": (
+        "heads": (
             *(norm_weight(*inner, shape) for inner in attention_norms(attention, local, shape.num_tokens)),
-            *(operator for linear in linears for operator in linear.weight_gradient(shape)),
+            *(operator for linear in projections for operator in linear.weight_gradient(shape)),
         ),
-        **mlp_weight(model, block, local, shape),
-        MLP_ADDITIONS: (),
+        "attention_output": output.weight_gradient(shape),
+        "mlp": mlp_weight(model, block, local, shape),
     }
     if trained is None:
         return found
     additions = {
         part: tuple(each for target in targets for each in addition_weight(model, target, shape))
-        for part, targets in (("attention", LORA_TARGETS[:2]), (MLP_ADDITIONS, LORA_TARGETS[2:]))
+        for part, targets in ADDED_IN.items()
     }
     return {
         part: (*trained_operators(trained, part, each), *additions.get(part, ()))

@@ -1,0 +1,83 @@
+"""Steps of attention where the tokens of a sequence are divided along cp: in front of its exchanges, between them, behind.
+
+Shapes: P devices along cp, B samples, S tokens of a sequence, s = S / P of a device, E hidden size, H query and K key-value
+heads of a tensor-parallel device, D numbers of a head, W any width.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from meshwright.executor.models.block import Block
+from meshwright.executor.models.chain.step_data import MicrobatchData, block_of, last_product
+from meshwright.executor.models.decoder import DecoderStage
+from meshwright.executor.ops.attention.causal_attention import causal_attention
+from meshwright.executor.ops.attention.document_mask import DocumentMask
+from meshwright.executor.ops.attention.gathered_attention import gathered_attention
+from meshwright.executor.ops.attention.head_exchange import HeadExchange, by_token, sequence_of
+from meshwright.executor.ops.attention.part_attention import query_and_block
+from meshwright.executor.ops.attention.sliding_window import within_window
+from meshwright.specs.plan.sequence_part import SequencePart
+from meshwright.stage.chain.chain import ChainStep
+
+
+def part_of(data: MicrobatchData) -> SequencePart:
+    """The tokens of this device."""
+    assert data.part is not None, "these steps are of chains along cp"
+    return data.part
+
+
+def mask_of(block: Block, data: MicrobatchData) -> DocumentMask | None:
+    """Documents and the block's window, of whole sequences."""
+    return within_window(block.layout.window, data.length, data.tokens_BS.device, data.documents)
+
+
+def heads(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BsE: Tensor) -> tuple[Tensor, ...]:
+    """Queries [B, s, H, D], and the block of keys and values [2, B, s, K, D]."""
+    block = block_of(stage, step.block)
+    turn = stage.turn(data.length, x_BsE.dtype, x_BsE.device, data.documents, part_of(data))
+    return query_and_block(block.heads(x_BsE), block.layout, turn)
+
+
+def attention_core(
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, query: Tensor, blocks: Tensor
+) -> tuple[Tensor, ...]:
+    """Attention of the queries here to the keys of all devices, [2 P, B, s, K, D]: [B, s, H D]."""
+    return (gathered_attention(query, blocks, part_of(data), mask_of(block_of(stage, step.block), data)),)
+
+
+def attention_output(
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, attended_BsW: Tensor
+) -> tuple[Tensor, ...]:
+    """The last product, of a tensor-parallel device a term of a sum."""
+    return (last_product(block_of(stage, step.block), "attention").product(attended_BsW),)
+
+
+def head_parts(
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BsE: Tensor
+) -> tuple[Tensor, ...]:
+    """For every device its heads of the tokens here, [P, B, s, W]."""
+    block = block_of(stage, step.block)
+    return (_exchange(block, data).by_rank(block.heads(x_BsE)),)
+
+
+def attention_of_heads(
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, parts: Tensor
+) -> tuple[Tensor, ...]:
+    """Attention of some heads of whole sequences, for every device its tokens: [P, B, s, W]."""
+    block, degree = block_of(stage, step.block), part_of(data).degree
+    turn = stage.turn(data.length, parts.dtype, parts.device, data.documents)
+    attended = causal_attention(sequence_of(parts), _exchange(block, data).local, turn, data.documents)
+    return (by_token(attended, degree),)
+
+
+def output_of_parts(
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, parts: Tensor
+) -> tuple[Tensor, ...]:
+    """The last product of all heads, which came from all devices."""
+    block = block_of(stage, step.block)
+    return (last_product(block, "attention").product(_exchange(block, data).heads_of(parts)),)
+
+
+def _exchange(block: Block, data: MicrobatchData) -> HeadExchange:
+    return HeadExchange(block.layout, part_of(data).degree)
