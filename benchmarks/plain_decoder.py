@@ -186,15 +186,20 @@ class PlainBlock(nn.Module):
     def forward(self, x_BSE: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
         """x_BSE -> the same shape."""
         x_BSE = x_BSE + self.attention_output(self._attended(x_BSE, cos_SP, sin_SP))
+        return x_BSE + self.fed_forward(x_BSE)
+
+    def fed_forward(self, x_BSE: Tensor) -> Tensor:
+        """What the MLP or the experts add."""
         if hasattr(self, "mixture"):
-            return x_BSE + self.mixture(self.mlp_norm(x_BSE))
+            mixed_BSE: Tensor = self.mixture(self.mlp_norm(x_BSE))
+            return mixed_BSE
         inner = self.gate_up(self.mlp_norm(x_BSE))
         if self.model.has_gated_mlp:
             gate, up = inner.chunk(2, -1)
             inner = F.silu(gate) * up
         else:
             inner = F.gelu(inner, approximate=self.gelu)
-        out_BSE: Tensor = x_BSE + self.down(inner)
+        out_BSE: Tensor = self.down(inner)
         return out_BSE
 
     def _attended(self, x_BSE: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
@@ -251,8 +256,21 @@ class PlainDecoder(nn.Module):
         if self.positions is not None:
             x = x + self.positions(torch.arange(x.shape[1], device=x.device))
         cos_SP, sin_SP = self.get_buffer("cos")[: x.shape[1]], self.get_buffer("sin")[: x.shape[1]]
-        for block in self.layers.values():
-            x = block(x, cos_SP, sin_SP)
+        if self.model.has_ladder_residual:
+            x = self._climbed(x, cos_SP, sin_SP)
+        else:
+            for block in self.layers.values():
+                x = block(x, cos_SP, sin_SP)
         if self.final_norm is not None and self.head is not None:
             x = self.head(self.final_norm(x))
         return x
+
+    def _climbed(self, x_BSE: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
+        """The blocks of a whole model with a ladder residual, in the order of its authors' code."""
+        attended_BSE = fed_BSE = torch.zeros_like(x_BSE)
+        for block in self.layers.values():
+            x_BSE = x_BSE + attended_BSE
+            attended_BSE = block.attention_output(block._attended(x_BSE, cos_SP, sin_SP))
+            x_BSE = x_BSE + fed_BSE
+            fed_BSE = block.fed_forward(x_BSE)
+        return x_BSE + attended_BSE + fed_BSE

@@ -53,9 +53,11 @@ DEEPSEEK = LLAMA.changed(
     router_scores="sigmoid", num_expert_groups=3, num_expert_groups_per_token=2, has_router_correction=True,
     gate_scale=2.5, **_EXPERTS, **_LATENT,
 )  # fmt: skip
+LADDER = LLAMA.changed(has_ladder_residual=True)
+LADDER_GPT = GPT.changed(has_ladder_residual=True)
 MODELS: Mapping[str, ModelSpec] = {
     "llama": LLAMA, "tied": TIED, "qwen": QWEN, "gpt": GPT, "deep": DEEP, "mixtral": MIXTRAL, "qwen moe": QWEN_MOE,
-    "latent": LATENT, "deepseek": DEEPSEEK,
+    "latent": LATENT, "deepseek": DEEPSEEK, "ladder": LADDER, "ladder gpt": LADDER_GPT,
 }  # fmt: skip
 GRADIENTS, AFTER_ADAMW = 1e-10, 1e-8  # DESIGN's tolerances against one process, float64
 BATCH = 8

@@ -68,6 +68,21 @@ MORE_EXPERTS = [
     planned("deepseek", tp=2, sequence_parallel=True, split_backward=True),
 ]
 
+LADDERS = [
+    planned("ladder", tp=2),
+    planned("ladder", tp=2, dp=2, sequence_parallel=True),
+    planned("ladder gpt", clip=0.1, tp=2, dp=2, sharding="zero1", split_backward=True),
+    planned("ladder gpt", dp=2, sharding="zero3", recompute="full"),
+    planned("ladder", pp=2, schedule="zbv", tp=2, recompute="full"),
+    planned("ladder gpt", pp=2, tp=2, sequence_parallel=True, schedule="zb_h1"),
+    planned("ladder", pp=4),
+]
+
+
+@pytest.mark.parametrize("case", LADDERS, ids=str)
+def test_a_ladder_residual_in_layouts_equals_one_process(case: Planned, gloo_pool: Pool) -> None:
+    assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
+
 
 @pytest.mark.parametrize("case", SMOKE, ids=str)
 def test_layouts_equal_one_process(case: Planned, gloo_pool: Pool) -> None:

@@ -108,8 +108,18 @@ class Block(nn.Module):
         documents: DocumentMask | None = None,
     ) -> Tensor:
         """The block's first half: attention, added to its input."""
+        return x_BSE + self.attention_result(x_BSE, turn, keys, documents)
+
+    def attention_result(
+        self,
+        x_BSE: Tensor,
+        turn: Rotation | None,
+        keys: SampleKeys | None,
+        documents: DocumentMask | None = None,
+    ) -> Tensor:
+        """What attention adds to the residual stream."""
         attended = self.attended(self.attention_norm(x_BSE), turn, documents)
-        return x_BSE + self.dropped(self.attention_output(attended), keys, "attention")
+        return self.dropped(self.attention_output(attended), keys, "attention")
 
     def attended(self, x_BSE: Tensor, turn: Rotation | None, documents: DocumentMask | None = None) -> Tensor:
         """Attention of a normed input, in front of its last product."""
@@ -127,9 +137,13 @@ class Block(nn.Module):
 
     def mlp_part(self, x_BSE: Tensor, keys: SampleKeys | None) -> Tensor:
         """The block's second half: the MLP, or its experts, added to its input."""
+        return x_BSE + self.mlp_result(x_BSE, keys)
+
+    def mlp_result(self, x_BSE: Tensor, keys: SampleKeys | None) -> Tensor:
+        """What the MLP, or its experts, add to the residual stream."""
         normed_BSE = self.mlp_norm(x_BSE)
         result_BSE = self.down(self.inner(normed_BSE)) if self.mixture is None else self.mixture(normed_BSE)
-        return x_BSE + self.dropped(result_BSE, keys, "mlp")
+        return self.dropped(result_BSE, keys, "mlp")
 
     def inner(self, x_BSE: Tensor) -> Tensor:
         """The dense MLP of a normed input, in front of its last product."""

@@ -11,12 +11,16 @@ seed and name only, so the stages of any partition hold bitwise the same paramet
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
 from meshwright.executor.capability import check_model
 from meshwright.executor.layout.tensor_shard import TensorShard
 from meshwright.executor.models.block import Block, norm_layer
+from meshwright.executor.models.part.ladder_residual import apart, beside, run_ladder
 from meshwright.executor.models.tensor_parallel import TensorParallel, VocabularyEmbedding
 from meshwright.executor.models.weights.initialisation import ParameterSource, RandomValues
 from meshwright.executor.ops.attention.document_mask import DocumentMask
@@ -82,12 +86,37 @@ class DecoderStage(nn.Module):
         token of the sequence the place where its document begins; attention and positions are then a document's own.
         """
         documents = None if documents_BS is None else DocumentMask(documents_BS)
+        late = None
+        if self.model.has_ladder_residual and not self.has_embedding:
+            x, late = apart(x)
         x, turn = self.begin(x, documents)
-        for block in self.layers.values():
-            x = block(x, turn, keys, documents)
+        if self.model.has_ladder_residual:
+            x = self._climbed(x, late, turn, keys, documents)
+        else:
+            for block in self.layers.values():
+                x = block(x, turn, keys, documents)
         if self.final_norm is not None:
             x = self.final_norm(x)
         return x if self.head is None else self.head(x)
+
+    def _climbed(
+        self,
+        x_BSE: Tensor,
+        late_BSE: Tensor | None,
+        turn: Rotation | None,
+        keys: SampleKeys | None,
+        documents: DocumentMask | None,
+    ) -> Tensor:
+        """Behind the blocks of a ladder residual: the whole stream with the head, else with what it lacks beside it."""
+        parts: list[Callable[[Tensor], Tensor]] = []
+        for block in self.layers.values():
+            assert isinstance(block, Block), "a ladder residual is of plain decoders"
+            parts.append(partial(block.attention_result, turn=turn, keys=keys, documents=documents))
+            parts.append(partial(block.mlp_result, keys=keys))
+        x_BSE, late_BSE = run_ladder(x_BSE, late_BSE, parts)
+        if not self.has_head:
+            return beside(x_BSE, late_BSE)
+        return x_BSE if late_BSE is None else x_BSE + late_BSE
 
     def global_parameters(self) -> dict[str, nn.Parameter]:
         """Parameters by their name in the whole model; a tied head is "embedding.weight" wherever it is."""

@@ -82,12 +82,13 @@ class _Biased(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
         if ctx.bias_O.requires_grad:
-            deliver(ctx.queue, _accumulate_bias, dy, ctx.bias_O)
+            # summed now: dy goes on as the gradient of x, to which others may add before the queue is run
+            deliver(ctx.queue, _accumulate_bias, dy.reshape(-1, dy.shape[-1]).sum(0), ctx.bias_O)
         return dy, None, None
 
 
-def _accumulate_bias(dy: Tensor, bias_O: Tensor) -> None:
-    accumulate_into(bias_O, dy.reshape(-1, dy.shape[-1]).sum(0))
+def _accumulate_bias(sum_O: Tensor, bias_O: Tensor) -> None:
+    accumulate_into(bias_O, sum_O)
 
 
 class SplitLinear(nn.Linear):

@@ -128,6 +128,11 @@ class TrainingConfig:
             )
         if self.model.is_adapted:
             self._check_adapted()
+        if self.model.has_ladder_residual and (self.num_encoder_layers or self.layer_edges):
+            raise ExecutionError(
+                "a ladder residual with long skips or an encoder",
+                allowed="a plain decoder, whose parts follow each other",
+            )
         if self.source.modules:
             self._check_modules()
         if self.source.weights is not None and (self.num_encoder_layers or self.layer_edges):
@@ -153,6 +158,7 @@ class TrainingConfig:
             "sharded states": self.layout.shard_axes,
             "frozen parameters": self.model.is_adapted,
             "tied tables": self.model.has_tied_embeddings,
+            "a ladder residual": self.model.has_ladder_residual,
         }
         for name, is_there in held.items():
             if is_there:
@@ -280,10 +286,12 @@ class TrainingConfig:
         return counts
 
     def shape_of(self, counts: Sequence[int], name: ValueName) -> tuple[int, ...] | None:
-        """Shape of what stages exchange: hidden states and their gradients, [B, S, E], or a device's equal part of them."""
+        """Shape of what stages exchange: hidden states and their gradients, [B, S, E] (of a ladder residual
+        [B, S, 2 E]), or a device's equal part of them."""
         if name.kind not in ("activation", "gradient", SKIP.name, SKIP_GRADIENT.name):
             return None
         length = self.sequence_length // self.tokens_per_target // self.layout.cp
+        width = self.model.hidden_size * (2 if self.model.has_ladder_residual else 1)
         if self.layout.sequence_parallel:
-            return (counts[name.microbatch], length // self.layout.tp, self.model.hidden_size)
-        return (counts[name.microbatch], length, self.model.hidden_size // self.layout.tp)
+            return (counts[name.microbatch], length // self.layout.tp, width)
+        return (counts[name.microbatch], length, width // self.layout.tp)

@@ -6,6 +6,7 @@ where an exchange has no transpose (all have the sum, and its gradient), that of
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -88,19 +89,18 @@ class ChainRows:
             yield from (self._moved(each) for each in behind)
 
     def _backward(self, effect: Effect) -> Iterator[ChainRow]:
-        """What is fetched again is fetched beside the backward of the segment behind that gets such a thing, too: only the
+        """What is fetched again is fetched beside the backward before it that gets such a thing, too: only the
         first one waits for it."""
-        again = {
-            number: found for number in range(len(self.chain.segments)) if (found := self._again(number))
-        }
-        ahead = dict(zip(sorted(again)[1:], sorted(again)[:-1], strict=True))
-        yield from self._fetched(again, max(again, default=-1))
-        for number in reversed(range(len(self.chain.segments))):
-            for each in reversed(self.chain.behind(number)):
-                if each.move.transpose:
-                    yield self._moved_back(each)
-            yield from self._fetched(again, ahead.get(number, -1))
-            yield ChainRow(number, self._backward_effect(effect, number, again.get(number, [])))
+        order = self.chain.backward_order
+        again = {each: found for each in order if isinstance(each, int) and (found := self._again(each))}
+        ahead = dict(itertools.pairwise(again))
+        yield from self._fetched(again, next(iter(again), -1))
+        for each in order:
+            if isinstance(each, int):
+                yield from self._fetched(again, ahead.get(each, -1))
+                yield ChainRow(each, self._backward_effect(effect, each, again.get(each, [])))
+            elif each.move.transpose:
+                yield self._moved_back(each)
 
     def _fetched(self, again: Mapping[int, list[Delivery]], number: int) -> Iterator[ChainRow]:
         yield from (self._moved_again(each, number) for each in again.get(number, ()))

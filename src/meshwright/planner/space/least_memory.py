@@ -19,7 +19,7 @@ from meshwright.specs.model.parameter import block_parameters
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.workload import Workload
 from meshwright.stage.group.value_size import StateSize, gradient_size, optimizer_size, parameter_size
-from meshwright.stage.saved.saved import boundary_bytes_per_token
+from meshwright.stage.saved.saved import residual_bytes_per_token
 
 Ints = NDArray[np.int64]
 FORMATS = ("dtype", "master_dtype", "reduction_dtype")
@@ -45,7 +45,7 @@ class LeastMemory:
             count * sum(each.num_elements for each in block_parameters(model, block) if each.is_expert)
             for block, count in model.block_kinds(0, model.num_layers)
         )
-        self._kept_bytes = float(boundary_bytes_per_token(model, plan.dtype)) * model.num_layers
+        self._kept_bytes = float(residual_bytes_per_token(model, plan.dtype)) * model.num_layers
 
     def allows(self, layout: Degrees, sizes: Ints, sharding: Ints) -> NDArray[np.bool_]:
         """May microbatches of these sizes, [S], fit with this state, rows of (sharding, its degree)? [S, rows]."""

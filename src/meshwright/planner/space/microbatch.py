@@ -15,7 +15,7 @@ from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sharding import ZERO
 from meshwright.specs.plan.software import software_class
 from meshwright.specs.plan.workload import Workload
-from meshwright.stage.saved.saved import boundary_bytes_per_token
+from meshwright.stage.saved.saved import residual_bytes_per_token
 
 
 class MicrobatchSizes:
@@ -43,7 +43,7 @@ class MicrobatchSizes:
             software_class(str(formats.get("software", "")), gathers_values=ZERO[each].divides_values)
             for each in SHARDINGS
         }
-        self._kept_bytes = boundary_bytes_per_token(model, dtype)
+        self._kept_bytes = residual_bytes_per_token(model, dtype)
         self._logit_bytes = min(bytes_of_logit(each, dtype) for each in software)
 
     def on(self, layout: Degrees) -> tuple[list[int], list[int]]:

@@ -49,6 +49,7 @@ ADDED_DIMENSIONS: Mapping[str, Any] = {
     "has_router_correction": False,
     "has_unit_gates": True,
     "gate_scale": 1.0,
+    "has_ladder_residual": False,
 }
 _DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("has_tied_embeddings", "has_qkv_bias", "has_output_bias", "has_mlp_bias"), False),
@@ -61,6 +62,7 @@ _DEFAULTS: Mapping[str, Any] = {
 _OF_MODEL = (
     *("hidden_size", "vocabulary_size", "max_sequence_length", "has_tied_embeddings", "norm_epsilon"),
     *("rope_theta", "final_logit_cap", "trained", "lora_rank", "lora_alpha", "lora_targets"),
+    "has_ladder_residual",
 )
 _OF_PART: Mapping[type, Mapping[str, str]] = {
     Attention: {

@@ -28,7 +28,8 @@ class ModelSpec(ModelShape):
     other. `source` says where they come from; neither it nor `name` enters `digest`.
 
     `rotary_scaling` says how rotary frequencies are changed (None: not at all). Logits x become cap * tanh(x / cap) under a
-    `final_logit_cap` (0: none).
+    `final_logit_cap` (0: none). With a ladder residual attention and MLP read the residual stream without the result of the
+    part right before them (`stage.chain.decoder`); what a stage hands on is then that stream and the result.
 
     `trained`: patterns of the executor's names of the parameters that train; the others are frozen (empty: all train).
     With a `lora_rank` the matrices `lora_targets` of every block have low-rank additions, and these train (see

@@ -47,6 +47,7 @@ class ModelShape:
     rope_theta: float = 10_000.0
     rotary_scaling: RotaryScaling | None = None
     final_logit_cap: float = 0.0
+    has_ladder_residual: bool = False
     trained: tuple[str, ...] = ()
     lora_rank: int = 0
     lora_alpha: float = 0.0

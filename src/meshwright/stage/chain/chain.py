@@ -8,8 +8,10 @@ delivers has a name of its own, so that an exchange left out is a read of what n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 INPUT, OUTPUT = "input", "output"  # of a stage: what the one before it sends, and what the one behind it gets
@@ -113,6 +115,13 @@ class Chain:
         """Exchanges right behind a segment; -1: in front of all."""
         return tuple(each for each in self.deliveries if each.behind == number)
 
+    @cached_property
+    def backward_order(self) -> tuple[int | Delivery, ...]:
+        """Numbers of segments, and exchanges, in the order of their backwards: behind all that read what they give, exchanges
+        as early as can be. Of several segments that could be next it is the one whose gradients were exchanged longest ago,
+        or not at all: what the others wait for runs beside it. Else the last of the chain."""
+        return tuple(_backward_order(self))
+
     @property
     def num_readers(self) -> Mapping[Value, int]:
         """How many segments and exchanges read each value."""
@@ -120,6 +129,31 @@ class Chain:
         for value in [v for s in self.segments for v in s.reads] + [d.read for d in self.deliveries]:
             found[value] = found.get(value, 0) + 1
         return found
+
+
+def _backward_order(chain: Chain) -> Iterator[int | Delivery]:
+    """`Chain.backward_order`; exchanges are numbered behind the segments here."""
+    num, waiting = len(chain.segments), Counter[int]()
+    made = {Value(name, n): n for n, segment in enumerate(chain.segments) for name in segment.writes}
+    made |= {each.write: num + n for n, each in enumerate(chain.deliveries)}
+    reads = [each.reads for each in chain.segments] + [(each.read,) for each in chain.deliveries]
+    makers = [[made[value] for value in own if value in made] for own in reads]
+    waiting.update(maker for own in makers for maker in own)
+    latest = [-1] * len(makers)  # of the exchanges by which its gradients come
+    ready = [n for n in range(len(makers)) if not waiting[n]]
+    num_exchanged = 0
+    while ready:
+        # exchanges have no use for a device's time: they start as soon as they can
+        now = min(ready, key=lambda n: (n < num, latest[n] if n < num else 0, -n))
+        ready.remove(now)
+        number = -1 if now < num else latest[now]
+        if now >= num and chain.deliveries[now - num].move.transpose:
+            number = num_exchanged = num_exchanged + 1
+        yield now if now < num else chain.deliveries[now - num]
+        for maker in makers[now]:
+            latest[maker], waiting[maker] = max(latest[maker], number), waiting[maker] - 1
+            if not waiting[maker]:
+                ready.append(maker)
 
 
 def chain_of(items: Iterable[ChainStep | Moved], cuts: frozenset[str] = frozenset()) -> Chain:

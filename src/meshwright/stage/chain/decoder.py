@@ -7,6 +7,9 @@ divided by tokens: the sum is scattered, and what a column-parallel product read
 
 With context parallelism every device has some tokens of each sequence, and attention alone needs the others (the kinds of
 `specs.plan.sequence_part`): gathered keys and values, or heads exchanged for tokens and back.
+
+With a ladder residual a part reads the stream without the result of the part right before it, which is added one part later
+(Zhang et al. 2025, arXiv 2501.06589): the sum of that result is on its way while the part is computed.
 """
 
 from __future__ import annotations
@@ -25,6 +28,10 @@ from meshwright.stage.chain.chain import ENDS, INPUT, LOSS, OUTPUT, Chain, Chain
 TENSOR, CONTEXT = "tp", "cp"
 TOKENS, HIDDEN = 1, 2  # dimensions of [B, S, E]
 RANKS = 0  # what goes to or comes from every device of a group, one behind the other
+PARTS_OF_BLOCK = ("attention", "mlp")
+# What came beside the stream from the stage before, taken up; and what a stage without blocks has beside it.
+ADD_CARRIED = ChainStep("add_carried", ENDS, ("residual", "carried"), ("residual",))
+ADD_NOTHING = ChainStep("add", ENDS, ("residual",), ("residual",))
 
 
 @dataclass(frozen=True)
@@ -85,41 +92,50 @@ def decoder_chain(
 def _items(
     model: ModelSpec, layers: StageLayers, degrees: InnerDegrees, ends: StageEnds
 ) -> Iterator[ChainStep | Moved]:
-    yield from _begin(layers, degrees, ends)
-    add: ChainStep | None = None
+    yield from _begin(model, layers, degrees, ends)
+    is_ladder = model.has_ladder_residual
+    # Results that the stream lacks when the next part reads it: none, or with a ladder residual that of the part before.
+    num_late, late = int(is_ladder), [ADD_CARRIED] if is_ladder and not layers.has_embedding else []
     for block in range(layers.first_block, layers.first_block + layers.num_blocks):
-        for part in ("attention", "mlp"):
-            if add is not None:
-                yield add
+        for part in PARTS_OF_BLOCK:
+            own = f"{part}_" if is_ladder else ""  # two results are on their way
+            if len(late) > num_late:
+                yield late.pop(0)
             yield ChainStep(f"{part}_norm", block, ("residual",), ("normed",))
             entered = yield from _entered(degrees)
+            partial = f"{own}partial"
             if part == "attention" and degrees.cp > 1:
-                yield from _attention(block, entered, degrees)
+                yield from _attention(block, entered, degrees, partial)
             else:
-                yield ChainStep(part, block, (entered,), ("partial",))
-            left = yield from _left(degrees)
-            add = ChainStep("add", block, ("residual", left), ("residual",), (part, block))
-    if add is not None:
-        yield add
-    yield from _end(layers, degrees, ends)
+                yield ChainStep(part, block, (entered,), (partial,))
+            left = yield from _left(degrees, own)
+            late.append(ChainStep("add", block, ("residual", left), ("residual",), (part, block)))
+    if not is_ladder or layers.has_head:
+        yield from late
+        late = []
+    elif len(late) > num_late:
+        yield late.pop(0)
+    yield from _end(layers, degrees, ends, late if is_ladder else None)
 
 
-def _attention(block: int, entered: str, degrees: InnerDegrees) -> Iterator[ChainStep | Moved]:
-    """Attention of the tokens here to those of all devices along cp."""
+def _attention(block: int, entered: str, degrees: InnerDegrees, partial: str) -> Iterator[ChainStep | Moved]:
+    """Attention of the tokens here to those of all devices along cp. `partial`: the name of its result."""
     if degrees.context == "ulysses":
         yield ChainStep("head_parts", block, (entered,), ("head_parts",))
         yield Moved("all_to_all", (CONTEXT,), "head_parts", "own_heads", RANKS)
         yield ChainStep("attention_of_heads", block, ("own_heads",), ("token_parts",))
         yield Moved("all_to_all", (CONTEXT,), "token_parts", "attended_parts", RANKS)
-        yield ChainStep("output_of_parts", block, ("attended_parts",), ("partial",))
+        yield ChainStep("output_of_parts", block, ("attended_parts",), (partial,))
         return
     yield ChainStep("heads", block, (entered,), ("query", "block"))
     yield Moved("all_gather", (CONTEXT,), "block", "all_blocks", RANKS)
     yield ChainStep("attention_core", block, ("query", "all_blocks"), ("attended",))
-    yield ChainStep("attention_output", block, ("attended",), ("partial",))
+    yield ChainStep("attention_output", block, ("attended",), (partial,))
 
 
-def _begin(layers: StageLayers, degrees: InnerDegrees, ends: StageEnds) -> Iterator[ChainStep | Moved]:
+def _begin(
+    model: ModelSpec, layers: StageLayers, degrees: InnerDegrees, ends: StageEnds
+) -> Iterator[ChainStep | Moved]:
     """The residual stream in front of the first block."""
     if layers.has_embedding:
         yield ChainStep("embedding", ENDS, (), ("partial",))
@@ -130,14 +146,24 @@ def _begin(layers: StageLayers, degrees: InnerDegrees, ends: StageEnds) -> Itera
     if ends.is_received and degrees.divides_hidden:
         given = "whole_input"
         yield Moved("collect", (TENSOR,), INPUT, given, HIDDEN)
-    yield ChainStep("take", ENDS, (given,), ("residual",))
+    if model.has_ladder_residual:
+        yield ChainStep("take_both", ENDS, (given,), ("residual", "carried"))
+    else:
+        yield ChainStep("take", ENDS, (given,), ("residual",))
 
 
-def _end(layers: StageLayers, degrees: InnerDegrees, ends: StageEnds) -> Iterator[ChainStep | Moved]:
-    """What the next stage gets, or the loss."""
+def _end(
+    layers: StageLayers, degrees: InnerDegrees, ends: StageEnds, late: Sequence[ChainStep] | None
+) -> Iterator[ChainStep | Moved]:
+    """What the next stage gets, or the loss. `late`: of a ladder residual what the stream lacks, which goes beside it."""
     if not layers.has_head:
         is_shared = ends.is_sent and degrees.divides_hidden
-        yield ChainStep("give", ENDS, ("residual",), ("whole_output" if is_shared else OUTPUT,))
+        output = ("whole_output" if is_shared else OUTPUT,)
+        if late is None:
+            yield ChainStep("give", ENDS, ("residual",), output)
+        else:
+            add = late[0] if late else ADD_NOTHING
+            yield ChainStep("give_both", ENDS, add.reads, output, add.of)
         if is_shared:
             yield Moved("share", (TENSOR,), "whole_output", OUTPUT, HIDDEN)
         return
@@ -164,15 +190,15 @@ def _entered(degrees: InnerDegrees) -> Generator[Moved, None, str]:
     return "entered"
 
 
-def _left(degrees: InnerDegrees) -> Generator[Moved, None, str]:
-    """The sum of the devices' terms, as the stream has it; its name."""
+def _left(degrees: InnerDegrees, own: str = "") -> Generator[Moved, None, str]:
+    """The sum of the devices' terms, as the stream has it; its name. `own`: in front of the names of both."""
     if degrees.tp == 1:
-        return "partial"
+        return f"{own}partial"
     yield Moved(
         "reduce_scatter" if degrees.sequence_parallel else "all_reduce",
         (TENSOR,),
-        "partial",
-        "summed",
+        f"{own}partial",
+        f"{own}summed",
         TOKENS,
     )
-    return "summed"
+    return f"{own}summed"

@@ -12,7 +12,7 @@ from meshwright.specs.operator import Operator, merged, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import repeats_of_key
 from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Segment
-from meshwright.stage.chain.decoder import InnerDegrees
+from meshwright.stage.chain.decoder import PARTS_OF_BLOCK, InnerDegrees
 from meshwright.stage.exchange.inner import gradient_exchanges
 from meshwright.stage.operator.stage import PASSES, part_operators
 from meshwright.stage.saved.block import context_saved, embedding_saved, head_saved, tensor_bytes
@@ -54,8 +54,9 @@ def _operators(plan: Plan, segment: Segment, name: str) -> tuple[Operator, ...]:
 
 
 def _of_step(plan: Plan, step: ChainStep, name: str) -> tuple[Operator, ...]:
-    part = f"{step.of[0]} add" if step.name == "add" else PARTS.get(step.name, step.name)
-    block = step.of[1] if step.name == "add" else step.block
+    takes_up = step.name in ("add", "give_both")
+    part = f"{step.of[0]} add" if takes_up else PARTS.get(step.name, step.name)
+    block = step.of[1] if takes_up else step.block
     return part_operators(plan.model, part, name, microbatch_shape(plan), max(0, block))
 
 
@@ -65,8 +66,13 @@ def between_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
     whole = float(hidden * size) / plan.cp
     own = whole / plan.tp if degrees.sequence_parallel else whole
     rows = dict.fromkeys(("residual", "normed", "summed"), own)
-    rows |= dict.fromkeys(("entered", "partial", "whole_input", "whole_output"), whole)
+    rows |= dict.fromkeys(("entered", "partial"), whole)
+    rows |= dict.fromkeys(
+        ("whole_input", "whole_output"), whole * (2 if plan.model.has_ladder_residual else 1)
+    )
     rows |= _attention_bytes(plan)
+    rows |= {f"{part}_{name}": rows[name] for part in PARTS_OF_BLOCK for name in ("partial", "summed")}
+    rows["carried"] = rows["residual"]
     vocabulary = -(-plan.model.vocabulary_size // plan.tp)
     numbers = {name: float(count * max(size, WIDE_BYTES)) / plan.cp for name, count in LOSS_NUMBERS.items()}
     return {**rows, **numbers, "logits": float(vocabulary * size) / plan.cp}

@@ -99,7 +99,8 @@ def _tensor(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward
         is_from_passes = layers.has_head if is_backward else layers.has_embedding
         is_from_passes = is_from_passes and has_vocabulary_passes(plan)
         is_sent = int(is_from_passes or is_from_other_stage(plan, layers, is_backward))
-        found = [along_tp("all_reduce", sums, beside), along_tp("all_gather", is_sent, "")]
+        sent_bytes = num_bytes * (2 if plan.model.has_ladder_residual else 1)
+        found = [along_tp("all_reduce", sums, beside), along_tp("all_gather", is_sent, "", sent_bytes)]
     else:
         gathers = _num_sums(plan, layers) + (
             has_ends and (layers.has_embedding if is_backward else layers.has_head)

@@ -30,6 +30,7 @@ __all__ = [
     "SavingContext",
     "block_saved",
     "boundary_bytes_per_token",
+    "residual_bytes_per_token",
     "context_saved",
     "embedding_saved",
     "head_saved",
@@ -211,9 +212,15 @@ def pending_gradient_bytes_per_token(model: ModelSpec, layers: StageLayers, dtyp
     return elements * dtype_bytes(dtype)
 
 
-def boundary_bytes_per_token(model: ModelSpec, dtype: str = "float32") -> int:
-    """Bytes per token of the activation that one stage sends to the next; its gradient is as large."""
+def residual_bytes_per_token(model: ModelSpec, dtype: str = "float32") -> int:
+    """Bytes per token of the residual stream."""
     return model.hidden_size * dtype_bytes(dtype)
+
+
+def boundary_bytes_per_token(model: ModelSpec, dtype: str = "float32") -> int:
+    """Bytes per token of the activation that one stage sends to the next; its gradient is as large. With a ladder residual
+    what the last part has made goes beside the stream that lacks it."""
+    return residual_bytes_per_token(model, dtype) * (2 if model.has_ladder_residual else 1)
 
 
 def num_stage_parameters(model: ModelSpec, layers: StageLayers) -> int:

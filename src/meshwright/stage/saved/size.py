@@ -16,9 +16,9 @@ from meshwright.stage.piece import has_vocabulary_passes, has_vocabulary_share, 
 from meshwright.stage.saved.recomputed import is_partly_recomputed, kept_layers, recomputed_layers
 from meshwright.stage.saved.saved import (
     SavingContext,
-    boundary_bytes_per_token,
     head_saved,
     pending_gradient_bytes_per_token,
+    residual_bytes_per_token,
     saved_bytes_per_token,
     stage_saved_bytes,
 )
@@ -87,12 +87,12 @@ def remade_bytes_per_token(plan: Plan, layers: StageLayers) -> float:
         return 0.0
     part, dtype = recomputed_layers(plan, layers), plan.dtype
     if _is_undivided(plan):
-        input_bytes = boundary_bytes_per_token(plan.model, dtype) if layers.has_embedding else 0
+        input_bytes = residual_bytes_per_token(plan.model, dtype) if layers.has_embedding else 0
         return float(saved_bytes_per_token(plan.model, part, dtype) - input_bytes)
     context = saving_context(plan)._replace(recompute="none")
     made = stage_saved_bytes(plan.model, part, context, plan.workload.sequence_length)
     if layers.has_embedding:
-        made -= boundary_bytes_per_token(plan.model, dtype) / (plan.tp if plan.sequence_parallel else 1)
+        made -= residual_bytes_per_token(plan.model, dtype) / (plan.tp if plan.sequence_parallel else 1)
     return made / plan.cp
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from meshwright.executor.models.chain import context_steps as parts
 from meshwright.executor.models.chain.step_data import MicrobatchData, block_of, last_product
 from meshwright.executor.models.decoder import DecoderStage
+from meshwright.executor.models.part.ladder_residual import apart, beside
 from meshwright.executor.models.tensor_parallel import (
     exponential_terms,
     largest_logits,
@@ -57,15 +58,40 @@ def same(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x: Tensor) 
     return (x,)
 
 
+def take_both(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x: Tensor) -> tuple[Tensor, ...]:
+    """Of a ladder residual the stream as another stage gives it, and the result that it lacks."""
+    return apart(x)
+
+
+def give_both(
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, residual_BsE: Tensor, *late: Tensor
+) -> tuple[Tensor, ...]:
+    """The stream of a ladder residual and the result that it lacks, for another stage."""
+    results = [_result(stage, step, data, each) for each in late]
+    return (beside(residual_BsE, results[0] if results else None),)
+
+
+def add_carried(
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, residual_BsE: Tensor, carried_BsE: Tensor
+) -> tuple[Tensor, ...]:
+    """The result of a part of the stage before on the residual stream."""
+    return (residual_BsE + carried_BsE,)
+
+
 def add(
     stage: DecoderStage, step: ChainStep, data: MicrobatchData, residual_BsE: Tensor, summed_BsE: Tensor
 ) -> tuple[Tensor, ...]:
-    """The result of half a block on the residual stream: the bias behind the sum, dropout, the addition."""
+    """The result of half a block on the residual stream."""
+    return (residual_BsE + _result(stage, step, data, summed_BsE),)
+
+
+def _result(stage: DecoderStage, step: ChainStep, data: MicrobatchData, summed_BsE: Tensor) -> Tensor:
+    """Of half a block: the bias behind the sum, dropout."""
     part, number = step.of
     block = block_of(stage, number)
     bias_E = None if part == "mlp" and block.mixture is not None else last_product(block, part).bias
     whole = summed_BsE if bias_E is None else biased(summed_BsE, bias_E)
-    return (residual_BsE + block.dropped(whole, data.keys, part),)
+    return block.dropped(whole, data.keys, part)
 
 
 def attention_norm(
@@ -141,6 +167,9 @@ STEPS: Mapping[str, StepFunction] = {
     "positions": positions,
     "take": same,
     "give": same,
+    "take_both": take_both,
+    "give_both": give_both,
+    "add_carried": add_carried,
     "add": add,
     "attention_norm": attention_norm,
     "attention": attention,
