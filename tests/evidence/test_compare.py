@@ -12,6 +12,7 @@ from meshwright.evidence import compare
 from meshwright.evidence.compare import step_s
 from meshwright.ir.judge import metrics
 from meshwright.ir.program import Program
+from meshwright.ir.text import from_text, to_text
 from meshwright.ir.trace import MemoryCurve, Trace
 from meshwright.lowering import lower
 from meshwright.reports.page.comparison import as_rows
@@ -110,3 +111,26 @@ def test_rows_feed_the_reports() -> None:
     assert "1.25x" in str(found) and "peak memory, device 1" in str(found)
     assert "<table" in found._repr_html_()
     assert found.to_dict()["counts"]["F"] == {"predicted": 16, "measured": 16}
+
+
+def test_of_segments_every_kind_has_its_median_and_count() -> None:
+    of = program(tp=2, dp=1)
+    found = {row.name: row for row in compare(simulated(of), measured(of)).segments}
+    num_blocks, num_microbatches = 4, of.num_lists and len(of.tables.microbatches)
+    attention = found["F of attention"]
+    assert attention.num_predicted == attention.num_measured == num_blocks * num_microbatches
+    assert 0 < attention.seconds.predicted < found["F of mlp"].seconds.predicted < 0.1 / 2
+    assert attention.seconds.measured == pytest.approx(1.25 * attention.seconds.predicted)
+    assert {"B of mlp", "F of embedding", "B of split_cross_entropy"} <= set(found)
+    assert compare(simulated(program()), measured(program())).segments == ()
+
+
+def test_names_of_segments_are_in_the_text_and_not_in_the_hash() -> None:
+    of = program(tp=2, dp=1)
+    again = from_text(to_text(of))
+    assert again.tables.stage_names == of.tables.stage_names and again.digest() == of.digest()
+    assert (
+        of.tables.name_of_stage(2) == "0:attention.0"
+        and of.with_tables(stage_names=()).digest() == of.digest()
+    )
+    assert program().tables.name_of_stage(0) == "" and "stage-names" not in to_text(program())

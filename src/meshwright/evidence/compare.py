@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.ir.judge import metrics
 from meshwright.ir.program import Program
+from meshwright.ir.table import Kind
 from meshwright.ir.trace import Trace
 from meshwright.reports.page.comparison import ComparisonRow, comparison_html, comparison_text
 from meshwright.specs.error import ProgramError
@@ -18,6 +21,7 @@ WARM_UP = (
     1  # iterations left out where three or more were run: the first one meets cold caches and new memory
 )
 LEAST_FOR_WARM_UP = 3
+_NUMBER = re.compile(r"\.\d+")  # of a block, in the name of a segment
 
 
 class Quantity(ComparisonRow):
@@ -62,6 +66,7 @@ class Comparison:
         bubble: idle share of the compute streams, median over iterations.
         peaks: peak bytes of every device's memory tier "device", by number of the measured list.
         names: by instruction name, computes first.
+        segments: of programs whose stages are segments, computes by name and by what the segments compute.
         is_same_program: False where different programs were compared on request.
     """
 
@@ -72,11 +77,12 @@ class Comparison:
     peaks: tuple[Quantity, ...]
     names: tuple[NameRow, ...]
     is_same_program: bool = True
+    segments: tuple[NameRow, ...] = ()
 
     def quantities(self) -> tuple[Quantity, ...]:
         """All numbers in the order of the table."""
         whole = (self.step, self.span, self.device_time, self.bubble)
-        return (*whole, *self.peaks, *(row.seconds for row in self.names))
+        return (*whole, *self.peaks, *(row.seconds for row in (*self.names, *self.segments)))
 
     def rows(self) -> list[dict[str, Any]]:
         """One mapping a quantity, as `reports.comparison` takes them."""
@@ -85,7 +91,8 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Plain data in SI units, for --json."""
         counts = {
-            row.name: {"predicted": row.num_predicted, "measured": row.num_measured} for row in self.names
+            row.name: {"predicted": row.num_predicted, "measured": row.num_measured}
+            for row in (*self.names, *self.segments)
         }
         return {"is_same_program": self.is_same_program, "rows": self.rows(), "counts": counts}
 
@@ -124,7 +131,8 @@ def compare(predicted: Trace, measured: Trace, *, allow_different: bool = False)
         _median_quantity("bubble", metrics.bubble, *both, unit="share"),
         _peaks(predicted, measured),
         _names(*both),
-        is_same_program=is_same,
+        is_same,
+        _segments(*both),
     )
 
 
@@ -223,6 +231,42 @@ def _names(predicted: Trace, measured: Trace) -> tuple[NameRow, ...]:
         )
         for name in names
     )
+
+
+def _segments(predicted: Trace, measured: Trace) -> tuple[NameRow, ...]:
+    """Median seconds and counts of computes by name and by what their segment computes, wherever in the model it is."""
+    if not (predicted.program.tables.stage_names and measured.program.tables.stage_names):
+        return ()
+    ours, theirs = _by_segment(predicted), _by_segment(measured)
+
+    def median(found: Mapping[str, NDArray[np.float64]], name: str) -> float | None:
+        return float(np.median(found[name])) if name in found else None
+
+    def count(found: Mapping[str, NDArray[np.float64]], name: str) -> int:
+        return found[name].shape[1] if name in found else 0
+
+    return tuple(
+        NameRow(
+            name,
+            Quantity(name, median(ours, name), median(theirs, name)),
+            count(ours, name),
+            count(theirs, name),
+        )
+        for name in dict.fromkeys([*ours, *theirs])
+    )
+
+
+def _by_segment(trace: Trace) -> dict[str, NDArray[np.float64]]:
+    """Seconds [iterations, rows] of the computes of every kind of segment."""
+    program, length = trace.program, trace.end_s - trace.start_s
+    t, c = program.tables, program.columns
+    kinds = np.array([_NUMBER.sub("", name.partition(":")[2]) for name in t.stage_names])
+    names = np.array([effect.name for effect in t.effects])
+    rows = np.flatnonzero(
+        (program.kinds == Kind.COMPUTE) & (c.stage < len(kinds)) & (names != "STEP")[c.effect]
+    )
+    keys = np.char.add(np.char.add(names[c.effect[rows]], " of "), kinds[c.stage[rows]])
+    return {str(key): length[:, rows[keys == key]] for key in dict.fromkeys(keys.tolist())}
 
 
 def _counts(program: Program) -> dict[str, int]:

@@ -144,6 +144,12 @@ class Tables:
     sizes: tuple[Size, ...] = ()
     value_bytes: tuple[ValueBytes, ...] = ()
     duties: tuple[Duty, ...] = ()
+    # of stages that are segments, for people: neither hashed nor compared
+    stage_names: tuple[str, ...] = field(default=(), repr=False, compare=False)
+
+    def name_of_stage(self, stage: int) -> str:
+        """What a stage is a segment of, and what it computes; empty where stages have no names."""
+        return self.stage_names[stage] if stage < len(self.stage_names) else ""
 
     def index_of_kind(self, name: str) -> int:
         """The place of a value kind in the table; `ProgramError` where it is missing."""

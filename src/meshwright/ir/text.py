@@ -103,6 +103,8 @@ def _table_lines(p: Program, base: dict[str, Any]) -> Iterable[str]:
             yield "path " + " ".join(f"{hop.stage}@{hop.device}" for hop in path)
     elif len(t.paths[0]) != (p.list_axes[0].size if p.list_axes else 1):
         yield f"stages {len(t.paths[0])}"
+    if t.stage_names:
+        yield "stage-names " + " ".join(t.stage_names)
     if t.microbatches != base["microbatches"]:
         for microbatch in t.microbatches:
             yield "microbatch " + _json(microbatch)
@@ -245,7 +247,7 @@ def from_text(text: str) -> Program:
         raise ProgramError("this is no program: its first line must begin with 'meshwright-program 1'")
     axes, num_microbatches = _read_head(lines[0][1])
     tables: dict[str, list[Any]] = {
-        field: [] for field in (*_FIELDS.values(), "paths", "microbatches", "owners")
+        field: [] for field in (*_FIELDS.values(), "paths", "microbatches", "owners", "stage_names")
     }
     num_stages: int | None = None
     rows: dict[int, list[str]] = {}
@@ -259,6 +261,8 @@ def from_text(text: str) -> Program:
                 tables["paths"].append(tuple(Hop(*map(int, hop.split("@"))) for hop in rest.split()))
             elif word == "vocabulary":
                 tables["owners"].append(rest)
+            elif word == "stage-names":
+                tables["stage_names"] += rest.split()
             elif word == "stages":
                 num_stages = _stages(rest)
             elif word == "microbatch":

@@ -112,7 +112,8 @@ class Refine:
         )
         groups = tuple(self._group(t.groups_of_stage, g, group, first) for g, group in enumerate(t.groups))
         duties = tuple(duty._replace(per="some") if duty.name == "W" else duty for duty in t.duties)
-        return program.with_tables(paths=paths, groups=groups, duties=duties)
+        names = (f"{n}:{one.name}" for n, each in enumerate(self.stages) for one in each.rows.chain.segments)
+        return program.with_tables(paths=paths, groups=groups, duties=duties, stage_names=tuple(names))
 
     def _group(
         self, groups_of_stage: Sequence[Sequence[int]], g: int, group: ParameterGroup, first: Ints

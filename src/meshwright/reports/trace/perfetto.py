@@ -123,10 +123,11 @@ class _Picture:
     def slices(self) -> list[Event]:
         """One complete event an instruction."""
         timeline, columns = self.timeline, self.trace.program.columns
+        names = self.trace.program.tables.name_of_stage
         return [
             {
                 "ph": "X",
-                "name": timeline.text(row),
+                "name": f"{timeline.text(row)} {names(int(columns.stage[row]))}".rstrip(),
                 "cat": timeline.names[timeline.name[row]],
                 "pid": self.process(int(timeline.device[row])),
                 "tid": int(self.thread[row]),

@@ -100,8 +100,10 @@ class Segment(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its steps, for people."""
-        return "+".join(step.name for step in self.steps)
+        """Its steps and their blocks, for people: "add.2+mlp_norm.2"."""
+        return "+".join(
+            step.name if step.block == ENDS else f"{step.name}.{step.block}" for step in self.steps
+        )
 
 
 @dataclass(frozen=True)
