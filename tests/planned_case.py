@@ -44,6 +44,9 @@ QWEN_MOE = LLAMA.changed(
     architecture="qwen2_moe", num_experts=6, shared_intermediate_size=20, dense_layers=(0, 2),
     has_qkv_bias=True, **_EXPERTS,
 )  # fmt: skip
+# Of four and six experts, which two and four devices divide.
+MIXTRAL_4 = MIXTRAL.changed(num_experts=4)
+QWEN_MOE_4 = QWEN_MOE.changed(num_experts=4)
 _LATENT = {
     "num_kv_heads": 4, "head_dim": 10, "key_value_rank": 12, "rotary_head_dim": 4, "value_head_dim": 6,
 }  # fmt: skip
@@ -57,7 +60,8 @@ LADDER = LLAMA.changed(has_ladder_residual=True)
 LADDER_GPT = GPT.changed(has_ladder_residual=True)
 MODELS: Mapping[str, ModelSpec] = {
     "llama": LLAMA, "tied": TIED, "qwen": QWEN, "gpt": GPT, "deep": DEEP, "mixtral": MIXTRAL, "qwen moe": QWEN_MOE,
-    "latent": LATENT, "deepseek": DEEPSEEK, "ladder": LADDER, "ladder gpt": LADDER_GPT,
+    "mixtral of 4": MIXTRAL_4, "qwen moe of 4": QWEN_MOE_4, "latent": LATENT, "deepseek": DEEPSEEK, "ladder": LADDER,
+    "ladder gpt": LADDER_GPT,
 }  # fmt: skip
 GRADIENTS, AFTER_ADAMW = 1e-10, 1e-8  # DESIGN's tolerances against one process, float64
 BATCH = 8

@@ -13,7 +13,7 @@ EXECUTED_DTYPES = ("float32", "float64", "bfloat16")  # float16 would need its l
 
 def check_plan(plan: Plan) -> None:
     """Raise PlanError where the plan asks for what there are no handlers for, SpecError where its model does."""
-    missing = [f"ep={plan.ep}"] if plan.ep > 1 else []
+    missing: list[str] = []
     defaults = {"float8": "", "attention": "flash"}
     missing += [
         f"{name}={getattr(plan, name)}" for name, value in defaults.items() if getattr(plan, name) != value
@@ -22,6 +22,8 @@ def check_plan(plan: Plan) -> None:
     num_tokens = plan.workload.sequence_length // plan.cp
     if plan.sequence_parallel and num_tokens % plan.tp:
         missing.append(f"tp={plan.tp} with {num_tokens} tokens of a sequence on a device")
+    if plan.ep > 1 and plan.model.has_ladder_residual:
+        missing.append(f"ep={plan.ep} with a ladder residual")
     missing += _missing_with_vocabulary(plan)
     missing += _missing_with_edges(plan)
     if plan.recompute not in ("none", "full"):
@@ -34,7 +36,7 @@ def check_plan(plan: Plan) -> None:
     if missing:
         raise PlanError(
             f"the executor does not run {', '.join(missing)}",
-            allowed=f"pp, dp, cp and tp, any sharding, recompute none or full (of all blocks), {', '.join(EXECUTED_DTYPES)}",
+            allowed=f"pp, dp, cp, tp, ep, any sharding, recompute none or full (of all blocks), {', '.join(EXECUTED_DTYPES)}",
             next="simulate it, or change the plan",
         )
     check_model(plan.model)
@@ -57,7 +59,9 @@ def _missing_with_vocabulary(plan: Plan) -> list[str]:
         return []
     if plan.vocabulary == "interlaced" and plan.schedule != "1f1b":
         return [f"vocabulary=interlaced with schedule={plan.schedule}"]
-    inside = [f"{name}={value}" for name, value in (("tp", plan.tp), ("cp", plan.cp)) if value > 1]
+    inside = [
+        f"{name}={value}" for name, value in (("tp", plan.tp), ("cp", plan.cp), ("ep", plan.ep)) if value > 1
+    ]
     return [f"vocabulary={plan.vocabulary} with {' and '.join(inside)}"] if inside else []
 
 
@@ -65,7 +69,7 @@ def _missing_with_edges(plan: Plan) -> list[str]:
     """What does not run with stages that are connected beside the path."""
     if not any(each.name == "connect_stages" for each in plan.passes):
         return []
-    degrees = (("tp", plan.tp), ("cp", plan.cp))
+    degrees = (("tp", plan.tp), ("cp", plan.cp), ("ep", plan.ep))
     missing = [f"{name}={degree} with connect_stages" for name, degree in degrees if degree > 1]
     if plan.shared.divides_gradients:
         missing.append(f"sharding={plan.sharding} with connect_stages")

@@ -9,7 +9,7 @@ import torch
 from tests.planned_case import MODELS
 
 from meshwright.executor.layout.flat_layout import Box
-from meshwright.executor.layout.tensor_shard import TensorShard
+from meshwright.executor.layout.tensor_shard import ExpertShard, TensorShard
 from meshwright.executor.models.decoder import build_model
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
@@ -31,6 +31,30 @@ def test_devices_together_have_everything(model: ModelSpec) -> None:
                 there = tuple(slice(at, at + n) for at, n in zip(offsets, inside.sizes, strict=True))
                 if not shard.is_whole(name):
                     assert not found[there].any(), name
+                found[there] = local[here]
+        assert torch.equal(found, whole), name
+
+
+@pytest.mark.parametrize("divides_inner", [True, False], ids=["parts of experts", "whole experts"])
+def test_devices_together_have_all_experts(divides_inner: bool) -> None:
+    """Four devices: two by tensor parallelism, and two, or all four, by experts."""
+    model, degree = MODELS["qwen moe of 4"], 2 if divides_inner else 4
+    for name, value in build_model(model).global_parameters().items():
+        if "expert_" not in name:
+            continue
+        whole, found = value.detach(), torch.zeros_like(value)
+        for place in range(4):
+            experts = ExpertShard(degree, place // 2 if divides_inner else place, divides_inner)
+            shard = TensorShard(model, 2, place % 2, experts)
+            shard.check()
+            local = shard.local(name, whole)
+            assert local.numel() * 4 == whole.numel() and not shard.is_whole(name)
+            assert shard.whole_shape(name, tuple(local.shape)) == tuple(whole.shape)
+            box = Box(tuple(0 for _ in local.shape), tuple(local.shape))
+            for inside, offsets in shard.placed(name, tuple(whole.shape), box):
+                here = tuple(slice(at, at + n) for at, n in zip(inside.offsets, inside.sizes, strict=True))
+                there = tuple(slice(at, at + n) for at, n in zip(offsets, inside.sizes, strict=True))
+                assert not found[there].any(), name
                 found[there] = local[here]
         assert torch.equal(found, whole), name
 

@@ -1,4 +1,4 @@
-"""Handlers of the exchanges between segments: gathers, scattered sums, sums and maxima of a group of devices."""
+"""Handlers of the exchanges between segments: gathers, scattered sums, sums and maxima of a group, rows for experts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from typing import Any
 from torch import Tensor
 
 from meshwright.executor.rank.context import Context
-from meshwright.executor.rank.exchange_handler import gather_along, scatter_along, swap_along
+from meshwright.executor.rank.exchange_handler import all_to_all as exchange_uneven
+from meshwright.executor.rank.exchange_handler import (
+    exchange_counts,
+    gather_along,
+    scatter_along,
+    swap_along,
+)
 from meshwright.executor.rank.handler import Handlers, Pending, Row
 from meshwright.executor.team.collective import combining
 
@@ -39,6 +45,13 @@ def maximum(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     return _combined(context, row, inputs[0], is_maximum=True)
 
 
+def exchange_rows(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
+    """Rows to the devices of their experts, or back: rows [N, E], how many go to each member's experts, [P, X], and how many
+    come from each."""
+    rows_NE, leaving_PX, arriving_PX = inputs
+    return exchange_uneven(context, row, (rows_NE, leaving_PX.sum(1), arriving_PX.sum(1)))
+
+
 def _combined(context: Context, row: Row, given: Tensor, *, is_maximum: bool) -> Pending:
     tensor = given.contiguous()
     context.links.pass_ring(row.members, tensor.nbytes, 2, row.name)
@@ -59,4 +72,6 @@ HANDLERS: Handlers = {
     "ALL_TO_ALL": all_to_all,
     "ALL_REDUCE": all_reduce,
     "MAXIMUM": maximum,
+    "ROUTE": exchange_rows,
+    "COUNTS": exchange_counts,
 }

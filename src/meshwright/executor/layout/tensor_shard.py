@@ -41,16 +41,31 @@ WHOLE = None
 
 
 @dataclass(frozen=True)
+class ExpertShard:
+    """Device ``number`` of the ``degree`` among which the experts of a layer are divided: each has as many, whole, or where
+    `divides_inner` its tensor-parallel part of every one."""
+
+    degree: int = 1
+    number: int = 0
+    divides_inner: bool = True
+
+    def first(self, num_experts: int) -> int:
+        """The first expert here of so many."""
+        return self.number * (num_experts // self.degree)
+
+
+@dataclass(frozen=True)
 class TensorShard:
     """Device ``number`` of ``degree``."""
 
     model: ModelSpec
     degree: int = 1
     number: int = 0
+    experts: ExpertShard = ExpertShard()
 
     def check(self) -> None:
         """Raise PlanError as `check_division`, and ExecutionError where hidden units are not divided evenly."""
-        check_division(self.model, self.degree)
+        check_division(self.model, self.degree, 0 if self.experts.divides_inner else 1)
         if self.model.hidden_size % self.degree:
             raise ExecutionError(
                 f"tp({self.degree}) does not divide the model's {self.model.hidden_size} hidden units",
@@ -66,7 +81,7 @@ class TensorShard:
             return 0
         owner, addition = _matrix_of(name)
         if owner in EXPERT_MATRICES:
-            return EXPERT_MATRICES[owner]
+            return EXPERT_MATRICES[owner] if self.experts.divides_inner else WHOLE
         if owner in ROW_PARALLEL:
             is_divided = addition == LORA_A or (not addition and name.endswith(".weight"))
             return 1 if is_divided else WHOLE
@@ -75,6 +90,8 @@ class TensorShard:
     def whole_shape(self, name: str, local: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the whole tensor, from that of what is here."""
         dim = self.dim(name)
+        if _is_of_experts(name):
+            local = _changed(local, 0, local[0] * self.experts.degree)
         if dim is None:
             return local
         if name.endswith(TABLES):
@@ -84,7 +101,7 @@ class TensorShard:
     def ranges(self, name: str, whole: tuple[int, ...]) -> tuple[int, list[tuple[int, int]]] | None:
         """The dimension that is divided, and what is here of it, in order; WHOLE where the tensor is not divided.
 
-        `whole` is the shape of the whole tensor.
+        `whole` is the shape of the whole tensor. Which experts are here is not in it (`ExpertShard`).
         """
         dim = self.dim(name)
         if dim is None:
@@ -113,11 +130,13 @@ class TensorShard:
 
     def is_whole(self, name: str) -> bool:
         """Has every device all of it?"""
-        return self.dim(name) is WHOLE
+        return self.dim(name) is WHOLE and not (_is_of_experts(name) and self.experts.degree > 1)
 
     def local(self, name: str, value: Tensor) -> Tensor:
         """What is here of a whole tensor; a table has zeros behind its rows where others have more."""
         found = self.ranges(name, tuple(value.shape))
+        if _is_of_experts(name) and self.experts.degree > 1:
+            value = value.narrow(0, self.experts.first(len(value)), len(value) // self.experts.degree).clone()
         if found is None:
             return value
         dim, ranges = found
@@ -135,6 +154,8 @@ class TensorShard:
         """A box of what is here, cut where the whole tensor is: each part's place within `box`, and its offsets in the whole
         tensor. Padding is nowhere."""
         found = self.ranges(name, whole)
+        if _is_of_experts(name):
+            box = Box(_changed(box.offsets, 0, box.offsets[0] + self.experts.first(whole[0])), box.sizes)
         if found is None:
             yield Box(tuple(0 for _ in box.sizes), box.sizes), box.offsets
             return
@@ -154,6 +175,10 @@ def _matrix_of(name: str) -> tuple[str, str]:
     """The module with the matrix that a parameter belongs to, and which factor of its addition it is ("" for its own)."""
     *_, outer, module, _ = ("", "", *name.split("."))
     return (outer, module) if module in (LORA_A, LORA_B) else (module, "")
+
+
+def _is_of_experts(name: str) -> bool:
+    return _matrix_of(name)[0] in EXPERT_MATRICES
 
 
 def _changed(values: tuple[int, ...], place: int, value: int) -> tuple[int, ...]:

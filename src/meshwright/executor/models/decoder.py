@@ -40,7 +40,7 @@ HEAD_WEIGHT = "head.weight"
 
 def table(model: ModelSpec, parallel: TensorParallel | None) -> nn.Embedding:
     """The embedding, or this device's rows of it."""
-    if parallel is None:
+    if parallel is None or parallel.team.degree == 1:
         return SplitEmbedding(model.vocabulary_size, model.hidden_size)
     return VocabularyEmbedding(-(-model.vocabulary_size // parallel.team.degree), model.hidden_size, parallel)
 

@@ -27,13 +27,14 @@ from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
 from meshwright.executor.rank.handler import Row, ValueName
 from meshwright.executor.state.canonical_sum import Contribution
+from meshwright.executor.state.division import Division
 from meshwright.executor.state.frozen_shard import FrozenShard
 from meshwright.executor.state.group_pieces import group_pieces
 from meshwright.executor.state.group_state import GroupState
 from meshwright.executor.team.inner_team import InnerTeam, alone
 from meshwright.executor.training.rank_batches import RankData
 from meshwright.executor.training.stage_modules import build_stages, group_of, is_table_elsewhere
-from meshwright.executor.training.tensor_layout import PARTIAL_MODULES, TENSOR
+from meshwright.executor.training.tensor_layout import PARTIAL_MODULES, SHARDS, TENSOR
 from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.executor.training.visited_share import visited_shares
 from meshwright.ir.core_vocabulary import HOST_STATE, MASTER_COPY, STORE_STATE, UNSHARD
@@ -41,6 +42,8 @@ from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
 from meshwright.specs.model.adaptation import LORA_A, LORA_B
 from meshwright.specs.model.layers import stage_layers
+from meshwright.stage.chain.parameters import is_of_experts
+from meshwright.stage.group.parameter_group import OF_EXPERTS
 
 GATHERED = UNSHARD.writes[0].kind
 
@@ -96,13 +99,15 @@ class TrainingState:
 
     def _parallel(self) -> TensorParallel | None:
         """This rank's part of every matrix; None where it has all."""
-        team = self.teams.get(TENSOR)
-        if team is None:
+        layout, team = self.training.layout, self.teams.get(TENSOR)
+        experts = layout.expert_shard(self.program, self.coordinates)
+        if team is None and experts.degree == 1:
             self.tensor_shard = TensorShard(self.training.model)
             return None
-        self.tensor_shard = TensorShard(self.training.model, team.degree, team.number)
+        team = alone(0) if team is None else team
+        self.tensor_shard = TensorShard(self.training.model, team.degree, team.number, experts)
         self.tensor_shard.check()
-        return TensorParallel(self.tensor_shard, team, self.training.layout.sequence_parallel)
+        return TensorParallel(self.tensor_shard, team, layout.sequence_parallel)
 
     def _segments(self) -> tuple[StageSegment, ...]:
         """What every stage of the program is, where stages are chains of segments."""
@@ -202,16 +207,26 @@ class TrainingState:
 
     def _frozen_shards(self) -> dict[int, FrozenShard]:
         """Of every group here what does not train, where parameters are gathered; made while all of them are there."""
-        division = self.training.layout.division(self.teams)
-        if division is None or not division.is_gathered:
-            return {}
         parts: dict[int, dict[str, nn.Parameter]] = {}
         for stage, name, parameter in self._held():
             if not parameter.requires_grad:
                 # a frozen table that stages share is in the group of each
                 group = self._group_of(stage, name, is_table_shared=False)
                 parts.setdefault(group, {})[name] = parameter
-        return {g: FrozenShard(found, division.values, self.formats.parameters) for g, found in parts.items()}
+        divisions = {g: self._division(g) for g in parts}
+        return {
+            g: FrozenShard(parts[g], division.values, self.formats.parameters)
+            for g, division in divisions.items()
+            if division is not None and division.is_gathered
+        }
+
+    def _division(self, group: int) -> Division | None:
+        """How a group is divided among ranks."""
+        return self.training.layout.division(self.teams, of_experts=self._is_of_experts(group))
+
+    def _is_of_experts(self, group: int) -> bool:
+        """Has it the experts of a stage, which are divided?"""
+        return self.program.tables.groups[group].name.endswith(OF_EXPERTS)
 
     def _group(
         self,
@@ -225,7 +240,7 @@ class TrainingState:
         ordered = dict(sorted(parameters.items(), key=lambda item: not self.is_partial(item[0])))
         made = GroupState(
             self.program.tables.groups[number], ordered, self.training.optimizer, self.formats,
-            is_reduced=is_reduced or any(map(self.is_partial, ordered)), division=layout.division(self.teams),
+            is_reduced=is_reduced or any(map(self.is_partial, ordered)), division=self._division(number),
             is_canonical=layout.is_canonical, frozen=frozen,
         )  # fmt: skip
         if any(effect.name == STORE_STATE.name for effect in self.program.tables.effects):
@@ -235,13 +250,15 @@ class TrainingState:
     def is_partial(self, name: str) -> bool:
         """Is a parameter whole on every device of a tensor-parallel group, and its gradient there of a part of the tokens, of
         the heads, or of what an addition reads or gives? Then it is summed over them."""
-        if self.parallel is None or not self.tensor_shard.is_whole(name):
+        if self.parallel is None or self.parallel.team.degree == 1 or not self.tensor_shard.is_whole(name):
             return False
         is_of_part = name.split(".")[-2] in (*PARTIAL_MODULES, LORA_A, LORA_B)
         return self.parallel.divides_sequence or is_of_part
 
     def _group_of(self, stage: int, name: str, *, is_table_shared: bool) -> int:
         own, groups = self.groups_held(stage), self.program.tables.groups
+        if self.training.layout.expert_axes:
+            own = tuple(g for g in own if self._is_of_experts(g) == is_of_experts(name))
         tied = [g for g in own if len({self.stage_of(s) for s in groups[g].stages}) > 1]
         return group_of(self.program, own, tied, stage, name, is_table_shared=is_table_shared)
 
@@ -292,7 +309,9 @@ class TrainingState:
         first = min(self.program.tables.groups[group].stages)
         if self.program.tables.devices_of_stage[first][0] != self.pipeline:
             return False
-        within = self.training.layout.shard_axes if self.groups[group].division else ()
+        is_divided, layout = self._is_of_experts(group), self.training.layout
+        within = layout.divided_axes(of_experts=is_divided)[SHARDS] if self.groups[group].division else ()
+        within += layout.expert_axes if is_divided else ()
         copies = [a.name for a in self.program.axes[1:] if a.name not in within and a.name != TENSOR]
         return all(self.coordinates[name] == 0 for name in copies)
 

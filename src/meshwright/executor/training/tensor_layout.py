@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from meshwright.executor.layout.tensor_shard import ExpertShard
 from meshwright.executor.state.division import Division
 from meshwright.executor.state.group_state import Formats
 from meshwright.executor.team.inner_team import InnerTeam, Ranks, alone, inner_teams
@@ -15,7 +16,7 @@ from meshwright.lowering.sharding.canonical import CANONICAL
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, Context, SequencePart
 from meshwright.stage.chain.decoder import InnerDegrees
-from meshwright.stage.mesh import collapsed_axes, gradient_axes, shard_axes, value_axes
+from meshwright.stage.mesh import collapsed_axes, expert_axes, gradient_axes, shard_axes, value_axes
 
 # Labels of teams that exchange inside computes; of a group's state, its values, its gradients, and of what is beside these.
 TENSOR, SHARDS = "tp", "shards"
@@ -38,6 +39,7 @@ class TensorLayout:
     ``cp``: length of that axis, along which sequences are divided as ``context`` says (`specs.plan.sequence_part`).
     ``sequence_parallel``: the residual stream is divided by tokens along tp. ``reduction_dtype``, ``master_dtype``: empty:
     the job's dtype. ``is_canonical``: gradients are added in one order whatever the layout.
+    ``expert_axes``: axes of the ranks among which experts are divided.
     """
 
     tp: int = 1
@@ -50,6 +52,7 @@ class TensorLayout:
     is_canonical: bool = False
     cp: int = 1
     context: Context = "ring"
+    expert_axes: tuple[str, ...] = ()
 
     @staticmethod
     def of(plan: Plan) -> TensorLayout:
@@ -70,27 +73,43 @@ class TensorLayout:
             is_canonical=plan.options_of(CANONICAL) is not None,
             cp=plan.cp,
             context=plan.context,
+            expert_axes=longer(expert_axes(plan)),
         )
 
     @property
     def inner_degrees(self) -> InnerDegrees:
         """How many devices share a microbatch inside a stage."""
-        return InnerDegrees(self.tp, self.sequence_parallel, cp=self.cp, context=self.context)
+        return InnerDegrees(
+            self.tp, self.sequence_parallel, cp=self.cp, context=self.context, expert_axes=self.expert_axes
+        )
 
-    @property
-    def divided_axes(self) -> dict[str, tuple[str, ...]]:
-        """Axes of every team that a group's state, values and gradients are divided among, by its label."""
+    def expert_shard(self, program: Program, coordinates: Mapping[str, int]) -> ExpertShard:
+        """Which experts the rank with these coordinates has."""
+        lengths = {axis.name: axis.size for axis in program.axes}
+        degree, number = 1, 0
+        for name in (axis.name for axis in program.axes if axis.name in self.expert_axes):
+            degree, number = degree * lengths[name], number * lengths[name] + coordinates[name]
+        return ExpertShard(degree, number, divides_inner=TENSOR not in self.expert_axes)
+
+    def divided_axes(self, *, of_experts: bool = False) -> dict[str, tuple[str, ...]]:
+        """Axes of every team that a group's state, values and gradients are divided among, by its label; `of_experts`: among
+        those who have the same ones."""
+        own = self.expert_axes if of_experts else ()
+        state, values, gradients = (
+            tuple(axis for axis in axes if axis not in own)
+            for axes in (self.shard_axes, self.value_axes, self.gradient_axes)
+        )
         return {
-            SHARDS: self.shard_axes, VALUES: self.value_axes, GRADIENTS: self.gradient_axes,
-            BESIDE_VALUES: tuple(axis for axis in self.shard_axes if axis not in self.value_axes),
-            BESIDE_GRADIENTS: tuple(axis for axis in self.shard_axes if axis not in self.gradient_axes),
+            SHARDS: state, VALUES: values, GRADIENTS: gradients,
+            BESIDE_VALUES: tuple(axis for axis in state if axis not in values),
+            BESIDE_GRADIENTS: tuple(axis for axis in state if axis not in gradients),
         }  # fmt: skip
 
-    def division(self, teams: Mapping[str, InnerTeam]) -> Division | None:
+    def division(self, teams: Mapping[str, InnerTeam], *, of_experts: bool = False) -> Division | None:
         """A rank's teams of everything that is divided; None where nothing is."""
-        if SHARDS not in teams:
+        axes = self.divided_axes(of_experts=of_experts)
+        if SHARDS not in teams or not axes[SHARDS]:
             return None
-        axes = self.divided_axes
         made = {label: teams[self._label(own)] for label, own in axes.items() if own}
         nobody = alone(0)
         return Division(
@@ -109,7 +128,12 @@ class TensorLayout:
 
     def _label(self, axes: tuple[str, ...]) -> str:
         """The first label of a team along these axes: what is the same team is one process group."""
-        return next(label for label, own in self.divided_axes.items() if own == axes)
+        return next(label for label, own in self._teams().items() if own == axes)
+
+    def _teams(self) -> dict[str, tuple[str, ...]]:
+        """Axes of all teams, those of experts' groups behind the others."""
+        experts = self.divided_axes(of_experts=True)
+        return {**self.divided_axes(), **{f"{label} of experts": axes for label, axes in experts.items()}}
 
     def formats(self, dtype: torch.dtype) -> Formats:
         """Of parameters, gradients and master copy, where parameters have `dtype`."""
@@ -121,7 +145,7 @@ class TensorLayout:
             *inner_teams(program, (TENSOR,), TENSOR),
             *(
                 team
-                for label, axes in self.divided_axes.items()
+                for label, axes in self._teams().items()
                 if axes and self._label(axes) == label
                 for team in inner_teams(program, axes, label)
             ),

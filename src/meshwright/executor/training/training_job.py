@@ -155,6 +155,7 @@ class TrainingConfig:
             "long skips": self.layer_edges,
             "tensor parallelism": self.layout.tp > 1,
             "context parallelism": self.layout.cp > 1,
+            "divided experts": bool(self.layout.expert_axes),
             "sharded states": self.layout.shard_axes,
             "frozen parameters": self.model.is_adapted,
             "tied tables": self.model.has_tied_embeddings,

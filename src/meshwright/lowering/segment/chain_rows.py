@@ -7,7 +7,7 @@ where an exchange has no transpose (all have the sum, and its gradient), that of
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -43,6 +43,8 @@ ROWS = {
     "all_reduce": ("ALL_REDUCE", "all_reduce"),
     "maximum": ("MAXIMUM", "all_reduce"),
     "all_to_all": ("ALL_TO_ALL", "all_to_all"),
+    "routed": ("ROUTE", "all_to_all"),
+    "counts": ("COUNTS", "all_to_all"),
 }
 GATHERS = ("ALL_GATHER",)  # their bytes are those of what they deliver
 
@@ -128,7 +130,7 @@ class ChainRows:
     def _moved(self, each: Delivery) -> ChainRow:
         at = max(0, each.behind)
         write = Pattern(each.move.write)
-        return self._row(each, each.move.algorithm, self._forward_at(each.read, at), write, at)
+        return self._row(each, each.move.algorithm, self._forward_at(each.read, at), write, at, each.sizes)
 
     def _moved_again(self, each: Delivery, at: int) -> ChainRow:
         write = Pattern(each.move.write + AGAIN)
@@ -142,11 +144,21 @@ class ChainRows:
             if each.move.algorithm == "share"
             else self._gradient_at(each.read, at)
         )
-        return self._row(each, each.move.transpose, given, taken, at)
+        # what came goes back: as many rows to every device as came from it
+        return self._row(each, each.move.transpose, given, taken, at, each.sizes[::-1])
 
-    def _row(self, each: Delivery, algorithm: str, read: Pattern, write: Pattern, at: int) -> ChainRow:
+    def _row(
+        self,
+        each: Delivery,
+        algorithm: str,
+        read: Pattern,
+        write: Pattern,
+        at: int,
+        sizes: Sequence[Value] = (),
+    ) -> ChainRow:
         name, algorithm = ROWS[algorithm]
-        effect = Effect(Kind.COLLECTIVE, name, (read,), (write,), write if name in GATHERS else None)
+        reads = (read, *(self._forward_at(size, at) for size in sizes))
+        effect = Effect(Kind.COLLECTIVE, name, reads, (write,), write if name in GATHERS else None)
         return ChainRow(at, effect, Exchange(each.move.axes, algorithm=algorithm))
 
     def _delivered_to(self, segment: Segment) -> list[Delivery]:

@@ -14,16 +14,24 @@ from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.chain.chain import AGAIN, GRADIENT
 from meshwright.stage.chain.decoder import InnerDegrees, StageEnds, decoder_chain, stage_ends
-from meshwright.stage.chain.parameters import TABLE, segment_parameters, trained_parameters
+from meshwright.stage.chain.parameters import (
+    TABLE,
+    is_of_experts,
+    segment_parameters,
+    trained_parameters,
+)
 from meshwright.stage.chain.segment_work import between_bytes, kept_bytes, segment_works
-from meshwright.stage.group.parameter_group import TIED, num_stepped_parameters
+from meshwright.stage.group.parameter_group import OF_EXPERTS, TIED, num_stepped_parameters
+from meshwright.stage.mesh import collapsed_axes, expert_axes
 from meshwright.stage.stage_pass import step_work
 
 
 def inner_degrees(plan: Plan) -> InnerDegrees:
     """How many devices share a microbatch inside a stage of the plan."""
+    sizes = {axis.name: axis.size for axis in collapsed_axes(plan)}
+    experts = tuple(name for name in expert_axes(plan) if sizes.get(name, 1) > 1)
     is_divided = plan.sequence_parallel and plan.tp > 1
-    return InnerDegrees(plan.tp, is_divided, cp=plan.cp, context=plan.context)
+    return InnerDegrees(plan.tp, is_divided, cp=plan.cp, context=plan.context, expert_axes=experts)
 
 
 def is_segmented(lowering: Lowering) -> bool:
@@ -105,8 +113,12 @@ def _stage_rows(
     used = [segment_parameters(plan.model, segment) for segment in chain.segments]
     trains = tuple(bool(trained_parameters(plan.model, segment)) for segment in chain.segments)
     is_tied = TIED in groups
+    has_own_experts = any(group.endswith(OF_EXPERTS) for group in groups)
 
     def uses(group: str, names: Sequence[str]) -> bool:
+        if has_own_experts:
+            is_own = group.endswith(OF_EXPERTS)
+            names = [name for name in names if is_of_experts(name) == is_own]
         return any(name == TABLE if group == TIED else not (is_tied and name == TABLE) for name in names)
 
     users = tuple(tuple(n for n, names in enumerate(used) if uses(group, names)) for group in groups)

@@ -34,7 +34,7 @@ TRANSPOSES: Mapping[str, str] = {
 GRADIENT, AGAIN = "_gradient", "_again"  # behind the name of a value: its gradient; it, fetched once more
 ALIASES = ("enter", "share")  # nothing is sent forward: what it delivers is what it reads
 # Values that no gradient goes through.
-WITHOUT_GRADIENT = frozenset(("maximum", "largest"))
+WITHOUT_GRADIENT = frozenset(("maximum", "largest", "order", "counts", "arrived"))
 
 
 class ChainStep(NamedTuple):

@@ -10,6 +10,11 @@ With context parallelism every device has some tokens of each sequence, and atte
 
 With a ladder residual a part reads the stream without the result of the part right before it, which is added one part later
 (Zhang et al. 2025, arXiv 2501.06589): the sum of that result is on its way while the part is computed.
+
+Of a block whose experts are divided, rows of tokens go to the devices that have their experts, and come back (Lepikhin et
+al. 2020, arXiv 2006.16668); none is dropped, so how many there are is exchanged first. What a step of experts reads and
+writes: `dispatched` rows sorted by expert, with the `order` of their tokens, `gates`, and `counts` of every expert's rows;
+`received` rows, `arrived` of them from every device; `results` of these, which are `returned`.
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ PARTS_OF_BLOCK = ("attention", "mlp")
 # What came beside the stream from the stage before, taken up; and what a stage without blocks has beside it.
 ADD_CARRIED = ChainStep("add_carried", ENDS, ("residual", "carried"), ("residual",))
 ADD_NOTHING = ChainStep("add", ENDS, ("residual",), ("residual",))
+BESIDE_ROUTES = frozenset(("shared_experts",))  # segments of their own, which run while rows are under way
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,8 @@ class InnerDegrees:
     """How many devices share a microbatch inside a stage, and how.
 
     `sequence_parallel`: the residual stream is divided by tokens along tp. `fetches_again`: what is gathered for a product is
-    not kept for its backward. ``context``: how cp devices share the tokens of a sequence.
+    not kept for its backward. ``context``: how cp devices share the tokens of a sequence. ``expert_axes``: those along which
+    experts are divided; none where every device has all.
     """
 
     tp: int = 1
@@ -47,11 +54,23 @@ class InnerDegrees:
     fetches_again: bool = True
     cp: int = 1
     context: Context = "ring"
+    expert_axes: tuple[str, ...] = ()
+
+    @property
+    def divides_experts(self) -> bool:
+        """Are experts on several devices?"""
+        return bool(self.expert_axes)
+
+    @property
+    def routes_own_tokens(self) -> bool:
+        """Does every device of a tensor-parallel group look for the experts of its part of the tokens? Else all do for all,
+        and have a part of every expert."""
+        return TENSOR in self.expert_axes
 
     @property
     def has_exchanges(self) -> bool:
         """Is anything sent inside a stage?"""
-        return self.tp > 1 or self.cp > 1
+        return self.tp > 1 or self.cp > 1 or self.divides_experts
 
     @property
     def divides_hidden(self) -> bool:
@@ -85,8 +104,8 @@ def stage_ends(paths: Sequence[Sequence[Hop]], num_stages: int) -> tuple[StageEn
 def decoder_chain(
     model: ModelSpec, layers: StageLayers, degrees: InnerDegrees, ends: StageEnds = ALONE
 ) -> Chain:
-    """The chain of the stage with these layers of a dense decoder."""
-    return chain_of(_items(model, layers, degrees, ends))
+    """The chain of the stage with these layers of a decoder."""
+    return chain_of(_items(model, layers, degrees, ends), BESIDE_ROUTES)
 
 
 def _items(
@@ -102,13 +121,11 @@ def _items(
             if len(late) > num_late:
                 yield late.pop(0)
             yield ChainStep(f"{part}_norm", block, ("residual",), ("normed",))
-            entered = yield from _entered(degrees)
-            partial = f"{own}partial"
-            if part == "attention" and degrees.cp > 1:
-                yield from _attention(block, entered, degrees, partial)
+            experts = model.layers[block].experts if part == "mlp" and degrees.divides_experts else None
+            if experts is not None:
+                left = yield from _mixture(block, degrees, has_shared=experts.shared_intermediate_size > 0)
             else:
-                yield ChainStep(part, block, (entered,), (partial,))
-            left = yield from _left(degrees, own)
+                left = yield from _half(part, block, degrees, own)
             late.append(ChainStep("add", block, ("residual", left), ("residual",), (part, block)))
     if not is_ladder or layers.has_head:
         yield from late
@@ -116,6 +133,17 @@ def _items(
     elif len(late) > num_late:
         yield late.pop(0)
     yield from _end(layers, degrees, ends, late if is_ladder else None)
+
+
+def _half(part: str, block: int, degrees: InnerDegrees, own: str) -> Generator[ChainStep | Moved, None, str]:
+    """Attention or a dense MLP behind its norm; the name of what it adds to the stream, `own` in front."""
+    entered = yield from _entered(degrees)
+    partial = f"{own}partial"
+    if part == "attention" and degrees.cp > 1:
+        yield from _attention(block, entered, degrees, partial)
+    else:
+        yield ChainStep(part, block, (entered,), (partial,))
+    return (yield from _left(degrees, own))
 
 
 def _attention(block: int, entered: str, degrees: InnerDegrees, partial: str) -> Iterator[ChainStep | Moved]:
@@ -131,6 +159,31 @@ def _attention(block: int, entered: str, degrees: InnerDegrees, partial: str) ->
     yield Moved("all_gather", (CONTEXT,), "block", "all_blocks", RANKS)
     yield ChainStep("attention_core", block, ("query", "all_blocks"), ("attended",))
     yield ChainStep("attention_output", block, ("attended",), (partial,))
+
+
+def _mixture(
+    block: int, degrees: InnerDegrees, *, has_shared: bool
+) -> Generator[ChainStep | Moved, None, str]:
+    """A block's experts, of which every device has some, behind their norm; the name of what they add to the stream. What
+    every token goes through is computed while rows are on their way."""
+    # then a device has the whole sum of its tokens
+    is_own = degrees.routes_own_tokens and degrees.sequence_parallel
+    entered = "normed" if is_own and not has_shared else (yield from _entered(degrees, is_kept=True))
+    made = ("dispatched", "gates", "order", "counts")
+    yield ChainStep("router", block, ("normed" if is_own else entered,), made)
+    yield Moved("counts", degrees.expert_axes, "counts", "arrived")
+    yield Moved("routed", degrees.expert_axes, "dispatched", "received", sizes=("counts", "arrived"))
+    if has_shared:
+        yield ChainStep("shared_experts", block, (entered,), ("partial",))
+    shared = ("partial",) if has_shared else ()
+    if is_own and has_shared:
+        left = yield from _left(degrees)
+        shared = (left,)
+    yield ChainStep("experts", block, ("received", "arrived"), ("results",))
+    yield Moved("routed", degrees.expert_axes, "results", "returned", sizes=("arrived", "counts"))
+    result = "combined" if is_own else "partial"
+    yield ChainStep("combine", block, ("returned", "gates", "order", *shared), (result,))
+    return result if is_own else (yield from _left(degrees))
 
 
 def _begin(
@@ -180,12 +233,12 @@ def _end(
     yield ChainStep("split_cross_entropy", ENDS, ("sums", "maximum"), (LOSS,))
 
 
-def _entered(degrees: InnerDegrees) -> Generator[Moved, None, str]:
-    """What a column-parallel product reads of the normed stream; its name."""
+def _entered(degrees: InnerDegrees, *, is_kept: bool = False) -> Generator[Moved, None, str]:
+    """What a column-parallel product reads of the normed stream; its name. `is_kept`: it is not fetched again."""
     if degrees.tp == 1:
         return "normed"
     algorithm = "all_gather" if degrees.sequence_parallel else "enter"
-    is_again = degrees.sequence_parallel and degrees.fetches_again
+    is_again = degrees.sequence_parallel and degrees.fetches_again and not is_kept
     yield Moved(algorithm, (TENSOR,), "normed", "entered", TOKENS, is_again=is_again)
     return "entered"
 

@@ -8,6 +8,7 @@ from meshwright.specs.model.parameter import block_parameters
 from meshwright.specs.model.parameter_name import executed_name
 from meshwright.stage.chain.chain import ChainStep, Segment
 
+EXPERT_MATRICES = ("expert_gate_up", "expert_down")  # one matrix of every expert
 TABLE, HEAD = "embedding.weight", "head.weight"
 # ChainStep -> the modules of its block whose parameters it uses.
 MODULES = {
@@ -18,7 +19,12 @@ MODULES = {
     **dict.fromkeys(("attention_output", "output_of_parts"), ("attention_output",)),
     "mlp_norm": ("mlp_norm",),
     "mlp": ("gate_up", "down", "mixture"),
+    "router": ("router",),
+    "shared_experts": ("shared", "shared_gate"),
+    "experts": EXPERT_MATRICES,
 }
+# Steps of a block whose experts are divided: their modules are parts of its mixture.
+OF_MIXTURE = ("router", "shared_experts", "experts")
 # The product at the end of a part of a block. Its bias is added once, where the sum of the devices' terms is taken up.
 LAST_PRODUCT = {
     **dict.fromkeys(("attention", "attention_output", "output_of_parts"), "attention_output"),
@@ -36,8 +42,14 @@ def step_parameters(model: ModelSpec, step: ChainStep) -> tuple[str, ...]:
     if step.name in MODULES:
         behind = f"layers.{step.block}.{LAST_PRODUCT.get(step.name, '')}.bias"
         names = (name for name in _block_names(model, step.block) if name != behind)
-        return tuple(name for name in names if name.split(".")[2] in MODULES[step.name])
+        place = 3 if step.name in OF_MIXTURE else 2
+        return tuple(n for n in names if (n.split(".") + [""])[place] in MODULES[step.name])
     return _of_ends(model, step.name)
+
+
+def is_of_experts(name: str) -> bool:
+    """Is a parameter a matrix of every expert?"""
+    return any(f".{matrix}." in name for matrix in EXPERT_MATRICES)
 
 
 def _of_ends(model: ModelSpec, name: str) -> tuple[str, ...]:

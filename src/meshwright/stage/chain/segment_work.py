@@ -14,6 +14,7 @@ from meshwright.specs.plan.sequence_part import repeats_of_key
 from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Segment
 from meshwright.stage.chain.decoder import PARTS_OF_BLOCK, InnerDegrees
 from meshwright.stage.exchange.inner import gradient_exchanges
+from meshwright.stage.operator.expert import INDEX_BYTES
 from meshwright.stage.operator.stage import PASSES, part_operators
 from meshwright.stage.saved.block import context_saved, embedding_saved, head_saved, tensor_bytes
 from meshwright.stage.saved.size import kept_bytes_per_token, saving_context
@@ -75,6 +76,8 @@ def between_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
     rows["carried"] = rows["residual"]
     vocabulary = -(-plan.model.vocabulary_size // plan.tp)
     numbers = {name: float(count * max(size, WIDE_BYTES)) / plan.cp for name, count in LOSS_NUMBERS.items()}
+    if degrees.divides_experts:
+        numbers |= _routed_bytes(plan)
     return {**rows, **numbers, "logits": float(vocabulary * size) / plan.cp}
 
 
@@ -104,6 +107,19 @@ def _attention_bytes(plan: Plan) -> Mapping[str, float]:
     }
 
 
+def _routed_bytes(plan: Plan) -> Mapping[str, float]:
+    """Of what goes to experts and back, routing taken as balanced; `counts` are few and do not grow with the tokens."""
+    found = next(block.experts for block in plan.model.kinds if block.experts)
+    rows = microbatch_shape(plan).num_routed_tokens * found.num_experts_per_token / plan.tokens_per_microbatch
+    size = dtype_bytes(plan.dtype)
+    counts = found.num_experts * INDEX_BYTES / plan.tokens_per_microbatch
+    return {
+        **dict.fromkeys(("dispatched", "received", "results", "returned"), rows * plan.model.hidden_size * size),
+        "combined": float(plan.model.hidden_size * size) / plan.cp / plan.tp,
+        "gates": rows * size, "order": rows * INDEX_BYTES, "counts": counts, "arrived": counts,
+    }  # fmt: skip
+
+
 # Tensors that a block keeps -> the step whose backward reads them; all others of attention or of the MLP by what reads them.
 KEPT_BY = {"input": "attention_norm", "norm statistics": "attention_norm", "middle residual": "mlp_norm"}
 # Where attention is several steps, which of them keeps what; `heads` the rest.
@@ -116,6 +132,12 @@ OF_ATTENTION = (
     *("first norm's output", "queries by heads", "keys and values by heads", "attention output", "qkv"),
     *("q and k statistics", "logarithms of sums", "qkv narrowed", "attention_output narrowed"),
 )
+# Of a block whose experts are divided; what is not named is of its experts.
+EXPERTS_KEPT_BY = {
+    **dict.fromkeys(("second norm's output", "router probabilities", "expert numbers"), "router"),
+    **dict.fromkeys(("expert weights", "experts' output"), "combine"),
+}
+SHARED = "shared "  # begins the names of what shared experts keep
 HEAD_KEPT_BY = {"input": "final_norm", "norm statistics": "final_norm", "norm's output": "head"}
 HEAD_ENTERED, LOGITS = "norm's output", "log-probabilities"
 ENTERED = ("first norm's output", "second norm's output")  # what products read that is gathered for them
@@ -156,9 +178,11 @@ def _kept(plan: Plan, layers: StageLayers) -> Iterator[_Kept]:
             step = KEPT_BY.get(tensor.name, "attention" if tensor.name in OF_ATTENTION else "mlp")
             if step == "attention" and plan.cp > 1:
                 step = OF_PART.get(tensor.name, "heads")
+            is_entered = tensor.name in ENTERED
+            if step == "mlp" and plan.ep > 1 and plan.model.layers[block].experts:
+                step, is_entered = _step_of_experts(tensor.name), False
             times = plan.cp if plan.context == "all_gather" and tensor.name == KEYS else 1
-            size = tensor_bytes(plan.model, tensor, context)
-            yield _Kept(step, block, size, tensor.name in ENTERED, times)
+            yield _Kept(step, block, tensor_bytes(plan.model, tensor, context), is_entered, times)
     for tensor in embedding_saved(plan.model) if layers.has_embedding else ():
         yield _Kept("embedding", ENDS, float(tensor.bytes_per_token), is_entered=False)
     for tensor in head_saved(plan.model, plan.dtype) if layers.has_head else ():
@@ -169,3 +193,8 @@ def _kept(plan: Plan, layers: StageLayers) -> Iterator[_Kept]:
             else tensor.bytes_per_token
         )
         yield _Kept(step, ENDS, float(size), tensor.name == HEAD_ENTERED)
+
+
+def _step_of_experts(tensor: str) -> str:
+    """The step of a block's experts that keeps a tensor."""
+    return "shared_experts" if tensor.startswith(SHARED) else EXPERTS_KEPT_BY.get(tensor, "experts")

@@ -37,6 +37,7 @@ from meshwright.stage.piece import is_vocabulary_split
 # How gradients of copies are added up, as `Exchange.algorithm`.
 RING_SUM, SCATTERED_SUM, TWO_LEVEL_SUM = "ring", "reduce_scatter", "all_reduce.two_level"
 HOPS = ".hops"  # of an algorithm that scatters among those that share gradients, then among those that share state
+OF_EXPERTS = ".experts"  # behind a stage's name: the group of its experts where these are divided
 TIED = "tied"  # name of the group of a table that the first and the last stage share
 
 
@@ -77,7 +78,8 @@ def held_groups(plan: Plan, stages: Sequence[StageLayers]) -> tuple[HeldGroup, .
         if experts and plan.ep > 1:
             held.append(_held(plan, f"stage{number}", (number,), (dense, trained), data_axes(plan)))
             own = (experts, trained_experts)
-            held.append(_held(plan, f"stage{number}.experts", (number,), own, expert_data_axes(plan)))
+            name = f"stage{number}{OF_EXPERTS}"
+            held.append(_held(plan, name, (number,), own, expert_data_axes(plan)))
         else:
             own = (dense + experts, trained + trained_experts)
             held.append(_held(plan, f"stage{number}", (number,), own, data_axes(plan)))

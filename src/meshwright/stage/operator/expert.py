@@ -7,6 +7,7 @@ expert-parallel group is in `lowering.inner_exchange`. A dense MLP comes from he
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from meshwright.specs.dtype import dtype_bytes
@@ -32,6 +33,16 @@ COMBINE_FLOPS = 2  # each row times its weight, added to its token's sum
 COMBINE_BACKWARD_FLOPS = 3
 COMBINE_BACKWARD_TOUCHES = 3  # the token's gradient, the expert's result; the row's gradient
 GATE_TOUCHES, GATE_BACKWARD_TOUCHES = 2, 3  # of the shared expert's result times a number for each token
+
+
+Parts = dict[str, tuple[Operator, ...]]
+MLP_PARTS = (
+    "mlp",
+    "router",
+    "experts",
+    "combine",
+    "shared_experts",
+)  # of a block's second half, dense or of experts
 
 
 class GroupedLinear(NamedTuple):
@@ -82,59 +93,73 @@ class GroupedLinear(NamedTuple):
         )
 
 
-def mlp_forward(
-    model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: MicrobatchShape
-) -> tuple[Operator, ...]:
-    """The MLP of a block between its norm and its residual, dense or of experts."""
+def mlp_forward(model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: MicrobatchShape) -> Parts:
+    """The MLP of a block between its norm and its residual: "mlp", or where it has experts the parts of these."""
     rows, experts = shape.num_routed_tokens, block.experts
     if experts is None:
-        return _dense_forward(model, block, local.intermediate, "", shape)
+        return {"mlp": _dense_forward(model, block, local.intermediate, "", shape)}
     up, down = _grouped_linears(model, experts, local, shape)
-    return (
-        _router(model, experts).forward(shape),
-        _routing(experts, shape, is_backward=False),
-        _permutation("dispatch", up.rows, model.hidden_size, 2 * up.rows, 0, shape),
-        up.forward(shape),
-        activation_forward(model, up.rows, local.expert_intermediate, shape),
-        down.forward(shape),
-        _permutation("combine", up.rows, model.hidden_size, up.rows + rows, COMBINE_FLOPS, shape),
-        *_shared_forward(model, block, local, shape),
-    )
+    return {
+        "router": (
+            _router(model, experts).forward(shape),
+            _routing(experts, shape, is_backward=False),
+            _permutation("dispatch", up.rows, model.hidden_size, 2 * up.rows, 0, shape),
+        ),
+        "experts": (
+            up.forward(shape),
+            activation_forward(model, up.rows, local.expert_intermediate, shape),
+            down.forward(shape),
+        ),
+        "combine": (
+            _permutation("combine", up.rows, model.hidden_size, up.rows + rows, COMBINE_FLOPS, shape),
+        ),
+        "shared_experts": _shared_forward(model, block, local, shape),
+    }
 
 
-def mlp_input(
-    model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: MicrobatchShape
-) -> tuple[Operator, ...]:
-    """The part of the MLP's backward that does not end in a parameter."""
+def mlp_input(model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: MicrobatchShape) -> Parts:
+    """The part of the MLP's backward that does not end in a parameter, as `mlp_forward`."""
     rows, hidden, experts = shape.num_routed_tokens, model.hidden_size, block.experts
     if experts is None:
-        return _dense_input(model, block, local.intermediate, "", shape)
+        return {"mlp": _dense_input(model, block, local.intermediate, "", shape)}
     up, down = _grouped_linears(model, experts, local, shape)
     num_touched = COMBINE_BACKWARD_TOUCHES * up.rows
-    return (
-        _permutation("combine backward", up.rows, hidden, num_touched, COMBINE_BACKWARD_FLOPS, shape),
-        down.input_gradient(shape),
-        activation_backward(model, up.rows, local.expert_intermediate, shape),
-        up.input_gradient(shape),
-        _permutation("dispatch backward", up.rows, hidden, up.rows + rows, 1, shape),
-        _routing(experts, shape, is_backward=True),
-        _router(model, experts).input_gradient(shape),
-        residual_add("router gradient", shape, hidden),
-        *_shared_input(model, block, local, shape),
-    )
+    return {
+        "combine": (
+            _permutation("combine backward", up.rows, hidden, num_touched, COMBINE_BACKWARD_FLOPS, shape),
+        ),
+        "experts": (
+            down.input_gradient(shape),
+            activation_backward(model, up.rows, local.expert_intermediate, shape),
+            up.input_gradient(shape),
+        ),
+        "router": (
+            _permutation("dispatch backward", up.rows, hidden, up.rows + rows, 1, shape),
+            _routing(experts, shape, is_backward=True),
+            _router(model, experts).input_gradient(shape),
+            residual_add("router gradient", shape, hidden),
+        ),
+        "shared_experts": _shared_input(model, block, local, shape),
+    }
 
 
-def mlp_weight(
-    model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: MicrobatchShape
-) -> tuple[Operator, ...]:
-    """Gradients of the MLP's matrices and biases."""
+def mlp_weight(model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: MicrobatchShape) -> Parts:
+    """Gradients of the MLP's matrices and biases, as `mlp_forward`."""
     experts, inner = block.experts, local.shared_intermediate
     if experts is None:
-        linears = mlp_linears(model, block, local.intermediate)
-        return tuple(operator for linear in linears for operator in linear.weight_gradient(shape))
+        return {"mlp": _weight_gradients(mlp_linears(model, block, local.intermediate), shape)}
     shared = mlp_linears(model, block, inner, "shared ") if inner else ()
     gates = (_shared_gate(model),) if model.has_shared_gate else ()
-    linears = (_router(model, experts), *_grouped_linears(model, experts, local, shape), *shared, *gates)
+    return {
+        "router": _weight_gradients((_router(model, experts),), shape),
+        "experts": _weight_gradients(_grouped_linears(model, experts, local, shape), shape),
+        "shared_experts": _weight_gradients((*shared, *gates), shape),
+    }
+
+
+def _weight_gradients(
+    linears: Iterable[Linear | GroupedLinear], shape: MicrobatchShape
+) -> tuple[Operator, ...]:
     return tuple(operator for linear in linears for operator in linear.weight_gradient(shape))
 
 

@@ -22,7 +22,7 @@ from meshwright.stage.operator.adapted import (
     addition_weight,
     trained_operators,
 )
-from meshwright.stage.operator.expert import mlp_forward, mlp_input, mlp_weight
+from meshwright.stage.operator.expert import MLP_PARTS, Parts, mlp_forward, mlp_input, mlp_weight
 from meshwright.stage.operator.layer import (
     CAP_BACKWARD_FLOPS,
     CAP_BACKWARD_TOUCHES,
@@ -58,10 +58,15 @@ ENDS = (
 )  # parts of a stage that are of no block
 # A part of a block that has several of its own.
 ATTENTION = ("heads", "attention_core", "attention_output")
+MLP_ADDITIONS = "mlp additions"  # low-rank ones, of a dense block
+PARTS_OF = {"attention": ATTENTION, "mlp": (*MLP_PARTS, MLP_ADDITIONS)}
 # Matrices that may have an addition (LoRA), by the part of the block that they are in.
-ADDED_IN = {"heads": LORA_TARGETS[:1], "attention_output": LORA_TARGETS[1:2], "mlp": LORA_TARGETS[2:]}
+ADDED_IN = {
+    "heads": LORA_TARGETS[:1],
+    "attention_output": LORA_TARGETS[1:2],
+    MLP_ADDITIONS: LORA_TARGETS[2:],
+}
 OF_WEIGHTS = " weights"  # behind a part's name in B: its weight gradients
-Parts = dict[str, tuple[Operator, ...]]
 
 
 def stage_operators(
@@ -85,14 +90,15 @@ def part_operators(
     model: ModelSpec, part: str, name: str, shape: MicrobatchShape, block: int
 ) -> tuple[Operator, ...]:
     """What a pass runs in one part of a block, or of the ends: "attention_norm", "attention" (or one of `ATTENTION`),
-    "attention add" and the same of the MLP; "embedding", "positions", "final_norm", "head", "cross_entropy"."""
+    "attention add" and the same of the MLP ("mlp", or of its experts one of `MLP_PARTS`); "embedding", "positions",
+    "final_norm", "head", "cross_entropy"."""
     own = {
         **_pass(name, _embedding_forward, _nothing, _embedding_weight, model, shape),
         **_pass(name, _head_forward, _head_input, _head_weight, model, shape),
     }
     if part not in ENDS:
         own = _block_pass(model, name, shape, block)
-    parts = ATTENTION if part == "attention" else (part,)
+    parts = PARTS_OF.get(part, (part,))
     names = (*parts, *(f"{each}{OF_WEIGHTS}" for each in parts))
     return tuple(operator for each in own if each in names for operator in own[each])
 
@@ -210,8 +216,8 @@ def _block_forward(number: int, model: ModelSpec, shape: MicrobatchShape) -> Par
         ),
         "attention add": (*after, residual_add("residual", shape, hidden)),
         "mlp_norm": (norm,),
-        "mlp": (
-            *mlp_forward(model, block, local, shape),
+        **mlp_forward(model, block, local, shape),
+        MLP_ADDITIONS: (
             *addition_forward(model, "gate_up", shape),
             *addition_forward(model, "down", shape),
         ),
@@ -232,11 +238,11 @@ def _block_input(number: int, model: ModelSpec, shape: MicrobatchShape) -> Parts
     add = residual_add("residual gradient", shape, hidden)
     return {
         "mlp add": after,
-        "mlp": (
+        MLP_ADDITIONS: (
             *addition_input(model, "down", shape),
             *addition_input(model, "gate_up", shape),
-            *mlp_input(model, block, local, shape),
         ),
+        **mlp_input(model, block, local, shape),
         "mlp_norm": (norm, add),
         "attention add": after,
         "attention_output": (
@@ -271,7 +277,8 @@ def _block_weight(number: int, model: ModelSpec, shape: MicrobatchShape) -> Part
             *(operator for linear in projections for operator in linear.weight_gradient(shape)),
         ),
         "attention_output": output.weight_gradient(shape),
-        "mlp": mlp_weight(model, block, local, shape),
+        **mlp_weight(model, block, local, shape),
+        MLP_ADDITIONS: (),
     }
     if trained is None:
         return found

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from meshwright.executor.models.chain import context_steps as parts
+from meshwright.executor.models.chain import expert_steps
 from meshwright.executor.models.chain.step_data import MicrobatchData, block_of, last_product
 from meshwright.executor.models.decoder import DecoderStage
 from meshwright.executor.models.part.ladder_residual import apart, beside
@@ -135,7 +136,7 @@ def head(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BSE: Tens
     """Logits of the rows here, and where these are not all the largest of each token."""
     assert stage.head is not None, "the last stage has it"
     logits_BSV = stage.head(x_BSE)
-    if stage.parallel is None:
+    if stage.parallel is None or "largest" not in step.writes:
         return (logits_BSV,)
     return logits_BSV, largest_logits(logits_BSV, stage.parallel.shard)
 
@@ -181,6 +182,10 @@ STEPS: Mapping[str, StepFunction] = {
     "output_of_parts": parts.output_of_parts,
     "mlp_norm": mlp_norm,
     "mlp": mlp,
+    "router": expert_steps.router,
+    "experts": expert_steps.experts,
+    "shared_experts": expert_steps.shared_experts,
+    "combine": expert_steps.combine_rows,
     "final_norm": final_norm,
     "head": head,
     "cross_entropy": cross_entropy,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from meshwright.executor.layout.tensor_shard import ExpertShard
 from meshwright.executor.models.tensor_parallel import TensorParallel
 from meshwright.executor.ops.expert.dispatch import combine, dispatch
 from meshwright.executor.ops.expert.expert_mlp import expert_mlp
@@ -47,22 +48,42 @@ class MixtureOfExperts(nn.Module):
     weights, and no step changes it.
 
     With `parallel` a device has its part of every expert's inner units, and all of the router. Results are then parts of a
-    sum, so what multiplies them, gates and router, has on every device a part of its gradient.
+    sum, so what multiplies them, gates and router, has on every device a part of its gradient. Where experts are divided
+    (`TensorShard.experts`) it has some of them, whose rows come from all devices: `forward` is then cut where they are sent.
     """
 
     def __init__(self, model: ModelSpec, experts: Experts, parallel: TensorParallel | None = None) -> None:
         super().__init__()
         hidden, degree = model.hidden_size, 1 if parallel is None else parallel.team.degree
-        inner, shared = experts.intermediate_size // degree, experts.shared_intermediate_size // degree
+        shard = ExpertShard() if parallel is None else parallel.shard.experts
+        inner = experts.intermediate_size // (degree if shard.divides_inner else 1)
+        num_here, shared = experts.num_experts // shard.degree, experts.shared_intermediate_size // degree
         self.experts, self.parallel = experts, parallel
         self.routing = experts.routing_in(model.architecture)
         self.router = nn.Linear(hidden, experts.num_experts, bias=False)
         correction_X = torch.zeros(experts.num_experts) if self.routing.has_correction else None
         self.correction = nn.Buffer(correction_X) if correction_X is not None else None
-        self.expert_gate_up = ExpertMatrices(experts.num_experts, 2 * inner, hidden)
-        self.expert_down = ExpertMatrices(experts.num_experts, hidden, inner)
+        self.expert_gate_up = ExpertMatrices(num_here, 2 * inner, hidden)
+        self.expert_down = ExpertMatrices(num_here, hidden, inner)
         self.shared = SharedExpert(hidden, shared) if shared else None
         self.shared_gate = SplitLinear(hidden, 1, bias=False) if model.has_shared_gate else None
+
+    @property
+    def num_devices(self) -> int:
+        """Among how many the experts are divided."""
+        return 1 if self.parallel is None else self.parallel.shard.experts.degree
+
+    def own_tokens(self, num_tokens: int) -> slice:
+        """Of tokens that all devices of a tensor-parallel group have, those whose experts this one looks for: all of them
+        where each has a part of every expert, or a part of the sequence, else an equal part."""
+        if (
+            self.parallel is None
+            or self.parallel.shard.experts.divides_inner
+            or self.parallel.divides_sequence
+        ):
+            return slice(None)
+        number, degree = self.parallel.team.number, self.parallel.team.degree
+        return slice(num_tokens * number // degree, num_tokens * (number + 1) // degree)
 
     def forward(self, x_BSE: Tensor) -> Tensor:
         """[B, S, E] -> [B, S, E]; with `parallel` a term of the sum over its devices."""
@@ -74,13 +95,21 @@ class MixtureOfExperts(nn.Module):
 
     def routed(self, hidden_TE: Tensor) -> Tensor:
         """The sum over every token's own experts."""
+        tokens_NE, gates_TK, order_N, counts_X = self.dispatched(hidden_TE)
+        return combine(self.through_experts(tokens_NE, counts_X), gates_TK, order_N)
+
+    def dispatched(self, hidden_TE: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Rows [N, E] of tokens sorted by expert, of all experts; gates [T, K], the rows' order [N], rows of each [X]."""
         experts = self.experts
         gates_TK, experts_TK = route(
             hidden_TE, self.router.weight, experts.num_experts_per_token, self.routing, self.correction
         )
         tokens_NE, order_N, counts_X = dispatch(hidden_TE, experts_TK, experts.num_experts)
-        returned_NE = expert_mlp(tokens_NE, counts_X, self.expert_gate_up.weight, self.expert_down.weight)
-        return combine(returned_NE, gates_TK, order_N)
+        return tokens_NE, gates_TK, order_N, counts_X
+
+    def through_experts(self, tokens_NE: Tensor, counts: Tensor) -> Tensor:
+        """Rows of the experts here, [N, E] -> [N, E]; `counts` as of `expert_mlp`."""
+        return expert_mlp(tokens_NE, counts, self.expert_gate_up.weight, self.expert_down.weight)
 
     def shared_part(self, hidden_TE: Tensor, shared: SharedExpert) -> Tensor:
         """The shared experts' result, where there is a gate times its number for each token."""

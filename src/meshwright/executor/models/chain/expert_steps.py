@@ -1,0 +1,65 @@
+"""Steps of a block whose experts are on several devices: router, experts, what all tokens go through, the sum.
+
+Shapes: B samples, S tokens, s tokens of this device's part of the stream, E hidden size, T tokens of all samples, N rows of
+tokens for experts, K experts a token, P devices that share experts, X experts of one of them.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import pad
+
+from meshwright.executor.models.chain.step_data import MicrobatchData, block_of
+from meshwright.executor.models.decoder import DecoderStage
+from meshwright.executor.models.part.mixture import MixtureOfExperts
+from meshwright.executor.ops.expert.dispatch import combine
+from meshwright.stage.chain.chain import ChainStep
+
+
+def _mixture(stage: DecoderStage, step: ChainStep) -> MixtureOfExperts:
+    found = block_of(stage, step.block).mixture
+    assert found is not None, "the chain has experts where the model has"
+    return found
+
+
+def router(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BsE: Tensor) -> tuple[Tensor, ...]:
+    """Rows of this device's tokens for all experts, with what puts their results together, and how many go to each."""
+    mixture = _mixture(stage, step)
+    hidden_TE = x_BsE.flatten(0, 1)
+    tokens_NE, gates_TK, order_N, counts_X = mixture.dispatched(hidden_TE[mixture.own_tokens(len(hidden_TE))])
+    return tokens_NE, gates_TK, order_N, counts_X.view(mixture.num_devices, -1)
+
+
+def experts(
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, received_NE: Tensor, arrived_PX: Tensor
+) -> tuple[Tensor, ...]:
+    """What came through the experts here, in the order in which it came."""
+    return (_mixture(stage, step).through_experts(received_NE, arrived_PX),)
+
+
+def shared_experts(
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BSE: Tensor
+) -> tuple[Tensor, ...]:
+    """This device's inner units of the experts that every token goes through: a term of their sum."""
+    mixture = _mixture(stage, step)
+    assert mixture.shared is not None, "the chain has shared experts where the model has"
+    return (mixture.shared_part(x_BSE.flatten(0, 1), mixture.shared).view_as(x_BSE),)
+
+
+def combine_rows(
+    stage: DecoderStage,
+    step: ChainStep,
+    data: MicrobatchData,
+    returned_NE: Tensor,
+    gates_TK: Tensor,
+    order_N: Tensor,
+    *shared_BsE: Tensor,
+) -> tuple[Tensor, ...]:
+    """The sum over every token's experts, and of the shared ones; zero for tokens that another device looks after."""
+    mixture, (num_samples, length) = _mixture(stage, step), data.tokens_BS.shape
+    result_TE = combine(returned_NE, gates_TK, order_N)
+    own = mixture.own_tokens(num_samples * length)
+    if own != slice(None):
+        result_TE = pad(result_TE, (0, 0, own.start, num_samples * length - own.stop))
+    result_BsE = result_TE.view(num_samples, -1, result_TE.shape[1])
+    return (sum(shared_BsE, result_BsE),)
