@@ -81,7 +81,12 @@ def test_the_executor_refuses_what_it_would_build_wrongly(config):
         ({"vocabulary": "interlaced", "schedule": "gpipe"}, ("vocabulary=interlaced with schedule=gpipe",)),
         ({"vocabulary": "one_barrier", "dp": 1, "tp": 2}, ("vocabulary=one_barrier with tp=2",)),
         ({"attention": "unfused"}, ("attention=unfused",)),
-        ({"recompute": "selective"}, ("recompute=selective",)),
+        ({"recompute": "selective"}, ()),
+        ({"recompute": "selective", "recompute_blocks": (1, 0, 0, 0)}, ("recompute_blocks=(1, 0, 0, 0)",)),
+        (
+            {"recompute": "selective", "vocabulary": "one_barrier"},
+            ("recompute=selective with vocabulary=one_barrier",),
+        ),
         ({"recompute": "full", "recompute_blocks": (1, 0, 0, 0)}, ("recompute_blocks=(1, 0, 0, 0)",)),
         ({"sharding": "zero3", "recompute": "selective_op"}, ("recompute=selective_op",)),
     ],

@@ -7,6 +7,7 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.rotary_scaling import ROTARY_SCALINGS
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, SequencePart, check_heads
+from meshwright.stage.chain.decoder import recomputes_core
 
 EXECUTED_DTYPES = ("float32", "float64", "bfloat16")  # float16 would need its loss scaled
 
@@ -26,17 +27,14 @@ def check_plan(plan: Plan) -> None:
         missing.append(f"ep={plan.ep} with a ladder residual")
     missing += _missing_with_vocabulary(plan)
     missing += _missing_with_edges(plan)
-    if plan.recompute not in ("none", "full"):
-        missing.append(f"recompute={plan.recompute}")
+    missing += _missing_with_recompute(plan)
     if plan.dtype not in EXECUTED_DTYPES:
         missing.append(f"dtype={plan.dtype}")
-    # its R runs a stage's whole forward again
-    if plan.recompute_blocks not in ((), plan.layers_per_stage):
-        missing.append(f"recompute_blocks={plan.recompute_blocks}")
     if missing:
         raise PlanError(
             f"the executor does not run {', '.join(missing)}",
-            allowed=f"pp, dp, cp, tp, ep, any sharding, recompute none or full (of all blocks), {', '.join(EXECUTED_DTYPES)}",
+            allowed="pp, dp, cp, tp, ep, any sharding, recompute none, selective or full (of all blocks), "
+            + ", ".join(EXECUTED_DTYPES),
             next="simulate it, or change the plan",
         )
     check_model(plan.model)
@@ -51,6 +49,22 @@ def _missing_with_context(plan: Plan) -> list[str]:
         check_heads(plan.model, plan.tp, plan.cp)
     missing = [f"context={plan.context}"] if plan.context in ("ring", "ring_contiguous") else []
     return [*missing, *([f"cp={plan.cp} with latent attention"] if plan.model.attention.latent else [])]
+
+
+def _missing_with_recompute(plan: Plan) -> list[str]:
+    """What does not run of what is recomputed: R runs a stage's whole forward again, or attention's core in every block."""
+    if plan.recompute_blocks not in ((), plan.layers_per_stage):
+        return [f"recompute_blocks={plan.recompute_blocks}"]
+    if plan.recompute in ("none", "full") or recomputes_core(plan):
+        return []
+    if plan.recompute != "selective":
+        return [f"recompute={plan.recompute}"]
+    beside = {
+        "latent attention": any(kind.attention.latent for kind in plan.model.kinds),
+        f"vocabulary={plan.vocabulary}": plan.vocabulary != "ends",
+        "connect_stages": any(each.name == "connect_stages" for each in plan.passes),
+    }
+    return [f"recompute=selective with {' and '.join(name for name, is_there in beside.items() if is_there)}"]
 
 
 def _missing_with_vocabulary(plan: Plan) -> list[str]:

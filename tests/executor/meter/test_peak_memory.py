@@ -28,6 +28,7 @@ QUICK: tuple[tuple[str, dict[str, Any]], ...] = (
     ("llama", {"dp": 2, "sharding": "zero1", **OFFLOAD}),
     ("gpt", {"tp": 2}),
     ("llama", {"tp": 2, "microbatch_size": 2}),
+    ("llama", {"pp": 2, "recompute": "selective"}),
 )
 SLOW: tuple[tuple[str, dict[str, Any]], ...] = (
     ("llama", {"pp": 1}),
@@ -48,6 +49,8 @@ SLOW: tuple[tuple[str, dict[str, Any]], ...] = (
     ("llama", {"tp": 2, "sequence_parallel": True, "recompute": "full"}),
     ("llama", {"tp": 2, **OFFLOAD}),
     ("llama", {"tp": 2, **MIXED}),
+    ("llama", {"tp": 2, "sequence_parallel": True, "recompute": "selective"}),
+    ("gpt", {"dp": 2, "sharding": "zero3", "recompute": "selective"}),
     ("gpt", {"pp": 2, "schedule": "zb_h1"}),
     ("gpt", {"tp": 2, "sequence_parallel": True}),
     ("tied", {"pp": 2, "schedule": "zbv"}),

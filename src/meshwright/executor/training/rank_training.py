@@ -112,7 +112,7 @@ class TrainingState:
     def _segments(self) -> tuple[StageSegment, ...]:
         """What every stage of the program is, where stages are chains of segments."""
         degrees = self.training.layout.inner_degrees
-        if not degrees.has_exchanges:
+        if not degrees.has_segments:
             return ()
         layers = stage_layers(self.training.layers_per_stage)
         return stage_segments(self.training.model, layers, degrees, self.program, self._tensor_team)

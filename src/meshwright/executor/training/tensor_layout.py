@@ -15,7 +15,7 @@ from meshwright.ir.program import Program
 from meshwright.lowering.sharding.canonical import CANONICAL
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, Context, SequencePart
-from meshwright.stage.chain.decoder import InnerDegrees
+from meshwright.stage.chain.decoder import InnerDegrees, recomputes_core
 from meshwright.stage.mesh import collapsed_axes, expert_axes, gradient_axes, shard_axes, value_axes
 
 # Labels of teams that exchange inside computes; of a group's state, its values, its gradients, and of what is beside these.
@@ -40,6 +40,7 @@ class TensorLayout:
     ``sequence_parallel``: the residual stream is divided by tokens along tp. ``reduction_dtype``, ``master_dtype``: empty:
     the job's dtype. ``is_canonical``: gradients are added in one order whatever the layout.
     ``expert_axes``: axes of the ranks among which experts are divided.
+    ``recomputes_core``: attention's core keeps nothing, it runs again in the backward.
     """
 
     tp: int = 1
@@ -53,6 +54,7 @@ class TensorLayout:
     cp: int = 1
     context: Context = "ring"
     expert_axes: tuple[str, ...] = ()
+    recomputes_core: bool = False
 
     @staticmethod
     def of(plan: Plan) -> TensorLayout:
@@ -74,14 +76,16 @@ class TensorLayout:
             cp=plan.cp,
             context=plan.context,
             expert_axes=longer(expert_axes(plan)),
+            recomputes_core=recomputes_core(plan),
         )
 
     @property
     def inner_degrees(self) -> InnerDegrees:
         """How many devices share a microbatch inside a stage."""
         return InnerDegrees(
-            self.tp, self.sequence_parallel, cp=self.cp, context=self.context, expert_axes=self.expert_axes
-        )
+            self.tp, self.sequence_parallel, cp=self.cp, context=self.context, expert_axes=self.expert_axes,
+            recomputes_core=self.recomputes_core,
+        )  # fmt: skip
 
     def expert_shard(self, program: Program, coordinates: Mapping[str, int]) -> ExpertShard:
         """Which experts the rank with these coordinates has."""

@@ -156,6 +156,7 @@ class TrainingConfig:
             "tensor parallelism": self.layout.tp > 1,
             "context parallelism": self.layout.cp > 1,
             "divided experts": bool(self.layout.expert_axes),
+            "selective recompute": self.layout.recomputes_core,
             "sharded states": self.layout.shard_axes,
             "frozen parameters": self.model.is_adapted,
             "tied tables": self.model.has_tied_embeddings,
@@ -191,7 +192,7 @@ class TrainingConfig:
     def num_program_stages(self) -> int:
         """Stages of its program: one for each segment, where a stage is a chain of them."""
         degrees, stages = self.layout.inner_degrees, stage_layers(self.layers_per_stage)
-        if not degrees.has_exchanges:
+        if not degrees.has_segments:
             return len(stages)
         return sum(len(decoder_chain(self.model, layers, degrees).segments) for layers in stages)
 

@@ -20,6 +20,7 @@ from meshwright.ir.core_vocabulary import (
     OUTPUT_GRADIENT,
     PENDING,
     SAVED,
+    R,
 )
 from meshwright.ir.table import Effect, Exchange, Kind, Pattern, ValueKind
 from meshwright.ir.vocabulary import Name, Vocabulary
@@ -86,7 +87,8 @@ class ChainRows:
             made = [self._forward_at(Value(name, number), number) for name in segment.writes]
             made = [p for p in made if p != OUTPUT or OUTPUT in effect.writes]
             reads = (*(self._forward_at(value, number) for value in segment.reads), *rest_read)
-            yield ChainRow(number, effect._replace(reads=reads, writes=(*made, *rest_made)))
+            kept = tuple(p for p in rest_made if p != SAVED or number not in self.chain.recomputed)
+            yield ChainRow(number, effect._replace(reads=reads, writes=(*made, *kept)))
             behind = (each for each in self.chain.behind(number) if each.move.algorithm not in ALIASES)
             yield from (self._moved(each) for each in behind)
 
@@ -100,6 +102,8 @@ class ChainRows:
         for each in order:
             if isinstance(each, int):
                 yield from self._fetched(again, ahead.get(each, -1))
+                if each in self.chain.recomputed:
+                    yield ChainRow(each, self._recomputed_effect(each))
                 yield ChainRow(each, self._backward_effect(effect, each, again.get(each, [])))
             elif each.move.transpose:
                 yield self._moved_back(each)
@@ -109,6 +113,11 @@ class ChainRows:
 
     def _again(self, number: int) -> list[Delivery]:
         return [each for each in self._delivered_to(self.chain.segments[number]) if each.move.is_again]
+
+    def _recomputed_effect(self, number: int) -> Effect:
+        """R: what its F read, for what its F did not keep; what others read of it they have."""
+        reads = (self._forward_at(value, number) for value in self.chain.segments[number].reads)
+        return R._replace(reads=(*reads, *(p for p in R.reads if p != INPUT)))
 
     def _backward_effect(self, effect: Effect, number: int, again: list[Delivery]) -> Effect:
         segment = self.chain.segments[number]

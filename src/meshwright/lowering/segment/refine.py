@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.ir.program import Columns, Program
-from meshwright.ir.table import Effect, Hop, ParameterGroup, ValueKind
+from meshwright.ir.table import Duty, Effect, Hop, ParameterGroup, ValueKind
 from meshwright.ir.vocabulary import Vocabulary
 from meshwright.lowering.order import with_effects
 from meshwright.lowering.segment.chain_rows import WORDS, ChainRow, ChainRows
@@ -113,7 +113,18 @@ class Refine:
         groups = tuple(self._group(t.groups_of_stage, g, group, first) for g, group in enumerate(t.groups))
         duties = tuple(duty._replace(per="some") if duty.name == "W" else duty for duty in t.duties)
         names = (f"{n}:{one.name}" for n, each in enumerate(self.stages) for one in each.rows.chain.segments)
+        duties = (*duties, *self._duties(first))
         return program.with_tables(paths=paths, groups=groups, duties=duties, stage_names=tuple(names))
+
+    def _duties(self, first: Ints) -> Iterator[Duty]:
+        """R of the segments that are recomputed."""
+        stages = tuple(
+            int(first[stage]) + number
+            for stage, each in enumerate(self.stages)
+            for number in sorted(each.rows.chain.recomputed)
+        )
+        if stages:
+            yield Duty("R", stages=stages)
 
     def _group(
         self, groups_of_stage: Sequence[Sequence[int]], g: int, group: ParameterGroup, first: Ints

@@ -13,7 +13,7 @@ from meshwright.lowering.segment.refine import Refine, StageRows
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.chain.chain import AGAIN, GRADIENT
-from meshwright.stage.chain.decoder import InnerDegrees, StageEnds, decoder_chain, stage_ends
+from meshwright.stage.chain.decoder import InnerDegrees, StageEnds, decoder_chain, recomputes_core, stage_ends
 from meshwright.stage.chain.parameters import (
     TABLE,
     is_of_experts,
@@ -31,12 +31,15 @@ def inner_degrees(plan: Plan) -> InnerDegrees:
     sizes = {axis.name: axis.size for axis in collapsed_axes(plan)}
     experts = tuple(name for name in expert_axes(plan) if sizes.get(name, 1) > 1)
     is_divided = plan.sequence_parallel and plan.tp > 1
-    return InnerDegrees(plan.tp, is_divided, cp=plan.cp, context=plan.context, expert_axes=experts)
+    return InnerDegrees(
+        plan.tp, is_divided, cp=plan.cp, context=plan.context, expert_axes=experts,
+        recomputes_core=recomputes_core(plan),
+    )  # fmt: skip
 
 
 def is_segmented(lowering: Lowering) -> bool:
-    """Does the plan exchange anything inside a stage that is to be rows?"""
-    return lowering.in_segments and inner_degrees(lowering.plan).has_exchanges
+    """Does the plan exchange anything inside a stage that is to be rows, or recompute a part of it?"""
+    return lowering.in_segments and inner_degrees(lowering.plan).has_segments
 
 
 def segmented(lowering: Lowering) -> Pass:

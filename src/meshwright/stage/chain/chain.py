@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -108,10 +108,17 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class Chain:
-    """Segments and exchanges of a stage, in the order of its forward."""
+    """Segments and exchanges of a stage, in the order of its forward. ``recomputed``: numbers of the segments whose forward
+    keeps nothing: it runs again before their backward."""
 
     segments: tuple[Segment, ...]
     deliveries: tuple[Delivery, ...]
+    recomputed: frozenset[int] = frozenset()
+
+    def recomputing(self, steps: frozenset[str]) -> Chain:
+        """The chain of which the segments with these steps are recomputed."""
+        names = [{step.name for step in segment.steps} for segment in self.segments]
+        return replace(self, recomputed=frozenset(n for n, own in enumerate(names) if own & steps))
 
     def behind(self, number: int) -> tuple[Delivery, ...]:
         """Exchanges right behind a segment; -1: in front of all."""

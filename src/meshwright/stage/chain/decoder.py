@@ -15,6 +15,9 @@ Of a block whose experts are divided, rows of tokens go to the devices that have
 al. 2020, arXiv 2006.16668); none is dropped, so how many there are is exchanged first. What a step of experts reads and
 writes: `dispatched` rows sorted by expert, with the `order` of their tokens, `gates`, and `counts` of every expert's rows;
 `received` rows, `arrived` of them from every device; `results` of these, which are `returned`.
+
+Selective recompute is of attention's core alone, which is cheap for what it keeps (Korthikanti et al., section 5): it is then
+a segment of its own on one device, too.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from typing import NamedTuple
 from meshwright.ir.table import Hop
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import Context
 from meshwright.stage.chain.chain import ENDS, INPUT, LOSS, OUTPUT, Chain, ChainStep, Moved, chain_of
 
@@ -38,6 +42,8 @@ PARTS_OF_BLOCK = ("attention", "mlp")
 ADD_CARRIED = ChainStep("add_carried", ENDS, ("residual", "carried"), ("residual",))
 ADD_NOTHING = ChainStep("add", ENDS, ("residual",), ("residual",))
 BESIDE_ROUTES = frozenset(("shared_experts",))  # segments of their own, which run while rows are under way
+# Of attention, by how it is divided.
+CORES = frozenset(("causal_attention", "attention_core", "attention_of_heads"))
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,8 @@ class InnerDegrees:
 
     `sequence_parallel`: the residual stream is divided by tokens along tp. `fetches_again`: what is gathered for a product is
     not kept for its backward. ``context``: how cp devices share the tokens of a sequence. ``expert_axes``: those along which
-    experts are divided; none where every device has all.
+    experts are divided; none where every device has all. ``recomputes_core``: attention's core is recomputed, and is a
+    segment for that.
     """
 
     tp: int = 1
@@ -55,6 +62,7 @@ class InnerDegrees:
     cp: int = 1
     context: Context = "ring"
     expert_axes: tuple[str, ...] = ()
+    recomputes_core: bool = False
 
     @property
     def divides_experts(self) -> bool:
@@ -73,9 +81,26 @@ class InnerDegrees:
         return self.tp > 1 or self.cp > 1 or self.divides_experts
 
     @property
+    def has_segments(self) -> bool:
+        """Is a stage more than one compute: is anything sent in it, or a part of it recomputed?"""
+        return self.has_exchanges or self.recomputes_core
+
+    @property
     def divides_hidden(self) -> bool:
         """Do the devices of a tensor-parallel group all have the same stream, of which each may send a part?"""
         return self.tp > 1 and not self.sequence_parallel
+
+
+def recomputes_core(plan: Plan) -> bool:
+    """Does a plan recompute attention's core in segments: in every block, where the core is told apart from its products and
+    the stage is a chain from its input to its output?"""
+    return (
+        plan.recompute == "selective"
+        and plan.recompute_blocks in ((), plan.layers_per_stage)
+        and not any(kind.attention.latent for kind in plan.model.kinds)
+        and (plan.vocabulary == "ends" or plan.pp == 1)
+        and not any(each.name == "connect_stages" for each in plan.passes)
+    )
 
 
 class StageEnds(NamedTuple):
@@ -105,7 +130,8 @@ def decoder_chain(
     model: ModelSpec, layers: StageLayers, degrees: InnerDegrees, ends: StageEnds = ALONE
 ) -> Chain:
     """The chain of the stage with these layers of a decoder."""
-    return chain_of(_items(model, layers, degrees, ends), BESIDE_ROUTES)
+    again = CORES if degrees.recomputes_core else frozenset[str]()
+    return chain_of(_items(model, layers, degrees, ends), BESIDE_ROUTES | again).recomputing(again)
 
 
 def _items(
@@ -139,7 +165,7 @@ def _half(part: str, block: int, degrees: InnerDegrees, own: str) -> Generator[C
     """Attention or a dense MLP behind its norm; the name of what it adds to the stream, `own` in front."""
     entered = yield from _entered(degrees)
     partial = f"{own}partial"
-    if part == "attention" and degrees.cp > 1:
+    if part == "attention" and (degrees.cp > 1 or degrees.recomputes_core):
         yield from _attention(block, entered, degrees, partial)
     else:
         yield ChainStep(part, block, (entered,), (partial,))
@@ -147,7 +173,12 @@ def _half(part: str, block: int, degrees: InnerDegrees, own: str) -> Generator[C
 
 
 def _attention(block: int, entered: str, degrees: InnerDegrees, partial: str) -> Iterator[ChainStep | Moved]:
-    """Attention of the tokens here to those of all devices along cp. `partial`: the name of its result."""
+    """Attention in parts: of the tokens here, and along cp to those of all devices. `partial`: the name of its result."""
+    if degrees.cp == 1:
+        yield ChainStep("qkv", block, (entered,), ("qkv",))
+        yield ChainStep("causal_attention", block, ("qkv",), ("attended",))
+        yield ChainStep("attention_output", block, ("attended",), (partial,))
+        return
     if degrees.context == "ulysses":
         yield ChainStep("head_parts", block, (entered,), ("head_parts",))
         yield Moved("all_to_all", (CONTEXT,), "head_parts", "own_heads", RANKS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from meshwright.ir.table import Work
@@ -12,7 +13,7 @@ from meshwright.specs.operator import Operator, merged, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import repeats_of_key
 from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Segment
-from meshwright.stage.chain.decoder import PARTS_OF_BLOCK, InnerDegrees
+from meshwright.stage.chain.decoder import CORES, PARTS_OF_BLOCK, InnerDegrees
 from meshwright.stage.exchange.inner import gradient_exchanges
 from meshwright.stage.operator.expert import INDEX_BYTES
 from meshwright.stage.operator.stage import PASSES, part_operators
@@ -23,7 +24,7 @@ from meshwright.stage.work import microbatch_shape
 # Steps whose operators and tensors are counted under another part's name; those that are none of these have their own.
 PARTS = {
     "exponentials": "cross_entropy", "head_parts": "heads", "attention_of_heads": "attention_core",
-    "output_of_parts": "attention_output",
+    "output_of_parts": "attention_output", "qkv": "heads", "causal_attention": "attention_core",
 }  # fmt: skip
 WIDE_BYTES = 4  # of a number of the loss, in float32
 LOSS_NUMBERS = {"largest": 1, "maximum": 1, "terms": 2, "sums": 2}  # a token
@@ -82,13 +83,13 @@ def between_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
 
 
 def _attention_bytes(plan: Plan) -> Mapping[str, float]:
-    """The same of what attention exchanges along cp, where blocks differ of the widest. Keys and values of all devices are
-    gathered; a key-value head that Ulysses' devices share is there once for each of them."""
+    """The same of what goes between the parts of attention, where blocks differ of the widest. Along cp keys and values of
+    all devices are gathered; a key-value head that Ulysses' devices share is there once for each of them."""
     size, widest = (
         dtype_bytes(plan.dtype) / plan.cp,
         dict.fromkeys(("query", "block", "attended", "parts"), 0),
     )
-    for kind in plan.model.kinds if plan.cp > 1 else ():
+    for kind in plan.model.kinds:
         own = kind.attention
         num_heads, num_kv_heads = own.num_heads // plan.tp, own.num_kv_heads // plan.tp
         query, each = num_heads * own.head_dim, own.head_dim + own.value_dim
@@ -104,6 +105,7 @@ def _attention_bytes(plan: Plan) -> Mapping[str, float]:
         "query": size * widest["query"],
         "block": block,
         "all_blocks": plan.cp * block,
+        "qkv": size * widest["parts"],
     }
 
 
@@ -144,9 +146,12 @@ ENTERED = ("first norm's output", "second norm's output")  # what products read 
 
 
 def kept_bytes(plan: Plan, layers: StageLayers, chain: Chain) -> tuple[float, ...]:
-    """Bytes that every segment keeps from F to its backward on one device, per token of the whole microbatch. What is fetched
-    again is none of it: what it is fetched from is a value that lives as long."""
-    kept = list(_kept(plan, layers))
+    """Bytes that every segment keeps from F, or where it is recomputed from R, to its backward on one device, per token of
+    the whole microbatch. What is fetched again is none of it: what it is fetched from is a value that lives as long."""
+    plan = replace(plan, recompute="none") if plan.recompute == "selective" else plan
+    kept = list(
+        _kept(plan, layers, is_split=any(step.name in CORES for s in chain.segments for step in s.steps))
+    )
     factor = kept_bytes_per_token(plan, layers) / (sum(each.num_bytes for each in kept) or 1.0)
     is_again = any(each.move.is_again for each in chain.deliveries)
     by_step: dict[tuple[str, int], float] = {}
@@ -171,12 +176,13 @@ class _Kept(NamedTuple):
     times: int = 1
 
 
-def _kept(plan: Plan, layers: StageLayers) -> Iterator[_Kept]:
+def _kept(plan: Plan, layers: StageLayers, *, is_split: bool) -> Iterator[_Kept]:
+    """`is_split`: attention is several steps."""
     context = saving_context(plan)._replace(recompute="none")
     for block in range(layers.first_block, layers.first_block + layers.num_blocks):
         for tensor in context_saved(plan.model, context, block, plan.workload.sequence_length):
             step = KEPT_BY.get(tensor.name, "attention" if tensor.name in OF_ATTENTION else "mlp")
-            if step == "attention" and plan.cp > 1:
+            if step == "attention" and is_split:
                 step = OF_PART.get(tensor.name, "heads")
             is_entered = tensor.name in ENTERED
             if step == "mlp" and plan.ep > 1 and plan.model.layers[block].experts:

@@ -1,7 +1,7 @@
 """The steps of a decoder's chain: what a stage's modules compute between two exchanges.
 
 Shapes: B samples, S tokens, s tokens of this device's part of the stream, E hidden size, V vocabulary, T tokens of all
-samples.
+samples, W width of the queries, keys and values here.
 """
 
 from __future__ import annotations
@@ -111,6 +111,19 @@ def attention(
     return (last_product(block, "attention").product(block.attended(x_BSE, turn, data.documents)),)
 
 
+def qkv(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BSE: Tensor) -> tuple[Tensor, ...]:
+    """Queries, keys and values of this device's heads."""
+    return (block_of(stage, step.block).heads(x_BSE),)
+
+
+def causal_attention(
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, qkv_BSW: Tensor
+) -> tuple[Tensor, ...]:
+    """Attention's core alone: of this device's heads of whole sequences."""
+    turn = stage.turn(data.length, qkv_BSW.dtype, qkv_BSW.device, data.documents)
+    return (block_of(stage, step.block).attend(qkv_BSW, turn, data.documents),)
+
+
 def mlp_norm(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BsE: Tensor) -> tuple[Tensor, ...]:
     """In front of the MLP."""
     return (block_of(stage, step.block).mlp_norm(x_BsE),)
@@ -174,6 +187,8 @@ STEPS: Mapping[str, StepFunction] = {
     "add": add,
     "attention_norm": attention_norm,
     "attention": attention,
+    "qkv": qkv,
+    "causal_attention": causal_attention,
     "heads": parts.heads,
     "attention_core": parts.attention_core,
     "attention_output": parts.attention_output,
