@@ -70,7 +70,10 @@ def test_the_executor_refuses_what_it_would_build_wrongly(config):
         ({"dp": 2, "recompute": "full", "reduction_dtype": "float32", "master_dtype": "float32"}, ()),
         ({"dp": 2, "recompute": "full", "recompute_blocks": (2, 2, 1, 1)}, ()),
         ({"dp": 1, "tp": 2}, ()),
-        ({"dp": 1, "cp": 2}, ("context=ring",)),
+        ({"dp": 1, "cp": 2}, ()),
+        ({"dp": 1, "cp": 2, "context": "ulysses"}, ()),
+        ({"pp": 2, "dp": 1, "cp": 2, "tp": 2, "sequence_parallel": True}, ()),
+        ({"dp": 1, "cp": 2, "vocabulary": "one_barrier"}, ("vocabulary=one_barrier with cp=2",)),
         ({"ep": 2}, ()),
         ({"vocabulary": "one_barrier", "ep": 2}, ("vocabulary=one_barrier with ep=2",)),
         ({"dtype": "bfloat16", "master_dtype": "float32"}, ()),
@@ -108,3 +111,8 @@ def test_stages_connected_beside_the_path_want_whole_gradients_whatever_divides_
     plan = Plan.of(MODEL, CLUSTER, Workload(32, 128), pp=4, dp=2, sharding=sharding)
     with pytest.raises(PlanError, match=re.escape(f"sharding={sharding} with connect_stages")):
         check_plan(replace(plan, passes=(connected,)))
+
+
+def test_sequences_that_do_not_divide_are_refused():
+    with pytest.raises(PlanError, match=r"a sequence of 126 tokens over cp\(2\), zigzag"):
+        check_plan(Plan.of(MODEL, CLUSTER, Workload(32, 126), pp=4, dp=1, cp=2))

@@ -1,15 +1,29 @@
-"""Context parallelism in training: sequences divided along cp, in every kind, equal one process in float64."""
+"""Context parallelism in training: sequences divided along cp, in every kind, equal one process in float64; what is sent."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
 from typing import Any
 
+import numpy as np
 import pytest
 
+from meshwright import catalog
 from meshwright.executor.job.pool import Pool
-from tests.planned_case import Planned, assert_equal_to_one_process
+from meshwright.ir.judge.verify import verify
+from meshwright.ir.program import Program
+from meshwright.ir.table import Kind
+from meshwright.lowering.lower import lower
+from meshwright.specs.error import MeshwrightError
+from meshwright.specs.plan.sequence_part import CONTEXTS
+from meshwright.stage.piece import executed_pieces
+from tests.covering import covering, product
+from tests.planned_case import BATCH, MODELS, Planned, assert_equal_to_one_process, legal
+from tests.training_case import SEQUENCE, largest_difference
 
-ITERATIONS = 3
+ITERATIONS = 2
+BYTES = 8  # of a number in float64
 
 
 def planned(model: str = "llama", clip: float = 0.0, dropout: float = 0.0, **choices: Any) -> Planned:
@@ -17,15 +31,141 @@ def planned(model: str = "llama", clip: float = 0.0, dropout: float = 0.0, **cho
     return Planned(model, clip, dropout, choices=choices)
 
 
-SMOKE = [
-    planned(cp=2, context="all_gather"),
-    planned("gpt", cp=2, context="ulysses"),
-    planned("tied", clip=0.1, cp=2, tp=2, context="all_gather", sequence_parallel=True),
+def lowered(case: Planned) -> Program:
+    """Its program."""
+    plan = case.plan()
+    schedule = catalog.find_schedule(plan.schedule)
+    return lower(plan, schedule, pieces=executed_pieces(plan), in_segments=True)
+
+
+def layouts(num_processes: int) -> list[Planned]:
+    """A set of layouts on so many processes that has every pair of choices which is legal."""
+    factors = {
+        "context": CONTEXTS,
+        "beside": ({}, {"pp": 2}, {"dp": 2}, {"tp": 2}),
+        "schedule": ("1f1b", "zb_h1"),
+        "sequence_parallel": (False, True),
+        "sharding": ("none", "zero1", "zero2", "zero3"),
+        "split_backward": (False, True),
+        "recompute": ("none", "full"),
+        "clip": (0.0, 0.1),
+        "model": ("llama", "tied", "qwen", "gpt"),
+    }
+    rows, cases = [], []
+    for row in product(factors):
+        beside = row["beside"]
+        cp = num_processes // prod(beside.values())
+        is_needless = (
+            cp < 2
+            or (row["sequence_parallel"] and "tp" not in beside)
+            or (row["schedule"] != "1f1b" and "pp" not in beside)
+        )
+        if is_needless:
+            continue
+        choices = {k: v for k, v in row.items() if k not in ("beside", "clip", "model")}
+        rows.append(row)
+        cases.append(planned(row["model"], row["clip"], cp=cp, **beside, **choices))
+    return legal(cases[i] for i in covering(rows))
+
+
+TWO, FOUR = layouts(2), layouts(4)
+QUICK = [
+    *(planned("gpt", cp=2, context=context, recompute="full", sharding="zero1") for context in CONTEXTS),
+    planned("tied", clip=0.1, cp=2, tp=2, sequence_parallel=True, split_backward=True),
     planned("qwen", cp=2, dp=2, sharding="zero3", context="all_gather", recompute="full"),
     planned("tied", cp=2, pp=2, context="ulysses", schedule="zb_h1"),
+    planned("llama", cp=2, pp=2, context="ring_contiguous", recompute="full"),
+    planned("gpt", clip=0.1, cp=4, sharding="zero2", split_backward=True),
+    planned("mixtral", cp=2),
+    planned("tied", cp=2, context="ring", recompute="selective"),
+    planned("qwen", cp=2, tp=2, context="ulysses", recompute="selective"),
 ]
 
 
-@pytest.mark.parametrize("case", SMOKE, ids=str)
-def test_context_layouts_equal_one_process(case: Planned, gloo_pool: Pool) -> None:
+@pytest.mark.parametrize("case", QUICK, ids=str)
+def test_divided_sequences_equal_one_process(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [*TWO, *FOUR], ids=str)
+def test_a_covering_set_of_layouts_equals_one_process(case: Planned, gloo_pool: Pool) -> None:
+    assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
+
+
+@pytest.mark.parametrize("case", [*QUICK, *FOUR[::4]], ids=str)
+def test_their_programs_are_verified(case: Planned) -> None:
+    verify(lowered(case))
+
+
+def test_draws_do_not_know_how_sequences_are_divided(gloo_pool: Pool) -> None:
+    first = planned(dropout=0.3).run(gloo_pool, 2)
+    for choices in ({"cp": 2}, {"cp": 2, "tp": 2, "sequence_parallel": True, "context": "ulysses"}):
+        other = planned(dropout=0.3, **choices).run(gloo_pool, 2)
+        assert other.losses == pytest.approx(first.losses, rel=1e-10)
+        assert largest_difference(other.gradients[0], first.gradients[0]) < 1e-10
+
+
+def sent_per_layer(context: str, cp: int) -> dict[str, float]:
+    """Bytes that a device sends in one layer for one microbatch in all, by name, in q, those of its queries: with rho
+    key-value heads for each query head."""
+    rho = 2 / 4
+    if context == "ulysses":
+        return {"ALL_TO_ALL": 2 * (2 + 2 * rho) * (cp - 1) / cp}
+    once = 2 * (cp - 1) * rho
+    if context == "all_gather":
+        return {"ALL_GATHER": once, "REDUCE_SCATTER": once}
+    # backward blocks travel again, their gradients behind them, and one hop more home
+    return {"SEND_BLOCK": 2 * once, "SEND_BLOCK_GRADIENT": once + 2 * rho}
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_what_attention_sends_is_the_closed_form(context: str, gloo_pool: Pool) -> None:
+    cp, model = 2, MODELS["llama"]
+    result = planned(cp=cp, context=context).run(gloo_pool, 1)
+    query = BATCH * SEQUENCE // cp * model.hidden_size * BYTES
+    for sent in result.sent_bytes:
+        found = {name: num_bytes for name, num_bytes in sent.items() if name != "REDUCE_GRAD"}
+        expected = {
+            name: model.num_layers * query * times for name, times in sent_per_layer(context, cp).items()
+        }
+        assert {name: found.get(name) for name in expected} == pytest.approx(expected)
+
+
+def test_no_more_than_two_blocks_are_under_way() -> None:
+    program = lowered(planned("gpt", cp=4, recompute="full"))
+    slots = {kind.name: kind.ring for kind in program.tables.value_kinds}
+    assert slots["travelling_block"] == slots["arrived_gradient"] == 2
+    here: set[tuple[int, int, int]] = set()
+    most = 0
+    for number in range(program.num_rows):
+        row = program.row(number)
+        if row.name == "RECEIVE_BLOCK":
+            here.add((row.hop, row.microbatch, row.part + 1))
+        elif row.name.startswith("ATTEND"):
+            here.discard((row.hop, row.microbatch, row.part))
+        most = max(most, len(here))
+    assert most == 2 and not here
+
+
+@pytest.mark.parametrize("name", ["ATTEND", "ATTEND_BACKWARD", "SEND_BLOCK", "RECEIVE_BLOCK_GRADIENT"])
+def test_a_step_that_is_left_out_is_refused(name: str) -> None:
+    program = lowered(planned("gpt", cp=4))
+    names = np.array([effect.name for effect in program.tables.effects])
+    rows = np.flatnonzero(names[program.columns.effect] == name)
+    left_out = int(rows[len(rows) // 2])
+    kept = np.delete(np.arange(program.num_rows), left_out)
+    offsets = program.offsets - (program.offsets > left_out)
+    with pytest.raises(MeshwrightError):
+        verify(replace(program, columns=program.columns.take(kept), offsets=offsets))
+
+
+def test_work_is_all_done_in_the_steps_of_a_ring() -> None:
+    """As much as the same attention over gathered keys and values, step by step."""
+    flops = {}
+    for context in ("ring", "all_gather"):
+        program = lowered(planned(cp=2, context=context))
+        columns, works = program.columns, program.tables.works
+        computes = program.kinds == Kind.COMPUTE
+        flops[context] = sum(works[w].flops for w in columns.work[computes].tolist() if w >= 0)
+    assert flops["ring"] == pytest.approx(flops["all_gather"]) and flops["ring"] > 0

@@ -47,8 +47,7 @@ def _missing_with_context(plan: Plan) -> list[str]:
     SequencePart(plan.workload.sequence_length, plan.cp, 0, ARRANGEMENT_OF[plan.context])
     if plan.context == "ulysses":
         check_heads(plan.model, plan.tp, plan.cp)
-    missing = [f"context={plan.context}"] if plan.context in ("ring", "ring_contiguous") else []
-    return [*missing, *([f"cp={plan.cp} with latent attention"] if plan.model.attention.latent else [])]
+    return [f"cp={plan.cp} with latent attention"] if plan.model.attention.latent else []
 
 
 def _missing_with_recompute(plan: Plan) -> list[str]:

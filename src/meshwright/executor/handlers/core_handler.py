@@ -5,6 +5,7 @@ from __future__ import annotations
 from meshwright.executor.handlers import (
     chain_handler,
     group_handler,
+    relay_handler,
     stage_handler,
     step_handler,
     vocabulary_handler,
@@ -16,6 +17,7 @@ CORE_HANDLERS: Handlers = joined(
     exchange_handler.HANDLERS,
     stage_handler.HANDLERS,
     chain_handler.HANDLERS,
+    relay_handler.HANDLERS,
     group_handler.HANDLERS,
     step_handler.HANDLERS,
     vocabulary_handler.HANDLERS,

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from meshwright.executor.handlers import relay_handler
 from meshwright.executor.handlers.saved_forward import SavedForward, contributions
 from meshwright.executor.handlers.vocabulary_handler import buffers, writes_kind
 from meshwright.executor.models.chain.decoder_steps import run_segment
@@ -27,6 +28,8 @@ from meshwright.stage.chain.chain import LOSS
 def forward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Forward of one microbatch; without ``saved`` among its writes it keeps nothing."""
     own, state = context.training.segments[row.stage], context.training
+    if own.segment.relay is not None:
+        return relay_handler.finished(context, row, inputs)
     with torch.set_grad_enabled(writes_kind(row, "saved")), state.reading(row, inputs):
         values, saved = _forward(context, row, inputs, own)
     if LOSS in values:
@@ -37,6 +40,8 @@ def forward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
 def recompute(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """The forward again, with the same draws, for what it did not keep; its loss has been counted."""
     own, state = context.training.segments[row.stage], context.training
+    if own.segment.relay is not None:
+        return relay_handler.finished(context, row, inputs)
     with torch.enable_grad(), state.reading(row, inputs):
         values, saved = _forward(context, row, inputs, own)
     return _outputs(row, own, values, saved)
@@ -73,6 +78,8 @@ def _outputs(row: Row, own: StageSegment, values: dict[str, Tensor], saved: Save
 def backward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradients of what it read, and of its weights, at once."""
     state, own = context.training, context.training.segments[row.stage]
+    if own.segment.relay is not None:
+        return relay_handler.gradients(context, row, inputs)
     with state.reading(row, inputs):
         gradients = state.live_gradients(row.stage)
         taken = _run_backward(own, inputs)
@@ -85,6 +92,8 @@ def backward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]
 def input_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradients of what it read now; what the weights' gradients need goes on the queue."""
     state, own, saved = context.training, context.training.segments[row.stage], inputs[0]
+    if own.segment.relay is not None:
+        return relay_handler.gradients(context, row, inputs)
     with deferring(saved.queue), state.reading(row, inputs):
         taken = _run_backward(own, inputs)
     return (*own.taken(taken), *_behind(row, len(taken), saved.queue))

@@ -62,12 +62,12 @@ def send(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     return Pending(wait)
 
 
-def receive(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
-    """Post a buffer for the value written; without a known shape the header comes first."""
+def receive(context: Context, row: Row, inputs: Sequence[Any], dtype: torch.dtype | None = None) -> Pending:
+    """Post a buffer for the value written, by default of the job's dtype; without a known shape the header comes first."""
     group, peer = context.groups.pair(row)
     if row.shape is None:
         return _receive_sized(context, row, group, peer)
-    buffer = torch.empty(row.shape, dtype=context.dtype, device=context.device)
+    buffer = torch.empty(row.shape, dtype=dtype or context.dtype, device=context.device)
     work = group.recv([buffer], peer, 2 * row.tag)
 
     return Pending.of([work], buffer)

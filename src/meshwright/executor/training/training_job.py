@@ -44,6 +44,8 @@ from meshwright.stage.chain.decoder import decoder_chain
 
 RANDOM = Source("random")  # tokens that are drawn, for tests and benchmarks; nothing is read
 CONTEXT_AXIS = "cp"
+# What devices along it send each other: keys and values, and their gradients.
+TRAVELLING = ("block", "travelling_block", "leaving_gradient", "arrived_gradient")
 HELD_OUT_STEP = -1  # of random tokens: no step of a training has this number
 
 
@@ -290,6 +292,8 @@ class TrainingConfig:
     def shape_of(self, counts: Sequence[int], name: ValueName) -> tuple[int, ...] | None:
         """Shape of what stages exchange: hidden states and their gradients, [B, S, E] (of a ladder residual
         [B, S, 2 E]), or a device's equal part of them."""
+        if name.kind in TRAVELLING:
+            return self._block_shape(counts[name.microbatch])
         if name.kind not in ("activation", "gradient", SKIP.name, SKIP_GRADIENT.name):
             return None
         length = self.sequence_length // self.tokens_per_target // self.layout.cp
@@ -297,3 +301,12 @@ class TrainingConfig:
         if self.layout.sequence_parallel:
             return (counts[name.microbatch], length // self.layout.tp, width)
         return (counts[name.microbatch], length, width // self.layout.tp)
+
+    def _block_shape(self, num_samples: int) -> tuple[int, ...] | None:
+        """[2, B, s, K, D], the same in all layers of a model, or else not known before the run."""
+        heads = {(own.attention.num_kv_heads, own.attention.head_dim) for own in self.model.kinds}
+        if len(heads) > 1:
+            return None
+        num_heads, head_dim = heads.pop()
+        num_tokens = self.sequence_length // self.layout.cp
+        return (2, num_samples, num_tokens, num_heads // self.layout.tp, head_dim)

@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from meshwright.ir.core_vocabulary import (
     GRADIENTS,
@@ -22,8 +21,10 @@ from meshwright.ir.core_vocabulary import (
     SAVED,
     R,
 )
-from meshwright.ir.table import Effect, Exchange, Kind, Pattern, ValueKind
+from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern, ValueKind
 from meshwright.ir.vocabulary import Name, Vocabulary
+from meshwright.lowering.segment.chain_row import ChainRow
+from meshwright.lowering.segment.relay_rows import NAMES, RELAY_KINDS, RelayRows, relay_duties
 from meshwright.stage.chain import chain as nouns
 from meshwright.stage.chain.chain import (
     AGAIN,
@@ -32,6 +33,7 @@ from meshwright.stage.chain.chain import (
     WITHOUT_GRADIENT,
     Chain,
     Delivery,
+    Relay,
     Segment,
     Value,
 )
@@ -48,19 +50,6 @@ ROWS = {
     "counts": ("COUNTS", "all_to_all"),
 }
 GATHERS = ("ALL_GATHER",)  # their bytes are those of what they deliver
-
-
-class ChainRow(NamedTuple):
-    """One row of a chain: the segment behind which it stands, what it touches, and, of an exchange, along what it runs."""
-
-    segment: int
-    effect: Effect
-    exchange: Exchange | None = None
-
-    @property
-    def stream(self) -> str:
-        """Exchanges among the same devices are one order."""
-        return "compute" if self.exchange is None else "_".join(self.exchange.axes)
 
 
 @dataclass(frozen=True)
@@ -86,9 +75,10 @@ class ChainRows:
         for number, segment in enumerate(self.chain.segments):
             made = [self._forward_at(Value(name, number), number) for name in segment.writes]
             made = [p for p in made if p != OUTPUT or OUTPUT in effect.writes]
-            reads = (*(self._forward_at(value, number) for value in segment.reads), *rest_read)
+            reads = tuple(self._forward_at(value, number) for value in segment.reads)
             kept = tuple(p for p in rest_made if p != SAVED or number not in self.chain.recomputed)
-            yield ChainRow(number, effect._replace(reads=reads, writes=(*made, *kept)))
+            done = effect._replace(reads=(*reads, *rest_read), writes=(*made, *kept))
+            yield from self._forward_rows(number, done)
             behind = (each for each in self.chain.behind(number) if each.move.algorithm not in ALIASES)
             yield from (self._moved(each) for each in behind)
 
@@ -103,10 +93,27 @@ class ChainRows:
             if isinstance(each, int):
                 yield from self._fetched(again, ahead.get(each, -1))
                 if each in self.chain.recomputed:
-                    yield ChainRow(each, self._recomputed_effect(each))
-                yield ChainRow(each, self._backward_effect(effect, each, again.get(each, [])))
+                    yield from self._forward_rows(each, self._recomputed_effect(each))
+                done = self._backward_effect(effect, each, again.get(each, []))
+                relay = self.chain.segments[each].relay
+                if relay is None:
+                    yield ChainRow(each, done)
+                else:
+                    yield from self._relay_rows(each, relay).backward(done)
             elif each.move.transpose:
                 yield self._moved_back(each)
+
+    def _forward_rows(self, number: int, done: Effect) -> Iterator[ChainRow]:
+        """A segment's forward, the first time or again."""
+        relay = self.chain.segments[number].relay
+        if relay is None:
+            yield ChainRow(number, done)
+        else:
+            yield from self._relay_rows(number, relay).forward(done)
+
+    def _relay_rows(self, number: int, relay: Relay) -> RelayRows:
+        query, block = (self._forward_at(value, number) for value in self.chain.segments[number].reads)
+        return RelayRows(number, relay, query, block)
 
     def _fetched(self, again: Mapping[int, list[Delivery]], number: int) -> Iterator[ChainRow]:
         yield from (self._moved_again(each, number) for each in again.get(number, ()))
@@ -213,10 +220,21 @@ class ChainRows:
         kinds = [ValueKind(name) for name in names]
         kinds += [ValueKind(name + GRADIENT, accumulates=name in several) for name in names]
         kinds += [ValueKind(each.move.write + AGAIN) for each in self.chain.deliveries if each.move.is_again]
+        kinds += RELAY_KINDS if self._relays else ()
         return {kind.name: kind for kind in kinds}
+
+    @property
+    def _relays(self) -> list[Relay]:
+        return [segment.relay for segment in self.chain.segments if segment.relay is not None]
+
+    @property
+    def duties(self) -> tuple[Duty, ...]:
+        """Of the steps of its relays."""
+        return tuple(dict.fromkeys(duty for relay in self._relays for duty in relay_duties(relay)))
 
 
 # What chains say beyond the core: names of exchanges, whose patterns each row brings.
 WORDS = Vocabulary.of(
-    *(Name(Effect(Kind.COLLECTIVE, name)) for name in dict.fromkeys(n for n, _ in ROWS.values()))
+    *(Name(Effect(Kind.COLLECTIVE, name)) for name in dict.fromkeys(n for n, _ in ROWS.values())),
+    *NAMES,
 )

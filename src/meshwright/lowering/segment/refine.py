@@ -14,7 +14,8 @@ from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Duty, Effect, Hop, ParameterGroup, ValueKind
 from meshwright.ir.vocabulary import Vocabulary
 from meshwright.lowering.order import with_effects
-from meshwright.lowering.segment.chain_rows import WORDS, ChainRow, ChainRows
+from meshwright.lowering.segment.chain_row import ChainRow
+from meshwright.lowering.segment.chain_rows import WORDS, ChainRows
 from meshwright.specs.error import ProgramError
 
 Ints = NDArray[np.int64]
@@ -61,7 +62,7 @@ class Refine:
         hops = _first_hops(t.paths, [each.num_segments for each in self.stages])
         columns = Columns.of(
             len(rows), effect=table.effect[chosen], stage=first[c.stage[rows]] + segment,
-            hop=hops[paths, c.hop[rows]] + segment, microbatch=c.microbatch[rows], part=c.part[rows],
+            hop=hops[paths, c.hop[rows]] + segment, microbatch=c.microbatch[rows], part=c.part[rows] + table.part[chosen],
             stream=table.stream[chosen], exchange=table.exchange[chosen],
         )  # fmt: skip
         ends = np.concatenate([[0], np.cumsum(counts)])
@@ -97,6 +98,7 @@ class Refine:
             place, np.cumsum(length) - length, length, np.array(effect), np.array([row.segment for row in flat]),
             np.array([streams.index(row.stream) for row in flat]),
             np.array([-1 if row.exchange is None else exchanges.index(row.exchange) for row in flat]),
+            np.array([row.part for row in flat]),
         )  # fmt: skip
 
     def _with_tables(self, program: Program, first: Ints) -> Program:
@@ -112,8 +114,9 @@ class Refine:
         )
         groups = tuple(self._group(t.groups_of_stage, g, group, first) for g, group in enumerate(t.groups))
         duties = tuple(duty._replace(per="some") if duty.name == "W" else duty for duty in t.duties)
+        added = tuple(dict.fromkeys(duty for each in self.stages for duty in each.rows.duties))
         names = (f"{n}:{one.name}" for n, each in enumerate(self.stages) for one in each.rows.chain.segments)
-        duties = (*duties, *self._duties(first))
+        duties = (*duties, *added, *self._duties(first))
         return program.with_tables(paths=paths, groups=groups, duties=duties, stage_names=tuple(names))
 
     def _duties(self, first: Ints) -> Iterator[Duty]:
@@ -148,6 +151,7 @@ class _Templates(NamedTuple):
     segment: Ints
     stream: Ints
     exchange: Ints
+    part: Ints
 
 
 def _first_hops(paths: Sequence[Sequence[Hop]], num_segments: Sequence[int]) -> Ints:

@@ -69,6 +69,15 @@ class Moved(NamedTuple):
         return TRANSPOSES[self.algorithm]
 
 
+class Relay(NamedTuple):
+    """A step whose last operand travels from device to device along an axis: it runs ``num_steps`` times, each time with the
+    operand of another device, and its gradient travels behind it (Liu et al. 2023, arXiv 2310.01889)."""
+
+    step: ChainStep
+    axis: str
+    num_steps: int
+
+
 class Value(NamedTuple):
     """What goes from one segment or exchange to another: its name, and the number of the segment that made it, or behind
     which it was delivered; -1: it is the stage's input."""
@@ -92,11 +101,13 @@ class Delivery(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A run of steps: what it reads, in the order of its steps; names of what others read of it."""
+    """A run of steps: what it reads, in the order of its steps; names of what others read of it. ``relay``: its only step is
+    one."""
 
     steps: tuple[ChainStep, ...]
     reads: tuple[Value, ...]
     writes: tuple[str, ...]
+    relay: Relay | None = None
 
     @property
     def name(self) -> str:
@@ -165,24 +176,32 @@ def _backward_order(chain: Chain) -> Iterator[int | Delivery]:
                 ready.append(maker)
 
 
-def chain_of(items: Iterable[ChainStep | Moved], cuts: frozenset[str] = frozenset()) -> Chain:
-    """Steps and exchanges cut into segments, wherever an exchange is, and around the steps whose names are `cuts`."""
+def chain_of(items: Iterable[ChainStep | Moved | Relay], cuts: frozenset[str] = frozenset()) -> Chain:
+    """Steps and exchanges cut into segments, wherever an exchange is, around relays, and around the steps whose names are
+    `cuts`."""
     runs: list[list[ChainStep]] = []
+    relays: dict[int, Relay] = {}
     moves: list[tuple[int, Moved]] = []
     is_open = False
     for item in items:
         if isinstance(item, Moved):
             moves.append((len(runs) - 1, item))
             is_open = False
+        elif isinstance(item, Relay):
+            relays[len(runs)] = item
+            runs.append([item.step])
+            is_open = False
         elif is_open and not cuts & {item.name, runs[-1][-1].name}:
             runs[-1].append(item)
         else:
             runs.append([item])
             is_open = True
-    return _resolved(runs, moves)
+    return _resolved(runs, moves, relays)
 
 
-def _resolved(runs: Sequence[Sequence[ChainStep]], moves: Sequence[tuple[int, Moved]]) -> Chain:
+def _resolved(
+    runs: Sequence[Sequence[ChainStep]], moves: Sequence[tuple[int, Moved]], relays: Mapping[int, Relay]
+) -> Chain:
     """With the makers of all values, and of what a segment makes only what others read."""
     latest = {INPUT: Value(INPUT, -1)}
     deliveries: list[Delivery] = []
@@ -205,6 +224,7 @@ def _resolved(runs: Sequence[Sequence[ChainStep]], moves: Sequence[tuple[int, Mo
         Segment(
             tuple(steps), own,
             tuple(n for n in dict.fromkeys(n for s in steps for n in s.writes) if Value(n, number) in wanted),
+            relays.get(number),
         )
         for number, (steps, own) in enumerate(zip(runs, reads, strict=True))
     )  # fmt: skip

@@ -6,7 +6,7 @@ divided by tokens: the sum is scattered, and what a column-parallel product read
 (Korthikanti et al. 2022, arXiv 2205.05198).
 
 With context parallelism every device has some tokens of each sequence, and attention alone needs the others (the kinds of
-`specs.plan.sequence_part`): gathered keys and values, or heads exchanged for tokens and back.
+`specs.plan.sequence_part`): keys and values travel around a ring or are gathered, or heads are exchanged for tokens and back.
 
 With a ladder residual a part reads the stream without the result of the part right before it, which is added one part later
 (Zhang et al. 2025, arXiv 2501.06589): the sum of that result is on its way while the part is computed.
@@ -32,7 +32,7 @@ from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import Context
-from meshwright.stage.chain.chain import ENDS, INPUT, LOSS, OUTPUT, Chain, ChainStep, Moved, chain_of
+from meshwright.stage.chain.chain import ENDS, INPUT, LOSS, OUTPUT, Chain, ChainStep, Moved, Relay, chain_of
 
 TENSOR, CONTEXT = "tp", "cp"
 TOKENS, HIDDEN = 1, 2  # dimensions of [B, S, E]
@@ -136,7 +136,7 @@ def decoder_chain(
 
 def _items(
     model: ModelSpec, layers: StageLayers, degrees: InnerDegrees, ends: StageEnds
-) -> Iterator[ChainStep | Moved]:
+) -> Iterator[ChainStep | Moved | Relay]:
     yield from _begin(model, layers, degrees, ends)
     is_ladder = model.has_ladder_residual
     # Results that the stream lacks when the next part reads it: none, or with a ladder residual that of the part before.
@@ -161,7 +161,9 @@ def _items(
     yield from _end(layers, degrees, ends, late if is_ladder else None)
 
 
-def _half(part: str, block: int, degrees: InnerDegrees, own: str) -> Generator[ChainStep | Moved, None, str]:
+def _half(
+    part: str, block: int, degrees: InnerDegrees, own: str
+) -> Generator[ChainStep | Moved | Relay, None, str]:
     """Attention or a dense MLP behind its norm; the name of what it adds to the stream, `own` in front."""
     entered = yield from _entered(degrees)
     partial = f"{own}partial"
@@ -172,7 +174,9 @@ def _half(part: str, block: int, degrees: InnerDegrees, own: str) -> Generator[C
     return (yield from _left(degrees, own))
 
 
-def _attention(block: int, entered: str, degrees: InnerDegrees, partial: str) -> Iterator[ChainStep | Moved]:
+def _attention(
+    block: int, entered: str, degrees: InnerDegrees, partial: str
+) -> Iterator[ChainStep | Moved | Relay]:
     """Attention in parts: of the tokens here, and along cp to those of all devices. `partial`: the name of its result."""
     if degrees.cp == 1:
         yield ChainStep("qkv", block, (entered,), ("qkv",))
@@ -187,8 +191,12 @@ def _attention(block: int, entered: str, degrees: InnerDegrees, partial: str) ->
         yield ChainStep("output_of_parts", block, ("attended_parts",), (partial,))
         return
     yield ChainStep("heads", block, (entered,), ("query", "block"))
-    yield Moved("all_gather", (CONTEXT,), "block", "all_blocks", RANKS)
-    yield ChainStep("attention_core", block, ("query", "all_blocks"), ("attended",))
+    if degrees.context == "all_gather":
+        yield Moved("all_gather", (CONTEXT,), "block", "all_blocks", RANKS)
+        yield ChainStep("attention_core", block, ("query", "all_blocks"), ("attended",))
+    else:
+        core = ChainStep("attention_core", block, ("query", "block"), ("attended",))
+        yield Relay(core, CONTEXT, degrees.cp)
     yield ChainStep("attention_output", block, ("attended",), (partial,))
 
 

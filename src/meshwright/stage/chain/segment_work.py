@@ -11,7 +11,7 @@ from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.operator import Operator, merged, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.plan.sequence_part import repeats_of_key
+from meshwright.stage.chain.attention_work import RINGS, attention_bytes, relay_works
 from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Segment
 from meshwright.stage.chain.decoder import CORES, PARTS_OF_BLOCK, InnerDegrees
 from meshwright.stage.exchange.inner import gradient_exchanges
@@ -40,14 +40,15 @@ def segment_works(plan: Plan, layers: StageLayers, chain: Chain, share: float) -
     found = [{name: _operators(plan, segment, name) for name in PASSES} for segment in chain.segments]
     whole = {name: sum(total_flops(each[name]) for each in found) or 1.0 for name in PASSES}
     scattered = tuple(gradient_exchanges(plan, layers))
-    for number, each in enumerate(found):
-        yield {
+    for number, (segment, each) in enumerate(zip(chain.segments, found, strict=True)):
+        works = {
             name: Work(
                 name, shape.num_tokens, dims, dtype, total_flops(own), total_bytes(own),
                 share * total_flops(own) / whole[name], own, scattered if number == 0 and name in ("B", "I") else (),
             )
             for name, own in each.items()
         }  # fmt: skip
+        yield works if segment.relay is None else relay_works(works, segment.relay.num_steps)
 
 
 def _operators(plan: Plan, segment: Segment, name: str) -> tuple[Operator, ...]:
@@ -72,7 +73,7 @@ def between_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
     rows |= dict.fromkeys(
         ("whole_input", "whole_output"), whole * (2 if plan.model.has_ladder_residual else 1)
     )
-    rows |= _attention_bytes(plan)
+    rows |= attention_bytes(plan)
     rows |= {f"{part}_{name}": rows[name] for part in PARTS_OF_BLOCK for name in ("partial", "summed")}
     rows["carried"] = rows["residual"]
     vocabulary = -(-plan.model.vocabulary_size // plan.tp)
@@ -80,33 +81,6 @@ def between_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
     if degrees.divides_experts:
         numbers |= _routed_bytes(plan)
     return {**rows, **numbers, "logits": float(vocabulary * size) / plan.cp}
-
-
-def _attention_bytes(plan: Plan) -> Mapping[str, float]:
-    """The same of what goes between the parts of attention, where blocks differ of the widest. Along cp keys and values of
-    all devices are gathered; a key-value head that Ulysses' devices share is there once for each of them."""
-    size, widest = (
-        dtype_bytes(plan.dtype) / plan.cp,
-        dict.fromkeys(("query", "block", "attended", "parts"), 0),
-    )
-    for kind in plan.model.kinds:
-        own = kind.attention
-        num_heads, num_kv_heads = own.num_heads // plan.tp, own.num_kv_heads // plan.tp
-        query, each = num_heads * own.head_dim, own.head_dim + own.value_dim
-        repeats = repeats_of_key(num_heads, num_kv_heads, plan.cp) if plan.context == "ulysses" else 1
-        found = (query, num_kv_heads * each, num_heads * own.value_dim, query + repeats * num_kv_heads * each)
-        widest = {name: max(widest[name], width) for name, width in zip(widest, found, strict=True)}
-    parts = dict.fromkeys(("head_parts", "own_heads"), size * widest["parts"])
-    attended = dict.fromkeys(("attended", "token_parts", "attended_parts"), size * widest["attended"])
-    block = size * widest["block"]
-    return {
-        **parts,
-        **attended,
-        "query": size * widest["query"],
-        "block": block,
-        "all_blocks": plan.cp * block,
-        "qkv": size * widest["parts"],
-    }
 
 
 def _routed_bytes(plan: Plan) -> Mapping[str, float]:
@@ -179,6 +153,9 @@ class _Kept(NamedTuple):
 def _kept(plan: Plan, layers: StageLayers, *, is_split: bool) -> Iterator[_Kept]:
     """`is_split`: attention is several steps."""
     context = saving_context(plan)._replace(recompute="none")
+    # gathered ones are of all devices; those that travel again are a value between segments
+    travels = plan.cp > 1 and plan.context in RINGS
+    times_of_keys = 0 if travels else plan.cp if plan.context == "all_gather" else 1
     for block in range(layers.first_block, layers.first_block + layers.num_blocks):
         for tensor in context_saved(plan.model, context, block, plan.workload.sequence_length):
             step = KEPT_BY.get(tensor.name, "attention" if tensor.name in OF_ATTENTION else "mlp")
@@ -187,7 +164,7 @@ def _kept(plan: Plan, layers: StageLayers, *, is_split: bool) -> Iterator[_Kept]
             is_entered = tensor.name in ENTERED
             if step == "mlp" and plan.ep > 1 and plan.model.layers[block].experts:
                 step, is_entered = _step_of_experts(tensor.name), False
-            times = plan.cp if plan.context == "all_gather" and tensor.name == KEYS else 1
+            times = times_of_keys if tensor.name == KEYS else 1
             yield _Kept(step, block, tensor_bytes(plan.model, tensor, context), is_entered, times)
     for tensor in embedding_saved(plan.model) if layers.has_embedding else ():
         yield _Kept("embedding", ENDS, float(tensor.bytes_per_token), is_entered=False)

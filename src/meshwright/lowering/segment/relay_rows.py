@@ -1,0 +1,114 @@
+"""The rows of a relay: steps of computes around which the operand of every device travels once around a ring.
+
+Forward, step s attends with the block that has come s hops, while it goes on to the next device. Backward the blocks travel
+again, and their gradients one hop behind them, since a step adds to what it sends on; one hop more brings them home. What
+steps add to is versioned by step, so a step left out is a read of what nobody wrote. Blocks under way are in two slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from meshwright.ir.core_vocabulary import SAVED
+from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern, ValueKind
+from meshwright.ir.vocabulary import Name
+from meshwright.lowering.segment.chain_row import ChainRow
+from meshwright.stage.chain.chain import GRADIENT, Relay
+
+SLOTS = 2  # one is read while the next is filled
+# What steps add to: the sum so far of what is attended, and of the gradient of what attends.
+STATE, SUM = "attention_state", "query_sum"
+# A block under way; its gradient as a step leaves it, and as it came.
+BLOCK, LEAVING, ARRIVED = "travelling_block", "leaving_gradient", "arrived_gradient"
+RELAY_KINDS = (
+    ValueKind(STATE), ValueKind(SUM), ValueKind(BLOCK, ring=SLOTS), ValueKind(LEAVING), ValueKind(ARRIVED, ring=SLOTS),
+)  # fmt: skip
+ATTEND, ATTEND_AGAIN, ATTEND_BACKWARD = "ATTEND", "ATTEND_AGAIN", "ATTEND_BACKWARD"
+SEND_BLOCK, RECEIVE_BLOCK = "SEND_BLOCK", "RECEIVE_BLOCK"
+SEND_GRADIENT, RECEIVE_GRADIENT = "SEND_BLOCK_GRADIENT", "RECEIVE_BLOCK_GRADIENT"
+NAMES = (
+    *(Name(Effect(Kind.COMPUTE, name), "some") for name in (ATTEND, ATTEND_AGAIN, ATTEND_BACKWARD)),
+    *(Name(Effect(Kind.SEND, name)) for name in (SEND_BLOCK, SEND_GRADIENT)),
+    *(Name(Effect(Kind.RECEIVE, name)) for name in (RECEIVE_BLOCK, RECEIVE_GRADIENT)),
+)
+
+
+def relay_duties(relay: Relay) -> tuple[Duty, ...]:
+    """Every step at most once, in their order; that each is done at all, the values of the next ones see to."""
+    names = (ATTEND, ATTEND_AGAIN, ATTEND_BACKWARD)
+    return tuple(Duty(name, "some", relay.num_steps, order=1) for name in names)
+
+
+def _here(kind: str) -> Pattern:
+    """As a step finds it."""
+    return Pattern(kind, part="row")
+
+
+def _next(kind: str) -> Pattern:
+    """As the step behind finds it."""
+    return Pattern(kind, part="row", part_offset=1)
+
+
+class RelayRows(NamedTuple):
+    """Of a relay that is segment ``number``, which reads ``query`` and, of this device, ``block``."""
+
+    number: int
+    relay: Relay
+    query: Pattern
+    block: Pattern
+
+    def forward(self, done: Effect) -> Iterator[ChainRow]:
+        """All steps, and behind them `done`, which makes what the segment makes."""
+        name = ATTEND_AGAIN if done.name == "R" else ATTEND
+        for step in range(self.relay.num_steps):
+            yield from self._block_hop(step)
+            reads = (self.query, self._block(step), *((_here(STATE),) if step else ()))
+            yield self._computed(step, Effect(Kind.COMPUTE, name, reads, (_next(STATE),)))
+        rest = done.reads[2:]
+        yield ChainRow(self.number, done._replace(reads=(self.query, self._behind(STATE), *rest)))
+
+    def backward(self, done: Effect) -> Iterator[ChainRow]:
+        """All steps, and behind them `done`, which makes the gradients of what the segment read."""
+        (attended,) = self.relay.step.writes
+        for step in range(self.relay.num_steps):
+            yield from self._block_hop(step)
+            come = (_here(SUM), _here(ARRIVED)) if step else ()
+            reads = (SAVED, Pattern(attended + GRADIENT), self._block(step), *come)
+            yield self._computed(
+                step, Effect(Kind.COMPUTE, ATTEND_BACKWARD, reads, (_next(SUM), _here(LEAVING)))
+            )
+            yield from self._hop(
+                step, (SEND_GRADIENT, RECEIVE_GRADIENT), _here(LEAVING), _here(LEAVING), ARRIVED
+            )
+        rest = done.reads[2:]
+        yield ChainRow(
+            self.number, done._replace(reads=(SAVED, self._behind(SUM), self._behind(ARRIVED), *rest))
+        )
+
+    def _computed(self, step: int, effect: Effect) -> ChainRow:
+        return ChainRow(self.number, effect, part=step)
+
+    def _block(self, step: int) -> Pattern:
+        """The block of a step: first this device's own."""
+        return _here(BLOCK) if step else self.block
+
+    def _behind(self, kind: str) -> Pattern:
+        """Behind the last step."""
+        return Pattern(kind, part_offset=self.relay.num_steps)
+
+    def _block_hop(self, step: int) -> Iterator[ChainRow]:
+        """A block goes on while it is attended to, but for the last one."""
+        if step < self.relay.num_steps - 1:
+            yield from self._hop(step, (SEND_BLOCK, RECEIVE_BLOCK), self._block(step), _here(BLOCK), BLOCK)
+
+    def _hop(
+        self, step: int, names: tuple[str, str], read: Pattern, moves: Pattern, arrives: str
+    ) -> Iterator[ChainRow]:
+        """To the next device, and from the one before: both ends are of the same step. Gradients wait for steps and blocks
+        do not, so each have lanes of their own."""
+        exchange, lane = Exchange((self.relay.axis,), shift=1), "gradient_" * (names[0] == SEND_GRADIENT)
+        send = Effect(Kind.SEND, names[0], (read,), (), moves)
+        receive = Effect(Kind.RECEIVE, names[1], (), (_next(arrives),), moves)
+        yield ChainRow(self.number, send, exchange, step, f"send/{lane}")
+        yield ChainRow(self.number, receive, exchange, step, f"receive/{lane}")

@@ -1,0 +1,87 @@
+"""Attention in parts: bytes of what goes between them and of what devices exchange along cp, works of the steps of a ring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from meshwright.ir.table import Work
+from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.operator import Operator
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.sequence_part import repeats_of_key
+
+RINGS = ("ring", "ring_contiguous")  # kinds of context parallelism in which keys and values travel
+RELAY_STEPS = {
+    "ATTEND": "F",
+    "ATTEND_AGAIN": "R",
+    "ATTEND_BACKWARD": "I",
+}  # steps of a relay -> the pass that they are of
+SUM_BYTES = 4  # of a number that steps add to, at least
+
+
+def relay_works(works: Mapping[str, Work], num_steps: int) -> dict[str, Work]:
+    """Of a segment that is a relay, by its works as a whole: every step does an equal part, and what stands behind the steps
+    nothing."""
+    steps = {
+        step: works[name]._replace(
+            name=step, flops=works[name].flops / num_steps, bytes=works[name].bytes / num_steps,
+            share=works[name].share / num_steps,
+            operators=tuple(_of_step(each, num_steps) for each in works[name].operators),
+        )
+        for step, name in RELAY_STEPS.items()
+    }  # fmt: skip
+    nothing = {
+        name: work._replace(flops=0.0, bytes=0.0, share=0.0, operators=()) for name, work in works.items()
+    }
+    return {**nothing, **steps}
+
+
+def _of_step(operator: Operator, num_steps: int) -> Operator:
+    """One of so many equal parts of an operator."""
+    count, rest = divmod(operator.count, num_steps)
+    if not rest:
+        return replace(operator, count=count)
+    return replace(operator, flops=operator.flops / num_steps, bytes=operator.bytes / num_steps)
+
+
+class _Widths(NamedTuple):
+    """Numbers of a token on a device: queries, keys and values, results, what Ulysses' devices get of a projection, heads."""
+
+    query: int
+    block: int
+    attended: int
+    parts: int
+    heads: int
+
+
+def _widths(plan: Plan) -> _Widths:
+    """Where blocks differ of the widest. A key-value head that Ulysses' devices share is there once for each of them."""
+    found = []
+    for kind in plan.model.kinds:
+        own = kind.attention
+        num_heads, num_kv_heads = own.num_heads // plan.tp, own.num_kv_heads // plan.tp
+        query, each = num_heads * own.head_dim, own.head_dim + own.value_dim
+        repeats = repeats_of_key(num_heads, num_kv_heads, plan.cp) if plan.context == "ulysses" else 1
+        parts = query + repeats * num_kv_heads * each
+        found.append(_Widths(query, num_kv_heads * each, num_heads * own.value_dim, parts, num_heads))
+    return _Widths(*(max(own) for own in zip(*found, strict=True)))
+
+
+def attention_bytes(plan: Plan) -> Mapping[str, float]:
+    """Bytes on one device of what goes between the parts of attention and between steps of a ring, per token of the whole
+    microbatch, by name. Keys and values of all devices are gathered."""
+    widths, size = _widths(plan), dtype_bytes(plan.dtype) / plan.cp
+    wide, block = max(size, SUM_BYTES / plan.cp), size * widths.block
+    return {
+        "query": size * widths.query,
+        "block": block,
+        "all_blocks": plan.cp * block,
+        **dict.fromkeys(("qkv", "head_parts", "own_heads"), size * widths.parts),
+        **dict.fromkeys(("attended", "token_parts", "attended_parts"), size * widths.attended),
+        "travelling_block": block,
+        **dict.fromkeys(("leaving_gradient", "arrived_gradient"), wide * widths.block),
+        "query_sum": wide * widths.query,
+        "attention_state": wide * (widths.attended + widths.heads),
+    }
