@@ -1,0 +1,78 @@
+"""Bytes that live on one rank between the forwards and the backwards of a training step: storages, seen one by one.
+
+All ranks but this one are missing: exchanges move nothing, which memory does not mind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from meshwright.executor.handlers.core_handler import CORE_HANDLERS
+from meshwright.executor.job.job import Job
+from meshwright.executor.meter.live_storage import LiveStorage
+from meshwright.executor.rank.context import Context
+from meshwright.executor.rank.handler import Handler, Row
+from meshwright.executor.rank.interpreter import Interpreter
+from meshwright.executor.rank.process_group import ProcessGroups
+from meshwright.executor.rank.rank_list import compile_rank
+from meshwright.executor.rank.value_store import ValueStore
+from meshwright.executor.rank.watchdog import Position, SharedPositions
+from meshwright.executor.team.exchange_ends import teams_of
+from meshwright.executor.team.inner_team import InnerTeam
+from meshwright.executor.training.rank_training import TrainingState
+from meshwright.ir.timing.replay import wire
+
+BACKWARD = ("R", "B", "I")
+
+
+@contextmanager
+def absent_ranks(num_ranks: int) -> Iterator[None]:
+    """A process group of so many ranks of which only the first is there."""
+    dist.init_process_group("fake", rank=0, world_size=num_ranks, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def live_between(job: Job, folder: Path) -> int:
+    """Live bytes of rank 0 when the first backward of a step begins, less those that lived before the step."""
+    assert job.training is not None
+    program, wiring = job.program, wire(job.program)
+    seen: list[int] = []
+    with absent_ranks(job.num_ranks), LiveStorage() as live:
+
+        def watched(handler: Handler) -> Handler:
+            def handle(context: Context, row: Row, inputs: Sequence[Any]) -> Any:
+                seen.append(live.current_bytes)
+                return handler(context, row, inputs)
+
+            return handle
+
+        handlers = {name: watched(h) if name in BACKWARD else h for name, h in CORE_HANDLERS.items()}
+        ranked = compile_rank(wiring, 0, job.shape_of(), handlers)
+        groups = ProcessGroups(0, job.num_ranks, folder / "rendezvous", "gloo", 60.0)
+        inner = job.training.layout.teams(program)
+        groups.make([*teams_of(wiring, job.backend), *inner])
+        context = Context(0, job.num_ranks, program.coordinates(0), groups, job.torch_dtype)
+        teams = {
+            label: InnerTeam(ranks, 0, groups.inner(ranks, label), context.links)
+            for ranks, label in inner
+            if 0 in ranks
+        }
+        context.training = TrainingState(job.training, program, 0, job.torch_dtype, context.device, teams)
+        store = ValueStore(ranked, context.training.initial_values())
+        shared = SharedPositions(folder / "positions", job.num_ranks, is_new=True)
+        interpreter = Interpreter(ranked, store, context, Position(shared, 0))
+        context.training.begin_iteration(0)
+        before = live.current_bytes
+        interpreter.run_iteration()
+        interpreter.close()
+        shared.close()
+    return seen[0] - before

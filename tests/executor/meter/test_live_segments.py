@@ -1,0 +1,88 @@
+"""What a stage keeps between F and B once it is cut into segments: no more than uncut, and less where less is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.executor.meter.live_between import live_between
+from tests.training_case import ADAMW
+
+from meshwright.executor.handlers.saved_forward import SavedForward
+from meshwright.executor.job.job import Job
+from meshwright.executor.training.tensor_layout import TensorLayout
+from meshwright.executor.training.training_job import RANDOM, TrainingConfig
+from meshwright.lowering.lower import lower
+from meshwright.schedules import registered
+from meshwright.specs.cluster.source import Cluster
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.workload import Workload
+from meshwright.stage.chain import decoder
+from meshwright.stage.chain.chain import Chain, Moved
+
+LAYERS, HIDDEN, HEADS, SAMPLES, LENGTH = 4, 128, 4, 4, 128
+MODEL = ModelSpec.decoder(
+    LAYERS, HIDDEN, HEADS, num_kv_heads=2, vocabulary_size=64, max_sequence_length=LENGTH
+)
+STREAM_BYTES = SAMPLES * LENGTH * HIDDEN * 4  # of the residual stream in float32
+LARGEST_EXCESS = 1.01
+
+
+def live(folder: Path, dtype: str = "float32", **choices: Any) -> int:
+    """Bytes between F and B of one stage with all layers, on one device."""
+    cluster = Cluster(f"{choices.get('tp', 1)}xcpu")
+    plan = Plan.of(MODEL, cluster, Workload(SAMPLES, LENGTH), dtype=dtype, microbatch_size=SAMPLES, **choices)
+    layout = TensorLayout.of(plan)
+    training = TrainingConfig(MODEL, (LAYERS,), LENGTH, ADAMW, source=RANDOM, layout=layout)
+    program = lower(plan, registered()[plan.schedule], in_segments=True)
+    folder.mkdir(exist_ok=True)
+    return live_between(Job.of(program, 1, training=training, dtype=dtype), folder)
+
+
+def keep_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains are cut where something is recomputed, and nothing is."""
+    monkeypatch.setattr(Chain, "recomputing", lambda chain, steps: chain)
+
+
+def begin_with_leaves(saved: SavedForward, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """A graph that begins with leaves, whose accumulators hold them."""
+    if not torch.is_grad_enabled():
+        return inputs
+    leaves = tuple(x.detach().requires_grad_() for x in inputs)
+    found: list[torch.Tensor | None] = [None] * len(leaves)
+    for place, leaf in enumerate(leaves):
+        leaf.register_hook(lambda gradient, place=place: found.__setitem__(place, gradient))
+    saved.taken = found  # type: ignore[assignment]
+    return leaves
+
+
+def test_a_stage_that_is_cut_keeps_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uncut = live(tmp_path)
+    assert uncut > 10 * LAYERS * STREAM_BYTES  # it is what layers keep that is measured
+    keep_all(monkeypatch)
+    cut = live(tmp_path, recompute="selective")
+    monkeypatch.setattr(SavedForward, "begin", begin_with_leaves)
+    with_leaves = live(tmp_path, recompute="selective")
+    assert cut <= LARGEST_EXCESS * uncut < with_leaves
+
+
+def test_a_recomputed_core_keeps_its_inputs_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our own attention keeps nothing but queries, keys and values by heads, which are as many as what it reads; torch's
+    kernel keeps the logarithms of its sums, too, and these are saved."""
+    again = {dtype: live(tmp_path, dtype, recompute="selective") for dtype in ("float32", "bfloat16")}
+    keep_all(monkeypatch)
+    kept = {dtype: live(tmp_path, dtype, recompute="selective") for dtype in again}
+    saved = {dtype: kept[dtype] - again[dtype] for dtype in again}
+    assert saved["float32"] == pytest.approx(0, abs=0.001 * kept["float32"])
+    assert saved["bfloat16"] == pytest.approx(LAYERS * SAMPLES * LENGTH * HEADS * 4, rel=0.01)
+
+
+def test_what_is_fetched_again_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every product that reads a gathered input its own part is kept: two a layer, and the head's."""
+    again = live(tmp_path, tp=2, sequence_parallel=True)
+    monkeypatch.setattr(decoder, "Moved", lambda *given, is_again=False, **options: Moved(*given, **options))
+    kept = live(tmp_path, tp=2, sequence_parallel=True)
+    assert kept - again == pytest.approx((2 * LAYERS + 1) * STREAM_BYTES / 2, rel=0.01)
