@@ -14,6 +14,7 @@ from meshwright.specs.error import DeadlockError
 # ("input", code, age) | (name, stage, hop, microbatch, part, contents read) | (row's content, place of the write)
 # | ("sum", contents...) | (name of a collective, (operation, axes), contents of all ends)
 Symbol = Any
+FORWARDS = ("F", "R")  # a recompute makes what the forward made, with the same draws
 
 
 def outputs(program: Program) -> dict[tuple[int, int], int]:
@@ -64,8 +65,9 @@ class _Judge:
                 reads.append(self._node("input", code, pattern.age) if old else held[code])
         self.reads.append(reads)
         for place, code in enumerate(codes_of(self.program, row, effect.writes, self.space)):
-            node = self._node("made", row, place)
-            accumulates = self.program.tables.value_kinds[int(self.space.kind_of(code))].accumulates
+            kind = self.program.tables.value_kinds[int(self.space.kind_of(code))]
+            node = self._node("made", row, kind.name if effect.name in FORWARDS else place)
+            accumulates = kind.accumulates
             held[code] = self._node("sum", held[code], node) if accumulates and code in held else node
 
     def _sources(self, node: int) -> list[int]:
@@ -117,7 +119,8 @@ class _Judge:
             ends = sorted(tuple(self.known[source] for source in self.reads[end]) for end in self._ends(row))
             return _number((_number((view.name, _means(self.program, row), *ends)), place))
         known = [self.known[source] for source in self.reads[row]]
-        made = _number((view.name, view.stage, view.hop, view.microbatch, view.part, *known))
+        name = FORWARDS[0] if view.name in FORWARDS else view.name
+        made = _number((name, view.stage, view.hop, view.microbatch, view.part, *known))
         return _number((made, place))
 
 

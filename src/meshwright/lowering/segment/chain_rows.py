@@ -21,6 +21,7 @@ from meshwright.ir.core_vocabulary import (
     SAVED,
     R,
 )
+from meshwright.ir.layout import dual
 from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern, ValueKind
 from meshwright.ir.vocabulary import Name, Vocabulary
 from meshwright.lowering.segment.chain_row import ChainRow
@@ -73,11 +74,16 @@ class ChainRows:
         rest_read = tuple(p for p in effect.reads if p != INPUT)
         rest_made = tuple(p for p in effect.writes if p != OUTPUT)
         for number, segment in enumerate(self.chain.segments):
-            made = [self._forward_at(Value(name, number), number) for name in segment.writes]
-            made = [p for p in made if p != OUTPUT or OUTPUT in effect.writes]
-            reads = tuple(self._forward_at(value, number) for value in segment.reads)
+            at = {
+                Value(name, number): self._forward_at(Value(name, number), number) for name in segment.writes
+            }
+            made = [
+                p._replace(layout=self._given_layout(value))
+                for value, p in at.items()
+                if p != OUTPUT or OUTPUT in effect.writes
+            ]
             kept = tuple(p for p in rest_made if p != SAVED or number not in self.chain.recomputed)
-            done = effect._replace(reads=(*reads, *rest_read), writes=(*made, *kept))
+            done = effect._replace(reads=(*self._reads(number), *rest_read), writes=(*made, *kept))
             yield from self._forward_rows(number, done)
             behind = (each for each in self.chain.behind(number) if each.move.algorithm not in ALIASES)
             yield from (self._moved(each) for each in behind)
@@ -123,34 +129,65 @@ class ChainRows:
 
     def _recomputed_effect(self, number: int) -> Effect:
         """R: what its F read, for what its F did not keep; what others read of it they have."""
-        reads = (self._forward_at(value, number) for value in self.chain.segments[number].reads)
-        return R._replace(reads=(*reads, *(p for p in R.reads if p != INPUT)))
+        return R._replace(reads=(*self._reads(number), *(p for p in R.reads if p != INPUT)))
+
+    def _reads(self, number: int) -> Iterator[Pattern]:
+        """What the forward of a segment reads of others."""
+        segment = self.chain.segments[number]
+        for value, how in zip(segment.reads, segment.read_layouts, strict=True):
+            yield self._forward_at(value, number)._replace(layout=how)
 
     def _backward_effect(self, effect: Effect, number: int, again: list[Delivery]) -> Effect:
         segment = self.chain.segments[number]
-        given = [Value(name, number) for name in segment.writes if name not in WITHOUT_GRADIENT]
+        made = zip(segment.writes, segment.write_layouts, strict=True)
+        given = [(Value(name, number), how) for name, how in made if name not in WITHOUT_GRADIENT]
+        needs = dict(zip(segment.reads, segment.read_layouts, strict=True))
         taken = [value for value in segment.reads if value.name not in WITHOUT_GRADIENT]
         own = () if self.trains[number] else (GRADIENTS, PENDING)
         reads = (
             SAVED,
-            *(self._gradient_at(value, number) for value in given),
-            *(Pattern(each.move.write + AGAIN) for each in again),
+            *(self._gradient_at(value, number)._replace(layout=dual(how)) for value, how in given),
+            *(Pattern(each.move.write + AGAIN, layout=needs[each.write]) for each in again),
             *(p for p in effect.reads if p not in (SAVED, OUTPUT_GRADIENT)),
         )
         writes = (
-            *(self._gradient_at(value, number) for value in taken),
+            *(
+                self._gradient_at(value, number)._replace(
+                    layout=dual(self._taken_layout(value, needs[value]))
+                )
+                for value in taken
+            ),
             *(p for p in effect.writes if p != INPUT_GRADIENT and p not in own),
         )
         return effect._replace(reads=reads, writes=writes)
 
+    def _given_layout(self, value: Value) -> str:
+        """How a segment leaves what it made: where it gives its part itself, divided."""
+        for each in self.chain.deliveries:
+            if each.read == value and each.move.algorithm == "share":
+                return self.chain.layouts[each.write]
+        return self.chain.layouts[value]
+
+    def _taken_layout(self, value: Value, needed: str) -> str:
+        """That of what a segment gives the gradient of: of what was collected, its own part."""
+        for each in self.chain.deliveries:
+            if each.write == value and each.move.algorithm == "collect":
+                return self._read_layout(each)
+        return needed
+
+    def _read_layout(self, each: Delivery) -> str:
+        return each.layout(self.chain.layouts[each.read], is_write=False)
+
     def _moved(self, each: Delivery) -> ChainRow:
-        at = max(0, each.behind)
-        write = Pattern(each.move.write)
-        return self._row(each, each.move.algorithm, self._forward_at(each.read, at), write, at, each.sizes)
+        return self._delivered(each, each.move.write, max(0, each.behind))
 
     def _moved_again(self, each: Delivery, at: int) -> ChainRow:
-        write = Pattern(each.move.write + AGAIN)
-        return self._row(each, each.move.algorithm, self._forward_at(each.read, at), write, at)
+        return self._delivered(each, each.move.write + AGAIN, at)
+
+    def _delivered(self, each: Delivery, kind: str, at: int) -> ChainRow:
+        read = self._forward_at(each.read, at)._replace(layout=self._read_layout(each))
+        write = Pattern(kind, layout=self.chain.layouts[each.write])
+        return self._row(each, each.move.algorithm, read, write, at, each.sizes)
 
     def _moved_back(self, each: Delivery) -> ChainRow:
         at = max(0, each.behind)
@@ -160,6 +197,8 @@ class ChainRows:
             if each.move.algorithm == "share"
             else self._gradient_at(each.read, at)
         )
+        given = given._replace(layout=dual(self.chain.layouts[each.write]))
+        taken = taken._replace(layout=dual(self._read_layout(each)))
         # what came goes back: as many rows to every device as came from it
         return self._row(each, each.move.transpose, given, taken, at, each.sizes[::-1])
 

@@ -113,7 +113,7 @@ class Refine:
             for path in t.paths
         )
         groups = tuple(self._group(t.groups_of_stage, g, group, first) for g, group in enumerate(t.groups))
-        duties = tuple(duty._replace(per="some") if duty.name == "W" else duty for duty in t.duties)
+        duties = tuple(own for duty in t.duties if (own := self._duty(duty, first)) is not None)
         added = tuple(dict.fromkeys(duty for each in self.stages for duty in each.rows.duties))
         names = (f"{n}:{one.name}" for n, each in enumerate(self.stages) for one in each.rows.chain.segments)
         duties = (*duties, *added, *self._duties(first))
@@ -128,6 +128,18 @@ class Refine:
         )
         if stages:
             yield Duty("R", stages=stages)
+
+    def _duty(self, duty: Duty, first: Ints) -> Duty | None:
+        """What is due of segments: W of those that train, all else of all of a stage; None where none does."""
+        if duty.name != "W" and not duty.stages:
+            return duty
+        due = tuple(
+            int(first[stage]) + k
+            for stage in duty.stages or range(len(self.stages))
+            for k, trains in enumerate(self.stages[stage].rows.trains)
+            if trains or duty.name != "W"
+        )
+        return duty._replace(stages=due) if due else None
 
     def _group(
         self, groups_of_stage: Sequence[Sequence[int]], g: int, group: ParameterGroup, first: Ints

@@ -119,7 +119,9 @@ class _Layouts:
         if kind == GATHERED_PARAMETER.name:
             return dict.fromkeys(self.values[g], SHARED)
         if role == "steps":
-            return {}  # it reads what it has, its shard or all of it
+            return dict.fromkeys(
+                self.values[g], SPLIT
+            )  # along others it reads what it has, its shard or all of it
         how = SPLIT if role in ("stepped", "gathers") else COPIED
         return dict.fromkeys(self.values[g], SPLIT) | dict.fromkeys(self.stepped[g], how)
 

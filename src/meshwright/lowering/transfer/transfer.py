@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from meshwright.ir.axis import FIRST_AXIS
 from meshwright.ir.core_vocabulary import RECV_B, RECV_F, SEND_B, SEND_F
 from meshwright.ir.program import Columns, Program
-from meshwright.ir.table import Exchange
+from meshwright.ir.table import Effect, Exchange
 from meshwright.lowering.order import with_effects
 from meshwright.lowering.transfer.stage_edge import moves_beside
 from meshwright.specs.error import ScheduleError
@@ -38,15 +38,12 @@ class Transfers:
         beside = moves_beside(program)
         if not len(sender) and not beside.rows:
             return program
-        program, effects = with_effects(program, SEND_F, RECV_F, SEND_B, RECV_B, *beside.effects)
-        number, backward, rows = (
-            np.array(effects),
-            2 * (toward < 0),
-            np.array(beside.rows, dtype=np.int64).reshape(-1, 5).T,
-        )
+        moves, move = _laid_moves(program, sender, toward)
+        program, effects = with_effects(program, *moves, *beside.effects)
+        number, rows = np.array(effects), np.array(beside.rows, dtype=np.int64).reshape(-1, 5).T
         sender, receiver = np.concatenate([sender, rows[0]]), np.concatenate([receiver, rows[1]])
-        send = number[np.concatenate([backward, 4 + rows[2]])]
-        receive = number[np.concatenate([backward + 1, 4 + rows[3]])]
+        send = number[np.concatenate([move, len(moves) + rows[2]])]
+        receive = number[np.concatenate([move + 1, len(moves) + rows[3]])]
         part = np.concatenate([np.zeros_like(toward), rows[4]])
         order = np.argsort(sender, kind="stable")
         sender, receiver, send, receive, part = (
@@ -91,6 +88,29 @@ def _edges(program: Program, names: tuple[str, ...], toward: int) -> tuple[Ints,
             f"hop {view.hop + toward} of microbatch {view.microbatch} has no {' or '.join(names)}"
         )
     return rows[crosses], consumer, np.full(int(crosses.sum()), toward)
+
+
+def _laid_moves(program: Program, sender: Ints, toward: Ints) -> tuple[list[Effect], Ints]:
+    """Sends and receives of values along paths as their makers lay them along axes; the place of each transfer's send, the
+    receive stands behind it."""
+    pairs, effects = {1: (SEND_F, RECV_F), -1: (SEND_B, RECV_B)}, program.tables.effects
+    kinds = {way: pair[0].reads[0].kind for way, pair in pairs.items()}
+    keys, inverse = np.unique(
+        np.stack([-toward, program.columns.effect[sender]], axis=1), axis=0, return_inverse=True
+    )
+    found: list[Effect] = []
+    place = np.zeros(len(keys), dtype=np.int64)
+    for number, (back, maker) in enumerate(keys.tolist()):
+        send, receive = pairs[-back]
+        how = next((p.layout for p in effects[maker].writes if p.kind == kinds[-back] and p.layout), "")
+        laid = (
+            send._replace(reads=(send.reads[0]._replace(layout=how),)),
+            receive._replace(writes=(receive.writes[0]._replace(layout=how),)),
+        )
+        if laid[0] not in found:
+            found += laid
+        place[number] = found.index(laid[0])
+    return found, place[inverse.reshape(-1)]
 
 
 def _with_classes(program: Program, source: Ints, target: Ints) -> tuple[Program, Ints, dict[str, Ints]]:

@@ -14,6 +14,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from meshwright.ir.layout import COPIED, ENTER, MAPS, SPLIT, layout_text, layouts_of
+from meshwright.specs.error import ProgramError
+
 INPUT, OUTPUT = "input", "output"  # of a stage: what the one before it sends, and what the one behind it gets
 LOSS = "loss"  # made by the last segment of all, and counted, not sent
 ENDS = -1  # the block of steps that belong to none
@@ -31,6 +34,15 @@ TRANSPOSES: Mapping[str, str] = {
     "maximum": "",  # of numbers without gradient
     "counts": "",
 }
+# Forward algorithm -> how what it reads lies along its axes, and what it delivers.
+LAYOUTS: Mapping[str, tuple[str, str]] = {
+    **{name: MAPS[name][0] for name in ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")},
+    "enter": MAPS[ENTER][0],
+    **dict.fromkeys(("routed", "counts"), MAPS["all_to_all"][0]),
+    "collect": (SPLIT, COPIED),
+    "share": (COPIED, SPLIT),
+    "maximum": MAPS["all_reduce"][0],
+}
 GRADIENT, AGAIN = "_gradient", "_again"  # behind the name of a value: its gradient; it, fetched once more
 ALIASES = ("enter", "share")  # nothing is sent forward: what it delivers is what it reads
 # Values that no gradient goes through.
@@ -39,13 +51,16 @@ WITHOUT_GRADIENT = frozenset(("maximum", "largest", "order", "counts", "arrived"
 
 class ChainStep(NamedTuple):
     """What a model runs of one block (or of `ENDS`): values it reads and makes, by name. ``of``: the step whose result it
-    takes up, and its block, such as the MLP of the block before."""
+    takes up, and its block, such as the MLP of the block before. ``read_layouts``, ``write_layouts``: how it needs and makes
+    each of these values (`step_layout`); empty: nothing is said."""
 
     name: str
     block: int
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     of: tuple[str, int] = ("", ENDS)
+    read_layouts: tuple[str, ...] = ()
+    write_layouts: tuple[str, ...] = ()
 
 
 class Moved(NamedTuple):
@@ -99,15 +114,24 @@ class Delivery(NamedTuple):
         """What it delivers."""
         return Value(self.move.write, max(0, self.behind))
 
+    def layout(self, of_read: str, *, is_write: bool) -> str:
+        """How what it reads, or delivers, lies: along its axes as its algorithm has it, along others as the value does."""
+        along = LAYOUTS.get(self.move.algorithm)
+        if along is None:
+            return of_read
+        return layout_text({**layouts_of(of_read), **dict.fromkeys(self.move.axes, along[is_write])})
+
 
 class Segment(NamedTuple):
-    """A run of steps: what it reads, in the order of its steps; names of what others read of it. ``relay``: its only step is
-    one."""
+    """A run of steps: what it reads, in the order of its steps, and names of what others read of it; how they lie. ``relay``:
+    its only step is one."""
 
     steps: tuple[ChainStep, ...]
     reads: tuple[Value, ...]
     writes: tuple[str, ...]
     relay: Relay | None = None
+    read_layouts: tuple[str, ...] = ()
+    write_layouts: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -120,11 +144,13 @@ class Segment(NamedTuple):
 @dataclass(frozen=True)
 class Chain:
     """Segments and exchanges of a stage, in the order of its forward. ``recomputed``: numbers of the segments whose forward
-    keeps nothing: it runs again before their backward."""
+    keeps nothing: it runs again before their backward. ``given``: how the residual stream lies that the stage gets, where no
+    exchange says otherwise."""
 
     segments: tuple[Segment, ...]
     deliveries: tuple[Delivery, ...]
     recomputed: frozenset[int] = frozenset()
+    given: str = ""
 
     def recomputing(self, steps: frozenset[str]) -> Chain:
         """The chain of which the segments with these steps are recomputed."""
@@ -141,6 +167,20 @@ class Chain:
         as early as can be. Of several segments that could be next it is the one whose gradients were exchanged longest ago,
         or not at all: what the others wait for runs beside it. Else the last of the chain."""
         return tuple(_backward_order(self))
+
+    @cached_property
+    def layouts(self) -> Mapping[Value, str]:
+        """How every value lies that a segment makes or an exchange delivers."""
+        found = {Value(INPUT, -1): self.given}
+        for number in range(-1, len(self.segments)):
+            if number >= 0:
+                own = self.segments[number]
+                found |= {
+                    Value(name, number): how for name, how in zip(own.writes, own.write_layouts, strict=True)
+                }
+            for each in self.behind(number):
+                found[each.write] = each.layout(found[each.read], is_write=True)
+        return found
 
     @property
     def num_readers(self) -> Mapping[Value, int]:
@@ -176,7 +216,9 @@ def _backward_order(chain: Chain) -> Iterator[int | Delivery]:
                 ready.append(maker)
 
 
-def chain_of(items: Iterable[ChainStep | Moved | Relay], cuts: frozenset[str] = frozenset()) -> Chain:
+def chain_of(
+    items: Iterable[ChainStep | Moved | Relay], cuts: frozenset[str] = frozenset(), *, given: str = ""
+) -> Chain:
     """Steps and exchanges cut into segments, wherever an exchange is, around relays, and around the steps whose names are
     `cuts`."""
     runs: list[list[ChainStep]] = []
@@ -196,7 +238,7 @@ def chain_of(items: Iterable[ChainStep | Moved | Relay], cuts: frozenset[str] = 
         else:
             runs.append([item])
             is_open = True
-    return _resolved(runs, moves, relays)
+    return replace(_resolved(runs, moves, relays), given=given)
 
 
 def _resolved(
@@ -221,7 +263,7 @@ def _resolved(
     wanted = {value for own in reads for value in own} | {latest.get(OUTPUT, Value(OUTPUT, -1))}
     wanted |= {value for each in deliveries for value in (each.read, *each.sizes)}
     segments = tuple(
-        Segment(
+        _segment(
             tuple(steps), own,
             tuple(n for n in dict.fromkeys(n for s in steps for n in s.writes) if Value(n, number) in wanted),
             relays.get(number),
@@ -229,6 +271,25 @@ def _resolved(
         for number, (steps, own) in enumerate(zip(runs, reads, strict=True))
     )  # fmt: skip
     return Chain(segments, tuple(deliveries))
+
+
+def _segment(
+    steps: tuple[ChainStep, ...], reads: tuple[Value, ...], writes: tuple[str, ...], relay: Relay | None
+) -> Segment:
+    """With how its values lie. Raises ProgramError where a step needs what another of them makes in another layout: only what
+    is read of other segments may have been exchanged, or be entered."""
+    needs, made = dict[str, str](), dict[str, str]()
+    for step in steps:
+        for name, how in zip(step.reads, step.read_layouts or ("",) * len(step.reads), strict=True):
+            has = made[name] if name in made else needs.setdefault(name, how)
+            if has != how:
+                raise ProgramError(
+                    f"step {step.name} of block {step.block} reads {name} as {how}, and within its segment it is {has}",
+                    next="yield the exchange between them, or cut the segment there",
+                )
+        made |= zip(step.writes, step.write_layouts or ("",) * len(step.writes), strict=True)
+    layouts = tuple(needs[value.name] for value in reads), tuple(made[name] for name in writes)
+    return Segment(steps, reads, writes, relay, *layouts)
 
 
 def _read_names(steps: Iterable[ChainStep]) -> tuple[str, ...]:

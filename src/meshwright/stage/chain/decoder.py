@@ -27,12 +27,14 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from meshwright.ir.layout import COPIED, SPLIT, layout_text
 from meshwright.ir.table import Hop
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import Context
 from meshwright.stage.chain.chain import ENDS, INPUT, LOSS, OUTPUT, Chain, ChainStep, Moved, Relay, chain_of
+from meshwright.stage.chain.step_layout import EXPERTS_OF_COPIES, EXPERTS_OF_PARTS, laid_out
 
 TENSOR, CONTEXT = "tp", "cp"
 TOKENS, HIDDEN = 1, 2  # dimensions of [B, S, E]
@@ -86,6 +88,13 @@ class InnerDegrees:
         return self.has_exchanges or self.recomputes_core
 
     @property
+    def stream_layouts(self) -> dict[str, str]:
+        """How the residual stream lies along every axis of several devices."""
+        found = {TENSOR: SPLIT if self.sequence_parallel else COPIED} if self.tp > 1 else {}
+        axes = ((CONTEXT,) if self.cp > 1 else ()) + self.expert_axes
+        return found | {axis: SPLIT for axis in axes if axis not in found}
+
+    @property
     def divides_hidden(self) -> bool:
         """Do the devices of a tensor-parallel group all have the same stream, of which each may send a part?"""
         return self.tp > 1 and not self.sequence_parallel
@@ -131,7 +140,11 @@ def decoder_chain(
 ) -> Chain:
     """The chain of the stage with these layers of a decoder."""
     again = CORES if degrees.recomputes_core else frozenset[str]()
-    return chain_of(_items(model, layers, degrees, ends), BESIDE_ROUTES | again).recomputing(again)
+    streams, experts = degrees.stream_layouts, EXPERTS_OF_COPIES
+    if degrees.routes_own_tokens:
+        experts = {} if degrees.sequence_parallel else EXPERTS_OF_PARTS
+    items = (laid_out(item, streams, {TENSOR: experts}) for item in _items(model, layers, degrees, ends))
+    return chain_of(items, BESIDE_ROUTES | again, given=layout_text(streams)).recomputing(again)
 
 
 def _items(

@@ -1,0 +1,91 @@
+"""How each step of a chain reads and makes values along the axes of a stage: what `verify` proves the exchanges with.
+
+A part of a block, the head and the table work on a part of their outputs each: what they read is shared, what they add to the
+stream is a term of a sum. All other steps do the same with what the residual stream is: divided by tokens with sequence or
+context parallelism, else a copy. Declared here for every step, never taken from the exchanges beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from meshwright.ir.layout import COPIED, PARTIAL, SHARED, SPLIT, layout_text
+from meshwright.stage.chain.chain import ChainStep, Moved, Relay
+
+STREAM = "stream"  # whatever the residual stream is
+Layouts = Mapping[str, str]
+
+
+class StepLayout(NamedTuple):
+    """Layouts of what a step reads and makes along an axis: of all, or of values by name."""
+
+    reads: str | Layouts
+    writes: str | Layouts
+
+
+Steps = Mapping[str, StepLayout]
+OF_STREAM = StepLayout(STREAM, STREAM)
+_TO_PARTS, _OF_PARTS = (
+    StepLayout(SHARED, SPLIT),
+    StepLayout(SPLIT, SPLIT),
+)  # heads, or numbers of the vocabulary
+# By axis the steps that do not do the same with the residual stream on every device along it.
+LAYOUTS_ALONG: Mapping[str, Steps] = {
+    "tp": {
+        "embedding": StepLayout(STREAM, PARTIAL),
+        **dict.fromkeys(("attention", "mlp", "shared_experts"), StepLayout(SHARED, PARTIAL)),
+        **dict.fromkeys(("heads", "head_parts", "qkv"), _TO_PARTS),
+        **dict.fromkeys(("attention_core", "attention_of_heads", "causal_attention"), _OF_PARTS),
+        **dict.fromkeys(("attention_output", "output_of_parts"), StepLayout(SPLIT, PARTIAL)),
+        "head": StepLayout(SHARED, {"logits": SPLIT, "largest": PARTIAL}),
+        "exponentials": StepLayout({"logits": SPLIT, "maximum": COPIED}, PARTIAL),
+        "split_cross_entropy": StepLayout(COPIED, COPIED),
+    },
+    # every device has its tokens of all values, and of whole sequences those that it reads the keys of
+    "cp": {"attention_core": StepLayout({"query": STREAM, "block": STREAM, "all_blocks": SHARED}, STREAM)},
+}
+
+
+# Where experts are on several devices, along tp: every device looks for the experts of all tokens and has a part of each of
+# them; or it looks for those of its part of the tokens, and adds nothing for the others. Where the stream is divided
+# by tokens and experts along tp, all is as the stream.
+EXPERTS_OF_COPIES: Steps = {
+    "router": StepLayout(SHARED, SHARED),
+    "experts": StepLayout(SHARED, PARTIAL),
+    "combine": StepLayout(
+        {"returned": PARTIAL, "gates": SHARED, "order": SHARED, "partial": PARTIAL}, PARTIAL
+    ),
+}
+EXPERTS_OF_PARTS: Steps = {
+    "router": StepLayout(SHARED, SPLIT),
+    "experts": StepLayout(SPLIT, SPLIT),
+    "combine": StepLayout({"returned": SPLIT, "gates": SPLIT, "order": SPLIT, "partial": PARTIAL}, PARTIAL),
+}
+
+
+def laid_out(
+    item: ChainStep | Moved | Relay, streams: Layouts, beside: Mapping[str, Steps] | None = None
+) -> ChainStep | Moved | Relay:
+    """A step with its layouts along axes; ``streams``: those of the residual stream. ``beside``: more steps by axis."""
+    if isinstance(item, Moved):
+        return item
+    if isinstance(item, Relay):
+        return item._replace(step=_laid_step(item.step, streams, beside or {}))
+    return _laid_step(item, streams, beside or {})
+
+
+def _laid_step(item: ChainStep, streams: Layouts, beside: Mapping[str, Steps]) -> ChainStep:
+    known = {axis: {**LAYOUTS_ALONG.get(axis, {}), **beside.get(axis, {})} for axis in streams}
+    own = {axis: steps.get(item.name, OF_STREAM) for axis, steps in known.items()}
+    return item._replace(
+        read_layouts=tuple(_text(streams, {a: how.reads for a, how in own.items()}, n) for n in item.reads),
+        write_layouts=tuple(
+            _text(streams, {a: how.writes for a, how in own.items()}, n) for n in item.writes
+        ),
+    )
+
+
+def _text(streams: Layouts, said: Mapping[str, str | Layouts], name: str) -> str:
+    found = {axis: how if isinstance(how, str) else how[name] for axis, how in said.items()}
+    return layout_text({axis: streams[axis] if how == STREAM else how for axis, how in found.items()})

@@ -1,0 +1,94 @@
+"""Faults of programs of segments: `verify` refuses each, or what the outputs are made of stays the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import meshwright.ir.judge.verify as verify_module
+from meshwright.ir import Kind, Program
+from tests.conformance.mutant import Mutation, accepted, mutations, read_past
+from tests.lowering.segment.segment_program import (
+    FOUR_LAYERS,
+    SEQUENCE_PARALLEL,
+    TP,
+    TWO_LAYERS,
+    segment_program,
+)
+
+CASES: dict[str, dict[str, Any]] = {
+    "tp": TP,
+    "tp sp": SEQUENCE_PARALLEL,
+    "tp pp": {**TP, "pp": 2, "model": TWO_LAYERS},
+    "tp sp pp": {**SEQUENCE_PARALLEL, "pp": 2, "model": TWO_LAYERS},
+    "recompute": {**TP, "recompute": "full"},
+    "sp, recompute": {**SEQUENCE_PARALLEL, "recompute": "full"},
+    "split backward": {**TP, "split_backward": True},
+    "sp, split backward": {**SEQUENCE_PARALLEL, "split_backward": True},
+    "gathered keys": {**TP, "cp": 2, "context": "all_gather"},
+    "zero1": {**SEQUENCE_PARALLEL, "dp": 2, "sharding": "zero1"},
+    "zero3": {**SEQUENCE_PARALLEL, "dp": 2, "sharding": "zero3"},
+}
+SLOW: dict[str, dict[str, Any]] = {
+    "zbv": {**TP, "pp": 2, "schedule": "zbv", "model": FOUR_LAYERS, "batch": 2},
+    "pp, sp, recompute, zero3": {
+        **SEQUENCE_PARALLEL, "pp": 2, "dp": 2, "recompute": "full", "sharding": "zero3", "model": TWO_LAYERS,
+    },
+}  # fmt: skip
+
+
+def read_ahead(program: Program) -> Iterator[tuple[str, Mutation]]:
+    """Every effect that reads what a collective takes, with what that makes of it; not those that read both, as steps do
+    with memory that holds one behind the other."""
+    effects, used = program.tables.effects, np.unique(program.columns.effect).tolist()
+    moved = {
+        (effects[e].reads[0].kind, effects[e].writes[0].kind)
+        for e in used
+        if effects[e].kind == Kind.COLLECTIVE and effects[e].writes
+    }
+    for taken, made in sorted(pair for pair in moved if pair[0] != pair[1]):
+        for e in used:
+            kinds = {p.kind for p in effects[e].reads}
+            if taken in kinds and made not in kinds:
+                yield f"{effects[e].name} reads {made} for {taken}", read_past(e, taken, made)
+
+
+def program_of(case: str) -> Program:
+    return segment_program(**{**CASES, **SLOW}[case])
+
+
+@pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)])
+def test_no_fault_is_accepted_that_changes_an_output(case: str) -> None:
+    program = program_of(case)
+    faults = [*mutations(program), *read_ahead(program)]
+    num, found = accepted(program, iter(faults))
+    assert num > program.num_rows and any("reads partial for summed" in name for name, _ in faults)
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("case", "check", "words"),
+    [
+        ("tp", "check_layouts", "reads partial for summed"),
+        ("tp", "check_layouts", r"ALL_REDUCE0 at 1 ends as .*reduce_scatter"),
+        ("tp sp", "check_layouts", "F reads normed for entered"),
+        ("tp sp", "check_layouts", r"REDUCE_SCATTER0 at 1 ends as .*all_gather"),
+        ("gathered keys", "check_layouts", "reads block for all_blocks"),
+        ("zero1", "check_layouts", r"ALL_REDUCE0 at \d ends as .*'dp'"),
+        ("split backward", "check_duties", r"without \d+W0"),
+    ],
+)
+def test_without_its_check_a_fault_is_accepted(
+    case: str, check: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second judge sees what each check refuses."""
+    program = program_of(case)
+    faults = [each for each in (*mutations(program), *read_ahead(program)) if re.search(words, each[0])]
+    assert faults and not accepted(program, iter(faults))[1]
+    monkeypatch.setattr(verify_module, check, lambda _: None)
+    _, found = accepted(program, iter(faults))
+    assert found
