@@ -69,6 +69,12 @@ def layouts(num_processes: int) -> list[Planned]:
 
 
 TWO, FOUR = layouts(2), layouts(4)
+# Experts divided among devices that share sequences, too.
+EXPERTS = [
+    planned("qwen moe", cp=2, ep=2),
+    planned("qwen moe", cp=2, dp=2, ep=2, context="ulysses", sharding="zero2"),
+    planned("mixtral", cp=2, tp=2, sequence_parallel=True, context="all_gather"),
+]
 QUICK = [
     *(planned("gpt", cp=2, context=context, recompute="full", sharding="zero1") for context in CONTEXTS),
     planned("tied", clip=0.1, cp=2, tp=2, sequence_parallel=True, split_backward=True),
@@ -88,7 +94,7 @@ def test_divided_sequences_equal_one_process(case: Planned, gloo_pool: Pool) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [*TWO, *FOUR], ids=str)
+@pytest.mark.parametrize("case", [*TWO, *FOUR, *EXPERTS], ids=str)
 def test_a_covering_set_of_layouts_equals_one_process(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 

@@ -67,6 +67,23 @@ def test_train_reads_a_file_of_text(
     assert again.data["losses"][-1] < 0.9 * again.data["losses"][0]
 
 
+def test_train_divides_sequences_along_cp(
+    run: Runner, profile: None, shared_pool: Pool, tmp_path: Path
+) -> None:
+    """Documents that are packed into sequences, and held-out losses, as on the pipeline."""
+    lines, losses = tmp_path / "lines.jsonl", []
+    lines.write_text("".join(f'{{"body": "line {number} of all"}}\n' for number in range(200)))
+    common = ("--data", lines, "--text-field", "body", "--iterations", 2, "--evaluate-every", 2, "--json")
+    for choices in ({"pp": 2}, {"pp": 1, "cp": 2}):
+        path = tmp_path / "plan.toml"
+        small_plan(**choices).save(path)
+        ran = run("train", path, *common)
+        assert ran.code == 0, ran.stderr
+        losses.append([*ran.data["losses"], ran.data["held_out_losses"][0]["loss"]])
+        assert ran.data["comparison"]["is_same_program"]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
 def test_train_reads_json_lines_with_and_without_masked_documents(
     run: Runner, plan_file: Path, profile: None, shared_pool: Pool, tmp_path: Path
 ) -> None:
