@@ -35,6 +35,7 @@ MORE = [
     selective(tp=2),
     selective("qwen", clip=0.1, tp=2, dp=2, sequence_parallel=True, sharding="zero3"),
     selective("mixtral", dp=2, sharding="zero1"),
+    selective("qwen moe", dp=2, ep=2, tp=2, sequence_parallel=True),
     selective("tied", cp=2, context="ulysses", pp=2),
     selective("tied", pp=2, dp=2, passes=("canonical_reduction",)),
     selective("deep", pp=2, dp=2, schedule="zbv", sharding="zero3", passes=("unshard",)),
