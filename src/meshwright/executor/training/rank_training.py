@@ -360,7 +360,20 @@ class TrainingState:
         group = self.groups[number]
         team = None if self.parallel is None else self.parallel.team
         group.finish(self.visited[number], self.is_partial, team)
-        return group.step.squared_norm([self.is_counted(one.segment.name) for one in group.trained])
+        is_first = self._is_first_of_experts(number)
+        return group.step.squared_norm(
+            [is_first and self.is_counted(one.segment.name) for one in group.trained]
+        )
+
+    def _is_first_of_experts(self, group: int) -> bool:
+        """Is this rank the first of those that have other experts, and the same part of everything else? Those have other
+        parts of experts, and of what they share. Of a tensor-parallel group `is_counted` tells."""
+        layout = self.training.layout
+        if self._is_of_experts(group):
+            return True
+        within = layout.divided_axes()[SHARDS] if self.groups[group].division else ()
+        copies = (name for name in layout.expert_axes if name not in (*within, TENSOR))
+        return all(self.coordinates[name] == 0 for name in copies)
 
     def _pieces(self, number: int, which: str) -> list[Piece]:
         shard = self.tensor_shard if self.shard is None else self.shard.tables

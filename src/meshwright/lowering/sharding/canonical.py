@@ -60,7 +60,13 @@ class CanonicalOrder:
     before = ("reduce_gradients",)
 
     def check(self, plan: Plan) -> None:
-        """Raise PlanError where gradients are scattered as they are made."""
+        """Raise PlanError where gradients are scattered as they are made, or are of several devices' tokens at once."""
+        if plan.ep > 1:
+            raise PlanError(
+                f"pass {self.name} keeps gradients of every microbatch apart, and with ep={plan.ep} those of experts are of "
+                f"the microbatches of several devices",
+                allowed="ep 1",
+            )
         if plan.shared.divides_gradients:
             raise PlanError(
                 f"pass {self.name} keeps whole gradients of every microbatch, and sharding={plan.sharding} shards them "

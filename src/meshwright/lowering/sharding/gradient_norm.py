@@ -16,7 +16,7 @@ from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.specs.error import PlanError, ProgramError
 from meshwright.specs.option import option
 from meshwright.specs.plan.plan import Plan
-from meshwright.stage.mesh import collapsed_axes, shard_axes
+from meshwright.stage.mesh import collapsed_axes, expert_axes, shard_axes
 
 DEFAULT_NORM = 1.0  # of GPT-3 and Llama (arXiv 2005.14165, 2302.13971)
 NORM_BYTES = 8.0  # a sum of squares is one float64
@@ -33,7 +33,7 @@ class ClipGradients:
     axes, so that every copy finds the norm of one whole model. Reading gradients is not priced. The program has to be whole
     (STEP is there); which norm is the largest allowed is the executor's affair (`OptimizerConfig.clip_norm`).
 
-    ``axes``: those along which devices count different parts of the parameters (tp, and of sharded state); a part that
+    ``axes``: those along which devices count different parts of the parameters (tp, sharded state, experts); a part that
     several of them have is counted by the first. Raises ProgramError where there is no STEP, or another axis divides
     parameters.
     """
@@ -105,20 +105,13 @@ class Clipping:
     after = ("optimizer_step",)
     before = ()
 
-    def check(self, plan: Plan) -> None:
-        """Raise PlanError where copies of parameters are not known."""
-        if plan.ep > 1:
-            raise PlanError(
-                f"pass {self.name} counts every parameter once, and of experts (ep={plan.ep}) it does not know the copies",
-                allowed="ep 1",
-            )
-
     def made(self, lowering: Lowering) -> Pass | None:
         """Over the axes along which devices count different parts of the parameters."""
         plan = lowering.plan
         lengths = {axis.name: axis.size for axis in collapsed_axes(plan)}
-        divided = tuple(axis for axis in (*shard_axes(plan), "tp") if lengths.get(axis, 1) > 1)
-        return ClipGradients(divided) if lowering.has_step else None
+        divided = dict.fromkeys((*shard_axes(plan), *expert_axes(plan), "tp"))
+        axes = tuple(axis for axis in divided if lengths.get(axis, 1) > 1)
+        return ClipGradients(axes) if lowering.has_step else None
 
 
 @dataclass(frozen=True)
