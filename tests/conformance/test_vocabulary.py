@@ -18,14 +18,12 @@ from meshwright.ir.table import Effect, Kind, Microbatch, Pattern, ValueKind
 from meshwright.ir.text import from_text, to_text
 from meshwright.ir.vocabulary import Name, Vocabulary
 from meshwright.specs.error import ExecutionError, PlanError, ProgramError
-from meshwright.systems.architecture.ladder_residual.mechanism import ladder_residual
 from meshwright.systems.architecture.shallow_again.mechanism import branch_step
 from meshwright.systems.planning.redco.mechanism import three_functions
 from tests.planned_case import Planned, assert_equal_to_one_process
 
 SYSTEMS: Mapping[str, Callable[[], Program]] = {
     "redco": lambda: three_functions(2, 2),
-    "ladder_residual": lambda: ladder_residual(2, 2),
     "shallow_again": lambda: branch_step(3, 2),
 }
 # Reads programs, in a process that has imported no system; then asks for their handlers.

@@ -10,6 +10,7 @@ import typer
 from meshwright import api
 from meshwright.api import Subject
 from meshwright.api.exchange.adapting import TrainedPart
+from meshwright.api.exchange.variant import ModelVariant
 from meshwright.api.subjects.schedule_comparison import read_times, with_stage_times
 from meshwright.cli.frame.command import writes
 from meshwright.cli.frame.output import Output, Result
@@ -49,6 +50,7 @@ def simulate(
     counts: ScheduleCounts,
     timing: Timing,
     part: TrainedPart,
+    other: ModelVariant,
     what: Annotated[
         str | None,
         typer.Argument(
@@ -108,10 +110,11 @@ def simulate(
     out.check_form(TRACE_FORMS)
     if memory_cap is not None:
         raise SpecError(f"{given} with --memory-cap", allowed="--schedule NAME, all or search")
-    if timing.stage_times is not None and not part.is_asked:
+    if timing.stage_times is not None and not part.is_asked and not other.variant:
         subject = _stage_timed(given, timing.stage_times, choices)
     else:
         plan = part.of_plan(given) if part.is_asked else given
+        plan = other.of_plan(plan) if other.variant else plan
         subject = api.subject(plan, **choices, cluster=cluster, extrapolate=extrapolate, segments=segments)
     return trace_result(api.simulate(subject, iterations=iterations), subject)
 

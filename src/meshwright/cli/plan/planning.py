@@ -12,6 +12,7 @@ from rich.text import Text
 
 from meshwright import api
 from meshwright.api.exchange.adapting import TrainedPart
+from meshwright.api.exchange.variant import ModelVariant
 from meshwright.api.plans.request import PlanRequest
 from meshwright.api.plans.solving import pareto, solve
 from meshwright.api.plans.todays_plan import cluster_of_job
@@ -68,6 +69,7 @@ def plan(
     today: Today,
     part: TrainedPart,
     asked: Asked,
+    other: ModelVariant,
     model: Annotated[
         str | None, typer.Argument(help="A name (meshwright list models) or config.json.")
     ] = None,
@@ -84,10 +86,13 @@ def plan(
     asked = replace(asked, failures=failures)
     asked.check(request, today.like is not None)
     limits = request.keywords()
+    if other.variant:
+        limits["fix"] = other.in_fix(request.fix)
     if request.profile is not None:
         limits["profile"] = _profile(request.profile, today.like, cluster)
     if today.like is not None:
         part.refuse("--like, which says the model")
+        other.refuse("--like, which says the model")
         return _like(out, today, (model, cluster), limits, top)
     out.check_form((".toml",))
     check_said(

@@ -15,6 +15,7 @@ import typer
 
 from meshwright import api
 from meshwright.api.exchange.adapting import TrainedPart
+from meshwright.api.exchange.variant import ModelVariant
 from meshwright.cli.frame.command import writes
 from meshwright.cli.frame.output import Output, Result
 from meshwright.cli.frame.progress import TrainingLine, live_line
@@ -38,6 +39,7 @@ def train(
     recipe: Recipe,
     source: Source,
     part: TrainedPart,
+    other: ModelVariant,
     checkpoints: Checkpoints | None = None,
     metrics: Annotated[
         Path | None,
@@ -60,10 +62,12 @@ def train(
     says. Started by torchrun or srun, on one host or several, this process is one rank of the job.
     """
     launch = launch_of(os.environ)
+    chosen = part.of_plan(plan) if part.is_asked else plan
+    chosen = other.of_plan(chosen) if other.variant else chosen
     with live_line(out) as line, ending_like_interrupted(launch is None):
         line.stage("checking the plan and predicting its step")
         done = api.run_training(
-            part.of_plan(plan) if part.is_asked else plan, **asdict(length), seed=out.seed, recipe=recipe,
+            chosen, **asdict(length), seed=out.seed, recipe=recipe,
             source=source, checkpoints=checkpoints, metrics=metrics, tensorboard=tensorboard, cluster=cluster,
             profile=read_profile(profile), progress=TrainingLine(line), slowing=slowing, launch=launch,
             said=line.stage,

@@ -181,6 +181,17 @@ class Plan:
             raise PlanError(f"variant {variant} made a {type(made).__name__}", allowed="a ModelSpec")
         return made
 
+    def as_variant(self, variant: str) -> Plan:
+        """The same plan for the model that a variant makes of its own. Raises PlanError where it is another's already."""
+        if self.variant == variant:
+            return self
+        if self.variant:
+            raise PlanError(
+                f"the plan is of variant {self.variant}, and {variant} was asked for",
+                allowed=f"variant {self.variant}, or a plan of the model itself",
+            )
+        return self.changed(model=self.varied(self.model, variant), variant=variant)
+
     @property
     def model_digest(self) -> str:
         """Hash of the model's dimensions; a plan file keeps it to know the model again."""
