@@ -76,7 +76,7 @@ def test_a_plan_is_shown_with_the_blocks_that_it_recomputes(run: Runner, tmp_pat
     assert "2, 1" in shown
 
 
-@pytest.mark.parametrize("slot", ["placement", "variant"])
+@pytest.mark.parametrize("slot", ["placement"])
 def test_a_slot_without_names_says_how_it_is_filled(run: Runner, slot: str) -> None:
     assert f"--fix {slot}=./mine.py:NAME" in run("list", f"{slot}s").stdout.replace("\n", "")
     assert run("list", f"{slot}s", "--json").data[f"{slot}s"] == []

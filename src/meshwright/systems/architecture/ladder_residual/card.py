@@ -10,8 +10,8 @@ Idea:       A standard sublayer j (attention and feed-forward in turn) reads x_j
             sublayers take n max(c, a) + min(c, a) instead of n (c + a).
 Kind:       recipe
 Use:        meshwright plan llama-3.1-8b 1x8xH100 --global-batch 8 --seq 4096 --fix tp=8 --variant ladder_residual
-            (simulate and train take --variant, too)
 Simulated:  any dense decoder's chain, forwards and backwards; sums over tensor-parallel devices as instructions
+            (`simulate` and `train` take --variant, too)
 Executed:   training of any dense decoder in any layout, on gloo processes (study.py)
 Differs:    1. Published rates are of inference with a key-value cache. A step of it is priced here from the kernels of a
             part for one token a sequence, reading 1,280 tokens of keys and values, and an all-reduce; 512 such, and a prompt.
