@@ -52,19 +52,19 @@ SMOKE = [
     planned(dp=2, ep=2),
     planned(dp=2, ep=2, split_backward=True, recompute="full", optimizer="sgd"),
     planned("qwen moe", clip=0.1, dp=2, ep=2, sharding="zero3"),
-    planned("qwen moe", clip=0.1, tp=2, ep=2),
     planned("qwen moe", tp=2, ep=2, sequence_parallel=True, split_backward=True),
-    planned(clip=0.1, dp=4, ep=2, sharding="zero3", split_backward=True),
-    planned("qwen moe", clip=0.1, dp=2, tp=2, ep=2, sequence_parallel=True, sharding="zero2"),
     planned("qwen moe of 4", clip=0.1, dp=2, tp=2, ep=4, sequence_parallel=True),
     planned("deepseek", clip=0.1, pp=2, dp=2, ep=2, schedule="zb_h1"),
     planned("qwen moe", cp=2, ep=2, context="ulysses"),
-    planned(clip=0.1, dp=2, cp=2, ep=4, sharding="zero2"),
     planned("qwen moe", dp=2, ep=2, recompute="selective"),
 ]
 
 
 MORE = [
+    planned("qwen moe", clip=0.1, tp=2, ep=2),
+    planned(clip=0.1, dp=4, ep=2, sharding="zero3", split_backward=True),
+    planned("qwen moe", clip=0.1, dp=2, tp=2, ep=2, sequence_parallel=True, sharding="zero2"),
+    planned(clip=0.1, dp=2, cp=2, ep=4, sharding="zero2"),
     planned(tp=2, ep=2, sequence_parallel=True),
     planned("qwen moe of 4", dp=4, ep=4, sharding="zero1"),
     planned(pp=2, tp=2, ep=2, sequence_parallel=True, recompute="full"),

@@ -5,6 +5,7 @@ All ranks but this one are missing: exchanges move nothing, which memory does no
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +51,8 @@ def live_between(job: Job, folder: Path) -> int:
 
         def watched(handler: Handler) -> Handler:
             def handle(context: Context, row: Row, inputs: Sequence[Any]) -> Any:
+                if not seen:
+                    gc.collect()  # when garbage of others goes is not what is measured
                 seen.append(live.current_bytes)
                 return handler(context, row, inputs)
 
@@ -71,6 +74,7 @@ def live_between(job: Job, folder: Path) -> int:
         shared = SharedPositions(folder / "positions", job.num_ranks, is_new=True)
         interpreter = Interpreter(ranked, store, context, Position(shared, 0))
         context.training.begin_iteration(0)
+        gc.collect()
         before = live.current_bytes
         interpreter.run_iteration()
         interpreter.close()
