@@ -27,6 +27,7 @@ def test_a_ladder_is_another_function() -> None:
     assert float((ladder - standard).abs().max() / standard.abs().max()) > 1e-3
 
 
+@pytest.mark.slow  # beside other processes on two cores none may be in time
 def test_sums_run_beside_computes_in_a_ladder_alone(gloo_pool: Pool) -> None:
     """On every process of a slowed link: none of the standard model's, most of the ladder's."""
     assert study.num_beside("standard", 2, gloo_pool) == 0
