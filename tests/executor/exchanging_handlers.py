@@ -40,8 +40,10 @@ def made(rank: int, num_ranks: int) -> Tensor:
     return x_BSE + 1e4 * rank
 
 
+# What is summed in place has one memory for all its versions: the sum waits for who still sends the one before.
 KINDS = tuple(
-    ValueKind(kind, index="none", microbatch=False) for kind in (MADE, RECEIVED, *map(kind_of, COLLECTIVES))
+    ValueKind(kind, index="none", microbatch=False, ring=int(kind == MADE))
+    for kind in (MADE, RECEIVED, *map(kind_of, COLLECTIVES))
 )
 AT = Pattern(MADE, index="none")
 MAKE = Effect(Kind.COMPUTE, "MAKE_WHOLE", (), (AT,))
