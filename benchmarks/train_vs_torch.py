@@ -96,7 +96,7 @@ class Ours:
         workload = Workload(BATCH, SEQUENCE)
         plan = Plan.of(MODEL, Cluster.detect(NUM_RANKS), workload, microbatch_size=size, **PLANS[name])
         pieces = executed_pieces(plan)
-        program = lower(plan, registered()[plan.schedule], pieces=pieces)
+        program = lower(plan, registered()[plan.schedule], pieces=pieces, in_segments=True)
         for axis in program.axes:
             program = program.expand(axis.name)
         layers = tuple(piece.num_blocks for piece in piece_layers(plan.stages(), pieces))
