@@ -28,7 +28,6 @@ JSON_SCHEMA = (
 )
 PAGE_SUFFIXES = (".html", ".htm")
 EVERY_FORM = (".json", ".txt")  # of -o, of all commands: the data, and what a terminal shows
-PLAIN_WIDTH = 100  # columns where the output is no terminal
 DONE, FAILED, MISTAKE, REFUSED, INTERRUPTED = 0, 1, 2, 3, 130
 LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
 
@@ -70,12 +69,16 @@ class Output:
     @cached_property
     def stdout(self) -> Console:
         """The result goes here, and nothing else."""
-        return _console(sys.stdout)
+        from meshwright.cli.frame.console import console_of
+
+        return console_of(sys.stdout)
 
     @cached_property
     def stderr(self) -> Console:
         """Progress and notes go here."""
-        return _console(sys.stderr)
+        from meshwright.cli.frame.console import console_of
+
+        return console_of(sys.stderr)
 
     @property
     def wall_s(self) -> float:
@@ -182,9 +185,9 @@ def plain(value: Any) -> Any:
 
 def text_of(view: Sequence[RenderableType]) -> str:
     """What a terminal would show, as plain text."""
-    from rich.console import Console
+    from meshwright.cli.frame.console import plain_console
 
-    console = Console(width=PLAIN_WIDTH, color_system=None, force_terminal=False)
+    console = plain_console()
     with console.capture() as captured:
         for renderable in view:
             console.print(renderable)
@@ -215,13 +218,6 @@ def interval_text(low: str, high: str) -> str:
 
 def _looks_numeric(value: Any) -> bool:
     return value is None or isinstance(value, int | float) or str(value)[:1].isdigit() or value == "-"
-
-
-def _console(stream: Any) -> Console:
-    from rich.console import Console
-
-    width = None if stream.isatty() else PLAIN_WIDTH
-    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
 
 
 def _form_of(path: Path, forms: Sequence[str]) -> str:

@@ -6,12 +6,12 @@ srun or torchrun tell it (`executor.launch`).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from string import Template
 
 from meshwright.interop.exported import Exported, plan_digest
+from meshwright.interop.script_text import comment, quoted
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
 from meshwright.specs.plan.file import plan_text
@@ -36,7 +36,7 @@ LEFT_OPEN: Mapping[str, tuple[str, ...]] = {
 
 SLURM = Template(
     """#!/bin/bash
-# $headline
+$headline
 #   sbatch $name.sh --data /shared/text --tokens 2e9
 #SBATCH --job-name=$name
 #SBATCH --nodes=$nodes
@@ -55,7 +55,7 @@ srun --kill-on-bad-exit=1 meshwright train $name-plan.toml --checkpoints $name-r
 )
 TORCHRUN = Template(
     """#!/bin/sh
-# $headline
+$headline
 # On every host, with NODE_RANK from 0 to $last and MASTER_ADDR the name or number of the host with NODE_RANK 0:
 #   NODE_RANK=0 MASTER_ADDR=host0 sh $name.sh --data /shared/text --tokens 2e9
 set -eu
@@ -69,7 +69,7 @@ exec torchrun --nnodes $nodes --nproc-per-node $each --node-rank "$${NODE_RANK:-
 )
 # An indexed Job numbers its pods, and with a headless service pod 0 has a name that the others know.
 KUBERNETES = Template(
-    """# $headline
+    """$headline
 #   kubectl apply -f $name.yaml
 apiVersion: v1
 kind: ConfigMap
@@ -151,10 +151,10 @@ def _exported(
             next="plan for a cluster of whole hosts",
         )
     digest, text = plan_digest(plan), plan_text(plan)
-    headline = f"meshwright train, plan {digest}: {plan.model.name}, {plan.product_text()} processes"
+    headline = comment(f"meshwright train, plan {digest}: {plan.model.name}, {plan.product_text()} processes")
     filled = template.substitute(
         headline=headline, name=job_name(plan), nodes=nodes, each=each, last=nodes - 1, plan=text,
-        plan_json=json.dumps(text), end=END, port=PORT, **more,
+        plan_json=quoted(text), end=END, port=PORT, **more,
     )  # fmt: skip
     return Exported(target, filled, digest, suffix, (*LEFT_OPEN[target], *_code_of(plan)))
 

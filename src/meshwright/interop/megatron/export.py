@@ -20,6 +20,7 @@ from meshwright.interop.megatron.arguments import (
     WHOLE_STEP,
 )
 from meshwright.interop.megatron.option import PIPELINE_INSIDE
+from meshwright.interop.script_text import comment, shell_word
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.model.block import Attention, Experts, LatentRanks
 from meshwright.specs.model.model import ModelSpec
@@ -60,13 +61,18 @@ def export_megatron(plan: Plan, cluster: ClusterSpec) -> Exported:
 def _lines(export: Export, cluster: ClusterSpec, *groups: Options) -> list[str]:
     """Everything before the launch."""
     each = _devices_per_node(cluster)
-    lines = ["#!/bin/bash", f"# {export.headline()}"]
+    lines = ["#!/bin/bash", comment(export.headline())]
     if export.plan.tp * export.plan.cp > 1 and export.plan.sharding not in FSDP_STRATEGIES:
         lines.append(SINGLE_QUEUE)
     lines += [f"NUM_NODES={export.plan.num_devices // each}", f"GPUS_PER_NODE={each}"]
     for name, options in zip(("MODEL_ARGS", "PARALLEL_ARGS", "TRAINING_ARGS"), groups, strict=True):
-        lines += [f"{name}=(", *(f"    {option} {value}".rstrip() for option, value in options), ")"]
+        lines += [f"{name}=(", *(f"    {_words(option, value)}" for option, value in options), ")"]
     return [*lines, "OWN_ARGS=()  # data, tokenizer, learning rate, checkpoints"]
+
+
+def _words(option: str, value: str) -> str:
+    """An option of a shell's list; a flag has no value."""
+    return f"{option} {shell_word(value)}" if value else option
 
 
 def _devices_per_node(cluster: ClusterSpec) -> int:
@@ -305,7 +311,7 @@ def _experts(model: ModelSpec, experts: Experts) -> Options:
     if model.mlp:
         flags = [int(block.experts is not None) for block in model.layers]
         runs = "+".join(f"[{flag}]*{len(list(run))}" for flag, run in groupby(flags))
-        found.append(("--moe-layer-freq", f"'({runs})'"))
+        found.append(("--moe-layer-freq", f"({runs})"))
     return found
 
 

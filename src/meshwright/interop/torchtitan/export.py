@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from meshwright.interop.exported import Export, Exported
+from meshwright.interop.script_text import comment
 from meshwright.interop.torchtitan.config import CONTEXTS, DEGREES, INTERLEAVED_CHUNKS, SCHEDULES
 from meshwright.interop.torchtitan.option import FLAVORS
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -43,7 +44,7 @@ def export_torchtitan(plan: Plan, cluster: ClusterSpec) -> Exported:
     tables["compile"] = _compile(export)
     _add_float8(export, tables)
     export.finish()
-    text = f"# {export.headline()}\n\n" + _toml(tables)
+    text = f"{comment(export.headline())}\n\n" + _toml(tables)
     return Exported("torchtitan", text, export.digest, ".toml", LEFT_OPEN, tuple(export.assumptions))
 
 

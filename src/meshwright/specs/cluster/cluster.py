@@ -8,6 +8,7 @@ from typing import Literal
 from meshwright.specs.cluster.device import DeviceSpec, Link
 from meshwright.specs.cluster.machine import Machine
 from meshwright.specs.error import SpecError
+from meshwright.specs.printable import check_printable
 from meshwright.specs.slot import resolve
 
 Attached = Literal["device", "group"]
@@ -52,6 +53,7 @@ class ClusterSpec:
     routing: str = LEVELS
 
     def __post_init__(self) -> None:
+        check_printable("cluster", self.name)
         if not self.devices:
             raise SpecError(f"cluster {self.name} has no devices", allowed="at least one")
         self._check_levels()

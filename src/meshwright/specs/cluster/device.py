@@ -12,6 +12,7 @@ from typing import Literal
 from meshwright.specs.cluster.machine import HOSTS, MACHINES, Host, Machine
 from meshwright.specs.dtype import DTYPE_BYTES
 from meshwright.specs.error import SpecError, UnknownNameError
+from meshwright.specs.printable import check_printable
 from meshwright.specs.toml_table import TomlTable
 from meshwright.specs.units import parse_bandwidth, parse_bytes, parse_flops_per_s, parse_seconds
 
@@ -53,6 +54,7 @@ class DeviceSpec:
     multiple: int | None = None
 
     def __post_init__(self) -> None:
+        check_printable("device", self.name)
         object.__setattr__(self, "flops_per_s", dict(self.flops_per_s))  # a copy nobody else changes
         numbers: dict[str, float] = {
             "memory_bytes": self.memory_bytes,

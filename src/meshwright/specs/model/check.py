@@ -9,12 +9,15 @@ from meshwright.specs.error import SpecError
 from meshwright.specs.model.block import SCORES, Attention, Experts, LatentRanks
 from meshwright.specs.model.rotary_scaling import LLAMA3
 from meshwright.specs.model.shape import ARCHITECTURES, ModelShape
+from meshwright.specs.printable import check_printable
 
 CAPS = ("logit_cap", "final_logit_cap")
 
 
 def check_model(model: ModelShape) -> None:
     """Raises SpecError naming the model and the first dimension that cannot be."""
+    check_printable("model", model.name)
+    check_printable(f"{model.name}: source", model.source)
     if model.architecture not in ARCHITECTURES:
         raise SpecError(
             f"{model.name}: architecture {model.architecture!r} is not known",
