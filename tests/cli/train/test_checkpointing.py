@@ -96,6 +96,18 @@ def test_verify_notices_an_index_that_says_something_else(run: Runner, folder: P
     assert ran.code == 3 and "does not hold head.weight" in ran.data["checkpoints"][0]["problems"][0]
 
 
+def test_convert_refuses_what_is_not_whole(run: Runner, folder: Path, tmp_path: Path) -> None:
+    """One bit; then a whole file of another step, as large and with the same names."""
+    path = folder / "step-4/tensors-0.safetensors"
+    whole = path.read_bytes()
+    other = (folder / "step-2/tensors-0.safetensors").read_bytes()
+    for content in (whole[:-1] + bytes([whole[-1] ^ 1]), other):
+        assert len(content) == len(whole) and content != whole
+        path.write_bytes(content)
+        ran = run("checkpoint", "convert", folder, "--to", tmp_path / "hf")
+        assert ran.code == 1 and "was changed" in ran.stderr and not (tmp_path / "hf").exists()
+
+
 def test_convert_writes_what_hugging_face_reads(run: Runner, folder: Path, tmp_path: Path) -> None:
     ran = run("checkpoint", "convert", folder, "--to", tmp_path / "hf", "--json")
     assert ran.code == 0 and ran.data["num_tensors"] == len(parameters(4))

@@ -95,6 +95,18 @@ def test_the_last_ones_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-7", "step-8"]
 
 
+@pytest.mark.parametrize("damage", [b"step-7\xff", b"", b"\x00", b"step-9", None])
+def test_a_damaged_name_of_the_latest_is_the_last_whole_one(tmp_path: Path, damage: bytes | None) -> None:
+    for step in (7, 8):
+        save(tmp_path, step, whole(tensors(step)))
+    (tmp_path / "latest").unlink()
+    if damage is None:
+        (tmp_path / "latest").mkdir()
+    else:
+        (tmp_path / "latest").write_bytes(damage)
+    assert latest_checkpoint(tmp_path) == tmp_path / "step-8" == checkpoint_at(tmp_path)
+
+
 def test_going_back_replaces_what_comes_again_and_keeps_what_is_ahead(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         save(tmp_path, step, whole(tensors(step)))

@@ -149,3 +149,15 @@ def test_held_out_loss_is_the_mean_over_documents_alone(text: str, tokenizer: st
     tokens, targets = next(held_out.held_out_batches(3, 8, 3))
     expected = document_losses(model, tokens, targets).detach() / (targets >= 0).sum()
     assert held_out_loss(model, held_out, 3, 8) == pytest.approx(float(expected), abs=1e-10)
+
+
+def test_a_changed_token_is_found_before_anything_starts(text: str, tokenizer: str) -> None:
+    data = data_of(_training(text, tokenizer=tokenizer).prepared())
+    path = max(Path(data).iterdir(), key=lambda each: each.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[0] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ExecutionError, match=rf"{path.name} has SHA-256"):
+        _training(data).prepared()
+    with pytest.raises(ExecutionError, match=rf"{path.name} has SHA-256"):
+        _training(text, tokenizer=tokenizer).prepared()  # the cache's

@@ -173,7 +173,7 @@ def test_a_preset_that_is_another_is_refused(tmp_path, old, new, said):
 MODELS = st.sampled_from(
     [
         ModelSpec.decoder(8, 64, 4),
-        ModelSpec.gpt(8, 64, 4, vocabulary_size=128, max_sequence_length=128, name='quo"te\n', source=""),
+        ModelSpec.gpt(8, 64, 4, vocabulary_size=128, max_sequence_length=128, name='quo"te', source=""),
         load_model("deepseek-v2-lite").changed(num_layers=8),
         load_model("gpt-oss-20b").changed(num_layers=8, sliding_layers=(0, 1, 6)),
         load_model("gemma-2-9b").changed(num_layers=8, sliding_layers=tuple(range(8))),

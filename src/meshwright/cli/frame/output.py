@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright import __version__
 from meshwright.specs.error import SpecError
 from meshwright.specs.option import option
+from meshwright.specs.whole_file import whole_file
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -230,9 +231,10 @@ def _form_of(path: Path, forms: Sequence[str]) -> str:
 
 
 def _into(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write a file; what the system refuses is the user's to know."""
+    """Write a file, whole or not at all; what the system refuses is the user's to know."""
     try:
-        write(path)
+        with whole_file(path) as file:
+            write(file)
     except OSError as error:
         raise SpecError(
             f"{path} cannot be written: {error.strerror}", allowed="a path in a folder that is there"

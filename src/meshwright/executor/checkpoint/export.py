@@ -12,6 +12,7 @@ from torch import Tensor
 from meshwright.executor.checkpoint.checkpoint import load_pieces
 from meshwright.executor.checkpoint.index import CheckpointIndex, StoredTensor, read_index
 from meshwright.executor.checkpoint.storage import DTYPES, bytes_of, header_of
+from meshwright.executor.checkpoint.verify import problems
 from meshwright.executor.file.new_file import NewFile
 from meshwright.executor.layout.piece import Piece
 from meshwright.executor.models.weights.hugging_face import TOKENIZER_FILES, save_hugging_face
@@ -19,7 +20,7 @@ from meshwright.executor.models.weights.initialisation import parameter_source
 from meshwright.executor.models.weights.merged_parameters import MergedParameters
 from meshwright.executor.models.weights.parameter_map import NameMap
 from meshwright.executor.state.group_pieces import STEP_COUNT
-from meshwright.specs.error import SpecError
+from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.model.model import ModelSpec
 
 SAFETENSORS = "safetensors"
@@ -63,9 +64,11 @@ def export(
 
     Raises:
         SpecError: the checkpoint says no model; there is no tokenizer; the target is there; the family cannot say the model.
-        ExecutionError: the checkpoint cannot be read, or its model has no map of names.
+        ExecutionError: a file is not what its checksum says, or its model has no map of names.
     """
     index = read_index(checkpoint)
+    if wrong := problems(checkpoint):
+        raise ExecutionError("; ".join(wrong), next="convert another checkpoint of the folder")
     chosen: torch.dtype | None = getattr(torch, dtype) if dtype else None
     parameters = StoredParameters(checkpoint, index)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):

@@ -90,9 +90,10 @@ def checkpoint_at(path: str | os.PathLike[str]) -> Path:
 def _named_step(folder: Path) -> int | None:
     """What `latest` says."""
     try:
-        found = _STEP.fullmatch((folder / LATEST).read_text(encoding="utf-8").strip())
-    except FileNotFoundError:
+        text = (folder / LATEST).read_text(encoding="utf-8", errors="replace")
+    except OSError:
         return None
+    found = _STEP.fullmatch(text.strip())
     return int(found[1]) if found else None
 
 

@@ -35,7 +35,8 @@ def has_documents(source: Source) -> bool:
 def prepared_source(
     source: Source, folder: str | Path | None = None, progress: Callable[[float], None] | None = None
 ) -> Source:
-    """The same with shards to open, made now where text has to be tokenised; bytes stay as they are.
+    """The same with shards to open, made now where text has to be tokenised; bytes stay as they are. Shards that were there
+    are read once and compared with their checksums.
 
     Args:
         folder: where shards shall be; None: the user's cache. progress: as of `make_shards`.
@@ -44,7 +45,8 @@ def prepared_source(
     shards.
     """
     if source.data is not None and has_shards(source.data):
-        _check_tokenizer(source, TokenShards.open(source.data))
+        _check_tokenizer(source, shards := TokenShards.open(source.data))
+        shards.verify()
         return source
     if source.tokenizer is None and (source.data is None or not _text(source).has_jsonl):
         return source
@@ -86,7 +88,7 @@ def opened(source: Source, count: SampleCount = ONE_BY_ONE) -> Corpus | PackedSe
     Args:
         count: which samples of shards a step has; not needed for what is held out.
     """
-    ready = prepared_source(source)
+    ready = source if is_sharded(source) else prepared_source(source)
     if ready.data is not None and has_shards(ready.data):
         return PackedSequences(TokenShards.open(ready.data), count, source.document_mask)
     return corpus_of(ready)

@@ -100,6 +100,7 @@ def _reused(target: Path, source: TextSource, tokenization: Tokenization) -> Tok
             "another tokenizer",
             next="name another folder, or remove this one",
         )
+    shards.verify()
     return shards
 
 

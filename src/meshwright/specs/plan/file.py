@@ -21,7 +21,6 @@ as in `Plan`, and in a dense model.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -33,6 +32,7 @@ from meshwright.specs.model.dimension import flat_digest
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.record import plain, record
 from meshwright.specs.toml_table import TomlTable
+from meshwright.specs.whole_file import whole_file
 
 PLAN_SCHEMA = 5
 FIRST_SCHEMA_OF_BLOCKS = 5
@@ -62,10 +62,8 @@ def save_plan(plan: Any, path: str | os.PathLike[str]) -> None:
     """Write the plan whole or not at all. Raises PlanError where the file cannot be written."""
     target, text = Path(path), plan_text(plan)
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, target)
+        with whole_file(target) as file:
+            file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise PlanError(f"{target} cannot be written: {error.strerror}", next="choose another path") from None
 
