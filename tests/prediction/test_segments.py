@@ -39,6 +39,12 @@ def test_segments_take_what_the_composed_prices_say_where_nothing_overlaps(choic
     assert segments.num_rows > 10 * composed.num_rows
 
 
+@pytest.mark.parametrize("choices", [{"tp": 8}, {"tp": 4, "pp": 2}], ids=str)
+def test_segments_take_as_long_where_stages_are_pieces_and_gradients_travel(choices: dict[str, Any]) -> None:
+    composed, segments = both("16xH100", dp=2, sequence_parallel=True, overlap=("reduce",), **choices)
+    assert segments.step.value == pytest.approx(composed.step.value, rel=0.0005)
+
+
 def loss_bytes(found: Predicted) -> float:
     return float(found.plan.tokens_per_microbatch * LOSS_ELEMENT_BYTES)
 

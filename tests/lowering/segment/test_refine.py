@@ -9,6 +9,7 @@ import pytest
 from tests.golden.text import check_golden
 from tests.lowering.plans import lowered, plan
 from tests.lowering.segment.segment_program import (
+    FOUR_LAYERS,
     ONE_LAYER,
     SEQUENCE_PARALLEL,
     TP,
@@ -19,9 +20,11 @@ from tests.lowering.segment.segment_program import (
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
 from meshwright.ir.text import from_text, to_text
+from meshwright.lowering.lower import lower
 from meshwright.lowering.order import with_works
 from meshwright.lowering.segment.chain_rows import ChainRows
 from meshwright.lowering.segment.refine import Refine, StageRows
+from meshwright.schedules import registered
 from meshwright.specs.error import ProgramError
 from meshwright.specs.model.layers import StageLayers
 from meshwright.stage.chain.decoder import InnerDegrees, decoder_chain
@@ -108,3 +111,18 @@ def test_a_program_with_exchanges_is_not_refined() -> None:
     stages = (StageRows(rows, ()),) * 2
     with pytest.raises(ProgramError, match="a program with exchanges is not refined"):
         Refine(stages)(lowered(plan(pp=2)))
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 4])
+def test_what_a_backward_fetches_first_is_fetched_beside_the_backward_before_it(pieces: int) -> None:
+    """Pieces of a stage follow each other as the halves of a block do: only the first backward of all waits."""
+    chosen = plan(FOUR_LAYERS, batch=1, **SEQUENCE_PARALLEL)
+    program = lower(chosen, registered()[chosen.schedule], pieces=(pieces,), in_segments=True)
+    verify(program)
+    effects = [program.tables.effects[e] for e in program.columns.effect.tolist()]
+    stages = program.columns.stage.tolist()
+    fetched = [n for n, each in enumerate(effects) if any(p.kind == "entered_again" for p in each.writes)]
+    assert len(fetched) == 9  # of every half of a block, and of the head
+    reads = [any(p.kind == "entered_again" for p in each.reads) for each in effects]
+    own = [stages[reads.index(True, fetch)] == stages[fetch] for fetch in fetched]
+    assert own == [True] + [False] * 8

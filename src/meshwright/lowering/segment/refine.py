@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -11,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.ir.program import Columns, Program
-from meshwright.ir.table import Duty, Effect, Hop, ParameterGroup, ValueKind
+from meshwright.ir.table import Duty, Effect, Hop, ParameterGroup, Pattern, ValueKind
 from meshwright.ir.vocabulary import Vocabulary
 from meshwright.lowering.order import with_effects
 from meshwright.lowering.segment.chain_row import ChainRow
 from meshwright.lowering.segment.chain_rows import WORDS, ChainRows
 from meshwright.specs.error import ProgramError
+from meshwright.stage.chain.chain import AGAIN
 
 Ints = NDArray[np.int64]
 
@@ -66,7 +68,8 @@ class Refine:
             stream=table.stream[chosen], exchange=table.exchange[chosen],
         )  # fmt: skip
         ends = np.concatenate([[0], np.cumsum(counts)])
-        return replace(program, columns=columns, offsets=ends[program.offsets])
+        order = _fetched_ahead(table.lead[place], table.late[place], ends, program.offsets)
+        return replace(program, columns=columns.take(order), offsets=ends[program.offsets])
 
     def _vocabulary(self) -> Vocabulary:
         kinds: dict[str, ValueKind] = {}
@@ -98,7 +101,8 @@ class Refine:
             place, np.cumsum(length) - length, length, np.array(effect), np.array([row.segment for row in flat]),
             np.array([streams.index(row.stream) for row in flat]),
             np.array([-1 if row.exchange is None else exchanges.index(row.exchange) for row in flat]),
-            np.array([row.part for row in flat]),
+            np.array([row.part for row in flat]), np.array([_num_leading(each) for each in rows]),
+            np.array([_last_fetching(each) for each in rows]),
         )  # fmt: skip
 
     def _with_tables(self, program: Program, first: Ints) -> Program:
@@ -154,7 +158,8 @@ class Refine:
 
 class _Templates(NamedTuple):
     """The rows of all computes one behind the other; ``place`` [effect, stage] is a compute's place among ``first`` and
-    ``length``, which say where in them its rows are."""
+    ``length``, which say where in them its rows are, ``lead`` (so many rows fetch something again in front of its computes)
+    and ``late`` (which row is the last compute that reads such a thing, -1: none)."""
 
     place: Ints
     first: Ints
@@ -164,6 +169,37 @@ class _Templates(NamedTuple):
     stream: Ints
     exchange: Ints
     part: Ints
+    lead: Ints
+    late: Ints
+
+
+def _num_leading(rows: Sequence[ChainRow]) -> int:
+    """How many rows at the beginning fetch what a forward did not keep."""
+    fetches = (row.exchange is not None and _is_again(row.effect.writes) for row in rows)
+    return sum(itertools.takewhile(bool, fetches))
+
+
+def _last_fetching(rows: Sequence[ChainRow]) -> int:
+    """The last compute that reads what was fetched again; -1: none does."""
+    return max(
+        (n for n, row in enumerate(rows) if row.exchange is None and _is_again(row.effect.reads)), default=-1
+    )
+
+
+def _is_again(patterns: Sequence[Pattern]) -> bool:
+    return any(each.kind.endswith(AGAIN) for each in patterns)
+
+
+def _fetched_ahead(lead: Ints, late: Ints, ends: Ints, offsets: Ints) -> Ints:
+    """The order of rows in which what a backward fetches first is fetched beside the last product of the backward right
+    before it on its device: within a chain every other such exchange is. Of computes, given by `lead` and `late`."""
+    behind = np.flatnonzero((lead[1:] > 0) & (late[:-1] >= 0)) + 1
+    behind = behind[~np.isin(behind, offsets)]
+    key = np.arange(ends[-1], dtype=np.float64)
+    counts = lead[behind]
+    moved = np.repeat(ends[behind] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+    key[moved] = np.repeat(ends[behind - 1] + late[behind - 1] - 0.5, counts)
+    return np.argsort(key, kind="stable")
 
 
 def _first_hops(paths: Sequence[Sequence[Hop]], num_segments: Sequence[int]) -> Ints:
