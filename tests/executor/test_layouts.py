@@ -14,6 +14,7 @@ import torch
 
 from meshwright.executor.job.pool import Pool
 from meshwright.specs.error import MeshwrightError
+from meshwright.specs.plan.plan import GATHERED
 from meshwright.stage.piece import executed_pieces
 from tests.covering import covering, product
 from tests.planned_case import (
@@ -35,6 +36,7 @@ def planned(model: str = "llama", clip: float = 0.0, dropout: float = 0.0, **cho
 
 SMOKE = [
     planned(tp=2, sequence_parallel=True),
+    planned("gpt", tp=2, sequence_parallel=True, gathered="kept", split_backward=True),
     planned("gpt", tp=2, pp=2, sequence_parallel=True, schedule="zb_h1"),
     planned("qwen", clip=0.1, tp=2, dp=2, sharding="zero1"),
     planned("qwen", clip=0.1, tp=2, dp=2, sharding="zero3", sequence_parallel=True),
@@ -146,6 +148,7 @@ def four_processes() -> list[Planned]:
         "degrees": ((4, 1, 1), (1, 4, 1), (1, 1, 4), (2, 2, 1), (2, 1, 2), (1, 2, 2)),
         "schedule": ("1f1b", "interleaved_1f1b", "zb_h1", "zbv", "v_half"),
         "sequence_parallel": (False, True),
+        "gathered": GATHERED,
         "sharding": SHARDINGS,
         "sharding_degree": (0, 2),
         "split_backward": (False, True),
@@ -159,6 +162,7 @@ def four_processes() -> list[Planned]:
         pp, dp, tp = row["degrees"]
         is_needless = (
             (tp == 1 and row["sequence_parallel"])
+            or (row["gathered"] == "kept" and not row["sequence_parallel"])
             or (dp == 1 and row["sharding"] != "none")
             or (row["sharding_degree"] and (row["sharding"] == "none" or dp < 4))
             or (pp == 1 and row["schedule"] != "1f1b")

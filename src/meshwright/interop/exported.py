@@ -158,6 +158,7 @@ class Export:
         self.one_of(
             "optimizer", (Plan.optimizer,), "what is written is of AdamW, whose numbers are left open"
         )
+        self.one_of("gathered", (Plan.gathered,), "no option says that gathered inputs are kept")
         self.one_of("vocabulary", ("ends",), "embedding and head are on the first and the last stage")
         self.need(not plan.device_order, "device_order", "ranks follow the order of the launcher's hosts")
         known = " or ".join("-".join(order) for order in self.orders)
@@ -205,6 +206,7 @@ def canonical(plan: Plan, software: str = "") -> Plan:
         master_dtype=_master_dtype(plan, sharding),
         overlap=_overlap(plan, sharding),
         context=plan.context if plan.cp > 1 else Plan.context,
+        gathered=plan.gathered if plan.sequence_parallel else Plan.gathered,
         software=plan.software or software,
     )
 

@@ -26,6 +26,7 @@ def describe(plan: Plan) -> str:
     if plan.layers_per_stage != split_layers(plan.model.num_layers, plan.num_stages):
         words.append(f"layers {layers_words(plan.layers_per_stage)}")
     words.append(recompute_words(plan))
+    words.append(gathered_words(plan))
     words += ["split backward"] if plan.split_backward else []
     return " ".join(word for word in words if word)
 
@@ -33,6 +34,11 @@ def describe(plan: Plan) -> str:
 def context_words(plan: Plan) -> str:
     """How sequences are divided, where it is not by the usual ring."""
     return f"context {plan.context}" if plan.cp > 1 and plan.context != Plan.context else ""
+
+
+def gathered_words(plan: Plan) -> str:
+    """What becomes of what sequence parallelism gathers, where it is not as usual."""
+    return f"gathered {plan.gathered}" if plan.sequence_parallel and plan.gathered != Plan.gathered else ""
 
 
 def layers_words(layers: Sequence[int]) -> str:

@@ -52,6 +52,7 @@ def live_between(job: Job, folder: Path) -> int:
         def watched(handler: Handler) -> Handler:
             def handle(context: Context, row: Row, inputs: Sequence[Any]) -> Any:
                 if not seen:
+                    interpreter.drain()  # what was issued has been done, in whatever thread
                     gc.collect()  # when garbage of others goes is not what is measured
                 seen.append(live.current_bytes)
                 return handler(context, row, inputs)
@@ -73,6 +74,7 @@ def live_between(job: Job, folder: Path) -> int:
         store = ValueStore(ranked, context.training.initial_values())
         shared = SharedPositions(folder / "positions", job.num_ranks, is_new=True)
         interpreter = Interpreter(ranked, store, context, Position(shared, 0))
+        interpreter.watch(live.in_thread)
         context.training.begin_iteration(0)
         gc.collect()
         before = live.current_bytes

@@ -73,6 +73,7 @@ def test_world_size_message_prints_the_whole_product():
         ({"float8": "e4m3"}, "tensorwise or rowwise or blockwise or mxfp8"),
         ({"vocabulary": "start"}, "one_barrier or two_barriers or interlaced"),
         ({"attention": "fast"}, "flash or unfused"),
+        ({"gathered": "never"}, "again or kept"),
         ({"context": "spiral"}, "ring or ring_contiguous or all_gather or ulysses"),
         ({"reduction_dtype": "fp32"}, "reduction_dtype is 'fp32'"),
         ({"master_dtype": "fp32"}, "master_dtype is 'fp32'"),

@@ -216,3 +216,15 @@ def test_passes_of_the_vocabulary_leave_stages_what_they_receive(vocabulary):
     for name in ("LOOKUP", "S", "T", "SCATTER"):
         found.update(inner_of(work_of(split, name, 1), VOCABULARY))
     assert found["all_gather", HIDDEN_BYTES] == found["reduce_scatter", HIDDEN_BYTES] == 2
+
+
+def test_gathered_inputs_that_are_kept_are_not_gathered_again():
+    """Of a backward only the gathers are left that are transposes of scattered sums."""
+    gathers = {
+        gathered: inner_of(
+            work_of(program_of(pp=4, tp=2, sequence_parallel=True, gathered=gathered), "B", 1), TENSOR
+        )
+        for gathered in ("again", "kept")
+    }
+    moved = ("all_gather", HIDDEN_BYTES)
+    assert {name: found[moved] for name, found in gathers.items()} == {"again": 4, "kept": 2}

@@ -6,6 +6,7 @@ from tests.lowering.plans import DENSE, EXPERTS, SEQUENCE, lowered, plan
 from meshwright.prediction.memory_estimate import ACTIVATIONS, estimate_memory
 from meshwright.schedules import registered
 from meshwright.specs import Cluster
+from meshwright.specs.plan.plan import GATHERED
 from meshwright.stage.piece import as_executed, num_pieces, piece_layers
 from meshwright.stage.saved.block import block_saved
 from meshwright.stage.saved.saved import (
@@ -116,3 +117,18 @@ def test_a_program_has_these_sizes():
     sizes = {value.kind: value.by_index for value in lowered(chosen, None).tables.value_bytes}
     assert sizes["saved"] == (kept(chosen, 0), kept(chosen, 1))
     assert sizes["pending"][0] == pending_gradient_bytes_per_token(DENSE, chosen.stages()[0], "bfloat16") / 2
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_gathered_inputs_that_are_kept_are_whole(stage):
+    """Of two products a block, and of the head, the parts of the other devices; else a device's own part is kept."""
+    both = {
+        gathered: plan(DENSE, pp=2, tp=4, sequence_parallel=True, gathered=gathered) for gathered in GATHERED
+    }
+    layers = both["kept"].stages()[stage]
+    num_inputs = 2 * layers.num_blocks + layers.has_head
+    rest = 3 / 4 * DENSE.hidden_size * HALF
+    assert kept(both["kept"], stage) - kept(both["again"], stage) == pytest.approx(num_inputs * rest)
+    assert kept(both["kept"].changed(sequence_parallel=False), stage) == kept(
+        both["again"].changed(sequence_parallel=False), stage
+    )

@@ -14,7 +14,12 @@ from meshwright.cli.plan.cost import costs_data, costs_lines
 from meshwright.evidence.log_comparison import KINDS
 from meshwright.planner.search.plans import Plans
 from meshwright.planner.search.search import reasons
-from meshwright.prediction.description import context_words, layers_words, recompute_words
+from meshwright.prediction.description import (
+    context_words,
+    gathered_words,
+    layers_words,
+    recompute_words,
+)
 from meshwright.prediction.predicted import Predicted
 from meshwright.prediction.step_trait import BESIDE
 from meshwright.reports.page.plan_page import Assumed
@@ -157,6 +162,7 @@ def _told(plan: Plan) -> str:
         recompute_words(plan),
         _sharded(plan),
         "sp" if plan.sequence_parallel else "",
+        gathered_words(plan),
         f"mesh {'-'.join(plan.mesh_order)}" if plan.mesh_order != MESH else "",
     ]
     return ", ".join(word for word in words if word)

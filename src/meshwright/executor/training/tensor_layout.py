@@ -40,7 +40,8 @@ class TensorLayout:
     ``sequence_parallel``: the residual stream is divided by tokens along tp. ``reduction_dtype``, ``master_dtype``: empty:
     the job's dtype. ``is_canonical``: gradients are added in one order whatever the layout.
     ``expert_axes``: axes of the ranks among which experts are divided.
-    ``recomputes_core``: attention's core keeps nothing, it runs again in the backward.
+    ``recomputes_core``: attention's core keeps nothing, it runs again in the backward. ``fetches_again``: what sequence
+    parallelism gathers for a product is gathered again for its backward, not kept.
     """
 
     tp: int = 1
@@ -55,6 +56,7 @@ class TensorLayout:
     context: Context = "ring"
     expert_axes: tuple[str, ...] = ()
     recomputes_core: bool = False
+    fetches_again: bool = True
 
     @staticmethod
     def of(plan: Plan) -> TensorLayout:
@@ -77,14 +79,15 @@ class TensorLayout:
             context=plan.context,
             expert_axes=longer(expert_axes(plan)),
             recomputes_core=recomputes_core(plan),
+            fetches_again=plan.gathered == "again",
         )
 
     @property
     def inner_degrees(self) -> InnerDegrees:
         """How many devices share a microbatch inside a stage."""
         return InnerDegrees(
-            self.tp, self.sequence_parallel, cp=self.cp, context=self.context, expert_axes=self.expert_axes,
-            recomputes_core=self.recomputes_core,
+            self.tp, self.sequence_parallel, self.fetches_again, cp=self.cp, context=self.context,
+            expert_axes=self.expert_axes, recomputes_core=self.recomputes_core,
         )  # fmt: skip
 
     def expert_shard(self, program: Program, coordinates: Mapping[str, int]) -> ExpertShard:

@@ -32,7 +32,7 @@ def inner_degrees(plan: Plan) -> InnerDegrees:
     experts = tuple(name for name in expert_axes(plan) if sizes.get(name, 1) > 1)
     is_divided = plan.sequence_parallel and plan.tp > 1
     return InnerDegrees(
-        plan.tp, is_divided, cp=plan.cp, context=plan.context, expert_axes=experts,
+        plan.tp, is_divided, plan.gathered == "again", cp=plan.cp, context=plan.context, expert_axes=experts,
         recomputes_core=recomputes_core(plan),
     )  # fmt: skip
 

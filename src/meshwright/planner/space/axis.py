@@ -22,6 +22,7 @@ HANDED_ON = (
     "reduction_dtype",
     "attention",
     "context",
+    "gathered",
     "software",
     "overlap",
     "optimizer",

@@ -25,6 +25,7 @@ from meshwright.specs.slot import TRUST, Reference, reference_text, resolve
 Recompute = Literal["none", "selective", "selective_op", "full"]
 Vocabulary = Literal["ends", "one_barrier", "two_barriers", "interlaced"]
 Attention = Literal["flash", "unfused", "unfused_dropout"]
+Gathered = Literal["again", "kept"]
 # selective: the attention core (Korthikanti et al., arXiv 2205.05198); selective_op: everything but every second
 # matrix product (torchtitan's per-operation policy); full: all but the input of each block.
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "selective_op", "full")
@@ -34,6 +35,8 @@ SHARDINGS: tuple[str, ...] = tuple(ZERO)
 VOCABULARIES: tuple[Vocabulary, ...] = ("ends", "one_barrier", "two_barriers", "interlaced")
 # unfused: the score matrix is written and read, before FlashAttention also by a dropout of its own
 ATTENTIONS: tuple[Attention, ...] = ("flash", "unfused", "unfused_dropout")
+# of what sequence parallelism gathers for a product: gathered again for its backward (Korthikanti et al.), or kept for it
+GATHERED: tuple[Gathered, ...] = ("again", "kept")
 FLOAT8_RECIPES = ("", "tensorwise", "rowwise", "blockwise", "mxfp8")
 OVERLAPS = ("reduce", "gather", "tp")  # what may run beside computes
 AXES = ("pp", "dp", "cp", "tp")  # default order of the mesh, outermost first: tp is next to itself
@@ -82,7 +85,8 @@ class Plan:
     parameters and of its moments (empty: `dtype`, and no copy). `overlap` names the communication that runs
     beside computes: "reduce" (gradients), "gather" (parameters), "tp" (tensor parallelism). `context` says how the devices
     of cp that share sequences attend: "ring" (keys and values travel, tokens in a zigzag), "ring_contiguous", "all_gather"
-    (of keys and values), "ulysses" (heads are divided instead). `software` names an
+    (of keys and values), "ulysses" (heads are divided instead). `gathered` says what becomes of the inputs that sequence
+    parallelism gathers for products: "again" (they are gathered once more for the backward) or "kept". `software` names an
     efficiency class (`specs.software`; empty: the default). `device_order` lists the cluster's device numbers in
     mesh order (empty: as they are numbered). `sharding`, `schedule`, `passes`, `variant` (what made the model another one),
     `placement` (what finds `device_order` on a cluster) and `optimizer` (what STEP does) are slots: names of the core's,
@@ -119,6 +123,7 @@ class Plan:
     vocabulary: Vocabulary = "ends"
     attention: Attention = "flash"
     context: Context = "ring"
+    gathered: Gathered = "again"
     software: str = ""
     device_order: tuple[int, ...] = ()
     passes: tuple[PassOption, ...] = ()
@@ -438,7 +443,7 @@ class Plan:
         known: dict[str, tuple[str, ...]] = {
             "recompute": RECOMPUTES, "dtype": formats, "float8": FLOAT8_RECIPES,
             "reduction_dtype": ("", *formats), "master_dtype": ("", *formats), "vocabulary": VOCABULARIES,
-            "attention": ATTENTIONS, "context": CONTEXTS,
+            "attention": ATTENTIONS, "context": CONTEXTS, "gathered": GATHERED,
         }  # fmt: skip
         for name, values in known.items():
             if getattr(self, name) not in values:

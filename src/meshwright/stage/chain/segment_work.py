@@ -17,7 +17,7 @@ from meshwright.stage.chain.decoder import CORES, PARTS_OF_BLOCK, InnerDegrees
 from meshwright.stage.exchange.inner import gradient_exchanges
 from meshwright.stage.operator.expert import INDEX_BYTES
 from meshwright.stage.operator.stage import PASSES, part_operators
-from meshwright.stage.saved.block import context_saved, embedding_saved, head_saved, tensor_bytes
+from meshwright.stage.saved.block import GATHERED, context_saved, embedding_saved, head_saved, tensor_bytes
 from meshwright.stage.saved.size import kept_bytes_per_token, saving_context
 from meshwright.stage.work import microbatch_shape
 
@@ -115,8 +115,7 @@ EXPERTS_KEPT_BY = {
 }
 SHARED = "shared "  # begins the names of what shared experts keep
 HEAD_KEPT_BY = {"input": "final_norm", "norm statistics": "final_norm", "norm's output": "head"}
-HEAD_ENTERED, LOGITS = "norm's output", "log-probabilities"
-ENTERED = ("first norm's output", "second norm's output")  # what products read that is gathered for them
+LOGITS = "log-probabilities"
 
 
 def kept_bytes(plan: Plan, layers: StageLayers, chain: Chain) -> tuple[float, ...]:
@@ -161,7 +160,7 @@ def _kept(plan: Plan, layers: StageLayers, *, is_split: bool) -> Iterator[_Kept]
             step = KEPT_BY.get(tensor.name, "attention" if tensor.name in OF_ATTENTION else "mlp")
             if step == "attention" and is_split:
                 step = OF_PART.get(tensor.name, "heads")
-            is_entered = tensor.name in ENTERED
+            is_entered = tensor.name in GATHERED
             if step == "mlp" and plan.ep > 1 and plan.model.layers[block].experts:
                 step, is_entered = _step_of_experts(tensor.name), False
             times = times_of_keys if tensor.name == KEYS else 1
@@ -175,7 +174,7 @@ def _kept(plan: Plan, layers: StageLayers, *, is_split: bool) -> Iterator[_Kept]
             if tensor.name == LOGITS
             else tensor.bytes_per_token
         )
-        yield _Kept(step, ENDS, float(size), tensor.name == HEAD_ENTERED)
+        yield _Kept(step, ENDS, float(size), tensor.name in GATHERED)
 
 
 def _step_of_experts(tensor: str) -> str:

@@ -4,7 +4,8 @@ Bytes are those of the whole tensor (after a gather, before a scatter; of one me
 
     tensor       two all-reduces of [T, h] a block and pass (Shoeybi et al. 2019, arXiv 1909.08053)
     sequence     each becomes a gather and a scatter; the input of a column-parallel layer is gathered once more in the
-                 backward, beside the product that needs no gathering (Korthikanti et al. 2022, arXiv 2205.05198)
+                 backward, beside the product that needs no gathering, where it is not kept (`gathered`; Korthikanti et al.
+                 2022, arXiv 2205.05198)
     context      of a ring keys and values of all pieces, beside attention; backward their gradients, too (Liu et al. 2023,
                  arXiv 2310.01889). Gathered, the same bytes before and behind attention (arXiv 2407.21783, section 3.3.2).
                  Ulysses: all-to-all of queries, keys and values, and of the result, in both passes (arXiv 2309.14509)
@@ -106,7 +107,7 @@ def _tensor(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward
             has_ends and (layers.has_embedding if is_backward else layers.has_head)
         )
         found = [along_tp("reduce_scatter", sums, beside), along_tp("all_gather", gathers, beside)]
-        if is_backward:
+        if is_backward and plan.gathered == "again":
             again = _num_sums(plan, layers) + (has_ends and layers.has_head)
             found.append(along_tp("all_gather", again, "matmul"))
     if layers.has_head and has_ends and not is_backward:

@@ -19,6 +19,8 @@ TOKEN_BYTES = 8  # token numbers are int64
 MASK_BYTES = 1  # a dropout mask has one byte a number
 SUM_BYTES = 4  # flash attention keeps the logarithm of each row's sum in float32 (Dao, arXiv 2307.08691)
 FLOAT8_BYTES = 1
+# What column-parallel products read: with sequence parallelism it is gathered for them.
+GATHERED = ("first norm's output", "second norm's output", "norm's output")
 
 # Who divides a tensor: "rows" sequence parallelism; "inner", "heads", "keys" tensor parallelism (keys: at least one
 # head a device); "experts" the experts' own; "whole" nobody.
@@ -79,6 +81,8 @@ class SavingContext(NamedTuple):
             Transformer Engine by hand, torch.compile by itself). Norms keep input and output either way.
         has_dropout: masks behind attention's probabilities, its projection and the MLP. Recipes of today have none.
         keeps_float8: products keep their inputs in float8 (Transformer Engine). Others cast again in the backward.
+        keeps_gathered: with sequence parallelism products keep what was gathered for them; else a device's own part is
+            kept, and gathered again.
     """
 
     dtype: str = "float32"
@@ -90,6 +94,7 @@ class SavingContext(NamedTuple):
     is_fused: bool = False
     has_dropout: bool = False
     keeps_float8: bool = False
+    keeps_gathered: bool = False
 
 
 def tensor_bytes(model: ModelSpec, tensor: SavedTensor, context: SavingContext) -> float:
@@ -102,9 +107,10 @@ def tensor_bytes(model: ModelSpec, tensor: SavedTensor, context: SavingContext) 
         "experts": context.expert_tp,
         "whole": 1,
     }
+    divisor = 1 if context.keeps_gathered and tensor.name in GATHERED else divisors[tensor.division]
     is_small = context.keeps_float8 and tensor.is_product_input
     each = min(FLOAT8_BYTES, tensor.element_bytes) if is_small else tensor.element_bytes
-    return tensor.elements_per_token * each / divisors[tensor.division]
+    return tensor.elements_per_token * each / divisor
 
 
 def context_saved(
