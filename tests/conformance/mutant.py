@@ -49,14 +49,15 @@ def exchanged(rows: tuple[int, ...], exchange: Exchange) -> Mutation:
 
 def mutations(program: Program) -> Iterator[tuple[str, Mutation]]:
     """Every row left out; every exchange with another algorithm, at all of its ends; every axis of a collective left out, or
-    one more."""
+    one more; every message of a ring to another device."""
     for row in range(program.num_rows):
         yield f"without {program.text_of(row)} of {program.list_of_row[row]}", dropped((row,))
     for rows in _exchanges(program):
         view = program.row(rows[0])
         assert view.exchange is not None
         name = f"{program.text_of(rows[0])} at {len(rows)} ends"
-        for exchange in (*_other_algorithms(view.exchange), *_other_axes(program, view.kind, view.exchange)):
+        others = _other_algorithms(view.exchange), _other_axes(program, view.kind, view.exchange)
+        for exchange in (*others[0], *others[1], *_other_shifts(program, view.exchange)):
             yield f"{name} as {exchange}", exchanged(rows, exchange)
     yield from _past_exchanges(program)
     for rows in _exchanges(program):
@@ -109,6 +110,14 @@ def _other_algorithms(exchange: Exchange) -> Iterator[Exchange]:
     for algorithm in ALGORITHMS:
         if algorithm != exchange.algorithm:
             yield exchange._replace(algorithm=algorithm)
+
+
+def _other_shifts(program: Program, exchange: Exchange) -> Iterator[Exchange]:
+    """A message to any other device of a ring."""
+    if exchange.shift:
+        size = program.axis(exchange.axes[0]).size
+        for more in range(1, size - 1):
+            yield exchange._replace(shift=(exchange.shift + more - 1) % (size - 1) + 1)
 
 
 def _other_axes(program: Program, kind: Kind, exchange: Exchange) -> Iterator[Exchange]:

@@ -15,8 +15,10 @@ from meshwright.ir.layout import (
     entered,
     fits,
     layouts_of,
+    maps,
     operation_of,
     transposed,
+    turned,
 )
 from meshwright.ir.table import Exchange
 from meshwright.specs.error import ProgramError
@@ -58,7 +60,44 @@ def test_what_is_copied_may_be_read_as_shared_and_not_the_reverse() -> None:
     assert allowed == {(each, each) for each in LAYOUTS} | {("copied", "shared")}
 
 
-@pytest.mark.parametrize("text", ["tp", "tp:whole", ":split", "tp:split tp:copied"])
+@pytest.mark.parametrize(
+    "operation, taken, made, is_so",
+    [
+        ("all_to_all", "split(tokens)", "split(heads)", True),
+        ("all_to_all", "split(tokens)", "split(tokens)", False),
+        ("all_to_all", "split", "split", False),
+        (SEND, "split(tokens)", "split(tokens)", True),
+        (SEND, "split(tokens)", "split(heads)", False),
+        (SEND, "split(tokens)", "split(tokens)+1", False),
+        ("all_gather", "split(tokens)", "shared", True),
+        ("all_gather", "split(tokens)+1", "shared", False),
+        ("reduce_scatter", "partial", "split(hidden)", True),
+        ("reduce_scatter", "partial", "split(hidden)+1", False),
+    ],
+)
+def test_of_what_is_split_the_dimension_and_the_turn_count(
+    operation: str, taken: str, made: str, is_so: bool
+) -> None:
+    assert maps(operation, taken, made) == is_so
+
+
+def test_a_message_turns_parts_around_the_axis() -> None:
+    assert maps(SEND, "split(tokens)", "split(tokens)+1", (1, 4))
+    assert maps(SEND, "split(tokens)+3", "split(tokens)", (1, 4))
+    assert maps(SEND, "split(tokens)", "split(tokens)+3", (-1, 4))
+    assert not maps(SEND, "split(tokens)", "split(tokens)+2", (1, 4))
+    assert turned("tp:split(heads) cp:split(tokens)+2", "cp", 2, 3) == "tp:split(heads) cp:split(tokens)+1"
+    assert turned("tp:split(heads)", "cp", 1, 3) == "tp:split(heads)"
+    assert dual("cp:split(tokens)+2 tp:shared") == "cp:split(tokens)+2 tp:partial"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("tp", "tp:whole", ":split", "tp:split tp:copied"),
+        *("tp:partial(tokens)", "tp:copied+1", "tp:split()"),
+    ],
+)
 def test_a_text_that_says_no_layout_is_refused(text: str) -> None:
     with pytest.raises(ProgramError, match="each axis once"):
         layouts_of(text)

@@ -153,13 +153,17 @@ class Tables:
 
     def index_of_kind(self, name: str) -> int:
         """The place of a value kind in the table; `ProgramError` where it is missing."""
-        for index, kind in enumerate(self.value_kinds):
-            if kind.name == name:
-                return index
+        index = self._places_of_kinds.get(name)
+        if index is not None:
+            return index
         known = ", ".join(kind.name for kind in self.value_kinds)
         raise ProgramError(
             f"the program has no value kind {name!r}; it has {known}; add it to the table of value kinds"
         )
+
+    @cached_property
+    def _places_of_kinds(self) -> dict[str, int]:
+        return {kind.name: index for index, kind in reversed(list(enumerate(self.value_kinds)))}
 
     @cached_property
     def groups_of_stage(self) -> tuple[tuple[int, ...], ...]:

@@ -174,12 +174,13 @@ def _parts_of_kinds(program: Program) -> Ints:
     largest = np.zeros(max(1, len(t.effects)), dtype=np.int64)  # of the rows of every effect
     if c.part.any():
         np.maximum.at(largest, c.effect, c.part)
-    parts = np.ones(len(t.value_kinds), dtype=np.int64)
+    parts = [1] * len(t.value_kinds)
     for own, effect in zip(largest.tolist(), t.effects, strict=False):
         for p in (*effect.reads, *effect.writes, *filter(None, [effect.moves])):
-            kind = t.index_of_kind(p.kind)
-            parts[kind] = max(parts[kind], _part_of(p, own) + 1)
-    return parts
+            if p.part != "zero" or p.part_offset:
+                kind = t.index_of_kind(p.kind)
+                parts[kind] = max(parts[kind], _part_of(p, own) + 1)
+    return np.array(parts, dtype=np.int64)
 
 
 def _part_of(p: Pattern, part: int) -> int:
@@ -254,9 +255,9 @@ def row_tables(program: Program) -> tuple[Ints, Ints, Ints]:
     return np.array(lengths), group_ptr, np.array([g for gs in of_stage for g in gs] or [0], dtype=np.int64)
 
 
-def written_codes(program: Program, row: int) -> list[int]:
+def written_codes(program: Program, row: int, space: ValueSpace | None = None) -> list[int]:
     """Codes of the values that one row writes (slow; for messages and the reference interpreter)."""
-    return codes_of(program, row, program.tables.effects[program.columns.effect[row]].writes)
+    return codes_of(program, row, program.tables.effects[program.columns.effect[row]].writes, space)
 
 
 def codes_of(

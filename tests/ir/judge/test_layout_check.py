@@ -75,7 +75,8 @@ def reading(has: str, needs: str) -> Program:
         ("all_reduce", "tp:partial", "tp:copied"),
         ("ring", "tp:partial", "tp:copied"),
         ("all_reduce.two_level", "tp:partial", "tp:split"),
-        ("all_to_all.top8", "tp:split", "tp:split"),
+        ("all_to_all.top8", "tp:split(tokens)", "tp:split(experts)"),
+        ("all_gather", "tp:split(heads)", "tp:copied"),
         ("all_gather", "tp:split cp:partial", "tp:shared cp:partial"),
     ],
 )
@@ -92,6 +93,10 @@ def test_an_exchange_that_maps_what_it_says_passes(algorithm: str, taken: str, m
         ("all_reduce", "tp:partial", "tp:partial"),
         ("all_gather", "tp:copied", "tp:shared"),
         ("all_to_all", "tp:partial", "tp:partial"),
+        ("all_to_all", "tp:split(tokens)", "tp:split(tokens)"),
+        ("all_to_all", "tp:split", "tp:split"),
+        ("send_receive", "tp:split(tokens)", "tp:split(heads)"),
+        ("all_gather", "tp:split(tokens)+1", "tp:shared"),  # in another order than it is numbered
         ("all_gather", "cp:split", "cp:shared"),  # along an axis that is not the exchange's
         ("all_gather", "tp:split cp:split", "tp:shared cp:copied"),
         ("all_gather", "", "tp:shared"),  # of what lies as nobody says
@@ -132,6 +137,8 @@ def test_a_read_that_finds_its_layout_passes(has: str, needs: str) -> None:
         ("tp:split", "tp:shared", "as tp:shared, but first writes it tp:split"),
         ("tp:shared", "tp:copied", "as tp:copied, but first writes it tp:shared"),
         ("", "tp:split", "as tp:split, but first writes it tp:copied"),
+        ("tp:split(heads)", "tp:split(tokens)", r"tp:split\(tokens\), but first writes it tp:split\(heads\)"),
+        ("tp:split(tokens)+1", "tp:split(tokens)", r"but first writes it tp:split\(tokens\)\+1"),
         ("tp:split", "tp:split cp:partial", "as cp:partial, but first writes it cp:copied"),
     ],
 )
@@ -207,6 +214,28 @@ def test_a_message_keeps_the_layouts_along_other_axes(sent: str, received: str) 
     verify(messages("tp:split pp:split", "tp:split pp:split"))
     with pytest.raises(ProgramError, match="its exchange by message along pp maps"):
         verify(messages(sent, received))
+
+
+def ring(shift: int, made: str) -> Program:
+    """Every device of a ring of four sends its part on."""
+    send = Effect(Kind.SEND, "SEND_X", (at("taken", "cp:split(tokens)+3"),))
+    receive = Effect(Kind.RECEIVE, "RECV_X", (), (at("made", made),), at("taken", ""))
+    exchange = Exchange(("cp",), shift=shift)
+    first = compute("first", (), (at("taken", "cp:split(tokens)+3"),))
+    words = Vocabulary.of(Name(first, "some"), Name(send), Name(receive), *KINDS)
+    builder = ProgramBuilder((Axis("cp", 4, False),), vocabulary=words, microbatches=(Microbatch(1, 1.0),))
+    builder.add(0, first)
+    builder.add(0, send, exchange=exchange, stream="send/cp")
+    builder.add(0, receive, exchange=exchange, stream="receive/cp")
+    return builder.build()
+
+
+@pytest.mark.parametrize("shift, made", [(1, ""), (2, "+1"), (3, "+2"), (-1, "+2")])
+def test_a_message_around_a_ring_turns_what_is_split(shift: int, made: str) -> None:
+    verify(ring(shift, f"cp:split(tokens){made}"))
+    for wrong in ("cp:split(tokens)+3", f"cp:split(heads){made}"):
+        with pytest.raises(ProgramError, match=rf"cp:split -> cp:split\+{shift % 4}"):
+            verify(ring(shift, wrong))
 
 
 def test_a_layout_along_an_axis_that_is_not_there_is_refused() -> None:

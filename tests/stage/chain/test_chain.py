@@ -74,12 +74,16 @@ def test_an_end_that_is_received_is_collected_where_all_have_the_same() -> None:
     ("degrees", "stream", "shared"),
     [
         (TP, "tp:copied", "tp:shared"),
-        (SP, "tp:split", "tp:shared"),
-        (InnerDegrees(tp=2, cp=2, context="all_gather"), "tp:copied cp:split", "tp:shared cp:split"),
+        (SP, "tp:split(tokens)", "tp:shared"),
+        (
+            InnerDegrees(tp=2, cp=2, context="all_gather"),
+            "tp:copied cp:split(tokens)",
+            "tp:shared cp:split(tokens)",
+        ),
         (
             InnerDegrees(tp=2, sequence_parallel=True, cp=2, context="ulysses"),
-            "tp:split cp:split",
-            "tp:shared cp:split",
+            "tp:split(tokens) cp:split(tokens)",
+            "tp:shared cp:split(tokens)",
         ),
     ],
 )

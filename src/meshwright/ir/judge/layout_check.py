@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 
 from meshwright.ir.grid import grid
 from meshwright.ir.kernel import call
-from meshwright.ir.layout import COPIED, MAPS, fits, layouts_by_group, layouts_of, operation_of
+from meshwright.ir.layout import (
+    COPIED,
+    MAPS,
+    SEND,
+    fits,
+    layouts_by_group,
+    layouts_of,
+    maps,
+    operation_of,
+)
 from meshwright.ir.program import Program
 from meshwright.ir.table import Effect, Exchange, Kind, Pattern
 from meshwright.ir.timing.replay import Wiring
@@ -51,11 +60,12 @@ def _check_reads(wiring: Wiring, axes: set[str]) -> None:
     """Every pair of patterns that meet in a value: one check a pair, however many rows there are."""
     program = wiring.program
     read_ptr, write_start, fields, patterns = pattern_tables(program, wiring.deps.space)
-    said = [_said(p) for p in patterns]
+    kinds = {p.kind for p in patterns if p.layout}
+    said = [_said(p) if p.kind in kinds else [] for p in patterns]
     # numbers of what is said: a pattern's, or one more for each further group that it says something of
     first = np.concatenate([[0], np.cumsum([len(each) for each in said])]).astype(np.int64)
     owner = np.repeat(np.arange(len(patterns)), np.diff(first))
-    met = _meetings(wiring, (read_ptr, write_start, fields), patterns, first)
+    met = _meetings(wiring, (read_ptr, write_start, fields), first)
     says = [{axis: how for axis, how in one.items() if axis in axes} for each in said for one in each]
     for before, behind in np.argwhere(met.read).tolist():
         for axis, needs in says[behind].items():
@@ -109,13 +119,11 @@ def _said(p: Pattern) -> list[dict[str, str]]:
     return layouts_by_group(p.layout) if p.index == "groups" else [layouts_of(p.layout)]
 
 
-def _meetings(wiring: Wiring, tables: tuple[Ints, Ints, Ints], patterns: list[Pattern], first: Ints) -> _Met:
-    """Which patterns meet in a value, found in one walk over all rows."""
+def _meetings(wiring: Wiring, tables: tuple[Ints, Ints, Ints], first: Ints) -> _Met:
+    """Which patterns meet in a value of a kind of which anything is said, found in one walk over all rows."""
     program, c, space = wiring.program, wiring.program.columns, wiring.deps.space
     path_length, group_ptr, groups = row_tables(program)
-    kinds = {p.kind for p in patterns if p.layout}
-    chosen = np.array([p.kind in kinds for p in patterns], dtype=np.int8)
-    num = int(first[-1])
+    chosen, num = (np.diff(first) > 0).astype(np.int8), int(first[-1])
     inputs = (
         program.offsets, c.effect, c.stage, c.hop, c.microbatch, c.part, *tables, chosen, first, path_length, group_ptr,
         groups, num_microbatches(program), num,
@@ -250,15 +258,24 @@ def _check_map(
             f"leave these axes out, or say how it lies along them\n" + grid(program, row)
         )
     is_message = program.tables.effects[program.columns.effect[row]].kind == Kind.SEND
+    operation = operation_of(exchange.algorithm, is_message)
     for axis in sorted(said):
-        pair = (taken.get(axis, COPIED), made.get(axis, COPIED))
-        along = exchange.axes[:1] if is_message else exchange.axes
-        allowed = MAPS[operation_of(exchange.algorithm, is_message)] if axis in along else ((pair[0],) * 2,)
-        if pair not in allowed:
+        before, behind = taken.get(axis, COPIED), made.get(axis, COPIED)
+        is_along = axis in (exchange.axes[:1] if is_message else exchange.axes)
+        turn = exchange.shift, program.axis(axis).size
+        if not (maps(operation, before, behind, turn) if is_along else before == behind):
             view = program.row(row)
-            maps = " or ".join(f"{axis}:{before} -> {axis}:{behind}" for before, behind in allowed)
+            allowed = _maps_text(operation, axis, turn) if is_along else f"{axis}:{before} -> {axis}:{before}"
             raise ProgramError(
-                f"device {view.device}, position {view.position}: {view.text} takes a {moved[0].kind} {axis}:{pair[0]} and "
-                f"makes a {moved[1].kind} {axis}:{pair[1]}, but its exchange {exchange.algorithm or 'by message'} along "
-                f"{', '.join(exchange.axes)} maps {maps}\n" + grid(program, row)
+                f"device {view.device}, position {view.position}: {view.text} takes a {moved[0].kind} {axis}:{before} and "
+                f"makes a {moved[1].kind} {axis}:{behind}, but its exchange {exchange.algorithm or 'by message'} along "
+                f"{', '.join(exchange.axes)} maps {allowed}\n" + grid(program, row)
             )
+
+
+def _maps_text(operation: str, axis: str, turn: tuple[int, int]) -> str:
+    """What an operation maps, in the words of layouts."""
+    behind = {"all_to_all": ("(i)", "(j)"), SEND: ("", f"+{turn[0] % turn[1]}")}.get(operation, ("", ""))
+    return " or ".join(
+        f"{axis}:{before}{behind[0]} -> {axis}:{after}{behind[1]}" for before, after in MAPS[operation]
+    )

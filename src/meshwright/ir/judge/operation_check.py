@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.ir.core_vocabulary import ALONG_FIRST_AXIS, OPERATIONS
-from meshwright.ir.layout import COPIED, MAPS, PARTIAL, SPLIT, layouts_of, operation_of
+from meshwright.ir.layout import COPIED, MAPS, PARTIAL, SPLIT, layout_of, layouts_of, operation_of
 from meshwright.ir.program import Program
 from meshwright.ir.table import Exchange
 from meshwright.specs.error import ProgramError
@@ -43,7 +43,7 @@ def check_reductions(program: Program) -> None:
     )
     table = np.stack([c.stage[rows], c.part[rows], c.exchange[rows], c.effect[rows]], axis=1)
     for stage, part, number, effect in np.unique(table, axis=0).tolist():
-        is_scattered = any(SPLIT in layouts_of(p.layout).values() for p in t.effects[effect].writes)
+        is_scattered = any(_is_split(p.layout) for p in t.effects[effect].writes)
         group = t.groups_of_stage[stage][part]
         axes, devices = reduction_axes(program, group)
         exchange = t.exchanges[number]
@@ -57,6 +57,11 @@ def check_reductions(program: Program) -> None:
                 f"stand along {wanted} {ends or ''}; reduce over exactly those"
             )
         _check_sum(t.groups[group].name, exchange, is_scattered, len(devices))
+
+
+def _is_split(text: str) -> bool:
+    """Is what lies so split along any axis?"""
+    return any(layout_of(how).kind == SPLIT for how in layouts_of(text).values())
 
 
 def _check_sum(group: str, exchange: Exchange, is_scattered: bool, num_devices: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.ir.layout import MAPS, PARTIAL, layouts_of, operation_of
+from meshwright.ir.layout import MAPS, PARTIAL, layout_of, layouts_of, operation_of
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
 from meshwright.ir.timing.matching import match
@@ -43,7 +43,7 @@ class _Judge:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.space: ValueSpace = value_space(program)
-        self.next_end = match(program).tolist()
+        self.next_end = match(program, self.space).tolist()
         self.nodes: list[tuple[Any, ...]] = []
         self.reads: list[list[int]] = []
         self.known: dict[int, int] = {}
@@ -114,7 +114,9 @@ class _Judge:
         view = self.program.row(row)
         if view.kind == Kind.RECEIVE:
             sources = self._sources(node)
-            return self.known[sources[0]] if sources else _number(("nothing", place))
+            return _moved(
+                self.program, row, self.known[sources[0]] if sources else _number(("nothing", place))
+            )
         if view.kind == Kind.COLLECTIVE:
             ends = sorted(tuple(self.known[source] for source in self.reads[end]) for end in self._ends(row))
             return _number((_number((view.name, _means(self.program, row), *ends)), place))
@@ -122,6 +124,17 @@ class _Judge:
         name = FORWARDS[0] if view.name in FORWARDS else view.name
         made = _number((name, view.stage, view.hop, view.microbatch, view.part, *known))
         return _number((made, place))
+
+
+def _moved(program: Program, row: int, content: int) -> int:
+    """What comes by a message: where lists stand for all devices along an axis, that of the device so many before."""
+    exchange = program.row(row).exchange
+    if exchange is None or exchange.ends is not None or program.axis(exchange.axes[0]).materialised:
+        return content
+    axis, symbol = program.axis(exchange.axes[0]), _SYMBOLS[content - 1]
+    base, before = symbol[2:] if symbol[:2] == ("turned", axis.name) else (content, 0)
+    turn = (before + exchange.shift) % axis.size
+    return _number(("turned", axis.name, base, turn)) if turn else base
 
 
 def _means(program: Program, row: int) -> Symbol:
@@ -141,7 +154,7 @@ def _means(program: Program, row: int) -> Symbol:
 def _left(operation: str, said: str) -> str:
     """What a sum leaves along an axis: of several layouts that it may leave, the one that its row says."""
     made = [behind for _, behind in MAPS[operation]]
-    return said if said in made else made[0]
+    return said if said and layout_of(said).kind in made else made[0]
 
 
 _NUMBERS: dict[Symbol, int] = {}

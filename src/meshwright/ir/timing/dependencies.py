@@ -263,7 +263,7 @@ def _raise(program: Program, status: int, where: Ints, patterns: list[Pattern], 
         raise ProgramError(
             f"{place} reads {value} of {pattern.age} iterations ago, but nothing in its list writes it"
         )
-    later = _later_writer(program, row, int(where[2]))
+    later = _later_writer(program, row, int(where[2]), space)
     said = (
         f"runs before {later}.\n  it reads {value}"
         if later
@@ -272,10 +272,10 @@ def _raise(program: Program, status: int, where: Ints, patterns: list[Pattern], 
     raise ScheduleError(f"{place} {said}\n{grid(program, row)}")
 
 
-def _later_writer(program: Program, row: int, code: int) -> str:
+def _later_writer(program: Program, row: int, code: int, space: ValueSpace) -> str:
     """Text of the row behind ``row`` in its list that writes the value, where there is one."""
     view = program.row(row)
     for later in range(row + 1, int(program.offsets[view.device + 1])):
-        if code in written_codes(program, later):
+        if code in written_codes(program, later, space):
             return program.text_of(later)
     return ""

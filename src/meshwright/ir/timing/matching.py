@@ -12,6 +12,7 @@ from meshwright.ir.kernel import call
 from meshwright.ir.program import Program
 from meshwright.ir.table import Exchange, Kind, Pattern
 from meshwright.ir.value_space import (
+    ValueSpace,
     num_microbatches,
     pattern_fields,
     pattern_tables,
@@ -24,8 +25,9 @@ from meshwright.specs.error import ProgramError
 Ints = NDArray[Any]
 
 
-def match(program: Program) -> NDArray[np.int32]:
-    """For every row the next end of its exchange, in a circle (itself: it is alone, or the others are collapsed).
+def match(program: Program, space: ValueSpace | None = None) -> NDArray[np.int32]:
+    """For every row the next end of its exchange, in a circle (itself: it is alone, or the others are collapsed). ``space``:
+    its values, where they were numbered before.
 
     Raises:
         ProgramError: an end without the others, or an exchange row without a class, or a class on an axis that is not there.
@@ -36,15 +38,15 @@ def match(program: Program) -> NDArray[np.int32]:
     if not is_exchange.any():
         return next_end
     _check_classes(program, is_exchange)
-    moved = moved_codes(program)
+    moved = moved_codes(program, space)
     _match_pairs(program, moved, next_end)
     _match_groups(program, moved, next_end)
     return next_end
 
 
-def moved_codes(program: Program) -> Ints:
+def moved_codes(program: Program, space: ValueSpace | None = None) -> Ints:
     """Code of the value that each exchange row moves, as its effect says; -1 for all other rows."""
-    space = value_space(program)
+    space = space or value_space(program)
     c = program.columns
     _, _, fields, patterns = pattern_tables(program, space)
     flat = list(patterns)

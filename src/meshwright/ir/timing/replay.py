@@ -41,7 +41,7 @@ def wire(program: Program) -> Wiring:
         ProgramError, ScheduleError: as `dependencies` and `match`.
     """
     deps = dependencies(program)
-    next_end = match(program)
+    next_end = match(program, deps.space)
     num_streams = len(program.tables.streams)
     key = program.list_of_row * np.int32(num_streams) + program.columns.stream
     counts = np.bincount(key, minlength=program.num_lists * num_streams)

@@ -118,8 +118,9 @@ class ChainRows:
             yield from self._relay_rows(number, relay).forward(done)
 
     def _relay_rows(self, number: int, relay: Relay) -> RelayRows:
-        query, block = (self._forward_at(value, number) for value in self.chain.segments[number].reads)
-        return RelayRows(number, relay, query, block)
+        query, block = self._reads(number)
+        (made,) = self.chain.segments[number].write_layouts
+        return RelayRows(number, relay, query, block, made)
 
     def _fetched(self, again: Mapping[int, list[Delivery]], number: int) -> Iterator[ChainRow]:
         yield from (self._moved_again(each, number) for each in again.get(number, ()))

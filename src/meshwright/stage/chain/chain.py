@@ -14,11 +14,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from meshwright.ir.layout import COPIED, ENTER, MAPS, SPLIT, layout_text, layouts_of
+from meshwright.ir.layout import COPIED, ENTER, MAPS, SPLIT, layout_text, layouts_of, split
 from meshwright.specs.error import ProgramError
 
 INPUT, OUTPUT = "input", "output"  # of a stage: what the one before it sends, and what the one behind it gets
 LOSS = "loss"  # made by the last segment of all, and counted, not sent
+# Layouts of what is split, by what each device has its part of.
+BY_TOKENS, BY_HEADS, BY_HIDDEN, BY_VOCABULARY, BY_EXPERTS = map(
+    split, ("tokens", "heads", "hidden", "vocabulary", "experts")
+)
 ENDS = -1  # the block of steps that belong to none
 
 # Forward algorithm -> that of its transpose, by which gradients go back; "" is no exchange (all have it, or take their part).
@@ -34,7 +38,8 @@ TRANSPOSES: Mapping[str, str] = {
     "maximum": "",  # of numbers without gradient
     "counts": "",
 }
-# Forward algorithm -> how what it reads lies along its axes, and what it delivers.
+# Forward algorithm -> how what it reads lies along its axes, and what it delivers; of what is split each exchange says the
+# dimension.
 LAYOUTS: Mapping[str, tuple[str, str]] = {
     **{name: MAPS[name][0] for name in ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")},
     "enter": MAPS[ENTER][0],
@@ -67,7 +72,8 @@ class Moved(NamedTuple):
     """An exchange of value ``read`` along axes, which delivers ``write``; ``algorithm`` is a key of `TRANSPOSES`.
 
     ``dim``: of the tensor, along which it is divided. ``sizes``: values that say how much of it goes to, and comes from,
-    each member (routed). ``is_again``: the backward does not keep what came, it is fetched once more.
+    each member (routed). ``is_again``: the backward does not keep what came, it is fetched once more. ``split_by``: how what
+    it reads, and what it delivers, is split, where it is.
     """
 
     algorithm: str
@@ -77,6 +83,7 @@ class Moved(NamedTuple):
     dim: int = 1
     sizes: tuple[str, ...] = ()
     is_again: bool = False
+    split_by: tuple[str, str] = (BY_TOKENS, BY_TOKENS)
 
     @property
     def transpose(self) -> str:
@@ -119,7 +126,8 @@ class Delivery(NamedTuple):
         along = LAYOUTS.get(self.move.algorithm)
         if along is None:
             return of_read
-        return layout_text({**layouts_of(of_read), **dict.fromkeys(self.move.axes, along[is_write])})
+        how = self.move.split_by[is_write] if along[is_write] == SPLIT else along[is_write]
+        return layout_text({**layouts_of(of_read), **dict.fromkeys(self.move.axes, how)})
 
 
 class Segment(NamedTuple):

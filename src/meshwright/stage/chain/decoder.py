@@ -27,14 +27,28 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from meshwright.ir.layout import COPIED, SPLIT, layout_text
+from meshwright.ir.layout import COPIED, layout_text
 from meshwright.ir.table import Hop
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import Context
-from meshwright.stage.chain.chain import ENDS, INPUT, LOSS, OUTPUT, Chain, ChainStep, Moved, Relay, chain_of
-from meshwright.stage.chain.step_layout import EXPERTS_OF_COPIES, EXPERTS_OF_PARTS, laid_out
+from meshwright.stage.chain.chain import (
+    BY_EXPERTS,
+    BY_HEADS,
+    BY_HIDDEN,
+    BY_TOKENS,
+    ENDS,
+    INPUT,
+    LOSS,
+    OUTPUT,
+    Chain,
+    ChainStep,
+    Moved,
+    Relay,
+    chain_of,
+)
+from meshwright.stage.chain.step_layout import EXPERTS_OF_COPIES, EXPERTS_OF_PARTS, EXPERTS_OF_ROWS, laid_out
 
 TENSOR, CONTEXT = "tp", "cp"
 TOKENS, HIDDEN = 1, 2  # dimensions of [B, S, E]
@@ -90,9 +104,9 @@ class InnerDegrees:
     @property
     def stream_layouts(self) -> dict[str, str]:
         """How the residual stream lies along every axis of several devices."""
-        found = {TENSOR: SPLIT if self.sequence_parallel else COPIED} if self.tp > 1 else {}
+        found = {TENSOR: BY_TOKENS if self.sequence_parallel else COPIED} if self.tp > 1 else {}
         axes = ((CONTEXT,) if self.cp > 1 else ()) + self.expert_axes
-        return found | {axis: SPLIT for axis in axes if axis not in found}
+        return found | {axis: BY_TOKENS for axis in axes if axis not in found}
 
     @property
     def divides_hidden(self) -> bool:
@@ -140,10 +154,11 @@ def decoder_chain(
 ) -> Chain:
     """The chain of the stage with these layers of a decoder."""
     again = CORES if degrees.recomputes_core else frozenset[str]()
-    streams, experts = degrees.stream_layouts, EXPERTS_OF_COPIES
-    if degrees.routes_own_tokens:
-        experts = {} if degrees.sequence_parallel else EXPERTS_OF_PARTS
-    items = (laid_out(item, streams, {TENSOR: experts}) for item in _items(model, layers, degrees, ends))
+    streams, beside = degrees.stream_layouts, {TENSOR: EXPERTS_OF_COPIES}
+    beside |= dict.fromkeys(degrees.expert_axes, EXPERTS_OF_ROWS)
+    if degrees.routes_own_tokens and not degrees.sequence_parallel:
+        beside[TENSOR] = EXPERTS_OF_PARTS
+    items = (laid_out(item, streams, beside) for item in _items(model, layers, degrees, ends))
     return chain_of(items, BESIDE_ROUTES | again, given=layout_text(streams)).recomputing(again)
 
 
@@ -198,9 +213,12 @@ def _attention(
         return
     if degrees.context == "ulysses":
         yield ChainStep("head_parts", block, (entered,), ("head_parts",))
-        yield Moved("all_to_all", (CONTEXT,), "head_parts", "own_heads", RANKS)
+        yield Moved(
+            "all_to_all", (CONTEXT,), "head_parts", "own_heads", RANKS, split_by=(BY_TOKENS, BY_HEADS)
+        )
         yield ChainStep("attention_of_heads", block, ("own_heads",), ("token_parts",))
-        yield Moved("all_to_all", (CONTEXT,), "token_parts", "attended_parts", RANKS)
+        back = (BY_HEADS, BY_TOKENS)
+        yield Moved("all_to_all", (CONTEXT,), "token_parts", "attended_parts", RANKS, split_by=back)
         yield ChainStep("output_of_parts", block, ("attended_parts",), (partial,))
         return
     yield ChainStep("heads", block, (entered,), ("query", "block"))
@@ -223,8 +241,11 @@ def _mixture(
     entered = "normed" if is_own and not has_shared else (yield from _entered(degrees, is_kept=True))
     made = ("dispatched", "gates", "order", "counts")
     yield ChainStep("router", block, ("normed" if is_own else entered,), made)
-    yield Moved("counts", degrees.expert_axes, "counts", "arrived")
-    yield Moved("routed", degrees.expert_axes, "dispatched", "received", sizes=("counts", "arrived"))
+    there, back = (BY_TOKENS, BY_EXPERTS), (BY_EXPERTS, BY_TOKENS)
+    yield Moved("counts", degrees.expert_axes, "counts", "arrived", split_by=there)
+    yield Moved(
+        "routed", degrees.expert_axes, "dispatched", "received", sizes=("counts", "arrived"), split_by=there
+    )
     if has_shared:
         yield ChainStep("shared_experts", block, (entered,), ("partial",))
     shared = ("partial",) if has_shared else ()
@@ -232,7 +253,9 @@ def _mixture(
         left = yield from _left(degrees)
         shared = (left,)
     yield ChainStep("experts", block, ("received", "arrived"), ("results",))
-    yield Moved("routed", degrees.expert_axes, "results", "returned", sizes=("arrived", "counts"))
+    yield Moved(
+        "routed", degrees.expert_axes, "results", "returned", sizes=("arrived", "counts"), split_by=back
+    )
     result = "combined" if is_own else "partial"
     yield ChainStep("combine", block, ("returned", "gates", "order", *shared), (result,))
     return result if is_own else (yield from _left(degrees))
@@ -250,7 +273,7 @@ def _begin(
     given = INPUT
     if ends.is_received and degrees.divides_hidden:
         given = "whole_input"
-        yield Moved("collect", (TENSOR,), INPUT, given, HIDDEN)
+        yield Moved("collect", (TENSOR,), INPUT, given, HIDDEN, split_by=(BY_HIDDEN, BY_HIDDEN))
     if model.has_ladder_residual:
         yield ChainStep("take_both", ENDS, (given,), ("residual", "carried"))
     else:
@@ -270,7 +293,7 @@ def _end(
             add = late[0] if late else ADD_NOTHING
             yield ChainStep("give_both", ENDS, add.reads, output, add.of)
         if is_shared:
-            yield Moved("share", (TENSOR,), "whole_output", OUTPUT, HIDDEN)
+            yield Moved("share", (TENSOR,), "whole_output", OUTPUT, HIDDEN, split_by=(BY_HIDDEN, BY_HIDDEN))
         return
     yield ChainStep("final_norm", ENDS, ("residual",), ("normed",))
     entered = yield from _entered(degrees)

@@ -10,8 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from meshwright.ir.layout import COPIED, PARTIAL, SHARED, SPLIT, layout_text
-from meshwright.stage.chain.chain import ChainStep, Moved, Relay
+from meshwright.ir.layout import COPIED, PARTIAL, SHARED, layout_text
+from meshwright.stage.chain.chain import (
+    BY_EXPERTS,
+    BY_HEADS,
+    BY_TOKENS,
+    BY_VOCABULARY,
+    ChainStep,
+    Moved,
+    Relay,
+)
 
 STREAM = "stream"  # whatever the residual stream is
 Layouts = Mapping[str, str]
@@ -26,27 +34,29 @@ class StepLayout(NamedTuple):
 
 Steps = Mapping[str, StepLayout]
 OF_STREAM = StepLayout(STREAM, STREAM)
-_TO_PARTS, _OF_PARTS = (
-    StepLayout(SHARED, SPLIT),
-    StepLayout(SPLIT, SPLIT),
-)  # heads, or numbers of the vocabulary
+_TO_HEADS, _OF_HEADS = StepLayout(SHARED, BY_HEADS), StepLayout(BY_HEADS, BY_HEADS)
 # By axis the steps that do not do the same with the residual stream on every device along it.
 LAYOUTS_ALONG: Mapping[str, Steps] = {
     "tp": {
         "embedding": StepLayout(STREAM, PARTIAL),
         **dict.fromkeys(("attention", "mlp", "shared_experts"), StepLayout(SHARED, PARTIAL)),
-        **dict.fromkeys(("heads", "head_parts", "qkv"), _TO_PARTS),
-        **dict.fromkeys(("attention_core", "attention_of_heads", "causal_attention"), _OF_PARTS),
-        **dict.fromkeys(("attention_output", "output_of_parts"), StepLayout(SPLIT, PARTIAL)),
-        "head": StepLayout(SHARED, {"logits": SPLIT, "largest": PARTIAL}),
-        "exponentials": StepLayout({"logits": SPLIT, "maximum": COPIED}, PARTIAL),
+        **dict.fromkeys(("heads", "head_parts", "qkv"), _TO_HEADS),
+        **dict.fromkeys(("attention_core", "attention_of_heads", "causal_attention"), _OF_HEADS),
+        **dict.fromkeys(("attention_output", "output_of_parts"), StepLayout(BY_HEADS, PARTIAL)),
+        "head": StepLayout(SHARED, {"logits": BY_VOCABULARY, "largest": PARTIAL}),
+        "exponentials": StepLayout({"logits": BY_VOCABULARY, "maximum": COPIED}, PARTIAL),
         "split_cross_entropy": StepLayout(COPIED, COPIED),
     },
     # every device has its tokens of all values, and of whole sequences those that it reads the keys of
-    "cp": {"attention_core": StepLayout({"query": STREAM, "block": STREAM, "all_blocks": SHARED}, STREAM)},
+    "cp": {
+        "attention_core": StepLayout({"query": STREAM, "block": STREAM, "all_blocks": SHARED}, STREAM),
+        "attention_of_heads": _OF_HEADS,
+    },
 }
 
 
+# Along every axis along which experts are divided: rows of tokens have gone to the devices of their experts.
+EXPERTS_OF_ROWS: Steps = {"experts": StepLayout(BY_EXPERTS, BY_EXPERTS)}
 # Where experts are on several devices, along tp: every device looks for the experts of all tokens and has a part of each of
 # them; or it looks for those of its part of the tokens, and adds nothing for the others. Where the stream is divided
 # by tokens and experts along tp, all is as the stream.
@@ -58,9 +68,11 @@ EXPERTS_OF_COPIES: Steps = {
     ),
 }
 EXPERTS_OF_PARTS: Steps = {
-    "router": StepLayout(SHARED, SPLIT),
-    "experts": StepLayout(SPLIT, SPLIT),
-    "combine": StepLayout({"returned": SPLIT, "gates": SPLIT, "order": SPLIT, "partial": PARTIAL}, PARTIAL),
+    **EXPERTS_OF_ROWS,
+    "router": StepLayout(SHARED, BY_TOKENS),
+    "combine": StepLayout(
+        {"returned": BY_TOKENS, "gates": BY_TOKENS, "order": BY_TOKENS, "partial": PARTIAL}, PARTIAL
+    ),
 }
 
 
