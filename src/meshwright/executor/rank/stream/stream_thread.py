@@ -64,6 +64,7 @@ class StreamThread:
             try:
                 if len(batch) == 1:
                     self._finish(current, self._post(current))
+                    self._signal(current)
                 else:
                     self._run_batch(batch)
             except BaseException as error:  # noqa: B036 - the job ends, with this as its reason
@@ -81,26 +82,31 @@ class StreamThread:
             with self.watching():
                 outputs = result.wait()
         issued.finish(outputs)
+
+    def _signal(self, issued: Issued) -> None:
+        """Say that a row has ended, when nothing here holds what it read any more: its readers may count on that memory."""
         if issued.step.signals:
             self._done[issued.step.row.number].put(None)
 
     def _run_batch(self, batch: list[Issued]) -> None:
         """Post all, then wait for each by itself: a reader waits for its member only."""
-        posted = [self._post(issued) for issued in batch]
+        posted: dict[int, Any] = {place: self._post(issued) for place, issued in enumerate(batch)}
         errors: list[BaseException] = []
 
-        def finish(issued: Issued, result: Sequence[Any]) -> None:
+        def finish(issued: Issued, place: int) -> None:
             try:
-                self._finish(issued, result)
+                self._finish(issued, posted.pop(place))
+                self._signal(issued)
             except BaseException as error:  # noqa: B036 - raised again below, in the stream's thread
                 errors.append(error)
 
         threads = [
-            threading.Thread(target=finish, args=pair, daemon=True) for pair in zip(batch[1:], posted[1:])
+            threading.Thread(target=finish, args=(issued, place), daemon=True)
+            for place, issued in enumerate(batch[1:], 1)
         ]
         for thread in threads:
             thread.start()
-        finish(batch[0], posted[0])
+        finish(batch[0], 0)
         for thread in threads:
             thread.join()
         if errors:
