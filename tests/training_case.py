@@ -118,9 +118,11 @@ def reference(
     global_batch: int,
     iterations: int,
     dtype: torch.dtype = torch.float64,
+    drawn: torch.dtype | None = None,
 ) -> Reference:
-    """The mean loss over all tokens of the batch, its gradients by torch.autograd, and torch's own optimizer."""
-    first = build_model(model, dtype).state_dict()
+    """The mean loss over all tokens of the batch, its gradients by torch.autograd, and torch's own optimizer. ``drawn``: the
+    format to which first values are rounded, where it is another than `dtype`."""
+    first = build_model(model, drawn or dtype).state_dict()
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)  # the plain model makes its tables in the default dtype
     try:

@@ -75,7 +75,19 @@ EXPERTS = [
     planned("qwen moe", cp=2, dp=2, ep=2, context="ulysses", sharding="zero2"),
     planned("mixtral", cp=2, tp=2, sequence_parallel=True, context="all_gather"),
 ]
+# Latent attention, whose values have another width than keys.
+LATENT = [
+    *(planned("latent", cp=2, context=context, optimizer="sgd") for context in CONTEXTS),
+    planned("latent", cp=4, optimizer="sgd"),
+    planned("latent", cp=4, context="ulysses", split_backward=True, optimizer="sgd"),
+    planned("deepseek", clip=0.1, cp=2, tp=2, context="all_gather", sequence_parallel=True, sharding="zero1"),
+    planned("deepseek", cp=2, pp=2, context="ring_contiguous", recompute="full"),
+    planned("deepseek", cp=2, dp=2, ep=2, context="ulysses", sharding="zero3", recompute="selective"),
+]
 QUICK = [
+    planned("latent", cp=2, tp=2, context="all_gather", optimizer="sgd"),
+    planned("deepseek", cp=2, context="ulysses", split_backward=True),
+    planned("deepseek", cp=2, context="ring", recompute="selective"),
     *(planned("gpt", cp=2, context=context, recompute="full", sharding="zero1") for context in CONTEXTS),
     planned("tied", clip=0.1, cp=2, tp=2, sequence_parallel=True, split_backward=True),
     planned("qwen", cp=2, dp=2, sharding="zero3", context="all_gather", recompute="full"),
@@ -94,7 +106,7 @@ def test_divided_sequences_equal_one_process(case: Planned, gloo_pool: Pool) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [*TWO, *FOUR, *EXPERTS], ids=str)
+@pytest.mark.parametrize("case", [*TWO, *FOUR, *EXPERTS, *LATENT], ids=str)
 def test_a_covering_set_of_layouts_equals_one_process(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 

@@ -11,7 +11,7 @@ import pytest
 from meshwright.executor.job.pool import Pool
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
-from meshwright.specs.error import PlanError, ProgramError
+from meshwright.specs.error import ProgramError
 from tests.planned_case import Planned, assert_equal_to_one_process
 from tests.training_case import largest_difference
 
@@ -24,6 +24,7 @@ def selective(model: str = "llama", clip: float = 0.0, dropout: float = 0.0, **c
 
 
 CASES = [
+    selective("latent", optimizer="sgd"),
     selective(split_backward=True),
     selective("tied", pp=2, schedule="zb_h1"),
     selective("qwen", dp=2, sharding="zero3", split_backward=True),
@@ -31,6 +32,8 @@ CASES = [
     selective(cp=2, context="all_gather", split_backward=True),
 ]
 MORE = [
+    selective("deepseek", dp=2, sharding="zero2", split_backward=True),
+    selective("latent", cp=2, tp=2, context="ulysses"),
     selective("gpt"),
     selective(tp=2),
     selective("qwen", clip=0.1, tp=2, dp=2, sequence_parallel=True, sharding="zero3"),
@@ -86,8 +89,3 @@ def test_every_recompute_is_due_and_reads_what_lives(choices: dict[str, Any]) ->
     for row in (int(places[0]), int(places[-1])):
         with pytest.raises(ProgramError):
             verify(without(job.program, row))
-
-
-def test_latent_attention_is_not_cut_at_its_core() -> None:
-    with pytest.raises(PlanError, match="recompute=selective with latent attention"):
-        selective("latent").job(1)

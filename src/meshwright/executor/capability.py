@@ -19,7 +19,7 @@ def check_plan(plan: Plan) -> None:
     missing += [
         f"{name}={getattr(plan, name)}" for name, value in defaults.items() if getattr(plan, name) != value
     ]
-    missing += _missing_with_context(plan)
+    _check_context(plan)
     num_tokens = plan.workload.sequence_length // plan.cp
     if plan.sequence_parallel and num_tokens % plan.tp:
         missing.append(f"tp={plan.tp} with {num_tokens} tokens of a sequence on a device")
@@ -40,14 +40,13 @@ def check_plan(plan: Plan) -> None:
     check_model(plan.model)
 
 
-def _missing_with_context(plan: Plan) -> list[str]:
-    """What does not run where sequences are divided. Raises PlanError for lengths and heads that do not divide."""
+def _check_context(plan: Plan) -> None:
+    """Raises PlanError for lengths of sequences and heads that cp does not divide."""
     if plan.cp == 1:
-        return []
+        return
     SequencePart(plan.workload.sequence_length, plan.cp, 0, ARRANGEMENT_OF[plan.context])
     if plan.context == "ulysses":
         check_heads(plan.model, plan.tp, plan.cp)
-    return [f"cp={plan.cp} with latent attention"] if plan.model.attention.latent else []
 
 
 def _missing_with_recompute(plan: Plan) -> list[str]:
@@ -59,7 +58,6 @@ def _missing_with_recompute(plan: Plan) -> list[str]:
     if plan.recompute != "selective":
         return [f"recompute={plan.recompute}"]
     beside = {
-        "latent attention": any(kind.attention.latent for kind in plan.model.kinds),
         f"vocabulary={plan.vocabulary}": plan.vocabulary != "ends",
         "connect_stages": any(each.name == "connect_stages" for each in plan.passes),
     }

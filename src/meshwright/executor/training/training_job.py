@@ -35,6 +35,7 @@ from meshwright.lowering.transfer.stage_edge import (
     skip_edges,
 )
 from meshwright.specs.error import ExecutionError
+from meshwright.specs.model.block import Attention
 from meshwright.specs.model.layers import stage_layers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.record import record
@@ -303,10 +304,18 @@ class TrainingConfig:
         return (counts[name.microbatch], length, width // self.layout.tp)
 
     def _block_shape(self, num_samples: int) -> tuple[int, ...] | None:
-        """[2, B, s, K, D], the same in all layers of a model, or else not known before the run."""
-        heads = {(own.attention.num_kv_heads, own.attention.head_dim) for own in self.model.kinds}
-        if len(heads) > 1:
+        """[2, B, s, K, D], with latent attention [1, B, s, H, D + V]; the same in all layers of a model, or else not known
+        before the run."""
+        shapes = {_heads_of_block(own.attention) for own in self.model.kinds}
+        if len(shapes) > 1:
             return None
-        num_heads, head_dim = heads.pop()
+        number, num_heads, width = shapes.pop()
         num_tokens = self.sequence_length // self.layout.cp
-        return (2, num_samples, num_tokens, num_heads // self.layout.tp, head_dim)
+        return (number, num_samples, num_tokens, num_heads // self.layout.tp, width)
+
+
+def _heads_of_block(attention: Attention) -> tuple[int, int, int]:
+    """Tensors of a block of keys and values, heads of one, and numbers of a head."""
+    if attention.latent:
+        return 1, attention.num_heads, attention.head_dim + attention.value_dim
+    return 2, attention.num_kv_heads, attention.head_dim

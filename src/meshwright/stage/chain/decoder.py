@@ -115,12 +115,11 @@ class InnerDegrees:
 
 
 def recomputes_core(plan: Plan) -> bool:
-    """Does a plan recompute attention's core in segments: in every block, where the core is told apart from its products and
-    the stage is a chain from its input to its output?"""
+    """Does a plan recompute attention's core in segments: in every block, where the stage is a chain from its input to its
+    output?"""
     return (
         plan.recompute == "selective"
         and plan.recompute_blocks in ((), plan.layers_per_stage)
-        and not any(kind.attention.latent for kind in plan.model.kinds)
         and (plan.vocabulary == "ends" or plan.pp == 1)
         and not any(each.name == "connect_stages" for each in plan.passes)
     )

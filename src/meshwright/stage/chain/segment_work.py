@@ -107,6 +107,8 @@ KEYS = "keys and values by heads"
 OF_ATTENTION = (
     *("first norm's output", "queries by heads", "keys and values by heads", "attention output", "qkv"),
     *("q and k statistics", "logarithms of sums", "qkv narrowed", "attention_output narrowed"),
+    *("key-value latent", "key-value latent norm's output", "latent statistics"),
+    *("query latent", "query latent norm's output"),
 )
 # Of a block whose experts are divided; what is not named is of its experts.
 EXPERTS_KEPT_BY = {

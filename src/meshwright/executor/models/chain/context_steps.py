@@ -14,7 +14,12 @@ from meshwright.executor.models.decoder import DecoderStage
 from meshwright.executor.ops.attention.causal_attention import causal_attention
 from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.attention.gathered_attention import gathered_attention
-from meshwright.executor.ops.attention.head_exchange import HeadExchange, by_token, sequence_of
+from meshwright.executor.ops.attention.head_exchange import (
+    HeadExchange,
+    by_equal_heads,
+    by_token,
+    sequence_of,
+)
 from meshwright.executor.ops.attention.part_attention import query_and_block
 from meshwright.executor.ops.attention.sliding_window import within_window
 from meshwright.specs.plan.sequence_part import SequencePart
@@ -33,9 +38,11 @@ def mask_of(block: Block, data: MicrobatchData) -> DocumentMask | None:
 
 
 def heads(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BsE: Tensor) -> tuple[Tensor, ...]:
-    """Queries [B, s, H, D], and the block of keys and values [2, B, s, K, D]."""
+    """Queries [B, s, H, D], and the block of keys and values [2, B, s, K, D], or of latent attention [1, B, s, H, D + V]."""
     block = block_of(stage, step.block)
     turn = stage.turn(data.length, x_BsE.dtype, x_BsE.device, data.documents, part_of(data))
+    if block.latent_attention is not None and turn is not None:
+        return block.latent_attention.query_and_block(x_BsE, turn)
     return query_and_block(block.heads(x_BsE), block.layout, turn)
 
 
@@ -58,7 +65,11 @@ def head_parts(
 ) -> tuple[Tensor, ...]:
     """For every device its heads of the tokens here, [P, B, s, W]."""
     block = block_of(stage, step.block)
-    return (_exchange(block, data).by_rank(block.heads(x_BsE)),)
+    if block.latent_attention is None:
+        return (_exchange(block, data).by_rank(block.heads(x_BsE)),)
+    turn = stage.turn(data.length, x_BsE.dtype, x_BsE.device, data.documents, part_of(data))
+    assert turn is not None, "latent attention is of families with rotary positions"
+    return (by_equal_heads(block.latent_attention.by_heads(x_BsE, turn), part_of(data).degree),)
 
 
 def attention_of_heads(
@@ -66,6 +77,8 @@ def attention_of_heads(
 ) -> tuple[Tensor, ...]:
     """Attention of some heads of whole sequences, for every device its tokens: [P, B, s, W]."""
     block, degree = block_of(stage, step.block), part_of(data).degree
+    if block.latent_attention is not None:
+        return (by_token(block.latent_attention.attend(sequence_of(parts), data.documents), degree),)
     turn = stage.turn(data.length, parts.dtype, parts.device, data.documents)
     attended = causal_attention(sequence_of(parts), _exchange(block, data).local, turn, data.documents)
     return (by_token(attended, degree),)

@@ -113,15 +113,23 @@ def attention(
 
 def qkv(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BSE: Tensor) -> tuple[Tensor, ...]:
     """Queries, keys and values of this device's heads."""
-    return (block_of(stage, step.block).heads(x_BSE),)
+    block = block_of(stage, step.block)
+    if block.latent_attention is None:
+        return (block.heads(x_BSE),)
+    turn = stage.turn(data.length, x_BSE.dtype, x_BSE.device, data.documents)
+    assert turn is not None, "latent attention is of families with rotary positions"
+    return (block.latent_attention.by_heads(x_BSE, turn),)
 
 
 def causal_attention(
     stage: DecoderStage, step: ChainStep, data: MicrobatchData, qkv_BSW: Tensor
 ) -> tuple[Tensor, ...]:
     """Attention's core alone: of this device's heads of whole sequences."""
+    block = block_of(stage, step.block)
+    if block.latent_attention is not None:
+        return (block.latent_attention.attend(qkv_BSW, data.documents),)
     turn = stage.turn(data.length, qkv_BSW.dtype, qkv_BSW.device, data.documents)
-    return (block_of(stage, step.block).attend(qkv_BSW, turn, data.documents),)
+    return (block.attend(qkv_BSW, turn, data.documents),)
 
 
 def mlp_norm(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BsE: Tensor) -> tuple[Tensor, ...]:

@@ -1,7 +1,7 @@
 """Latent attention (DeepSeek's MLA, arXiv 2405.04434): keys and values of all heads from a few numbers of a token.
 
-Shapes: B samples, S tokens, E hidden size, H heads, D numbers of a query and a key, of which the last R turn, V numbers of a
-value, L of a latent.
+Shapes: B samples, S tokens of a sequence, s of a device, E hidden size, H heads, D numbers of a query and a key, of
+which the last R turn, V numbers of a value, L of a latent.
 
 A query's part that turns is its head's own, a key's is one for all heads and comes straight from the hidden state. Rows of
 matrices are as checkpoints have them: neighbouring numbers turn together there as well.
@@ -51,6 +51,25 @@ class LatentAttention(nn.Module):
         query_BHSD, (key_BHSD, value_BHSV) = self._queries(x_BSE, turn), self._keys_and_values(x_BSE, turn)
         documents = within_window(self.attention.window, x_BSE.shape[1], x_BSE.device, documents)
         return head_attention(query_BHSD, key_BHSD, value_BHSV, documents)
+
+    def by_heads(self, x_BsE: Tensor, turn: Rotation) -> Tensor:
+        """Of every head its query, scaled, its key, both turned, and its value, side by side: [B, s, H (2 D + V)]."""
+        parts = (self._queries(x_BsE, turn), *self._keys_and_values(x_BsE, turn))
+        return torch.cat(parts, -1).transpose(1, 2).flatten(2)
+
+    def query_and_block(self, x_BsE: Tensor, turn: Rotation) -> tuple[Tensor, Tensor]:
+        """Queries [B, s, H, D], and the block of keys and values of `PartAttention`, [1, B, s, H, D + V]."""
+        block_BHsW = torch.cat(self._keys_and_values(x_BsE, turn), -1)
+        query_BsHD = self._queries(x_BsE, turn).transpose(1, 2).contiguous()
+        return query_BsHD, block_BHsW.transpose(1, 2)[None].contiguous()
+
+    def attend(self, heads_BSW: Tensor, documents: DocumentMask | None = None) -> Tensor:
+        """Attention of whole sequences to some heads as `by_heads` gives them: [B, S, h V]."""
+        head_dim, width = self.attention.head_dim, self.latent.value_head_dim
+        heads_BhSW = torch.unflatten(heads_BSW, -1, (-1, 2 * head_dim + width)).transpose(1, 2)
+        query, key, value = torch.split(heads_BhSW, [head_dim, head_dim, width], -1)
+        documents = within_window(self.attention.window, heads_BSW.shape[1], heads_BSW.device, documents)
+        return head_attention(query, key, value, documents)
 
     def _queries(self, x_BSE: Tensor, turn: Rotation) -> Tensor:
         """Turned and scaled, [B, H, S, D]."""

@@ -38,8 +38,9 @@ def in_rank_order(block: Tensor, part: SequencePart) -> Tensor:
 def gathered_attention(
     query: Tensor, gathered: Tensor, part: SequencePart, mask: DocumentMask | None = None
 ) -> Tensor:
-    """Attention output [B, s, H D] of queries [B, s, H, D] to the ranks' blocks one behind the other, [2 P, B, s, K, D], as a
-    gather along the first dimension leaves them; differentiable. `mask`: documents and window of the whole sequence."""
+    """Attention output [B, s, H D] of queries [B, s, H, D] to the ranks' blocks one behind the other, [2 P, B, s, K, D] (or
+    with values of another width [P, B, s, K, D + V]), as a gather along the first dimension leaves them;
+    differentiable. `mask`: documents and window of the whole sequence."""
     return _GatheredAttention.apply(query, gathered, part, mask)  # type: ignore[no-untyped-call, no-any-return]
 
 
@@ -49,7 +50,7 @@ class _GatheredAttention(torch.autograd.Function):
         ctx: Any, query: Tensor, gathered: Tensor, part: SequencePart, mask: DocumentMask | None
     ) -> Tensor:
         ctx.attention, ctx.mask = PartAttention(part), mask
-        block = in_sequence_order(torch.unflatten(gathered, 0, (part.degree, 2)), part)
+        block = in_sequence_order(torch.unflatten(gathered, 0, (part.degree, -1)), part)
         state = ctx.attention.attend(query, block, None, part.whole, mask)
         output: Tensor = ctx.attention.finished(state, query.dtype)
         ctx.save_for_backward(query, block, output, state.sums_BHs)

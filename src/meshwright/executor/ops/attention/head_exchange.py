@@ -79,6 +79,11 @@ def sequence_of(parts: Tensor) -> Tensor:
     return parts.transpose(0, 1).flatten(1, 2)
 
 
+def by_equal_heads(heads_BsW: Tensor, degree: int) -> Tensor:
+    """What every head has side by side, [B, s, H w] -> for every rank its heads: [P, B, s, h w]."""
+    return torch.stack(heads_BsW.chunk(degree, -1))
+
+
 def by_token(x_BSW: Tensor, degree: int) -> Tensor:
     """Whole sequences [B, S, W] -> for every rank its tokens: [P, B, s, W]."""
     return torch.unflatten(x_BSW, 1, (degree, -1)).transpose(0, 1).contiguous()

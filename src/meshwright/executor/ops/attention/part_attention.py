@@ -1,7 +1,7 @@
 """Attention of one rank's tokens of a sequence to keys and values that come block by block: a ring's steps, or all at once.
 
 Shapes: B samples, s tokens here, m tokens of a block, H query heads, K key-value heads, D numbers of a head. A block of keys
-and values is [2, B, m, K, D].
+and values is [2, B, m, K, D]; where values have another width V (latent attention) it is [1, B, m, K, D + V].
 
 Nothing here communicates. A ring of P ranks that sends its blocks to the next rank (Liu et al. 2023, arXiv 2310.01889):
 
@@ -97,16 +97,17 @@ class PartAttention:
             query: [B, s, H, D]; block: [2, B, m, K, D], keys and values of the tokens of `keys`.
             mask: documents and window (`within_window`) of the whole sequence; None: a token sees all before it.
         """
+        width = _keys_and_values(block, query.shape[-1])[1].shape[-1]
         query = query.transpose(1, 2)
         for tile in visible_tiles(self.part, keys, mask, self.is_causal):
-            key, value = _of_tile(block, tile)
+            key, value = _of_tile(block, query.shape[-1], tile)
             output, sums = tile_forward(query[:, :, tile.rows], key, value, tile, self.scale)
             if state is None and tile.rows == slice(0, query.shape[2]):
                 state = AttentionState(output.transpose(1, 2).to(wide_dtype(query.dtype)), sums)
             else:
-                state = _empty(query) if state is None else state
+                state = _empty(query, width) if state is None else state
                 _merge(state, tile.rows, output, sums)
-        return _empty(query) if state is None else state
+        return _empty(query, width) if state is None else state
 
     def finished(self, state: AttentionState, dtype: torch.dtype) -> Tensor:
         """The output [B, s, H D] once all blocks were seen."""
@@ -136,13 +137,14 @@ class PartAttention:
             output, sums: of all blocks: [B, s, H D] as `finished` gave it, [B, H, s].
             output_gradient: [B, s, H D].
         """
-        rows = [x.reshape(query.shape).transpose(1, 2) for x in (output, output_gradient)]
+        rows = [x.reshape(*query.shape[:3], -1).transpose(1, 2) for x in (output, output_gradient)]
         query, query_gradient = query.transpose(1, 2), query_gradient.transpose(1, 2)
-        key_gradient, value_gradient = block_gradient.transpose(2, 3)
+        both = _keys_and_values(block_gradient, query.shape[-1])
+        key_gradient, value_gradient = (x.transpose(1, 2) for x in both)
         for tile in visible_tiles(self.part, keys, mask, self.is_causal):
             here = tile.rows
             dquery, dkey, dvalue = tile_backward(
-                query[:, :, here], *_of_tile(block, tile), rows[0][:, :, here], sums[:, :, here],
+                query[:, :, here], *_of_tile(block, query.shape[-1], tile), rows[0][:, :, here], sums[:, :, here],
                 rows[1][:, :, here], tile, self.scale,
             )  # fmt: skip
             query_gradient[:, :, here] += dquery
@@ -150,18 +152,26 @@ class PartAttention:
             value_gradient[:, :, tile.keys] += dvalue
 
 
-def _of_tile(block: Tensor, tile: Tile) -> tuple[Tensor, Tensor]:
-    """Key and value [B, K, keys, D] of a block."""
-    key, value = block.transpose(2, 3)[:, :, :, tile.keys]
+def _keys_and_values(block: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
+    """Views of a block: keys [B, m, K, D], values [B, m, K, V]."""
+    if len(block) == 2:
+        return block[0], block[1]
+    key, value = torch.split(block[0], [head_dim, block.shape[-1] - head_dim], -1)
     return key, value
 
 
-def _empty(query: Tensor) -> AttentionState:
-    """Before any key, of queries [B, H, s, D]."""
-    batch, num_heads, num_tokens, head_dim = query.shape
+def _of_tile(block: Tensor, head_dim: int, tile: Tile) -> tuple[Tensor, Tensor]:
+    """Key [B, K, keys, D] and value [B, K, keys, V] of a block."""
+    key, value = (x.transpose(1, 2)[:, :, tile.keys] for x in _keys_and_values(block, head_dim))
+    return key, value
+
+
+def _empty(query: Tensor, width: int) -> AttentionState:
+    """Before any key, of queries [B, H, s, D] and values so wide."""
+    batch, num_heads, num_tokens, _ = query.shape
     wide = wide_dtype(query.dtype)
     return AttentionState(
-        query.new_zeros((batch, num_tokens, num_heads, head_dim), dtype=wide),
+        query.new_zeros((batch, num_tokens, num_heads, width), dtype=wide),
         query.new_full((batch, num_heads, num_tokens), EMPTY_SUM, dtype=wide),
     )
 

@@ -1,12 +1,14 @@
 """Attention of one rectangle of queries and keys with the logarithm of the sums, and its gradients from those of the whole.
 
-Shapes: B samples, H query heads, K key-value heads, G = H / K, s queries, m keys, D numbers of a head.
+Shapes: B samples, H query heads, K key-value heads, G = H / K, s queries, m keys, D numbers of a head. Values may have
+another width V than keys, and outputs then have it, too.
 
-On CPU it is torch's own flash kernel for it, which gives the logarithm of the sums, takes the whole row's in its backward,
-and is exact in float64 (errors of 2e-15); it is 1.3 to 2.2 times as fast as products over blocks of queries where nothing is
-masked (s = m = 1024, forward and backward, one thread), and as fast where the rectangle is causal. It knows no grouped
-queries in its backward, so keys are repeated for it. Of a row that sees no key it says a sum of one; here it is none.
-Elsewhere, and as what both are tested against, it is products over blocks of queries in float32 or float64.
+On CPU it is torch's own flash kernel for it, which gives the logarithm of the sums, takes the whole row's in its
+backward, and is exact in float64 (errors of 2e-15); it is 1.3 to 2.2 times as fast as products over blocks of queries
+where nothing is masked (s = m = 1024, forward and backward, one thread), and as fast where the rectangle is causal. It
+knows no grouped queries in its backward, so keys are repeated for it. Of a row that sees no key it says a sum of one;
+here it is none. Where values are of another width, elsewhere, and as what both are tested against, it is products over
+blocks of queries in float32 or float64.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ def tile_forward(
     """query [B, H, s, D], key and value [B, K, m, D] of a tile -> output [B, H, s, D], normalised over these keys, and the
     logarithms of the sums [B, H, s] in the wide dtype. A row that sees nothing has output 0 and EMPTY_SUM.
     """
-    if query.device.type != "cpu":
+    if query.device.type != "cpu" or value.shape[-1] != key.shape[-1]:
         return forward_by_products(query, key, value, tile, scale)
     group_size = query.shape[1] // key.shape[1]
     output, sums = _flash(
@@ -61,7 +63,7 @@ def tile_backward(
     """Gradients of query [B, H, s, D], key and value [B, K, m, D], of this tile's share in the whole attention, whose
     output, sums and output's gradient these are.
     """
-    if query.device.type != "cpu":
+    if query.device.type != "cpu" or value.shape[-1] != key.shape[-1]:
         return backward_by_products(query, key, value, output, sums, output_gradient, tile, scale)
     group_size = query.shape[1] // key.shape[1]
     dquery, dkey, dvalue = _flash_backward(
@@ -101,7 +103,8 @@ def forward_by_products(
 ) -> tuple[Tensor, Tensor]:
     """What `tile_forward` gives, by plain products; the output is in the wide dtype."""
     wide = wide_dtype(query.dtype)
-    output, sums = query.new_empty(query.shape, dtype=wide), query.new_empty(query.shape[:3], dtype=wide)
+    output = query.new_empty((*query.shape[:3], value.shape[-1]), dtype=wide)
+    sums = query.new_empty(query.shape[:3], dtype=wide)
     key, value = key.to(wide), value.to(wide)
     for rows in _blocks(query):
         scores = _scores(query[:, :, rows].to(wide), key, tile, rows, scale)
