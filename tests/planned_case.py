@@ -22,6 +22,7 @@ from meshwright.executor.training.tensor_layout import TensorLayout
 from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 from meshwright.lowering.lower import lower
 from meshwright.lowering.sharding.gradient_norm import clip_norm
+from meshwright.specs.cluster.slowing import Slowing
 from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.error import MeshwrightError
 from meshwright.specs.model.model import ModelSpec
@@ -113,10 +114,10 @@ class Planned:
         program = lower(plan, catalog.find_schedule(plan.schedule), pieces=pieces, in_segments=True)
         return Job.of(program, iterations, training=training, dtype=plan.dtype), plan
 
-    def run(self, pool: Pool, iterations: int, **fields: Any) -> JobResult:
+    def run(self, pool: Pool, iterations: int, slowing: Slowing | None = None, **fields: Any) -> JobResult:
         """What it gives on gloo."""
         job, plan = self.job(iterations, **fields)
-        return pool.run(job, places=device_order(plan))
+        return pool.run(job, places=device_order(plan), slowing=slowing)
 
 
 def assert_equal_to_one_process(case: Planned, result: JobResult, iterations: int) -> None:

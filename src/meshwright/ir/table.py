@@ -63,7 +63,7 @@ class Pattern(NamedTuple):
 
 # Fields that a row of a table got later: left out of texts and hashes where they say nothing, so that those of programs
 # which do not use them stay what they were.
-LATER = {"Pattern": ("layout", "steps"), "Duty": ("stages",)}
+LATER = {"Pattern": ("layout", "steps"), "Duty": ("stages",), "ValueBytes": ("by_part",)}
 
 
 def said(row: Any) -> tuple[Any, ...]:
@@ -207,10 +207,15 @@ class Duty(NamedTuple):
 class ValueBytes(NamedTuple):
     """Bytes of one value of ``kind``, by index (one number: the same for all); ``per_token`` scales with the microbatch.
 
-    ``size``: name of a run-time size (`Size`), whose maximum is taken instead.
+    ``size``: name of a run-time size (`Size`), whose maximum is taken instead. ``by_part``: of each part its share of that
+    (those behind the last as it; empty: each part has all).
     """
 
     kind: str
     by_index: tuple[float, ...] = ()
     per_token: bool = False
     size: str = ""
+    by_part: tuple[float, ...] = ()
+
+    def __repr__(self) -> str:
+        return said_text(self)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.ir.program import Program
-from meshwright.ir.table import INDEX_MODES, WHEN_MODES, Effect, Pattern
+from meshwright.ir.table import INDEX_MODES, WHEN_MODES, Effect, Pattern, ValueBytes
 from meshwright.specs.error import ProgramError
 
 MAX_VALUES = 1 << 28  # codes are int32, and a few tables have an entry for each
@@ -117,8 +117,18 @@ def _bytes_of_codes(program: Program, indices: Ints, microbatches: Ints, parts: 
             scale[: len(tokens)] = tokens[:num]
         elif row is not None and row.per_token:
             scale[:] = tokens[0]
-        pieces.append(np.repeat((by_index[:, None] * scale[None, :]).reshape(-1), num_parts))
+        whole = (by_index[:, None] * scale[None, :]).reshape(-1)
+        pieces.append((whole[:, None] * _shares(row, num_parts)[None, :]).reshape(-1))
     return np.concatenate(pieces) if pieces else np.zeros(0)
+
+
+def _shares(row: ValueBytes | None, num_parts: int) -> NDArray[np.float64]:
+    """What every part has of a value's bytes."""
+    shares = np.ones(num_parts)
+    if row is not None and row.by_part:
+        known = np.array(row.by_part, dtype=np.float64)
+        shares[:] = known[np.minimum(np.arange(num_parts), len(known) - 1)]
+    return shares
 
 
 def _max_of_size(program: Program, name: str) -> float:

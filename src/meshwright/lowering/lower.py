@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from meshwright.ir.core_vocabulary import REMADE
 from meshwright.ir.program import Program
-from meshwright.ir.table import Microbatch, ValueBytes
+from meshwright.ir.table import Microbatch, ValueBytes, Work
 from meshwright.lowering.memory.offload import OptimizerOnHost
 from meshwright.lowering.memory.recompute import recomputed
 from meshwright.lowering.order import by_hop, program_of_orders, with_works
 from meshwright.lowering.pipeline import Implied, Lowering, PlanPass, named_passes, ordered
-from meshwright.lowering.segment.segmented import is_segmented, segmented, works_of_segments
+from meshwright.lowering.segment.segmented import is_segmented, segmented, works_of_parts, works_of_segments
 from meshwright.lowering.sharding.adapted import check_adapted
 from meshwright.lowering.sharding.canonical import CANONICAL, CanonicalOrder
 from meshwright.lowering.sharding.gather import Unsharding, gathered
@@ -122,13 +122,14 @@ def lower(
     for one in pipeline:
         made = one.made(lowering)
         program = program if made is None else made(program)
+    of_parts = dict[tuple[str, int, int], Work]()
     if is_segmented(lowering):
-        found = works_of_segments(lowering, program)
+        found, of_parts = works_of_segments(lowering, program), works_of_parts(lowering)
     else:
         found = works(plan, stages, num_stepped_parameters(program, lowering.held))
     for one in pipeline:
         found |= getattr(one, "works", lambda *_: {})(lowering, program)
-    return with_works(program, found)
+    return with_works(program, found, of_parts)
 
 
 def pipeline_of(plan: Plan) -> list[PlanPass]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, starmap
 from operator import itemgetter
 from typing import NamedTuple
@@ -223,17 +223,30 @@ def with_effects(program: Program, *effects: Effect) -> tuple[Program, list[int]
     ]
 
 
-def with_works(program: Program, works: dict[tuple[str, int], Work]) -> Program:
-    """The program with a work on every compute, by (name, stage); names that are not given keep none."""
+def with_works(
+    program: Program,
+    works: Mapping[tuple[str, int], Work],
+    of_parts: Mapping[tuple[str, int, int], Work] | None = None,
+) -> Program:
+    """The program with a work on every compute, by (name, stage); names that are not given keep none. `of_parts`: of rows
+    of a part, by (name, stage, part), instead."""
     table: dict[Work, int] = {}
     num_stages = max(program.tables.num_stages, int(program.columns.stage.max(initial=0)) + 1)
-    place = np.full((len(program.tables.effects), num_stages), -1, dtype=np.int64)
+    num_parts = 1 + max((part for _, _, part in of_parts or ()), default=0)
+    place = np.full((len(program.tables.effects), num_stages, num_parts), -1, dtype=np.int64)
     for e, effect in enumerate(program.tables.effects):
         for stage in range(num_stages):
             work = works.get((effect.name, stage))
             if work is not None:
                 place[e, stage] = table.setdefault(work, len(table))
-    chosen = place[program.columns.effect, program.columns.stage] if len(program) else program.columns.work
+    numbers: dict[str, list[int]] = {}
+    for e, effect in enumerate(program.tables.effects):
+        numbers.setdefault(effect.name, []).append(e)
+    for (name, stage, part), work in (of_parts or {}).items():
+        place[numbers.get(name, []), stage, part] = table.setdefault(work, len(table))
+    c = program.columns
+    part = np.minimum(c.part, num_parts - 1)
+    chosen = place[c.effect, c.stage, part] if len(program) else c.work
     return program.with_tables(works=tuple(table)).with_columns(work=chosen)
 
 

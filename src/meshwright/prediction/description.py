@@ -22,6 +22,7 @@ def describe(plan: Plan) -> str:
         plan.sharding if plan.sharding != "none" else "",
         plan.schedule if plan.pp > 1 else "",
         f"microbatch {plan.microbatch_size}",
+        parts_words(plan),
     ]
     if plan.layers_per_stage != split_layers(plan.model.num_layers, plan.num_stages):
         words.append(f"layers {layers_words(plan.layers_per_stage)}")
@@ -39,6 +40,12 @@ def context_words(plan: Plan) -> str:
 def gathered_words(plan: Plan) -> str:
     """What becomes of what sequence parallelism gathers, where it is not as usual."""
     return f"gathered {plan.gathered}" if plan.sequence_parallel and plan.gathered != Plan.gathered else ""
+
+
+def parts_words(plan: Plan) -> str:
+    """Samples of the parts of a microbatch, where it is cut."""
+    samples = plan.part_samples
+    return f"in parts of {'+'.join(map(str, samples))}" if len(samples) > 1 else ""
 
 
 def layers_words(layers: Sequence[int]) -> str:

@@ -179,7 +179,7 @@ def plan_subject(
 
     schedule = catalog.find_schedule(plan.schedule)
     where = cluster_of(plan, cluster)
-    if segments and where.machine.has_streams:
+    if (segments or len(plan.part_samples) > 1) and where.machine.has_streams:
         _check_segments(plan)
     return predicted_subject(
         predict(
@@ -189,26 +189,30 @@ def plan_subject(
 
 
 def _check_segments(plan: Plan) -> None:
-    """Raise PlanError for plans of which not all that is sent inside a stage is rows, or that send nothing there."""
+    """Raise PlanError for plans of which not all that is sent inside a stage is rows, or that send nothing there. Parts of
+    microbatches run in segments only."""
     missing = [f"{name}={value}" for name, value in (("cp", plan.cp), ("ep", plan.ep)) if value > 1]
     missing += ['overlap "tp"'] if "tp" in plan.overlap else []
     missing += [f"vocabulary={plan.vocabulary}"] if plan.vocabulary != "ends" else []
-    if missing or plan.tp == 1:
+    is_cut = len(plan.part_samples) > 1
+    if missing or (plan.tp == 1 and not is_cut):
         raise PlanError(
             f"a plan with {', '.join(missing) or 'tp=1'} in segments",
             allowed='on GPUs tp above 1, without cp, ep, a split vocabulary, overlap "tp" (kernels that send in parts)',
-            next="simulate it composed, as it is without --segments",
+            next="leave token_parts out" if is_cut else "simulate it composed, as it is without --segments",
         )
 
 
 def predicted_subject(found: Predicted) -> Subject:
     """The program of a plan that was predicted: nothing is lowered, priced or simulated again."""
     costs, said = found.pricing.costs, found.assumptions
-    if found.in_segments and found.cluster.machine.has_streams:
-        composed_s = replace(found, in_segments=False).step.value
+    is_cut = len(found.plan.part_samples) > 1
+    if (found.in_segments or is_cut) and found.cluster.machine.has_streams:
+        whole = replace(found, plan=found.plan.changed(token_parts=1), in_segments=False)
+        how = "microbatches in parts" if is_cut else "in segments"
         said = (
             *said,
-            f"in segments; composed of its stages' prices the step takes {format_seconds(composed_s)}",
+            f"{how}; composed of its stages' prices the step takes {format_seconds(whole.step.value)}",
         )
     return Subject(
         found.description, found.program, costs, costs, found.cluster.machine.host, assumptions=said, predicted=found,

@@ -39,7 +39,9 @@ def attend(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     query, block, *before = inputs
     attention, mask = _attention(context, row)
     state: AttentionState | None = before[0] if before else None
-    return (attention.attend(query, block, state, attention.part.source(row.part), mask),)
+    return (
+        attention.attend(query, block, state, attention.part.source(row.part % attention.part.degree), mask),
+    )
 
 
 def attend_backward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -49,7 +51,7 @@ def attend_backward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequen
     own, travelling = before or (attention.gradients_of(saved.query), attention.gradients_of(block))
     attention.attend_backward(
         saved.query, block, saved.output, saved.sums, output_gradient, own, travelling,
-        attention.part.source(row.part), mask,
+        attention.part.source(row.part % attention.part.degree), mask,
     )  # fmt: skip
     return own, travelling
 
@@ -76,7 +78,9 @@ def receive_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Pendi
 def _attention(context: Context, row: Row) -> tuple[PartAttention, DocumentMask | None]:
     """Of this device's tokens, and what they see."""
     own: StageSegment = context.training.segments[row.stage]
-    data = context.training.microbatch_data(row.microbatch, context.device)
+    # a step of a ring of P devices, counted on through the parts of a microbatch
+    part = row.part // context.training.data.part.degree
+    data = context.training.microbatch_data(row.microbatch, part, context.device)
     block = block_of(context.training.stages[own.stage], own.segment.steps[0].block)
     return PartAttention(part_of(data)), mask_of(block, data)
 

@@ -58,7 +58,7 @@ def _forward(
     values = {name: begun.get(place, given[place]) for place, name in enumerate(names)}
     fetched = own.fetched_again
     watching = contextlib.nullcontext() if fetched is None else fetching_again(values[fetched])
-    data = context.training.microbatch_data(row.microbatch, context.device)
+    data = context.training.microbatch_data(row.microbatch, row.part, context.device)
     with registering(saved.queue), watching as saved.again:
         made = run_segment(context.training.stages[own.stage], own.segment, data, values)
     if LOSS in made:

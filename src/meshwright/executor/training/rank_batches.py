@@ -89,11 +89,11 @@ class RankData:
         weight = row.weight / row.tokens / self.num_replicas * self.training.tokens_per_target
         return weight * self._tokens_per_counted()
 
-    def keys(self, microbatch: int) -> SampleKeys | None:
-        """Names of the draws of a microbatch; None without dropout."""
+    def keys(self, microbatch: int, own: slice = slice(None)) -> SampleKeys | None:
+        """Names of the draws of a microbatch, or of some of its samples; None without dropout."""
         if not self.training.dropout or self.evaluated is not None:
             return None
-        return SampleKeys(self.training.seed, self.step, self.samples(microbatch), self.part)
+        return SampleKeys(self.training.seed, self.step, self.samples(microbatch)[own], self.part)
 
     def _tokens_per_counted(self) -> float:
         """Tokens of the global batch for each whose target is not left out."""

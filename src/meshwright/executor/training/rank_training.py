@@ -126,12 +126,16 @@ class TrainingState:
         """The stage of the training that a stage of the program is, or is a segment of."""
         return self.segments[stage].stage if self.segments else stage
 
-    def microbatch_data(self, microbatch: int, device: torch.device) -> MicrobatchData:
-        """What the steps of segments know of a microbatch."""
+    def microbatch_data(self, microbatch: int, part: int, device: torch.device) -> MicrobatchData:
+        """What the steps of segments know of a part of a microbatch."""
+        rows = self.training.layout.part_samples(self.data.counts[microbatch], part)
+        own = slice(rows.start, rows.stop)
+        tokens_BS, targets_BS = self.data.tokens(microbatch, device)
         documents_BS = self.data.documents(microbatch, device)
+        mask = None if documents_BS is None else DocumentMask(documents_BS[own])
         return MicrobatchData(
-            *self.data.tokens(microbatch, device), None if documents_BS is None else DocumentMask(documents_BS),
-            self.data.keys(microbatch), self.data.token_weight(microbatch), self.data.part,
+            tokens_BS[own], targets_BS[own], mask,
+            self.data.keys(microbatch, own), self.data.token_weight(microbatch), self.data.part,
         )  # fmt: skip
 
     def _ends(self, own: range) -> tuple[dict[int, int], dict[int, list[int]]]:

@@ -15,6 +15,7 @@ from meshwright.ir.program import Program
 from meshwright.lowering.sharding.canonical import CANONICAL
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, Context, SequencePart
+from meshwright.specs.plan.token_part import shares_of
 from meshwright.stage.chain.decoder import InnerDegrees, recomputes_core
 from meshwright.stage.mesh import collapsed_axes, expert_axes, gradient_axes, shard_axes, value_axes
 
@@ -42,6 +43,7 @@ class TensorLayout:
     ``expert_axes``: axes of the ranks among which experts are divided.
     ``recomputes_core``: attention's core keeps nothing, it runs again in the backward. ``fetches_again``: what sequence
     parallelism gathers for a product is gathered again for its backward, not kept.
+    ``part_shares``: of a microbatch's samples, of the parts that go through a stage one beside the other.
     """
 
     tp: int = 1
@@ -57,6 +59,7 @@ class TensorLayout:
     expert_axes: tuple[str, ...] = ()
     recomputes_core: bool = False
     fetches_again: bool = True
+    part_shares: tuple[int, ...] = (1,)
 
     @staticmethod
     def of(plan: Plan) -> TensorLayout:
@@ -80,6 +83,7 @@ class TensorLayout:
             expert_axes=longer(expert_axes(plan)),
             recomputes_core=recomputes_core(plan),
             fetches_again=plan.gathered == "again",
+            part_shares=shares_of(plan.token_parts),
         )
 
     @property
@@ -88,7 +92,14 @@ class TensorLayout:
         return InnerDegrees(
             self.tp, self.sequence_parallel, self.fetches_again, cp=self.cp, context=self.context,
             expert_axes=self.expert_axes, recomputes_core=self.recomputes_core,
+            num_parts=len(self.part_shares),
         )  # fmt: skip
+
+    def part_samples(self, num_samples: int, part: int) -> range:
+        """Which samples of a microbatch of so many are a part. Whole ones: the plan sees to it."""
+        each = num_samples // sum(self.part_shares)
+        first = each * sum(self.part_shares[:part])
+        return range(first, first + each * self.part_shares[part])
 
     def expert_shard(self, program: Program, coordinates: Mapping[str, int]) -> ExpertShard:
         """Which experts the rank with these coordinates has."""

@@ -46,7 +46,8 @@ from meshwright.stage.chain.decoder import decoder_chain
 RANDOM = Source("random")  # tokens that are drawn, for tests and benchmarks; nothing is read
 CONTEXT_AXIS = "cp"
 # What devices along it send each other: keys and values, and their gradients.
-TRAVELLING = ("block", "travelling_block", "leaving_gradient", "arrived_gradient")
+BLOCK, ARRIVED = "block", "arrived_gradient"
+TRAVELLING = (BLOCK, "travelling_block", "leaving_gradient", ARRIVED)
 HELD_OUT_STEP = -1  # of random tokens: no step of a training has this number
 
 
@@ -160,6 +161,7 @@ class TrainingConfig:
             "context parallelism": self.layout.cp > 1,
             "divided experts": bool(self.layout.expert_axes),
             "selective recompute": self.layout.recomputes_core,
+            "token parts": len(self.layout.part_shares) > 1,
             "sharded states": self.layout.shard_axes,
             "frozen parameters": self.model.is_adapted,
             "tied tables": self.model.has_tied_embeddings,
@@ -287,6 +289,11 @@ class TrainingConfig:
                     f"microbatch {number} has {microbatch.tokens} tokens",
                     allowed=f"whole sequences of {self.sequence_length}",
                 )
+            if count % sum(self.layout.part_shares):
+                raise ExecutionError(
+                    f"microbatch {number} has {count} samples, and its parts the shares {self.layout.part_shares}",
+                    allowed=f"a multiple of {sum(self.layout.part_shares)} samples",
+                )
             counts.append(count)
         return counts
 
@@ -294,14 +301,25 @@ class TrainingConfig:
         """Shape of what stages exchange: hidden states and their gradients, [B, S, E] (of a ladder residual
         [B, S, 2 E]), or a device's equal part of them."""
         if name.kind in TRAVELLING:
-            return self._block_shape(counts[name.microbatch])
+            return self._block_shape(
+                len(self.layout.part_samples(counts[name.microbatch], self._token_part(name)))
+            )
         if name.kind not in ("activation", "gradient", SKIP.name, SKIP_GRADIENT.name):
             return None
         length = self.sequence_length // self.tokens_per_target // self.layout.cp
         width = self.model.hidden_size * (2 if self.model.has_ladder_residual else 1)
+        num_samples = counts[name.microbatch]
+        if name.kind in ("activation", "gradient"):
+            num_samples = len(self.layout.part_samples(num_samples, name.part))
         if self.layout.sequence_parallel:
-            return (counts[name.microbatch], length // self.layout.tp, width)
-        return (counts[name.microbatch], length, width // self.layout.tp)
+            return (num_samples, length // self.layout.tp, width)
+        return (num_samples, length, width // self.layout.tp)
+
+    def _token_part(self, name: ValueName) -> int:
+        """Of a block under way: its part is a step's, one behind for what arrives, counted on through the parts."""
+        if name.kind == BLOCK:
+            return name.part
+        return (name.part - (name.kind == ARRIVED)) // self.layout.cp
 
     def _block_shape(self, num_samples: int) -> tuple[int, ...] | None:
         """[2, B, s, K, D], with latent attention [1, B, s, H, D + V]; the same in all layers of a model, or else not known

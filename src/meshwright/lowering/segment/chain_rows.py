@@ -25,6 +25,7 @@ from meshwright.ir.layout import dual
 from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern, ValueKind
 from meshwright.ir.vocabulary import Name, Vocabulary
 from meshwright.lowering.segment.chain_row import ChainRow
+from meshwright.lowering.segment.part_rows import in_turns, of_parts
 from meshwright.lowering.segment.relay_rows import NAMES, RELAY_KINDS, RelayRows, relay_duties
 from meshwright.stage.chain import chain as nouns
 from meshwright.stage.chain.chain import (
@@ -55,13 +56,23 @@ GATHERS = ("ALL_GATHER",)  # their bytes are those of what they deliver
 
 @dataclass(frozen=True)
 class ChainRows:
-    """Of a stage with this chain. ``trains``: of every segment, whether any parameter of it does."""
+    """Of a stage with this chain. ``trains``: of every segment, whether any parameter of it does. ``num_parts``: into so many
+    parts each microbatch is cut (`part_rows`)."""
 
     chain: Chain
     trains: tuple[bool, ...]
+    num_parts: int = 1
 
     def of(self, effect: Effect) -> tuple[ChainRow, ...]:
         """What a compute of the stage becomes, in order."""
+        rows = self._of_part(effect)
+        if self.num_parts == 1:
+            return rows
+        steps = {n: own.relay.num_steps for n, own in enumerate(self.chain.segments) if own.relay}
+        return tuple(in_turns(effect, rows, self.num_parts, steps))
+
+    def _of_part(self, effect: Effect) -> tuple[ChainRow, ...]:
+        """Of one part, or of a microbatch that is not cut."""
         if effect.name in ("F", "R"):
             return tuple(self._forward(effect))
         if effect.name == "W":
@@ -260,7 +271,7 @@ class ChainRows:
         kinds = [ValueKind(name) for name in names]
         kinds += [ValueKind(name + GRADIENT, accumulates=name in several) for name in names]
         kinds += [ValueKind(each.move.write + AGAIN) for each in self.chain.deliveries if each.move.is_again]
-        kinds += RELAY_KINDS if self._relays else ()
+        kinds += [kind._replace(ring=kind.ring * self.num_parts) for kind in RELAY_KINDS if self._relays]
         return {kind.name: kind for kind in kinds}
 
     @property
@@ -270,7 +281,8 @@ class ChainRows:
     @property
     def duties(self) -> tuple[Duty, ...]:
         """Of the steps of its relays."""
-        return tuple(dict.fromkeys(duty for relay in self._relays for duty in relay_duties(relay)))
+        found = (of_parts(duty, self.num_parts) for relay in self._relays for duty in relay_duties(relay))
+        return tuple(dict.fromkeys(found))
 
 
 # What chains say beyond the core: names of exchanges, whose patterns each row brings.

@@ -17,6 +17,7 @@ from meshwright.ir.vocabulary import Vocabulary
 from meshwright.lowering.order import with_effects
 from meshwright.lowering.segment.chain_row import ChainRow
 from meshwright.lowering.segment.chain_rows import WORDS, ChainRows
+from meshwright.lowering.segment.part_rows import of_parts
 from meshwright.specs.error import ProgramError
 from meshwright.stage.chain.chain import AGAIN
 
@@ -131,10 +132,16 @@ class Refine:
             for number in sorted(each.rows.chain.recomputed)
         )
         if stages:
-            yield Duty("R", stages=stages)
+            yield of_parts(Duty("R", stages=stages), self._num_parts)
+
+    @property
+    def _num_parts(self) -> int:
+        """Of each microbatch, on all stages."""
+        return self.stages[0].rows.num_parts
 
     def _duty(self, duty: Duty, first: Ints) -> Duty | None:
         """What is due of segments: W of those that train, all else of all of a stage; None where none does."""
+        duty = of_parts(duty, self._num_parts)
         if duty.name != "W" and not duty.stages:
             return duty
         due = tuple(

@@ -10,8 +10,11 @@ from meshwright.ir.table import ValueBytes, Work
 from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.lowering.segment.chain_rows import ChainRows
 from meshwright.lowering.segment.refine import Refine, StageRows
+from meshwright.lowering.segment.relay_rows import BLOCK, LEAVING, RELAY_KINDS
+from meshwright.specs.error import PlanError
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import Plan
+from meshwright.stage.chain.attention_work import RELAY_STEPS
 from meshwright.stage.chain.chain import AGAIN, GRADIENT
 from meshwright.stage.chain.decoder import InnerDegrees, StageEnds, decoder_chain, recomputes_core, stage_ends
 from meshwright.stage.chain.parameters import (
@@ -25,6 +28,9 @@ from meshwright.stage.group.parameter_group import OF_EXPERTS, TIED, num_stepped
 from meshwright.stage.mesh import collapsed_axes, expert_axes
 from meshwright.stage.stage_pass import step_work
 
+OF_STEPS = frozenset(kind.name for kind in RELAY_KINDS)
+COUNTED = ("counts", "arrived")  # numbers of every expert, of a part as of a whole microbatch
+
 
 def inner_degrees(plan: Plan) -> InnerDegrees:
     """How many devices share a microbatch inside a stage of the plan."""
@@ -33,17 +39,37 @@ def inner_degrees(plan: Plan) -> InnerDegrees:
     is_divided = plan.sequence_parallel and plan.tp > 1
     return InnerDegrees(
         plan.tp, is_divided, plan.gathered == "again", cp=plan.cp, context=plan.context, expert_axes=experts,
-        recomputes_core=recomputes_core(plan),
+        recomputes_core=recomputes_core(plan), num_parts=len(plan.part_samples),
     )  # fmt: skip
 
 
 def is_segmented(lowering: Lowering) -> bool:
-    """Does the plan exchange anything inside a stage that is to be rows, or recompute a part of it?"""
-    return lowering.in_segments and inner_degrees(lowering.plan).has_segments
+    """Does the plan exchange anything inside a stage that is to be rows, or recompute a part of it? Parts of microbatches run
+    beside each other as rows only."""
+    degrees = inner_degrees(lowering.plan)
+    return (lowering.in_segments or degrees.num_parts > 1) and degrees.has_segments
+
+
+def check_parts(plan: Plan) -> None:
+    """Raise PlanError where microbatches are cut into parts, and a stage is no chain that every part goes through alone."""
+    beside = {
+        f"vocabulary = {plan.vocabulary}": plan.vocabulary != "ends" and plan.pp > 1,
+        "connect_stages": any(each.name == "connect_stages" for each in plan.passes),
+        f"recompute = {plan.recompute}": plan.recompute not in ("none", "full") and not recomputes_core(plan),
+        "recompute_blocks": plan.recompute == "full"
+        and plan.recompute_blocks not in ((), plan.layers_per_stage),
+    }
+    for name in (name for name, is_there in beside.items() if is_there and len(plan.part_samples) > 1):
+        raise PlanError(
+            f"token_parts is {plan.token_parts!r} with {name}",
+            allowed="stages that are chains from input to output, recompute none, full, or selective of all blocks",
+            next="leave one of the two out",
+        )
 
 
 def segmented(lowering: Lowering) -> Pass:
-    """The pass for a plan's stages."""
+    """The pass for a plan's stages. Raises PlanError where they cannot be run in parts."""
+    check_parts(lowering.plan)
 
     def refine(program: Program) -> Program:
         stages = stage_rows(lowering, program)
@@ -67,6 +93,25 @@ def works_of_segments(lowering: Lowering, program: Program) -> dict[tuple[str, i
     return found
 
 
+def works_of_parts(lowering: Lowering) -> dict[tuple[str, int, int], Work]:
+    """Of every pass of every segment by the part of a row; none where microbatches are not cut."""
+    plan, found = lowering.plan, dict[tuple[str, int, int], Work]()
+    if len(plan.part_samples) == 1:
+        return found
+    first = 0
+    for layers in lowering.stages:
+        chain = decoder_chain(plan.model, layers, inner_degrees(plan))
+        for part in range(len(plan.part_samples)):
+            works = segment_works(plan, layers, chain, 1.0 / plan.num_chunks, part)
+            for number, (segment, own) in enumerate(zip(chain.segments, works, strict=True), first):
+                steps = 1 if segment.relay is None else segment.relay.num_steps
+                for name, work in own.items():
+                    parts = range(part * steps, (part + 1) * steps) if name in RELAY_STEPS else (part,)
+                    found |= {(name, number, own_part): work for own_part in parts}
+        first += len(chain.segments)
+    return found
+
+
 def _value_bytes(lowering: Lowering, stages: Sequence[StageRows], program: Program) -> Iterator[ValueBytes]:
     """Of what segments keep and hand on, where the program has those of stages."""
     plan = lowering.plan
@@ -76,18 +121,35 @@ def _value_bytes(lowering: Lowering, stages: Sequence[StageRows], program: Progr
         for c, layers in zip(chains, lowering.stages, strict=True)
         for size in kept_bytes(plan, layers, c)
     ]
+    shares = _shares(plan)
     for each in program.tables.value_bytes:
+        own = each._replace(by_part=shares if each.per_token else ())
         if each.kind == SAVED.kind:
-            yield each._replace(by_index=tuple(kept))
+            yield own._replace(by_index=tuple(kept))
         elif each.kind == PENDING.kind:
-            yield each._replace(by_index=tuple(_spread(each.by_index, stages)))
+            yield own._replace(by_index=tuple(_spread(each.by_index, stages)))
         else:
-            yield each
+            yield own
     known = {name for stage in stages for name in stage.rows.kinds}
     for name, size in between_bytes(plan, inner_degrees(plan)).items():
+        of_parts = () if name in COUNTED else _of_steps(name, shares, plan.cp)
         for kind in (name, name + GRADIENT, name + AGAIN):
             if kind in known:
-                yield ValueBytes(kind, (size,), per_token=True)
+                yield ValueBytes(kind, (size,), per_token=True, by_part=of_parts)
+
+
+def _shares(plan: Plan) -> tuple[float, ...]:
+    """What every part has of a microbatch; empty where it is not cut."""
+    samples = plan.part_samples
+    return tuple(each / plan.microbatch_size for each in samples) if len(samples) > 1 else ()
+
+
+def _of_steps(name: str, shares: tuple[float, ...], num_steps: int) -> tuple[float, ...]:
+    """Shares of the parts of a value: of a relay one a step, numbered by the step behind where steps leave it to that."""
+    if name not in OF_STEPS or not shares:
+        return shares
+    by_step = tuple(share for share in shares for _ in range(num_steps))
+    return by_step if name in (BLOCK, LEAVING) else (shares[0], *by_step)
 
 
 def _spread(by_stage: Sequence[float], stages: Sequence[StageRows]) -> Iterator[float]:
@@ -125,4 +187,4 @@ def _stage_rows(
         return any(name == TABLE if group == TIED else not (is_tied and name == TABLE) for name in names)
 
     users = tuple(tuple(n for n, names in enumerate(used) if uses(group, names)) for group in groups)
-    return StageRows(ChainRows(chain, trains), users)
+    return StageRows(ChainRows(chain, trains, degrees.num_parts), users)

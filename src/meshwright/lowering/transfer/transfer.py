@@ -44,7 +44,7 @@ class Transfers:
         sender, receiver = np.concatenate([sender, rows[0]]), np.concatenate([receiver, rows[1]])
         send = number[np.concatenate([move, len(moves) + rows[2]])]
         receive = number[np.concatenate([move + 1, len(moves) + rows[3]])]
-        part = np.concatenate([np.zeros_like(toward), rows[4]])
+        part = np.concatenate([_parts(program)[sender[: len(toward)]], rows[4]])
         order = np.argsort(sender, kind="stable")
         sender, receiver, send, receive, part = (
             column[order] for column in (sender, receiver, send, receive, part)
@@ -74,12 +74,14 @@ def _edges(program: Program, names: tuple[str, ...], toward: int) -> tuple[Ints,
     device = np.full((len(t.paths), longest + 2), -1, dtype=np.int64)
     for number, path in enumerate(t.paths):
         device[number, 1 : len(path) + 1] = [hop.device for hop in path]
-    place = np.full((longest + 2, len(t.microbatches)), -1, dtype=np.int64)
-    place[hops[::-1] + 1, microbatches[::-1]] = rows[::-1]
+    parts = _parts(program)[rows]
+    num_parts = 1 + int(parts.max(initial=0))
+    place = np.full((longest + 2, len(t.microbatches), num_parts), -1, dtype=np.int64)
+    place[hops[::-1] + 1, microbatches[::-1], parts[::-1]] = rows[::-1]
     paths = np.array([microbatch.path for microbatch in t.microbatches], dtype=np.int64)[microbatches]
     other = device[paths, hops + 1 + toward]
     crosses = (other >= 0) & (other != device[paths, hops + 1])
-    consumer = place[hops + 1 + toward, microbatches][crosses]
+    consumer = place[hops + 1 + toward, microbatches, parts][crosses]
     if len(consumer) and consumer.min() < 0:
         row = int(rows[crosses][np.argmin(consumer)])
         view = program.row(row)
@@ -90,9 +92,18 @@ def _edges(program: Program, names: tuple[str, ...], toward: int) -> tuple[Ints,
     return rows[crosses], consumer, np.full(int(crosses.sum()), toward)
 
 
+def _parts(program: Program) -> Ints:
+    """The part of what every row gives to the next stage, or the one before: its own, where microbatches are cut."""
+    kinds = {effect.reads[0].kind for effect in (SEND_F, SEND_B)}
+    patterns = [p for effect in program.tables.effects for p in (*effect.reads, *effect.writes)]
+    if not any(p.kind in kinds and p.part == "row" for p in patterns):
+        return np.zeros(program.num_rows, dtype=np.int64)
+    return program.columns.part.astype(np.int64)
+
+
 def _laid_moves(program: Program, sender: Ints, toward: Ints) -> tuple[list[Effect], Ints]:
-    """Sends and receives of values along paths as their makers lay them along axes; the place of each transfer's send, the
-    receive stands behind it."""
+    """Sends and receives of values along paths as their makers lay them along axes, and of the parts in which they make them;
+    the place of each transfer's send, the receive stands behind it."""
     pairs, effects = {1: (SEND_F, RECV_F), -1: (SEND_B, RECV_B)}, program.tables.effects
     kinds = {way: pair[0].reads[0].kind for way, pair in pairs.items()}
     keys, inverse = np.unique(
@@ -102,10 +113,14 @@ def _laid_moves(program: Program, sender: Ints, toward: Ints) -> tuple[list[Effe
     place = np.zeros(len(keys), dtype=np.int64)
     for number, (back, maker) in enumerate(keys.tolist()):
         send, receive = pairs[-back]
-        how = next((p.layout for p in effects[maker].writes if p.kind == kinds[-back] and p.layout), "")
+        made = [p for p in effects[maker].writes if p.kind == kinds[-back]]
+        how: dict[str, Any] = {
+            "layout": next((p.layout for p in made if p.layout), ""),
+            "part": next((p.part for p in made if p.part == "row"), "zero"),
+        }
         laid = (
-            send._replace(reads=(send.reads[0]._replace(layout=how),)),
-            receive._replace(writes=(receive.writes[0]._replace(layout=how),)),
+            send._replace(reads=(send.reads[0]._replace(**how),)),
+            receive._replace(writes=(receive.writes[0]._replace(**how),)),
         )
         if laid[0] not in found:
             found += laid

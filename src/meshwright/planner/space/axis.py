@@ -23,6 +23,7 @@ HANDED_ON = (
     "attention",
     "context",
     "gathered",
+    "token_parts",
     "software",
     "overlap",
     "optimizer",

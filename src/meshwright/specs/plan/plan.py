@@ -19,6 +19,7 @@ from meshwright.specs.plan.optimizer import UpdateRule, update_rule
 from meshwright.specs.plan.sequence_part import CONTEXTS, Context, check_heads
 from meshwright.specs.plan.sharding import ZERO, Sharding
 from meshwright.specs.plan.software import SoftwareClass, software_class
+from meshwright.specs.plan.token_part import TokenParts, samples_of_parts
 from meshwright.specs.plan.workload import Workload
 from meshwright.specs.slot import TRUST, Reference, reference_text, resolve
 
@@ -79,7 +80,9 @@ class Plan:
     `layers_per_stage` has pp * num_chunks counts of blocks, stage s on pipeline rank s modulo pp unless the
     schedule places it otherwise. `recompute_blocks` says for every stage how many of its blocks, its first ones,
     follow `recompute`; the others keep everything (empty: all blocks follow it; Megatron-LM's method "block", with a
-    number for each stage as in AdaPipe). `microbatch_size` counts sequences. `dtype` is the format of parameters and
+    number for each stage as in AdaPipe). `microbatch_size` counts sequences. `token_parts` cuts those of a microbatch into
+    so many equal parts, or by shares such as "3:1": what is sent inside a stage for one runs beside the computes of
+    another. `dtype` is the format of parameters and
     activations, `float8` the recipe of linear layers that compute in float8 (empty: none), `reduction_dtype` the
     format in which gradients are summed and reduced, `master_dtype` that of the optimizer's own copy of the
     parameters and of its moments (empty: `dtype`, and no copy). `overlap` names the communication that runs
@@ -130,6 +133,7 @@ class Plan:
     variant: str = ""
     placement: str = ""
     optimizer: str = "adamw"
+    token_parts: TokenParts = 1
 
     verbs: ClassVar[PlanVerbs | None] = None
 
@@ -221,6 +225,11 @@ class Plan:
     def tokens_per_microbatch(self) -> int:
         """Tokens of a full microbatch, padding included."""
         return self.microbatch_size * self.workload.sequence_length
+
+    @property
+    def part_samples(self) -> tuple[int, ...]:
+        """Samples of every part of a microbatch; of all of them where it is not cut."""
+        return samples_of_parts(self.token_parts, self.microbatch_size)
 
     @property
     def num_recomputed_blocks(self) -> tuple[int, ...]:
@@ -437,6 +446,7 @@ class Plan:
                 f"microbatch_size({self.microbatch_size}) = {share}",
                 allowed="a batch that divides into whole microbatches for every pipeline",
             )
+        _ = self.part_samples  # raises where the parts would have no whole samples
 
     def _check_choices(self) -> None:
         formats = tuple(DTYPE_BYTES)

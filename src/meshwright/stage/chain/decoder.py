@@ -69,7 +69,7 @@ class InnerDegrees:
     `sequence_parallel`: the residual stream is divided by tokens along tp. `fetches_again`: what is gathered for a product is
     not kept for its backward. ``context``: how cp devices share the tokens of a sequence. ``expert_axes``: those along which
     experts are divided; none where every device has all. ``recomputes_core``: attention's core is recomputed, and is a
-    segment for that.
+    segment for that. ``num_parts``: into so many parts a microbatch's samples are cut.
     """
 
     tp: int = 1
@@ -79,6 +79,7 @@ class InnerDegrees:
     context: Context = "ring"
     expert_axes: tuple[str, ...] = ()
     recomputes_core: bool = False
+    num_parts: int = 1
 
     @property
     def divides_experts(self) -> bool:
@@ -98,8 +99,8 @@ class InnerDegrees:
 
     @property
     def has_segments(self) -> bool:
-        """Is a stage more than one compute: is anything sent in it, or a part of it recomputed?"""
-        return self.has_exchanges or self.recomputes_core
+        """Is a stage more than one compute: is anything sent in it, a part of it recomputed, or a microbatch cut?"""
+        return self.has_exchanges or self.recomputes_core or self.num_parts > 1
 
     @property
     def stream_layouts(self) -> dict[str, str]:

@@ -16,6 +16,7 @@ from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Segment
 from meshwright.stage.chain.decoder import CORES, PARTS_OF_BLOCK, InnerDegrees
 from meshwright.stage.exchange.inner import gradient_exchanges
 from meshwright.stage.operator.expert import INDEX_BYTES
+from meshwright.stage.operator.layer import MicrobatchShape
 from meshwright.stage.operator.stage import PASSES, part_operators
 from meshwright.stage.saved.block import GATHERED, context_saved, embedding_saved, head_saved, tensor_bytes
 from meshwright.stage.saved.size import kept_bytes_per_token, saving_context
@@ -30,16 +31,23 @@ WIDE_BYTES = 4  # of a number of the loss, in float32
 LOSS_NUMBERS = {"largest": 1, "maximum": 1, "terms": 2, "sums": 2}  # a token
 
 
-def segment_works(plan: Plan, layers: StageLayers, chain: Chain, share: float) -> Iterator[dict[str, Work]]:
+def segment_works(
+    plan: Plan, layers: StageLayers, chain: Chain, share: float, part: int = 0
+) -> Iterator[dict[str, Work]]:
     """The work of every pass of every segment. `share`: of the stage in a full stage; segments have theirs by FLOPs.
+    ``part``: of a microbatch (`Plan.part_samples`).
 
-    Gradients of which devices keep a part are scattered within the last backward of a stage, that of its first segment.
+    Gradients of which devices keep a part are scattered within the last backward of a stage, that of its first segment, and
+    of the first part.
     """
-    shape, dims = microbatch_shape(plan), (plan.microbatch_size, plan.workload.sequence_length)
+    num_samples = plan.part_samples[part]
+    share *= num_samples / plan.microbatch_size
+    shape = microbatch_shape(plan)._replace(num_sequences=num_samples)
+    dims = (num_samples, plan.workload.sequence_length)
     dtype = "float8" if plan.float8 else plan.dtype
-    found = [{name: _operators(plan, segment, name) for name in PASSES} for segment in chain.segments]
+    found = [{name: _operators(plan, shape, segment, name) for name in PASSES} for segment in chain.segments]
     whole = {name: sum(total_flops(each[name]) for each in found) or 1.0 for name in PASSES}
-    scattered = tuple(gradient_exchanges(plan, layers))
+    scattered = tuple(gradient_exchanges(plan, layers)) if part == 0 else ()
     for number, (segment, each) in enumerate(zip(chain.segments, found, strict=True)):
         works = {
             name: Work(
@@ -51,16 +59,16 @@ def segment_works(plan: Plan, layers: StageLayers, chain: Chain, share: float) -
         yield works if segment.relay is None else relay_works(works, segment.relay.num_steps)
 
 
-def _operators(plan: Plan, segment: Segment, name: str) -> tuple[Operator, ...]:
+def _operators(plan: Plan, shape: MicrobatchShape, segment: Segment, name: str) -> tuple[Operator, ...]:
     steps = segment.steps if name in ("F", "R") else tuple(reversed(segment.steps))
-    return merged([operator for step in steps for operator in _of_step(plan, step, name)])
+    return merged([operator for step in steps for operator in _of_step(plan, shape, step, name)])
 
 
-def _of_step(plan: Plan, step: ChainStep, name: str) -> tuple[Operator, ...]:
+def _of_step(plan: Plan, shape: MicrobatchShape, step: ChainStep, name: str) -> tuple[Operator, ...]:
     takes_up = step.name in ("add", "give_both")
     part = f"{step.of[0]} add" if takes_up else PARTS.get(step.name, step.name)
     block = step.of[1] if takes_up else step.block
-    return part_operators(plan.model, part, name, microbatch_shape(plan), max(0, block))
+    return part_operators(plan.model, part, name, shape, max(0, block))
 
 
 def between_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:

@@ -1,0 +1,72 @@
+"""Rows of token parts: a chain's rows once for each part of a microbatch, the parts' segments in turns.
+
+Behind computes of a part stand the exchanges of what they made, and then the same computes of the next part: what is sent
+for one runs beside what is computed for another. Backward is the transpose, so the last part is the first. A part is the
+row's `part`; a step of a relay is numbered on through the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from meshwright.ir.table import Duty, Effect, Kind, Pattern
+from meshwright.lowering.segment.chain_row import ChainRow
+
+FORWARD = ("F", "R")  # the other computes of a stage run its parts in falling order
+
+
+def in_turns(
+    effect: Effect, rows: Iterable[ChainRow], num_parts: int, steps: Mapping[int, int]
+) -> Iterator[ChainRow]:
+    """The rows of all parts that a compute becomes. ``steps``: of the segments that are relays, by number."""
+    order = range(num_parts) if effect.name in FORWARD else range(num_parts - 1, -1, -1)
+    for run in _runs(rows):
+        for part in order:
+            yield from (_of_part(row, part, steps.get(row.segment, 1)) for row in run)
+
+
+def _runs(rows: Iterable[ChainRow]) -> Iterator[Sequence[ChainRow]]:
+    """Computes with the exchanges behind them, up to the next compute; the first ones with those in front, too."""
+    run: list[ChainRow] = []
+    for row in rows:
+        is_compute = row.effect.kind == Kind.COMPUTE
+        if is_compute and run and run[-1].effect.kind != Kind.COMPUTE and _computes(run):
+            yield run
+            run = []
+        run.append(row)
+    yield run
+
+
+def _computes(run: Iterable[ChainRow]) -> bool:
+    return any(row.effect.kind == Kind.COMPUTE for row in run)
+
+
+def _of_part(row: ChainRow, part: int, steps: int) -> ChainRow:
+    is_step = any(p.part == "row" for p in _patterns(row.effect))
+    effect = row.effect._replace(
+        reads=tuple(_own(p, steps, is_step=is_step) for p in row.effect.reads),
+        writes=tuple(_own(p, steps, is_step=is_step) for p in row.effect.writes),
+        moves=None if row.effect.moves is None else _own(row.effect.moves, steps, is_step=is_step),
+    )
+    return row._replace(effect=effect, part=part * steps + row.part if is_step else part)
+
+
+def _patterns(effect: Effect) -> tuple[Pattern, ...]:
+    return (*effect.reads, *effect.writes, *(() if effect.moves is None else (effect.moves,)))
+
+
+def _own(pattern: Pattern, steps: int, *, is_step: bool) -> Pattern:
+    """The value of the row's own part. Parameters and their gradients are of all parts."""
+    if pattern.index != "hop" or pattern.part != "zero":
+        return pattern
+    if is_step:
+        return pattern._replace(part="outer", steps=steps)
+    if pattern.part_offset:  # of a relay, behind all its steps
+        return pattern._replace(part="first", steps=steps)
+    return pattern._replace(part="row")
+
+
+def of_parts(duty: Duty, num_parts: int) -> Duty:
+    """What is due once for each part; parts of a relay do not wait for each other's steps."""
+    order = duty.order if num_parts == 1 else 0
+    return duty._replace(parts=duty.parts * num_parts, order=order)
