@@ -29,6 +29,7 @@ LAYOUTS: list[dict[str, Any]] = [
     {**SEQUENCE_PARALLEL, "pp": 2, "split_backward": True},
     {"tp": 2, "recompute": "full", "dp": 2, "sharding": "zero3"},
     {"tp": 2, "recompute": "selective"},
+    {"tp": 2, "recompute": "full", "recompute_blocks": (1,)},
     {"cp": 2, "pp": 2},
     {"cp": 2, "context": "ulysses"},
     {"pp": 2},
@@ -159,7 +160,6 @@ def test_what_has_no_whole_samples_is_refused(choices: dict[str, Any], what: str
     [
         {"vocabulary": "one_barrier", "pp": 2},
         {"recompute": "selective_op"},
-        {"recompute": "full", "recompute_blocks": (1,)},
     ],
 )
 def test_stages_that_are_no_chains_are_not_cut(choices: dict[str, Any]) -> None:

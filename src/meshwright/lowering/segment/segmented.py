@@ -56,13 +56,11 @@ def check_parts(plan: Plan) -> None:
         f"vocabulary = {plan.vocabulary}": plan.vocabulary != "ends" and plan.pp > 1,
         "connect_stages": any(each.name == "connect_stages" for each in plan.passes),
         f"recompute = {plan.recompute}": plan.recompute not in ("none", "full") and not recomputes_core(plan),
-        "recompute_blocks": plan.recompute == "full"
-        and plan.recompute_blocks not in ((), plan.layers_per_stage),
     }
     for name in (name for name, is_there in beside.items() if is_there and len(plan.part_samples) > 1):
         raise PlanError(
             f"token_parts is {plan.token_parts!r} with {name}",
-            allowed="stages that are chains from input to output, recompute none, full, or selective of all blocks",
+            allowed="stages that are chains from input to output, recompute none, full or selective",
             next="leave one of the two out",
         )
 
