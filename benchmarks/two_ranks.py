@@ -25,6 +25,7 @@ from meshwright.executor.rank.rank_list import compile_rank
 from meshwright.executor.rank.value_store import ValueStore
 from meshwright.executor.rank.watchdog import Position, SharedPositions
 from meshwright.executor.team.exchange_ends import teams_of
+from meshwright.executor.team.freed_memory import keep_freed_memory
 from meshwright.executor.team.inner_team import InnerTeam
 from meshwright.executor.training.rank_training import TrainingState
 from meshwright.executor.training.training_job import RandomTokens, TrainingConfig
@@ -173,4 +174,5 @@ def start_ranks() -> int:
 def joined(rank: int, folder: Path) -> ProcessGroups:
     """The world of both processes, of one thread each."""
     torch.set_num_threads(1)
+    keep_freed_memory()  # as a worker does; for both sides
     return ProcessGroups(rank, NUM_RANKS, folder / "rendezvous", "gloo", TIMEOUT_S)

@@ -28,14 +28,14 @@ def test_neither_input_nor_output_is_kept() -> None:
         del x, y
         gc.collect()
         assert live.current_bytes < 64, "numbers of the ends of a graph only"
-    assert saved.end is not None
+    assert saved.ends is not None
 
 
 def test_gradients_of_inputs_come_back() -> None:
     _, saved = forward(torch.ones(3))
     (gradient,) = saved.run_backward(torch.tensor([1.0, 2.0, 3.0]))
     assert gradient is not None and gradient.tolist() == [2.0, 4.0, 6.0]
-    assert saved.end is None and not saved.given and not saved.taken, "its graph is free"
+    assert saved.ends is None and not saved.taken, "its graph is free"
 
 
 def test_without_gradients_there_is_no_graph() -> None:
@@ -43,7 +43,7 @@ def test_without_gradients_there_is_no_graph() -> None:
     with torch.no_grad():
         begun = saved.begin(x)
         saved.close(*begun)
-    assert begun == (x,) and saved.end is None
+    assert begun == (x,) and saved.ends is None
 
 
 def test_contributions_own_their_memory() -> None:

@@ -1,7 +1,7 @@
 """SavedForward: what a forward keeps for its backward: where its graph begins and ends, and the queue for W.
 
 Inputs enter the graph through a node that keeps nothing (a leaf's accumulator would hold them); it hands out their gradients.
-The graph ends in a number without data of the outputs' size: outputs are free once they have been sent.
+The graph ends in edges of views of its outputs, which hold none of their data: outputs are free once they have been sent.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from meshwright.executor.ops.fetched_again import FetchedAgain
 from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue
 
 
 class SavedForward:
-    """The graph of one forward. ``again``: the place of an operand that is fetched once more for the backward."""
+    """The graph of one forward. ``ends``: where it ends, in the order of its outputs (None: no gradient goes through one), or
+    in the loss alone. ``again``: the place of an operand that is fetched once more for the backward."""
 
-    __slots__ = ("queue", "end", "given", "taken", "again")
+    __slots__ = ("queue", "ends", "taken", "again")
 
     def __init__(self, queue: WeightGradientQueue) -> None:
         self.queue = queue
-        self.end: Tensor | None = None
-        self.given: tuple[Tensor | None, ...] = ()
+        self.ends: tuple[Any, ...] | None = None
         self.taken: tuple[Tensor | None, ...] = ()
         self.again: FetchedAgain | None = None
 
@@ -40,17 +41,33 @@ class SavedForward:
     def close(self, *outputs: Tensor) -> None:
         """Nothing follows these."""
         if torch.is_grad_enabled():
-            self.end = _End.apply(self, *outputs)  # type: ignore[no-untyped-call]
+            self.ends = tuple(_edge(output) for output in outputs)
+
+    def close_in_loss(self, loss: Tensor) -> None:
+        """Nothing follows this number, which is kept."""
+        self.ends = (loss,)
 
     def run_backward(self, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Backward of the whole graph from the gradients of its outputs; those of the inputs. Frees the graph."""
-        end = self.end
-        assert end is not None, "one backward for each forward: the program's values see to it"
-        self.given, self.end = gradients, None
-        if end.requires_grad:  # nothing does in a first stage that is frozen
-            torch.autograd.backward(end)
-        taken, self.given, self.taken = self.taken, (), ()
+        """Backward of the whole graph from the gradients of its outputs (the loss has none); those of the inputs. Frees the
+        graph."""
+        ends = self.ends
+        assert ends is not None, "one backward for each forward: the program's values see to it"
+        self.ends = None
+        if len(ends) == 1 and isinstance(ends[0], Tensor):
+            roots: list[tuple[Any, Tensor | None]] = [(end, None) for end in ends if end.requires_grad]
+        else:
+            pairs = zip(ends, gradients, strict=True)
+            roots = [(end, own) for end, own in pairs if end is not None and own is not None]
+        if roots:  # there are none in a first stage that is frozen
+            torch.autograd.backward([end for end, _ in roots], [own for _, own in roots])
+        taken, self.taken = self.taken, ()
         return taken
+
+
+def _edge(output: Tensor) -> GradientEdge | None:
+    """Where the gradient of an output goes in. A view's node is torch's own: it keeps the graph alive, and no data."""
+    node = output.view_as(output).grad_fn
+    return None if node is None else GradientEdge(node, 0)
 
 
 class _Begin(torch.autograd.Function):
@@ -66,20 +83,6 @@ class _Begin(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
         ctx.saved.taken = gradients
         return (None,) * (2 + len(gradients))
-
-
-class _End(torch.autograd.Function):
-    """Ends a graph in a number; its backward takes the outputs' gradients from `SavedForward`."""
-
-    @staticmethod
-    def forward(ctx: Any, saved: SavedForward, *outputs: Tensor) -> Tensor:
-        ctx.saved = saved
-        return outputs[0].new_zeros(())
-
-    @staticmethod
-    def backward(ctx: Any, one: Tensor) -> tuple[Tensor | None, ...]:
-        gradients, ctx.saved.given = ctx.saved.given, ()
-        return None, *gradients
 
 
 def contributions(gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:

@@ -62,7 +62,7 @@ def _forward(
     with registering(saved.queue), watching as saved.again:
         made = run_segment(context.training.stages[own.stage], own.segment, data, values)
     if LOSS in made:
-        saved.end = made[LOSS]
+        saved.close_in_loss(made[LOSS])
     else:
         saved.close(*(made[name] for name in own.segment.writes if own.has_gradient(name)))
     return made, saved

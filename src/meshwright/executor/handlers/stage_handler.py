@@ -37,7 +37,8 @@ def _forward(
         y, given = state.apply(row.stage, row.microbatch, x, received, context.device)
         if row.is_last and state.shard is None:
             targets_BS = state.data.tokens(row.microbatch, context.device)[1][:, -y.shape[1] :]
-            y = saved.end = state.loss_of(y, targets_BS, state.data.token_weight(row.microbatch))
+            y = state.loss_of(y, targets_BS, state.data.token_weight(row.microbatch))
+            saved.close_in_loss(y)
         else:
             saved.close(y, *given)
     return y.detach(), tuple(value.detach() for value in given), saved

@@ -39,6 +39,7 @@ from meshwright.executor.rank.stream.row_times import clock
 from meshwright.executor.rank.value_store import ValueStore
 from meshwright.executor.rank.watchdog import Position, SharedPositions
 from meshwright.executor.team.exchange_ends import teams_of
+from meshwright.executor.team.freed_memory import keep_freed_memory
 from meshwright.executor.team.inner_team import InnerTeam
 from meshwright.executor.team.slowed_link import SlowedLinks
 from meshwright.executor.training.divergence import Divergence
@@ -145,6 +146,7 @@ def run_rank(
     """
     job = Job.read(folder, rank)
     torch.set_num_threads(job.num_threads)
+    keep_freed_memory()
     handlers = joined(CORE_HANDLERS, *map(load_handlers, job.program.vocabulary.owners))
     wiring = wire(job.program)
     ranked = compile_rank(wiring, rank, job.shape_of(), handlers, job.keep, is_asynchronous(job.device))

@@ -27,6 +27,7 @@ from meshwright.executor.measure.stages import StageCase, StageTimer, stage_case
 from meshwright.executor.meter.compute_clock import compute_seconds
 from meshwright.executor.rank.slowed_compute import stretch
 from meshwright.executor.team.collective import combine, scatter_sum, start_gather, wait_all
+from meshwright.executor.team.freed_memory import keep_freed_memory
 from meshwright.executor.team.slowed_link import SlowedLinks
 from meshwright.specs.cluster.profile import COMPUTE_TABLES
 from meshwright.specs.cluster.slowing import Slowing
@@ -320,6 +321,7 @@ def pass_rows(timer: StageTimer, num_processes: int) -> list[dict[str, object]]:
 def measure_rank(rank: int, size: int, folder: Path, effort: Effort) -> None:
     """Measure everything on this rank; rank 0 reports."""
     torch.set_num_threads(1)
+    keep_freed_memory()  # as those do that train
     torch.manual_seed(rank)
     store = FileStore(str(folder / "rendezvous"), size)
     timeout = datetime.timedelta(seconds=RENDEZVOUS_TIMEOUT_S)

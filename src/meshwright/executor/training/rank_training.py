@@ -94,6 +94,7 @@ class TrainingState:
         self.last_rows, self.closed = self._ends(own)
         self.visited = visited_shares(program)
         self.loss: Tensor | None
+        self._known: dict[tuple[int, int], MicrobatchData] = {}
         self.begin_iteration(0)
         self.recorded: list[list[Piece]] = []
 
@@ -127,7 +128,15 @@ class TrainingState:
         return self.segments[stage].stage if self.segments else stage
 
     def microbatch_data(self, microbatch: int, part: int, device: torch.device) -> MicrobatchData:
-        """What the steps of segments know of a part of a microbatch."""
+        """What the steps of segments know of a part of a microbatch. Segments of one follow each other: those of the last
+        microbatch are kept."""
+        if all(known != microbatch for known, _ in self._known):
+            self._known.clear()
+        if (microbatch, part) not in self._known:
+            self._known[microbatch, part] = self._microbatch_data(microbatch, part, device)
+        return self._known[microbatch, part]
+
+    def _microbatch_data(self, microbatch: int, part: int, device: torch.device) -> MicrobatchData:
         rows = self.training.layout.part_samples(self.data.counts[microbatch], part)
         own = slice(rows.start, rows.stop)
         tokens_BS, targets_BS = self.data.tokens(microbatch, device)
@@ -327,6 +336,7 @@ class TrainingState:
     def begin_iteration(self, iteration: int) -> None:
         """Forget the data and sums of the iteration before."""
         self.data.begin(self.training.first_step + iteration)
+        self._known.clear()
         self.loss = None
         self.squared_norm: Tensor | None = None
         self.num_undone = 0  # groups whose step was skipped or taken back
