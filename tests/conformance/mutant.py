@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from random import Random
 
@@ -132,9 +132,11 @@ def _other_axes(program: Program, kind: Kind, exchange: Exchange) -> Iterator[Ex
             yield exchange._replace(axes=(*exchange.axes, axis.name))
 
 
-def pairs(rng: Random, program: Program, num: int) -> Iterator[tuple[str, Mutation]]:
+def pairs(
+    rng: Random, program: Program, num: int, faults: Sequence[tuple[str, Mutation]] = ()
+) -> Iterator[tuple[str, Mutation]]:
     """Two faults at once, drawn: what is left out comes last, so that rows keep their numbers until then."""
-    singles = list(mutations(program))
+    singles = faults or list(mutations(program))
     for _ in range(num):
         (first, one), (second, two) = rng.sample(singles, 2)
         if first.startswith("without"):

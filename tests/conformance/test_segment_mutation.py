@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 
 import meshwright.ir.judge.verify as verify_module
-from meshwright.ir import Kind, Program
-from tests.conformance.mutant import Mutation, accepted, mutations, read_past
+from meshwright.ir import Kind, Pattern, Program
+from tests.conformance.mutant import Mutation, accepted, mutations, pairs, read_past
 from tests.lowering.segment.segment_program import (
     FOUR_LAYERS,
     SEQUENCE_PARALLEL,
@@ -46,6 +48,10 @@ SLOW: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
+# Of these a few double faults, drawn; of all many more with the slow tests.
+SAMPLED = ("sp, recompute", "split backward", "ulysses", "ring", "zero3")
+NUM_PAIRS = 30
+
 
 def read_ahead(program: Program) -> Iterator[tuple[str, Mutation]]:
     """Every effect that reads what a collective takes, with what that makes of it; not those that read both, as steps do
@@ -66,18 +72,20 @@ def read_ahead(program: Program) -> Iterator[tuple[str, Mutation]]:
 def read_other_steps(program: Program) -> Iterator[tuple[str, Mutation]]:
     """Every effect that reads a value of the step of a relay before, or behind, the one that it needs."""
     for e in np.unique(program.columns.effect).tolist():
-        for place, pattern in enumerate(program.tables.effects[e].reads):
+        for pattern in program.tables.effects[e].reads:
             if pattern.part != "zero" or pattern.part_offset:
                 for by in (-1, 1):
                     name = f"{program.tables.effects[e].name} reads {pattern.kind} {by:+d}"
-                    yield name, _stepped(e, place, by)
+                    yield name, _stepped(e, pattern, by)
 
 
-def _stepped(effect: int, place: int, by: int) -> Mutation:
+def _stepped(effect: int, pattern: Pattern, by: int) -> Mutation:
+    other = pattern._replace(part_offset=pattern.part_offset + by)
+
     def change(program: Program) -> Program:
-        effects, reads = list(program.tables.effects), list(program.tables.effects[effect].reads)
-        reads[place] = reads[place]._replace(part_offset=reads[place].part_offset + by)
-        effects[effect] = effects[effect]._replace(reads=tuple(reads))
+        effects = list(program.tables.effects)
+        reads = tuple(other if p == pattern else p for p in effects[effect].reads)
+        effects[effect] = effects[effect]._replace(reads=reads)
         return program.with_tables(effects=tuple(effects))
 
     return change
@@ -96,6 +104,23 @@ def test_no_fault_is_accepted_that_changes_an_output(case: str) -> None:
     program = program_of(case)
     num, found = accepted(program, iter(faults_of(program)))
     assert num > program.num_rows
+    assert not found
+
+
+@pytest.mark.parametrize("case", SAMPLED)
+def test_no_double_fault_of_a_sample_is_accepted(case: str) -> None:
+    program = program_of(case)
+    faults = pairs(Random(case), program, NUM_PAIRS, faults_of(program))
+    num, found = accepted(program, islice(faults, NUM_PAIRS))
+    assert num == NUM_PAIRS
+    assert not found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [*CASES, *SLOW])
+def test_a_thousand_double_faults(case: str) -> None:
+    program = program_of(case)
+    _, found = accepted(program, pairs(Random(f"{case} again"), program, 1000, faults_of(program)))
     assert not found
 
 

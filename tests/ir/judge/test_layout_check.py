@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import meshwright.ir.judge.verify as verify_module
+from meshwright.ir import kernel
 from meshwright.ir.core_vocabulary import PARAMETERS
 from meshwright.ir.judge.verify import verify
-from meshwright.ir.kernel import SMALL_ROWS
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Effect, Exchange, Hop, Kind, Microbatch, ParameterGroup, Pattern, ValueKind
 from meshwright.ir.text import from_text, to_text
@@ -243,9 +243,10 @@ def test_a_layout_along_an_axis_that_is_not_there_is_refused() -> None:
         verify(reading("ep:split", ""))
 
 
-def test_large_programs_are_checked_as_small_ones() -> None:
+def test_large_programs_are_checked_as_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiled walk finds what the plain one does."""
-    num = SMALL_ROWS // 2
+    monkeypatch.setattr(kernel, "SMALL_ROWS", 0)
+    num = 20
     right = built(
         (compute("first", (), (at("taken", "tp:split"),)), None),
         (compute("second", (at("taken", "tp:split"),), ()), None),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from meshwright.ir.core_vocabulary import TOWARD
 from meshwright.ir.grid import grid
+from meshwright.ir.judge.in_place_check import check_in_place
 from meshwright.ir.judge.layout_check import check_layouts
 from meshwright.ir.judge.memory import peak_bound_bytes
 from meshwright.ir.judge.operation_check import check_operations, check_reductions, is_reduced
@@ -48,7 +49,7 @@ def verify(program: Program | Wiring, host: str = "asynchronous") -> Verificatio
     Raises:
         ScheduleError: a row reads what nothing before it wrote, or a row stands where its path does not pass.
         ProgramError: unmatched exchanges, a duty missing or done twice, a gradient read before it is whole, a value
-            read in another layout than it has.
+            read in another layout than it has, or written in place while another row may read it.
         DeadlockError: exchanges, rings or streams wait in a circle.
     """
     wiring = program if isinstance(program, Wiring) else wire(program)
@@ -61,6 +62,7 @@ def verify(program: Program | Wiring, host: str = "asynchronous") -> Verificatio
     check_duties(program)
     check_weights(program)
     check_whole(wiring)
+    check_in_place(wiring)
     check_reductions(program)
     check_operations(program)
     check_layouts(wiring)
