@@ -42,8 +42,8 @@ def check_in_place(wiring: Wiring) -> None:
     ):
         reader, view = program.row(int(where[0])), program.row(int(where[1]))
         raise ProgramError(
-            f"device {view.device}, position {view.position}: {view.text} writes in place what {reader.text} may still read on "
-            f"stream {reader.stream}; give the kind of this value a ring of one, or let the row wait for that reader\n"
+            f"device {view.device}, position {view.position}: {view.text} writes in place what {reader.text} may still read "
+            f"on stream {reader.stream}; give the kind of this value a ring of one, or let the row wait for that reader\n"
             + grid(program, view.row)
         )
 
