@@ -57,8 +57,8 @@ class Iteration:
 class JobResult:
     """``gradients``: for every iteration, by name in the whole model, where they were recorded. ``values``: for every
     rank what was kept. ``sent_bytes``: for every rank what it sent in all iterations, by the instruction's name (`inner`:
-    inside computes), collectives as on a ring. ``trace`` is None where the job was killed (``was_killed``); it has the
-    measured memory."""
+    inside computes), collectives as on a ring. ``flops``: what it computed in all iterations, by what for (`FlopMeter`), where
+    they were counted. ``trace`` is None where the job was killed (``was_killed``); it has the measured memory."""
 
     trace: Trace | None
     iterations: tuple[Iteration, ...] = ()
@@ -66,6 +66,7 @@ class JobResult:
     parameters: dict[str, Tensor] = field(default_factory=dict)
     values: tuple[dict[ValueName, Tensor], ...] = ()
     sent_bytes: tuple[dict[str, float], ...] = ()
+    flops: tuple[dict[str, float], ...] = ()
     interrupted: bool = False
     was_killed: bool = False
 
@@ -135,6 +136,7 @@ def gather(job: Job, folder: Path, iterations: Sequence[Iteration], interrupted:
         parameters=parameters,
         values=tuple({ValueName.parse(text): v for text, v in one["values"].items()} for one in tensors),
         sent_bytes=tuple(one["sent_bytes"] for one in tensors),
+        flops=tuple(one["flops"] for one in tensors),
         interrupted=interrupted,
     )
 

@@ -37,7 +37,8 @@ class Job:
     ``training`` or, for other programs, ``initial_values`` (for each rank), ``keep`` (value kinds returned as they are
     after the last iteration), ``shapes`` (of values of a kind that are exchanged; others carry their shape with them) and
     ``options`` (for handlers).
-    ``checkpoints``: what a training job keeps, and where it resumes.
+    ``checkpoints``: what a training job keeps, and where it resumes. ``counts_flops``: ranks count what they compute, which
+    makes them slower.
     """
 
     program: Program
@@ -51,6 +52,7 @@ class Job:
     device: str = "cpu"
     num_threads: int = 1
     measures_memory: bool = False
+    counts_flops: bool = False
     checkpoints: CheckpointConfig | None = None
 
     def __post_init__(self) -> None:

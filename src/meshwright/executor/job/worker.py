@@ -5,6 +5,7 @@ It ends by itself when stdin is closed, so no worker outlives its parent.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -13,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,6 +25,7 @@ from torch import Tensor
 from meshwright.executor.handlers.core_handler import CORE_HANDLERS
 from meshwright.executor.job.evaluation import Evaluation
 from meshwright.executor.job.job import Job, LoadHandlers
+from meshwright.executor.meter.flop_meter import FlopMeter
 from meshwright.executor.meter.memory_file import write_curves
 from meshwright.executor.meter.rank_times import Pause, write_times
 from meshwright.executor.rank.context import Context
@@ -171,17 +173,28 @@ def run_rank(
         evaluation = Evaluation(job, rank, position, handlers) if evaluates else None
         checkpoints = _checkpoints(job, context, position)
         groups.barrier()
-        pauses = _iterate(job, context, interpreter, reports, evaluation, checkpoints)
-        interpreter.drain()
+        meter = FlopMeter()
+        with _counting(meter, interpreter) if job.counts_flops else contextlib.nullcontext():
+            pauses = _iterate(job, context, interpreter, reports, evaluation, checkpoints)
+            interpreter.drain()
         if checkpoints is not None:  # first of all: the disk of what is written below may be full
             checkpoints.end(interpreter.num_done)
-        _write(context, interpreter, store, folder, rank, pauses, reports.clock_offset_s)
+        _write(context, interpreter, store, folder, rank, pauses, reports.clock_offset_s, meter)
         curves = _measure_memory(job, context, interpreter)
         interpreter.close()
         write_curves(folder / f"memory-{rank}.npz", curves)
         reports.end(folder)
     shared.close()
     reports.send(done=interpreter.num_done)
+
+
+@contextlib.contextmanager
+def _counting(meter: FlopMeter, interpreter: Interpreter) -> Iterator[None]:
+    """Count what the rank computes, in all of its threads."""
+    interpreter.watch(meter.in_thread)
+    with meter.in_thread():
+        yield
+    interpreter.watch(contextlib.nullcontext)
 
 
 def _context(job: Job, rank: int, groups: ProcessGroups, places: Sequence[int], slowing: Slowing) -> Context:
@@ -272,7 +285,7 @@ def _run_iteration(
 
 def _write(
     context: Context, interpreter: Interpreter, store: ValueStore, folder: Path, rank: int, pauses: list[Pause],
-    clock_offset_s: float,
+    clock_offset_s: float, meter: FlopMeter,
 ) -> None:  # fmt: skip
     """Times, and the tensors that were asked for.
 
@@ -287,6 +300,7 @@ def _write(
         "gradients": [],
         "parameters": [],
         "sent_bytes": dict(context.links.sent_bytes),
+        "flops": dict(meter.flops),
     }
     if context.training is not None:
         tensors["gradients"] = [[piece.to_row() for piece in found] for found in context.training.recorded]
