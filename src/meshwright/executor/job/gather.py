@@ -57,7 +57,7 @@ class Iteration:
 class JobResult:
     """``gradients``: for every iteration, by name in the whole model, where they were recorded. ``values``: for every
     rank what was kept. ``sent_bytes``: for every rank what it sent in all iterations, by the instruction's name (`inner`:
-    inside computes), collectives as on a ring. ``flops``: what it computed in all iterations, by what for (`FlopMeter`), where
+    inside computes), collectives as on a ring. ``flops``: what it computed in all iterations, by what for (`FlopMeter`), if
     they were counted. ``trace`` is None where the job was killed (``was_killed``); it has the measured memory."""
 
     trace: Trace | None
