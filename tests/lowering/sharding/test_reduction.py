@@ -95,6 +95,19 @@ def test_a_tie_between_devices_is_not_scattered(schedule: str, algorithms: dict[
     assert {exchange.ends: exchange.algorithm for exchange in program.tables.exchanges} == algorithms
 
 
+@pytest.mark.parametrize("in_segments", [False, True])
+def test_what_stages_reduce_together_waits_for_what_each_reduces_alone(in_segments: bool) -> None:
+    """A device that began with the tied table would wait for all other reductions of the other stage."""
+    model = ModelSpec.decoder(4, 64, 4, has_tied_embeddings=True)
+    cluster = Cluster("1x8xH100")
+    plan = Plan.of(model, cluster, Workload(8, 64), pp=2, dp=2, tp=2, microbatch_size=1, overlap=())
+    program = lower(plan, registered()["1f1b"], in_segments=in_segments)
+    for device in range(program.num_lists):
+        reduced = [view.exchange for view in program.instructions(device) if view.name == "REDUCE_GRAD"]
+        across = [exchange.ends is not None for exchange in reduced if exchange]
+        assert len(across) > 1 and across == sorted(across) and across[-1]
+
+
 def test_tied_parameters_on_one_device_are_stepped_once() -> None:
     """A path there and back puts the first and the last stage on one device: one gradient, one reduction, one step."""
     orders = [[Compute(n, s, 0) for n, s in (("F", 0), ("F", 3), ("B", 3), ("B", 0))]]

@@ -55,15 +55,12 @@ class ReduceGradients:
         if stream not in streams:
             streams.append(stream)
         places, lists, rows = [], [], []
-        for stage, device, part, g in _owned(program):
-            exchange = self._exchange(program, g)
-            if exchange is None:
-                continue
+        for (stage, device, part, _), exchange in self._reduced(program):
             if exchange not in exchanges:
                 exchanges.append(exchange)
             # what nothing runs beside comes when all is computed: earlier it would only hold up others
             is_last = not self.is_beside or (self.is_tied_last and exchange.ends is not None)
-            last = _last_contribution(program, stage, g, device)
+            last = _last_contribution(program, stage, t.groups_of_stage[stage][part], device)
             places.append(int(program.offsets[device + 1]) if is_last else last + 1)
             lists.append(device)
             rows.append((stage, part, exchanges.index(exchange)))
@@ -79,6 +76,13 @@ class ReduceGradients:
         is_across = np.array([exchanges[number].ends is not None for number in table[:, 2]])
         before = _in_one_order(np.array(places), np.array(lists), is_across)
         return program.inserted(before, np.array(lists), new)
+
+    def _reduced(self, program: Program) -> list[tuple[tuple[int, int, int, int], Exchange]]:
+        """What `_owned` gives of groups that have somebody to reduce with. What devices of several stages reduce together
+        comes last: whoever began with it would wait for all that the others reduce before."""
+        found = ((own, self._exchange(program, own[3])) for own in _owned(program))
+        known = [(own, exchange) for own, exchange in found if exchange is not None]
+        return sorted(known, key=lambda each: each[1].ends is not None)
 
     def _exchange(self, program: Program, group: int) -> Exchange | None:
         """The class of a group's reduction, or None where there is nobody to reduce with."""

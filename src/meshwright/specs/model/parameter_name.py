@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
+from meshwright.specs.error import PlanError
+
 LLAMA_MODULES: Mapping[str, tuple[str, ...]] = {
     "embedding": ("model.embed_tokens",),
     "layers.{}.attention_norm": ("model.layers.{}.input_layernorm",),
@@ -83,7 +85,10 @@ _BLOCK = re.compile(r"\.(\d+)\.")
 
 
 def executed_name(architecture: str, name: str) -> str:
-    """The executor's name of a checkpoint's parameter: "layers.3.qkv.weight" of "model.layers.3.self_attn.k_proj.weight"."""
+    """The executor's name of a checkpoint's parameter: "layers.3.qkv.weight" of "model.layers.3.self_attn.k_proj.weight".
+
+    Raises PlanError for a family that the executor does not have: nobody knows which part of a block uses what.
+    """
     name += ".weight" if name.endswith(STACKED) else ""
     number = _BLOCK.search(name)
     module, _, attribute = _BLOCK.sub(".{}.", name, count=1).rpartition(".")
@@ -93,4 +98,10 @@ def executed_name(architecture: str, name: str) -> str:
 
 @lru_cache(maxsize=16)
 def _executed_modules(architecture: str) -> dict[str, str]:
+    if architecture not in MODULES:
+        raise PlanError(
+            f"a {architecture} model has no modules in the executor, so its stages are no chains of segments",
+            allowed=", ".join(MODULES),
+            next="predict it composed, without segments",
+        )
     return {part: ours for ours, parts in MODULES[architecture].items() for part in parts}
