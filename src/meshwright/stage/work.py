@@ -10,6 +10,7 @@ from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.sequence_part import CONTIGUOUS_RING
 from meshwright.stage.group.value_size import (
     LocalParameters,
     num_local_block_parameters,
@@ -26,6 +27,7 @@ def microbatch_shape(plan: Plan) -> MicrobatchShape:
     return MicrobatchShape(
         plan.microbatch_size, plan.workload.sequence_length, plan.dtype, plan.tp, plan.ep, plan.cp,
         plan.sequence_parallel, plan.expert_tp, plan.attention, plan.gradient_dtype,
+        is_contiguous=plan.cp > 1 and plan.context == CONTIGUOUS_RING,
     )  # fmt: skip
 
 

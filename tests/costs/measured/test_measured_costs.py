@@ -1,6 +1,7 @@
 """Tests of costs/measured/measured_costs.py, calibration.py and interpolation.py: predictions from known rates come back."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -103,6 +104,21 @@ def test_a_profile_without_the_table_is_an_error_that_says_what_to_do():
         costs.exchange_cost(Exchange(("pp",), (0, 1)), 1.0, (0, 1))
     with pytest.raises(SpecError, match="calibrate"):
         costs.operator(matmul(1, 1, 1))
+
+
+def test_what_was_not_measured_takes_what_moves_as_many_bytes():
+    """Of b bytes an all-gather and an all-to-all both send (n - 1) / n b in n - 1 messages."""
+    known = profile()
+    gathered = samples([(4,), (10**7,)], lambda shape: LATENCY_S + shape[0] / BYTES_PER_S)
+    costs = MeasuredCosts(replace(known, tables={**known.tables, "all_gather": gathered}))
+    both = [
+        costs.exchange_cost(Exchange(("cp",), algorithm=name), 1e6, (0, 1))
+        for name in ("all_gather", "all_to_all")
+    ]
+    assert both[0].seconds == both[1].seconds
+    assert both[0].uncertainty < both[1].uncertainty == 0.5 and both[1].basis == "extrapolated"
+    with pytest.raises(SpecError, match="samples of all_to_all"):
+        MeasuredCosts(known).exchange_cost(Exchange(("cp",), algorithm="all_to_all"), 1e6, (0, 1))
 
 
 def test_noise_in_a_small_sample_does_not_rise_above_larger_ones():

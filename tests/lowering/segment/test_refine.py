@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.golden.text import check_golden
-from tests.lowering.plans import lowered, plan
+from tests.lowering.plans import lowered, plan, rows_named, work_of
 from tests.lowering.segment.segment_program import (
     FOUR_LAYERS,
     ONE_LAYER,
@@ -126,3 +126,17 @@ def test_what_a_backward_fetches_first_is_fetched_beside_the_backward_before_it(
     reads = [any(p.kind == "entered_again" for p in each.reads) for each in effects]
     own = [stages[reads.index(True, fetch)] == stages[fetch] for fetch in fetched]
     assert own == [True] + [False] * 8
+
+
+@pytest.mark.parametrize("context", ["ring", "ring_contiguous"])
+@pytest.mark.parametrize(("step", "name"), [("ATTEND", "F"), ("ATTEND_BACKWARD", "B")])
+def test_steps_of_a_ring_together_are_attention(context: str, step: str, name: str) -> None:
+    """Of contiguous pieces the first step is a causal product, and every other a whole one: two."""
+    choices: dict[str, Any] = {"cp": 4, "context": context, "batch": 1}
+    works = [view.work for view in rows_named(segment_program(**choices), step)]
+    counts = [sum(each.count for each in work.operators) for work in works]
+    assert counts == ([1, 1, 1, 1] if context == "ring" else [1, 2, 2, 2])
+    whole = work_of(lowered(plan(ONE_LAYER, **choices)), name, 0).operators
+    (attention,) = (each for each in whole if each.kind == "attention")
+    assert sum(counts) == attention.count
+    assert sum(work.flops for work in works) == pytest.approx(attention.total_flops)

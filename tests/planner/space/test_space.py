@@ -110,7 +110,7 @@ def test_a_tensor_degree_beyond_a_node_has_to_be_asked_for() -> None:
         ({"forbid": ("wings",)}, "no 'wings' to forbid"),
         ({"forbid": ("none",)}, "no 'none' to forbid"),
         ({"fix": {"recompute_blocks": 1}, "forbid": ("recompute_blocks",)}, "both fixed and forbidden"),
-        ({"fix": {"cp": 2}, "sequence": 4095}, "4095 tokens is not a multiple of cp"),
+        ({"fix": {"cp": 2}, "sequence": 4095}, "4095 tokens over cp"),
         ({"microbatch_sizes": (0, 1)}, "microbatch sizes"),
         ({"microbatch_sizes": ()}, "microbatch sizes"),
     ],

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.specs import ModelSpec
+from meshwright.specs import Cluster, ModelSpec, Plan, Workload
 from meshwright.specs.error import PlanError
 from meshwright.specs.plan.sequence_part import (
     ARRANGEMENT_OF,
@@ -69,3 +69,17 @@ def test_keys_are_repeated_where_there_are_fewer_than_ranks():
 def test_ulysses_divides_the_heads_that_tensor_parallelism_leaves():
     model = ModelSpec.decoder(2, 64, 8)
     assert divides_heads(model, 2, 4) and not divides_heads(model, 4, 4)
+
+
+@pytest.mark.parametrize(("context", "multiple"), [("ring", 8), ("all_gather", 8), ("ring_contiguous", 4)])
+def test_a_plan_is_refused_whose_sequences_are_no_whole_runs(context, multiple):
+    """When it is made, not when it runs."""
+
+    def made(length):
+        return Plan.of(
+            ModelSpec.decoder(2, 64, 4), Cluster.detect(4), Workload(1, length), cp=4, context=context
+        )
+
+    assert made(5 * multiple).cp == 4
+    with pytest.raises(PlanError, match=f"multiple of {multiple}"):
+        made(5 * multiple + multiple // 2)

@@ -109,11 +109,13 @@ def test_tensor_exchanges_run_beside_products_only_where_the_plan_says(sequence_
 
 @pytest.mark.parametrize(("tp", "kv_heads"), [(1, 4), (2, 2), (4, 1)])
 def test_context_parallel_moves_keys_and_values_of_the_whole_sequence(tp, kv_heads):
-    """Liu et al. 2023: every device sees all keys and values of its heads; backward their gradients return."""
+    """Liu et al. 2023: every device sees all keys and values of its heads. Backward their gradients, sums in float32, take
+    as many hops as there are devices, where a scatter is one less."""
     program = program_of(pp=4, cp=2, tp=tp)
     num_bytes = B * SEQUENCE * 2 * kv_heads * DENSE.head_dim * 2.0
+    gradient_bytes = num_bytes / 2.0 * 4 * 2 / (2 - 1)
     assert inner_of(work_of(program, "F", 1), CONTEXT) == {("all_gather", num_bytes): 1}
-    both = {("all_gather", num_bytes): 1, ("reduce_scatter", num_bytes): 1}
+    both = {("all_gather", num_bytes): 1, ("reduce_scatter", gradient_bytes): 1}
     assert inner_of(work_of(program, "B", 1), CONTEXT) == both
     assert {inner.beside for inner in work_of(program, "B", 1).inner if inner.label == CONTEXT} == {
         "attention"
@@ -121,14 +123,17 @@ def test_context_parallel_moves_keys_and_values_of_the_whole_sequence(tp, kv_hea
 
 
 def test_gathered_keys_and_values_are_waited_for():
-    """Llama 3, section 3.3.2: the bytes of a ring, before attention and not beside it."""
+    """Llama 3, section 3.3.2: forward the bytes of a ring, before attention and not beside it; gradients are scattered as
+    they are."""
     ring, gathered = (
         program_of(pp=4, cp=2, context=context) for context in ("ring_contiguous", "all_gather")
     )
+    forward = inner_of(work_of(ring, "F", 1), CONTEXT)
+    assert inner_of(work_of(gathered, "F", 1), CONTEXT) == forward
+    ((_, num_bytes),) = forward
+    assert inner_of(work_of(gathered, "B", 1), CONTEXT) == {**forward, ("reduce_scatter", num_bytes): 1}
     for name in ("F", "B"):
-        works = [work_of(program, name, 1) for program in (ring, gathered)]
-        assert inner_of(works[0], CONTEXT) == inner_of(works[1], CONTEXT)
-        assert not any(each.beside for each in works[1].inner if each.label == CONTEXT)
+        assert not any(each.beside for each in work_of(gathered, name, 1).inner if each.label == CONTEXT)
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,22 @@ def test_whole_experts_have_fewer_rows_and_whole_matrices():
     assert total_flops([up, down]) == total_flops([whole_up, whole_down])
 
 
+@pytest.mark.parametrize("attention", [attention_forward, attention_backward])
+@pytest.mark.parametrize("cp", [2, 4, 8])
+def test_the_last_of_contiguous_pieces_attends_to_nearly_all(attention, cp):
+    """Liu et al. 2023: without a zigzag the last device has 2 - 1 / P times the mean work: a causal product with its own
+    keys, and with those of every other device a whole one, which is two causal ones."""
+    local = local_sizes(DENSE, 1)
+    mean, last = (
+        attention(DENSE.attention, local, SHAPE._replace(cp=cp, is_contiguous=each)) for each in (False, True)
+    )
+    pairs = 64 * 65 / 2
+    seen = pairs - (64 - 64 // cp) * (64 - 64 // cp + 1) / 2
+    assert total_flops(last) / total_flops(mean) == pytest.approx(seen / (pairs / cp))
+    assert seen / (pairs / cp) == pytest.approx(2 - 1 / cp, rel=0.02)
+    assert last[0].count == 2 * cp - 1 and last[0].shape == mean[0].shape
+
+
 @pytest.mark.parametrize("window", [0, 16, 40, 64])
 @pytest.mark.parametrize("attention", [attention_forward, attention_backward])
 @pytest.mark.parametrize("cp", [2, 4, 8])

@@ -28,6 +28,9 @@ UNCALIBRATED_ERROR = 0.25
 HEADS_POWER = 0.3  # a factor of ten in heads is as far as a factor of two in sequence length
 LEAST_ERROR = 0.05  # no interval is narrower: a machine differs from itself by this from minute to minute
 NEVER_SEEN_ERROR = 0.5
+# Where a profile has no samples of an exchange, those of one in which every device sends and receives as many bytes in as
+# many messages: of b bytes of a buffer or of the whole, (n - 1) / n b.
+STANDS_FOR: Mapping[str, str] = {"all_to_all": "all_gather"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,11 +76,12 @@ class MeasuredCosts:
         """Seconds from all ends posted to the result complete, with every process exchanging at once."""
         if len(set(devices)) < 2:
             return Cost(0.0, compute_share=0.0)
-        table = collective_table(exchange, len(devices))
+        asked = collective_table(exchange, len(devices))
+        table = asked if self.profile.samples(asked) else STANDS_FOR.get(asked, asked)
         samples = self.profile.samples(table)
         if not samples:
             raise SpecError(
-                f"the profile of {self.profile.device} has no samples of {table}",
+                f"the profile of {self.profile.device} has no samples of {asked}",
                 allowed=", ".join(sorted(self.profile.tables)) or "none of any kind",
                 next="run `meshwright calibrate`",
             )
@@ -86,10 +90,12 @@ class MeasuredCosts:
         seconds = estimate.seconds
         if table != "send_receive":
             seconds = rescaled_s(seconds, latency, len(devices), self.profile.num_processes)
-        basis = estimate.basis if len(devices) <= self.profile.num_processes else "extrapolated"
+        is_measured = table == asked and len(devices) <= self.profile.num_processes
+        basis = estimate.basis if is_measured else "extrapolated"
         slowdown = max(1.0, self.profile.constant("compute_slowdown", 1.0))
         share = min(1.0, slowdown - 1.0)  # beside a compute, which takes all of it, the sum is the slowdown
         error = max(LEAST_ERROR, min(estimate.spread, NEVER_SEEN_ERROR))
+        error = error if table == asked else NEVER_SEEN_ERROR
         return Cost(seconds, compute_share=share, link_share=1.0, uncertainty=error, basis=basis)
 
     def flows(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> tuple[Flow, ...]:

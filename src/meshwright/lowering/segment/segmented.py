@@ -14,7 +14,7 @@ from meshwright.lowering.segment.relay_rows import BLOCK, LEAVING, RELAY_KINDS
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import Plan
-from meshwright.stage.chain.attention_work import RELAY_STEPS
+from meshwright.stage.chain.attention_work import FIRST, RELAY_STEPS, RINGS
 from meshwright.stage.chain.chain import AGAIN, GRADIENT
 from meshwright.stage.chain.decoder import InnerDegrees, StageEnds, decoder_chain, recomputes_core, stage_ends
 from meshwright.stage.chain.parameters import (
@@ -92,9 +92,9 @@ def works_of_segments(lowering: Lowering, program: Program) -> dict[tuple[str, i
 
 
 def works_of_parts(lowering: Lowering) -> dict[tuple[str, int, int], Work]:
-    """Of every pass of every segment by the part of a row; none where microbatches are not cut."""
+    """Of every pass of every segment by the part of a row; none where microbatches are not cut and there are no relays."""
     plan, found = lowering.plan, dict[tuple[str, int, int], Work]()
-    if len(plan.part_samples) == 1:
+    if len(plan.part_samples) == 1 and (plan.cp == 1 or plan.context not in RINGS):
         return found
     first = 0
     for layers in lowering.stages:
@@ -106,6 +106,8 @@ def works_of_parts(lowering: Lowering) -> dict[tuple[str, int, int], Work]:
                 for name, work in own.items():
                     parts = range(part * steps, (part + 1) * steps) if name in RELAY_STEPS else (part,)
                     found |= {(name, number, own_part): work for own_part in parts}
+                    if name + FIRST in own:
+                        found[name, number, part * steps] = own[name + FIRST]
         first += len(chain.segments)
     return found
 

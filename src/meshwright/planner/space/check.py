@@ -12,6 +12,8 @@ from meshwright.schedules.order import registered
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, SequencePart
 from meshwright.specs.plan.workload import Workload
 from meshwright.stage.operator.layer import local_sizes
 
@@ -109,12 +111,9 @@ def check_degrees(
         )
     if "tp" in single:
         local_sizes(model, int(single["tp"]))
-    if workload.sequence_length % int(single.get("cp", 1)):
-        raise PlanError(
-            f"a sequence of {workload.sequence_length} tokens is not a multiple of cp({single['cp']})",
-            allowed="a degree of context parallelism that divides the sequence",
-            next="change --seq, or fix another cp",
-        )
+    if "cp" in single:
+        arrangement = ARRANGEMENT_OF[single.get("context", Plan.context)]
+        SequencePart(workload.sequence_length, int(single["cp"]), arrangement=arrangement)
     stages = int(single.get("pp", 1)) * int(single.get("num_chunks", 1))
     if stages > model.num_layers + 2:
         raise PlanError(

@@ -11,7 +11,7 @@ from meshwright.specs.model.division import divides
 from meshwright.specs.model.layers import split_layers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.plan.sequence_part import divides_heads
+from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, Context, divides_heads, num_runs
 from meshwright.specs.plan.workload import Workload
 
 # Context parallelism pays where keys and values travel behind attention: a device keeps at least so many tokens.
@@ -36,7 +36,7 @@ def layouts(
     cluster: ClusterSpec,
     workload: Workload,
     wanted: Mapping[str, Sequence[Any]],
-    context: str = Plan.context,
+    context: Context = Plan.context,
 ) -> Iterator[Degrees]:
     """All layouts of a model on all devices of a cluster; `wanted`: the values that are allowed of an axis.
 
@@ -109,11 +109,17 @@ def _divides_model(model: ModelSpec, degree: int) -> bool:
 
 
 def _context_degrees(
-    model: ModelSpec, sequence_length: int, tp: int, wanted: Sequence[int] | None, context: str
+    model: ModelSpec, sequence_length: int, tp: int, wanted: Sequence[int] | None, context: Context
 ) -> list[int]:
     """Degrees beside tp: those that are wanted, else powers of two that leave every device enough tokens."""
     degrees = _powers_of_two(sequence_length) if wanted is None else list(wanted)
-    return [cp for cp in degrees if context != "ulysses" or divides_heads(model, tp, cp)]
+    arrangement = ARRANGEMENT_OF[context]
+    return [
+        cp
+        for cp in degrees
+        if sequence_length % num_runs(cp, arrangement) == 0
+        and (context != "ulysses" or divides_heads(model, tp, cp))
+    ]
 
 
 def _powers_of_two(sequence_length: int) -> list[int]:

@@ -16,7 +16,7 @@ from meshwright.specs.model.layers import StageLayers, split_layers, stage_layer
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.file import read_plan, save_plan
 from meshwright.specs.plan.optimizer import UpdateRule, update_rule
-from meshwright.specs.plan.sequence_part import CONTEXTS, Context, check_heads
+from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, CONTEXTS, Context, SequencePart, check_heads
 from meshwright.specs.plan.sharding import ZERO, Sharding
 from meshwright.specs.plan.software import SoftwareClass, software_class
 from meshwright.specs.plan.token_part import TokenParts, samples_of_parts
@@ -463,6 +463,8 @@ class Plan:
             raise PlanError(
                 f"overlap is {self.overlap}", allowed=f"each of {', '.join(OVERLAPS)} at most once"
             )
+        if self.cp > 1:  # raises where a sequence is no whole runs of every rank
+            SequencePart(self.workload.sequence_length, self.cp, 0, ARRANGEMENT_OF[self.context])
         if self.context == "ulysses":
             check_heads(self.model, self.tp, self.cp)
         software_class(self.software)  # raises where nobody knows it

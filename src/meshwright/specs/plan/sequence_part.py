@@ -24,6 +24,7 @@ ARRANGEMENT_OF: Mapping[Context, Arrangement] = {
     "ring": "zigzag", "ring_contiguous": "contiguous", "all_gather": "zigzag", "ulysses": "contiguous",
 }  # fmt: skip
 CONTEXTS: tuple[Context, ...] = tuple(ARRANGEMENT_OF)
+CONTIGUOUS_RING: Context = "ring_contiguous"  # causal attention is not balanced
 
 
 @dataclass(frozen=True)

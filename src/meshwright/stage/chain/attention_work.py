@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from meshwright.ir.table import Work
 from meshwright.specs.dtype import dtype_bytes
-from meshwright.specs.operator import Operator
+from meshwright.specs.operator import Operator, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import repeats_of_key
 
@@ -21,29 +21,45 @@ RELAY_STEPS = {
 SUM_BYTES = 4  # of a number that steps add to, at least
 
 
+FIRST = " first"  # behind a step's name: of the first one alone, where it is not as the others
+
+
 def relay_works(works: Mapping[str, Work], num_steps: int) -> dict[str, Work]:
-    """Of a segment that is a relay, by its works as a whole: every step does an equal part, and what stands behind the steps
-    nothing."""
-    steps = {
-        step: works[name]._replace(
-            name=step, flops=works[name].flops / num_steps, bytes=works[name].bytes / num_steps,
-            share=works[name].share / num_steps,
-            operators=tuple(_of_step(each, num_steps) for each in works[name].operators),
-        )
-        for step, name in RELAY_STEPS.items()
-    }  # fmt: skip
-    nothing = {
+    """Of a segment that is a relay, by its works as a whole: what each step does, and what stands behind the steps nothing.
+
+    Of pieces in a zigzag every step does an equal part. Of contiguous ones the last device, which is the one counted, attends
+    to its own piece in the first step, and to twice as many pairs in every other; with a window shorter than a piece the
+    first step is all.
+    """
+    found = {
         name: work._replace(flops=0.0, bytes=0.0, share=0.0, operators=()) for name, work in works.items()
     }
-    return {**nothing, **steps}
+    for step, name in RELAY_STEPS.items():
+        first, other = (
+            _step_work(works[name], step, num_steps, is_first=is_first) for is_first in (True, False)
+        )
+        found[step] = other
+        if first != other:
+            found[step + FIRST] = first
+    return found
 
 
-def _of_step(operator: Operator, num_steps: int) -> Operator:
-    """One of so many equal parts of an operator."""
-    count, rest = divmod(operator.count, num_steps)
-    if not rest:
-        return replace(operator, count=count)
-    return replace(operator, flops=operator.flops / num_steps, bytes=operator.bytes / num_steps)
+def _step_work(work: Work, step: str, num_steps: int, *, is_first: bool) -> Work:
+    operators = tuple(own for each in work.operators for own in _of_step(each, num_steps, is_first=is_first))
+    flops = total_flops(operators)
+    return work._replace(
+        name=step, flops=flops, bytes=total_bytes(operators), operators=operators,
+        share=work.share * flops / work.flops if work.flops else work.share / num_steps,
+    )  # fmt: skip
+
+
+def _of_step(operator: Operator, num_steps: int, *, is_first: bool) -> tuple[Operator, ...]:
+    """Causal products are dealt out one by one, all else in equal parts."""
+    if operator.kind != "attention":
+        return (replace(operator, flops=operator.flops / num_steps, bytes=operator.bytes / num_steps),)
+    each = -(-operator.count // num_steps) if operator.count >= num_steps else 0
+    count = operator.count - each * (num_steps - 1) if is_first else each
+    return (replace(operator, count=count),) if count else ()
 
 
 class _Widths(NamedTuple):

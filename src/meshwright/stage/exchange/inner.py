@@ -45,7 +45,7 @@ GRADIENTS = (
     "gradients"  # what data-parallel devices exchange; all else is between those that share a microbatch
 )
 LOSS_EXCHANGES = 3  # maximum, sum and the target's logit of every token (vocabulary-parallel cross entropy)
-LOSS_ELEMENT_BYTES = 4  # in float32
+LOSS_ELEMENT_BYTES = SUM_BYTES = 4  # of the loss, and of what a ring adds up, in float32
 
 
 def inner_exchanges(plan: Plan, layers: StageLayers, name: str, shape: MicrobatchShape) -> tuple[Inner, ...]:
@@ -129,20 +129,26 @@ def _num_sums(plan: Plan, layers: StageLayers) -> int:
 
 def _context(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward: bool) -> list[Inner]:
     """Of every block. With q the bytes of a device's queries and rho the key-value heads per query head, a device sends
-    2 (P - 1) q rho forward and twice that backward, by Ulysses (2 + 2 rho) (P - 1) / P q each way."""
+    2 (P - 1) q rho forward and, gathered, twice that backward. A ring's gradients of keys and values take P hops and are
+    summed in at least 32 bits: backward it sends, with q in 16 bits, 2 (P - 1) q rho + 4 P q rho. By Ulysses
+    (2 + 2 rho) (P - 1) / P q each way."""
     attention = plan.model.attention
     num_heads, num_kv_heads = attention.num_heads // plan.tp, attention.num_kv_heads // plan.tp
-    token_bytes, kinds = float(shape.num_tokens * shape.element_bytes), ["all_gather"]
+    token_bytes = float(shape.num_tokens * shape.element_bytes)
     if plan.context == "ulysses":
         num_kv_heads *= repeats_of_key(num_heads, num_kv_heads, plan.cp)
         result = num_heads * attention.value_dim
         sent = num_heads * attention.head_dim + num_kv_heads * (attention.head_dim + attention.value_dim)
         return [_along_cp("all_to_all", token_bytes * width, layers, "") for width in (sent, result)]
-    if is_backward:
-        kinds.append("reduce_scatter")
     width = num_kv_heads * (attention.head_dim + attention.value_dim)
-    beside = "" if plan.context == "all_gather" else "attention"
-    return [_along_cp(kind, token_bytes * plan.cp * width, layers, beside) for kind in kinds]
+    is_ring = plan.context != "all_gather"
+    beside, whole = "attention" if is_ring else "", token_bytes * plan.cp * width
+    found = [_along_cp("all_gather", whole, layers, beside)]
+    if is_backward:
+        # a ring's gradients are sums, and go one hop further than keys and values do: home
+        times = max(1.0, SUM_BYTES / shape.element_bytes) * plan.cp / (plan.cp - 1) if is_ring else 1.0
+        found.append(_along_cp("reduce_scatter", times * whole, layers, beside))
+    return found
 
 
 def _along_cp(algorithm: str, num_bytes: float, layers: StageLayers, beside: str) -> Inner:

@@ -58,9 +58,10 @@ class MicrobatchShape(NamedTuple):
     `tp` devices share every block's matrices, `ep` devices its experts: each has num_experts / ep of them and,
     as all of them route their own tokens, as many rows as without. Where `ep` devices include those of a
     tensor-parallel group, `expert_tp` is 1 (0: as `tp`). `cp` devices share every sequence, each with as many
-    early as late pieces, so that causal attention is balanced. Gradients are summed in `gradient_dtype` (empty: as
-    `dtype`). `sequence_parallel`: norms and residuals are divided along tp. `attention`: as of a plan; "flash" stores
-    no score matrix.
+    early as late pieces, so that causal attention is balanced; where it `is_contiguous`, each has one run, and what is
+    counted is the last device's, which sees all keys and for which the others wait. Gradients are summed in
+    `gradient_dtype` (empty: as `dtype`). `sequence_parallel`: norms and residuals are divided along tp. `attention`:
+    as of a plan; "flash" stores no score matrix.
     """
 
     num_sequences: int
@@ -73,6 +74,7 @@ class MicrobatchShape(NamedTuple):
     expert_tp: int = 0
     attention: str = "flash"
     gradient_dtype: str = ""
+    is_contiguous: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -276,15 +278,26 @@ def _attention_flops(
 ) -> float:
     """`products` over the widths of a query and of a value: 2 FLOPs a number for each pair of query and key, of one
     of the `_num_attentions`."""
-    pairs = shape.num_sequences * local.heads * attended_pairs(shape.sequence_length, attention.window)
-    pairs /= shape.cp * _num_attentions(shape, attention.window)
+    pairs = shape.num_sequences * local.heads * _pairs_of_device(shape, attention.window)
+    pairs /= _num_attentions(shape, attention.window)
     return pairs * 2 * (products[0] * attention.head_dim + products[1] * attention.value_dim)
+
+
+def _pairs_of_device(shape: MicrobatchShape, window: int) -> float:
+    """Pairs of a query of this device and a key it sees, of one sequence."""
+    pairs, length = attended_pairs(shape.sequence_length, window), shape.sequence_length
+    if shape.is_contiguous:
+        return pairs - attended_pairs(length - length // shape.cp, window)
+    return pairs / shape.cp
 
 
 def _num_attentions(shape: MicrobatchShape, window: int) -> int:
     """Causal products of S / cp tokens that a device's queries make: one with each of cp pieces of the keys, or with its
-    own alone where the window is shorter than a piece."""
-    return 1 if 0 < window < shape.local_length else shape.cp
+    own alone where the window is shorter than a piece. The last of contiguous pieces sees all of those before it, two
+    causal products each."""
+    if 0 < window < shape.local_length:
+        return 1
+    return 2 * shape.cp - 1 if shape.is_contiguous else shape.cp
 
 
 def _attention_dims(attention: Attention, local: LocalSizes, shape: MicrobatchShape) -> tuple[int, ...]:
@@ -299,7 +312,8 @@ def attention_forward(
     """Causal attention of this device's queries.
 
     Fused, scores are not stored: reads q, k, v and writes the result. Among cp devices a device's S / cp queries
-    see half of all S keys on average: as much as cp causal products of S / cp tokens each.
+    see half of all S keys on average: as much as cp causal products of S / cp tokens each; the last of contiguous
+    pieces nearly all: 2 - 1 / cp times as much.
     """
     if shape.attention != "flash":
         return _unfused(attention, local, shape, SOFTMAX_BYTES[shape.attention], is_backward=False)
