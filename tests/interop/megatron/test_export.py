@@ -65,7 +65,7 @@ def test_a_model_without_options_is_refused(name: str, word: str) -> None:
         ({"master_dtype": ""}, "optimizer's copy"),
         ({"reduction_dtype": "float16"}, "summed in"),
         ({"tp": 8, "length": 2052, "sequence_parallel": True}, "divides by 8"),
-        ({"cp": 8, "length": 1000}, "divides by 16"),
+        ({"cp": 4, "tp": 2, "sequence_parallel": True, "length": 1000}, "divides by 16"),
         ({"software": "eager"}, "fused by hand"),
     ],
 )  # fmt: skip

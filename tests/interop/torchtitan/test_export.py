@@ -58,7 +58,7 @@ def test_every_flavor_is_found_again(name: str, flavor: str) -> None:
         ({"attention": "unfused"}, "fused attention"),
         ({"float8": "blockwise"}, "no such recipe"),
         ({"software": "eager", "tp": 2, "overlap": ("reduce", "gather", "tp")}, "is compiled"),
-        ({"length": 1000, "cp": 8}, "multiples of"),
+        ({"length": 1008, "cp": 8, "tp": 2}, "multiples of"),
         ({"pp": 4, "layers_per_stage": (8, 7, 8, 9)}, "layers_per_stage = 8, 7, 8, 9"),
         ({"pp": 4, "schedule": "zb_h1"}, "1f1b"),
         ({"schedule": "gpipe"}, "without a pipeline"),

@@ -8,6 +8,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from meshwright.evidence.claim.system_card import system
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.models.decoder import build_model
 from meshwright.systems.architecture.ladder_residual import study
@@ -43,7 +44,11 @@ def test_byte_models_start_alike_and_learn(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.slow
-def test_a_ladder_learns_no_worse() -> None:
-    # that the ladder is better by more than 2 % is a miss of the card's claim, and no fault of the code
-    assert study.loss_ratio() < 1.02
-    assert study.mean_loss("ladder") < 3.0  # below the entropy of single bytes
+def test_a_ladder_learns_better_than_the_claim_says() -> None:
+    """The paper's 1B models are alike, and the claim says 1 within 2 %. Here the ladder's loss is 3 % lower: a miss,
+    and shown as one."""
+    (claim,) = (each for each in system("ladder_residual").claims if each.by == "study:loss_ratio")
+    ratio = study.loss_ratio()
+    assert (claim.paper_value, claim.tolerance) == (1.0, 0.02) and not claim.judge(ratio).passed
+    assert 0.93 < ratio < 0.98
+    assert study.mean_loss("standard") < 3.0  # below the entropy of single bytes
