@@ -225,7 +225,7 @@ def num_exposed_waits(form: str, num_blocks: int) -> int:
     return found - 1  # the embedding's is none of a block
 
 
-class Prices(NamedTuple):
+class TokenSeconds(NamedTuple):
     """Seconds of what a pass over new tokens is made of: attention and MLP of a block, an all-reduce, the head."""
 
     computes: tuple[float, float]
@@ -238,7 +238,7 @@ class Prices(NamedTuple):
 
 
 @cache
-def prices(tp: int, batch: int, num_tokens: int) -> Prices:
+def prices(tp: int, batch: int, num_tokens: int) -> TokenSeconds:
     """For new tokens of every sequence on one of `tp` devices, as the published program computes them: over a cache of all
     positions that there will be, with keys and values repeated for every query head; attention of a prompt in products that
     write their scores; the head whole on every device."""
@@ -261,7 +261,7 @@ def prices(tp: int, batch: int, num_tokens: int) -> Prices:
         attention_s += batch * cached * size / device.memory_bandwidth_bytes_per_s
     num_bytes = float(batch * num_tokens * model.hidden_size * size)
     reduce = links.exchange_cost(Exchange(("tp",), algorithm="all_reduce"), num_bytes, tuple(range(tp)))
-    return Prices((attention_s, mlp_s), reduce.seconds, step_s("final_norm", whole) + step_s("head", whole))
+    return TokenSeconds((attention_s, mlp_s), reduce.seconds, step_s("final_norm", whole) + step_s("head", whole))
 
 
 def total_s(form: str, tp: int, batch: int) -> float:
