@@ -261,7 +261,9 @@ def prices(tp: int, batch: int, num_tokens: int) -> TokenSeconds:
         attention_s += batch * cached * size / device.memory_bandwidth_bytes_per_s
     num_bytes = float(batch * num_tokens * model.hidden_size * size)
     reduce = links.exchange_cost(Exchange(("tp",), algorithm="all_reduce"), num_bytes, tuple(range(tp)))
-    return TokenSeconds((attention_s, mlp_s), reduce.seconds, step_s("final_norm", whole) + step_s("head", whole))
+    return TokenSeconds(
+        (attention_s, mlp_s), reduce.seconds, step_s("final_norm", whole) + step_s("head", whole)
+    )
 
 
 def total_s(form: str, tp: int, batch: int) -> float:
