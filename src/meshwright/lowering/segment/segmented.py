@@ -103,11 +103,10 @@ def works_of_parts(lowering: Lowering) -> dict[tuple[str, int, int], Work]:
             works = segment_works(plan, layers, chain, 1.0 / plan.num_chunks, part)
             for number, (segment, own) in enumerate(zip(chain.segments, works, strict=True), first):
                 steps = 1 if segment.relay is None else segment.relay.num_steps
-                for name, work in own.items():
+                for name in (name for name in own if not name.endswith(FIRST)):
                     parts = range(part * steps, (part + 1) * steps) if name in RELAY_STEPS else (part,)
-                    found |= {(name, number, own_part): work for own_part in parts}
-                    if name + FIRST in own:
-                        found[name, number, part * steps] = own[name + FIRST]
+                    found |= {(name, number, own_part): own[name] for own_part in parts}
+                    found[name, number, parts[0]] = own.get(name + FIRST, own[name])
         first += len(chain.segments)
     return found
 
