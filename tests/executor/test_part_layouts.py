@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from meshwright.executor.job.pool import Pool
+from meshwright.executor.training.training_job import RANDOM
 from meshwright.specs.cluster.slowing import LinkLimit, Slowing
 from tests.beside import num_beside
-from tests.planned_case import Planned, assert_equal_to_one_process
+from tests.covering import covering, product
+from tests.planned_case import Planned, assert_equal_to_one_process, legal
+from tests.training_case import largest_difference
 
 ITERATIONS = 2
 
@@ -57,6 +62,73 @@ def test_layouts_of_parts_equal_one_process(case: Planned, gloo_pool: Pool) -> N
 @pytest.mark.parametrize("case", MORE, ids=str)
 def test_more_layouts_of_parts_equal_one_process(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
+
+
+def covering_set() -> list[Planned]:
+    """On four processes: every pair of choices that is legal."""
+    factors = {
+        "degrees": ((1, 1, 4, 1), (1, 2, 2, 1), (2, 1, 2, 1), (1, 2, 1, 2), (2, 1, 1, 2), (1, 1, 2, 2)),
+        "cut": ((4, "3:1"), (2, 2), (4, "1:2:1")),
+        "context": ("ring", "ring_contiguous", "all_gather", "ulysses"),
+        "schedule": ("1f1b", "zbv"),
+        "sequence_parallel": (False, True),
+        "sharding": ("none", "zero1", "zero3"),
+        "split_backward": (False, True),
+        "recompute": ("none", "selective", "full"),
+        "model": ("tied", "gpt"),
+    }
+    rows, cases = [], []
+    for row in product(factors):
+        pp, dp, tp, cp = row["degrees"]
+        is_needless = (
+            (tp == 1 and row["sequence_parallel"])
+            or (cp == 1 and row["context"] != "ring")
+            or (dp == cp == 1 and row["sharding"] != "none")
+            or (pp == 1 and row["schedule"] != "1f1b")
+            or (tp * cp == 4 and row["model"] != "gpt")
+        )
+        if is_needless:
+            continue
+        size, parts = row["cut"]
+        choices = {name: row[name] for name in row if name not in ("degrees", "cut", "model")}
+        rows.append(row)
+        choices |= {"pp": pp, "dp": dp, "tp": tp, "cp": cp, "microbatch_size": size, "token_parts": parts}
+        cases.append(planned(row["model"], 0.1 * (pp > 1), **choices))
+    return legal(cases[i] for i in covering(rows))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", covering_set(), ids=str)
+def test_a_covering_set_of_parts_on_four_processes(case: Planned, gloo_pool: Pool) -> None:
+    assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
+
+
+@pytest.mark.slow
+def test_parts_know_the_draws_and_the_held_out_loss_of_whole_microbatches(gloo_pool: Pool) -> None:
+    source = replace(RANDOM, evaluate_every=1, num_evaluated=1)
+    first, *others = [
+        Planned("llama", dropout=0.3, choices={"microbatch_size": 4, **choices}).run(
+            gloo_pool, ITERATIONS, source=source
+        )
+        for choices in ({}, {"tp": 2, "token_parts": "1:3"}, {"pp": 2, "token_parts": 2})
+    ]
+    for other in others:
+        assert other.losses == pytest.approx(first.losses, rel=1e-10)
+        assert largest_difference(other.gradients[0], first.gradients[0]) < 1e-10
+        for ours, theirs in zip(other.iterations, first.iterations, strict=True):
+            assert ours.held_out_loss == pytest.approx(theirs.held_out_loss, rel=1e-8)
+
+
+@pytest.mark.slow
+def test_a_canonical_sum_of_parts_is_bitwise_the_same(gloo_pool: Pool) -> None:
+    """Of the same parts of the same microbatches in every layout."""
+    cut = {"microbatch_size": 2, "token_parts": 2, "passes": ("canonical_reduction",)}
+    first, *others = [
+        planned(**cut, **choices).run(gloo_pool, ITERATIONS)
+        for choices in ({}, {"pp": 2}, {"dp": 2, "sharding": "zero1"})
+    ]
+    for other in others:
+        assert all(torch.equal(first.parameters[name], other.parameters[name]) for name in first.parameters)
 
 
 # A sum takes tens of milliseconds on such a link, a compute less than one. Which sums are beside one depends on when the

@@ -106,6 +106,7 @@ TENSOR: list[tuple[ModelSpec, dict[str, Any]]] = [
     (GPT, {"tp": 2, **SP, "dp": 2}),
     (FROZEN_TIED, {"tp": 2, "pp": 2, "split_backward": True}),
     (LORA, {"tp": 2, "pp": 2, "split_backward": True, **SP}),
+    (SOME, {"tp": 2, "microbatch_size": 4, "token_parts": "1:3", "split_backward": True}),
 ]
 
 

@@ -46,6 +46,16 @@ LAYOUTS = [
     Planned("tied", choices={"pp": 2, "vocabulary": "one_barrier"}),
     Planned(choices={"pp": 2, "dp": 2, "vocabulary": "two_barriers"}),
     Planned(choices={"pp": 2, "vocabulary": "interlaced"}),
+    pytest.param(
+        Planned(choices={"tp": 2, "microbatch_size": 4, "token_parts": "3:1"}),
+        marks=pytest.mark.slow,
+        id="parts-tp=2",
+    ),
+    pytest.param(
+        Planned(choices={"cp": 2, "pp": 2, "microbatch_size": 4, "token_parts": 2}),
+        marks=pytest.mark.slow,
+        id="parts-cp=2-pp=2",
+    ),
 ]
 
 
