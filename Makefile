@@ -31,12 +31,12 @@ INSTALL_INPUTS := pyproject.toml constraints.txt
 # Searching tests are reproducible here; HYPOTHESIS_PROFILE=explore looks for new examples.
 HYPOTHESIS_PROFILE ?= ci
 PYTEST_ARGS ?=
-# Two processes test beside each other; all tests that share the pool of four gloo workers are in one of them
-# (tests/conftest.py). PYTEST_ARGS="-n 0" tests in one process, for a debugger.
+# Two processes test beside each other, a file each at a time: what a file's fixtures make is made once. Each has a pool
+# of four gloo workers when a test asks for it (tests/gloo_pool.py). PYTEST_ARGS="-n 0" tests in one process, for a debugger.
 TEST_PROCESSES ?= 2
 # What is compiled of the tests is kept, also where the environment says not to: collecting takes a quarter less.
 PYTEST := HYPOTHESIS_PROFILE=$(HYPOTHESIS_PROFILE) PYTHONDONTWRITEBYTECODE= \
-  $(PY) -m pytest -n $(TEST_PROCESSES) --dist loadgroup
+  $(PY) -m pytest -n $(TEST_PROCESSES) --dist loadfile
 # Seconds that one test may take; the others have the limit in pyproject.toml.
 SLOW_TIMEOUT_S := 1800
 QUICKSTART_ARGS ?=

@@ -31,13 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect slow tests unless they were asked for by --slow, or a mark expression names the marker; where several
-    processes test, all that share the pool of gloo workers go to the one that has it."""
-    for item in items:
-        if "gloo_pool" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("gloo"))
+    """Deselect slow tests unless they were asked for by --slow, or a mark expression names the marker."""
     if config.getoption("--slow") or "slow" in (config.getoption("markexpr") or ""):
         return
     slow = [item for item in items if item.get_closest_marker("slow")]
