@@ -1,4 +1,4 @@
-"""One pool of four gloo workers for each testing process: import the fixture in the conftest of every folder that runs jobs."""
+"""One pool of four gloo workers for each testing process: import the fixture in the conftest of folders that run jobs."""
 
 from __future__ import annotations
 

@@ -5,16 +5,23 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from tests.executor.relay_handlers import first_values, relay
+from tests.planned_case import Planned
 
 from meshwright.executor import run_program
 from meshwright.executor.job.job import Job
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.rank.handler import ValueName
 from meshwright.specs.error import ExecutionError
+
+# Of an idle worker: its own and the one that listens, and three of the last group that torch holds; with the groups of one
+# job in four processes it has 18.
+MOST_THREADS = 8
+SETTLED_S = 60.0
 
 
 def is_alive(process_id: int) -> bool:
@@ -36,6 +43,11 @@ def listening_ports(process_ids: tuple[int, ...]) -> list[str]:
                 inodes.add(target[len("socket:[") : -1])
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return [row[1] for row in rows if row[3] == "0A" and row[9] in inodes]
+
+
+def num_threads(pool: Pool) -> int:
+    """The most that one of its workers has (Linux)."""
+    return max(len(list(Path(f"/proc/{worker}/task").iterdir())) for worker in pool.process_ids)
 
 
 def run(pool: Pool, **options: object) -> float:
@@ -89,6 +101,18 @@ def test_ports_are_on_the_loopback_only(gloo_pool: Pool) -> None:
     loopback = {int.from_bytes(socket.inet_aton("127.0.0.1"), "little"), 0x7F000001}
     for address in listening_ports(gloo_pool.process_ids):
         assert int(address.split(":")[0], 16) in loopback
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux")
+def test_threads_of_a_job_end_with_it(gloo_pool: Pool) -> None:
+    """A process group that lives on wakes a hundred times a second: after some hundred jobs an idle pool took a core."""
+    case = Planned(choices={"tp": 2, "dp": 2, "sharding": "zero3", "microbatch_size": 4})
+    for _ in range(2):
+        case.run(gloo_pool, 1)
+    until_s = time.monotonic() + SETTLED_S
+    while num_threads(gloo_pool) > MOST_THREADS:
+        assert time.monotonic() < until_s, num_threads(gloo_pool)
+        time.sleep(0.05)
 
 
 def test_a_job_says_what_it_cannot_be() -> None:

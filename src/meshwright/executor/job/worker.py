@@ -6,6 +6,7 @@ It ends by itself when stdin is closed, so no worker outlives its parent.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -112,6 +113,7 @@ def main(load_handlers: LoadHandlers) -> None:
     threading.Thread(target=_listen, args=(commands,), daemon=True).start()
     reports.send(ready=os.getpid())
     while True:
+        _clear_away()
         command = commands.get()
         rank = int(command["rank"])
         logging.basicConfig(format=f"[rank {rank}] %(levelname)s %(name)s: %(message)s", force=True)
@@ -120,6 +122,13 @@ def main(load_handlers: LoadHandlers) -> None:
         except BaseException as error:  # noqa: B036 - every failure is reported, then the job is over for all ranks
             reports.fail(error)
             return
+
+
+def _clear_away() -> None:
+    """Let go of what the job before has left in cycles: the threads of its process groups wake a hundred times a second each
+    for as long as these live. What is left lives as long as the process and is not looked through again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _listen(commands: SimpleQueue[dict[str, Any]]) -> None:
