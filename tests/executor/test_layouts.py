@@ -237,8 +237,8 @@ def test_bfloat16_stays_within_the_spread_of_seeds(gloo_pool: Pool) -> None:
 def test_what_does_not_divide_is_refused() -> None:
     with pytest.raises(MeshwrightError, match="tp=3 does not divide the 4 heads and 2 key-value heads"):
         planned(tp=3).job(1)
-    with pytest.raises(MeshwrightError, match="recompute=selective_op"):
-        planned(tp=2, recompute="selective_op").job(1)
+    with pytest.raises(MeshwrightError, match="recompute_blocks="):
+        planned(pp=2, recompute="selective_op", recompute_blocks=(1, 2)).job(1)
 
 
 def test_a_canonical_sum_is_bitwise_the_same_in_every_layout(gloo_pool: Pool) -> None:

@@ -11,7 +11,7 @@ import pytest
 from meshwright.executor.job.pool import Pool
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
-from meshwright.specs.error import ProgramError
+from meshwright.specs.error import PlanError, ProgramError
 from tests.planned_case import Planned, assert_equal_to_one_process
 from tests.training_case import largest_difference
 
@@ -89,3 +89,47 @@ def test_every_recompute_is_due_and_reads_what_lives(choices: dict[str, Any]) ->
     for row in (int(places[0]), int(places[-1])):
         with pytest.raises(ProgramError):
             verify(without(job.program, row))
+
+
+def by_operation(model: str = "llama", clip: float = 0.0, **choices: Any) -> Planned:
+    """A layout in which all but attention and every second product is recomputed."""
+    return Planned(model, clip, choices={"recompute": "selective_op", **choices})
+
+
+OPERATIONS = [
+    by_operation("gpt", split_backward=True),
+    by_operation("qwen", clip=0.1, tp=2, sequence_parallel=True),
+    by_operation("tied", pp=2, cp=2, context="ulysses", schedule="zb_h1"),
+]
+MORE_OPERATIONS = [
+    by_operation(
+        "qwen", tp=2, sequence_parallel=True, token_parts="2", microbatch_size=2, split_backward=True
+    ),
+    by_operation(),
+    by_operation("gpt", tp=2, pp=2),
+    by_operation(tp=2, sequence_parallel=True, gathered="kept", split_backward=True),
+    by_operation("tied", dp=2, sharding="zero3", split_backward=True),
+    by_operation("qwen", tp=2, dp=2, sharding="zero2", sequence_parallel=True),
+    by_operation("latent", cp=2, context="ring", optimizer="sgd"),
+    by_operation("tied", cp=2, tp=2, context="all_gather", sequence_parallel=True),
+    by_operation("mixtral", dp=2, sharding="zero1"),
+    by_operation("deepseek", pp=2, tp=2),
+    by_operation("ladder", tp=2, pp=2),
+    by_operation("deep", pp=2, dp=2, schedule="zbv", sharding="zero3", passes=("unshard",)),
+]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [*OPERATIONS, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE_OPERATIONS)],
+    ids=str,
+)
+def test_layouts_recomputed_by_operation_equal_one_process(case: Planned, gloo_pool: Pool) -> None:
+    job, _ = case.job(ITERATIONS)
+    verify(job.program)
+    assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
+
+
+def test_divided_experts_are_not_recomputed_by_operation() -> None:
+    with pytest.raises(PlanError, match="recompute=selective_op with ep=2"):
+        by_operation("mixtral of 4", dp=2, ep=2).job(1)

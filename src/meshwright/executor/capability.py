@@ -7,7 +7,7 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.rotary_scaling import ROTARY_SCALINGS
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, SequencePart, check_heads
-from meshwright.stage.chain.decoder import recomputes_core
+from meshwright.stage.chain.decoder import recomputed_in_segments
 
 EXECUTED_DTYPES = ("float32", "float64", "bfloat16")  # float16 would need its loss scaled
 
@@ -33,7 +33,7 @@ def check_plan(plan: Plan) -> None:
     if missing:
         raise PlanError(
             f"the executor does not run {', '.join(missing)}",
-            allowed="pp, dp, cp, tp, ep, any sharding, recompute none, selective or full (of all blocks), "
+            allowed="pp, dp, cp, tp, ep, any sharding, any recompute (of all blocks), "
             + ", ".join(EXECUTED_DTYPES),
             next="simulate it, or change the plan",
         )
@@ -50,18 +50,19 @@ def _check_context(plan: Plan) -> None:
 
 
 def _missing_with_recompute(plan: Plan) -> list[str]:
-    """What does not run of what is recomputed: R runs a stage's whole forward again, or attention's core in every block."""
+    """What does not run of what is recomputed: R runs a stage's whole forward again, or segments of every block."""
     if plan.recompute_blocks not in ((), plan.layers_per_stage):
         return [f"recompute_blocks={plan.recompute_blocks}"]
-    if plan.recompute in ("none", "full") or recomputes_core(plan):
+    if plan.recompute in ("none", "full") or recomputed_in_segments(plan) != "none":
         return []
-    if plan.recompute != "selective":
-        return [f"recompute={plan.recompute}"]
     beside = {
+        f"ep={plan.ep}": plan.recompute == "selective_op" and plan.ep > 1,
         f"vocabulary={plan.vocabulary}": plan.vocabulary != "ends",
         "connect_stages": any(each.name == "connect_stages" for each in plan.passes),
     }
-    return [f"recompute=selective with {' and '.join(name for name, is_there in beside.items() if is_there)}"]
+    return [
+        f"recompute={plan.recompute} with {' and '.join(name for name, is_there in beside.items() if is_there)}"
+    ]
 
 
 def _missing_with_vocabulary(plan: Plan) -> list[str]:

@@ -8,7 +8,8 @@ import torch
 
 from meshwright.executor.handlers.saved_forward import SavedForward, contributions
 from meshwright.executor.meter.live_storage import LiveStorage
-from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue
+from meshwright.executor.ops.linear import linear
+from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, deferring, registering
 
 
 def forward(x: torch.Tensor) -> tuple[torch.Tensor, SavedForward]:
@@ -59,3 +60,19 @@ def test_contributions_own_their_memory() -> None:
     first += 1.0
     assert second.tolist() == [1.0, 1.0, 1.0]
     assert contributions((None, first)) == (None, first)
+
+
+def test_contributions_are_not_what_is_owed_to_weights() -> None:
+    """A sum's gradient is also that of the product behind it, whose weight gradient may be computed later."""
+    weight = torch.nn.Parameter(torch.eye(3))
+    saved = SavedForward(WeightGradientQueue("F"))
+    with registering(saved.queue):
+        one, other = saved.begin(torch.ones(2, 3), torch.ones(2, 3))
+        saved.close(one + linear(other, weight))
+    with deferring(saved.queue):
+        gradients = saved.run_backward(torch.ones(2, 3))
+    (given, owed), taken = saved.queue.owed(), contributions(gradients, saved.queue.owed())
+    assert given.tolist() == [[1.0] * 3] * 2 and taken[0] is not None and gradients[0] is not None
+    assert gradients[0].data_ptr() == owed.data_ptr(), "autograd copies none: the case is there"
+    taken[0].add_(1.0)
+    assert owed.tolist() == [[1.0] * 3] * 2

@@ -21,6 +21,7 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import GATHERED, Plan
 from meshwright.specs.plan.workload import Workload
 from meshwright.stage.chain.chain import Chain
+from meshwright.stage.saved.block import block_saved
 
 LAYERS, HIDDEN, HEADS, SAMPLES, LENGTH = 4, 128, 4, 4, 128
 MODEL = ModelSpec.decoder(
@@ -85,3 +86,18 @@ def test_what_is_fetched_again_is_not_kept(tmp_path: Path) -> None:
     live(tmp_path, tp=2, sequence_parallel=True)  # the first one makes tables that live on
     again, kept = (live(tmp_path, tp=2, sequence_parallel=True, gathered=each) for each in GATHERED)
     assert kept - again == pytest.approx(2 * LAYERS * STREAM_BYTES / 2, rel=0.01)
+
+
+def test_by_operation_nothing_is_kept_that_runs_again(tmp_path: Path) -> None:
+    """Of every layer both norms' statistics and outputs, and of the MLP all but its first product."""
+    remade = (
+        "norm statistics",
+        "first norm's output",
+        "second norm's output",
+        "activation output",
+        "SiLU of gate",
+    )
+    live(tmp_path)  # the first one makes tables that live on
+    kept, again = live(tmp_path), live(tmp_path, recompute="selective_op")
+    each = sum(tensor.bytes_per_token for tensor in block_saved(MODEL) if tensor.name in remade)
+    assert kept - again == pytest.approx(LAYERS * SAMPLES * LENGTH * each, rel=0.001)

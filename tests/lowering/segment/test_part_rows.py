@@ -159,7 +159,7 @@ def test_what_has_no_whole_samples_is_refused(choices: dict[str, Any], what: str
     "choices",
     [
         {"vocabulary": "one_barrier", "pp": 2},
-        {"recompute": "selective_op"},
+        {"recompute": "selective_op", "recompute_blocks": (1,)},
     ],
 )
 def test_stages_that_are_no_chains_are_not_cut(choices: dict[str, Any]) -> None:

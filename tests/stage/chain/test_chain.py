@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from meshwright.ir.layout import COPIED, DUAL, MAPS
@@ -38,6 +40,17 @@ def test_a_stage_is_cut_where_something_is_sent() -> None:
         "exponentials", "split_cross_entropy",
     ]  # fmt: skip
     assert len(names(decoder_chain(MODEL, WHOLE, InnerDegrees()))) == 1, "nothing is sent by one device"
+
+
+@pytest.mark.parametrize("degrees", [InnerDegrees(), TP, SP, replace(SP, fetches_again=False)], ids=str)
+def test_by_operation_attention_and_every_second_product_are_kept(degrees: InnerDegrees) -> None:
+    """What a product read is made again by the segment in front of it, but where what was gathered is kept."""
+    chain = decoder_chain(MODEL, MIDDLE, replace(degrees, recompute="selective_op"))
+    kept = [name for n, name in enumerate(names(chain)) if n not in chain.recomputed]
+    assert kept == ["take", "qkv", "causal_attention", "gate_up", "give"]
+    again = [names(chain)[value.maker].split("+")[-1] for value in chain.remade.values()]
+    assert again == (["attention_norm", "mlp_norm"] if degrees.fetches_again else [])
+    assert {value.name for value in chain.remade.values()} <= {"normed"}
 
 
 def test_steps_are_cut_around_those_that_are_named() -> None:

@@ -6,7 +6,7 @@ The graph ends in edges of views of its outputs, which hold none of their data: 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -85,10 +85,12 @@ class _Begin(torch.autograd.Function):
         return (None,) * (2 + len(gradients))
 
 
-def contributions(gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
-    """Gradients of several values, none of which is the memory of another: autograd hands out one tensor for both terms of a
-    sum, and who adds to what it was given would change the other."""
-    seen: set[int] = set()
+def contributions(
+    gradients: Sequence[Tensor | None], owed: Iterable[Tensor] = ()
+) -> tuple[Tensor | None, ...]:
+    """Gradients of several values, none of which is the memory of another, or of what is `owed` to weights: autograd hands
+    out one tensor for both terms of a sum, and who adds to what it was given would change the other."""
+    seen = {each.data_ptr() for each in owed}
     found: list[Tensor | None] = []
     for each in gradients:
         is_twice = each is not None and each.data_ptr() in seen

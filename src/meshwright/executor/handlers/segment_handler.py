@@ -22,7 +22,9 @@ from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, d
 from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.handler import Row, ValueName
 from meshwright.ir.core_vocabulary import GRADIENT_BUFFER, REMADE, SAVED
-from meshwright.stage.chain.chain import LOSS
+from meshwright.stage.chain.chain import AGAIN, LOSS
+
+KEPT = (SAVED.kind, REMADE.name)  # what a forward leaves for its backward
 
 
 def forward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -38,13 +40,15 @@ def forward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def recompute(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
-    """The forward again, with the same draws, for what it did not keep; its loss has been counted."""
+    """The forward again, with the same draws, for what it did not keep, and for what others did not keep of it; its loss has
+    been counted."""
     own, state = context.training.segments[row.stage], context.training
     if own.segment.relay is not None:
         return relay_handler.finished(context, row, inputs)
     with torch.enable_grad(), state.reading(row, inputs):
         values, saved = _forward(context, row, inputs, own)
-    return _outputs(row, own, values, saved)
+    kinds = [names[0].kind if names else "" for names in row.writes]
+    return [saved if kind in KEPT else values[kind.removesuffix(AGAIN)].detach() for kind in kinds]
 
 
 def _forward(
@@ -71,7 +75,7 @@ def _forward(
 def _outputs(row: Row, own: StageSegment, values: dict[str, Tensor], saved: SavedForward) -> Sequence[Any]:
     """What a forward writes: values that others read (a share of those that are shared), then what is kept."""
     made = [own.given(name, values[name].detach()) for name in own.segment.writes]
-    kept = [saved] * sum(1 for names in row.writes if names and names[0].kind in (SAVED.kind, REMADE.name))
+    kept = [saved] * sum(1 for names in row.writes if names and names[0].kind in KEPT)
     return (*made[: len(row.writes) - len(kept)], *kept)
 
 
@@ -104,7 +108,8 @@ def _run_backward(own: StageSegment, inputs: Sequence[Any]) -> tuple[Tensor | No
     num = len(own.differentiable_writes)
     if saved.again is not None:
         saved.again.value = inputs[1 + num]
-    taken = contributions(saved.run_backward(*inputs[1 : 1 + num]))
+    found = saved.run_backward(*inputs[1 : 1 + num])
+    taken = contributions(found, saved.queue.owed())
     saved.again = None
     return taken
 

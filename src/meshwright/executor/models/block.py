@@ -147,7 +147,10 @@ class Block(nn.Module):
 
     def inner(self, x_BSE: Tensor) -> Tensor:
         """The dense MLP of a normed input, in front of its last product."""
-        inner = self.gate_up(x_BSE)
+        return self.activated(self.gate_up(x_BSE))
+
+    def activated(self, inner: Tensor) -> Tensor:
+        """Gate and up, or up alone, behind the activation."""
         return gated_silu(inner) if self.is_gated else F.gelu(inner, approximate=self.gelu)
 
     def _normed_heads(self, qkv: Tensor, query_norm: nn.Module, key_norm: nn.Module) -> Tensor:

@@ -57,14 +57,19 @@ class WeightGradientQueue:
         """Owe `accumulate(*arguments)`; the arguments (input, output gradient) stay alive until then."""
         self._entries.append((accumulate, arguments))
 
-    def pending_bytes(self) -> int:
-        """Bytes of the distinct storages that the queue keeps alive, parameters left out."""
-        storages: dict[int, int] = {}
+    def owed(self) -> Iterator[Tensor]:
+        """Tensors that it keeps alive, parameters left out."""
         for _, arguments in self._entries:
             for argument in arguments:
                 if isinstance(argument, Tensor) and not isinstance(argument, torch.nn.Parameter):
-                    storage = argument.untyped_storage()
-                    storages[storage.data_ptr()] = storage.nbytes()
+                    yield argument
+
+    def pending_bytes(self) -> int:
+        """Bytes of the distinct storages that the queue keeps alive, parameters left out."""
+        storages: dict[int, int] = {}
+        for argument in self.owed():
+            storage = argument.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
         return sum(storages.values())
 
     def run(self) -> int:

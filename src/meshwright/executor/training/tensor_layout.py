@@ -13,10 +13,10 @@ from meshwright.executor.state.group_state import Formats
 from meshwright.executor.team.inner_team import InnerTeam, Ranks, alone, inner_teams
 from meshwright.ir.program import Program
 from meshwright.lowering.sharding.canonical import CANONICAL
-from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.plan import Plan, Recompute
 from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, Context, SequencePart
 from meshwright.specs.plan.token_part import shares_of
-from meshwright.stage.chain.decoder import InnerDegrees, recomputes_core
+from meshwright.stage.chain.decoder import InnerDegrees, recomputed_in_segments
 from meshwright.stage.mesh import collapsed_axes, expert_axes, gradient_axes, shard_axes, value_axes
 
 # Labels of teams that exchange inside computes; of a group's state, its values, its gradients, and of what is beside these.
@@ -41,7 +41,7 @@ class TensorLayout:
     ``sequence_parallel``: the residual stream is divided by tokens along tp. ``reduction_dtype``, ``master_dtype``: empty:
     the job's dtype. ``is_canonical``: gradients are added in one order whatever the layout.
     ``expert_axes``: axes of the ranks among which experts are divided.
-    ``recomputes_core``: attention's core keeps nothing, it runs again in the backward. ``fetches_again``: what sequence
+    ``recompute``: what runs again in the backward, by segments, as of a plan. ``fetches_again``: what sequence
     parallelism gathers for a product is gathered again for its backward, not kept.
     ``part_shares``: of a microbatch's samples, of the parts that go through a stage one beside the other.
     """
@@ -57,7 +57,7 @@ class TensorLayout:
     cp: int = 1
     context: Context = "ring"
     expert_axes: tuple[str, ...] = ()
-    recomputes_core: bool = False
+    recompute: Recompute = "none"
     fetches_again: bool = True
     part_shares: tuple[int, ...] = (1,)
 
@@ -81,7 +81,7 @@ class TensorLayout:
             cp=plan.cp,
             context=plan.context,
             expert_axes=longer(expert_axes(plan)),
-            recomputes_core=recomputes_core(plan),
+            recompute=recomputed_in_segments(plan),
             fetches_again=plan.gathered == "again",
             part_shares=shares_of(plan.token_parts),
         )
@@ -91,7 +91,7 @@ class TensorLayout:
         """How many devices share a microbatch inside a stage."""
         return InnerDegrees(
             self.tp, self.sequence_parallel, self.fetches_again, cp=self.cp, context=self.context,
-            expert_axes=self.expert_axes, recomputes_core=self.recomputes_core,
+            expert_axes=self.expert_axes, recompute=self.recompute,
             num_parts=len(self.part_shares),
         )  # fmt: skip
 

@@ -160,7 +160,7 @@ class TrainingConfig:
             "tensor parallelism": self.layout.tp > 1,
             "context parallelism": self.layout.cp > 1,
             "divided experts": bool(self.layout.expert_axes),
-            "selective recompute": self.layout.recomputes_core,
+            "selective recompute": self.layout.recompute != "none",
             "token parts": len(self.layout.part_shares) > 1,
             "sharded states": self.layout.shard_axes,
             "frozen parameters": self.model.is_adapted,

@@ -101,16 +101,17 @@ class ChainRows:
 
     def _backward(self, effect: Effect) -> Iterator[ChainRow]:
         """What is fetched again is fetched beside the backward before it that gets such a thing, too: only the
-        first one waits for it."""
+        first one waits for it. What a product did not keep of a recomputed segment that one makes again before."""
         order = self.chain.backward_order
         again = {each: found for each in order if isinstance(each, int) and (found := self._again(each))}
         ahead = dict(itertools.pairwise(again))
-        yield from self._fetched(again, next(iter(again), -1))
+        made: set[int] = set()
+        yield from self._fetched(again, next(iter(again), -1), made)
         for each in order:
             if isinstance(each, int):
-                yield from self._fetched(again, ahead.get(each, -1))
-                if each in self.chain.recomputed:
-                    yield from self._forward_rows(each, self._recomputed_effect(each))
+                yield from self._fetched(again, ahead.get(each, -1), made)
+                for maker in (each, *(v.maker for n, v in self.chain.remade.items() if n == each)):
+                    yield from self._made_again(maker, made)
                 done = self._backward_effect(effect, each, again.get(each, []))
                 relay = self.chain.segments[each].relay
                 if relay is None:
@@ -133,15 +134,29 @@ class ChainRows:
         (made,) = self.chain.segments[number].write_layouts
         return RelayRows(number, relay, query, block, made)
 
-    def _fetched(self, again: Mapping[int, list[Delivery]], number: int) -> Iterator[ChainRow]:
+    def _fetched(
+        self, again: Mapping[int, list[Delivery]], number: int, made: set[int]
+    ) -> Iterator[ChainRow]:
+        if number in again and number in self.chain.remade:
+            yield from self._made_again(self.chain.remade[number].maker, made)
         yield from (self._moved_again(each, number) for each in again.get(number, ()))
+
+    def _made_again(self, number: int, made: set[int]) -> Iterator[ChainRow]:
+        """R of a recomputed segment, unless it is among those `made`."""
+        if number in self.chain.recomputed and number not in made:
+            made.add(number)
+            yield from self._forward_rows(number, self._recomputed_effect(number))
 
     def _again(self, number: int) -> list[Delivery]:
         return [each for each in self._delivered_to(self.chain.segments[number]) if each.move.is_again]
 
     def _recomputed_effect(self, number: int) -> Effect:
-        """R: what its F read, for what its F did not keep; what others read of it they have."""
-        return R._replace(reads=(*self._reads(number), *(p for p in R.reads if p != INPUT)))
+        """R: what its F read, for what its F did not keep; what others read of it they have, but for products that keep
+        nothing."""
+        found = dict.fromkeys(value for value in self.chain.remade.values() if value.maker == number)
+        writes = (Pattern(value.name + AGAIN, layout=self.chain.layouts[value]) for value in found)
+        rest = (p for p in R.reads if p != INPUT)
+        return R._replace(reads=(*self._reads(number), *rest), writes=(*writes, *R.writes))
 
     def _reads(self, number: int) -> Iterator[Pattern]:
         """What the forward of a segment reads of others."""
@@ -160,6 +175,7 @@ class ChainRows:
             SAVED,
             *(self._gradient_at(value, number)._replace(layout=dual(how)) for value, how in given),
             *(Pattern(each.move.write + AGAIN, layout=needs[each.write]) for each in again),
+            *(self._remade_at(number) if not again else ()),
             *(p for p in effect.reads if p not in (SAVED, OUTPUT_GRADIENT)),
         )
         writes = (
@@ -172,6 +188,12 @@ class ChainRows:
             *(p for p in effect.writes if p != INPUT_GRADIENT and p not in own),
         )
         return effect._replace(reads=reads, writes=writes)
+
+    def _remade_at(self, number: int) -> Iterator[Pattern]:
+        """What a product that kept nothing reads again of the recomputed segment itself."""
+        if number in self.chain.remade:
+            value, (layout, *_) = self.chain.remade[number], self.chain.segments[number].read_layouts
+            yield Pattern(value.name + AGAIN, offset=value.maker - number, layout=layout)
 
     def _given_layout(self, value: Value) -> str:
         """How a segment leaves what it made: where it gives its part itself, divided."""
@@ -194,10 +216,14 @@ class ChainRows:
         return self._delivered(each, each.move.write, max(0, each.behind))
 
     def _moved_again(self, each: Delivery, at: int) -> ChainRow:
-        return self._delivered(each, each.move.write + AGAIN, at)
+        is_remade = self.chain.remade.get(at) == each.read
+        return self._delivered(each, each.move.write + AGAIN, at, is_remade=is_remade)
 
-    def _delivered(self, each: Delivery, kind: str, at: int) -> ChainRow:
-        read = self._forward_at(each.read, at)._replace(layout=self._read_layout(each))
+    def _delivered(self, each: Delivery, kind: str, at: int, *, is_remade: bool = False) -> ChainRow:
+        given = self._forward_at(each.read, at)
+        if is_remade:
+            given = Pattern(each.read.name + AGAIN, offset=each.read.maker - at)
+        read = given._replace(layout=self._read_layout(each))
         write = Pattern(kind, layout=self.chain.layouts[each.write])
         return self._row(each, each.move.algorithm, read, write, at, each.sizes)
 
@@ -271,6 +297,7 @@ class ChainRows:
         kinds = [ValueKind(name) for name in names]
         kinds += [ValueKind(name + GRADIENT, accumulates=name in several) for name in names]
         kinds += [ValueKind(each.move.write + AGAIN) for each in self.chain.deliveries if each.move.is_again]
+        kinds += [ValueKind(value.name + AGAIN) for value in self.chain.remade.values()]
         kinds += [kind._replace(ring=kind.ring * self.num_parts) for kind in RELAY_KINDS if self._relays]
         return {kind.name: kind for kind in kinds}
 

@@ -16,7 +16,13 @@ from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.chain.attention_work import FIRST, RELAY_STEPS, RINGS
 from meshwright.stage.chain.chain import AGAIN, GRADIENT
-from meshwright.stage.chain.decoder import InnerDegrees, StageEnds, decoder_chain, recomputes_core, stage_ends
+from meshwright.stage.chain.decoder import (
+    InnerDegrees,
+    StageEnds,
+    decoder_chain,
+    recomputed_in_segments,
+    stage_ends,
+)
 from meshwright.stage.chain.parameters import (
     TABLE,
     is_of_experts,
@@ -39,7 +45,7 @@ def inner_degrees(plan: Plan) -> InnerDegrees:
     is_divided = plan.sequence_parallel and plan.tp > 1
     return InnerDegrees(
         plan.tp, is_divided, plan.gathered == "again", cp=plan.cp, context=plan.context, expert_axes=experts,
-        recomputes_core=recomputes_core(plan), num_parts=len(plan.part_samples),
+        recompute=recomputed_in_segments(plan), num_parts=len(plan.part_samples),
     )  # fmt: skip
 
 
@@ -55,12 +61,12 @@ def check_parts(plan: Plan) -> None:
     beside = {
         f"vocabulary = {plan.vocabulary}": plan.vocabulary != "ends" and plan.pp > 1,
         "connect_stages": any(each.name == "connect_stages" for each in plan.passes),
-        f"recompute = {plan.recompute}": plan.recompute not in ("none", "full") and not recomputes_core(plan),
+        f"recompute = {plan.recompute}": plan.recompute not in ("none", "full", recomputed_in_segments(plan)),
     }
     for name in (name for name, is_there in beside.items() if is_there and len(plan.part_samples) > 1):
         raise PlanError(
             f"token_parts is {plan.token_parts!r} with {name}",
-            allowed="stages that are chains from input to output, recompute none, full or selective",
+            allowed="stages that are chains from input to output, recompute none, full, or another kind of all blocks",
             next="leave one of the two out",
         )
 

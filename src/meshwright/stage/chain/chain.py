@@ -20,8 +20,8 @@ from meshwright.specs.error import ProgramError
 INPUT, OUTPUT = "input", "output"  # of a stage: what the one before it sends, and what the one behind it gets
 LOSS = "loss"  # made by the last segment of all, and counted, not sent
 # Layouts of what is split, by what each device has its part of.
-BY_TOKENS, BY_HEADS, BY_HIDDEN, BY_VOCABULARY, BY_EXPERTS = map(
-    split, ("tokens", "heads", "hidden", "vocabulary", "experts")
+BY_TOKENS, BY_HEADS, BY_HIDDEN, BY_INNER, BY_VOCABULARY, BY_EXPERTS = map(
+    split, ("tokens", "heads", "hidden", "inner", "vocabulary", "experts")
 )
 ENDS = -1  # the block of steps that belong to none
 
@@ -153,17 +153,40 @@ class Segment(NamedTuple):
 class Chain:
     """Segments and exchanges of a stage, in the order of its forward. ``recomputed``: numbers of the segments whose forward
     keeps nothing: it runs again before their backward. ``given``: how the residual stream lies that the stage gets, where no
-    exchange says otherwise."""
+    exchange says otherwise. ``products``: numbers of the segments that do not keep what they read: their backward has it
+    again where a recomputed segment makes it.
+    """
 
     segments: tuple[Segment, ...]
     deliveries: tuple[Delivery, ...]
     recomputed: frozenset[int] = frozenset()
     given: str = ""
+    products: frozenset[int] = frozenset()
 
-    def recomputing(self, steps: frozenset[str]) -> Chain:
-        """The chain of which the segments with these steps are recomputed."""
+    def recomputing(self, steps: frozenset[str], products: frozenset[str] = frozenset()) -> Chain:
+        """The chain of which the segments with these steps are recomputed; `products`: steps that keep nothing either."""
         names = [{step.name for step in segment.steps} for segment in self.segments]
-        return replace(self, recomputed=frozenset(n for n, own in enumerate(names) if own & steps))
+
+        def having(some: frozenset[str]) -> frozenset[int]:
+            return frozenset(n for n, own in enumerate(names) if own & some)
+
+        return replace(self, recomputed=having(steps), products=having(products))
+
+    @cached_property
+    def remade(self) -> Mapping[int, Value]:
+        """Of segments that do not keep what they read, what a recomputed segment makes of it once more."""
+        deliveries = {each.write: each for each in self.deliveries}
+        found = {}
+        for number in sorted(self.products):
+            value = self.segments[number].reads[0]
+            each = deliveries.get(value)
+            if each is not None and (each.move.algorithm == "enter" or each.move.is_again):
+                value = each.read
+            elif each is not None:  # what came is kept
+                continue
+            if value.maker in self.recomputed and value.name in self.segments[value.maker].writes:
+                found[number] = value
+        return found
 
     def behind(self, number: int) -> tuple[Delivery, ...]:
         """Exchanges right behind a segment; -1: in front of all."""
@@ -225,10 +248,14 @@ def _backward_order(chain: Chain) -> Iterator[int | Delivery]:
 
 
 def chain_of(
-    items: Iterable[ChainStep | Moved | Relay], cuts: frozenset[str] = frozenset(), *, given: str = ""
+    items: Iterable[ChainStep | Moved | Relay],
+    cuts: frozenset[str] = frozenset(),
+    *,
+    apart: frozenset[str] = frozenset(),
+    given: str = "",
 ) -> Chain:
-    """Steps and exchanges cut into segments, wherever an exchange is, around relays, and around the steps whose names are
-    `cuts`."""
+    """Steps and exchanges cut into segments, wherever an exchange is, around relays, around the steps whose names are `cuts`,
+    and between those that are `apart` and others."""
     runs: list[list[ChainStep]] = []
     relays: dict[int, Relay] = {}
     moves: list[tuple[int, Moved]] = []
@@ -241,12 +268,17 @@ def chain_of(
             relays[len(runs)] = item
             runs.append([item.step])
             is_open = False
-        elif is_open and not cuts & {item.name, runs[-1][-1].name}:
+        elif is_open and not _is_cut(runs[-1][-1].name, item.name, cuts, apart):
             runs[-1].append(item)
         else:
             runs.append([item])
             is_open = True
     return replace(_resolved(runs, moves, relays), given=given)
+
+
+def _is_cut(before: str, behind: str, cuts: frozenset[str], apart: frozenset[str]) -> bool:
+    """Does a segment end between two steps?"""
+    return bool(cuts & {before, behind}) or (before in apart) != (behind in apart)
 
 
 def _resolved(

@@ -17,7 +17,8 @@ writes: `dispatched` rows sorted by expert, with the `order` of their tokens, `g
 `received` rows, `arrived` of them from every device; `results` of these, which are `returned`.
 
 Selective recompute is of attention's core alone, which is cheap for what it keeps (Korthikanti et al., section 5): it is then
-a segment of its own on one device, too.
+a segment of its own on one device, too. By operation, all of a block is recomputed but attention and every second product,
+whose results are values (torchtitan's policy "op"); what these products read is made again for their backward.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from meshwright.ir.layout import COPIED, layout_text
 from meshwright.ir.table import Hop
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.plan import Plan, Recompute
 from meshwright.specs.plan.sequence_part import Context
 from meshwright.stage.chain.chain import (
     BY_EXPERTS,
@@ -60,6 +61,11 @@ ADD_NOTHING = ChainStep("add", ENDS, ("residual",), ("residual",))
 BESIDE_ROUTES = frozenset(("shared_experts",))  # segments of their own, which run while rows are under way
 # Of attention, by how it is divided.
 CORES = frozenset(("causal_attention", "attention_core", "attention_of_heads"))
+# By operation: products whose results are kept, and what is recomputed.
+KEPT_PRODUCTS = frozenset(("qkv", "heads", "head_parts", "gate_up"))
+AGAIN_BY_OPERATION = frozenset(
+    ("attention_norm", "attention_output", "output_of_parts", "add", "mlp_norm", "mlp", "down")
+)
 
 
 @dataclass(frozen=True)
@@ -68,8 +74,8 @@ class InnerDegrees:
 
     `sequence_parallel`: the residual stream is divided by tokens along tp. `fetches_again`: what is gathered for a product is
     not kept for its backward. ``context``: how cp devices share the tokens of a sequence. ``expert_axes``: those along which
-    experts are divided; none where every device has all. ``recomputes_core``: attention's core is recomputed, and is a
-    segment for that. ``num_parts``: into so many parts a microbatch's samples are cut.
+    experts are divided; none where every device has all. ``recompute``: what is recomputed by segments, as of a plan.
+    ``num_parts``: into so many parts a microbatch's samples are cut.
     """
 
     tp: int = 1
@@ -78,7 +84,7 @@ class InnerDegrees:
     cp: int = 1
     context: Context = "ring"
     expert_axes: tuple[str, ...] = ()
-    recomputes_core: bool = False
+    recompute: Recompute = "none"
     num_parts: int = 1
 
     @property
@@ -100,7 +106,7 @@ class InnerDegrees:
     @property
     def has_segments(self) -> bool:
         """Is a stage more than one compute: is anything sent in it, a part of it recomputed, or a microbatch cut?"""
-        return self.has_exchanges or self.recomputes_core or self.num_parts > 1
+        return self.has_exchanges or self.recompute != "none" or self.num_parts > 1
 
     @property
     def stream_layouts(self) -> dict[str, str]:
@@ -115,15 +121,16 @@ class InnerDegrees:
         return self.tp > 1 and not self.sequence_parallel
 
 
-def recomputes_core(plan: Plan) -> bool:
-    """Does a plan recompute attention's core in segments: in every block, where the stage is a chain from its input to its
-    output?"""
-    return (
-        plan.recompute == "selective"
+def recomputed_in_segments(plan: Plan) -> Recompute:
+    """What a plan recomputes by segments: in every block, where the stage is a chain from its input to its output; "none"
+    where it does not. By operation experts are not divided."""
+    is_done = (
+        (plan.recompute == "selective" or (plan.recompute == "selective_op" and plan.ep == 1))
         and plan.recompute_blocks in ((), plan.layers_per_stage)
         and (plan.vocabulary == "ends" or plan.pp == 1)
         and not any(each.name == "connect_stages" for each in plan.passes)
     )
+    return plan.recompute if is_done else "none"
 
 
 class StageEnds(NamedTuple):
@@ -153,13 +160,17 @@ def decoder_chain(
     model: ModelSpec, layers: StageLayers, degrees: InnerDegrees, ends: StageEnds = ALONE
 ) -> Chain:
     """The chain of the stage with these layers of a decoder."""
-    again = CORES if degrees.recomputes_core else frozenset[str]()
     streams, beside = degrees.stream_layouts, {TENSOR: EXPERTS_OF_COPIES}
     beside |= dict.fromkeys(degrees.expert_axes, EXPERTS_OF_ROWS)
     if degrees.routes_own_tokens and not degrees.sequence_parallel:
         beside[TENSOR] = EXPERTS_OF_PARTS
     items = (laid_out(item, streams, beside) for item in _items(model, layers, degrees, ends))
-    return chain_of(items, BESIDE_ROUTES | again, given=layout_text(streams)).recomputing(again)
+    given = layout_text(streams)
+    if degrees.recompute == "selective_op":
+        chain = chain_of(items, BESIDE_ROUTES | CORES | KEPT_PRODUCTS, apart=AGAIN_BY_OPERATION, given=given)
+        return chain.recomputing(AGAIN_BY_OPERATION, KEPT_PRODUCTS)
+    again = CORES if degrees.recompute == "selective" else frozenset[str]()
+    return chain_of(items, BESIDE_ROUTES | again, given=given).recomputing(again)
 
 
 def _items(
@@ -179,7 +190,8 @@ def _items(
             if experts is not None:
                 left = yield from _mixture(block, degrees, has_shared=experts.shared_intermediate_size > 0)
             else:
-                left = yield from _half(part, block, degrees, own)
+                is_dense = model.layers[block].experts is None
+                left = yield from _half(part, block, degrees, own, is_dense=is_dense)
             late.append(ChainStep("add", block, ("residual", left), ("residual",), (part, block)))
     if not is_ladder or layers.has_head:
         yield from late
@@ -190,13 +202,16 @@ def _items(
 
 
 def _half(
-    part: str, block: int, degrees: InnerDegrees, own: str
+    part: str, block: int, degrees: InnerDegrees, own: str, *, is_dense: bool
 ) -> Generator[ChainStep | Moved | Relay, None, str]:
     """Attention or a dense MLP behind its norm; the name of what it adds to the stream, `own` in front."""
     entered = yield from _entered(degrees)
     partial = f"{own}partial"
-    if part == "attention" and (degrees.cp > 1 or degrees.recomputes_core):
+    if part == "attention" and (degrees.cp > 1 or degrees.recompute != "none"):
         yield from _attention(block, entered, degrees, partial)
+    elif part == "mlp" and is_dense and degrees.recompute == "selective_op":
+        yield ChainStep("gate_up", block, (entered,), ("inner",))
+        yield ChainStep("down", block, ("inner",), (partial,))
     else:
         yield ChainStep(part, block, (entered,), (partial,))
     return (yield from _left(degrees, own))

@@ -19,6 +19,7 @@ MODULES = {
     **dict.fromkeys(("attention_output", "output_of_parts"), ("attention_output",)),
     "mlp_norm": ("mlp_norm",),
     "mlp": ("gate_up", "down", "mixture"),
+    **{name: (name,) for name in ("gate_up", "down")},
     "router": ("router",),
     "shared_experts": ("shared", "shared_gate"),
     "experts": EXPERT_MATRICES,
@@ -28,7 +29,7 @@ OF_MIXTURE = ("router", "shared_experts", "experts")
 # The product at the end of a part of a block. Its bias is added once, where the sum of the devices' terms is taken up.
 LAST_PRODUCT = {
     **dict.fromkeys(("attention", "attention_output", "output_of_parts"), "attention_output"),
-    "mlp": "down",
+    **dict.fromkeys(("mlp", "down"), "down"),
 }
 
 

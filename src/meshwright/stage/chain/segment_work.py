@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from meshwright.ir.table import Work
 from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.model.block import BlockSpec
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.operator import Operator, merged, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
@@ -84,11 +85,18 @@ def between_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
     rows |= attention_bytes(plan)
     rows |= {f"{part}_{name}": rows[name] for part in PARTS_OF_BLOCK for name in ("partial", "summed")}
     rows["carried"] = rows["residual"]
+    rows["inner"] = max(_inner_width(kind) for kind in plan.model.kinds) * float(size) / plan.cp / plan.tp
+    rows["inner"] *= 2 if plan.model.has_gated_mlp else 1
     vocabulary = -(-plan.model.vocabulary_size // plan.tp)
     numbers = {name: float(count * max(size, WIDE_BYTES)) / plan.cp for name, count in LOSS_NUMBERS.items()}
     if degrees.divides_experts:
         numbers |= _routed_bytes(plan)
     return {**rows, **numbers, "logits": float(vocabulary * size) / plan.cp}
+
+
+def _inner_width(kind: BlockSpec) -> int:
+    """Of a dense MLP; nothing where there are experts."""
+    return 0 if kind.experts else kind.feed_forward.intermediate_size
 
 
 def _routed_bytes(plan: Plan) -> Mapping[str, float]:
@@ -131,21 +139,37 @@ LOGITS = "log-probabilities"
 def kept_bytes(plan: Plan, layers: StageLayers, chain: Chain) -> tuple[float, ...]:
     """Bytes that every segment keeps from F, or where it is recomputed from R, to its backward on one device, per token of
     the whole microbatch. What is fetched again is none of it: what it is fetched from is a value that lives as long."""
-    plan = replace(plan, recompute="none") if plan.recompute == "selective" else plan
+    plan = replace(plan, recompute="none") if plan.recompute in ("selective", "selective_op") else plan
     kept = list(
         _kept(plan, layers, is_split=any(step.name in CORES for s in chain.segments for step in s.steps))
     )
     factor = kept_bytes_per_token(plan, layers) / (sum(each.num_bytes for each in kept) or 1.0)
-    is_again = any(each.move.is_again for each in chain.deliveries)
+    again = _fetching(chain)
+    named = {step.name for segment in chain.segments for step in segment.steps}
     by_step: dict[tuple[str, int], float] = {}
     for each in kept:
-        if not (is_again and each.is_entered):
-            key = (each.step, each.block)
+        key = (_step_among(each, named), each.block)
+        if not (each.is_entered and key in again):
             by_step[key] = by_step.get(key, 0.0) + factor * each.num_bytes * each.times
     return tuple(
         sum(by_step.get((PARTS.get(step.name, step.name), step.block), 0.0) for step in segment.steps)
         for segment in chain.segments
     )
+
+
+def _fetching(chain: Chain) -> frozenset[tuple[str, int]]:
+    """Steps, and their blocks, that have what they read again for their backward."""
+    again = {each.write for each in chain.deliveries if each.move.is_again}
+    numbers = {n for n, segment in enumerate(chain.segments) if again.intersection(segment.reads)}
+    steps = (step for n in numbers | set(chain.remade) for step in chain.segments[n].steps)
+    return frozenset((PARTS.get(step.name, step.name), step.block) for step in steps)
+
+
+def _step_among(kept: _Kept, named: set[str]) -> str:
+    """The step that keeps a tensor; of an MLP whose products are steps, the one of them."""
+    if kept.step != "mlp" or "down" not in named or kept.is_of_experts:
+        return kept.step
+    return "gate_up" if kept.is_entered else "down"
 
 
 class _Kept(NamedTuple):
@@ -157,6 +181,7 @@ class _Kept(NamedTuple):
     num_bytes: float
     is_entered: bool
     times: int = 1
+    is_of_experts: bool = False
 
 
 def _kept(plan: Plan, layers: StageLayers, *, is_split: bool) -> Iterator[_Kept]:
@@ -174,7 +199,10 @@ def _kept(plan: Plan, layers: StageLayers, *, is_split: bool) -> Iterator[_Kept]
             if step == "mlp" and plan.ep > 1 and plan.model.layers[block].experts:
                 step, is_entered = _step_of_experts(tensor.name), False
             times = times_of_keys if tensor.name == KEYS else 1
-            yield _Kept(step, block, tensor_bytes(plan.model, tensor, context), is_entered, times)
+            has_experts = plan.model.layers[block].experts is not None
+            yield _Kept(
+                step, block, tensor_bytes(plan.model, tensor, context), is_entered, times, has_experts
+            )
     for tensor in embedding_saved(plan.model) if layers.has_embedding else ():
         yield _Kept("embedding", ENDS, float(tensor.bytes_per_token), is_entered=False)
     for tensor in head_saved(plan.model, plan.dtype) if layers.has_head else ():

@@ -14,6 +14,7 @@ from meshwright.ir.layout import COPIED, PARTIAL, SHARED, layout_text
 from meshwright.stage.chain.chain import (
     BY_EXPERTS,
     BY_HEADS,
+    BY_INNER,
     BY_TOKENS,
     BY_VOCABULARY,
     ChainStep,
@@ -43,6 +44,8 @@ LAYOUTS_ALONG: Mapping[str, Steps] = {
         **dict.fromkeys(("heads", "head_parts", "qkv"), _TO_HEADS),
         **dict.fromkeys(("attention_core", "attention_of_heads", "causal_attention"), _OF_HEADS),
         **dict.fromkeys(("attention_output", "output_of_parts"), StepLayout(BY_HEADS, PARTIAL)),
+        "gate_up": StepLayout(SHARED, BY_INNER),
+        "down": StepLayout(BY_INNER, PARTIAL),
         "head": StepLayout(SHARED, {"logits": BY_VOCABULARY, "largest": PARTIAL}),
         "exponentials": StepLayout({"logits": BY_VOCABULARY, "maximum": COPIED}, PARTIAL),
         "split_cross_entropy": StepLayout(COPIED, COPIED),

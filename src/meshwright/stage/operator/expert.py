@@ -37,7 +37,8 @@ GATE_TOUCHES, GATE_BACKWARD_TOUCHES = 2, 3  # of the shared expert's result time
 
 Parts = dict[str, tuple[Operator, ...]]
 MLP_PARTS = (
-    "mlp",
+    "gate_up",
+    "down",
     "router",
     "experts",
     "combine",
@@ -94,10 +95,11 @@ class GroupedLinear(NamedTuple):
 
 
 def mlp_forward(model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: MicrobatchShape) -> Parts:
-    """The MLP of a block between its norm and its residual: "mlp", or where it has experts the parts of these."""
+    """The MLP of a block between its norm and its residual: its products, or where it has experts the parts of these."""
     rows, experts = shape.num_routed_tokens, block.experts
     if experts is None:
-        return {"mlp": _dense_forward(model, block, local.intermediate, "", shape)}
+        first, *rest = _dense_forward(model, block, local.intermediate, "", shape)
+        return {"gate_up": (first,), "down": tuple(rest)}
     up, down = _grouped_linears(model, experts, local, shape)
     return {
         "router": (
@@ -121,7 +123,8 @@ def mlp_input(model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: Micr
     """The part of the MLP's backward that does not end in a parameter, as `mlp_forward`."""
     rows, hidden, experts = shape.num_routed_tokens, model.hidden_size, block.experts
     if experts is None:
-        return {"mlp": _dense_input(model, block, local.intermediate, "", shape)}
+        *rest, last = _dense_input(model, block, local.intermediate, "", shape)
+        return {"down": tuple(rest), "gate_up": (last,)}
     up, down = _grouped_linears(model, experts, local, shape)
     num_touched = COMBINE_BACKWARD_TOUCHES * up.rows
     return {
@@ -147,7 +150,8 @@ def mlp_weight(model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: Mic
     """Gradients of the MLP's matrices and biases, as `mlp_forward`."""
     experts, inner = block.experts, local.shared_intermediate
     if experts is None:
-        return {"mlp": _weight_gradients(mlp_linears(model, block, local.intermediate), shape)}
+        first, last = mlp_linears(model, block, local.intermediate)
+        return {"gate_up": _weight_gradients((first,), shape), "down": _weight_gradients((last,), shape)}
     shared = mlp_linears(model, block, inner, "shared ") if inner else ()
     gates = (_shared_gate(model),) if model.has_shared_gate else ()
     return {

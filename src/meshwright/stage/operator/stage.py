@@ -59,7 +59,7 @@ ENDS = (
 # A part of a block that has several of its own.
 ATTENTION = ("heads", "attention_core", "attention_output")
 MLP_ADDITIONS = "mlp additions"  # low-rank ones, of a dense block
-PARTS_OF = {"attention": ATTENTION, "mlp": (*MLP_PARTS, MLP_ADDITIONS)}
+PARTS_OF = {"attention": ATTENTION, "mlp": (*MLP_PARTS, MLP_ADDITIONS), "down": ("down", MLP_ADDITIONS)}
 # Matrices that may have an addition (LoRA), by the part of the block that they are in.
 ADDED_IN = {
     "heads": LORA_TARGETS[:1],

@@ -145,6 +145,17 @@ def mlp(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BSE: Tenso
     return (last_product(block, "mlp").product(block.inner(x_BSE)),)
 
 
+def gate_up(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BSE: Tensor) -> tuple[Tensor, ...]:
+    """The first product of a dense MLP."""
+    return (block_of(stage, step.block).gate_up(x_BSE),)
+
+
+def down(stage: DecoderStage, step: ChainStep, data: MicrobatchData, inner: Tensor) -> tuple[Tensor, ...]:
+    """Its activation and its last product: a term of a sum."""
+    block = block_of(stage, step.block)
+    return (last_product(block, "mlp").product(block.activated(inner)),)
+
+
 def final_norm(
     stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BsE: Tensor
 ) -> tuple[Tensor, ...]:
@@ -205,6 +216,8 @@ STEPS: Mapping[str, StepFunction] = {
     "output_of_parts": parts.output_of_parts,
     "mlp_norm": mlp_norm,
     "mlp": mlp,
+    "gate_up": gate_up,
+    "down": down,
     "router": expert_steps.router,
     "experts": expert_steps.experts,
     "shared_experts": expert_steps.shared_experts,

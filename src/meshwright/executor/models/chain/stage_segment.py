@@ -41,6 +41,8 @@ class StageSegment:
     @cached_property
     def fetched_again(self) -> str | None:
         """The value that its backward gets once more."""
+        if self.number in self.chain.remade:
+            return self.segment.reads[0].name
         again = {each.write for each in self.chain.deliveries if each.move.is_again}
         return next((value.name for value in self.segment.reads if value in again), None)
 
