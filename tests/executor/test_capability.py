@@ -91,7 +91,10 @@ def test_the_executor_refuses_what_it_would_build_wrongly(config):
             ("recompute=selective with vocabulary=one_barrier",),
         ),
         ({"recompute": "full", "recompute_blocks": (1, 0, 0, 0)}, ("recompute_blocks=(1, 0, 0, 0)",)),
-        ({"sharding": "zero3", "recompute": "selective_op"}, ("recompute=selective_op",)),
+        (
+            {"vocabulary": "one_barrier", "recompute": "selective_op"},
+            ("recompute=selective_op with vocabulary=one_barrier",),
+        ),
     ],
     ids=str,
 )

@@ -19,7 +19,7 @@ def test_check_accepts_what_is_whole(run: Runner, plan_file: Path) -> None:
 def test_check_says_which_legal_plan_train_would_refuse(run: Runner, tmp_path: Path) -> None:
     plan = small_plan()
     for choices, words in (
-        ({"recompute": "selective_op"}, "recompute=selective_op"),
+        ({"attention": "unfused"}, "attention=unfused"),
         ({"dtype": "float16"}, "dtype=float16"),
     ):
         path = tmp_path / "other.toml"

@@ -24,9 +24,11 @@ from meshwright.lowering.lower import lower
 from meshwright.lowering.order import with_works
 from meshwright.lowering.segment.chain_rows import ChainRows
 from meshwright.lowering.segment.refine import Refine, StageRows
+from meshwright.lowering.transfer.stage_edge import StageEdge, edges_of, encoder_edges
 from meshwright.schedules import registered
 from meshwright.specs.error import ProgramError
 from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.plan.plan import PassOption
 from meshwright.stage.chain.decoder import InnerDegrees, decoder_chain
 
 CASES: dict[str, dict[str, Any]] = {"tp": TP, "tp_sequence_parallel": SEQUENCE_PARALLEL}
@@ -140,3 +142,15 @@ def test_steps_of_a_ring_together_are_attention(context: str, step: str, name: s
     (attention,) = (each for each in whole if each.kind == "attention")
     assert sum(counts) == attention.count
     assert sum(work.flops for work in works) == pytest.approx(attention.total_flops)
+
+
+def test_edges_beside_the_path_are_of_whole_stages() -> None:
+    """A stage that others read beside the path is no chain: what it sends inside stays a part of its computes."""
+    connect = PassOption("connect_stages", {"num_encoder_layers": 1})
+    chosen = plan(FOUR_LAYERS, pp=4, tp=2, passes=(connect,))
+    program = lower(chosen, registered()[chosen.schedule], in_segments=True)
+    assert program.tables.num_stages == 4 and any(work.inner for work in program.tables.works)
+    assert (
+        edges_of(program) == encoder_edges(1, chosen.layers_per_stage) == (StageEdge(0, 2), StageEdge(0, 3))
+    )
+    verify(program)

@@ -11,6 +11,7 @@ from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.lowering.segment.chain_rows import ChainRows
 from meshwright.lowering.segment.refine import Refine, StageRows
 from meshwright.lowering.segment.relay_rows import BLOCK, LEAVING, RELAY_KINDS
+from meshwright.lowering.transfer.stage_edge import ConnectStages
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import Plan
@@ -51,16 +52,21 @@ def inner_degrees(plan: Plan) -> InnerDegrees:
 
 def is_segmented(lowering: Lowering) -> bool:
     """Does the plan exchange anything inside a stage that is to be rows, or recompute a part of it? Parts of microbatches run
-    beside each other as rows only."""
+    beside each other as rows only. Edges beside the path are of whole stages, whose exchanges stay within their computes."""
     degrees = inner_degrees(lowering.plan)
-    return (lowering.in_segments or degrees.num_parts > 1) and degrees.has_segments
+    is_asked = lowering.in_segments and not _connects_stages(lowering.plan)
+    return (is_asked or degrees.num_parts > 1) and degrees.has_segments
+
+
+def _connects_stages(plan: Plan) -> bool:
+    return any(each.name == ConnectStages.name for each in plan.passes)
 
 
 def check_parts(plan: Plan) -> None:
     """Raise PlanError where microbatches are cut into parts, and a stage is no chain that every part goes through alone."""
     beside = {
         f"vocabulary = {plan.vocabulary}": plan.vocabulary != "ends" and plan.pp > 1,
-        "connect_stages": any(each.name == "connect_stages" for each in plan.passes),
+        ConnectStages.name: _connects_stages(plan),
         f"recompute = {plan.recompute}": plan.recompute not in ("none", "full", recomputed_in_segments(plan)),
     }
     for name in (name for name, is_there in beside.items() if is_there and len(plan.part_samples) > 1):
