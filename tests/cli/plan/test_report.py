@@ -122,3 +122,5 @@ def test_a_plan_in_words_for_people(found: Plans) -> None:
     model, workload = found[0].plan.model, found[0].plan.workload
     alone = Plan.of(model, Cluster("1xH100"), workload, dtype="bfloat16", recompute="full")
     assert plan_words(alone) == "1 device, microbatches of 1 sequence, recompute, bfloat16"
+    cut = alone.changed(microbatch_size=2, token_parts=2)
+    assert "microbatches of 2 sequences, in parts of 1+1, recompute" in plan_words(cut)

@@ -14,7 +14,7 @@ from meshwright.cli.plan.view import part_words, plan_row, uneven_layers
 from meshwright.planner.advice.running_cost import SECONDS_PER_HOUR, price_per_hour_usd, running_cost
 from meshwright.planner.search.plans import Plans
 from meshwright.planner.search.search import reasons
-from meshwright.prediction.description import context_words, gathered_words, recompute_words
+from meshwright.prediction.description import context_words, gathered_words, parts_words, recompute_words
 from meshwright.prediction.predicted import Predicted
 from meshwright.prediction.step_part import WAITING
 from meshwright.prediction.step_trait import BESIDE
@@ -103,6 +103,7 @@ def plan_words(plan: Plan) -> str:
         uneven_layers(plan),
         _sharded(plan),
         f"microbatches of {plan.microbatch_size} sequence{'s' if plan.microbatch_size > 1 else ''}",
+        parts_words(plan),
         recompute_words(plan) or "nothing recomputed",
         gathered_words(plan),
         plan.dtype + (f" with {plan.float8} float8" if plan.float8 else ""),

@@ -18,6 +18,7 @@ from meshwright.prediction.description import (
     context_words,
     gathered_words,
     layers_words,
+    parts_words,
     recompute_words,
 )
 from meshwright.prediction.predicted import Predicted
@@ -158,6 +159,7 @@ def _told(plan: Plan) -> str:
         context_words(plan),
         plan.schedule.removesuffix("_1f1b") + chunks if plan.pp > 1 else "",
         f"micro {plan.microbatch_size}",
+        parts_words(plan),
         uneven_layers(plan),
         recompute_words(plan),
         _sharded(plan),
