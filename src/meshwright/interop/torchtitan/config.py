@@ -132,6 +132,10 @@ def _read_mesh(keys: TomlKeys, num_devices: int) -> None:
         )
         if method not in CONTEXTS.values():
             draft.assumptions.append("keys and values of other ranks are gathered")
+        if choices["context"] == "all_gather":
+            draft.assumptions.append(
+                "the gather of keys and values is waited for; torchtitan begins with the attention to a rank's own meanwhile"
+            )
     if (
         keys.read("parallelism.expert_parallel_comm_backend", "exchange of tokens by {value}", "standard")
         != "standard"
