@@ -17,6 +17,7 @@ from meshwright.prediction.memory_limit import Rejection
 from meshwright.prediction.predicted import Predicted, predict
 from meshwright.schedules import registered
 from meshwright.specs import Cluster, ModelSpec, OutOfMemoryError, Plan, PlanError, SpecError, Workload
+from meshwright.specs.config.source import load_model
 
 MODEL = ModelSpec.decoder(4, 1024, 8, intermediate_size=4096, max_sequence_length=2048)
 MIXED = {"dtype": "bfloat16", "master_dtype": "float32", "reduction_dtype": "float32"}
@@ -136,6 +137,14 @@ def test_assumptions_name_software_overlap_and_what_is_counted() -> None:
     assert "between two steps" in text and "not counted" in text
     named = pricing_of(plan.changed(software="eager", overlap=()), Cluster("8xH100")).assumptions
     assert not any("names none" in line for line in named) and any("'eager'" in line for line in named)
+
+
+def test_experts_on_several_devices_are_said_to_get_as_many_tokens() -> None:
+    model = load_model("qwen3-30b-a3b")
+    for ep in (1, 8):
+        plan = Plan.of(model, Cluster("8xH100"), Workload(32, 2048), dp=8, ep=ep)
+        lines = pricing_of(plan, Cluster("8xH100")).assumptions
+        assert any("experts evenly" in line and "of the 8 devices" in line for line in lines) == (ep > 1)
 
 
 def test_a_machine_names_its_price_model() -> None:

@@ -168,6 +168,10 @@ def _assumptions(plan: Plan, cluster: ClusterSpec, basis: str, step_s: float) ->
         f"{format_seconds(step_s)} between two steps (data, norm of the gradient, host), which no instruction shows",
         "checkpoints, evaluation, and devices or links that are slower than others are not counted",
     ]
+    if plan.ep > 1:
+        lines.append(
+            f"tokens go to experts evenly; where the busiest of the {plan.ep} devices gets more, the others wait for it"
+        )
     if plan.dtype == "float32":
         lines.append("in float32, in which no step was measured; bfloat16 with master_dtype float32 is usual")
     return tuple(lines)

@@ -30,6 +30,7 @@ FLAGS: tuple[tuple[str, str], ...] = (
     ("until `meshwright calibrate`", "meshwright calibrate"),
     ("checkpoints, evaluation", "--mtbf, --checkpoint, --restart; the rest: no flag"),
     ("kernels and messages: published", "no flag; meshwright compare PLAN LOG says how far off it is"),
+    ("tokens go to experts evenly", "no flag; meshwright compare PLAN LOG says how far off it is"),
     ("between two steps", "no flag; meshwright compare PLAN LOG says how far off it is"),
 )
 
