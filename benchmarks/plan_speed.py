@@ -9,13 +9,16 @@ Run: OMP_NUM_THREADS=1 python benchmarks/plan_speed.py [gains|quick]
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 
 from meshwright.planner.form.closed_form import closed_form
 from meshwright.planner.form.cost_table import tables_of
+from meshwright.planner.search.plans import NUM_SHOWN
 from meshwright.planner.search.search import search
 from meshwright.planner.space.space import space_of
 from meshwright.specs import Cluster, Workload, load_model
@@ -61,14 +64,17 @@ def measure(model: str, cluster: str, batch: int, sequence: int, loop_s: float, 
         "--seq",
         str(sequence),
     ]
-    begin = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    line(f"{name}: the command, start-up and all", time.perf_counter() - begin, process_s, "s")
-    begin = time.perf_counter()
+    run(f"{name}: the command, start-up and all", command, process_s)
+    with tempfile.TemporaryDirectory() as empty:
+        run(f"{name}: the same without compiled kernels", command, 0.0, NUMBA_CACHE_DIR=empty)
+    begin, cpu_s = time.perf_counter(), time.process_time()
     found = search(*job, fix=MIXED)
-    took = time.perf_counter() - begin
+    took, cpu_s = time.perf_counter() - begin, time.process_time() - cpu_s
     if loop_s:
         line(f"{name}: in the loop", took, loop_s, "s")
+    print(
+        f"  in the loop {cpu_s:.2f} s of CPU; levels of the plans shown: {[each.level for each in found[:NUM_SHOWN]]}"
+    )
     print(f"  {found[0]}")
     print(
         f"  {found.num_candidates:,} candidates, {found.num_too_large:,} do not fit; space, tables and closed form "
@@ -81,6 +87,19 @@ def measure(model: str, cluster: str, batch: int, sequence: int, loop_s: float, 
         closed_form(space, tables)
     rate = REPEATS * len(space) / (time.perf_counter() - begin)
     line(f"{name}: closed form, one core", rate, RATE_PER_S, "/s", lower_is_better=False)
+
+
+def run(claim: str, command: list[str], bound_s: float, **environment: str) -> None:
+    """A new process: its wall time, and below it what it took of the CPU, which other programs disturb less."""
+    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **environment})
+    took, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if bound_s:
+        line(claim, took, bound_s, "s")
+    else:
+        print(f"{claim:<64} {took:>10.4g} s")
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(f"  {cpu_s:.2f} s of CPU, load {os.getloadavg()[0]:.1f}", flush=True)
 
 
 def gain(model: str, cluster: str, batch: int, sequence: int, size: int) -> None:

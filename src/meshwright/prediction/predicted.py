@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,11 +17,12 @@ from meshwright.ir.judge import metrics
 from meshwright.ir.judge.verify import Verification, verify
 from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
+from meshwright.prediction.composition import is_cut, is_in_segments, is_refused, not_composable, sends_inside
 from meshwright.prediction.description import describe
 from meshwright.prediction.memory_estimate import MemoryEstimate, estimate_memory
 from meshwright.prediction.memory_limit import Rejection, estimated_rejection, rejection
 from meshwright.prediction.step_interval import interval_of_costs, interval_of_parts
-from meshwright.prediction.step_part import busy_share, step_parts
+from meshwright.prediction.step_part import Hidden, busiest, busy_share, hidden_exchanges, step_parts
 from meshwright.prediction.step_program import (
     ITERATIONS,
     StepProgram,
@@ -37,13 +38,16 @@ from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.prediction import Prediction
 from meshwright.specs.units import format_bytes, format_seconds
 
+Level = Literal["composed", "segments", "stages"]
+
 
 class Outcome(NamedTuple):
-    """What simulating a step gave: its seconds, its parts, and the share in which compute streams idle."""
+    """What simulating a step gave: its seconds, its parts, the share in which compute streams idle, its exchanges."""
 
     step: Prediction
     parts: Mapping[str, float]
     bubble: float
+    exchanges: Mapping[str, Hidden]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +60,7 @@ class Predicted:
         closed_form_s: what the planner's closed form said of the step; NaN where nobody asked it.
         iterations: of the simulation from which the step is taken.
         in_segments: as of `step_program`.
+        composed_s: of a step in segments, seconds that the composed prices of its stages say; NaN where nobody asked them.
     """
 
     plan: Plan
@@ -65,6 +70,7 @@ class Predicted:
     closed_form_s: float = float("nan")
     iterations: int = ITERATIONS
     in_segments: bool = False
+    composed_s: float = float("nan")
 
     @cached_property
     def made(self) -> StepProgram:
@@ -104,10 +110,12 @@ class Predicted:
         period_s = metrics.period_s(trace)
         if width is None:
             step = interval_of_costs(self.made, self.prices, self._iterations)
-            return Outcome(step, {}, metrics.bubble(trace))
-        parts = step_parts(self.made, self.prices, self.pricing, period_s)
+            return Outcome(step, {}, metrics.bubble(trace), {})
+        exchanges = hidden_exchanges(trace, busiest(self.program, self.prices)[0])
+        parts = step_parts(self.made, self.prices, self.pricing, period_s, exchanges)
         step = interval_of_parts(self.made, self.pricing, width, period_s, parts)
-        return Outcome(step, parts, max(0.0, 1.0 - busy_share(self.made, self.prices, step.value)))
+        busy = busy_share(self.made, self.prices, step.value, trace)
+        return Outcome(step, parts, max(0.0, 1.0 - busy), exchanges)
 
     @property
     def step(self) -> Prediction:
@@ -118,6 +126,25 @@ class Predicted:
     def parts(self) -> Mapping[str, float]:
         """Seconds of the busiest device by kind of work, as of `step_parts`; empty where computes are priced as a whole."""
         return self.outcome.parts
+
+    @property
+    def exchanges(self) -> Mapping[str, Hidden]:
+        """Of the busiest device's exchanges that are rows, by name: seconds, and how many of these pass beside its computes;
+        empty where computes are priced as a whole."""
+        return self.outcome.exchanges
+
+    @property
+    def level(self) -> Level:
+        """What the step is simulated in: "composed" of its stages' prices, in "segments", or in "stages", where a layer sends
+        nothing, or every process runs its own rows."""
+        if not self.cluster.machine.has_streams or not (sends_inside(self.plan) or is_cut(self.plan)):
+            return "stages"
+        return "segments" if self.in_segments or is_refused(self.plan) else "composed"
+
+    @cached_property
+    def not_composable(self) -> tuple[str, ...]:
+        """Why a composed price of the plan leaves out what its rows would say, as of `composition.not_composable`."""
+        return not_composable(self.plan, self.cluster) if self.level != "stages" else ()
 
     @property
     def bubble(self) -> float:
@@ -191,6 +218,12 @@ class Predicted:
         later = overhead_s * np.arange(found.num_iterations)[:, None]
         posted, start, end = (time + later for time in (found.posted_s, found.start_s, found.end_s))
         return replace(found, posted_s=posted, start_s=start, end_s=end, metadata=told)
+
+    def refined(self) -> Predicted:
+        """The plan simulated in segments, where its exchanges inside layers are all rows; else this prediction itself."""
+        if self.level != "composed" or not is_in_segments(self.plan):
+            return self
+        return replace(self, in_segments=True, composed_s=self.step.value)
 
     def forget(self) -> None:
         """Let go of program, prices and timeline, whose results stay: of many plans few are asked for again."""

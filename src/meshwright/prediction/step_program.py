@@ -13,6 +13,7 @@ from meshwright.ir.timing.replay import Wiring, replay, wire
 from meshwright.ir.trace import Trace
 from meshwright.lowering.lower import lower
 from meshwright.lowering.place import Placement, place
+from meshwright.prediction.composition import is_refused
 from meshwright.schedules.order import Schedule, registered
 from meshwright.simulator.pricing import Prices, price
 from meshwright.simulator.simulate import simulate_priced
@@ -68,31 +69,18 @@ def step_program(
     to the pieces and lists that they run.
 
     `in_segments`: what tensor parallelism sends inside a stage is rows, as it is on processes anyway; else a stage's price is
-    composed of its computes and of these exchanges, one behind the other. With a ladder residual they are rows wherever they
-    can be.
+    composed of its computes and of these exchanges, one behind the other, wherever it is not refused (`composition`).
 
     Raises PlanError and ScheduleError as `lowering.lower`; PlanError where nobody knows the schedule.
     """
     chosen = schedule or schedule_of(plan)
-    in_segments = in_segments or has_only_segments(plan)
+    in_segments = in_segments or is_refused(plan)
     if cluster.machine.has_streams:
         program = lower(plan, chosen, pieces=num_pieces(plan), in_segments=in_segments)
     else:
         lowered = lower(as_executed(plan), chosen, pieces=executed_pieces(plan), in_segments=True)
         program = materialised(lowered, plan.num_devices)
     return StepProgram(plan, cluster, wire(program), place(program, cluster, device_order(plan)))
-
-
-def has_only_segments(plan: Plan) -> bool:
-    """Is it a ladder residual's plan all of whose inner exchanges are rows? Composed prices hide none of its sums."""
-    return (
-        plan.model.has_ladder_residual
-        and plan.cp == plan.ep == 1
-        and plan.vocabulary == "ends"
-        and "tp" not in plan.overlap
-        and plan.recompute in ("none", "full")
-        and not plan.recompute_blocks
-    )
 
 
 def materialised(program: Program, num_devices: int) -> Program:

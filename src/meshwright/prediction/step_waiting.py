@@ -11,6 +11,7 @@ from meshwright.ir.table import Kind
 from meshwright.ir.timing.replay import replay
 from meshwright.ir.trace import Trace
 from meshwright.prediction.predicted import Predicted
+from meshwright.prediction.step_part import INNER_ROWS, busiest, hidden_exchanges, inside_s
 from meshwright.prediction.step_program import ITERATIONS
 
 
@@ -30,14 +31,14 @@ class StepWaiting:
 
 
 def step_waiting(predicted: Predicted) -> StepWaiting:
-    """Replay a step of GPUs twice: as it is, and with messages that take no time."""
+    """Replay a step of GPUs twice: as it is, and with messages between stages and reductions that take no time."""
     made, prices = predicted.made, predicted.prices
     program, seconds, latency_s = made.wiring.program, prices.seconds, prices.latency_s
-    of_computes = program.kinds == Kind.COMPUTE
-    classes = prices.cost_of_row[of_computes]
-    busy_s = np.bincount(program.list_of_row[of_computes], seconds[classes], minlength=program.num_lists)
-    is_compute = np.zeros(len(seconds), dtype=bool)
-    is_compute[classes] = True
+    device, busy_s = busiest(program, prices)
+    inner = [each.name in INNER_ROWS for each in program.tables.effects]
+    is_of_stage = (program.kinds == Kind.COMPUTE) | np.array(inner)[program.columns.effect]
+    stays = np.zeros(len(seconds), dtype=bool)
+    stays[prices.cost_of_row[is_of_stage]] = True
 
     def trace(is_kept: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Trace:
         times = replay(
@@ -47,7 +48,7 @@ def step_waiting(predicted: Predicted) -> StepWaiting:
         return Trace(program, *times, engine="max-plus")
 
     whole = trace(np.ones(len(seconds), dtype=bool))
-    period_s, alone_s = metrics.period_s(whole), metrics.period_s(trace(is_compute))
-    waiting_s = max(0.0, period_s - float(busy_s.max()))
+    period_s, alone_s = metrics.period_s(whole), metrics.period_s(trace(stays))
+    waiting_s = max(0.0, period_s - busy_s - inside_s(hidden_exchanges(whole, device)))
     exposed_s = min(waiting_s, max(0.0, period_s - alone_s))
     return StepWaiting(whole, waiting_s - exposed_s, exposed_s)

@@ -108,12 +108,24 @@ def test_a_vocabulary_that_does_not_divide_is_said(run: Runner) -> None:
 
 
 def test_what_is_fixed_twice_over_may_be_said_in_one_or_more_options(run: Runner) -> None:
-    ran = run(*WIDE, "--json", "--fix", "tp=2,recompute=full", "--fix", "sequence_parallel=true", "--top", 1)
+    fixed = (
+        "--fix",
+        "tp=2,recompute=full,sharding=zero1,recompute_blocks=0",
+        "--fix",
+        "sequence_parallel=true",
+    )
+    ran = run(*WIDE, "--json", *fixed, "--forbid", "cp", "--top", 1)
     assert ran.code == 0
     assert (
         "tp=2" in ran.data["plans"][0]["description"]
         and "sequence_parallel = true" in ran.data["plans"][0]["plan"]
     )
+    # exchanges inside layers are rows, and the composed number stands beside
+    shown = ran.data["plans"][0]
+    assert shown["level"] == "segments" and shown["not_composable"] == []
+    assert shown["composed_step_time_s"] == pytest.approx(shown["step_time_s"], rel=0.001)
+    gathers = shown["exchanges"]["ALL_GATHER"]
+    assert 0 < gathers["hidden_s"] < gathers["seconds"]
 
 
 def test_nothing_fits_is_the_honest_no(run: Runner) -> None:

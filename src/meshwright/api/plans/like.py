@@ -144,7 +144,7 @@ def _predicted(
             next="leave --like out",
         )
     found = predict(plan, cluster, schedule=catalog.find_schedule(plan.schedule), extrapolate=extrapolate)
-    missed = found.rejected(limit_bytes)
+    missed, found = found.rejected(limit_bytes), found.refined()
     return found, "" if missed is None else missed.reason
 
 

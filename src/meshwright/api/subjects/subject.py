@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -84,7 +85,7 @@ def subject(
     profile: Profile | None = None,
     with_step: bool = False,
     extrapolate: bool = False,
-    segments: bool = False,
+    segments: bool | None = None,
 ) -> Subject:
     """Turn what people have into a program with its costs.
 
@@ -99,8 +100,9 @@ def subject(
         profile: what this machine was measured to take; None: the one in the user's cache, if there is one.
         with_step: of a bare schedule, also the gradient reduction over two replicas and the optimizer step.
         extrapolate: price plans on devices that were never measured by their data sheet.
-        segments: of a plan on GPUs, what tensor parallelism sends inside a stage as rows of the program; without it a stage's
-            price is composed of its computes and these exchanges, one behind the other. Processes run segments anyway.
+        segments: of a plan on GPUs, what it sends inside a stage as rows of the program, or a price composed of the stage's
+            computes and these exchanges, one behind the other; None: rows wherever they say all of it. Processes run
+            segments anyway.
 
     Raises:
         UnknownNameError, SpecError, PlanError: what was given is not there or cannot be.
@@ -120,8 +122,8 @@ def subject(
         changes = {"recompute": "full"} if recompute else {}
         changed = given.changed(**changes, **({"split_backward": True} if split else {}))
         is_known = known is not given and changed == given and cluster is None and profile is None
-        if is_known and known.in_segments == segments:
-            return predicted_subject(known)
+        if is_known and segments in (None, known.level == "segments"):
+            return predicted_subject(known.refined() if segments is None else known)
         return plan_subject(changed, cluster, profile, extrapolate, segments)
     _refuse("without a plan there is no model to place on a", cluster=cluster)
     _refuse("only plans have stages to be cut into", segments=segments or None)
@@ -168,7 +170,7 @@ def plan_subject(
     cluster: str | ClusterSpec | None = None,
     profile: Profile | None = None,
     extrapolate: bool = False,
-    segments: bool = False,
+    segments: bool | None = None,
 ) -> Subject:
     """A plan's program, placed on its cluster and priced: on GPUs as measured steps were, on processes of this machine by
     its profile or by the data sheet.
@@ -181,42 +183,50 @@ def plan_subject(
     where = cluster_of(plan, cluster)
     if (segments or len(plan.part_samples) > 1) and where.machine.has_streams:
         _check_segments(plan)
-    return predicted_subject(
-        predict(
-            plan, where, schedule=schedule, profile=profile, extrapolate=extrapolate, in_segments=segments
-        )
+    found = predict(
+        plan, where, schedule=schedule, profile=profile, extrapolate=extrapolate, in_segments=bool(segments)
     )
+    return predicted_subject(found.refined() if segments is None else found)
 
 
 def _check_segments(plan: Plan) -> None:
     """Raise PlanError for plans of which not all that is sent inside a stage is rows, or that send nothing there. Parts of
     microbatches run in segments only."""
-    missing = [f"{name}={value}" for name, value in (("cp", plan.cp), ("ep", plan.ep)) if value > 1]
-    missing += ['overlap "tp"'] if "tp" in plan.overlap else []
-    missing += [f"vocabulary={plan.vocabulary}"] if plan.vocabulary != "ends" else []
-    is_cut = len(plan.part_samples) > 1
-    if missing or (plan.tp == 1 and not is_cut):
+    from meshwright.prediction.composition import not_in_rows, sends_inside
+
+    missing, is_cut = not_in_rows(plan), len(plan.part_samples) > 1
+    if missing or not (sends_inside(plan) or is_cut):
         raise PlanError(
-            f"a plan with {', '.join(missing) or 'tp=1'} in segments",
-            allowed='on GPUs tp above 1, without cp, ep, a split vocabulary, overlap "tp" (kernels that send in parts)',
+            f"a plan with {', '.join(missing) or 'nothing that is sent inside a layer'} in segments",
+            allowed="on GPUs tp above 1, or cp by ulysses, with recompute none or full",
             next="leave token_parts out" if is_cut else "simulate it composed, as it is without --segments",
         )
 
 
 def predicted_subject(found: Predicted) -> Subject:
-    """The program of a plan that was predicted: nothing is lowered, priced or simulated again."""
-    costs, said = found.pricing.costs, found.assumptions
-    is_cut = len(found.plan.part_samples) > 1
-    if (found.in_segments or is_cut) and found.cluster.machine.has_streams:
-        whole = replace(found, plan=found.plan.changed(token_parts=1), in_segments=False)
-        how = "microbatches in parts" if is_cut else "in segments"
-        said = (
-            *said,
-            f"{how}; composed of its stages' prices the step takes {format_seconds(whole.step.value)}",
-        )
+    """The program of a plan that was predicted: nothing is lowered, priced or simulated again, but where a step in segments
+    has no composed price beside it yet."""
+    costs, said = found.pricing.costs, (*found.assumptions, *level_lines(found))
     return Subject(
         found.description, found.program, costs, costs, found.cluster.machine.host, assumptions=said, predicted=found,
     )  # fmt: skip
+
+
+def level_lines(found: Predicted) -> tuple[str, ...]:
+    """What the step is simulated in, for people; nothing where a layer sends nothing."""
+    if found.level == "stages":
+        return ()
+    reasons = "".join(f"; not composable: {each}" for each in found.not_composable)
+    if found.level == "composed":
+        return (f"composed of its stages' prices{reasons}",)
+    is_cut, composed_s = len(found.plan.part_samples) > 1, found.composed_s
+    if math.isnan(composed_s) and not found.plan.model.has_ladder_residual:
+        whole = found.plan.changed(token_parts=1) if is_cut else found.plan
+        composed_s = replace(found, plan=whole, in_segments=False).step.value
+    how = "microbatches in parts" if is_cut else "in segments"
+    if math.isnan(composed_s):
+        return (f"{how}{reasons}",)
+    return (f"{how}; composed of its stages' prices the step takes {format_seconds(composed_s)}{reasons}",)
 
 
 def _refuse(why: str, **given: Any) -> None:

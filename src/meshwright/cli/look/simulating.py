@@ -78,11 +78,12 @@ def simulate(
         bool, typer.Option("--extrapolate", help="Predict for a chip that was never measured, too.")
     ] = False,
     segments: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--segments", help="Of a plan on GPUs: what tensor parallelism sends inside a stage as rows."
+            "--segments/--no-segments",
+            help="Of a plan on GPUs: what is sent inside a stage as rows, or in composed prices; rows where they say it all.",
         ),
-    ] = False,
+    ] = None,
 ) -> Result:
     """Run a plan, a program or a schedule on virtual time, and draw it.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ from meshwright.specs.plan.plan import AXES as MESH
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.units import format_bytes, format_seconds
 
+LEAST_TOLD = 0.001  # of a step, of an exchange that is told by name
 LEAST_GAIN = 0.0005  # of a step; what is told with one digit of a per cent
 
 
@@ -82,6 +84,10 @@ def plan_data(each: Predicted) -> dict[str, Any]:
         "step_time_s": each.step.value,
         "step_time_interval_s": [each.step.low, each.step.high],
         "basis": each.step.basis,
+        "level": each.level,
+        "composed_step_time_s": composed_s(each),
+        "not_composable": list(each.not_composable),
+        "exchanges": {name: one._asdict() for name, one in each.exchanges.items()},
         "tokens_per_s_per_device": each.tokens_per_s / each.plan.num_devices,
         "peak_memory_bytes": each.peak_bytes,
         "worst_memory_bytes": each.bound_bytes,
@@ -91,6 +97,12 @@ def plan_data(each: Predicted) -> dict[str, Any]:
         "description": each.description,
         "plan": plan_text(each.plan),
     }
+
+
+def composed_s(each: Predicted) -> float | None:
+    """Seconds of the step by its stages' composed prices; None where a layer sends nothing, or nobody asked for them."""
+    seconds = each.step.value if each.level == "composed" else each.composed_s
+    return None if each.level == "stages" or math.isnan(seconds) else seconds
 
 
 def _why(found: Plans) -> list[tuple[str, float]]:
@@ -113,7 +125,7 @@ def plans_view(
         Text(head, style="bold"),
         table_of([plan_row(number, each) for number, each in enumerate(found[:top], 1)]),
     ]
-    lines = (*sentences(found), *tight_lines(found, cluster))
+    lines = (*sentences(found), *level_lines(found[:top]), *tight_lines(found, cluster))
     view += [Text(line, overflow="fold") for line in lines]
     every = assumed((*found.assumptions, *assumed_lines(found)), cluster, limit_bytes)
     return [*view, *helping, *assumed_view(every)]
@@ -134,6 +146,19 @@ def plan_row(number: int | str, each: Predicted) -> dict[str, Any]:
         "MFU": f"{100 * each.mfu:.1f} %" if each.mfu else "-",
         "bubble": f"{100 * each.bubble:.1f} %",
         "memory": format_bytes(each.peak_bytes),
+        **_priced(each),
+    }
+
+
+def _priced(each: Predicted) -> dict[str, str]:
+    """A column for the steps of plans that exchange inside layers: what each is simulated in, and its composed number."""
+    if each.level == "stages":
+        return {}
+    if each.level == "composed":
+        return {"priced": "composed, not composable" if each.not_composable else "composed"}
+    seconds = composed_s(each)
+    return {
+        "priced": "in segments" + (f" (composed {format_seconds(seconds)})" if seconds is not None else "")
     }
 
 
@@ -189,6 +214,22 @@ def sentences(found: Plans) -> list[str]:
             f"by what they compute, no other is more than {100 * found.optimality_gap:.1f} % faster than the best"
         )
     return lines if found.is_complete else [*lines, "ended early: better plans may not have been simulated"]
+
+
+def level_lines(shown: Sequence[Predicted]) -> list[str]:
+    """Which of the shown plans have composed prices that leave something out, and what of the first one's exchanges passes
+    beside its computes, by name."""
+    reasons: dict[str, list[str]] = {}
+    for number, each in enumerate(shown, 1):
+        for reason in each.not_composable:
+            reasons.setdefault(reason, []).append(str(number))
+    lines = [f"not composable: {', '.join(numbers)}: {reason}" for reason, numbers in reasons.items()]
+    told = [
+        f"{part_words(name)} {format_seconds(one.hidden_s)} of {format_seconds(one.seconds)}"
+        for name, one in shown[0].exchanges.items()
+        if one.seconds >= LEAST_TOLD * shown[0].step.value
+    ]
+    return [*lines, *([f"hidden beside computes of 1: {', '.join(told)}"] if told else [])]
 
 
 def _ahead(best: Predicted, second: Predicted) -> str:

@@ -255,7 +255,12 @@ class ChainRows:
         return ChainRow(at, effect, Exchange(each.move.axes, algorithm=algorithm))
 
     def _delivered_to(self, segment: Segment) -> list[Delivery]:
-        return [each for each in self.chain.deliveries if each.write in segment.reads]
+        return [self._delivery_of[value] for value in segment.reads if value in self._delivery_of]
+
+    @cached_property
+    def _delivery_of(self) -> dict[Value, Delivery]:
+        """The exchange that delivers each value, where one does."""
+        return {each.write: each for each in self.chain.deliveries}
 
     def _forward_at(self, value: Value, at: int) -> Pattern:
         """Where a value is, seen from segment number `at`."""
@@ -283,9 +288,9 @@ class ChainRows:
             return INPUT_GRADIENT
         if value.name == nouns.OUTPUT:
             return OUTPUT_GRADIENT
-        for each in self.chain.deliveries:
-            if each.write == value and not each.move.transpose:
-                return self._gradient_at(each.read, at)
+        found = self._delivery_of.get(value)
+        if found is not None and not found.move.transpose:
+            return self._gradient_at(found.read, at)
         return Pattern(value.name + GRADIENT, offset=value.maker - at)
 
     @property

@@ -19,7 +19,7 @@ from meshwright.lowering.segment.chain_row import ChainRow
 from meshwright.lowering.segment.chain_rows import WORDS, ChainRows
 from meshwright.lowering.segment.part_rows import of_parts
 from meshwright.specs.error import ProgramError
-from meshwright.stage.chain.chain import AGAIN
+from meshwright.stage.chain.chain import AGAIN, Chain
 
 Ints = NDArray[np.int64]
 
@@ -86,12 +86,13 @@ class Refine:
         """The rows of every compute of every stage, those of stages that are alike once."""
         known: dict[tuple[int, ChainRows], int] = {}
         place = np.full((len(effects), len(self.stages)), -1, dtype=np.int64)
-        rows: list[tuple[ChainRow, ...]] = []
+        rows, chains = list[tuple[ChainRow, ...]](), list[Chain]()
         for e, stage in sorted({*zip(columns.effect.tolist(), columns.stage.tolist(), strict=True)}):
             key = (e, self.stages[stage].rows)
             if key not in known:
                 known[key] = len(rows)
                 rows.append(key[1].of(effects[e]))
+                chains.append(key[1].chain)
             place[e, stage] = known[key]
         flat = [row for each in rows for row in each]
         program, effect = with_effects(program, *(row.effect for row in flat))
@@ -103,7 +104,7 @@ class Refine:
             np.array([streams.index(row.stream) for row in flat]),
             np.array([-1 if row.exchange is None else exchanges.index(row.exchange) for row in flat]),
             np.array([row.part for row in flat]), np.array([_num_leading(each) for each in rows]),
-            np.array([_last_fetching(each) for each in rows]),
+            np.array([_last_fetching(each, chain) for each, chain in zip(rows, chains, strict=True)]),
         )  # fmt: skip
 
     def _with_tables(self, program: Program, first: Ints) -> Program:
@@ -186,11 +187,16 @@ def _num_leading(rows: Sequence[ChainRow]) -> int:
     return sum(itertools.takewhile(bool, fetches))
 
 
-def _last_fetching(rows: Sequence[ChainRow]) -> int:
-    """The last compute that reads what was fetched again; -1: none does."""
-    return max(
-        (n for n, row in enumerate(rows) if row.exchange is None and _is_again(row.effect.reads)), default=-1
-    )
+def _last_fetching(rows: Sequence[ChainRow], chain: Chain) -> int:
+    """The last compute of a backward that reads what was fetched again, or of a forward that runs again, what will be; -1:
+    none does."""
+    fetched = {each.move.write for each in chain.deliveries if each.move.is_again}
+
+    def is_product(row: ChainRow) -> bool:
+        is_first = row.effect.name == "R" and any(each.kind in fetched for each in row.effect.reads)
+        return row.exchange is None and (is_first or _is_again(row.effect.reads))
+
+    return max((n for n, row in enumerate(rows) if is_product(row)), default=-1)
 
 
 def _is_again(patterns: Sequence[Pattern]) -> bool:
@@ -198,8 +204,9 @@ def _is_again(patterns: Sequence[Pattern]) -> bool:
 
 
 def _fetched_ahead(lead: Ints, late: Ints, ends: Ints, offsets: Ints) -> Ints:
-    """The order of rows in which what a backward fetches first is fetched beside the last product of the backward right
-    before it on its device: within a chain every other such exchange is. Of computes, given by `lead` and `late`."""
+    """The order of rows in which what a backward fetches first is fetched beside the last product of the backward, or of the
+    forward that runs again, right before it on its device: within a chain every other such exchange is. `lead` and `late`:
+    of computes."""
     behind = np.flatnonzero((lead[1:] > 0) & (late[:-1] >= 0)) + 1
     behind = behind[~np.isin(behind, offsets)]
     key = np.arange(ends[-1], dtype=np.float64)

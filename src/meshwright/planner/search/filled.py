@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from meshwright.planner.search.objective import Objective, sort_key
-from meshwright.planner.search.plans import Plans, keep_best
+from meshwright.planner.search.plans import Plans, in_full, keep_best
 from meshwright.prediction.memory_limit import Rejection, out_of_memory
 from meshwright.prediction.predicted import Predicted, predict
 from meshwright.schedules.order import Schedule
@@ -61,8 +61,8 @@ def filled(
         )
     if not found:
         raise out_of_memory(missed[:NUM_SHOWN_MISSES], len(tried), "; fix and forbid less")
-    ranked = [each for _, each in sorted(found, key=lambda one: one[0])]
-    keep_best(ranked)
+    keep_best(best := [each for _, each in sorted(found, key=lambda one: one[0])])
+    ranked = in_full(best, objective)
     return Plans(
         tuple(ranked), (why,), num_candidates=len(tried), num_too_large=len(missed), num_simulated=len(found),
         rejected=tuple(missed),

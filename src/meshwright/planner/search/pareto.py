@@ -139,7 +139,8 @@ def _simulated(
             progress(describe(plan), place / len(chosen))
         each = predict(plan, space.cluster, extrapolate=extrapolate, closed_form_s=float(step_s[number]))
         if each.rejected(capacity) is None:
-            _ = each.step
+            found.append(full := each.refined())
+            _ = full.step
             each.forget()
-            found.append(each)
+            full.forget()
     return found

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
+from meshwright.planner.search.objective import Objective, sort_key
 from meshwright.prediction.memory_limit import Rejection
 from meshwright.prediction.predicted import Predicted
 
@@ -82,3 +84,19 @@ def keep_best(plans: Sequence[Predicted]) -> None:
     """Let go of the programs of all but the best few, which come first."""
     for each in plans[NUM_KEPT:]:
         each.forget()
+
+
+def in_full(
+    ranked: Sequence[Predicted], objective: Objective, ends_s: float = float("inf")
+) -> list[Predicted]:
+    """These plans with those that are shown simulated in segments where they exchange inside layers, and ranked by that; none
+    of them behind a plan that is not shown. After `ends_s` on the clock the others stay composed, and say so."""
+    shown: list[Predicted] = []
+    for each in ranked[:NUM_SHOWN]:
+        full = each if time.perf_counter() >= ends_s else each.refined()
+        _ = full.step
+        if full is not each:
+            each.forget()
+        shown.append(full)
+        keep_best(sorted(shown, key=lambda one: sort_key(objective, one)))
+    return [*sorted(shown, key=lambda one: sort_key(objective, one)), *ranked[NUM_SHOWN:]]

@@ -17,7 +17,7 @@ from meshwright.planner.search.expectation import Expectation
 from meshwright.planner.search.layer_plan import is_uneven
 from meshwright.planner.search.layer_plan import layer_wise as layer_wise_plan
 from meshwright.planner.search.objective import DIGITS, Objective, rank, sort_key
-from meshwright.planner.search.plans import Plans, keep_best
+from meshwright.planner.search.plans import Plans, in_full, keep_best
 from meshwright.planner.space.axis import AXES, RECOMPUTES
 from meshwright.planner.space.space import Space, space_of
 from meshwright.prediction.description import describe
@@ -124,8 +124,8 @@ def search(
         )
     num_slow, gap = trials.bounds()
     num_too_large = whole.num_beyond_memory + contenders.num_too_large
-    ranked = sorted(trials.plans, key=lambda each: sort_key(objective, each))
-    keep_best(ranked)
+    keep_best(best := sorted(trials.plans, key=lambda each: sort_key(objective, each)))
+    ranked = in_full(best, objective, ends_s)
     told = (*assumptions, *_left_out(whole, {*(fix or {}), *forbid}))
     return Plans(
         tuple(ranked), told, whole.num_candidates, num_too_large, num_slow, len(ranked), search_s=searched - begun,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from meshwright.specs.model.adaptation import lora_parameters, trains
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.parameter import block_parameters
@@ -63,6 +65,7 @@ def _of_ends(model: ModelSpec, name: str) -> tuple[str, ...]:
     return found.get(name, ())
 
 
+@lru_cache(maxsize=512)
 def _block_names(model: ModelSpec, block: int) -> tuple[str, ...]:
     own = (executed_name(model.architecture, each.name) for each in block_parameters(model, block))
     added = (each.name for each in lora_parameters(model, block))

@@ -9,10 +9,11 @@ experts are added where the model has them. How each operator is counted stands 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 
 from meshwright.specs.error import UnknownNameError
 from meshwright.specs.model.adaptation import LORA_TARGETS, backward_layers, trains, trains_table
+from meshwright.specs.model.block import BlockKind
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.operator import Operator, merged, repeated
@@ -92,15 +93,28 @@ def part_operators(
     """What a pass runs in one part of a block, or of the ends: "attention_norm", "attention" (or one of `ATTENTION`),
     "attention add" and the same of the MLP ("mlp", or of its experts one of `MLP_PARTS`); "embedding", "positions",
     "final_norm", "head", "cross_entropy"."""
-    own = {
-        **_pass(name, _embedding_forward, _nothing, _embedding_weight, model, shape),
-        **_pass(name, _head_forward, _head_input, _head_weight, model, shape),
-    }
+    own = _pass_of_ends(model, name, shape)
     if part not in ENDS:
-        own = _block_pass(model, name, shape, block)
+        own = _block_pass(model, name, shape, _first_alike(model)[block])
     parts = PARTS_OF.get(part, (part,))
     names = (*parts, *(f"{each}{OF_WEIGHTS}" for each in parts))
     return tuple(operator for each in own if each in names for operator in own[each])
+
+
+@lru_cache(maxsize=64)
+def _pass_of_ends(model: ModelSpec, name: str, shape: MicrobatchShape) -> Parts:
+    return {
+        **_pass(name, _embedding_forward, _nothing, _embedding_weight, model, shape),
+        **_pass(name, _head_forward, _head_input, _head_weight, model, shape),
+    }
+
+
+@lru_cache(maxsize=16)
+def _first_alike(model: ModelSpec) -> tuple[int, ...]:
+    """Of every block the first of its kind."""
+    first: dict[BlockKind, int] = {}
+    kinds = (model.block_kind(block) for block in range(model.num_layers))
+    return tuple(first.setdefault(kind, block) for block, kind in enumerate(kinds))
 
 
 def embedding_operators(model: ModelSpec, name: str, shape: MicrobatchShape) -> tuple[Operator, ...]:
@@ -115,6 +129,7 @@ def block_operators(
     return _flat(_block_pass(model, name, shape, block))
 
 
+@lru_cache(maxsize=256)
 def _block_pass(model: ModelSpec, name: str, shape: MicrobatchShape, block: int) -> Parts:
     forward, backward, weight = (partial(p, block) for p in (_block_forward, _block_input, _block_weight))
     return _pass(name, forward, backward, weight, model, shape)
