@@ -48,8 +48,8 @@ CLAIMS = {1024: 1.03}  # largest median of the ratio, by hidden size
 
 
 class Side:
-    """One of both: the runtime of a plan on this process. ``seconds``: of forward and backward of every step; ``cpu_s``: of all
-    of it, the optimizer too."""
+    """One of both: the runtime of a plan on this process. ``seconds``: of forward and backward of every step;
+    ``cpu_s``: of all of its rows."""
 
     def __init__(self, hidden: int, folder: Path, **choices: str) -> None:
         model = ModelSpec.decoder(

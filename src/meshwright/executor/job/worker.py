@@ -168,11 +168,12 @@ def run_rank(
     groups = ProcessGroups(
         rank, job.num_ranks, meeting or folder / "rendezvous", job.backend, 2 * limits["timeout_s"] + 60
     )
+    device = _device(job, limits["places"][rank])
     with groups:
         inner = [] if job.training is None else job.training.layout.teams(job.program)
         groups.make([*teams_of(wiring, job.backend), *inner, *reports.teams])
         reports.begin(groups)
-        context = _context(job, rank, groups, limits["places"], slowing)
+        context = _context(job, rank, groups, device, SlowedLinks.of(slowing, rank, limits["places"]))
         context.report_failure = reports.fail
         store = ValueStore(ranked, _initial_values(job, context, rank))
         shared = SharedPositions(folder / "positions", job.num_ranks)
@@ -206,13 +207,18 @@ def _counting(meter: FlopMeter, interpreter: Interpreter) -> Iterator[None]:
     interpreter.watch(contextlib.nullcontext)
 
 
-def _context(job: Job, rank: int, groups: ProcessGroups, places: Sequence[int], slowing: Slowing) -> Context:
-    device = torch.device(job.device if job.backend == "gloo" else f"cuda:{places[rank]}")
+def _device(job: Job, place: int) -> torch.device:
+    """Of the process at `place`; a GPU is the current one from here on: what NCCL makes belongs to it."""
+    device = torch.device(job.device if job.backend == "gloo" else f"cuda:{place}")
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    return device
+
+
+def _context(job: Job, rank: int, groups: ProcessGroups, device: torch.device, links: SlowedLinks) -> Context:
     context = Context(
         rank, job.num_ranks, job.program.coordinates(rank), groups, job.torch_dtype, device, job.options,
-        backend=job.backend, links=SlowedLinks.of(slowing, rank, places),
+        backend=job.backend, links=links,
     )  # fmt: skip
     if job.training is not None:
         teams = {

@@ -1,7 +1,9 @@
 """Process groups of a job: one world, one group for each team and stream; made in the same order on all ranks.
 
 gloo keeps messages apart by tag, so pairs use the world's group. NCCL has no tags and runs what is posted on one
-communicator in order, so there every directed stream between two ranks has a group of its own.
+communicator in order, so there every directed stream between two ranks has a group of its own. It also connects the members
+of a group when they first exchange something, and lets their hosts stand still until all are there; in a ring of sends that
+would be for ever, so groups are connected as they are made, by all ranks in one order.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from meshwright.executor.rank.handler import Row
 
+CONNECTING = torch.device("cuda")  # the current device, where NCCL's first exchanges are
 Team = tuple[tuple[int, ...], str]  # ranks, and what tells groups of the same ranks apart
 
 
@@ -57,6 +61,21 @@ class ProcessGroups:
         """Make the groups of all teams; every rank of the world calls it with the same teams."""
         for team in sorted(set(teams)):
             self._groups[team] = dist.new_group(list(team[0]), timeout=self._timeout)
+        if self._backend == "nccl":
+            for team in sorted(set(teams)):
+                if self.rank in team[0]:
+                    self._connect(team)
+
+    def _connect(self, team: Team) -> None:
+        """Exchange one number with the members, in the direction for which the group is."""
+        group, (ranks, label), one = self._groups[team], team, torch.zeros(1, device=CONNECTING)
+        ends = label.split(">")
+        if sorted(ends) != sorted(map(str, ranks)) or len(ends) != 2:
+            group.allreduce([one]).wait()
+        elif ends[0] == str(self.rank):
+            group.send([one], ranks.index(int(ends[1])), 0).wait()
+        else:
+            group.recv([one], ranks.index(int(ends[0])), 0).wait()
 
     def barrier(self) -> None:
         """Wait for all ranks."""

@@ -51,7 +51,12 @@ class Rank:
     """One rank on a fake of CUDA. ``made``: what its handlers have made, by name."""
 
     def __init__(
-        self, program: Program, folder: Path, patch: pytest.MonkeyPatch, **handlers: Callable[..., Any]
+        self,
+        program: Program,
+        folder: Path,
+        patch: pytest.MonkeyPatch,
+        device: str = "cuda:0",
+        **handlers: Callable[..., Any],
     ) -> None:
         self.cuda, self.made = FakeCuda(), Made()
         patch.setattr(device_streams, "CudaStreams", functools.partial(CudaStreams, cuda=self.cuda))
@@ -59,7 +64,7 @@ class Rank:
         table: Handlers = {name: handlers.get(name, self.run) for name in names}
         self.ranked = compile_rank(wire(program), 0, lambda name: None, table, is_asynchronous=True)
         self.program, self.shared = program, SharedPositions(folder / "positions", 1, is_new=True)
-        context: Any = SimpleNamespace(device="cuda:0")
+        context: Any = SimpleNamespace(device=device)
         store = ValueStore(self.ranked, {name: torch.zeros(1) for _, _, name in self.ranked.initial})
         self.interpreter = Interpreter(self.ranked, store, context, Position(self.shared, 0))
 
@@ -148,6 +153,21 @@ def test_what_is_read_of_another_stream_is_held_until_the_reader_has_ended(
     rank.interpreter.run_iteration()
     assert alive == [(False, True)]  # the host has forgotten both; the device has not begun
     assert rank.made["FETCH"]() is None and rank.made["USE"]() is None
+
+
+def test_the_allocator_is_told_who_computes_with_what_another_stream_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph may keep it for longer than its row, and lets it go before its backward has run."""
+    told: list[tuple[Tensor, str]] = []
+    monkeypatch.setattr(Tensor, "record_stream", lambda tensor, stream: told.append((tensor, stream.name)))
+    rank = Rank(beside(), tmp_path, monkeypatch, device="cpu")
+    rank.interpreter.run_iteration()
+    assert [name for _, name in told] == ["default"]
+    assert told[0][0] is rank.made["FETCH"](), "not what computes made themselves"
+    elsewhere = Rank(beside(), tmp_path, monkeypatch)
+    elsewhere.interpreter.run_iteration()
+    assert len(told) == 1, "memory of the host is not the allocator's"
 
 
 def test_what_is_held_goes_when_the_device_gets_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,9 @@ class CudaStreams:
 
     Computes run on the stream that is current when this is made, so that what runs there between iterations is in order; all
     other streams are new. Memory belongs to the stream on which it was made: what a row reads of another stream is held until
-    the row's event has come, however early the host forgets it.
+    the row's event has come, however early the host forgets it. What a forward reads may live longer, in its graph, and goes
+    when its backward is issued, not when that has run: the allocator is told which stream uses it (`record_stream`), and
+    gives it to nobody before.
 
     ``cuda``: torch.cuda, except in tests.
     """
@@ -44,6 +46,7 @@ class CudaStreams:
     ) -> None:
         self.waited_s = [0.0] * len(ranked.steps)
         self._steps, self._context, self._position, self._cuda = ranked.steps, context, position, cuda
+        self._device_type = torch.device(context.device).type
         self._first = next((step.stream for step in ranked.steps if step.row.kind == Kind.COMPUTE), 0)
         self._streams = [cuda.Stream(device=context.device) for _ in ranked.streams]
         if self._streams:
@@ -135,6 +138,10 @@ class CudaStreams:
         """What comes back of an exchange is in order on this stream; that is what waiting for it means here."""
         step, number = issued.step, issued.step.row.number
         held = [one for place in self._crossing[number] for one in tensors_of(issued.inputs[place])]
+        if step.row.kind == Kind.COMPUTE:
+            for one in held:
+                if one.device.type == self._device_type:  # states of the optimizer may be the host's
+                    one.record_stream(self._streams[step.stream])
         issued.finish(result.wait() if type(result) is Pending else result)
         ends = self._ends[self._line]
         if ends[number] is None:
