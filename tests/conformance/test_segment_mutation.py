@@ -22,6 +22,7 @@ from tests.lowering.segment.segment_program import (
     segment_program,
 )
 
+IN_PARTS = {"batch": 2, "microbatch_size": 2, "token_parts": 2}
 CASES: dict[str, dict[str, Any]] = {
     "tp": TP,
     "tp sp": SEQUENCE_PARALLEL,
@@ -32,6 +33,7 @@ CASES: dict[str, dict[str, Any]] = {
     "split backward": {**TP, "split_backward": True},
     "sp, split backward": {**SEQUENCE_PARALLEL, "split_backward": True},
     "gathered keys": {**TP, "cp": 2, "context": "all_gather"},
+    "sp, parts": {**SEQUENCE_PARALLEL, **IN_PARTS},
     "ulysses": {"cp": 2, "context": "ulysses"},
     "ring": {"cp": 4, "context": "ring"},
     "ring, recompute": {"cp": 2, "context": "ring", "recompute": "selective"},
@@ -39,6 +41,8 @@ CASES: dict[str, dict[str, Any]] = {
     "zero3": {**SEQUENCE_PARALLEL, "dp": 2, "sharding": "zero3"},
 }
 SLOW: dict[str, dict[str, Any]] = {
+    "uneven parts": {**TP, "batch": 4, "microbatch_size": 4, "token_parts": "3:1"},
+    "ulysses, parts": {"cp": 2, "context": "ulysses", **IN_PARTS},
     "ulysses tp": {**TP, "cp": 2, "context": "ulysses"},
     "ulysses sp": {**SEQUENCE_PARALLEL, "cp": 2, "context": "ulysses"},
     "ring tp": {**TP, "cp": 2, "context": "ring"},
