@@ -39,7 +39,7 @@ from tests.planned_case import (
 )
 from tests.training_case import ADAMW, SEQUENCE, largest_difference, reference
 
-ITERATIONS = 3
+ITERATIONS = 2
 NUMBER_BYTES = 8  # of float64, and of a count
 
 

@@ -24,7 +24,7 @@ from tests.planned_case import (
 )
 from tests.training_case import largest_difference
 
-ITERATIONS = 3
+ITERATIONS = 2
 MATRIX_ITERATIONS = 20
 SHARDINGS = ("none", "zero1", "zero2", "zero3")
 

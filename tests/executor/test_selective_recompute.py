@@ -15,7 +15,7 @@ from meshwright.specs.error import PlanError, ProgramError
 from tests.planned_case import Planned, assert_equal_to_one_process
 from tests.training_case import largest_difference
 
-ITERATIONS = 3
+ITERATIONS = 2
 
 
 def selective(model: str = "llama", clip: float = 0.0, dropout: float = 0.0, **choices: Any) -> Planned:

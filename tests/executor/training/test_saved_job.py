@@ -133,7 +133,9 @@ def test_saved_in_one_layout_loaded_in_another(
             clip=0.1,
             choices={"dp": 2, "dtype": "bfloat16", "master_dtype": "float32", "sharding": "zero1"},
         ),
-        Planned("gpt", choices={"tp": 2, "dp": 2, "dtype": "float32", "sharding": "zero3"}),
+        Planned(
+            "gpt", choices={"tp": 2, "dp": 2, "dtype": "float32", "sharding": "zero3", "microbatch_size": 2}
+        ),
     ],
     ids=str,
 )
