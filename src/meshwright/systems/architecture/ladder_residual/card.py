@@ -22,8 +22,8 @@ Differs:    1. Published rates are of inference with gpt-fast's key-value cache.
             3. Rates without NVLink are in throughput.csv, and not predicted: their links are not among our tables.
             4. With sequence parallelism a sum is a scatter and a gather; only the scatter runs beside the next part.
             5. Between pipeline stages the stream and the result that it lacks are sent, twice the bytes.
-            6. Trained on bytes of the standard library, four layers and not 1B parameters; there the ladder's loss is 3 %
-            lower than the standard one's, and not alike.
+            6. Trained on bytes of the standard library, four layers and not 1B parameters. Its two seeds gave 0.967 and 0.983
+            of the standard one's loss in two runs that round otherwise: within 2 % in the one, a miss in the other.
 """
 
 from __future__ import annotations
