@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
 import os
@@ -17,6 +18,7 @@ from meshwright.executor.rank.watchdog import SharedPositions, Watchdog
 from meshwright.specs.error import ExecutionError
 
 JOIN = datetime.timedelta(seconds=300)  # hosts of a cluster start minutes apart
+ALL_READ = datetime.timedelta(seconds=30)  # processes that are all there read a few words
 LOOK_S = 0.5  # between two looks of the watch
 HEARD_S = 2.0  # who failed waits this long, so that the others read why before the store goes with it
 FAILURE, NONE = "failure", b""
@@ -60,8 +62,12 @@ def same_job(store: Any, launch: Launch, digest: str) -> None:
             next="look at the output of that process: it tells why",
         ) from error
     found = [store.get(name).decode() for name in names]
+    store.set(f"{names[launch.process]}/has_read", "")
     others = [str(process) for process, one in enumerate(found) if one != found[0]]
     if others:
+        if launch.process == 0:  # the store goes with us where it is ours: all read first
+            with contextlib.suppress(RuntimeError):
+                store.wait([f"{name}/has_read" for name in names], ALL_READ)
         raise ExecutionError(
             f"process {', '.join(others)} has another job than process 0",
             allowed="the same command, plan, data and version of meshwright on all hosts",
