@@ -29,7 +29,6 @@ LAYOUTS: list[dict[str, Any]] = [
     {**SEQUENCE_PARALLEL, "pp": 2, "split_backward": True},
     {"tp": 2, "recompute": "full", "dp": 2, "sharding": "zero3"},
     {"tp": 2, "recompute": "selective"},
-    {"tp": 2, "recompute": "full", "recompute_blocks": (1,)},
     {"cp": 2, "pp": 2},
     {"cp": 2, "context": "ulysses"},
     {"pp": 2},
@@ -158,6 +157,7 @@ def test_what_has_no_whole_samples_is_refused(choices: dict[str, Any], what: str
 @pytest.mark.parametrize(
     "choices",
     [
+        {"recompute": "full", "recompute_blocks": (1,)},
         {"vocabulary": "one_barrier", "pp": 2},
         {"recompute": "selective_op", "recompute_blocks": (1,)},
     ],

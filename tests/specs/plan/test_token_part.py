@@ -40,7 +40,7 @@ def test_a_plan_file_says_them(given: TokenParts, tmp_path: Path) -> None:
 def test_a_search_takes_microbatches_that_divide() -> None:
     found = space_of(DENSE, Cluster("2xcpu"), Workload(16, SEQUENCE), fix={"token_parts": "3:1"})
     assert len(found) and not (found.microbatch_size % 4).any()
-    assert found.plan(0).token_parts == "3:1"
+    assert found.plan(0).token_parts == "3:1" and not found.recompute_blocks.any()
 
 
 def test_other_programs_run_a_microbatch_as_one() -> None:

@@ -68,11 +68,12 @@ def check_parts(plan: Plan) -> None:
         f"vocabulary = {plan.vocabulary}": plan.vocabulary != "ends" and plan.pp > 1,
         ConnectStages.name: _connects_stages(plan),
         f"recompute = {plan.recompute}": plan.recompute not in ("none", "full", recomputed_in_segments(plan)),
+        "recompute_blocks": plan.recompute_blocks not in ((), plan.layers_per_stage),
     }
     for name in (name for name, is_there in beside.items() if is_there and len(plan.part_samples) > 1):
         raise PlanError(
             f"token_parts is {plan.token_parts!r} with {name}",
-            allowed="stages that are chains from input to output, recompute none, full, or another kind of all blocks",
+            allowed="stages that are chains from input to output, recompute none or of all blocks",
             next="leave one of the two out",
         )
 

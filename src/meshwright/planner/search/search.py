@@ -31,6 +31,7 @@ from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.error import OutOfMemoryError, PlanError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan, Recompute
+from meshwright.specs.plan.token_part import shares_of
 from meshwright.specs.plan.workload import Workload
 from meshwright.specs.units import format_bytes
 
@@ -281,7 +282,8 @@ class _Trials:
 
 def _kinds(fix: Mapping[str, Any], forbid: Sequence[str]) -> tuple[Recompute, ...]:
     """Kinds of recompute that plans whose stages differ may use; nothing where the stages are decided."""
-    if {"layers", "recompute_blocks"} & set(fix) or "recompute_blocks" in forbid:
+    is_cut = len(shares_of(fix.get("token_parts", 1))) > 1  # whose blocks are all recomputed, or none
+    if is_cut or {"layers", "recompute_blocks"} & set(fix) or "recompute_blocks" in forbid:
         return ()
     wanted = _values(fix.get("recompute", ("full", "selective")))
     kinds: tuple[Recompute, ...] = tuple(

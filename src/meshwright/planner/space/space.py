@@ -22,6 +22,7 @@ from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import AXES as MESH
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.token_part import shares_of
 from meshwright.specs.plan.workload import Workload
 
 Ints = NDArray[Any]  # of columns 32 bits are enough: a large space is mostly the memory that it takes
@@ -187,6 +188,8 @@ def space_of(
     """
     names, formats = named(), {name: value for name, value in (fix or {}).items() if name in HANDED_ON}
     wanted = {name: _values(name, value) for name, value in (fix or {}).items() if name not in HANDED_ON}
+    if len(shares_of(formats.get("token_parts", 1))) > 1:
+        wanted.setdefault("recompute_blocks", (0,))  # parts are of stages all of whose blocks are alike
     check_names(wanted, tuple(forbid), names)
     check_degrees(model, cluster, workload, wanted)
     sizes = MicrobatchSizes(
