@@ -245,8 +245,7 @@ def with_works(
     for (name, stage, part), work in (of_parts or {}).items():
         place[numbers.get(name, []), stage, part] = table.setdefault(work, len(table))
     c = program.columns
-    part = np.minimum(c.part, num_parts - 1)
-    chosen = place[c.effect, c.stage, part] if len(program) else c.work
+    chosen = place[c.effect, c.stage, np.minimum(c.part, num_parts - 1)] if len(program) else c.work
     return program.with_tables(works=tuple(table)).with_columns(work=chosen)
 
 
