@@ -83,7 +83,6 @@ def test_a_recomputed_core_keeps_its_inputs_only(tmp_path: Path, monkeypatch: py
 def test_what_is_fetched_again_is_not_kept(tmp_path: Path) -> None:
     """Of every product that reads a gathered input its own part is kept, two a layer; the head's has been fetched again
     when the first backward begins."""
-    live(tmp_path, tp=2, sequence_parallel=True)  # the first one makes tables that live on
     again, kept = (live(tmp_path, tp=2, sequence_parallel=True, gathered=each) for each in GATHERED)
     assert kept - again == pytest.approx(2 * LAYERS * STREAM_BYTES / 2, rel=0.01)
 
