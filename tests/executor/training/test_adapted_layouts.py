@@ -107,6 +107,9 @@ TENSOR: list[tuple[ModelSpec, dict[str, Any]]] = [
     (FROZEN_TIED, {"tp": 2, "pp": 2, "split_backward": True}),
     (LORA, {"tp": 2, "pp": 2, "split_backward": True, **SP}),
     (SOME, {"tp": 2, "microbatch_size": 4, "token_parts": "1:3", "split_backward": True}),
+    (UPPER, {"tp": 2, "pp": 2}),  # what is due of the first stage is nothing, in segments, too
+    (UPPER, {"tp": 2, "pp": 2, "split_backward": True, **SP}),
+    (UPPER, {"tp": 2, "dp": 2, "pp": 1, "sharding": "zero1"}),
 ]
 
 

@@ -106,6 +106,15 @@ def test_a_stage_that_is_frozen_is_gathered_and_not_reduced() -> None:
     assert stages == {"UNSHARD": {0, 1, 2}, "REDUCE_GRAD": {2}}
 
 
+@pytest.mark.parametrize("choices", [{}, {"split_backward": True}, {"dp": 2, "sharding": "zero1"}], ids=str)
+def test_a_stage_that_is_frozen_is_lowered_in_segments(choices: dict[str, Any]) -> None:
+    plan = _plan(UPPER, pp=2, tp=2, **choices)
+    program = lower(plan, registered()[plan.schedule], in_segments=True)
+    verify(program)
+    names = {each.name for each in program.tables.effects}
+    assert "STEP" in names and len(program) > 10 * len(_program(plan))
+
+
 @pytest.mark.parametrize("sharding", ["zero1", "zero2"])
 def test_behind_a_step_what_was_stepped_is_gathered(sharding: str) -> None:
     tables = _program(_plan(LORA, dp=2, sharding=sharding)).tables

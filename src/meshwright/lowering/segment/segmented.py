@@ -189,6 +189,9 @@ def _stage_rows(
     chain = decoder_chain(plan.model, layers, degrees, ends)
     used = [segment_parameters(plan.model, segment) for segment in chain.segments]
     trains = tuple(bool(trained_parameters(plan.model, segment)) for segment in chain.segments)
+    if not any(trains):  # its gradients are due all the same: nothing, of the first segment with parameters
+        due = next((number for number, names in enumerate(used) if names), 0)
+        trains = tuple(number == due for number in range(len(used)))
     is_tied = TIED in groups
     has_own_experts = any(group.endswith(OF_EXPERTS) for group in groups)
 
