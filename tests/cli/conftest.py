@@ -28,6 +28,12 @@ def run(capsys: pytest.CaptureFixture[str]) -> Iterator[Runner]:
 
 
 @pytest.fixture(autouse=True)
+def no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs are as wide as where nobody says how wide; what starts the tests may."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's cache that is empty and of this test alone."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -47,7 +47,9 @@ def predicted(plan: Plan, **options: Any) -> Predicted:
 )
 def test_planner_and_simulator_say_what_predict_step_says(choices: dict[str, Any]) -> None:
     plan = planned(**choices)
-    want, trace = predicted(plan), api.simulate(plan)
+    composed = predicted(plan)
+    want, trace = composed.refined(), api.simulate(plan)
+    assert want.step.value == pytest.approx(composed.step.value, rel=0.001)
     for said in (want.trace().metadata["step"], trace.metadata["step"]):
         assert said["value"] == pytest.approx(want.step.value, rel=1e-12)
         assert said["low"] == pytest.approx(want.step.low, rel=1e-12)

@@ -73,16 +73,20 @@ class PlaceReceives:
         return self
 
     def _places(self, program: Program, receives: Ints) -> tuple[Ints, Ints]:
-        """For every receive the compute that it comes to stand before, and the one that it waits for (-1: none)."""
+        """For every receive the row that it comes to stand before, a compute or an exchange that reads what it brings, and
+        the compute that it waits for (-1: none)."""
         computes = np.flatnonzero(program.kinds == Kind.COMPUTE)
         lists = program.list_of_row[receives]
         first = np.searchsorted(computes, program.offsets[lists])  # of the list, among all computes
         last = np.searchsorted(computes, program.offsets[lists + 1])
-        used = np.searchsorted(computes, _first_readers(program)[receives])
+        readers = _first_readers(program)[receives]
+        used = np.searchsorted(computes, readers)
         wanted = np.maximum(used - self.computes_ahead, first)
         wanted = _in_order_of_streams(program, receives, wanted)
         rows = np.append(computes, program.num_rows)
         before = np.where(wanted < last, rows[wanted], program.offsets[lists + 1])
+        before = np.where(readers != receives, np.minimum(before, readers), before)
+        before = _in_order_of_streams(program, receives, before)
         after = np.where(wanted > first, rows[np.maximum(wanted - 1, 0)], -1)
         return before, after
 

@@ -7,6 +7,7 @@ of the plan fit that does not fit now (less recompute, less sharding, a microbat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
@@ -82,13 +83,15 @@ class _Change(NamedTuple):
 
 
 def helps_most(planned: Planned, cluster: ClusterSpec) -> HardwareChange | None:
-    """The change that would help most a plan whose step is known; None where none does, and for processes on CPUs.
+    """The change that would help most a plan whose step is known; None where none does, and for processes on CPUs. Of a step
+    in segments the composed one is compared: so are those with the changes.
 
     Raises PlanError and ScheduleError as `step_program.step_program`.
     """
     if not cluster.machine.has_data_sheet:
         return None
-    found = hardware_changes(planned.plan, cluster, step_s=planned.step.value, schedule=planned.schedule)
+    now_s = planned.step.value if math.isnan(planned.composed_s) else planned.composed_s
+    found = hardware_changes(planned.plan, cluster, step_s=now_s, schedule=planned.schedule)
     return found[0] if found and found[0].gain >= LEAST_GAIN else None
 
 
