@@ -35,8 +35,9 @@ def no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's cache that is empty and of this test alone."""
+    """A user's cache that is empty and of this test alone; and no width of a terminal, which a shell may hand on."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("COLUMNS", raising=False)
     return tmp_path / "cache"
 
 
