@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -197,3 +198,20 @@ def test_a_bad_line_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="line 2"):
         make_shards(TextSource.open(tmp_path / "bad.jsonl"), NumberTokenization(), tmp_path / "shards")
     assert [path.name for path in tmp_path.iterdir()] == ["bad.jsonl"]
+
+
+def test_a_maker_that_ends_while_others_look_is_no_fault(
+    tmp_path: Path, source: TextSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the list of folders and a look into one it was renamed."""
+    (tmp_path / f"shards{PARTIAL}gone").mkdir()
+    seen = shard_writer._siblings
+
+    def ends(target: Path) -> Sequence[Path]:
+        found = seen(target)
+        for path in found:
+            path.rmdir()
+        return found
+
+    monkeypatch.setattr(shard_writer, "_siblings", ends)
+    make_shards(source, ByteTokenization(), tmp_path / "shards").verify()

@@ -25,6 +25,7 @@ class Planned:
     plan: Plan
     step: Prediction
     schedule: Schedule = registered()["1f1b"]
+    composed_s: float = float("nan")
 
 
 def given(name: str = "2x8xH100", sequence: int = 4096, **choices: Any) -> tuple[Plan, ClusterSpec]:

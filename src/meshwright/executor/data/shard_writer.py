@@ -263,9 +263,12 @@ def _publish(partial: Path, target: Path) -> None:
 
 
 def _clear_stale(target: Path) -> None:
-    """Remove what makers of this target left when they were killed, a day ago or longer."""
+    """Remove what makers of this target left when they were killed, a day ago or longer; those at work may end meanwhile."""
     for left in _siblings(target):
-        newest = max((path.stat().st_mtime for path in (left, *left.iterdir())), default=0.0)
+        try:
+            newest = max(path.stat().st_mtime for path in (left, *left.iterdir()))
+        except FileNotFoundError:
+            continue
         if time.time() - newest > STALE_S:
             _log.info("removing %s, left by a process that died", left)
             shutil.rmtree(left, ignore_errors=True)
