@@ -154,6 +154,27 @@ def test_many_at_once(tmp_path: Path, source: TextSource) -> None:
     assert not list(tmp_path.glob(f"*{PARTIAL}*"))
 
 
+def test_another_maker_ends_while_it_is_looked_at(
+    tmp_path: Path, source: TextSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / f"shards{PARTIAL}gone"
+    monkeypatch.setattr(shard_writer, "_siblings", lambda target: [gone])
+    make_shards(source, ByteTokenization(), tmp_path / "shards").verify()
+
+
+def test_another_maker_is_first_right_behind_the_look(
+    tmp_path: Path, source: TextSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def looked_at(target: Path) -> bool:
+        monkeypatch.setattr(shard_writer, "has_shards", has_shards)
+        found = has_shards(target)
+        make_shards(source, ByteTokenization(), target)
+        return found
+
+    monkeypatch.setattr(shard_writer, "has_shards", looked_at)
+    make_shards(source, ByteTokenization(), tmp_path / "shards").verify()
+
+
 def _killed_while_it_writes(root: str, folder: str) -> None:
     def die(operation: str, path: Path) -> None:
         if operation == "rename":

@@ -65,9 +65,11 @@ def make_shards(
         ExecutionError: shards that are there already are damaged.
     """
     target = cache_folder(source, tokenization) if folder is None else Path(folder)
+    # Looked at first: what another process gives this name meanwhile is shards, and never something else.
+    has_something = target.exists() and (not target.is_dir() or any(target.iterdir()))
     if has_shards(target):
         return _reused(target, source, tokenization)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if has_something:
         raise SpecError(f"{target} is not empty", allowed="a folder that does not exist yet, or an empty one")
     try:
         _clear_stale(target)
@@ -263,11 +265,11 @@ def _publish(partial: Path, target: Path) -> None:
 
 
 def _clear_stale(target: Path) -> None:
-    """Remove what makers of this target left when they were killed, a day ago or longer; those at work may end meanwhile."""
+    """Remove what makers of this target left when they were killed, a day ago or longer."""
     for left in _siblings(target):
         try:
             newest = max(path.stat().st_mtime for path in (left, *left.iterdir()))
-        except FileNotFoundError:
+        except FileNotFoundError:  # its maker lives, and has just ended with it
             continue
         if time.time() - newest > STALE_S:
             _log.info("removing %s, left by a process that died", left)
