@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.rotary_scaling import ROTARY_SCALINGS
-from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.plan import CONNECT_STAGES, Plan
 from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, SequencePart, check_heads
 from meshwright.stage.chain.decoder import recomputed_in_segments
 
@@ -58,7 +58,7 @@ def _missing_with_recompute(plan: Plan) -> list[str]:
     beside = {
         f"ep={plan.ep}": plan.recompute == "selective_op" and plan.ep > 1,
         f"vocabulary={plan.vocabulary}": plan.vocabulary != "ends",
-        "connect_stages": any(each.name == "connect_stages" for each in plan.passes),
+        CONNECT_STAGES: plan.connects_stages,
     }
     return [
         f"recompute={plan.recompute} with {' and '.join(name for name, is_there in beside.items() if is_there)}"
@@ -79,7 +79,7 @@ def _missing_with_vocabulary(plan: Plan) -> list[str]:
 
 def _missing_with_edges(plan: Plan) -> list[str]:
     """What does not run with stages that are connected beside the path."""
-    if not any(each.name == "connect_stages" for each in plan.passes):
+    if not plan.connects_stages:
         return []
     degrees = (("tp", plan.tp), ("cp", plan.cp), ("ep", plan.ep))
     missing = [f"{name}={degree} with connect_stages" for name, degree in degrees if degree > 1]

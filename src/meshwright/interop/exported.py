@@ -154,9 +154,7 @@ class Export:
             "split_backward = true",
             "its schedules run the backward pass in one piece",
         )
-        self.need(
-            len(plan.part_samples) == 1, f"token_parts = {plan.token_parts}", "it runs a microbatch as one"
-        )
+        self.need(not plan.has_parts, f"token_parts = {plan.token_parts}", "it runs a microbatch as one")
         self.need(plan.sharding in ZERO, f"sharding = {plan.sharding}", "it knows the steps of ZeRO")
         self.one_of(
             "optimizer", (Plan.optimizer,), "what is written is of AdamW, whose numbers are left open"

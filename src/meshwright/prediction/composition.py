@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from meshwright.lowering.segment.segmented import inner_degrees
 from meshwright.specs.cluster.cluster import ClusterSpec
-from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.plan import CONNECT_STAGES, Plan
+from meshwright.specs.plan.sequence_part import RINGS
 from meshwright.stage.exchange.inner import gradient_exchanges
 from meshwright.stage.piece import is_vocabulary_split
 
@@ -27,7 +28,7 @@ def not_in_rows(plan: Plan) -> tuple[str, ...]:
     found += ['overlap "tp" (kernels that send in parts)'] if "tp" in plan.overlap else []
     found += [f"vocabulary={plan.vocabulary}"] if is_vocabulary_split(plan) else []
     found += [f"recompute={plan.recompute}"] if plan.recompute not in ("none", "full") else []
-    found += ["connect_stages"] if any(each.name == "connect_stages" for each in plan.passes) else []
+    found += [CONNECT_STAGES] if plan.connects_stages else []
     found += ["recompute_blocks"] if plan.recompute_blocks else []
     # in rows they are within the last segment's backward, beside none of the products that hide them
     scatters = any(gradient_exchanges(plan, layers) for layers in plan.stages())
@@ -42,12 +43,7 @@ def is_in_segments(plan: Plan) -> bool:
 def is_refused(plan: Plan) -> bool:
     """Is no composed price made of the plan? It would hide none of a ladder residual's sums, and parts of microbatches run
     beside each other as rows only."""
-    return is_cut(plan) or (plan.model.has_ladder_residual and is_in_segments(plan))
-
-
-def is_cut(plan: Plan) -> bool:
-    """Are microbatches cut into parts?"""
-    return len(plan.part_samples) > 1
+    return plan.has_parts or (plan.model.has_ladder_residual and is_in_segments(plan))
 
 
 def not_composable(plan: Plan, cluster: ClusterSpec) -> tuple[str, ...]:
@@ -55,12 +51,14 @@ def not_composable(plan: Plan, cluster: ClusterSpec) -> tuple[str, ...]:
     Empty where all hold, or nothing is sent inside a layer."""
     if not sends_inside(plan):
         return ()
-    found = ["(a) rows of other parts stand between those of a part of a microbatch"] if is_cut(plan) else []
+    found = (
+        ["(a) rows of other parts stand between those of a part of a microbatch"] if plan.has_parts else []
+    )
     if plan.model.has_ladder_residual:
         found.append("(a) with a ladder residual the rows of other parts stand between a sum and its reader")
     if "tp" in plan.overlap:
         found.append('(b) with overlap "tp" exchanges run beside products of the same stage')
-    if plan.cp > 1 and plan.context in ("ring", "ring_contiguous"):
+    if plan.cp > 1 and plan.context in RINGS:
         found.append("(b) keys and values of a ring travel beside attention of the same stage")
     if cluster.is_routed:
         found.append("(b) flows are routed, and exchanges of stages would meet them on links")

@@ -44,8 +44,7 @@ def gathered_words(plan: Plan) -> str:
 
 def parts_words(plan: Plan) -> str:
     """Samples of the parts of a microbatch, where it is cut."""
-    samples = plan.part_samples
-    return f"in parts of {'+'.join(map(str, samples))}" if len(samples) > 1 else ""
+    return f"in parts of {'+'.join(map(str, plan.part_samples))}" if plan.has_parts else ""
 
 
 def layers_words(layers: Sequence[int]) -> str:

@@ -17,7 +17,7 @@ from meshwright.ir.judge import metrics
 from meshwright.ir.judge.verify import Verification, verify
 from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
-from meshwright.prediction.composition import is_cut, is_in_segments, is_refused, not_composable, sends_inside
+from meshwright.prediction.composition import is_in_segments, is_refused, not_composable, sends_inside
 from meshwright.prediction.description import describe
 from meshwright.prediction.memory_estimate import MemoryEstimate, estimate_memory
 from meshwright.prediction.memory_limit import Rejection, estimated_rejection, rejection
@@ -137,7 +137,7 @@ class Predicted:
     def level(self) -> Level:
         """What the step is simulated in: "composed" of its stages' prices, in "segments", or in "stages", where a layer sends
         nothing, or every process runs its own rows."""
-        if not self.cluster.machine.has_streams or not (sends_inside(self.plan) or is_cut(self.plan)):
+        if not self.cluster.machine.has_streams or not (sends_inside(self.plan) or self.plan.has_parts):
             return "stages"
         return "segments" if self.in_segments or is_refused(self.plan) else "composed"
 

@@ -181,7 +181,7 @@ def plan_subject(
 
     schedule = catalog.find_schedule(plan.schedule)
     where = cluster_of(plan, cluster)
-    if (segments or len(plan.part_samples) > 1) and where.machine.has_streams:
+    if (segments or plan.has_parts) and where.machine.has_streams:
         _check_segments(plan)
     found = predict(
         plan, where, schedule=schedule, profile=profile, extrapolate=extrapolate, in_segments=bool(segments)
@@ -194,12 +194,14 @@ def _check_segments(plan: Plan) -> None:
     microbatches run in segments only."""
     from meshwright.prediction.composition import not_in_rows, sends_inside
 
-    missing, is_cut = not_in_rows(plan), len(plan.part_samples) > 1
-    if missing or not (sends_inside(plan) or is_cut):
+    missing = not_in_rows(plan)
+    if missing or not (sends_inside(plan) or plan.has_parts):
         raise PlanError(
             f"a plan with {', '.join(missing) or 'nothing that is sent inside a layer'} in segments",
             allowed="on GPUs tp above 1, or cp by ulysses, with recompute none or full",
-            next="leave token_parts out" if is_cut else "simulate it composed, as it is without --segments",
+            next="leave token_parts out"
+            if plan.has_parts
+            else "simulate it composed, as it is without --segments",
         )
 
 
@@ -219,11 +221,11 @@ def level_lines(found: Predicted) -> tuple[str, ...]:
     reasons = "".join(f"; not composable: {each}" for each in found.not_composable)
     if found.level == "composed":
         return (f"composed of its stages' prices{reasons}",)
-    is_cut, composed_s = len(found.plan.part_samples) > 1, found.composed_s
+    has_parts, composed_s = found.plan.has_parts, found.composed_s
     if math.isnan(composed_s) and not found.plan.model.has_ladder_residual:
-        whole = found.plan.changed(token_parts=1) if is_cut else found.plan
+        whole = found.plan.changed(token_parts=1) if has_parts else found.plan
         composed_s = replace(found, plan=whole, in_segments=False).step.value
-    how = "microbatches in parts" if is_cut else "in segments"
+    how = "microbatches in parts" if has_parts else "in segments"
     if math.isnan(composed_s):
         return (f"{how}{reasons}",)
     return (f"{how}; composed of its stages' prices the step takes {format_seconds(composed_s)}{reasons}",)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from meshwright.api.trainings.drift import Drift, DriftWatch
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.error import SpecError
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.whole_file import whole_file
 
 if TYPE_CHECKING:
     from meshwright.executor.job.gather import Iteration
@@ -143,9 +143,8 @@ class MetricsFile:
             )
         try:
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-            aside = path.with_name(f"{path.name}.new")
-            aside.write_text("".join(_before(lines, first_step, path)), encoding="utf-8")
-            os.replace(aside, path)
+            with whole_file(path) as fresh:
+                fresh.write_text("".join(_before(lines, first_step, path)), encoding="utf-8")
             self._file = path.open("a", encoding="utf-8", buffering=1)
         except OSError as error:
             raise SpecError(

@@ -68,7 +68,9 @@ def make_shards(
     # Looked at first: what another process gives this name meanwhile is shards, and never something else.
     has_something = target.exists() and (not target.is_dir() or any(target.iterdir()))
     if has_shards(target):
-        return _reused(target, source, tokenization)
+        shards = _reused(target, source, tokenization)
+        shards.verify()
+        return shards
     if has_something:
         raise SpecError(f"{target} is not empty", allowed="a folder that does not exist yet, or an empty one")
     try:
@@ -102,7 +104,6 @@ def _reused(target: Path, source: TextSource, tokenization: Tokenization) -> Tok
             "another tokenizer",
             next="name another folder, or remove this one",
         )
-    shards.verify()
     return shards
 
 

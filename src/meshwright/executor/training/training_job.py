@@ -28,6 +28,7 @@ from meshwright.executor.rank.handler import ValueName
 from meshwright.executor.training.tensor_layout import TensorLayout
 from meshwright.ir.core_vocabulary import SKIP, SKIP_GRADIENT
 from meshwright.ir.program import Program
+from meshwright.lowering.segment.relay_rows import ARRIVED, BLOCK, LEAVING
 from meshwright.lowering.transfer.stage_edge import (
     LayerEdge,
     StageEdge,
@@ -46,8 +47,8 @@ from meshwright.stage.chain.decoder import decoder_chain
 RANDOM = Source("random")  # tokens that are drawn, for tests and benchmarks; nothing is read
 CONTEXT_AXIS = "cp"
 # What devices along it send each other: keys and values, and their gradients.
-BLOCK, ARRIVED = "block", "arrived_gradient"
-TRAVELLING = (BLOCK, "travelling_block", "leaving_gradient", ARRIVED)
+OWN_BLOCK = "block"
+TRAVELLING = (OWN_BLOCK, BLOCK, LEAVING, ARRIVED)
 HELD_OUT_STEP = -1  # of random tokens: no step of a training has this number
 
 
@@ -317,7 +318,7 @@ class TrainingConfig:
 
     def _token_part(self, name: ValueName) -> int:
         """Of a block under way: its part is a step's, one behind for what arrives, counted on through the parts."""
-        if name.kind == BLOCK:
+        if name.kind == OWN_BLOCK:
             return name.part
         return (name.part - (name.kind == ARRIVED)) // self.layout.cp
 

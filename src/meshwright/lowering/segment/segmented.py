@@ -11,11 +11,11 @@ from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.lowering.segment.chain_rows import ChainRows
 from meshwright.lowering.segment.refine import Refine, StageRows
 from meshwright.lowering.segment.relay_rows import BLOCK, LEAVING, RELAY_KINDS
-from meshwright.lowering.transfer.stage_edge import ConnectStages
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.layers import StageLayers
-from meshwright.specs.plan.plan import Plan
-from meshwright.stage.chain.attention_work import FIRST, RELAY_STEPS, RINGS
+from meshwright.specs.plan.plan import CONNECT_STAGES, Plan
+from meshwright.specs.plan.sequence_part import RINGS
+from meshwright.stage.chain.attention_work import FIRST, RELAY_STEPS
 from meshwright.stage.chain.chain import AGAIN, GRADIENT
 from meshwright.stage.chain.decoder import (
     InnerDegrees,
@@ -54,23 +54,19 @@ def is_segmented(lowering: Lowering) -> bool:
     """Does the plan exchange anything inside a stage that is to be rows, or recompute a part of it? Parts of microbatches run
     beside each other as rows only. Edges beside the path are of whole stages, whose exchanges stay within their computes."""
     degrees = inner_degrees(lowering.plan)
-    is_asked = lowering.in_segments and not _connects_stages(lowering.plan)
+    is_asked = lowering.in_segments and not lowering.plan.connects_stages
     return (is_asked or degrees.num_parts > 1) and degrees.has_segments
-
-
-def _connects_stages(plan: Plan) -> bool:
-    return any(each.name == ConnectStages.name for each in plan.passes)
 
 
 def check_parts(plan: Plan) -> None:
     """Raise PlanError where microbatches are cut into parts, and a stage is no chain that every part goes through alone."""
     beside = {
         f"vocabulary = {plan.vocabulary}": plan.vocabulary != "ends" and plan.pp > 1,
-        ConnectStages.name: _connects_stages(plan),
+        CONNECT_STAGES: plan.connects_stages,
         f"recompute = {plan.recompute}": plan.recompute not in ("none", "full", recomputed_in_segments(plan)),
         "recompute_blocks": plan.recompute_blocks not in ((), plan.layers_per_stage),
     }
-    for name in (name for name, is_there in beside.items() if is_there and len(plan.part_samples) > 1):
+    for name in (name for name, is_there in beside.items() if is_there and plan.has_parts):
         raise PlanError(
             f"token_parts is {plan.token_parts!r} with {name}",
             allowed="stages that are chains from input to output, recompute none or of all blocks",
@@ -107,7 +103,7 @@ def works_of_segments(lowering: Lowering, program: Program) -> dict[tuple[str, i
 def works_of_parts(lowering: Lowering) -> dict[tuple[str, int, int], Work]:
     """Of every pass of every segment by the part of a row; none where microbatches are not cut and there are no relays."""
     plan, found = lowering.plan, dict[tuple[str, int, int], Work]()
-    if len(plan.part_samples) == 1 and (plan.cp == 1 or plan.context not in RINGS):
+    if not plan.has_parts and (plan.cp == 1 or plan.context not in RINGS):
         return found
     first = 0
     for layers in lowering.stages:
@@ -152,8 +148,7 @@ def _value_bytes(lowering: Lowering, stages: Sequence[StageRows], program: Progr
 
 def _shares(plan: Plan) -> tuple[float, ...]:
     """What every part has of a microbatch; empty where it is not cut."""
-    samples = plan.part_samples
-    return tuple(each / plan.microbatch_size for each in samples) if len(samples) > 1 else ()
+    return tuple(each / plan.microbatch_size for each in plan.part_samples) if plan.has_parts else ()
 
 
 def _of_steps(name: str, shares: tuple[float, ...], num_steps: int) -> tuple[float, ...]:

@@ -25,7 +25,7 @@ from meshwright.lowering.order import with_effects
 from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.specs.error import PlanError, ProgramError, ScheduleError
 from meshwright.specs.option import option
-from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.plan import CONNECT_STAGES, Plan
 
 SENT_BY_KIND = {SKIP.name: SEND_SKIP, SKIP_GRADIENT.name: SEND_SKIP_B}
 RECEIVED_BY_KIND = {SKIP.name: RECV_SKIP, SKIP_GRADIENT.name: RECV_SKIP_B}
@@ -108,7 +108,7 @@ class ConnectStages:
     """
 
     edges: tuple[StageEdge, ...] = ()
-    name = "connect_stages"
+    name = CONNECT_STAGES
 
     def __call__(self, program: Program) -> Program:
         """The program with edges. Raises ProgramError where a target does not come behind its source on every path."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.specs.error import SpecError
+from meshwright.specs.whole_file import whole_file
 
 PROFILE_SCHEMA = 2  # 2: `process_factors`
 
@@ -149,9 +150,8 @@ class Profile:
     def save(self, path: Path) -> None:
         """Write to `path`, making its folder; the old file stays whole until the new one is complete."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f"{path.name}.{os.getpid()}")
-        fresh.write_text(self.to_json(), encoding="utf-8")
-        fresh.replace(path)
+        with whole_file(path) as fresh:
+            fresh.write_text(self.to_json(), encoding="utf-8")
 
     @staticmethod
     def load(path: Path) -> Profile:

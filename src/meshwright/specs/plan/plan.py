@@ -39,6 +39,7 @@ ATTENTIONS: tuple[Attention, ...] = ("flash", "unfused", "unfused_dropout")
 # of what sequence parallelism gathers for a product: gathered again for its backward (Korthikanti et al.), or kept for it
 GATHERED: tuple[Gathered, ...] = ("again", "kept")
 FLOAT8_RECIPES = ("", "tensorwise", "rowwise", "blockwise", "mxfp8")
+CONNECT_STAGES = "connect_stages"  # the pass by which stages have edges beside the path
 OVERLAPS = ("reduce", "gather", "tp")  # what may run beside computes
 AXES = ("pp", "dp", "cp", "tp")  # default order of the mesh, outermost first: tp is next to itself
 
@@ -230,6 +231,16 @@ class Plan:
     def part_samples(self) -> tuple[int, ...]:
         """Samples of every part of a microbatch; of all of them where it is not cut."""
         return samples_of_parts(self.token_parts, self.microbatch_size)
+
+    @property
+    def has_parts(self) -> bool:
+        """Are microbatches cut into parts?"""
+        return len(self.part_samples) > 1
+
+    @property
+    def connects_stages(self) -> bool:
+        """Do stages give something to others beside the path?"""
+        return any(each.name == CONNECT_STAGES for each in self.passes)
 
     @property
     def num_recomputed_blocks(self) -> tuple[int, ...]:

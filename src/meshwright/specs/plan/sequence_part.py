@@ -25,6 +25,7 @@ ARRANGEMENT_OF: Mapping[Context, Arrangement] = {
 }  # fmt: skip
 CONTEXTS: tuple[Context, ...] = tuple(ARRANGEMENT_OF)
 CONTIGUOUS_RING: Context = "ring_contiguous"  # causal attention is not balanced
+RINGS: tuple[Context, ...] = ("ring", CONTIGUOUS_RING)  # in which keys and values travel
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,13 @@ from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.operator import Operator, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import repeats_of_key
+from meshwright.stage.exchange.inner import SUM_BYTES
 
-RINGS = ("ring", "ring_contiguous")  # kinds of context parallelism in which keys and values travel
 RELAY_STEPS = {
     "ATTEND": "F",
     "ATTEND_AGAIN": "R",
     "ATTEND_BACKWARD": "I",
 }  # steps of a relay -> the pass that they are of
-SUM_BYTES = 4  # of a number that steps add to, at least
-
-
 FIRST = " first"  # behind a step's name: of the first one alone, where it is not as the others
 
 

@@ -128,7 +128,7 @@ def recomputed_in_segments(plan: Plan) -> Recompute:
         (plan.recompute == "selective" or (plan.recompute == "selective_op" and plan.ep == 1))
         and plan.recompute_blocks in ((), plan.layers_per_stage)
         and (plan.vocabulary == "ends" or plan.pp == 1)
-        and not any(each.name == "connect_stages" for each in plan.passes)
+        and not plan.connects_stages
     )
     return plan.recompute if is_done else "none"
 

@@ -12,7 +12,8 @@ from meshwright.specs.model.block import BlockSpec
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.operator import Operator, merged, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
-from meshwright.stage.chain.attention_work import RINGS, attention_bytes, relay_works
+from meshwright.specs.plan.sequence_part import RINGS
+from meshwright.stage.chain.attention_work import attention_bytes, relay_works
 from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Segment
 from meshwright.stage.chain.decoder import CORES, PARTS_OF_BLOCK, InnerDegrees
 from meshwright.stage.exchange.inner import gradient_exchanges
