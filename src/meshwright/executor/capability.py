@@ -7,7 +7,7 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.rotary_scaling import ROTARY_SCALINGS
 from meshwright.specs.plan.plan import CONNECT_STAGES, Plan
 from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, SequencePart, check_heads
-from meshwright.stage.chain.decoder import recomputed_in_segments
+from meshwright.stage.chain.degrees import recomputed_in_segments
 
 EXECUTED_DTYPES = ("float32", "float64", "bfloat16")  # float16 would need its loss scaled
 

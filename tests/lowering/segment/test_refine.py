@@ -29,7 +29,8 @@ from meshwright.schedules import registered
 from meshwright.specs.error import ProgramError
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import PassOption
-from meshwright.stage.chain.decoder import InnerDegrees, decoder_chain
+from meshwright.stage.chain.decoder import decoder_chain
+from meshwright.stage.chain.degrees import InnerDegrees
 
 CASES: dict[str, dict[str, Any]] = {"tp": TP, "tp_sequence_parallel": SEQUENCE_PARALLEL}
 

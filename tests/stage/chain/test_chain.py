@@ -21,7 +21,8 @@ from meshwright.stage.chain.chain import (
     Value,
     chain_of,
 )
-from meshwright.stage.chain.decoder import InnerDegrees, StageEnds, decoder_chain
+from meshwright.stage.chain.decoder import decoder_chain
+from meshwright.stage.chain.degrees import InnerDegrees, StageEnds
 from meshwright.stage.chain.step_layout import laid_out
 
 MODEL = ModelSpec.decoder(2, 64, 8, num_kv_heads=4, vocabulary_size=96)

@@ -16,7 +16,7 @@ from meshwright.lowering.sharding.canonical import CANONICAL
 from meshwright.specs.plan.plan import Plan, Recompute
 from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, Context, SequencePart
 from meshwright.specs.plan.token_part import shares_of
-from meshwright.stage.chain.decoder import InnerDegrees, recomputed_in_segments
+from meshwright.stage.chain.degrees import InnerDegrees, recomputed_in_segments
 from meshwright.stage.mesh import collapsed_axes, expert_axes, gradient_axes, shard_axes, value_axes
 
 # Labels of teams that exchange inside computes; of a group's state, its values, its gradients, and of what is beside these.

@@ -17,13 +17,8 @@ from meshwright.specs.plan.plan import CONNECT_STAGES, Plan
 from meshwright.specs.plan.sequence_part import RINGS
 from meshwright.stage.chain.attention_work import FIRST, RELAY_STEPS
 from meshwright.stage.chain.chain import AGAIN, GRADIENT
-from meshwright.stage.chain.decoder import (
-    InnerDegrees,
-    StageEnds,
-    decoder_chain,
-    recomputed_in_segments,
-    stage_ends,
-)
+from meshwright.stage.chain.decoder import decoder_chain
+from meshwright.stage.chain.degrees import InnerDegrees, StageEnds, recomputed_in_segments, stage_ends
 from meshwright.stage.chain.parameters import (
     TABLE,
     is_of_experts,

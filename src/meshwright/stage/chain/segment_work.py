@@ -15,7 +15,8 @@ from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import RINGS
 from meshwright.stage.chain.attention_work import attention_bytes, relay_works
 from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Segment
-from meshwright.stage.chain.decoder import CORES, PARTS_OF_BLOCK, InnerDegrees
+from meshwright.stage.chain.decoder import CORES, PARTS_OF_BLOCK
+from meshwright.stage.chain.degrees import InnerDegrees
 from meshwright.stage.exchange.inner import gradient_exchanges
 from meshwright.stage.operator.expert import INDEX_BYTES
 from meshwright.stage.operator.layer import MicrobatchShape

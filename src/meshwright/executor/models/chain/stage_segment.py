@@ -12,7 +12,8 @@ from meshwright.ir.program import Program
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.stage.chain.chain import AGAIN, GRADIENT, WITHOUT_GRADIENT, Chain, Moved, Segment, Value
-from meshwright.stage.chain.decoder import InnerDegrees, decoder_chain, stage_ends
+from meshwright.stage.chain.decoder import decoder_chain
+from meshwright.stage.chain.degrees import InnerDegrees, stage_ends
 
 
 @dataclass(frozen=True, eq=False)

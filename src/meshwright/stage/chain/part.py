@@ -1,0 +1,119 @@
+"""Parts of a block as steps and exchanges: attention, an MLP, experts; how each enters and leaves the stream.
+
+Of a block whose experts are divided, rows of tokens go to the devices that have their experts, and come back (Lepikhin et
+al. 2020, arXiv 2006.16668); none is dropped, so how many there are is exchanged first. What a step of experts reads and
+writes: `dispatched` rows sorted by expert, with the `order` of their tokens, `gates`, and `counts` of every expert's rows;
+`received` rows, `arrived` of them from every device; `results` of these, which are `returned`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+from meshwright.stage.chain.chain import BY_EXPERTS, BY_HEADS, BY_TOKENS, ChainStep, Moved, Relay
+from meshwright.stage.chain.degrees import CONTEXT, TENSOR, InnerDegrees
+
+TOKENS = 1  # dimension of [B, S, E]
+RANKS = 0  # what goes to or comes from every device of a group, one behind the other
+
+
+def dense_part(
+    part: str, block: int, degrees: InnerDegrees, own: str, *, is_dense: bool
+) -> Generator[ChainStep | Moved | Relay, None, str]:
+    """Attention or a dense MLP behind its norm; the name of what it adds to the stream, `own` in front."""
+    entered = yield from entering(degrees)
+    partial = f"{own}partial"
+    if part == "attention" and (degrees.cp > 1 or degrees.recompute != "none"):
+        yield from attention(block, entered, degrees, partial)
+    elif part == "mlp" and is_dense and degrees.recompute == "selective_op":
+        yield ChainStep("gate_up", block, (entered,), ("inner",))
+        yield ChainStep("down", block, ("inner",), (partial,))
+    else:
+        yield ChainStep(part, block, (entered,), (partial,))
+    return (yield from leaving(degrees, own))
+
+
+def attention(
+    block: int, entered: str, degrees: InnerDegrees, partial: str
+) -> Iterator[ChainStep | Moved | Relay]:
+    """Attention in parts: of the tokens here, and along cp to those of all devices. `partial`: the name of its result."""
+    if degrees.cp == 1:
+        yield ChainStep("qkv", block, (entered,), ("qkv",))
+        yield ChainStep("causal_attention", block, ("qkv",), ("attended",))
+        yield ChainStep("attention_output", block, ("attended",), (partial,))
+        return
+    if degrees.context == "ulysses":
+        yield ChainStep("head_parts", block, (entered,), ("head_parts",))
+        yield Moved(
+            "all_to_all", (CONTEXT,), "head_parts", "own_heads", RANKS, split_by=(BY_TOKENS, BY_HEADS)
+        )
+        yield ChainStep("attention_of_heads", block, ("own_heads",), ("token_parts",))
+        back = (BY_HEADS, BY_TOKENS)
+        yield Moved("all_to_all", (CONTEXT,), "token_parts", "attended_parts", RANKS, split_by=back)
+        yield ChainStep("output_of_parts", block, ("attended_parts",), (partial,))
+        return
+    yield ChainStep("heads", block, (entered,), ("query", "block"))
+    if degrees.context == "all_gather":
+        yield Moved("all_gather", (CONTEXT,), "block", "all_blocks", RANKS)
+        yield ChainStep("attention_core", block, ("query", "all_blocks"), ("attended",))
+    else:
+        core = ChainStep("attention_core", block, ("query", "block"), ("attended",))
+        yield Relay(core, CONTEXT, degrees.cp)
+    yield ChainStep("attention_output", block, ("attended",), (partial,))
+
+
+def mixture(
+    block: int, degrees: InnerDegrees, *, has_shared: bool
+) -> Generator[ChainStep | Moved, None, str]:
+    """A block's experts, of which every device has some, behind their norm; the name of what they add to the stream. What
+    every token goes through is computed while rows are on their way."""
+    # then a device has the whole sum of its tokens
+    is_own = degrees.routes_own_tokens and degrees.sequence_parallel
+    entered = "normed" if is_own and not has_shared else (yield from entering(degrees, is_kept=True))
+    made = ("dispatched", "gates", "order", "counts")
+    yield ChainStep("router", block, ("normed" if is_own else entered,), made)
+    there, back = (BY_TOKENS, BY_EXPERTS), (BY_EXPERTS, BY_TOKENS)
+    yield Moved("counts", degrees.expert_axes, "counts", "arrived", split_by=there)
+    yield Moved(
+        "routed", degrees.expert_axes, "dispatched", "received", sizes=("counts", "arrived"), split_by=there
+    )
+    if has_shared:
+        yield ChainStep("shared_experts", block, (entered,), ("partial",))
+    shared = ("partial",) if has_shared else ()
+    if is_own and has_shared:
+        left = yield from leaving(degrees)
+        shared = (left,)
+    yield ChainStep("experts", block, ("received", "arrived"), ("results",))
+    yield Moved(
+        "routed", degrees.expert_axes, "results", "returned", sizes=("arrived", "counts"), split_by=back
+    )
+    result = "combined" if is_own else "partial"
+    yield ChainStep("combine", block, ("returned", "gates", "order", *shared), (result,))
+    return result if is_own else (yield from leaving(degrees))
+
+
+def entering(
+    degrees: InnerDegrees, name: str = "normed", whole: str = "entered", *, is_kept: bool = False
+) -> Generator[Moved, None, str]:
+    """What a column-parallel product reads of something that lies as the stream; its name. `is_kept`: it is not fetched
+    again."""
+    if degrees.tp == 1:
+        return name
+    algorithm = "all_gather" if degrees.sequence_parallel else "enter"
+    is_again = degrees.sequence_parallel and degrees.fetches_again and not is_kept
+    yield Moved(algorithm, (TENSOR,), name, whole, TOKENS, is_again=is_again)
+    return whole
+
+
+def leaving(degrees: InnerDegrees, own: str = "") -> Generator[Moved, None, str]:
+    """The sum of the devices' terms, as the stream has it; its name. `own`: in front of the names of both."""
+    if degrees.tp == 1:
+        return f"{own}partial"
+    yield Moved(
+        "reduce_scatter" if degrees.sequence_parallel else "all_reduce",
+        (TENSOR,),
+        f"{own}partial",
+        f"{own}summed",
+        TOKENS,
+    )
+    return f"{own}summed"
