@@ -5,6 +5,8 @@
 #   make test-all     the same with the slow tests: everything; before an issue is closed
 #   make lint         ruff, import direction, strict types of the core rooms
 #   make docs         the documentation into site/, strictly
+#   make gpu          what wants a CUDA device, on the one of this machine, with its own PyTorch (PYTHON=/path/to/python3)
+#   make gpu-wheels   the few small packages that `make gpu` needs, for a machine without network
 #   make bench        every program in benchmarks/, one after the other
 #   make wheel        the wheel into dist/
 #   make clean        remove what the commands above made, except .venv   (make distclean: .venv too)
@@ -17,7 +19,7 @@ ifeq ($(strip $(PATH)),)
 export PATH := /usr/local/bin:/usr/bin:/bin
 endif
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-all lint format docs bench wheel clean distclean
+.PHONY: help quickstart test test-all lint format docs bench gpu gpu-wheels wheel clean distclean
 
 # The first interpreter that starts and is new enough: a pyenv shim may exist and not start.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -86,6 +88,19 @@ docs: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	@for program in $(sort $(wildcard benchmarks/*.py)); do \
 	  echo "== $$program" >&2; $(PY) $$program || exit 1; done
+
+# Unattended and without network. PyTorch is the machine's own; what else is missing comes from the collected wheels.
+GPU_PYTHON := $(if $(filter command line,$(origin PYTHON)),$(PYTHON),$(firstword $(wildcard $(PY)) $(PYTHON)))
+GPU_PYTHON_VERSION ?= 3.12
+GPU_ARGS ?=
+
+gpu:
+	@$(GPU_PYTHON) benchmarks/gpu/wheels.py install; found=$$?; \
+	  if [ $$found = 2 ]; then exit 0; elif [ $$found != 0 ]; then exit 1; fi; \
+	  PYTHONPATH=$(CURDIR)/src:$(CURDIR):$(CURDIR)/benchmarks:$(CURDIR)/build/gpu/site $(GPU_PYTHON) -m benchmarks.gpu $(GPU_ARGS)
+
+gpu-wheels:
+	$(PYTHON) benchmarks/gpu/wheels.py collect --python-version $(GPU_PYTHON_VERSION)
 
 wheel: $(VENV)/.installed-dev
 	$(PY) -m hatchling build -t wheel

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from meshwright.api.trainings.place import Place
 from meshwright.executor.checkpoint.folder import checkpoint_at, latest_checkpoint, steps_in
 from meshwright.executor.checkpoint.index import read_index
 from meshwright.executor.checkpoint.verify import problems
-from meshwright.ir.program import Program
 from meshwright.lowering.sharding.gradient_norm import Clipping, clip_norm
 from meshwright.lowering.transfer.stage_edge import architecture_of
 from meshwright.specs.error import ExecutionError, SpecError
@@ -107,10 +107,10 @@ def _require_whole(checkpoint: Path) -> None:
 
 
 def job_of(
-    plan: Plan, program: Program, iterations: int, recipe: Recipe, rates: LearningRate, source: Source,
+    plan: Plan, place: Place, iterations: int, recipe: Recipe, rates: LearningRate, source: Source,
     checkpoints: Checkpoints | None, resumed: Resumed, measures_memory: bool, is_launched: bool = False,
 ) -> Any:  # fmt: skip
-    """The plan's program as a job. One that is launched on several hosts keeps its parameters in checkpoints only.
+    """A plan's program as a job. One that is launched on several hosts keeps its parameters in checkpoints only.
 
     Raises ExecutionError where it has more ranks than a machine has processes for.
     """
@@ -131,7 +131,7 @@ def job_of(
     )  # fmt: skip
     files, path = {"plan.toml": plan_text(plan)}, str(resumed.path or "")
     job = Job.of(
-        program, iterations, training=told, dtype=plan.dtype, measures_memory=measures_memory,
+        place.program, iterations, training=told, dtype=plan.dtype, device=place.device, measures_memory=measures_memory,
         checkpoints=None if checkpoints is None else CheckpointConfig(checkpoints, path, files),
     )  # fmt: skip
     if not is_launched and job.num_ranks > MAX_RANKS:

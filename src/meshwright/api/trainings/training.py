@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from meshwright.api.subjects.diagnosing import require_torch
 from meshwright.api.subjects.loading import is_data_file, load
 from meshwright.api.subjects.simulating import simulate
-from meshwright.api.subjects.subject import Subject, cluster_of, plan_subject, subject
+from meshwright.api.subjects.subject import Subject, subject
 from meshwright.api.trainings.drift import DriftWatch
 from meshwright.api.trainings.job import Resumed, job_of, prepare, resumed_from, with_recipe
 from meshwright.api.trainings.metrics import Meter, MetricsFile, StepMetrics, peak_flops_per_s
+from meshwright.api.trainings.place import Wanted, place_of
 from meshwright.executor.capability import check_plan
 from meshwright.ir.trace import Trace
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.cluster.slowing import Slowing
-from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.training.checkpoints import Checkpoints
@@ -106,6 +106,7 @@ def run_training(
     measures_memory: bool = True,
     slowing: Slowing | None = None,
     launch: Launch | None = None,
+    device: Wanted = "auto",
     said: Callable[[str], None] | None = None,
 ) -> Training:
     """`train` with everything that it gives: prediction, parameters, losses, metrics.
@@ -118,12 +119,13 @@ def run_training(
         source: data, tokenizer, first weights, how often the held-out loss is found.
         checkpoints: where the training is kept, and whether it goes on from there under this plan.
         metrics: a file of JSON lines, one a step. tensorboard: a folder of event files.
-        cluster, profile: what the prediction rests on, as in `subject`; a plan for GPUs is predicted for this machine.
+        cluster, profile: what the prediction rests on, as in `subject`; a plan for GPUs on processes is predicted for these.
         progress: called after every step.
         pool: processes to run on; None: as many as the plan has devices, ended afterwards.
         first_step: number of the first step, which keys the data; a checkpoint says its own.
         slowing: links and processes slowed on purpose; `profile` is then one that was measured under it.
         launch: this process is one rank of a job on several hosts (`executor.launch.launch_of`); rank 0 gives the trace.
+        device: "cuda", "cpu" (processes of this machine's cores), or "auto": GPUs for a plan of GPUs, where they are there.
         said: called with what is being done before the first step, where that may take a while.
 
     Raises ExecutionError, OutOfMemoryError, SpecError, and what `subject` raises.
@@ -131,9 +133,8 @@ def run_training(
     length = Length(iterations, tokens, seconds)
     recipe = _recipe(recipe, learning_rate)
     source = source or Source(data)
-    made = _on_processes(what, cluster, profile, recipe)
-    if made.plan is None:
-        raise SpecError(f"{made.label} is no plan", allowed="a plan: it says model, batch and degrees")
+    place = place_of(_with_recipe(what, recipe), cluster, profile, device, None if launch is None else 1)
+    made = place.subject
     check_plan(made.plan)
     require_torch()
     _require_proof(made)
@@ -144,7 +145,7 @@ def run_training(
     rates = recipe.rates(num_steps, length.lead(made.plan, resumed.step, resumed.tokens))
     said = said or _nothing
     job = job_of(
-        made.plan, made.program, _num_iterations(num_steps, seconds, step_s, resumed), recipe, rates, source,
+        made.plan, place, _num_iterations(num_steps, seconds, step_s, resumed), recipe, rates, source,
         checkpoints, resumed, measures_memory, is_launched=launch is not None,
     )  # fmt: skip
     meter = Meter(
@@ -154,7 +155,7 @@ def run_training(
     )  # fmt: skip
     if launch is None:
         prepare(job, said)
-        said(f"starting {job.num_ranks} processes")
+        said(f"starting {job.num_ranks} processes" + " on GPUs" * (place.device == "cuda"))
     seen: list[StepMetrics] = []
 
     def note(one: StepMetrics) -> None:
@@ -274,10 +275,8 @@ def _sinks(
         yield tell
 
 
-def _on_processes(
-    what: Any, cluster: str | ClusterSpec | None, profile: Profile | None, recipe: Recipe
-) -> Subject:
-    """What is trained. A plan for GPUs runs on processes of this machine, and is predicted and proven for these."""
+def _with_recipe(what: Any, recipe: Recipe) -> Plan | Subject:
+    """The plan that is trained, or what was made of it already. Raises SpecError for what is none."""
     if isinstance(what, str | os.PathLike) and not is_data_file(what):
         raise SpecError(
             f"{os.fspath(what)} is no plan",
@@ -288,10 +287,9 @@ def _on_processes(
     plan = getattr(made, "plan", made)
     if isinstance(plan, Plan):
         wanted = with_recipe(plan, recipe)
-        made = made if wanted is plan else wanted
-        if not cluster_of(wanted, cluster).machine.is_here:
-            return plan_subject(wanted, Cluster.detect(plan.num_devices), profile)
-    return made if isinstance(made, Subject) else subject(made, cluster=cluster, profile=profile)
+        if wanted is not plan or not isinstance(made, Subject):
+            return wanted
+    return made if isinstance(made, Subject) else subject(made)
 
 
 def _require_proof(made: Subject) -> None:

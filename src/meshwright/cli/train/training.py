@@ -54,9 +54,13 @@ def train(
     profile: Annotated[
         Path | None, typer.Option("--profile", help="What `calibrate -o` wrote, for the prediction.")
     ] = None,
+    device: Annotated[
+        str,
+        typer.Option("--device", help="cuda, cpu, or auto: GPUs for a plan of GPUs, where they are there."),
+    ] = "auto",
     slowing: Slowing | None = None,
 ) -> Result:
-    """Train by a plan on processes of this machine: the very program that `simulate` runs.
+    """Train by a plan on this machine, its GPUs or processes of its cores: the very program that `simulate` runs.
 
     -o writes .npz (the measured trace), .perfetto.json, .svg. Ctrl-C ends it at a whole step, and saves where --checkpoints
     says. Started by torchrun or srun, on one host or several, this process is one rank of the job.
@@ -70,7 +74,7 @@ def train(
             chosen, **asdict(length), seed=out.seed, recipe=recipe,
             source=source, checkpoints=checkpoints, metrics=metrics, tensorboard=tensorboard, cluster=cluster,
             profile=read_profile(profile), progress=TrainingLine(line), slowing=slowing, launch=launch,
-            said=line.stage,
+            device=device, said=line.stage,
         )  # fmt: skip
     return training_result(done, launch, None if checkpoints is None else Path(checkpoints.folder))
 

@@ -58,7 +58,8 @@ class JobResult:
     """``gradients``: for every iteration, by name in the whole model, where they were recorded. ``values``: for every
     rank what was kept. ``sent_bytes``: for every rank what it sent in all iterations, by the instruction's name (`inner`:
     inside computes), collectives as on a ring. ``flops``: what it computed in all iterations, by what for (`FlopMeter`), if
-    they were counted. ``trace`` is None where the job was killed (``was_killed``); it has the measured memory."""
+    they were counted. ``allocated_bytes``: the most that every rank's tensors had on a GPU, by CUDA's allocator; 0 on CPU.
+    ``trace`` is None where the job was killed (``was_killed``); it has the measured memory."""
 
     trace: Trace | None
     iterations: tuple[Iteration, ...] = ()
@@ -67,6 +68,7 @@ class JobResult:
     values: tuple[dict[ValueName, Tensor], ...] = ()
     sent_bytes: tuple[dict[str, float], ...] = ()
     flops: tuple[dict[str, float], ...] = ()
+    allocated_bytes: tuple[int, ...] = ()
     interrupted: bool = False
     was_killed: bool = False
 
@@ -137,6 +139,7 @@ def gather(job: Job, folder: Path, iterations: Sequence[Iteration], interrupted:
         values=tuple({ValueName.parse(text): v for text, v in one["values"].items()} for one in tensors),
         sent_bytes=tuple(one["sent_bytes"] for one in tensors),
         flops=tuple(one["flops"] for one in tensors),
+        allocated_bytes=tuple(one["allocated_bytes"] for one in tensors),
         interrupted=interrupted,
     )
 

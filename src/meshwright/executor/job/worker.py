@@ -208,10 +208,12 @@ def _counting(meter: FlopMeter, interpreter: Interpreter) -> Iterator[None]:
 
 
 def _device(job: Job, place: int) -> torch.device:
-    """Of the process at `place`; a GPU is the current one from here on: what NCCL makes belongs to it."""
-    device = torch.device(job.device if job.backend == "gloo" else f"cuda:{place}")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    """Of the process at `place`; a GPU is the current one from here on: what NCCL makes belongs to it. A starter may show
+    every process its own GPU only."""
+    if job.backend == "gloo":
+        return torch.device(job.device)
+    device = torch.device("cuda", place % torch.cuda.device_count())
+    torch.cuda.set_device(device)
     return device
 
 
@@ -316,6 +318,7 @@ def _write(
         "parameters": [],
         "sent_bytes": dict(context.links.sent_bytes),
         "flops": dict(meter.flops),
+        "allocated_bytes": torch.cuda.max_memory_allocated() if context.device.type == "cuda" else 0,
     }
     if context.training is not None:
         tensors["gradients"] = [[piece.to_row() for piece in found] for found in context.training.recorded]

@@ -1,6 +1,7 @@
 """What a measurement runs: every operator of a decoder at a few shapes, as the executor runs it.
 
-Shape letters: T tokens, D hidden, N a layer's outputs, V vocabulary, B sequences, H heads, S sequence, K head size.
+Shape letters: T tokens, D hidden, N a layer's outputs, V vocabulary, B sequences, H heads, G key-value
+heads, S sequence, K head size.
 Operands rotate through several copies, because in a real stage they were last used many operators ago.
 """
 
@@ -26,10 +27,11 @@ Thunk = Callable[[], object]
 # Tokens of a microbatch by widths (outputs, inputs) of a projection: what two cores can train.
 MATMUL_TOKENS = (64, 256, 1024)
 MATMUL_WIDTHS = ((128, 128), (384, 128), (512, 512), (1536, 384), (384, 1024))
-# (B, H, S, K): rates depend on S and K, and little on how many heads there are.
+# (B, H, G, S, K), as an attention operator's shape is but for `causal`: rates depend on S and K, and little on how many heads
+# there are.
 ATTENTION_SHAPES = (
-    *((4, 4, 64, 32), (2, 4, 64, 64), (2, 4, 128, 32), (2, 4, 128, 64)),
-    *((1, 8, 256, 32), (1, 6, 256, 64), (4, 6, 256, 64), (1, 4, 512, 32), (1, 4, 512, 64)),
+    *((4, 4, 4, 64, 32), (2, 4, 4, 64, 64), (2, 4, 4, 128, 32), (2, 4, 4, 128, 64)),
+    *((1, 8, 8, 256, 32), (1, 6, 6, 256, 64), (4, 6, 6, 256, 64), (1, 4, 4, 512, 32), (1, 4, 4, 512, 64)),
 )
 ARRAY_SHAPES = ((64, 128), (256, 192), (256, 512), (1024, 512), (1024, 1024))
 LOSS_SHAPES = ((128, 256), (512, 256), (256, 2048))
@@ -56,8 +58,8 @@ def compute_cases() -> tuple[Case, ...]:
     """All compute cases, in the order in which they are run."""
     return (
         *_matmul_cases(),
-        *(Case("attention", _dims(s), partial(attention, s, False)) for s in ATTENTION_SHAPES),
-        *(Case("attention_backward", _dims(s), partial(attention, s, True)) for s in ATTENTION_SHAPES),
+        *(Case("attention", (*s, 1), partial(attention, s, False)) for s in ATTENTION_SHAPES),
+        *(Case("attention_backward", (*s, 1), partial(attention, s, True)) for s in ATTENTION_SHAPES),
         *_array_cases("elementwise", add),
         *_array_cases("activation", gated),
         *_array_cases("activation_backward", gated_backward),
@@ -86,12 +88,6 @@ def _array_cases(table: str, make: Callable[[int, int], Thunk]) -> Iterable[Case
     for shape in ARRAY_SHAPES:
         inner = 4 if shape[0] * shape[1] <= SMALL_CALL_ELEMENTS else 1
         yield Case(table, shape, partial(make, *shape), inner)
-
-
-def _dims(shape: tuple[int, int, int, int]) -> tuple[int, ...]:
-    """(B, H, S, K) as an attention operator writes it: batch, heads, kv heads, sequence, head size, causal."""
-    batch, heads, sequence, head_dim = shape
-    return (batch, heads, heads, sequence, head_dim, 1)
 
 
 def rotating(sets: Sequence[Thunk]) -> Thunk:
@@ -145,12 +141,18 @@ def backward_of(output: torch.Tensor, inputs: Sequence[torch.Tensor]) -> Thunk:
     return lambda: torch.autograd.grad(output, inputs, gradient, retain_graph=True)
 
 
-@rotated(lambda shape, is_backward: 3 * prod(shape))
-def attention(shape: tuple[int, int, int, int], is_backward: bool) -> Thunk:
-    """Causal attention of a fused projection; positions do not turn, `rotary` is an operator of its own."""
-    batch, heads, sequence, head_dim = shape
-    layout = HeadLayout(heads, 1, head_dim)
-    qkv = torch.randn(batch, sequence, 3 * heads * head_dim, requires_grad=is_backward)
+def _num_projected(shape: tuple[int, ...], is_backward: bool) -> int:
+    """Numbers of a fused projection for attention of (B, H, G, S, K)."""
+    batch, heads, kv_heads, sequence, head_dim = shape
+    return batch * sequence * (heads + 2 * kv_heads) * head_dim
+
+
+@rotated(_num_projected)
+def attention(shape: tuple[int, ...], is_backward: bool) -> Thunk:
+    """Causal attention, (B, H, G, S, K), of a fused projection; positions do not turn, `rotary` is an operator of its own."""
+    batch, heads, kv_heads, sequence, head_dim = shape
+    layout = HeadLayout(kv_heads, heads // kv_heads, head_dim)
+    qkv = torch.randn(batch, sequence, (heads + 2 * kv_heads) * head_dim, requires_grad=is_backward)
     if not is_backward:
         return lambda: causal_attention(qkv, layout, None)
     return backward_of(causal_attention(qkv, layout, None), (qkv,))
