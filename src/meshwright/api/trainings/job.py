@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from meshwright.api.trainings.place import Place
+from meshwright.api.trainings.place import TrainingPlace
 from meshwright.executor.checkpoint.folder import checkpoint_at, latest_checkpoint, steps_in
 from meshwright.executor.checkpoint.index import read_index
 from meshwright.executor.checkpoint.verify import problems
@@ -107,7 +107,7 @@ def _require_whole(checkpoint: Path) -> None:
 
 
 def job_of(
-    plan: Plan, place: Place, iterations: int, recipe: Recipe, rates: LearningRate, source: Source,
+    plan: Plan, place: TrainingPlace, iterations: int, recipe: Recipe, rates: LearningRate, source: Source,
     checkpoints: Checkpoints | None, resumed: Resumed, measures_memory: bool, is_launched: bool = False,
 ) -> Any:  # fmt: skip
     """A plan's program as a job. One that is launched on several hosts keeps its parameters in checkpoints only.

@@ -25,7 +25,7 @@ Device = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class TrainingPlace:
     """What is trained, as it is predicted, and on which devices; ``program`` is what the ranks do."""
 
     subject: Subject
@@ -39,7 +39,7 @@ def place_of(
     profile: Profile | None = None,
     device: Wanted = "auto",
     num_local: int | None = None,
-) -> Place:
+) -> TrainingPlace:
     """Choose where a plan is trained, and make its program for there.
 
     Args:
@@ -67,7 +67,7 @@ def place_of(
                 next="plan for the GPUs: `meshwright plan MODEL 1xH100 --global-batch N --seq N -o plan.toml`",
             )
         made = what if isinstance(what, Subject) else subject(plan, cluster=cluster, profile=profile)
-        return Place(made, "cpu", made.program)
+        return TrainingPlace(made, "cpu", made.program)
     if device != "cpu":
         missing = _missing(plan.num_devices if num_local is None else num_local, where)
         if not missing:
@@ -79,7 +79,7 @@ def place_of(
                 next="--device cpu trains on processes of this machine's cores",
             )
     made = plan_subject(plan, Cluster.detect(plan.num_devices), profile)
-    return Place(made, "cpu", made.program)
+    return TrainingPlace(made, "cpu", made.program)
 
 
 def _missing(num_ranks: int, cluster: ClusterSpec) -> str:
@@ -106,9 +106,9 @@ def _warn_of_others(names: Sequence[str], cluster: ClusterSpec) -> None:
         )
 
 
-def _on_gpus(plan: Plan, cluster: ClusterSpec) -> Place:
+def _on_gpus(plan: Plan, cluster: ClusterSpec) -> TrainingPlace:
     """Priced as on its cluster under our own software; the ranks run its segments, each stage in one piece where they can."""
     check_plan(plan)
     run = as_executed(plan)
     program = lower(run, catalog.find_schedule(plan.schedule), pieces=executed_pieces(plan), in_segments=True)
-    return Place(plan_subject(run, cluster), "cuda", program)
+    return TrainingPlace(plan_subject(run, cluster), "cuda", program)
