@@ -106,6 +106,17 @@ def test_a_profile_without_the_table_is_an_error_that_says_what_to_do():
         costs.operator(matmul(1, 1, 1))
 
 
+@pytest.mark.parametrize("algorithm", ["all_to_all", "all_to_all.top2"])
+def test_what_parts_and_routed_tokens_take_is_measured(algorithm):
+    """Ulysses and experts, by samples of their own where the profile has them."""
+    known = profile()
+    swapped = samples([(4,), (10**6,), (10**7,)], lambda shape: 3 * (LATENCY_S + shape[0] / BYTES_PER_S))
+    costs = MeasuredCosts(replace(known, tables={**known.tables, "all_to_all": swapped}))
+    cost = costs.exchange_cost(Exchange(("cp",), algorithm=algorithm), 1e6, (0, 1))
+    assert cost.seconds == pytest.approx(3 * (LATENCY_S + 1e6 / BYTES_PER_S))
+    assert cost.basis == "measured here" and cost.uncertainty < 0.5
+
+
 def test_what_was_not_measured_takes_what_moves_as_many_bytes():
     """Of b bytes an all-gather and an all-to-all both send (n - 1) / n b in n - 1 messages."""
     known = profile()

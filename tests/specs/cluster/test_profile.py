@@ -44,6 +44,14 @@ def test_newer_schema_is_refused_with_its_number():
         Profile.from_json(json.dumps(data))
 
 
+@pytest.mark.parametrize("schema", range(1, PROFILE_SCHEMA))
+def test_profiles_of_older_schemas_load(schema):
+    data = json.loads(small_profile().to_json()) | {"schema": schema}
+    if schema < 2:
+        del data["process_factors"]
+    assert Profile.from_json(json.dumps(data)) == small_profile()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -28,8 +28,8 @@ UNCALIBRATED_ERROR = 0.25
 HEADS_POWER = 0.3  # a factor of ten in heads is as far as a factor of two in sequence length
 LEAST_ERROR = 0.05  # no interval is narrower: a machine differs from itself by this from minute to minute
 NEVER_SEEN_ERROR = 0.5
-# Where a profile has no samples of an exchange, those of one in which every device sends and receives as many bytes in as
-# many messages: of b bytes of a buffer or of the whole, (n - 1) / n b.
+# Profiles before schema 3 have no samples of an exchange of parts. They are priced by those of a collective in which every
+# device sends and receives as many bytes in as many messages: of b bytes of a buffer or of the whole, (n - 1) / n b.
 STANDS_FOR: Mapping[str, str] = {"all_to_all": "all_gather"}
 
 

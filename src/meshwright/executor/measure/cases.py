@@ -8,6 +8,7 @@ Operands rotate through several copies, because in a real stage they were last u
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, wraps
 from math import prod
@@ -16,12 +17,14 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
+from meshwright.executor.meter.compute_clock import compute_seconds
 from meshwright.executor.ops.attention.causal_attention import HeadLayout, causal_attention
 from meshwright.executor.ops.embedding import accumulate_embedding, embedding
 from meshwright.executor.ops.gated_silu import gated_silu
 from meshwright.executor.ops.norm.rms_norm import accumulate_rms_norm, rms_norm
 from meshwright.executor.ops.optimizer_step import Optimizer, OptimizerConfig
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
+from meshwright.executor.rank.slowed_compute import stretch
 
 Thunk = Callable[[], object]
 # Tokens of a microbatch by widths (outputs, inputs) of a projection: what two cores can train.
@@ -43,6 +46,7 @@ MAX_COPIES = 16
 ELEMENT_BYTES = 4  # float32
 SMALL_CALL_ELEMENTS = 1 << 15  # below this a call is shorter than the clock is exact: time several at once
 NORM_EPSILON = 1e-5
+MIN_REPETITIONS = 5
 
 
 class Case(NamedTuple):
@@ -232,3 +236,17 @@ def adamw(num_parameters: int) -> Thunk:
         parameter.grad = torch.randn_like(parameter)
     step = Optimizer(parameters, OptimizerConfig())
     return step.run
+
+
+def time_case(run: Thunk, budget_s: float, inner: int = 1, compute_factor: float = 1.0) -> list[float]:
+    """Seconds of one call, several times over, for about `budget_s`; one call warms up."""
+    run()
+    times: list[float] = []
+    deadline = time.perf_counter() + budget_s
+    while len(times) < MIN_REPETITIONS or time.perf_counter() < deadline:
+        start = compute_seconds()
+        for _ in range(inner):
+            run()
+        stretch(compute_factor, start)
+        times.append((compute_seconds() - start) / inner)
+    return times

@@ -14,7 +14,7 @@ from typing import Any
 from meshwright.specs.error import SpecError
 from meshwright.specs.whole_file import whole_file
 
-PROFILE_SCHEMA = 2  # 2: `process_factors`
+PROFILE_SCHEMA = 3  # 2: `process_factors`; 3: the table all_to_all
 
 # Tables of compute: kind of operator, then its phase unless forward; shapes are those of `Operator`.
 # Seconds are of one call while every process is busy.
@@ -41,6 +41,7 @@ TRANSFER_TABLES: Mapping[str, tuple[str, ...]] = {
     "all_reduce": ("bytes",),
     "all_gather": ("bytes",),
     "reduce_scatter": ("bytes",),
+    "all_to_all": ("bytes",),  # of a member's buffer, of which every member gets an equal part
 }
 # Single numbers and what they are; a profile may lack any of them.
 CONSTANTS: Mapping[str, str] = {
