@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 
 import meshwright.api  # noqa: F401  plans know their verbs in whatever order tests run
+from tests import covering
 from tests.no_network import block_network
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -31,9 +32,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Slow tests are tried where --slow asks for them, or a mark expression names the marker."""
+    covering.SLOW_ARE_TRIED["slow"] = bool(
+        config.getoption("--slow") or "slow" in (config.getoption("markexpr") or "")
+    )
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect slow tests unless they were asked for by --slow, or a mark expression names the marker."""
-    if config.getoption("--slow") or "slow" in (config.getoption("markexpr") or ""):
+    """Deselect slow tests unless they were asked for."""
+    if covering.SLOW_ARE_TRIED["slow"]:
         return
     slow = [item for item in items if item.get_closest_marker("slow")]
     if slow:

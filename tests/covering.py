@@ -7,10 +7,13 @@ by `make test-all`, which tries all.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
+
+SLOW_ARE_TRIED = {"slow": False}  # `tests/conftest.py` says so before tests are collected
 
 
 def product(factors: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
@@ -22,17 +25,31 @@ def product(factors: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
 def covering(rows: Sequence[Mapping[str, Any]]) -> list[int]:
     """Numbers of rows that together have every pair of values of two factors that any row has: the row with most pairs that
     are new, again and again (the first of equals)."""
-    pairs = [
-        {((a, str(row[a])), (b, str(row[b]))) for a, b in itertools.combinations(sorted(row), 2)}
-        for row in rows
-    ]
-    missing = set[Any]().union(*pairs)
+    pairs = _pairs(rows)
+    is_missing = np.zeros(pairs.max(initial=0) + 1, bool)
+    is_missing[pairs] = True
+    is_missing[0] = False  # of a factor that a row does not have
     chosen = []
-    while missing:
-        best = max(range(len(rows)), key=lambda i: len(pairs[i] & missing))
+    while is_missing.any():
+        best = int(is_missing[pairs].sum(axis=1).argmax())
         chosen.append(best)
-        missing -= pairs[best]
+        is_missing[pairs[best]] = False
     return chosen
+
+
+def _pairs(rows: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    """[rows, pairs of factors]: a number for the two values that a row has, 0 where it has not both."""
+    codes = []
+    for factor in sorted({factor for row in rows for factor in row}):
+        values = [str(row[factor]) if factor in row else None for row in rows]
+        number = {value: i + 1 for i, value in enumerate(dict.fromkeys(v for v in values if v is not None))}
+        codes.append(np.array([number.get(value, 0) for value in values]))  # type: ignore[arg-type]
+    found, before = [np.zeros(len(rows), int)], 0
+    for a, b in itertools.combinations(codes, 2):
+        width = int(b.max()) + 1
+        found.append(np.where((a > 0) & (b > 0), before + a * width + b, 0))
+        before += (int(a.max()) + 1) * width
+    return np.stack(found, axis=1)
 
 
 def covered(cases: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -44,3 +61,8 @@ def covered(cases: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> list[Any
         )
         for number, case in enumerate(cases)
     ]
+
+
+def slow_cases(make: Callable[[], list[Any]]) -> list[Any]:
+    """Cases of a slow test, made where slow tests run only: finding them takes seconds that every collection would wait."""
+    return make() if SLOW_ARE_TRIED["slow"] else []

@@ -9,8 +9,6 @@ import pytest
 
 from tests.design.source import CORE_ROOMS, FunctionNode, SourceFile, package_files, parse, python_files
 
-ALL_FILES = python_files("src", "tests", "benchmarks")
-
 
 def file_offence(file: SourceFile) -> str | None:
     """What is wrong with the first line of a file, if anything."""
@@ -54,7 +52,8 @@ def surface_offences(file: SourceFile) -> list[str]:
 
 
 def test_every_file_says_what_it_is_for() -> None:
-    found = [f"{file.path}: {offence}" for file in ALL_FILES if (offence := file_offence(file))]
+    files = python_files("src", "tests", "benchmarks")
+    found = [f"{file.path}: {offence}" for file in files if (offence := file_offence(file))]
     assert not found, "\n".join(found)
 
 

@@ -27,7 +27,7 @@ from meshwright.specs.training.checkpoints import Checkpoints
 from meshwright.stage.group.value_size import num_local_parameters
 from meshwright.stage.mesh import device_order
 from tests import planned_case
-from tests.covering import covering, product
+from tests.covering import covering, product, slow_cases
 from tests.executor.checkpoint.stored_case import stored
 from tests.planned_case import (
     AFTER_ADAMW,
@@ -92,7 +92,7 @@ def covering_layouts() -> list[Planned]:
         "clip": (0.0, 0.1),
         "model": ("mixtral of 4", "qwen moe of 4", "deepseek"),
     }  # fmt: skip
-    rows, cases = [], []
+    rows = []
     for row in product(factors):
         pp, dp, tp, ep = row["degrees"]
         is_needless = (
@@ -103,14 +103,18 @@ def covering_layouts() -> list[Planned]:
             or (ep == 4 and row["model"] == "deepseek")  # of six experts
         )
         if not is_needless:
-            choices = {k: v for k, v in row.items() if k not in ("degrees", "clip", "model")}
             rows.append(row)
-            cases.append(planned(row["model"], row["clip"], pp=pp, dp=dp, tp=tp, ep=ep, **choices))
-    return legal(cases[i] for i in covering(rows))
+    return legal(_of_experts(rows[i]) for i in covering(rows))
+
+
+def _of_experts(row: dict[str, Any]) -> Planned:
+    pp, dp, tp, ep = row["degrees"]
+    choices = {k: v for k, v in row.items() if k not in ("degrees", "clip", "model")}
+    return planned(row["model"], row["clip"], pp=pp, dp=dp, tp=tp, ep=ep, **choices)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", covering_layouts(), ids=str)
+@pytest.mark.parametrize("case", slow_cases(covering_layouts), ids=str)
 def test_a_covering_set_of_layouts_equals_one_process(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 

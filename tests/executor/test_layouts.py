@@ -16,7 +16,7 @@ from meshwright.executor.job.pool import Pool
 from meshwright.specs.error import MeshwrightError
 from meshwright.specs.plan.plan import GATHERED
 from meshwright.stage.piece import executed_pieces
-from tests.covering import covering, product
+from tests.covering import covering, product, slow_cases
 from tests.planned_case import (
     Planned,
     assert_equal_to_one_process,
@@ -157,7 +157,7 @@ def four_processes() -> list[Planned]:
         "clip": (0.0, 0.1),
         "model": ("llama", "tied", "qwen", "gpt"),
     }
-    rows, cases = [], []
+    rows = []
     for row in product(factors):
         pp, dp, tp = row["degrees"]
         is_needless = (
@@ -168,23 +168,25 @@ def four_processes() -> list[Planned]:
             or (pp == 1 and row["schedule"] != "1f1b")
             or (tp == 4 and row["model"] != "gpt")  # of the others two heads of keys and values
         )
-        if is_needless:
-            continue
-        choices = {k: v for k, v in row.items() if k not in ("degrees", "clip", "model")}
-        rows.append(row)
-        cases.append(planned(row["model"], row["clip"], pp=pp, dp=dp, tp=tp, **choices))
-    chosen = covering(rows)
-    return legal(cases[i] for i in chosen)
+        if not is_needless:
+            rows.append(row)
+    return legal(_on_four(rows[i]) for i in covering(rows))
+
+
+def _on_four(row: dict[str, Any]) -> Planned:
+    pp, dp, tp = row["degrees"]
+    choices = {k: v for k, v in row.items() if k not in ("degrees", "clip", "model")}
+    return planned(row["model"], row["clip"], pp=pp, dp=dp, tp=tp, **choices)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", two_processes(), ids=str)
+@pytest.mark.parametrize("case", slow_cases(two_processes), ids=str)
 def test_every_layout_on_two_processes(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, MATRIX_ITERATIONS), MATRIX_ITERATIONS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", four_processes(), ids=str)
+@pytest.mark.parametrize("case", slow_cases(four_processes), ids=str)
 def test_a_covering_set_on_four_processes(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, MATRIX_ITERATIONS), MATRIX_ITERATIONS)
 

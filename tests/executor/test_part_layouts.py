@@ -12,7 +12,7 @@ from meshwright.executor.job.pool import Pool
 from meshwright.executor.training.training_job import RANDOM
 from meshwright.specs.cluster.slowing import LinkLimit, Slowing
 from tests.beside import num_beside
-from tests.covering import covering, product
+from tests.covering import covering, product, slow_cases
 from tests.planned_case import Planned, assert_equal_to_one_process, legal
 from tests.training_case import largest_difference
 
@@ -77,7 +77,7 @@ def covering_set() -> list[Planned]:
         "recompute": ("none", "selective", "full"),
         "model": ("tied", "gpt"),
     }
-    rows, cases = [], []
+    rows = []
     for row in product(factors):
         pp, dp, tp, cp = row["degrees"]
         is_needless = (
@@ -87,18 +87,21 @@ def covering_set() -> list[Planned]:
             or (pp == 1 and row["schedule"] != "1f1b")
             or (tp * cp == 4 and row["model"] != "gpt")
         )
-        if is_needless:
-            continue
-        size, parts = row["cut"]
-        choices = {name: row[name] for name in row if name not in ("degrees", "cut", "model")}
-        rows.append(row)
-        choices |= {"pp": pp, "dp": dp, "tp": tp, "cp": cp, "microbatch_size": size, "token_parts": parts}
-        cases.append(planned(row["model"], 0.1 * (pp > 1), **choices))
-    return legal(cases[i] for i in covering(rows))
+        if not is_needless:
+            rows.append(row)
+    return legal(_of_parts(rows[i]) for i in covering(rows))
+
+
+def _of_parts(row: dict[str, Any]) -> Planned:
+    pp, dp, tp, cp = row["degrees"]
+    size, parts = row["cut"]
+    choices = {name: row[name] for name in row if name not in ("degrees", "cut", "model")}
+    choices |= {"pp": pp, "dp": dp, "tp": tp, "cp": cp, "microbatch_size": size, "token_parts": parts}
+    return planned(row["model"], 0.1 * (pp > 1), **choices)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", covering_set(), ids=str)
+@pytest.mark.parametrize("case", slow_cases(covering_set), ids=str)
 def test_a_covering_set_of_parts_on_four_processes(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 

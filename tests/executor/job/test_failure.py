@@ -1,4 +1,8 @@
-"""What goes wrong while a job runs ends it within seconds, with the rank, its instruction and its traceback."""
+"""What goes wrong while a job runs ends it within seconds, with the rank, its instruction and its traceback.
+
+A rank can raise, die, leave or hang, in a compute or in an exchange. Each ends its pool, and a new one takes two starts of
+five seconds of processor time: every one of both is always tried, their other pairs are slow.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +46,7 @@ def test_a_handler_that_raises(own_pool: Pool) -> None:
     assert "relay_handlers.py" in message
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_the_cause_whatever_its_peers_say(own_pool: Pool) -> None:
     message = fail(own_pool, "kill", rank=0)
     assert "rank 0 died (was ended by signal 9) at iteration 1, 0MAKE0 (position 0)" in message
@@ -74,6 +79,7 @@ def fail_joining(pool: Pool, timeout_s: float = 60.0, num_ranks: int = 2, **opti
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_an_exchange_that_fails_on_one_rank_of_several() -> None:
     with Pool(3) as pool:
         message = fail_joining(pool, num_ranks=3, rank=2, row="SUM", how="raise")
@@ -94,6 +100,7 @@ def test_a_stream_that_fails_while_its_host_stands_in_an_exchange(own_pool: Pool
     assert "rank 0 failed at 0FETCH0, iteration 1: ValueError: this handler was told to fail" in message
 
 
+@pytest.mark.slow
 def test_the_watchdog_names_a_peer_that_never_comes(own_pool: Pool) -> None:
     message = fail_joining(own_pool, timeout_s=1.5, rank=1, row="MAKE_OWN", how="hang")
     assert "rank 0: iteration 1, 0USE0 (position 3), which waits for 0SUM0" in message
