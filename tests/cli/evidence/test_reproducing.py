@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,7 +67,7 @@ def test_a_tolerance_is_relative_or_in_the_unit_where_the_paper_has_zero(
 def test_reproduce_json_keeps_its_contract(
     run: Runner, monkeypatch: pytest.MonkeyPatch, claims: list[dict[str, Any]], code: int
 ) -> None:
-    def recomputed(name: str, progress: Any = None, data: Any = None) -> dict[str, Any]:
+    def recomputed(name: str, progress: Any = None, data: Any = None, **_: Any) -> dict[str, Any]:
         assert data is None
         progress(claims[0]["claim"], 0.0)
         return {"name": name, "claims": claims, "wall_s": 1.0}
@@ -84,7 +85,7 @@ def test_reproduce_json_keeps_its_contract(
 def test_data_that_is_missing_is_said_once_and_a_folder_is_passed_on(
     run: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def recomputed(name: str, progress: Any = None, data: Any = None) -> dict[str, Any]:
+    def recomputed(name: str, progress: Any = None, data: Any = None, **_: Any) -> dict[str, Any]:
         return {"name": name, "claims": [CLAIM if data else {**CLAIM, **ABSENT}] * 2, "wall_s": 1.0}
 
     monkeypatch.setattr(meshwright.evidence, "reproduce", recomputed)
@@ -122,3 +123,56 @@ def test_a_claim_that_stops_says_why_below_the_table(run: Runner, monkeypatch: p
 def test_data_for_a_system_that_reads_none_is_a_mistake(run: Runner, tmp_path: Path) -> None:
     assert run("reproduce", "vocabulary_parallel", "--data", str(tmp_path)).code == 2
     assert run("reproduce", "gnn_pipe", "--data", str(tmp_path / "elsewhere")).code == 2
+
+
+def test_each_claim_is_told_when_it_is_done_and_an_interrupted_run_shows_what_it_found(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_short(name: str, progress: Any, done: Any, **_: Any) -> dict[str, Any]:
+        progress("speed-up at n=4", 0.0)
+        done(SimpleNamespace(to_dict=lambda: CLAIM))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(meshwright.evidence, "reproduce", cut_short)
+    ran = run("reproduce", "gpipe", "--json")
+    assert ran.code == 130 and ran.data["claims"] == [CLAIM]
+    assert "yes: ours 2.1, paper 2 x, ratio 1.050" in ran.stderr and "goes on from there" in ran.stderr
+
+
+def test_an_interrupt_before_any_claim_is_only_that(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_once(name: str, **_: Any) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(meshwright.evidence, "reproduce", at_once)
+    ran = run("reproduce", "gpipe")
+    assert ran.code == 130 and not ran.stdout
+
+
+def test_only_the_claims_with_these_words(run: Runner) -> None:
+    ran = run("reproduce", "gpipe", "--only", "IDLE SHARE", "--json")
+    assert ran.code == 0 and len(ran.data["claims"]) == 2
+    assert {claim["kind"] for claim in ran.data["claims"]} == {"identity"}
+    assert [
+        one["name"] for one in run("reproduce", "--only", "with K=8, M=32", "--json").data["systems"]
+    ] == ["gpipe"]
+    for words in (("gpipe",), ()):
+        missing = run("reproduce", *words, "--only", "no such claim")
+        assert missing.code == 2 and "no such claim" in missing.stderr
+
+
+def test_a_system_shows_its_card_and_its_claims(run: Runner) -> None:
+    ran = run("systems", "gpipe", "--explain")
+    assert "1811.06965" in ran.stdout and "Differs:" in ran.stdout and "idle share" in ran.stdout
+    found = run("systems", "gpipe", "--json").data
+    assert found["num_claims"] == len(found["claims"]) and all(claim["reason"] for claim in found["claims"])
+    assert found["labels"]["Kind"] == "schedule" and found["use"].startswith("meshwright plan ")
+    assert run("systems", "no_such_system").code == 2
+
+
+def test_the_list_of_systems_keeps_names_whole_in_80_columns(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run("systems").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert all(row["name"] in shown for row in run("systems", "--json").data["systems"])

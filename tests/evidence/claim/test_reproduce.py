@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from meshwright.evidence import reproduce
-from meshwright.evidence.claim.claim import Claim
+from meshwright.evidence.claim import kept as KEPT
+from meshwright.evidence.claim.claim import Claim, ClaimResult
 from meshwright.evidence.claim.reproduce import reads_data, recompute
 from meshwright.evidence.claim.system_card import system
 from meshwright.specs import ExecutionError, SpecError
@@ -120,3 +121,61 @@ def test_the_answer_has_the_form_that_others_script_against(monkeypatch: pytest.
     # Identities hold by construction. Of the rest at least one fails: the imbalance of AmoebaNet's stages is not in it.
     assert all(row["passed"] for row in answer["claims"] if row["kind"] == "identity")
     assert not all(row["passed"] for row in answer["claims"])
+
+
+def test_a_run_that_was_cut_short_is_gone_on_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its values are taken until a run comes to its end, and never by other code."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    claims = tuple(
+        replace(CLAIM, claim=f"claim {number}", arguments={"number": number}) for number in range(3)
+    )
+    monkeypatch.setattr(REPRODUCE, "system", lambda name: replace(system("gpipe"), claims=claims))
+    ran: list[int] = []
+
+    def counted(number: int) -> float:
+        ran.append(number)
+        return float(number)
+
+    monkeypatch.setattr("meshwright.systems.pipeline.gpipe.card.bubble_share", counted)
+
+    def stop(result: ClaimResult) -> None:
+        if result.our_value == 1.0:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reproduce("gpipe", again=False, done=stop)
+    assert ran == [0, 1]
+    assert [claim["our_value"] for claim in reproduce("gpipe")["claims"]] == [0.0, 1.0, 2.0]
+    assert ran == [0, 1, 0, 1, 2]  # all of them where it is not asked for
+    monkeypatch.setattr(KEPT, "sources_digest", lambda: "other code")
+    with pytest.raises(KeyboardInterrupt):
+        reproduce("gpipe", again=False, done=stop)
+    assert ran == [0, 1, 0, 1, 2, 0, 1]
+    answer = reproduce("gpipe", again=False)
+    assert [claim["our_value"] for claim in answer["claims"]] == [0.0, 1.0, 2.0] and ran[-1:] == [2]
+    assert len(ran) == 8 and not list(tmp_path.rglob("*.json"))
+    reproduce("gpipe", again=False)
+    assert len(ran) == 11  # the run before had come to its end
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"schema": 1}', '{"schema": 1, "digest": "x", "data": "", "values": 3}']
+)
+def test_kept_values_that_are_damaged_are_none(
+    text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(KEPT, "sources_digest", lambda: "x")
+    path = tmp_path / "meshwright" / "claims-gpipe.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    assert KEPT.KeptValues.of("gpipe", None).values == {}
+
+
+def test_claims_that_failed_are_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kept = KEPT.KeptValues.of("gpipe", None)
+    kept.add(CLAIM.failed("rank 1 died"))
+    kept.add(CLAIM.judge(0.25))
+    assert KEPT.KeptValues.of("gpipe", None).values == {KEPT.key_of(CLAIM): 0.25}
+    assert KEPT.KeptValues.of("gpipe", tmp_path).values == {}  # of other data

@@ -4,40 +4,71 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from meshwright import evidence
-from meshwright.cli.frame.output import DONE, REFUSED, Output, Result, table_of
+from meshwright import api, evidence  # noqa: F401  claims ask plans for what their verbs know
+from meshwright.cli.frame.output import DONE, INTERRUPTED, REFUSED, Output, Result, table_of
+from meshwright.evidence.claim.claim import ClaimResult
 from meshwright.evidence.claim.reproduce import reads_data
-from meshwright.evidence.claim.system_card import system
+from meshwright.evidence.claim.system_card import SystemCard, system
+from meshwright.specs.error import SpecError
 
 NOT_RUN = "not run"
 NAMES = {"not_run": NOT_RUN, "failed": "failed"}  # a claim's keys for the reason why there is no value
 EXACT = 1e-6  # a tolerance below it is there for rounding only
 
 
-def list_systems(out: Output) -> Result:
-    """List the published systems, whether they are of use to you, and how many claims are recomputed.
+def list_systems(
+    out: Output,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One system: its card and its claims.")
+    ] = None,
+) -> Result:
+    """List the published systems, whether they are of use to you, and how many claims are recomputed; or show one's card.
 
     An exhibit is not yet applied to a model, cluster or data of yours by any command; `--explain` has the papers,
     and the commands of the others.
     """
+    if name is not None:
+        return _card(system(name))
     rows = [card.to_dict() for card in evidence.systems()]
     shown = [
         {
-            "name": f"{row['family']}/{row['name']}",
+            "name": row["name"],
             "use": "exhibit" if row["exhibit"] else "yes",
             "claims": row["num_claims"],
             "summary": row["summary"],
         }
         for row in rows
     ]
-    explained = [f"{row['name']}: {row['paper']}; use: {row['use']}" for row in rows]
+    explained = [f"{row['family']}/{row['name']}: {row['paper']}; use: {row['use']}" for row in rows]
     return Result({"systems": rows}, [table_of(shown)], explanation=explained)
+
+
+def _card(card: SystemCard) -> Result:
+    """What a card says, and its claims with the reasons for their tolerances."""
+    claims = [claim.to_dict() for claim in card.claims]
+    told = {"System": f"{card.family}/{card.name}", **card.labels}
+    labels = [Text.assemble((f"{name}: ", "bold"), text, overflow="fold") for name, text in told.items()]
+    rows = [
+        {
+            "claim": claim.claim,
+            "kind": claim.kind,
+            "paper": f"{claim.paper_value:.5g}",
+            "unit": claim.unit,
+            "tolerance": _tolerance(claim.to_dict()),
+        }
+        for claim in card.claims
+    ]
+    reasons = Counter(claim.reason for claim in card.claims)
+    explained = [f"{reason} ({count} of {len(claims)} claims)" for reason, count in reasons.items()]
+    data = {**card.to_dict(), "labels": dict(card.labels), "claims": claims}
+    return Result(data, [Text(card.summary), *labels, table_of(rows)], explanation=explained)
 
 
 def reproduce(
@@ -45,6 +76,12 @@ def reproduce(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="A system; without one, all of them.")
     ] = None,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="WORDS", help="Claims with these words in their sentence.")
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also what a run that was cut short has found already.")
+    ] = False,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -57,27 +94,77 @@ def reproduce(
     """Recompute the claims of a published system. Exit 3 where a claim fails, or none could be run.
 
     A claim that needs torch or data which are not here is not run: it neither holds nor fails, and the reason is said.
+    Ctrl-C shows what was found until then, which the next run goes on from.
     """
-
-    def progress(claim: str, share: float) -> None:
-        out.note(f"{100 * share:3.0f} %  {claim}")
-
     cards = evidence.systems() if name is None else [system(name)]
-    results = [
-        evidence.reproduce(
-            card.name, progress=progress, data=data if name or (data and reads_data(card)) else None
+    if only is not None and name is None:
+        cards = [
+            card for card in cards if any(only.casefold() in each.claim.casefold() for each in card.claims)
+        ]
+        if not cards:
+            raise SpecError(
+                f"no claim of any system has the words {only!r}",
+                next="`meshwright systems NAME` lists claims",
+            )
+    run = Run(out, only, again)
+    try:
+        for card in cards:
+            run.recompute(card.name, data if name or (data and reads_data(card)) else None)
+    except KeyboardInterrupt:
+        if not any(run.found.values()):
+            raise
+        out.note("interrupted: what was found is below, and the next run goes on from there")
+        run.is_cut_short = True
+    return run.result(is_one=name is not None)
+
+
+@dataclass
+class Run:
+    """Systems whose claims are recomputed one by one, each told as it is there."""
+
+    out: Output
+    only: str | None
+    again: bool
+    found: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    is_cut_short: bool = False
+
+    def recompute(self, name: str, data: Path | None) -> None:
+        """The claims of one system."""
+        own = self.found[name] = []
+
+        def note(result: ClaimResult) -> None:
+            own.append(result.to_dict())
+            self.out.note(f"       {_verdict(own[-1])}")
+
+        def progress(claim: str, share: float) -> None:
+            self.out.note(f"{100 * share:3.0f} %  {claim}")
+
+        answer = evidence.reproduce(
+            name, progress=progress, data=data, only=self.only, again=self.again, done=note
         )
-        for card in cards
-    ]
-    found = {"systems": results} if name is None else results[0]
-    found = {key: value for key, value in found.items() if key != "wall_s"}
-    claims = [{"system": result["name"], **claim} for result in results for claim in result["claims"]]
-    explained = [f"{claim['claim']}: {claim['kind']}; {claim['how']}" for claim in claims]
-    rows = [_row(claim) for claim in claims]
-    if name is not None:  # one system: its name in every row only takes room from the claims
-        rows = [{key: value for key, value in row.items() if key != "system"} for row in rows]
-    view = [table_of(rows), *(Text(line, overflow="fold") for line in _reasons(claims))]
-    return Result(found, view, explanation=explained, exit_code=_exit_code(claims))
+        self.found[name] = answer["claims"]
+
+    def result(self, is_one: bool) -> Result:
+        """The table of all that was found."""
+        systems = [{"name": name, "claims": claims} for name, claims in self.found.items()]
+        claims = [{"system": name, **claim} for name, own in self.found.items() for claim in own]
+        explained = [
+            f"{claim['claim']}: {claim['kind']}; {claim['how']}; {claim.get('reason', '')}"
+            for claim in claims
+        ]
+        rows = [_row(claim) for claim in claims]
+        if is_one:  # one system: its name in every row only takes room from the claims
+            rows = [{key: value for key, value in row.items() if key != "system"} for row in rows]
+        view = [table_of(rows), *(Text(line, overflow="fold") for line in _reasons(claims))]
+        code = INTERRUPTED if self.is_cut_short else _exit_code(claims)
+        data = systems[0] if is_one else {"systems": systems}
+        return Result(data, view, explanation=explained, exit_code=code)
+
+
+def _verdict(claim: Mapping[str, Any]) -> str:
+    """One line of a claim that was just recomputed."""
+    row = _row({"system": "", **claim})
+    return f"{row['holds']}: ours {row['ours']}, paper {row['paper']} {row['unit']}, ratio {row['ratio']}"
 
 
 def _exit_code(claims: Sequence[Mapping[str, Any]]) -> int:

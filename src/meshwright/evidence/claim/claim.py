@@ -56,6 +56,17 @@ class Claim:
                 allowed="finite numbers, and a tolerance from 0",
             )
 
+    def to_dict(self) -> dict[str, Any]:
+        """As `meshwright systems NAME --json` prints it, and what every result begins with."""
+        return {
+            "claim": self.claim,
+            "kind": self.kind,
+            "paper_value": self.paper_value,
+            "unit": self.unit,
+            "tolerance": self.tolerance,
+            "reason": self.reason,
+        }
+
     @property
     def is_evidence(self) -> bool:
         """Can it fail for another reason than a mistake of ours? An identity cannot."""
@@ -102,20 +113,15 @@ class ClaimResult:
 
     def to_dict(self) -> dict[str, Any]:
         """As `meshwright reproduce --json` prints it."""
-        claim = self.claim
-        return {
-            "claim": claim.claim,
-            "kind": claim.kind,
-            "paper_value": claim.paper_value,
+        found = {
             "our_value": self.our_value,
             "ratio": self.ratio,
-            "unit": claim.unit,
-            "tolerance": claim.tolerance,
             "passed": self.passed,
             "how": self.how,
             "not_run": self.not_run or None,
             "failed": self.failed or None,
         }
+        return {**self.claim.to_dict(), **found}
 
 
 class ClaimCase(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Any
 
 from meshwright import catalog as _finder  # noqa: F401 - plans of claims name what fills a slot
 from meshwright.evidence.claim.claim import Claim, ClaimResult
+from meshwright.evidence.claim.kept import KeptValues
 from meshwright.evidence.claim.system_card import SystemCard, system
 from meshwright.specs.error import MeshwrightError, MissingDataError, SpecError
 
@@ -30,6 +31,9 @@ def reproduce(
     *,
     data: str | os.PathLike[str] | None = None,
     progress: Callable[[str, float], None] | None = None,
+    only: str | None = None,
+    again: bool = True,
+    done: Callable[[ClaimResult], None] | None = None,
 ) -> dict[str, Any]:
     """Recompute the claims of a system.
 
@@ -37,6 +41,10 @@ def reproduce(
         name: of the system.
         data: folder of what its claims read and the package does not have (the system's card says what).
         progress: is told each claim, and the share of claims before it.
+        only: words of the claims that are wanted; None: all.
+        again: also what a run that was cut short has found already; else that is taken, and kept in the user's cache until
+            a run comes to its end.
+        done: is told each result as soon as it is there.
 
     Returns `name`, `claims` (one mapping each: claim, kind, paper_value, our_value, ratio, unit, tolerance, passed, how,
     not_run, failed) and `wall_s`. A claim without a value did not pass, and says why in `how`. Where nothing ran, as torch or
@@ -44,20 +52,41 @@ def reproduce(
 
     Raises:
         UnknownNameError: there is no such system.
-        SpecError: a claim names a function that is not there, there is no such folder, or no claim reads data.
+        SpecError: no claim of it has these words, a claim names a function that is not there, there is no such folder, or no
+            claim reads data.
     """
     card = system(name)
     folder = None if data is None else _folder(data)
     if folder is not None and not reads_data(card):
         raise SpecError(f"{card.name} is given data, and none of its claims reads any", next="leave it out")
     began = time.perf_counter()
+    claims = chosen_claims(card, only)
+    kept = KeptValues(None) if again or only is not None else KeptValues.of(card.name, folder)
     results = []
-    for number, claim in enumerate(card.claims):
+    for number, claim in enumerate(claims):
         if progress is not None:
-            progress(claim.claim, number / len(card.claims))
-        results.append(recompute(claim, card.module, folder))
+            progress(claim.claim, number / len(claims))
+        results.append(kept.result(claim) or recompute(claim, card.module, folder))
+        kept.add(results[-1])
+        if done is not None:
+            done(results[-1])
+    kept.forget()
     wall_s = time.perf_counter() - began
     return {"name": card.name, "claims": [result.to_dict() for result in results], "wall_s": wall_s}
+
+
+def chosen_claims(card: SystemCard, only: str | None) -> tuple[Claim, ...]:
+    """Claims whose sentence has these words, whatever their case. Raises SpecError where there is none."""
+    if only is None:
+        return card.claims
+    found = tuple(claim for claim in card.claims if only.casefold() in claim.claim.casefold())
+    if not found:
+        raise SpecError(
+            f"no claim of {card.name} has the words {only!r}",
+            allowed="words of a claim's sentence, whatever their case",
+            next=f"`meshwright systems {card.name}` lists them",
+        )
+    return found
 
 
 def reads_data(card: SystemCard) -> bool:
