@@ -106,7 +106,7 @@ def reproduce(
                 f"no claim of any system has the words {only!r}",
                 next="`meshwright systems NAME` lists claims",
             )
-    run = Run(out, only, again)
+    run = Recomputation(out, only, again)
     try:
         for card in cards:
             run.recompute(card.name, data if name or (data and reads_data(card)) else None)
@@ -119,7 +119,7 @@ def reproduce(
 
 
 @dataclass
-class Run:
+class Recomputation:
     """Systems whose claims are recomputed one by one, each told as it is there."""
 
     out: Output
