@@ -13,12 +13,14 @@ from meshwright.costs.step.step_costs import StepConstants
 from meshwright.lowering.lower import lower
 from meshwright.prediction.predicted import Predicted, predict
 from meshwright.prediction.step_interval import EXTRAPOLATED_WIDER
-from meshwright.prediction.step_program import simulated_s, step_program
+from meshwright.prediction.step_program import schedule_of, simulated_s, step_program
 from meshwright.prediction.step_trait import BESIDE, step_traits
 from meshwright.schedules.order import registered
 from meshwright.specs import Cluster, ClusterSpec, ModelSpec, Plan, Workload, load_model
 from meshwright.specs.cluster.device import device_presets
 from meshwright.specs.error import MeshwrightError, PlanError, UnknownNameError
+from meshwright.specs.plan.plan import PassOption
+from meshwright.stage.piece import num_pieces
 
 MIXED = {"dtype": "bfloat16", "master_dtype": "float32", "reduction_dtype": "float32"}
 SHARDED = {"sharding": "zero3", "overlap": ("reduce", "gather")}
@@ -318,3 +320,53 @@ def test_the_program_is_as_fine_as_parameters_are_gathered() -> None:
     plan, cluster = planned("8xH100", **SHARDED)
     coarse = lower(plan, registered()[plan.schedule])
     assert step_program(plan, cluster).wiring.program.num_rows > 4 * coarse.num_rows
+
+
+# ------------------------------------------------------------------------------------------ where devices stand
+
+ELSEWHERE = {"mesh_order": ("dp", "pp", "cp", "tp"), "device_order": tuple(reversed(range(16)))}
+
+
+CHAINS: tuple[dict[str, Any], ...] = (
+    {"pp": 2, "tp": 2, "sharding": "zero1", "sequence_parallel": True},
+    {"pp": 2, "cp": 2, "tp": 2, "context": "ulysses", "overlap": ("reduce", "gather")},
+    {"pp": 2, "tp": 2, "schedule": "v_half", "num_chunks": 2, "token_parts": 2, "microbatch_size": 2},
+    {"pp": 2, "ep": 4, "of": experts(), "recompute": "full"},
+    {**SHARDED, "tp": 2, "sharding_degree": 4},
+)
+
+
+@pytest.mark.parametrize(
+    ("choices", "in_segments"),
+    [
+        ({"pp": 2, "tp": 2, "vocabulary": "two_barriers"}, False),
+        *((choices, each) for choices in CHAINS for each in (False, True)),
+    ],
+    ids=lambda case: " ".join(case) if isinstance(case, dict) else str(case),
+)
+def test_no_program_says_where_its_devices_stand(choices: dict[str, Any], in_segments: bool) -> None:
+    plan, _ = planned("2x8xH100", batch=64, **choices)
+    programs = (
+        lower(each, schedule_of(each), pieces=num_pieces(each), in_segments=in_segments)
+        for each in (plan, plan.changed(**ELSEWHERE))
+    )
+    assert len({each.digest() for each in programs}) == 1
+
+
+def test_plans_that_stand_elsewhere_share_a_program_that_somebody_holds_and_cost_what_they_do_apart() -> None:
+    plan, cluster = planned("2x8xH100", pp=2, tp=4, sharding="zero1")
+    other = plan.changed(mesh_order=ELSEWHERE["mesh_order"])
+    held = predict(plan, cluster)
+    beside = predict(other, cluster)
+    assert held.made.wiring is beside.made.wiring
+    assert held.step.value != beside.step.value
+    for each in (held, beside):
+        each.forget()
+    alone = predict(other, cluster)
+    assert alone.step == beside.step and alone.parts == beside.parts
+
+
+def test_a_program_of_a_pass_that_the_plan_names_is_shared_with_none_elsewhere() -> None:
+    plan, cluster = planned("2x8xH100", pp=2, tp=4, passes=(PassOption("place_receives"),))
+    one, other = predict(plan, cluster), predict(plan.changed(mesh_order=ELSEWHERE["mesh_order"]), cluster)
+    assert one.made.wiring is not other.made.wiring

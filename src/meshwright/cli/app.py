@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -36,6 +37,9 @@ COMMANDS = {
     "checkpoint verify": ("The rest", "train.checkpointing:verify"),
     "checkpoint convert": ("The rest", "train.checkpointing:convert"),
 }
+# Objects that are made before the collector looks among them for circles (Python's own number is 700). Orders, programs and
+# candidates are hundreds of thousands of tuples without any, and looking through them took a tenth of a plan's time.
+GARBAGE_OBJECTS = 100_000
 app = typer.Typer(
     cls=LateGroup,
     name="meshwright",
@@ -90,6 +94,7 @@ def root() -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 our failure, 2 the user's mistake, 3 the honest no, 130 Ctrl-C."""
+    gc.set_threshold(GARBAGE_OBJECTS)
     try:
         root()(args=None if arguments is None else list(arguments), prog_name="meshwright")
     except KeyboardInterrupt:

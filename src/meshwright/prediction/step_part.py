@@ -77,9 +77,11 @@ def step_parts(
     rows = np.arange(program.offsets[device], program.offsets[device + 1])
     found: defaultdict[str, float] = defaultdict(float)
     names = [effect.name for effect in program.tables.effects]
-    keys = np.stack([program.columns.effect[rows], program.columns.work[rows], prices.cost_of_row[rows]])
-    kinds, counts = np.unique(keys, axis=1, return_counts=True)
-    for (effect, work, cost), count in zip(kinds.T.tolist(), counts.tolist(), strict=True):
+    shape = (len(names), 1 + len(program.tables.works), len(prices.costs))
+    keys = program.columns.effect[rows], 1 + program.columns.work[rows], prices.cost_of_row[rows]
+    codes, counts = np.unique(np.ravel_multi_index(keys, shape), return_counts=True)
+    kinds = np.stack(np.unravel_index(codes, shape), axis=1) - (0, 1, 0)
+    for (effect, work, cost), count in zip(kinds.tolist(), counts.tolist(), strict=True):
         total = prices.costs[cost].seconds * count
         if work < 0:
             found[names[effect]] += total

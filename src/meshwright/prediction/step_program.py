@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 from meshwright.costs.pricing import step_costs
 from meshwright.costs.step.step_costs import StepConstants
@@ -19,7 +20,7 @@ from meshwright.simulator.pricing import Prices, price
 from meshwright.simulator.simulate import simulate_priced
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
-from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.plan import AXES, Plan
 from meshwright.stage.mesh import device_order
 from meshwright.stage.piece import as_executed, executed_pieces, num_pieces
 
@@ -27,6 +28,8 @@ ITERATIONS = 3  # the first fills the pipeline; the period is measured from the 
 # Up to here every process has a list of its own, as in the trace of an execution; above it the data-parallel axis stays
 # collapsed: its devices do the same, and nobody reads a timeline of more.
 MATERIALISED_DEVICES = 16
+# Wired programs that somebody still holds, by what they were lowered from: plans that only stand elsewhere share them.
+_wired: WeakValueDictionary[tuple[Any, ...], Wiring] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,13 +77,23 @@ def step_program(
     Raises PlanError and ScheduleError as `lowering.lower`; PlanError where nobody knows the schedule.
     """
     chosen = schedule or schedule_of(plan)
-    in_segments = in_segments or is_refused(plan)
     if cluster.machine.has_streams:
-        program = lower(plan, chosen, pieces=num_pieces(plan), in_segments=in_segments)
+        wiring = _shared(plan, chosen, in_segments or is_refused(plan))
     else:
         lowered = lower(as_executed(plan), chosen, pieces=executed_pieces(plan), in_segments=True)
-        program = materialised(lowered, plan.num_devices)
-    return StepProgram(plan, cluster, wire(program), place(program, cluster, device_order(plan)))
+        wiring = wire(materialised(lowered, plan.num_devices))
+    return StepProgram(plan, cluster, wiring, place(wiring.program, cluster, device_order(plan)))
+
+
+def _shared(plan: Plan, schedule: Schedule, in_segments: bool) -> Wiring:
+    """The plan lowered and wired. No pass of the core reads where devices stand, so that plans which differ in nothing else
+    have one program; what a named pass reads nobody knows."""
+    alike = plan if plan.passes else replace(plan, cluster="", mesh_order=AXES, device_order=(), placement="")
+    found = _wired.get(key := (alike, schedule, pieces := num_pieces(plan), in_segments))
+    if found is None:
+        found = wire(lower(plan, schedule, pieces=pieces, in_segments=in_segments))
+        _wired[key] = found
+    return found
 
 
 def materialised(program: Program, num_devices: int) -> Program:

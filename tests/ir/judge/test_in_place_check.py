@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import meshwright.ir.judge.verify as verify_module
-from meshwright.ir import kernel
 from meshwright.ir.judge.verify import verify
+from meshwright.ir.kernel import kernel
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Effect, Exchange, Hop, Kind, Microbatch, Pattern, ValueKind
 from meshwright.ir.vocabulary import Name, Vocabulary

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import meshwright.ir.judge.verify as verify_module
-from meshwright.ir import kernel
 from meshwright.ir.core_vocabulary import PARAMETERS
 from meshwright.ir.judge.verify import verify
+from meshwright.ir.kernel import kernel
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Effect, Exchange, Hop, Kind, Microbatch, ParameterGroup, Pattern, ValueKind
 from meshwright.ir.text import from_text, to_text

@@ -10,11 +10,11 @@ import pytest
 from tests.ir.mutation import FAULTS, mutant_of
 from tests.ir.random_program import random_orders, random_pipeline
 
-from meshwright.ir import kernel
 from meshwright.ir.core_vocabulary import ALONG_FIRST_AXIS, CORE, OPERATIONS
 from meshwright.ir.judge.operation_check import check_operations
 from meshwright.ir.judge.symbolic import outputs
 from meshwright.ir.judge.verify import expected_counts, verify
+from meshwright.ir.kernel import kernel
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import (
     Duty,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.ir.random_program import random_costs, random_general, random_pipeline
 
-from meshwright.ir import kernel
+from meshwright.ir.kernel import kernel
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Effect, Exchange, Kind, Pattern, ValueKind
 from meshwright.ir.timing.reference import interpret

@@ -26,10 +26,10 @@ from meshwright.ir import (
     ProgramBuilder,
     ValueKind,
     Work,
-    kernel,
     replay,
     wire,
 )
+from meshwright.ir.kernel import kernel
 from meshwright.lowering import Recompute, place
 from meshwright.simulator import Prices, price, run, run_events
 from meshwright.simulator.event.reference import interpret_events

@@ -95,6 +95,7 @@ class GpuKernels:
     _estimates: dict[tuple[Operator, str], KernelEstimate] = field(
         default_factory=dict, init=False, repr=False
     )
+    _on_curves: dict[tuple[object, ...], KernelEstimate] = field(default_factory=dict, init=False, repr=False)
     _others: dict[str, GpuKernels] = field(default_factory=dict, init=False, repr=False)
     _profile: KernelProfile = field(init=False, repr=False)
     _chip: Chip = field(init=False, repr=False)
@@ -216,7 +217,17 @@ class GpuKernels:
     def _curve_estimate(
         self, formula: str, dtype: str, sizes: Mapping[str, float], profile: KernelProfile, suffix: str = ""
     ) -> KernelEstimate:
-        """One shape on one of a profile's curves, at the peak rate of the format that was asked for."""
+        """One shape on one of a profile's curves, at the peak rate of the format that was asked for; operators that differ in
+        their phase or name only have one."""
+        key = (formula, dtype, tuple(sizes.items()), profile.chip.name, suffix)
+        if key not in self._on_curves:
+            self._on_curves[key] = self._evaluated(formula, dtype, sizes, profile, suffix)
+        return self._on_curves[key]
+
+    def _evaluated(
+        self, formula: str, dtype: str, sizes: Mapping[str, float], profile: KernelProfile, suffix: str
+    ) -> KernelEstimate:
+        """An estimate that nobody asked for before."""
         curve, is_own = self._curve(formula, dtype, profile, suffix)
         if not self.has_casts and "cast_bytes" in curve.constants:
             curve = replace(curve, constants={**curve.constants, "cast_bytes": 0.0})

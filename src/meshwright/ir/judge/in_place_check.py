@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.ir.grid import grid
-from meshwright.ir.kernel import call
+from meshwright.ir.kernel.kernel import call
 from meshwright.ir.timing.replay import Wiring
 from meshwright.specs.error import ProgramError
 

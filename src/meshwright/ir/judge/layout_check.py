@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.ir.grid import grid
-from meshwright.ir.kernel import call
+from meshwright.ir.kernel.kernel import call
 from meshwright.ir.layout import (
     COPIED,
     MAPS,

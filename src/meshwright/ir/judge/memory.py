@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.ir.kernel import call
+from meshwright.ir.kernel.kernel import call
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
 from meshwright.ir.timing.replay import Wiring

@@ -14,7 +14,7 @@ from meshwright.ir.judge.in_place_check import check_in_place
 from meshwright.ir.judge.layout_check import check_layouts
 from meshwright.ir.judge.memory import peak_bound_bytes
 from meshwright.ir.judge.operation_check import check_operations, check_reductions, is_reduced
-from meshwright.ir.kernel import call
+from meshwright.ir.kernel.kernel import call
 from meshwright.ir.program import Program
 from meshwright.ir.table import Duty, Effect, Kind
 from meshwright.ir.timing.replay import Wiring, replay, wire

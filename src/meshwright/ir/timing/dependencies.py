@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from meshwright.ir.grid import grid
 from meshwright.ir.integrity import check_columns, check_tables
-from meshwright.ir.kernel import call
+from meshwright.ir.kernel.kernel import call
 from meshwright.ir.program import Program
 from meshwright.ir.table import Pattern
 from meshwright.ir.timing.dependency_table import Dependencies

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.ir.grid import grid
-from meshwright.ir.kernel import call
+from meshwright.ir.kernel.kernel import call
 from meshwright.ir.program import Program
 from meshwright.ir.table import Exchange, Kind, Pattern
 from meshwright.ir.value_space import (

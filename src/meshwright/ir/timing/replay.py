@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.ir.grid import grid
-from meshwright.ir.kernel import call
+from meshwright.ir.kernel.kernel import call
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
 from meshwright.ir.timing.dependencies import dependencies

@@ -180,13 +180,15 @@ def _last_contribution(program: Program, stage: int, group: int, device: int) ->
     writers = [
         e for e, effect in enumerate(t.effects) if any(p.kind == "weight_gradient" for p in effect.writes)
     ]
-    adds = np.isin(c.effect, writers) & (program.list_of_row == device)
-    if not (adds & np.isin(c.stage, t.groups[group].stages)).any():
+    first, behind = program.offsets[device : device + 2]
+    own = slice(int(first), int(behind))
+    adds = np.flatnonzero(np.isin(c.effect[own], writers) & np.isin(c.stage[own], t.groups[group].stages))
+    if not len(adds):
         raise ScheduleError(
             f"nothing on stage {stage} adds to the gradient of {t.groups[group].name}, which is to be reduced; "
             f"give the order a B, or I and W, for every F"
         )
-    return int(np.flatnonzero(np.isin(c.stage, t.groups[group].stages) & adds)[-1])
+    return int(first + adds[-1])
 
 
 def reductions(lowering: Lowering) -> Pass:

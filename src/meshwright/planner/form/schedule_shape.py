@@ -39,6 +39,7 @@ class ScheduleShape(NamedTuple):
     pending: Floats
 
 
+@lru_cache(maxsize=4096)
 def schedule_shape(name: str, num_devices: int, num_chunks: int, num_microbatches: int) -> ScheduleShape:
     """The shape; from as few microbatches and devices as show it.
 

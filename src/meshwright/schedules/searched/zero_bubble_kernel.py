@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.ir.kernel import compiled
+from meshwright.ir.kernel.kernel import compiled
 
 TIE = 1e-9  # relative: times nearer than this are called equal
 

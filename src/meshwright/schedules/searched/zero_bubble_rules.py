@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.ir.kernel import compiled
+from meshwright.ir.kernel.kernel import compiled
 from meshwright.schedules.searched.zero_bubble_kernel import TIE
 
 FORWARD_FIRST, FILL, FULL_FIRST, PATIENCE = 0, 1, 2, 3  # places of the rule's numbers

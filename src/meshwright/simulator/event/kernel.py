@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from meshwright.ir.kernel import part
+from meshwright.ir.kernel.kernel import part
 from meshwright.simulator.event.reference import UNITS
 
 QUEUED, TOUCHED, RUNNING, LATE, REMAINING = range(5)  # places of EventState.counts

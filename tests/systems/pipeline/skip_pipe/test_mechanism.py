@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meshwright.ir.judge.verify import verify
-from meshwright.ir.kernel import compiled
+from meshwright.ir.kernel.kernel import compiled
 from meshwright.lowering.order import by_hop, program_of_orders
 from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules.order import Compute, Schedule

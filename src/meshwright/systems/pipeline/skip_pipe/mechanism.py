@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.ir.kernel import call
+from meshwright.ir.kernel.kernel import call
 from meshwright.schedules.order import Compute, Orders
 from meshwright.specs.error import CountError, PlanError, ProgramError
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from meshwright.ir import kernel
-from meshwright.ir.kernel import call, part
+from meshwright.ir.kernel import kernel
+from meshwright.ir.kernel.kernel import call, part
 
 LIMIT = 10  # rows of a small program in these tests
 
@@ -24,16 +25,18 @@ def squares(numbers: Any, found: Any) -> int:
 
 @pytest.fixture
 def num_compiled(monkeypatch: pytest.MonkeyPatch) -> list[Callable[..., int]]:
-    """Kernels that were run compiled, in their order; here "compiled" is the same Python."""
+    """Kernels that were compiled, in their order; here what is "compiled" is the same Python, and nothing is kept."""
     asked: list[Callable[..., int]] = []
 
-    def compiled(given: Callable[..., int]) -> Callable[..., int]:
+    def make(given: Callable[..., int], *_: Any) -> SimpleNamespace:
         asked.append(given)
-        return given
+        return SimpleNamespace(run=lambda args: given(*args))
 
     monkeypatch.setattr(kernel, "SMALL_ROWS", LIMIT)
     monkeypatch.setattr(kernel, "_plain_rows", Counter())
-    monkeypatch.setattr(kernel, "compiled", compiled)
+    monkeypatch.setattr(kernel, "_codes", {})
+    monkeypatch.setattr(kernel, "load", lambda *_: None)
+    monkeypatch.setattr(kernel, "make", make)
     return asked
 
 
@@ -59,6 +62,23 @@ def test_compiled_fills_the_same_arrays() -> None:
     found = np.zeros(4, dtype=np.int64)
     assert kernel.compiled(squares)(np.arange(4), found) == 4
     assert found.tolist() == [0, 1, 4, 9]
+
+
+def test_what_was_compiled_before_is_loaded_for_fewer_rows(
+    num_compiled: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[Any] = []
+
+    def load(given: Any, *_: Any) -> Any:
+        loaded.append(given)
+        return SimpleNamespace(run=lambda args: given(*args))
+
+    monkeypatch.setattr(kernel, "load", load)
+    monkeypatch.setattr(kernel, "SMALL_ROWS", LIMIT * kernel.LOADING)
+    assert run(LIMIT) == [1, 4, 9] and loaded == []
+    assert run(LIMIT + 1) == [1, 4, 9] and loaded == [squares]
+    assert run(LIMIT + 1) == [1, 4, 9] and loaded == [squares], "once a process"
+    assert num_compiled == []
 
 
 class Tally(NamedTuple):

@@ -1,0 +1,1 @@
+"""Kernels: loops over flat arrays, run as plain Python or as machine code."""
