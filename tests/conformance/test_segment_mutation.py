@@ -23,6 +23,7 @@ from tests.lowering.segment.segment_program import (
 )
 
 IN_PARTS = {"batch": 2, "microbatch_size": 2, "token_parts": 2}
+CHUNKS = {"batch": 1, "token_parts": 2, "parts_of": "sequence"}
 CASES: dict[str, dict[str, Any]] = {
     "tp": TP,
     "tp sp": SEQUENCE_PARALLEL,
@@ -34,6 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
     "sp, split backward": {**SEQUENCE_PARALLEL, "split_backward": True},
     "gathered keys": {**TP, "cp": 2, "context": "all_gather"},
     "sp, parts": {**SEQUENCE_PARALLEL, **IN_PARTS},
+    "chunks": {**TP, **CHUNKS},
     "ulysses": {"cp": 2, "context": "ulysses"},
     "ring": {"cp": 4, "context": "ring"},
     "ring, recompute": {"cp": 2, "context": "ring", "recompute": "selective"},
@@ -42,6 +44,9 @@ CASES: dict[str, dict[str, Any]] = {
 }
 SLOW: dict[str, dict[str, Any]] = {
     "uneven parts": {**TP, "batch": 4, "microbatch_size": 4, "token_parts": "3:1"},
+    "sp, uneven chunks": {**SEQUENCE_PARALLEL, **CHUNKS, "token_parts": "1:2:1"},
+    "chunks, selective": {**TP, **CHUNKS, "recompute": "selective"},
+    "chunks, split backward, pp": {**CHUNKS, "pp": 2, "split_backward": True, "model": TWO_LAYERS},
     "ulysses, parts": {"cp": 2, "context": "ulysses", **IN_PARTS},
     "ulysses tp": {**TP, "cp": 2, "context": "ulysses"},
     "ulysses sp": {**SEQUENCE_PARALLEL, "cp": 2, "context": "ulysses"},
@@ -53,7 +58,7 @@ SLOW: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 # Of these a few double faults, drawn; of all many more with the slow tests.
-SAMPLED = ("sp, recompute", "split backward", "ulysses", "ring", "zero3")
+SAMPLED = ("chunks", "sp, recompute", "split backward", "ulysses", "ring", "zero3")
 NUM_PAIRS = 30
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.ir.program import Axis, ProgramBuilder
+from meshwright.ir.kernel import kernel
+from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Effect, Kind, Pattern, ValueKind
 from meshwright.ir.timing.dependencies import dependencies
 from meshwright.ir.value_space import codes_of, value_space
+from meshwright.specs.error import MeshwrightError
 from tests.ir.random_program import random_program
 
 STEPS = 16
@@ -52,3 +55,34 @@ def test_a_kind_has_the_parts_that_its_own_rows_name() -> None:
     assert space.parts.tolist() == [1, STEPS, STEPS + 1, 1]
     assert space.size == space.counts.sum() == 2 * STEPS + 3
     assert len(space.bytes) == len(space.tier) == space.size
+
+
+def until(offset: int = 0) -> Program:
+    """Parts of a value, of which each next row reads all up to its own."""
+    kinds = tuple(ValueKind(name, index="none", microbatch=False) for name in ("block", "seen"))
+    builder = ProgramBuilder([Axis("a", 1)], value_kinds=kinds)
+    block, seen = (Pattern(kind.name, index="none", part="row") for kind in kinds)
+    for step in range(STEPS):
+        builder.add(0, Effect(Kind.COMPUTE, "MAKE", (), (block,)), part=step)
+        every = block._replace(part="until", part_offset=offset)
+        builder.add(0, Effect(Kind.COMPUTE, "TAKE", (every,), (seen,)), part=step)
+    return builder.build()
+
+
+@pytest.mark.parametrize("rows", [0, 1 << 30])
+def test_a_row_reads_all_parts_up_to_its_own(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled and in plain Python: as many versions as parts, and edges to those that wrote them."""
+    monkeypatch.setattr(kernel, "SMALL_ROWS", rows)
+    program = until()
+    deps = dependencies(program)
+    for step in range(STEPS):
+        row = 2 * step + 1
+        own = slice(int(deps.ptr[row]), int(deps.ptr[row + 1]))
+        assert deps.row[own].tolist() == [2 * each for each in range(step + 1)]
+        assert codes_of(program, row, program.tables.effects[1].reads) == list(range(step + 1))
+
+
+@pytest.mark.parametrize("offset", [-1, 1])
+def test_parts_that_are_not_there_are_refused(offset: int) -> None:
+    with pytest.raises(MeshwrightError, match="block"):
+        dependencies(until(offset))

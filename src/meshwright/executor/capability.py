@@ -20,8 +20,8 @@ def check_plan(plan: Plan) -> None:
         f"{name}={getattr(plan, name)}" for name, value in defaults.items() if getattr(plan, name) != value
     ]
     _check_context(plan)
-    num_tokens = plan.workload.sequence_length // plan.cp
-    if plan.sequence_parallel and num_tokens % plan.tp:
+    lengths = {part.num_tokens // plan.cp for part in plan.parts}
+    for num_tokens in sorted(each for each in lengths if plan.sequence_parallel and each % plan.tp):
         missing.append(f"tp={plan.tp} with {num_tokens} tokens of a sequence on a device")
     if plan.ep > 1 and plan.model.has_ladder_residual:
         missing.append(f"ep={plan.ep} with a ladder residual")

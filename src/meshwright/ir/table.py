@@ -27,7 +27,7 @@ class Kind(IntEnum):
 
 
 INDEX_MODES = ("hop", "stage", "groups", "group", "none", "place")
-PART_MODES = ("zero", "row", "outer", "first")
+PART_MODES = ("zero", "row", "outer", "first", "until")
 WHEN_MODES = ("always", "not_first", "not_last", "first", "last")
 VALUE_INDICES = ("hop", "stage", "group", "none")
 DUTY_PLACES = ("path", "stage", "group", "device", "some")
@@ -41,7 +41,8 @@ class Pattern(NamedTuple):
     among those of its stage), ``none`` (0).
     ``part``: ``zero`` or ``row``; ``part_offset`` is added. Of a relay of ``steps`` steps, whose step s of token part p is
     part p * steps + s: ``outer`` is a row's token part (row's part // steps), ``first`` the first step of the token part
-    that a row beside the relay has as its part (row's part * steps). ``age``: iterations back (reads only).
+    that a row beside the relay has as its part (row's part * steps). ``until``: all parts from the first to the row's, each a
+    value. ``age``: iterations back (reads only).
     ``when``: only on rows that are (not) the first or last hop of their microbatch's path.
     ``layout``: how the value lies along axes (`ir.layout`), such as ``tp:split cp:partial``: of a write what the row makes,
     of a read what it needs; of ``groups`` also one for each, divided by ``|``. What is not named is not said.
@@ -59,6 +60,11 @@ class Pattern(NamedTuple):
 
     def __repr__(self) -> str:
         return said_text(self)
+
+    @property
+    def is_many(self) -> bool:
+        """Does it name several values of a row?"""
+        return self.index == "groups" or self.part == "until"
 
 
 # Fields that a row of a table got later: left out of texts and hashes where they say nothing, so that those of programs

@@ -168,14 +168,17 @@ def pattern_fields(program: Program, space: ValueSpace, p: Pattern) -> tuple[int
         p.part_offset,
         p.age,
         WHEN_MODES.index(p.when),
-        (1 if table.microbatch else 0) + (2 if table.carried else 0) + (4 if table.accumulates else 0),
+        (1 if table.microbatch else 0)
+        + (2 if table.carried else 0)
+        + (4 if table.accumulates else 0)
+        + (8 if p.part == "until" else 0),
         int(space.parts[kind]),
     )
 
 
 def _part_scale(p: Pattern) -> int:
     """How a kernel makes a value's part of a row's: 0 not at all, k > 0: divided by k, k < 0: times -k."""
-    return {"zero": 0, "row": 1, "outer": p.steps, "first": -p.steps}[p.part]
+    return {"zero": 0, "row": 1, "outer": p.steps, "first": -p.steps, "until": 1}[p.part]
 
 
 def _parts_of_kinds(program: Program) -> Ints:
@@ -194,8 +197,9 @@ def _parts_of_kinds(program: Program) -> Ints:
 
 
 def _part_of(p: Pattern, part: int) -> int:
-    """The part of the value that a pattern names on a row of this part."""
-    return {"zero": 0, "row": part, "outer": part // p.steps, "first": part * p.steps}[p.part] + p.part_offset
+    """The part of the value that a pattern names on a row of this part; the last one of several."""
+    own = {"zero": 0, "row": part, "outer": part // p.steps, "first": part * p.steps, "until": part}
+    return own[p.part] + p.part_offset
 
 
 def value_codes(
@@ -298,15 +302,11 @@ def codes_of(
         chosen = {"hop": (hop + p.offset,), "stage": (stage + p.offset,), "none": (0,)}.get(p.index, chosen)
         kind = t.index_of_kind(p.kind)
         row_microbatch = microbatch if t.value_kinds[kind].microbatch else 0
-        row_part = _part_of(p, part)
+        last_part = _part_of(p, part)
         for index in chosen:
-            codes.append(
-                int(
-                    space.base[kind]
-                    + (index * space.microbatches[kind] + row_microbatch) * space.parts[kind]
-                    + row_part
-                )
-            )
+            first = space.base[kind] + (index * space.microbatches[kind] + row_microbatch) * space.parts[kind]
+            own_parts = range(0 if p.part == "until" else last_part, last_part + 1)
+            codes += [int(first) + each for each in own_parts]
     return codes
 
 

@@ -43,8 +43,12 @@ def gathered_words(plan: Plan) -> str:
 
 
 def parts_words(plan: Plan) -> str:
-    """Samples of the parts of a microbatch, where it is cut."""
-    return f"in parts of {'+'.join(map(str, plan.part_samples))}" if plan.has_parts else ""
+    """Samples of the parts of a microbatch, or tokens of the chunks of its sequences, where it is cut."""
+    if not plan.has_parts:
+        return ""
+    if plan.has_chunks:
+        return f"in chunks of {'+'.join(str(part.num_tokens) for part in plan.parts)} tokens"
+    return f"in parts of {'+'.join(str(part.num_samples) for part in plan.parts)}"
 
 
 def layers_words(layers: Sequence[int]) -> str:

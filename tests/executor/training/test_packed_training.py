@@ -56,6 +56,11 @@ LAYOUTS = [
         marks=pytest.mark.slow,
         id="parts-cp=2-pp=2",
     ),
+    pytest.param(
+        Planned(choices={"tp": 2, "pp": 2, "token_parts": "1:3", "parts_of": "sequence"}),
+        marks=pytest.mark.slow,
+        id="chunks-tp=2-pp=2",
+    ),
 ]
 
 

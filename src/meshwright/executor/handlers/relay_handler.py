@@ -22,6 +22,7 @@ from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.exchange_handler import receive
 from meshwright.executor.rank.handler import Handlers, Pending, Row
 from meshwright.ir.core_vocabulary import REMADE, SAVED
+from meshwright.specs.plan.sequence_part import SequencePart
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,7 @@ def attend(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     query, block, *before = inputs
     attention, mask = _attention(context, row)
     state: AttentionState | None = before[0] if before else None
-    return (
-        attention.attend(query, block, state, attention.part.source(row.part % attention.part.degree), mask),
-    )
+    return (attention.attend(query, block, state, _keys(context, row), mask),)
 
 
 def attend_backward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -51,7 +50,7 @@ def attend_backward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequen
     own, travelling = before or (attention.gradients_of(saved.query), attention.gradients_of(block))
     attention.attend_backward(
         saved.query, block, saved.output, saved.sums, output_gradient, own, travelling,
-        attention.part.source(row.part % attention.part.degree), mask,
+        _keys(context, row), mask,
     )  # fmt: skip
     return own, travelling
 
@@ -83,6 +82,12 @@ def _attention(context: Context, row: Row) -> tuple[PartAttention, DocumentMask 
     data = context.training.microbatch_data(row.microbatch, part, context.device)
     block = block_of(context.training.stages[own.stage], own.segment.steps[0].block)
     return PartAttention(part_of(data)), mask_of(block, data)
+
+
+def _keys(context: Context, row: Row) -> SequencePart:
+    """Whose block a step has."""
+    own: SequencePart = context.training.data.part
+    return own.source(row.part % own.degree)
 
 
 HANDLERS: Handlers = {

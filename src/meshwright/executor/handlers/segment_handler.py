@@ -6,7 +6,8 @@ What a segment reads and makes of others stands first among a row's reads and wr
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from meshwright.executor.rank.handler import Row, ValueName
 from meshwright.ir.core_vocabulary import GRADIENT_BUFFER, REMADE, SAVED
 from meshwright.stage.chain.chain import AGAIN, LOSS
 
+Read = Tensor | tuple[Tensor, ...]  # a value, or those of several token parts
 KEPT = (SAVED.kind, REMADE.name)  # what a forward leaves for its backward
 
 
@@ -57,9 +59,12 @@ def _forward(
     """What the segment makes, and, with gradients enabled, what its backward needs."""
     saved, given = SavedForward(WeightGradientQueue(row.text)), inputs[: len(own.segment.reads)]
     names = [value.name for value in own.segment.reads]
-    floating = [place for place, name in enumerate(names) if own.has_gradient(name)]
-    begun = dict(zip(floating, saved.begin(*(given[place] for place in floating)), strict=True))
-    values = {name: begun.get(place, given[place]) for place, name in enumerate(names)}
+    floating = [each for each, name in zip(given, names, strict=True) if own.has_gradient(name)]
+    begun = iter(saved.begin(*_flat(floating)))
+    values: dict[str, Any] = {
+        name: _like(each, begun) if own.has_gradient(name) else each
+        for name, each in zip(names, given, strict=True)
+    }
     fetched = own.fetched_again
     watching = contextlib.nullcontext() if fetched is None else fetching_again(values[fetched])
     data = context.training.microbatch_data(row.microbatch, row.part, context.device)
@@ -86,11 +91,11 @@ def backward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]
         return relay_handler.gradients(context, row, inputs)
     with state.reading(row, inputs):
         gradients = state.live_gradients(row.stage)
-        taken = _run_backward(own, inputs)
+        taken = _run_backward(own, row, inputs)
     rest = row.writes[len(taken) :]
     if rest:
         state.contributed(row)
-    return (*own.taken(taken), *_behind(row, len(taken), gradients))
+    return (*taken, *_behind(row, len(taken), gradients))
 
 
 def input_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -99,19 +104,33 @@ def input_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Sequenc
     if own.segment.relay is not None:
         return relay_handler.gradients(context, row, inputs)
     with deferring(saved.queue), state.reading(row, inputs):
-        taken = _run_backward(own, inputs)
-    return (*own.taken(taken), *_behind(row, len(taken), saved.queue))
+        taken = _run_backward(own, row, inputs)
+    return (*taken, *_behind(row, len(taken), saved.queue))
 
 
-def _run_backward(own: StageSegment, inputs: Sequence[Any]) -> tuple[Tensor | None, ...]:
+def _run_backward(own: StageSegment, row: Row, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Gradients of what the segment read, as they go back."""
     saved: SavedForward = inputs[0]
     num = len(own.differentiable_writes)
     if saved.again is not None:
         saved.again.value = inputs[1 + num]
     found = saved.run_backward(*inputs[1 : 1 + num])
-    taken = contributions(found, saved.queue.owed())
+    flat = iter(contributions(found, saved.queue.owed()))
     saved.again = None
-    return taken
+    wanted = zip(row.writes[: len(own.differentiable_reads)], row.is_many, strict=False)
+    return own.taken(
+        tuple(tuple(islice(flat, len(names or ()))) if many else next(flat) for names, many in wanted)
+    )
+
+
+def _flat(values: Sequence[Read]) -> list[Tensor]:
+    """Those of several token parts one by one."""
+    return [each for value in values for each in (value if isinstance(value, tuple) else (value,))]
+
+
+def _like(value: Read, flat: Iterator[Tensor]) -> Read:
+    """As many of `flat` as a value is: of several token parts a tuple."""
+    return tuple(islice(flat, len(value))) if isinstance(value, tuple) else next(flat)
 
 
 def _behind(row: Row, num: int, kept: object) -> Sequence[object]:

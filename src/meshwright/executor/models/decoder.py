@@ -32,7 +32,7 @@ from meshwright.executor.ops.token_places import token_places
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.adaptation import trains
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.plan.sequence_part import SequencePart
+from meshwright.specs.plan.sequence_part import OwnTokens
 
 EMBEDDING_WEIGHT = "embedding.weight"
 HEAD_WEIGHT = "head.weight"
@@ -132,7 +132,7 @@ class DecoderStage(nn.Module):
             self.head.weight = table
 
     def begin(
-        self, x: Tensor, documents: DocumentMask | None = None, part: SequencePart | None = None
+        self, x: Tensor, documents: DocumentMask | None = None, part: OwnTokens | None = None
     ) -> tuple[Tensor, Rotation | None]:
         """Hidden states in front of the first block here, and how positions turn. `part`: which tokens of the sequence this
         rank has (None: all), whose turns these then are; `documents` are of the whole sequence."""
@@ -143,7 +143,7 @@ class DecoderStage(nn.Module):
         return x, self.turn(length, x.dtype, x.device, documents, part)
 
     def with_positions(
-        self, x_BSE: Tensor, documents: DocumentMask | None = None, part: SequencePart | None = None
+        self, x_BSE: Tensor, documents: DocumentMask | None = None, part: OwnTokens | None = None
     ) -> Tensor:
         """Embedded tokens and the learned positions, where the model has them."""
         if self.positions is None:
@@ -164,7 +164,7 @@ class DecoderStage(nn.Module):
         dtype: torch.dtype,
         device: torch.device,
         documents: DocumentMask | None = None,
-        part: SequencePart | None = None,
+        part: OwnTokens | None = None,
     ) -> Rotation | None:
         """How the positions of a sequence of `length` tokens turn, of `part` its own; the table is made once."""
         if self.model.has_learned_positions:

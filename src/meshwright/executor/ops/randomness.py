@@ -19,7 +19,7 @@ from torch import Tensor
 
 from meshwright.executor.ops.token_places import own_tokens
 from meshwright.specs.error import ExecutionError
-from meshwright.specs.plan.sequence_part import SequencePart
+from meshwright.specs.plan.sequence_part import OwnTokens
 
 
 def random_key(*parts: int | str) -> int:
@@ -36,12 +36,12 @@ def keyed_generator(key: int, device: torch.device | str = "cpu") -> torch.Gener
 @dataclass(frozen=True)
 class SampleKeys:
     """Names the draws of one microbatch: its samples are numbered in the global batch of step `step`. `tokens`: which of a
-    sequence are on this rank; None: all of them."""
+    sequence are here; None: all of them."""
 
     seed: int
     step: int
     samples: tuple[int, ...]
-    tokens: SequencePart | None = None
+    tokens: OwnTokens | None = None
 
     def of(self, layer: int, use: str = "") -> tuple[int, ...]:
         """One key a sample for `use` (such as "attention") in `layer`, counted in the whole model."""
@@ -53,12 +53,12 @@ def dropout(
     probability: float,
     keys: Sequence[int],
     part: tuple[int, int] = (0, 1),
-    tokens: SequencePart | None = None,
+    tokens: OwnTokens | None = None,
 ) -> Tensor:
     """Zero each number with `probability` and scale the rest by 1 / (1 - probability); one key a sample.
 
-    `tokens`: those of a context-parallel rank; `part`: (number, of how many) equal parts of these, or of the whole sequence,
-    that x is. The whole sequence's numbers are drawn, and these kept.
+    `tokens`: those of a context-parallel rank or of a chunk; `part`: (number, of how many) equal parts of these, or of the
+    whole sequence, that x is. The whole sequence's numbers are drawn, and these kept.
 
     Raises ExecutionError where the keys are not as many as the samples, or the probability is not in [0, 1).
     """
@@ -80,12 +80,12 @@ def keep_mask(
     probability: float,
     keys: Sequence[int],
     part: tuple[int, int] = (0, 1),
-    tokens: SequencePart | None = None,
+    tokens: OwnTokens | None = None,
 ) -> Tensor:
     """True where a number is kept; drawn in float32 whatever the dtype of x, so dtypes agree."""
     number, num_parts = part
     mask_BSD = torch.empty(x_BSD.shape, dtype=torch.bool, device=x_BSD.device)
-    num_tokens = x_BSD.shape[1] * num_parts * (1 if tokens is None else tokens.degree)
+    num_tokens = x_BSD.shape[1] * num_parts if tokens is None else tokens.sequence_length
     whole_SD = (num_tokens, *x_BSD.shape[2:])
     for mask_SD, key in zip(mask_BSD, keys, strict=True):
         draws_SD = torch.rand(whole_SD, generator=keyed_generator(key, x_BSD.device), device=x_BSD.device)

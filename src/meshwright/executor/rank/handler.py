@@ -39,7 +39,7 @@ class Row:
 
     ``peer``: rank at the other end of a SEND or RECEIVE. ``members``: ranks of a COLLECTIVE, in order of their lists.
     ``shape``: of the value that a SEND or RECEIVE moves, where it is known before the run; otherwise it travels ahead.
-    ``reads`` and ``writes``: names of the values, pattern by pattern; ``is_many``: which write patterns are over groups.
+    ``reads`` and ``writes``: names of the values, pattern by pattern; ``is_many``: which writes are of several values.
     """
 
     number: int
@@ -94,7 +94,7 @@ class Pending(NamedTuple):
 
 
 # handler(context, row, inputs) -> outputs, or a Pending of them. `inputs` has one entry for each read pattern of the
-# effect, `outputs` one for each write pattern: the value, a tuple of values for a pattern over all groups of a stage,
+# effect, `outputs` one for each write pattern: the value, a tuple of values for a pattern of several,
 # None where the pattern's condition does not hold.
 Handler = Callable[[Any, Row, Sequence[Any]], "Sequence[Any] | Pending"]
 

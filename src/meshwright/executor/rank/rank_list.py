@@ -202,7 +202,7 @@ class _Compiler:
             shape=self.shape_of(moved) if known and moved is not None else None,
             reads=reads,
             writes=writes,
-            is_many=tuple(pattern.index == "groups" for pattern in effect.writes),
+            is_many=tuple(pattern.is_many for pattern in effect.writes),
         )
 
     def _ends(self, i: int, kind: Kind) -> tuple[int, tuple[int, ...], int]:
@@ -223,7 +223,7 @@ class _Compiler:
 
     def _names_of(self, i: int, pattern: Pattern) -> tuple[ValueName, ...] | None:
         codes = codes_of(self.program, i, (pattern,), self.deps.space)
-        return tuple(self.name(code) for code in codes) if codes or pattern.index == "groups" else None
+        return tuple(self.name(code) for code in codes) if codes or pattern.is_many else None
 
     def _values(self, i: int) -> tuple[Any, Any]:
         """Where the row's inputs are and where its outputs go, pattern by pattern."""
@@ -324,6 +324,6 @@ class _Compiler:
 
 
 def _one_or_many(pattern: Pattern, found: list[Any]) -> Any:
-    if pattern.index == "groups":
+    if pattern.is_many:
         return tuple(found)
     return found[0] if found else None

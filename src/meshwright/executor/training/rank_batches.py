@@ -15,6 +15,7 @@ from meshwright.executor.ops.randomness import SampleKeys
 from meshwright.executor.ops.token_places import own_tokens
 from meshwright.executor.training.training_job import CONTEXT_AXIS, Batches, TrainingConfig
 from meshwright.ir.program import Program
+from meshwright.specs.plan.sequence_part import SequenceRun
 
 
 class RankData:
@@ -89,11 +90,13 @@ class RankData:
         weight = row.weight / row.tokens / self.num_replicas * self.training.tokens_per_target
         return weight * self._tokens_per_counted()
 
-    def keys(self, microbatch: int, own: slice = slice(None)) -> SampleKeys | None:
-        """Names of the draws of a microbatch, or of some of its samples; None without dropout."""
+    def keys(
+        self, microbatch: int, own: slice = slice(None), chunk: SequenceRun | None = None
+    ) -> SampleKeys | None:
+        """Names of the draws of a microbatch, or of some of its samples or a chunk of each; None without dropout."""
         if not self.training.dropout or self.evaluated is not None:
             return None
-        return SampleKeys(self.training.seed, self.step, self.samples(microbatch)[own], self.part)
+        return SampleKeys(self.training.seed, self.step, self.samples(microbatch)[own], chunk or self.part)
 
     def _tokens_per_counted(self) -> float:
         """Tokens of the global batch for each whose target is not left out."""

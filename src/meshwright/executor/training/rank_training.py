@@ -25,6 +25,7 @@ from meshwright.executor.models.vocabulary_shard import VocabularyShard
 from meshwright.executor.models.weights.initialisation import parameter_source
 from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
+from meshwright.executor.ops.token_places import own_tokens
 from meshwright.executor.rank.handler import Row, ValueName
 from meshwright.executor.state.canonical_sum import Contribution
 from meshwright.executor.state.division import Division
@@ -137,14 +138,15 @@ class TrainingState:
         return self._known[microbatch, part]
 
     def _microbatch_data(self, microbatch: int, part: int, device: torch.device) -> MicrobatchData:
-        rows = self.training.layout.part_samples(self.data.counts[microbatch], part)
-        own = slice(rows.start, rows.stop)
-        tokens_BS, targets_BS = self.data.tokens(microbatch, device)
+        layout = self.training.layout
+        rows = layout.part_samples(self.data.counts[microbatch], part)
+        own, chunk = slice(rows.start, rows.stop), layout.chunk(self.training.sequence_length, part)
+        tokens_BS, targets_BS = (own_tokens(x, chunk) for x in self.data.tokens(microbatch, device))
         documents_BS = self.data.documents(microbatch, device)
         mask = None if documents_BS is None else DocumentMask(documents_BS[own])
         return MicrobatchData(
             tokens_BS[own], targets_BS[own], mask,
-            self.data.keys(microbatch, own), self.data.token_weight(microbatch), self.data.part,
+            self.data.keys(microbatch, own, chunk), self.data.token_weight(microbatch), chunk or self.data.part,
         )  # fmt: skip
 
     def _ends(self, own: range) -> tuple[dict[int, int], dict[int, list[int]]]:

@@ -14,8 +14,8 @@ from meshwright.executor.team.inner_team import InnerTeam, Ranks, alone, inner_t
 from meshwright.ir.program import Program
 from meshwright.lowering.sharding.canonical import CANONICAL
 from meshwright.specs.plan.plan import Plan, Recompute
-from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, Context, SequencePart
-from meshwright.specs.plan.token_part import shares_of
+from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, Context, SequencePart, SequenceRun
+from meshwright.specs.plan.token_part import PartsOf, shares_of
 from meshwright.stage.chain.degrees import InnerDegrees, recomputed_in_segments
 from meshwright.stage.mesh import collapsed_axes, expert_axes, gradient_axes, shard_axes, value_axes
 
@@ -43,7 +43,8 @@ class TensorLayout:
     ``expert_axes``: axes of the ranks among which experts are divided.
     ``recompute``: what runs again in the backward, by segments, as of a plan. ``fetches_again``: what sequence
     parallelism gathers for a product is gathered again for its backward, not kept.
-    ``part_shares``: of a microbatch's samples, of the parts that go through a stage one beside the other.
+    ``part_shares``: of the parts of a microbatch that go through a stage one beside the other; of its samples, or as
+    ``parts_of`` says of each sequence.
     """
 
     tp: int = 1
@@ -60,6 +61,7 @@ class TensorLayout:
     recompute: Recompute = "none"
     fetches_again: bool = True
     part_shares: tuple[int, ...] = (1,)
+    parts_of: PartsOf = "samples"
 
     @staticmethod
     def of(plan: Plan) -> TensorLayout:
@@ -84,6 +86,7 @@ class TensorLayout:
             recompute=recomputed_in_segments(plan),
             fetches_again=plan.gathered == "again",
             part_shares=shares_of(plan.token_parts),
+            parts_of=plan.parts_of,
         )
 
     @property
@@ -92,12 +95,27 @@ class TensorLayout:
         return InnerDegrees(
             self.tp, self.sequence_parallel, self.fetches_again, cp=self.cp, context=self.context,
             expert_axes=self.expert_axes, recompute=self.recompute,
-            num_parts=len(self.part_shares),
+            num_parts=len(self.part_shares), has_chunks=self.has_chunks,
         )  # fmt: skip
 
+    @property
+    def has_chunks(self) -> bool:
+        """Are parts of microbatches chunks of their sequences?"""
+        return self.parts_of == "sequence" and len(self.part_shares) > 1
+
     def part_samples(self, num_samples: int, part: int) -> range:
-        """Which samples of a microbatch of so many are a part. Whole ones: the plan sees to it."""
-        each = num_samples // sum(self.part_shares)
+        """Which samples of a microbatch of so many are in a part. Whole ones: the plan sees to it."""
+        return range(num_samples) if self.has_chunks else self._share(num_samples, part)
+
+    def chunk(self, sequence_length: int, part: int) -> SequenceRun | None:
+        """Which tokens of sequences so long are in a part; None where it has whole sequences."""
+        if not self.has_chunks:
+            return None
+        own = self._share(sequence_length, part)
+        return SequenceRun(sequence_length, len(own), own.start)
+
+    def _share(self, whole: int, part: int) -> range:
+        each = whole // sum(self.part_shares)
         first = each * sum(self.part_shares[:part])
         return range(first, first + each * self.part_shares[part])
 

@@ -290,7 +290,7 @@ class TrainingConfig:
                     f"microbatch {number} has {microbatch.tokens} tokens",
                     allowed=f"whole sequences of {self.sequence_length}",
                 )
-            if count % sum(self.layout.part_shares):
+            if not self.layout.has_chunks and count % sum(self.layout.part_shares):
                 raise ExecutionError(
                     f"microbatch {number} has {count} samples, and its parts the shares {self.layout.part_shares}",
                     allowed=f"a multiple of {sum(self.layout.part_shares)} samples",
@@ -312,6 +312,8 @@ class TrainingConfig:
         num_samples = counts[name.microbatch]
         if name.kind in ("activation", "gradient"):
             num_samples = len(self.layout.part_samples(num_samples, name.part))
+            chunk = self.layout.chunk(length, name.part)
+            length = length if chunk is None else chunk.num_tokens
         if self.layout.sequence_parallel:
             return (num_samples, length // self.layout.tp, width)
         return (num_samples, length, width // self.layout.tp)

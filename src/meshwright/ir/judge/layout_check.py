@@ -190,34 +190,35 @@ def _meet(
                             index = groups[place]
                         if flags & 1:
                             index = index * num_microbatches + microbatches[i]
-                        code = fields[10 * p] + index * fields[10 * p + 9] + part
-                        if turn == 0:
-                            final[code] = q
-                            final_list[code] = d + 1
-                        elif p >= write_start[e]:
-                            if (
-                                flags & 4
-                                and last_list[code] == d + 1
-                                and met_added[last[code] * num + q] == 0
-                            ):
-                                met_added[last[code] * num + q] = i + 1
-                            # a reader of the same row took the version before: its own becomes the last behind it
-                            last[code] = q
-                            last_list[code] = d + 1
-                        else:
-                            before = -1
-                            if fields[10 * p + 6] == 0 and last_list[code] == d + 1:
-                                before = last[code]
-                            elif final_list[code] == d + 1:
-                                before = final[code]
-                            if before >= 0:
-                                if met_read[before * num + q] == 0:
-                                    met_read[before * num + q] = i + 1
-                            elif taken_list[code] != d + 1:
-                                taken[code] = q
-                                taken_list[code] = d + 1
-                            elif met_taken[taken[code] * num + q] == 0:
-                                met_taken[taken[code] * num + q] = i + 1
+                        for own_part in range(0 if flags & 8 else part, part + 1):
+                            code = fields[10 * p] + index * fields[10 * p + 9] + own_part
+                            if turn == 0:
+                                final[code] = q
+                                final_list[code] = d + 1
+                            elif p >= write_start[e]:
+                                if (
+                                    flags & 4
+                                    and last_list[code] == d + 1
+                                    and met_added[last[code] * num + q] == 0
+                                ):
+                                    met_added[last[code] * num + q] = i + 1
+                                # a reader of the same row took the version before: its own becomes the last behind it
+                                last[code] = q
+                                last_list[code] = d + 1
+                            else:
+                                before = -1
+                                if fields[10 * p + 6] == 0 and last_list[code] == d + 1:
+                                    before = last[code]
+                                elif final_list[code] == d + 1:
+                                    before = final[code]
+                                if before >= 0:
+                                    if met_read[before * num + q] == 0:
+                                        met_read[before * num + q] = i + 1
+                                elif taken_list[code] != d + 1:
+                                    taken[code] = q
+                                    taken_list[code] = d + 1
+                                elif met_taken[taken[code] * num + q] == 0:
+                                    met_taken[taken[code] * num + q] = i + 1
     return 0
 
 

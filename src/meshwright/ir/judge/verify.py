@@ -330,13 +330,13 @@ def check_whole(wiring: Wiring) -> None:
         return
     accumulates = np.isin(np.arange(len(program.tables.value_kinds)), kinds)
     flag = np.repeat(accumulates, deps.space.counts).astype(np.int8)
-    where = np.zeros(2, dtype=np.int64)
+    where = np.zeros(3, dtype=np.int64)
     inputs = (program.offsets, deps.ptr, deps.lag, deps.version, deps.write_ptr, deps.code, flag)
     if call(_find_part, program.num_rows, inputs, [np.zeros(deps.space.size, dtype=np.int32), where]):
         view, later = program.row(int(where[0])), program.row(int(where[1]))
         raise ProgramError(
             f"device {view.device}, position {later.position}: {later.text} adds to a "
-            f"{deps.space.describe(int(deps.code[deps.write_ptr[later.row]]), program)} that {view.text} has read before; "
+            f"{deps.space.describe(int(where[2]), program)} that {view.text} has read before; "
             f"read it when it is whole\n" + grid(program, later.row)
         )
 
@@ -352,7 +352,7 @@ def _find_part(
     read_by: Any,
     where: Any,
 ) -> int:
-    """Kernel: 1 and two rows, where a contribution follows a reader that does not contribute itself."""
+    """Kernel: 1, two rows and a code, where a contribution follows a reader that does not contribute itself."""
     for d in range(len(offsets) - 1):
         for i in range(offsets[d], offsets[d + 1]):
             for k in range(ptr[i], ptr[i + 1]):
@@ -370,5 +370,6 @@ def _find_part(
                 if flag[code] and read_by[code] > offsets[d]:
                     where[0] = read_by[code] - 1
                     where[1] = i
+                    where[2] = code
                     return 1
     return 0

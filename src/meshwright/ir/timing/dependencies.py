@@ -107,60 +107,63 @@ def _derive(
                             or microbatch >= scale
                         ):
                             return 3
-                        code = fields[10 * p] + (index * scale + microbatch) * fields[10 * p + 9] + part
-                        if flags & 2 and turn == 1 and resident_seen[code] != d + 1:
-                            resident_seen[code] = d + 1
-                            resident_code[residents] = code
-                            residents += 1
-                        if turn == 0:
-                            final[code] = version
-                            final_list[code] = d + 1
-                            last_row[version] = i
-                            version += 1
-                            continue
-                        if not is_write:
-                            age = fields[10 * p + 6]
-                            source = -1
-                            lag = 0
-                            if age > 0:
-                                if final_list[code] != d + 1:
-                                    where[2] = code
-                                    return 2
-                                source = final[code]
-                                lag = age
-                            elif last_list[code] == d + 1:
-                                source = last[code]
-                            elif flags & 2:
-                                if final_list[code] == d + 1:
+                        for own_part in range(0 if flags & 8 else part, part + 1):
+                            code = (
+                                fields[10 * p] + (index * scale + microbatch) * fields[10 * p + 9] + own_part
+                            )
+                            if flags & 2 and turn == 1 and resident_seen[code] != d + 1:
+                                resident_seen[code] = d + 1
+                                resident_code[residents] = code
+                                residents += 1
+                            if turn == 0:
+                                final[code] = version
+                                final_list[code] = d + 1
+                                last_row[version] = i
+                                version += 1
+                                continue
+                            if not is_write:
+                                age = fields[10 * p + 6]
+                                source = -1
+                                lag = 0
+                                if age > 0:
+                                    if final_list[code] != d + 1:
+                                        where[2] = code
+                                        return 2
                                     source = final[code]
-                                    lag = 1
-                            else:
-                                where[2] = code
-                                return 1
-                            if source >= 0:
-                                dep_row[edges] = last_row[source]
-                                dep_lag[edges] = lag
-                                dep_version[edges] = source
-                                edges += 1
-                            continue
-                        root[version] = version
-                        code_of[version] = code
-                        if last_list[code] == d + 1:
-                            before = last[code]
-                            in_place = False
-                            if flags & 4:
-                                in_place = True
-                                dep_row[edges] = last_row[before]
-                                dep_lag[edges] = 0
-                                dep_version[edges] = before
-                                edges += 1
-                            else:
-                                for k in range(ptr[i], edges):
-                                    if dep_version[k] == before and dep_lag[k] == 0:
-                                        in_place = True
-                            if in_place:
-                                root[version] = root[before]
-                        version += 1
+                                    lag = age
+                                elif last_list[code] == d + 1:
+                                    source = last[code]
+                                elif flags & 2:
+                                    if final_list[code] == d + 1:
+                                        source = final[code]
+                                        lag = 1
+                                else:
+                                    where[2] = code
+                                    return 1
+                                if source >= 0:
+                                    dep_row[edges] = last_row[source]
+                                    dep_lag[edges] = lag
+                                    dep_version[edges] = source
+                                    edges += 1
+                                continue
+                            root[version] = version
+                            code_of[version] = code
+                            if last_list[code] == d + 1:
+                                before = last[code]
+                                in_place = False
+                                if flags & 4:
+                                    in_place = True
+                                    dep_row[edges] = last_row[before]
+                                    dep_lag[edges] = 0
+                                    dep_version[edges] = before
+                                    edges += 1
+                                else:
+                                    for k in range(ptr[i], edges):
+                                        if dep_version[k] == before and dep_lag[k] == 0:
+                                            in_place = True
+                                if in_place:
+                                    root[version] = root[before]
+                            version += 1
                 if turn == 1:
                     # the row's own writes become visible behind it; their codes were just noted in order
                     for v in range(own_version, version):
@@ -243,6 +246,8 @@ def _bounds(
     for e, rows in enumerate(used.reshape(num_effects, num_stages)):
         for p in range(int(read_ptr[e]), int(read_ptr[e + 1])):
             times = int((rows * groups).sum() if patterns[p].index == "groups" else rows.sum())
+            if patterns[p].part == "until":
+                times *= int(c.part[c.effect == e].max(initial=0)) + max(0, patterns[p].part_offset) + 1
             is_write = p >= write_start[e]
             writes += times * is_write
             reads += times * (not is_write or patterns[p].kind in accumulating)

@@ -68,8 +68,7 @@ class ChainRows:
         rows = self._of_part(effect)
         if self.num_parts == 1:
             return rows
-        steps = {n: own.relay.num_steps for n, own in enumerate(self.chain.segments) if own.relay}
-        return tuple(in_turns(effect, rows, self.num_parts, steps))
+        return tuple(in_turns(effect, rows, self.num_parts, self.chain.segments))
 
     def _of_part(self, effect: Effect) -> tuple[ChainRow, ...]:
         """Of one part, or of a microbatch that is not cut."""
@@ -299,6 +298,7 @@ class ChainRows:
         names = {name for segment in self.chain.segments for name in segment.writes} - {nouns.OUTPUT}
         names |= {each.move.write for each in self.chain.deliveries} - {nouns.OUTPUT}
         several = {value.name for value, count in self.chain.num_readers.items() if count > 1}
+        several |= {name for segment in self.chain.segments for name in segment.earlier}
         kinds = [ValueKind(name) for name in names]
         kinds += [ValueKind(name + GRADIENT, accumulates=name in several) for name in names]
         kinds += [ValueKind(each.move.write + AGAIN) for each in self.chain.deliveries if each.move.is_again]

@@ -3,26 +3,30 @@
 Behind computes of a part stand the exchanges of what they made, and then the same computes of the next part: what is sent
 for one runs beside what is computed for another. Backward is the transpose, so the last part is the first. A part is the
 row's `part`; a step of a relay is numbered on through the parts.
+
+Chunks of sequences read keys and values of all parts up to their own, and add to the gradients of all these. As the last part
+goes back first, those of a part are whole once its own attention has gone back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.ir.table import Duty, Effect, Kind, Pattern
 from meshwright.lowering.segment.chain_row import ChainRow
+from meshwright.stage.chain.chain import GRADIENT, Segment
 
 FORWARD = ("F", "R")  # the other computes of a stage run its parts in falling order
 
 
 def in_turns(
-    effect: Effect, rows: Iterable[ChainRow], num_parts: int, steps: Mapping[int, int]
+    effect: Effect, rows: Iterable[ChainRow], num_parts: int, segments: Sequence[Segment]
 ) -> Iterator[ChainRow]:
-    """The rows of all parts that a compute becomes. ``steps``: of the segments that are relays, by number."""
+    """The rows of all parts that a compute becomes, of a stage of these segments."""
     order = range(num_parts) if effect.name in FORWARD else range(num_parts - 1, -1, -1)
     for run in _runs(rows):
         for part in order:
-            yield from (_of_part(row, part, steps.get(row.segment, 1)) for row in run)
+            yield from (_of_part(row, part, segments[row.segment]) for row in run)
 
 
 def _runs(rows: Iterable[ChainRow]) -> Iterator[Sequence[ChainRow]]:
@@ -41,12 +45,20 @@ def _computes(run: Iterable[ChainRow]) -> bool:
     return any(row.effect.kind == Kind.COMPUTE for row in run)
 
 
-def _of_part(row: ChainRow, part: int, steps: int) -> ChainRow:
+def _of_part(row: ChainRow, part: int, segment: Segment) -> ChainRow:
+    steps = 1 if segment.relay is None else segment.relay.num_steps
+    spread = frozenset(kind for name in segment.earlier for kind in (name, name + GRADIENT))
     is_step = any(p.part == "row" for p in _patterns(row.effect))
+
+    def own(pattern: Pattern) -> Pattern:
+        # what it makes itself is of its own part
+        is_spread = pattern.kind in spread and pattern.offset != 0
+        return pattern._replace(part="until") if is_spread else _own(pattern, steps, is_step=is_step)
+
     effect = row.effect._replace(
-        reads=tuple(_own(p, steps, is_step=is_step) for p in row.effect.reads),
-        writes=tuple(_own(p, steps, is_step=is_step) for p in row.effect.writes),
-        moves=None if row.effect.moves is None else _own(row.effect.moves, steps, is_step=is_step),
+        reads=tuple(map(own, row.effect.reads)),
+        writes=tuple(map(own, row.effect.writes)),
+        moves=None if row.effect.moves is None else own(row.effect.moves),
     )
     return row._replace(effect=effect, part=part * steps + row.part if is_step else part)
 

@@ -25,7 +25,7 @@ from meshwright.stage.chain.parameters import (
     segment_parameters,
     trained_parameters,
 )
-from meshwright.stage.chain.segment_work import between_bytes, kept_bytes, segment_works
+from meshwright.stage.chain.segment_work import between_bytes, kept_bytes, segment_works, share_of_part
 from meshwright.stage.group.parameter_group import OF_EXPERTS, TIED, num_stepped_parameters
 from meshwright.stage.mesh import collapsed_axes, expert_axes
 from meshwright.stage.stage_pass import step_work
@@ -41,7 +41,7 @@ def inner_degrees(plan: Plan) -> InnerDegrees:
     is_divided = plan.sequence_parallel and plan.tp > 1
     return InnerDegrees(
         plan.tp, is_divided, plan.gathered == "again", cp=plan.cp, context=plan.context, expert_axes=experts,
-        recompute=recomputed_in_segments(plan), num_parts=len(plan.part_samples),
+        recompute=recomputed_in_segments(plan), num_parts=len(plan.parts), has_chunks=plan.has_chunks,
     )  # fmt: skip
 
 
@@ -61,10 +61,14 @@ def check_parts(plan: Plan) -> None:
         f"recompute = {plan.recompute}": plan.recompute not in ("none", "full", recomputed_in_segments(plan)),
         "recompute_blocks": plan.recompute_blocks not in ((), plan.layers_per_stage),
     }
+    if plan.has_chunks:
+        beside |= {f"parts_of = sequence and cp = {plan.cp}": plan.cp > 1}
+        beside |= {f"parts_of = sequence and attention = {plan.attention}": plan.attention != "flash"}
     for name in (name for name, is_there in beside.items() if is_there and plan.has_parts):
         raise PlanError(
             f"token_parts is {plan.token_parts!r} with {name}",
-            allowed="stages that are chains from input to output, recompute none or of all blocks",
+            allowed="stages that are chains from input to output, recompute none or of all blocks; of sequences "
+            "with cp 1 and flash attention",
             next="leave one of the two out",
         )
 
@@ -103,7 +107,7 @@ def works_of_parts(lowering: Lowering) -> dict[tuple[str, int, int], Work]:
     first = 0
     for layers in lowering.stages:
         chain = decoder_chain(plan.model, layers, inner_degrees(plan))
-        for part in range(len(plan.part_samples)):
+        for part in range(len(plan.parts)):
             works = segment_works(plan, layers, chain, 1.0 / plan.num_chunks, part)
             for number, (segment, own) in enumerate(zip(chain.segments, works, strict=True), first):
                 steps = 1 if segment.relay is None else segment.relay.num_steps
@@ -143,7 +147,7 @@ def _value_bytes(lowering: Lowering, stages: Sequence[StageRows], program: Progr
 
 def _shares(plan: Plan) -> tuple[float, ...]:
     """What every part has of a microbatch; empty where it is not cut."""
-    return tuple(each / plan.microbatch_size for each in plan.part_samples) if plan.has_parts else ()
+    return tuple(share_of_part(plan, each) for each in plan.parts) if plan.has_parts else ()
 
 
 def _of_steps(name: str, shares: tuple[float, ...], num_steps: int) -> tuple[float, ...]:

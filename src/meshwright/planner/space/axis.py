@@ -24,6 +24,7 @@ HANDED_ON = (
     "context",
     "gathered",
     "token_parts",
+    "parts_of",
     "software",
     "overlap",
     "optimizer",

@@ -14,7 +14,7 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sharding import ZERO
 from meshwright.specs.plan.software import software_class
-from meshwright.specs.plan.token_part import shares_of
+from meshwright.specs.plan.token_part import least_samples
 from meshwright.specs.plan.workload import Workload
 from meshwright.stage.saved.saved import residual_bytes_per_token
 
@@ -24,7 +24,7 @@ class MicrobatchSizes:
 
     Args:
         asked: sizes that are allowed; None: all.
-        formats: other fields of the plans, of which `dtype`, `software` and `token_parts` are read.
+        formats: other fields of the plans, of which `dtype`, `software`, `token_parts` and `parts_of` are read.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class MicrobatchSizes:
             software_class(str(formats.get("software", "")), gathers_values=ZERO[each].divides_values)
             for each in SHARDINGS
         }
-        self._least = sum(shares_of(formats.get("token_parts", 1)))  # samples of parts are whole
+        self._least = least_samples(formats.get("token_parts", 1), formats.get("parts_of", Plan.parts_of))
         self._kept_bytes = residual_bytes_per_token(model, dtype)
         self._logit_bytes = min(bytes_of_logit(each, dtype) for each in software)
 

@@ -190,6 +190,8 @@ def space_of(
     wanted = {name: _values(name, value) for name, value in (fix or {}).items() if name not in HANDED_ON}
     if len(shares_of(formats.get("token_parts", 1))) > 1:
         wanted.setdefault("recompute_blocks", (0,))  # parts are of stages all of whose blocks are alike
+        if formats.get("parts_of") == "sequence":
+            wanted.setdefault("cp", (1,))  # which cuts sequences otherwise
     check_names(wanted, tuple(forbid), names)
     check_degrees(model, cluster, workload, wanted)
     sizes = MicrobatchSizes(

@@ -19,7 +19,7 @@ from meshwright.specs.plan.optimizer import UpdateRule, update_rule
 from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, CONTEXTS, Context, SequencePart, check_heads
 from meshwright.specs.plan.sharding import ZERO, Sharding
 from meshwright.specs.plan.software import SoftwareClass, software_class
-from meshwright.specs.plan.token_part import TokenParts, samples_of_parts
+from meshwright.specs.plan.token_part import PARTS_OF, PartsOf, TokenPart, TokenParts, parts_of_microbatch
 from meshwright.specs.plan.workload import Workload
 from meshwright.specs.slot import TRUST, Reference, reference_text, resolve
 
@@ -83,7 +83,7 @@ class Plan:
     follow `recompute`; the others keep everything (empty: all blocks follow it; Megatron-LM's method "block", with a
     number for each stage as in AdaPipe). `microbatch_size` counts sequences. `token_parts` cuts those of a microbatch into
     so many equal parts, or by shares such as "3:1": what is sent inside a stage for one runs beside the computes of
-    another. `dtype` is the format of parameters and
+    another; with `parts_of` "sequence" it cuts the tokens of every sequence instead. `dtype` is the format of parameters and
     activations, `float8` the recipe of linear layers that compute in float8 (empty: none), `reduction_dtype` the
     format in which gradients are summed and reduced, `master_dtype` that of the optimizer's own copy of the
     parameters and of its moments (empty: `dtype`, and no copy). `overlap` names the communication that runs
@@ -135,6 +135,7 @@ class Plan:
     placement: str = ""
     optimizer: str = "adamw"
     token_parts: TokenParts = 1
+    parts_of: PartsOf = "samples"
 
     verbs: ClassVar[PlanVerbs | None] = None
 
@@ -228,14 +229,20 @@ class Plan:
         return self.microbatch_size * self.workload.sequence_length
 
     @property
-    def part_samples(self) -> tuple[int, ...]:
-        """Samples of every part of a microbatch; of all of them where it is not cut."""
-        return samples_of_parts(self.token_parts, self.microbatch_size)
+    def parts(self) -> tuple[TokenPart, ...]:
+        """What every part of a microbatch is; one that is all of it where it is not cut."""
+        size, length = self.microbatch_size, self.workload.sequence_length
+        return parts_of_microbatch(self.token_parts, self.parts_of, size, length)
 
     @property
     def has_parts(self) -> bool:
         """Are microbatches cut into parts?"""
-        return len(self.part_samples) > 1
+        return len(self.parts) > 1
+
+    @property
+    def has_chunks(self) -> bool:
+        """Are they chunks of sequences, which read keys and values of those before them?"""
+        return self.has_parts and self.parts_of == "sequence"
 
     @property
     def connects_stages(self) -> bool:
@@ -457,7 +464,6 @@ class Plan:
                 f"microbatch_size({self.microbatch_size}) = {share}",
                 allowed="a batch that divides into whole microbatches for every pipeline",
             )
-        _ = self.part_samples  # raises where the parts would have no whole samples
 
     def _check_choices(self) -> None:
         formats = tuple(DTYPE_BYTES)
@@ -465,11 +471,13 @@ class Plan:
             "recompute": RECOMPUTES, "dtype": formats, "float8": FLOAT8_RECIPES,
             "reduction_dtype": ("", *formats), "master_dtype": ("", *formats), "vocabulary": VOCABULARIES,
             "attention": ATTENTIONS, "context": CONTEXTS, "gathered": GATHERED,
+            "parts_of": PARTS_OF,
         }  # fmt: skip
         for name, values in known.items():
             if getattr(self, name) not in values:
                 allowed = " or ".join(repr(value) if not value else value for value in values)
                 raise PlanError(f"{name} is {getattr(self, name)!r}", allowed=allowed)
+        _ = self.parts  # raises where they would have no whole samples, or tokens
         if not set(self.overlap) <= set(OVERLAPS) or len(set(self.overlap)) < len(self.overlap):
             raise PlanError(
                 f"overlap is {self.overlap}", allowed=f"each of {', '.join(OVERLAPS)} at most once"

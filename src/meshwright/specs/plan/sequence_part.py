@@ -83,6 +83,24 @@ class SequencePart:
         return self.of_rank((self.rank - step) % self.degree)
 
 
+@dataclass(frozen=True)
+class SequenceRun:
+    """Neighbouring tokens of sequences of `sequence_length` tokens: ``num_tokens`` behind the first ``num_earlier``,
+    a chunk of them (`token_part`)."""
+
+    sequence_length: int
+    num_tokens: int
+    num_earlier: int = 0
+
+    @property
+    def runs(self) -> tuple[range, ...]:
+        """Their places in the sequence."""
+        return (range(self.num_earlier, self.num_earlier + self.num_tokens),)
+
+
+OwnTokens = SequencePart | SequenceRun  # which tokens of its sequences a device has, or works on
+
+
 def num_runs(degree: int, arrangement: Arrangement) -> int:
     """Equal runs that a sequence is cut into; its length is a multiple of it."""
     return 2 * degree if arrangement == "zigzag" and degree > 1 else degree

@@ -1,11 +1,28 @@
-"""Token parts: how many samples of a microbatch each of its parts has; one's exchanges run beside another's computes."""
+"""Token parts: what of a microbatch each of its parts is; one's exchanges run beside another's computes.
+
+Parts are of its samples, or of every sequence: chunks, in the order of the sequence, each of which attends to the keys and
+values of those before it, too.
+"""
 
 from __future__ import annotations
+
+from typing import Literal, NamedTuple
 
 from meshwright.specs.error import PlanError
 
 TokenParts = int | str  # so many equal parts, or shares such as "3:1"
+PartsOf = Literal["samples", "sequence"]
+PARTS_OF: tuple[PartsOf, ...] = ("samples", "sequence")
 ALLOWED = 'a whole number of equal parts from 1, or shares such as "3:1"'
+
+
+class TokenPart(NamedTuple):
+    """So many samples of a microbatch, and of each sequence ``num_tokens`` tokens behind the ``num_earlier`` of earlier
+    parts."""
+
+    num_samples: int
+    num_tokens: int
+    num_earlier: int = 0
 
 
 def shares_of(token_parts: TokenParts) -> tuple[int, ...]:
@@ -19,14 +36,29 @@ def shares_of(token_parts: TokenParts) -> tuple[int, ...]:
     return numbers if len(numbers) > 1 else (1,) * numbers[0]
 
 
-def samples_of_parts(token_parts: TokenParts, microbatch_size: int) -> tuple[int, ...]:
-    """Samples of every part. Raises PlanError where they would not be whole."""
-    shares = shares_of(token_parts)
-    each, rest = divmod(microbatch_size, sum(shares))
+def parts_of_microbatch(
+    token_parts: TokenParts, parts_of: PartsOf, num_samples: int, sequence_length: int
+) -> tuple[TokenPart, ...]:
+    """The parts of a microbatch of so many samples. Raises PlanError where their samples, or tokens, would not be whole."""
+    shares, is_of_samples = shares_of(token_parts), parts_of == "samples"
+    each, rest = divmod(num_samples if is_of_samples else sequence_length, sum(shares))
     if rest:
-        raise PlanError(
-            f"token_parts is {token_parts!r} with microbatch_size {microbatch_size}",
-            allowed=f"shares whose sum divides it: {sum(shares)} of them need a multiple of {sum(shares)} samples",
-            next="take a larger microbatch_size, or other shares",
+        beside = (
+            f"microbatch_size {num_samples}" if is_of_samples else f"sequences of {sequence_length} tokens"
         )
-    return tuple(share * each for share in shares)
+        raise PlanError(
+            f"token_parts is {token_parts!r} with {beside}",
+            allowed=f"shares whose sum divides it: {sum(shares)} of them need a multiple of {sum(shares)}",
+            next=f"take {'a larger microbatch_size' if is_of_samples else 'other sequences'}, or other shares",
+        )
+    if is_of_samples:
+        return tuple(TokenPart(share * each, sequence_length) for share in shares)
+    return tuple(
+        TokenPart(num_samples, share * each, each * sum(shares[:number]))
+        for number, share in enumerate(shares)
+    )
+
+
+def least_samples(token_parts: TokenParts, parts_of: PartsOf) -> int:
+    """A microbatch has a multiple of so many samples, so that its parts are whole."""
+    return sum(shares_of(token_parts)) if parts_of == "samples" else 1

@@ -57,7 +57,8 @@ WITHOUT_GRADIENT = frozenset(("maximum", "largest", "order", "counts", "arrived"
 class ChainStep(NamedTuple):
     """What a model runs of one block (or of `ENDS`): values it reads and makes, by name. ``of``: the step whose result it
     takes up, and its block, such as the MLP of the block before. ``read_layouts``, ``write_layouts``: how it needs and makes
-    each of these values (`step_layout`); empty: nothing is said."""
+    each of these values (`step_layout`); empty: nothing is said. ``earlier``: of its reads those that it has of all token
+    parts before its own, too (keys and values of chunks of a sequence)."""
 
     name: str
     block: int
@@ -66,6 +67,7 @@ class ChainStep(NamedTuple):
     of: tuple[str, int] = ("", ENDS)
     read_layouts: tuple[str, ...] = ()
     write_layouts: tuple[str, ...] = ()
+    earlier: tuple[str, ...] = ()
 
 
 class Moved(NamedTuple):
@@ -140,6 +142,11 @@ class Segment(NamedTuple):
     relay: Relay | None = None
     read_layouts: tuple[str, ...] = ()
     write_layouts: tuple[str, ...] = ()
+
+    @property
+    def earlier(self) -> frozenset[str]:
+        """Of what it reads, what it has of all token parts before its own, too."""
+        return frozenset(name for step in self.steps for name in step.earlier)
 
     @property
     def name(self) -> str:
@@ -255,7 +262,7 @@ def chain_of(
     given: str = "",
 ) -> Chain:
     """Steps and exchanges cut into segments, wherever an exchange is, around relays, around the steps whose names are `cuts`,
-    and between those that are `apart` and others."""
+    between those that are `apart` and others, and in front of steps that read what other token parts made."""
     runs: list[list[ChainStep]] = []
     relays: dict[int, Relay] = {}
     moves: list[tuple[int, Moved]] = []
@@ -268,7 +275,7 @@ def chain_of(
             relays[len(runs)] = item
             runs.append([item.step])
             is_open = False
-        elif is_open and not _is_cut(runs[-1][-1].name, item.name, cuts, apart):
+        elif is_open and not (item.earlier or _is_cut(runs[-1][-1].name, item.name, cuts, apart)):
             runs[-1].append(item)
         else:
             runs.append([item])

@@ -8,6 +8,8 @@ divided by tokens: the sum is scattered, and what a column-parallel product read
 With context parallelism every device has some tokens of each sequence, and attention alone needs the others (the kinds of
 `specs.plan.sequence_part`): keys and values travel around a ring or are gathered, or heads are exchanged for tokens and back.
 
+Chunks of sequences are token parts whose attention reads keys and values of those before them.
+
 With a ladder residual a part reads the stream without the result of the part right before it, which is added one part later
 (Zhang et al. 2025, arXiv 2501.06589): the sum of that result is on its way while the part is computed.
 
@@ -35,7 +37,7 @@ ADD_CARRIED = ChainStep("add_carried", ENDS, ("residual", "carried"), ("residual
 ADD_NOTHING = ChainStep("add", ENDS, ("residual",), ("residual",))
 BESIDE_ROUTES = frozenset(("shared_experts",))  # segments of their own, which run while rows are under way
 # Of attention, by how it is divided.
-CORES = frozenset(("causal_attention", "attention_core", "attention_of_heads"))
+CORES = frozenset(("causal_attention", "attention_core", "attention_of_heads", "chunk_attention"))
 # By operation: products whose results are kept, and what is recomputed.
 KEPT_PRODUCTS = frozenset(("qkv", "heads", "head_parts", "gate_up"))
 AGAIN_BY_OPERATION = frozenset(

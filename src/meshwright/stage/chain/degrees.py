@@ -23,7 +23,7 @@ class InnerDegrees:
     `sequence_parallel`: the residual stream is divided by tokens along tp. `fetches_again`: what is gathered for a product is
     not kept for its backward. ``context``: how cp devices share the tokens of a sequence. ``expert_axes``: those along which
     experts are divided; none where every device has all. ``recompute``: what is recomputed by segments, as of a plan.
-    ``num_parts``: into so many parts a microbatch's samples are cut.
+    ``num_parts``: into so many parts a microbatch is cut; ``has_chunks``: along its sequences.
     """
 
     tp: int = 1
@@ -34,6 +34,7 @@ class InnerDegrees:
     expert_axes: tuple[str, ...] = ()
     recompute: Recompute = "none"
     num_parts: int = 1
+    has_chunks: bool = False
 
     @property
     def divides_experts(self) -> bool:

@@ -17,7 +17,7 @@ MODULES = {
     "attention_norm": ("attention_norm",),
     "attention": ("qkv", "query_norm", "key_norm", "latent_attention", "attention_output"),
     **dict.fromkeys(("qkv", "heads", "head_parts"), ("qkv", "query_norm", "key_norm", "latent_attention")),
-    **dict.fromkeys(("causal_attention", "attention_core", "attention_of_heads"), ()),
+    **dict.fromkeys(("causal_attention", "attention_core", "attention_of_heads", "chunk_attention"), ()),
     **dict.fromkeys(("attention_output", "output_of_parts"), ("attention_output",)),
     "mlp_norm": ("mlp_norm",),
     "mlp": ("gate_up", "down", "mixture"),

@@ -23,7 +23,7 @@ def dense_part(
     """Attention or a dense MLP behind its norm; the name of what it adds to the stream, `own` in front."""
     entered = yield from entering(degrees)
     partial = f"{own}partial"
-    if part == "attention" and (degrees.cp > 1 or degrees.recompute != "none"):
+    if part == "attention" and (degrees.cp > 1 or degrees.has_chunks or degrees.recompute != "none"):
         yield from attention(block, entered, degrees, partial)
     elif part == "mlp" and is_dense and degrees.recompute == "selective_op":
         yield ChainStep("gate_up", block, (entered,), ("inner",))
@@ -36,7 +36,13 @@ def dense_part(
 def attention(
     block: int, entered: str, degrees: InnerDegrees, partial: str
 ) -> Iterator[ChainStep | Moved | Relay]:
-    """Attention in parts: of the tokens here, and along cp to those of all devices. `partial`: the name of its result."""
+    """Attention in parts: of the tokens here, and along cp to those of all devices, or of a chunk to those before it, too.
+    `partial`: the name of its result."""
+    if degrees.has_chunks:
+        yield ChainStep("heads", block, (entered,), ("query", "block"))
+        yield ChainStep("chunk_attention", block, ("query", "block"), ("attended",), earlier=("block",))
+        yield ChainStep("attention_output", block, ("attended",), (partial,))
+        return
     if degrees.cp == 1:
         yield ChainStep("qkv", block, (entered,), ("qkv",))
         yield ChainStep("causal_attention", block, ("qkv",), ("attended",))

@@ -13,6 +13,7 @@ from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.operator import Operator, merged, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import RINGS
+from meshwright.specs.plan.token_part import TokenPart
 from meshwright.stage.chain.attention_work import attention_bytes, relay_works
 from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Segment
 from meshwright.stage.chain.decoder import CORES, PARTS_OF_BLOCK
@@ -29,6 +30,7 @@ from meshwright.stage.work import microbatch_shape
 PARTS = {
     "exponentials": "cross_entropy", "head_parts": "heads", "attention_of_heads": "attention_core",
     "output_of_parts": "attention_output", "qkv": "heads", "causal_attention": "attention_core",
+    "chunk_attention": "attention_core",
 }  # fmt: skip
 WIDE_BYTES = 4  # of a number of the loss, in float32
 LOSS_NUMBERS = {"largest": 1, "maximum": 1, "terms": 2, "sums": 2}  # a token
@@ -38,15 +40,19 @@ def segment_works(
     plan: Plan, layers: StageLayers, chain: Chain, share: float, part: int = 0
 ) -> Iterator[dict[str, Work]]:
     """The work of every pass of every segment. `share`: of the stage in a full stage; segments have theirs by FLOPs.
-    ``part``: of a microbatch (`Plan.part_samples`).
+    ``part``: of a microbatch (`Plan.parts`).
 
     Gradients of which devices keep a part are scattered within the last backward of a stage, that of its first segment, and
     of the first part.
     """
-    num_samples = plan.part_samples[part]
-    share *= num_samples / plan.microbatch_size
-    shape = microbatch_shape(plan)._replace(num_sequences=num_samples)
-    dims = (num_samples, plan.workload.sequence_length)
+    own_part = plan.parts[part]
+    share *= share_of_part(plan, own_part)
+    shape = microbatch_shape(plan)._replace(
+        num_sequences=own_part.num_samples,
+        sequence_length=own_part.num_tokens,
+        num_earlier=own_part.num_earlier,
+    )
+    dims = (own_part.num_samples, own_part.num_tokens)
     dtype = "float8" if plan.float8 else plan.dtype
     found = [{name: _operators(plan, shape, segment, name) for name in PASSES} for segment in chain.segments]
     whole = {name: sum(total_flops(each[name]) for each in found) or 1.0 for name in PASSES}
@@ -60,6 +66,11 @@ def segment_works(
             for name, own in each.items()
         }  # fmt: skip
         yield works if segment.relay is None else relay_works(works, segment.relay.num_steps)
+
+
+def share_of_part(plan: Plan, part: TokenPart) -> float:
+    """What a part has of the tokens of its microbatch."""
+    return part.num_samples * part.num_tokens / plan.tokens_per_microbatch
 
 
 def _operators(plan: Plan, shape: MicrobatchShape, segment: Segment, name: str) -> tuple[Operator, ...]:

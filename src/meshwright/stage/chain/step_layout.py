@@ -42,7 +42,9 @@ LAYOUTS_ALONG: Mapping[str, Steps] = {
         "embedding": StepLayout(STREAM, PARTIAL),
         **dict.fromkeys(("attention", "mlp", "shared_experts"), StepLayout(SHARED, PARTIAL)),
         **dict.fromkeys(("heads", "head_parts", "qkv"), _TO_HEADS),
-        **dict.fromkeys(("attention_core", "attention_of_heads", "causal_attention"), _OF_HEADS),
+        **dict.fromkeys(
+            ("attention_core", "attention_of_heads", "causal_attention", "chunk_attention"), _OF_HEADS
+        ),
         **dict.fromkeys(("attention_output", "output_of_parts"), StepLayout(BY_HEADS, PARTIAL)),
         "gate_up": StepLayout(SHARED, BY_INNER),
         "down": StepLayout(BY_INNER, PARTIAL),

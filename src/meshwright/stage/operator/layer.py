@@ -11,7 +11,8 @@ per unfused operation. The product of a weight gradient adds to the sum over mic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from math import gcd
 from typing import NamedTuple
 
 from meshwright.specs.dtype import dtype_bytes
@@ -38,8 +39,7 @@ LOSS_TOUCHES, LOSS_BACKWARD_TOUCHES = 2, 4  # logits, log-probabilities; their s
 EMBEDDING_BACKWARD_TOUCHES = 3  # the gradient's row read, the sum's row read and written
 # FlashAttention-2 (Dao 2023, arXiv 2307.08691): products over the width of a query and over that of a value.
 # Forward: scores, result. Backward: scores again, gradients of queries and keys; of values and probabilities.
-QUERY_PRODUCTS, VALUE_PRODUCTS = 1, 1
-QUERY_BACKWARD_PRODUCTS, VALUE_BACKWARD_PRODUCTS = 3, 2
+FORWARD_PRODUCTS, BACKWARD_PRODUCTS = (1, 1), (3, 2)
 # Of one score, unfused, in 16 bits (Korthikanti et al. 2022, arXiv 2205.05198, section 4.1): the fused softmax with
 # its scale and mask reads and writes it; backward it reads its result and the gradient and writes. Dropout reads it,
 # writes it and its mask of one byte; backward it reads gradient and mask and writes.
@@ -61,7 +61,8 @@ class MicrobatchShape(NamedTuple):
     early as late pieces, so that causal attention is balanced; where it `is_contiguous`, each has one run, and what is
     counted is the last device's, which sees all keys and for which the others wait. Gradients are summed in
     `gradient_dtype` (empty: as `dtype`). `sequence_parallel`: norms and residuals are divided along tp. `attention`:
-    as of a plan; "flash" stores no score matrix.
+    as of a plan; "flash" stores no score matrix. ``num_earlier``: tokens of each sequence in front of these rows, whose keys
+    and values attention reads, too (chunks of sequences; with cp 1).
     """
 
     num_sequences: int
@@ -75,6 +76,7 @@ class MicrobatchShape(NamedTuple):
     attention: str = "flash"
     gradient_dtype: str = ""
     is_contiguous: bool = False
+    num_earlier: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -273,16 +275,6 @@ def head_layout(
     return Operator("elementwise", flops, size_bytes, (shape.num_tokens, columns), label="rotary, heads")
 
 
-def _attention_flops(
-    attention: Attention, local: LocalSizes, shape: MicrobatchShape, products: tuple[int, int]
-) -> float:
-    """`products` over the widths of a query and of a value: 2 FLOPs a number for each pair of query and key, of one
-    of the `_num_attentions`."""
-    pairs = shape.num_sequences * local.heads * _pairs_of_device(shape, attention.window)
-    pairs /= _num_attentions(shape, attention.window)
-    return pairs * 2 * (products[0] * attention.head_dim + products[1] * attention.value_dim)
-
-
 def _pairs_of_device(shape: MicrobatchShape, window: int) -> float:
     """Pairs of a query of this device and a key it sees, of one sequence."""
     pairs, length = attended_pairs(shape.sequence_length, window), shape.sequence_length
@@ -306,6 +298,32 @@ def _attention_dims(attention: Attention, local: LocalSizes, shape: MicrobatchSh
     return (shape.num_sequences, local.heads, local.kv_heads, shape.local_length, width, causal)
 
 
+def _attention_kernels(
+    attention: Attention, local: LocalSizes, shape: MicrobatchShape, products: tuple[int, int], label: str
+) -> Iterator[Operator]:
+    """Causal products of this device's queries, and, of a chunk, those with the keys in front of it: square ones, as many as
+    its rectangle has (a window leaves some of them out). `products`: over the widths of a query and of a value."""
+    is_backward, window, length = products != FORWARD_PRODUCTS, attention.window, shape.local_length
+    phase: Phase = "backward" if is_backward else "forward"
+    columns = (1 + is_backward) * (local.query + local.key + local.value + local.result)
+    heads = shape.num_sequences * local.heads
+    numbers = products[0] * attention.head_dim + products[1] * attention.value_dim  # of a pair in a head
+    dims, count = _attention_dims(attention, local, shape), _num_attentions(shape, window)
+    own, size_bytes = _pairs_of_device(shape, window), columns * shape.num_tokens * shape.element_bytes
+    flops = 2 * heads * numbers
+    yield Operator("attention", own / count * flops, size_bytes, dims, count, phase, label)
+    if not shape.num_earlier:
+        return
+    ahead = (
+        attended_pairs(length + shape.num_earlier, window) - attended_pairs(shape.num_earlier, window) - own
+    )
+    if ahead:
+        side = gcd(length, shape.num_earlier)
+        count, dims = max(1, round(ahead / side**2)), (*dims[:3], side, dims[4], 0)
+        of_square, label = size_bytes * side / length, f"{label} to earlier"
+        yield Operator("attention", ahead / count * flops, of_square, dims, count, phase, label)
+
+
 def attention_forward(
     attention: Attention, local: LocalSizes, shape: MicrobatchShape
 ) -> tuple[Operator, ...]:
@@ -317,12 +335,7 @@ def attention_forward(
     """
     if shape.attention != "flash":
         return _unfused(attention, local, shape, SOFTMAX_BYTES[shape.attention], is_backward=False)
-    flops = _attention_flops(attention, local, shape, (QUERY_PRODUCTS, VALUE_PRODUCTS))
-    columns = local.query + local.key + local.value + local.result
-    size_bytes = columns * shape.num_tokens * shape.element_bytes
-    dims = _attention_dims(attention, local, shape)
-    count = _num_attentions(shape, attention.window)
-    return (Operator("attention", flops, size_bytes, dims, count, label="attention"),)
+    return tuple(_attention_kernels(attention, local, shape, FORWARD_PRODUCTS, "attention"))
 
 
 def attention_backward(
@@ -331,15 +344,7 @@ def attention_backward(
     """Reads q, k, v, the result and its gradient; writes three gradients."""
     if shape.attention != "flash":
         return _unfused(attention, local, shape, SOFTMAX_BACKWARD_BYTES[shape.attention], is_backward=True)
-    products = (QUERY_BACKWARD_PRODUCTS, VALUE_BACKWARD_PRODUCTS)
-    flops = _attention_flops(attention, local, shape, products)
-    columns = 2 * (local.query + local.key + local.value + local.result)
-    size_bytes = columns * shape.num_tokens * shape.element_bytes
-    dims = _attention_dims(attention, local, shape)
-    count = _num_attentions(shape, attention.window)
-    return (
-        Operator("attention", flops, size_bytes, dims, count, phase="backward", label="attention backward"),
-    )
+    return tuple(_attention_kernels(attention, local, shape, BACKWARD_PRODUCTS, "attention backward"))
 
 
 def _unfused(

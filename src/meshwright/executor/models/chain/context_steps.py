@@ -1,4 +1,5 @@
-"""Steps of attention where the tokens of a sequence are divided along cp: in front of its exchanges, between them, behind.
+"""Steps of attention where the tokens of a sequence are divided, along cp or into chunks: in front of what brings keys and
+values of others, and behind it.
 
 Shapes: P devices along cp, B samples, S tokens of a sequence, s = S / P of a device, E hidden size, H query and K key-value
 heads of a tensor-parallel device, D numbers of a head, W any width.
@@ -6,11 +7,14 @@ heads of a tensor-parallel device, D numbers of a head, W any width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from meshwright.executor.models.block import Block
 from meshwright.executor.models.chain.step_data import MicrobatchData, block_of, last_product
 from meshwright.executor.models.decoder import DecoderStage
+from meshwright.executor.ops.attention import chunk_attention as chunks
 from meshwright.executor.ops.attention.causal_attention import causal_attention
 from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.attention.gathered_attention import gathered_attention
@@ -22,13 +26,13 @@ from meshwright.executor.ops.attention.head_exchange import (
 )
 from meshwright.executor.ops.attention.part_attention import query_and_block
 from meshwright.executor.ops.attention.sliding_window import within_window
-from meshwright.specs.plan.sequence_part import SequencePart
+from meshwright.specs.plan.sequence_part import SequencePart, SequenceRun
 from meshwright.stage.chain.chain import ChainStep
 
 
 def part_of(data: MicrobatchData) -> SequencePart:
     """The tokens of this device."""
-    assert data.part is not None, "these steps are of chains along cp"
+    assert isinstance(data.part, SequencePart), "these steps are of chains along cp"
     return data.part
 
 
@@ -40,7 +44,7 @@ def mask_of(block: Block, data: MicrobatchData) -> DocumentMask | None:
 def heads(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BsE: Tensor) -> tuple[Tensor, ...]:
     """Queries [B, s, H, D], and the block of keys and values [2, B, s, K, D], or of latent attention [1, B, s, H, D + V]."""
     block = block_of(stage, step.block)
-    turn = stage.turn(data.length, x_BsE.dtype, x_BsE.device, data.documents, part_of(data))
+    turn = stage.turn(data.length, x_BsE.dtype, x_BsE.device, data.documents, data.part)
     if block.latent_attention is not None and turn is not None:
         return block.latent_attention.query_and_block(x_BsE, turn)
     return query_and_block(block.heads(x_BsE), block.layout, turn)
@@ -51,6 +55,15 @@ def attention_core(
 ) -> tuple[Tensor, ...]:
     """Attention of the queries here to the keys of all devices, [2 P, B, s, K, D]: [B, s, H D]."""
     return (gathered_attention(query, blocks, part_of(data), mask_of(block_of(stage, step.block), data)),)
+
+
+def chunk_attention(
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, query: Tensor, blocks: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Attention of the queries of a chunk to the keys of all chunks up to it, each [2, B, m, K, D]: [B, s, H D]."""
+    assert isinstance(data.part, SequenceRun), "this step is of chains of chunks"
+    mask = mask_of(block_of(stage, step.block), data)
+    return (chunks.chunk_attention(query, blocks, data.part, mask),)
 
 
 def attention_output(

@@ -29,9 +29,13 @@ StepFunction = Callable[..., tuple[Tensor, ...]]
 
 
 def run_segment(
-    stage: DecoderStage, segment: Segment, data: MicrobatchData, inputs: Mapping[str, Tensor]
+    stage: DecoderStage,
+    segment: Segment,
+    data: MicrobatchData,
+    inputs: Mapping[str, Tensor | tuple[Tensor, ...]],
 ) -> dict[str, Tensor]:
-    """All steps of a segment, from the values that it reads: those that others read, and the loss."""
+    """All steps of a segment, from the values that it reads (of what it has of several token parts, all of them): those that
+    others read, and the loss."""
     values: dict[str, Any] = dict(inputs)
     for step in segment.steps:
         made = STEPS[step.name](stage, step, data, *(values[name] for name in step.reads))
@@ -210,6 +214,7 @@ STEPS: Mapping[str, StepFunction] = {
     "causal_attention": causal_attention,
     "heads": parts.heads,
     "attention_core": parts.attention_core,
+    "chunk_attention": parts.chunk_attention,
     "attention_output": parts.attention_output,
     "head_parts": parts.head_parts,
     "attention_of_heads": parts.attention_of_heads,

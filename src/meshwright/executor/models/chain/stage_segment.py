@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from torch import Tensor
 
@@ -33,6 +34,11 @@ class StageSegment:
     def has_gradient(self, name: str) -> bool:
         """Does a gradient go through a value?"""
         return name not in WITHOUT_GRADIENT
+
+    @cached_property
+    def differentiable_reads(self) -> tuple[str, ...]:
+        """Of what it reads, that to which gradients go back."""
+        return tuple(value.name for value in self.segment.reads if self.has_gradient(value.name))
 
     @cached_property
     def differentiable_writes(self) -> tuple[str, ...]:
@@ -74,8 +80,9 @@ class StageSegment:
         move = self._shared.get(name)
         return value if move is None else self.team.own_part(value, move.dim).contiguous()
 
-    def taken(self, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-        """Gradients of what it read as they go back: of what was collected from all devices, this one's part."""
+    def taken(self, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Gradients of what it read as they go back: of what was collected from all devices, this one's part. What is of
+        several token parts, a tuple, is never collected."""
         return tuple(
             each if move is None or each is None else self.team.own_part(each, move.dim).contiguous()
             for each, move in zip(gradients, self._collected, strict=True)

@@ -14,21 +14,21 @@ from meshwright.executor.models.decoder import DecoderStage
 from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.linear import SplitLinear
 from meshwright.executor.ops.randomness import SampleKeys
-from meshwright.specs.plan.sequence_part import SequencePart
+from meshwright.specs.plan.sequence_part import OwnTokens
 
 
 @dataclass(frozen=True)
 class MicrobatchData:
     """What steps know of the microbatch besides the values between them: tokens_BS and targets_BS of whole sequences, where
     documents begin, names of dropout's draws, and the weight of one token's loss. ``part``: which tokens of the sequences are
-    on this device, to which tokens_BS and targets_BS are then cut (None: all)."""
+    on this device, or in this chunk, to which tokens_BS and targets_BS are then cut (None: all)."""
 
     tokens_BS: Tensor
     targets_BS: Tensor
     documents: DocumentMask | None
     keys: SampleKeys | None
     token_weight: float
-    part: SequencePart | None = None
+    part: OwnTokens | None = None
 
     @property
     def length(self) -> int:

@@ -49,7 +49,7 @@ class _GatheredAttention(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, gathered: Tensor, part: SequencePart, mask: DocumentMask | None
     ) -> Tensor:
-        ctx.attention, ctx.mask = PartAttention(part), mask
+        ctx.attention, ctx.part, ctx.mask = PartAttention(part), part, mask
         block = in_sequence_order(torch.unflatten(gathered, 0, (part.degree, -1)), part)
         state = ctx.attention.attend(query, block, None, part.whole, mask)
         output: Tensor = ctx.attention.finished(state, query.dtype)
@@ -62,8 +62,8 @@ class _GatheredAttention(torch.autograd.Function):
         attention: PartAttention = ctx.attention
         query_gradient, block_gradient = attention.gradients_of(query), attention.gradients_of(block)
         attention.attend_backward(
-            query, block, output, sums, output_gradient, query_gradient, block_gradient, attention.part.whole,
+            query, block, output, sums, output_gradient, query_gradient, block_gradient, ctx.part.whole,
             ctx.mask,
         )  # fmt: skip
-        by_rank = in_rank_order(block_gradient, attention.part).flatten(0, 1)
+        by_rank = in_rank_order(block_gradient, ctx.part).flatten(0, 1)
         return query_gradient.to(query.dtype), by_rank.to(block.dtype), None, None

@@ -39,7 +39,7 @@ from meshwright.executor.ops.attention.tile_kernel import (
     wide_dtype,
 )
 from meshwright.executor.ops.attention.visible_tile import Tile, visible_tiles
-from meshwright.specs.plan.sequence_part import SequencePart
+from meshwright.specs.plan.sequence_part import OwnTokens
 
 
 class AttentionState(NamedTuple):
@@ -78,7 +78,7 @@ class PartAttention:
     every token sees all (encoders).
     """
 
-    part: SequencePart
+    part: OwnTokens
     scale: float = 1.0
     is_causal: bool = True
 
@@ -88,7 +88,7 @@ class PartAttention:
         query: Tensor,
         block: Tensor,
         state: AttentionState | None,
-        keys: SequencePart,
+        keys: OwnTokens,
         mask: DocumentMask | None = None,
     ) -> AttentionState:
         """The state with one block more, written over the one that is given; None: this is the first block.
@@ -127,7 +127,7 @@ class PartAttention:
         output_gradient: Tensor,
         query_gradient: Tensor,
         block_gradient: Tensor,
-        keys: SequencePart,
+        keys: OwnTokens,
         mask: DocumentMask | None = None,
     ) -> None:
         """Add this block's share to the gradients of the queries [B, s, H, D] and of the block [2, B, m, K, D], in place.

@@ -5,8 +5,8 @@ Shapes: B samples, S tokens of a sequence, s queries here, m keys of the block.
 Queries and keys have places in their sequence that rise, so the number of keys that a query sees rises with it. Where it
 stays the same all of them are seen, where it rises by one the rectangle is causal, and where it is zero nothing is done: of a
 zigzag ring this leaves the whole block's triangle (own keys), all queries with the first half of the keys (of an earlier
-rank), or the second half of the queries with all keys (of a later one). With documents or a window queries are taken in
-blocks, each with the keys from its first visible to its last.
+rank), or the second half of the queries with all keys (of a later one); of chunks all queries with all keys of each before
+them. With documents or a window queries are taken in blocks, each with the keys from its first visible to its last.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.token_places import token_places
-from meshwright.specs.plan.sequence_part import SequencePart
+from meshwright.specs.plan.sequence_part import OwnTokens
 
 MASKED_ROWS = 128  # queries of a block under a mask: half as many again as keys are then computed for nothing, at the edges
 Integers = npt.NDArray[np.int64]
@@ -39,7 +39,7 @@ class Tile(NamedTuple):
 
 
 def visible_tiles(
-    queries: SequencePart, keys: SequencePart, mask: DocumentMask | None = None, is_causal: bool = True
+    queries: OwnTokens, keys: OwnTokens, mask: DocumentMask | None = None, is_causal: bool = True
 ) -> tuple[Tile, ...]:
     """The rectangles that are to be computed: together every visible pair once. `mask`: of the whole sequence, documents
     and window; without `is_causal` every token sees all, and there is none.
@@ -49,12 +49,12 @@ def visible_tiles(
     return _causal_tiles(queries, keys) if mask is None else tuple(_masked_tiles(queries, keys, mask))
 
 
-def _places(part: SequencePart) -> Integers:
+def _places(part: OwnTokens) -> Integers:
     return np.concatenate([np.arange(run.start, run.stop) for run in part.runs])
 
 
 @lru_cache(maxsize=256)
-def _causal_tiles(queries: SequencePart, keys: SequencePart) -> tuple[Tile, ...]:
+def _causal_tiles(queries: OwnTokens, keys: OwnTokens) -> tuple[Tile, ...]:
     counts = np.searchsorted(_places(keys), _places(queries), side="right")
     steps, low, found = np.diff(counts), 0, []
     while low < len(counts):
@@ -75,7 +75,7 @@ def _run_tiles(rows: slice, num_keys: int, is_rising: bool) -> list[Tile]:
     return [*before, Tile(rows, slice(first, first + rows.stop - rows.start), is_causal=True)]
 
 
-def _masked_tiles(queries: SequencePart, keys: SequencePart, mask: DocumentMask) -> Iterator[Tile]:
+def _masked_tiles(queries: OwnTokens, keys: OwnTokens, mask: DocumentMask) -> Iterator[Tile]:
     device = mask.starts_BS.device
     key_places, query_places = _places(keys), _places(queries)
     starts_Bs = mask.starts_BS[:, token_places(queries, device)]
@@ -96,7 +96,7 @@ def _masked_tiles(queries: SequencePart, keys: SequencePart, mask: DocumentMask)
             yield Tile(rows, seen, visible=visible)
 
 
-def _blocks(queries: SequencePart) -> Iterator[slice]:
+def _blocks(queries: OwnTokens) -> Iterator[slice]:
     """Rows of neighbouring tokens, at most MASKED_ROWS of them."""
     first = 0
     for run in queries.runs:
