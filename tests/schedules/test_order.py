@@ -123,3 +123,13 @@ def test_names_come_in_the_order_of_their_files() -> None:
     """Whatever was imported first: the planner walks through them in this order."""
     ours = [made.function.__module__ for name, made in registered().items() if name in FIXED]
     assert len(ours) == len(FIXED) and ours == sorted(ours)
+
+
+@pytest.mark.parametrize(
+    ("stages", "microbatches", "said"), [(40_000, 1, "32,767"), (30_000, 1_000, "2,000,000")]
+)
+def test_more_than_a_program_holds_is_refused_before_it_is_made(
+    stages: int, microbatches: int, said: str
+) -> None:
+    with pytest.raises(ScheduleError, match=said):
+        registered()["1f1b"].orders(stages, microbatches)

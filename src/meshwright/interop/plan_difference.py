@@ -7,7 +7,6 @@ is told as it stands in that file.
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from meshwright.interop.imported import Imported, Option
 from meshwright.interop.launch.shell_script import ShellScript
 from meshwright.interop.option_set import flat, launch_words
 from meshwright.interop.torchtitan.option import RENAMED
+from meshwright.specs.data_text import json_of, toml_of
 from meshwright.specs.plan.file import plan_table
 from meshwright.specs.plan.plan import Plan
 
@@ -158,6 +158,6 @@ def _texts(tables: Mapping[str, Any]) -> Options:
 
 _READERS: Mapping[str, Callable[[str], Options]] = {
     "megatron": _script_options,
-    "torchtitan": lambda text: _texts(tomllib.loads(text)),
-    "deepspeed": lambda text: _texts(json.loads(text)),
+    "torchtitan": lambda text: _texts(toml_of(text)),
+    "deepspeed": lambda text: _texts(json_of(text)),
 }

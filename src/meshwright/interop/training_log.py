@@ -6,7 +6,6 @@ where a line is the mean of several steps, the first line is left out. With fewe
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.ir.trace import Trace
+from meshwright.specs.data_text import json_of
 from meshwright.specs.error import SpecError
 
 WARM_UP_SHARE, MOST_WARM_UP, LEAST_VALUES = 0.1, 10, 3
@@ -180,8 +180,8 @@ def _torchtitan(text: str, tokens_per_device: float | None) -> MeasuredRun | Non
 def _own_json(text: str, _: float | None) -> MeasuredRun | None:
     """An object with "step_s": one number, or a list of seconds."""
     try:
-        data = json.loads(text)
-    except json.JSONDecodeError:
+        data = json_of(text)
+    except ValueError:
         return None
     found = data.get("step_s") if isinstance(data, dict) else None
     values = [found] if isinstance(found, int | float) else found

@@ -36,7 +36,7 @@ from meshwright.specs.error import ProgramError
 from meshwright.specs.operator import Operator
 
 VERSION = 1
-MAX_MICROBATCHES = 10_000_000  # a row of a table each; more is a slip of the finger
+MAX_MICROBATCHES = 1_000_000  # a row of a table each; more is a slip of the finger
 _ROW = re.compile(rf"(\d+)({WORD})(\d*)(?:\.(\d+))?(\{{[^}}]*\}})?")
 _TABLES: dict[str, type] = {
     "value": ValueKind, "work": Work, "exchange": Exchange, "size": Size, "group": ParameterGroup,

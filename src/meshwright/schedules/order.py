@@ -24,9 +24,8 @@ class Compute(NamedTuple):
 Orders = list[list[Compute]]
 _TEXT = re.compile(r"(\d*)([A-Za-z]+)(\d+)")
 COUNT = (int, Integral)  # the first is the quick question; NumPy's whole numbers are of the second
-MAX_CELLS = (
-    10_000_000  # stages x microbatches of one order: a Python object for every compute, gigabytes above this
-)
+MAX_STAGES = 32_767  # the column of a program that says them
+MAX_CELLS = 2_000_000  # stages x microbatches of one order: a Python object for every compute, gigabytes above this
 
 
 @dataclass(frozen=True)
@@ -113,6 +112,10 @@ class Schedule:
             raise CountError(
                 f"schedule {self.name} takes {allowed} chunks a device, {num_chunks} were asked for; give --chunks "
                 f"{self.num_chunks}, or take interleaved_1f1b"
+            )
+        if num_devices * num_chunks > MAX_STAGES:
+            raise CountError(
+                f"schedule {self.name} was asked for {num_devices * num_chunks:,} stages; a program has up to {MAX_STAGES:,}"
             )
         if num_devices * num_chunks * num_microbatches > MAX_CELLS:
             raise CountError(

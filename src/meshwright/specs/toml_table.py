@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from meshwright.specs.data_text import toml_of
 from meshwright.specs.error import MeshwrightError, near_matches
 from meshwright.specs.record import check_keys
 
@@ -26,10 +26,10 @@ class TomlTable:
     def read(cls, path: Path, error: type[MeshwrightError]) -> TomlTable:
         """Parse a file; raises `error` with one clear message when it is missing, unreadable or not TOML."""
         try:
-            return cls(tomllib.loads(path.read_text(encoding="utf-8")), str(path), error)
+            return cls(toml_of(path.read_text(encoding="utf-8")), str(path), error)
         except FileNotFoundError:
             raise error(f"there is no file {path}", next="check the path") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as found:
+        except ValueError as found:
             raise error(
                 f"{path} is not a TOML file: {found}", next="write it again or repair that place"
             ) from None
@@ -84,6 +84,8 @@ class TomlTable:
             return parse(value)
         except MeshwrightError as found:
             raise self.error(f"{self.where}: {key!r}: {found.given}", allowed=found.allowed) from None
+        except (ValueError, OverflowError):  # a parser that is Python's own, such as float
+            raise self.error(f"{self.where}: {key!r} is {value!r}", allowed="a finite number") from None
 
     def table(self, key: str) -> TomlTable:
         """A table inside this one; missing is refused."""

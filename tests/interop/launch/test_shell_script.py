@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 import pytest
 
 from meshwright.interop.launch.shell_script import ShellScript
+from meshwright.specs.error import PlanError
 
 # Each ends with a command `run`, whose words a real shell would see too.
 SCRIPTS = (
@@ -70,3 +71,16 @@ def test_no_text_breaks_the_reader(text: str) -> None:
     script = ShellScript.read(text)
     assert all(isinstance(word, str) for words in script.commands for word in words)
     assert all(script.commands)
+
+
+def test_variables_that_double_for_ever_are_refused_before_they_fill_the_memory() -> None:
+    for doubled in ("A=$A$A", "A+=$A", "A=($A $A)"):
+        with pytest.raises(PlanError, match="A among them"):
+            ShellScript.read("\n".join(["A=xxxxxxxxxx", *[doubled] * 60, "run --layers $A"]))
+
+
+def test_a_number_that_grows_for_ever_stays_as_it_is_written() -> None:
+    script = ShellScript.read("\n".join(["A=7", *["A=$((A*A))"] * 60, "run --layers $A"]))
+    assert script.commands == [["run", "--layers", "$((A*A))"]]
+    deep = "$((" + "(" * 100_000 + "1" + ")" * 100_000 + "))"
+    assert len(ShellScript.read(f"run {deep}").commands) == 1

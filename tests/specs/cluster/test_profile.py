@@ -63,6 +63,9 @@ def test_profiles_of_older_schemas_load(schema):
         ({"constants": {"compute_slowdown": -1}}, "compute_slowdown"),
         ({"passes": [{"name": "F"}]}, "malformed"),
         ({"tables": 3}, "malformed"),
+        ({"tables": {"matmul": [[[8, 8, 8]]]}}, "malformed"),
+        ({"tables": {"matmul": [[[8, 8, float("inf")], 1e-6, 0.0]]}}, "malformed"),
+        ({"num_processes": float("inf")}, "malformed"),
     ],
 )
 def test_malformed_profiles_are_refused(change, message):

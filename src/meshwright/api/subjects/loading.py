@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from meshwright.specs.cluster.device import load_device
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.config.source import load_model
+from meshwright.specs.data_text import toml_of
 from meshwright.specs.error import SpecError, UnknownNameError
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.slot import TRUST
@@ -62,8 +62,8 @@ def load(path: PathLike) -> Any:
 def _load_toml(file: Path) -> Plan | ClusterSpec:
     """A plan, or a cluster where the file has devices."""
     try:
-        keys = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        keys = toml_of(file.read_text(encoding="utf-8"))
+    except ValueError:
         return Plan.load(file)  # its message names line and column
     return Cluster.load(file) if "devices" in keys and "model" not in keys else Plan.load(file)
 

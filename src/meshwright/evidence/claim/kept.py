@@ -12,6 +12,7 @@ from pathlib import Path
 import meshwright
 from meshwright.evidence.claim.claim import Claim, ClaimResult
 from meshwright.specs.cluster.profile import cache_path
+from meshwright.specs.data_text import json_of
 from meshwright.specs.whole_file import whole_file
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ def key_of(claim: Claim) -> str:
 
 def _read(path: Path, data: str) -> dict[str, float]:
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = json_of(path.read_text(encoding="utf-8"))
         is_ours = (told["schema"], told["digest"], told["data"]) == (SCHEMA, sources_digest(), data)
         return {str(key): float(value) for key, value in told["values"].items()} if is_ours else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.specs.data_text import json_of
 from meshwright.specs.error import SpecError
 from meshwright.specs.record import record
 
@@ -100,7 +101,7 @@ def read_index(checkpoint: str | Path) -> CheckpointIndex:
     """
     path = Path(checkpoint) / INDEX_FILE
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = json_of(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise SpecError(
             f"{checkpoint} is no checkpoint: it has no {INDEX_FILE}",

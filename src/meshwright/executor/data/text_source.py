@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from meshwright.specs.data_text import json_of
 from meshwright.specs.error import SpecError
 from meshwright.specs.training.source import PathLike
 
@@ -186,8 +187,8 @@ def text_files(root: Path, suffixes: set[str]) -> Sequence[Path]:
 def _text_of_line(line: bytes, field: str, place: str) -> bytes:
     """The text in a JSONL line. Raises SpecError that names the place."""
     try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        entry = json_of(line)
+    except ValueError as error:
         raise SpecError(f"{place} is not JSON: {error}", allowed="one JSON object a line") from error
     if not isinstance(entry, dict) or not isinstance(entry.get(field), str):
         what = (

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.executor.file.new_file import sha256_of
+from meshwright.specs.data_text import json_of
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.training.source import PathLike
 
@@ -206,7 +207,7 @@ def has_shards(folder: PathLike) -> bool:
 def _header(folder: Path) -> Mapping[str, Any]:
     path = folder / HEADER
     try:
-        header = json.loads(path.read_text(encoding="utf-8"))
+        header = json_of(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ExecutionError(
             f"there are no token shards in {folder}",

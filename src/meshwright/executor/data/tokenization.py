@@ -7,7 +7,6 @@ it ("<|endoftext|>") are encoded like others, so that no document can forge its 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.executor.data.text_source import TextPiece
+from meshwright.specs.data_text import json_of
 from meshwright.specs.error import SpecError
 from meshwright.specs.training.source import PathLike
 
@@ -144,7 +144,7 @@ def _end_in_settings(path: Path) -> str | None:
     if not path.is_file():
         return None
     try:
-        settings: Any = json.loads(path.read_text(encoding="utf-8"))
+        settings: Any = json_of(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise SpecError(f"{path} is not JSON: {error}") from error
     token = settings.get("eos_token") if isinstance(settings, dict) else None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshwright.interop.imported import Draft, Given, Imported, Option
+from meshwright.specs.data_text import json_of
 from meshwright.specs.error import PlanError
 
 SHARDINGS = ("none", "zero1", "zero2", "zero3")  # by zero_optimization.stage
@@ -78,8 +79,8 @@ NOT_IN_A_PLAN: Mapping[str, str] = {
 def import_deepspeed(text: str, where: str, given: Given) -> Imported:
     """The plan that a JSON file asks for, with its three lists. Raises PlanError naming the flag for what is missing."""
     try:
-        config = json.loads(text)
-    except json.JSONDecodeError as error:
+        config = json_of(text)
+    except ValueError as error:
         raise PlanError(
             f"{where} is not JSON: {error}", allowed="a DeepSpeed configuration (.json)"
         ) from None

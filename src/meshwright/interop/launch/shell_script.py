@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from meshwright.interop.launch.shell_words import SEPARATORS, Token, Word, tokens
+from meshwright.specs.error import PlanError
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _NAMED = re.compile(r"\$\{?(#?)(\w+|[@*])(?:\[[@*]\])?(?::?([-=+?])(.*?))?\}?", re.DOTALL)
@@ -22,6 +23,8 @@ _ARITHMETIC: Mapping[type[ast.AST], Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
+MOST_EXPANDED = 1 << 22  # characters that all expansions of a script give: a launch script has thousands
+MOST_NUMBER = 1 << 63  # beyond it a shell's own arithmetic ends
 
 
 @dataclass
@@ -35,6 +38,7 @@ class ShellScript:
     commands: list[list[str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     variables: dict[str, list[str]] = field(default_factory=dict)
+    num_expanded: int = 0  # characters, so far
     branches: list[list[bool]] = field(default_factory=list)  # of each open `if`: runs now, has run already
 
     @classmethod
@@ -147,7 +151,18 @@ class ShellScript:
             return [self._fill(other or "")]
         if mark == "+":
             return [] if values is None else [self._fill(other or "")]
-        return [expansion] if values is None else values
+        return [expansion] if values is None else self._counted(name, values)
+
+    def _counted(self, name: str, values: list[str]) -> list[str]:
+        """The values of a variable that is expanded once more. Raises PlanError where a script doubles its texts for ever."""
+        self.num_expanded += sum(map(len, values))
+        if self.num_expanded > MOST_EXPANDED:
+            raise PlanError(
+                f"the script's variables, {name} among them, expand to more than {MOST_EXPANDED:,} characters",
+                allowed="a launch script",
+                next="write the launch command out",
+            )
+        return values
 
     def _fill(self, text: str) -> str:
         """A default with its own expansions."""
@@ -160,8 +175,8 @@ class ShellScript:
         named = re.sub(r"\$?\{?\b([A-Za-z_]\w*)\b\}?", lambda name: self._text("$" + name[1]), inner)
         try:
             return str(_value(ast.parse(named.strip(), mode="eval").body))
-        except (SyntaxError, ValueError, ZeroDivisionError):
-            return expansion
+        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+            return expansion  # a parser may be out of either
 
     def _decide(self, condition: list[Token | list[Word]]) -> bool:
         """A test such as [ "$A" = "fp8" ] or [[ -n $B ]]; what cannot be decided counts as true, and is noted."""
@@ -287,5 +302,7 @@ def _value(node: ast.AST) -> int:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_value(node.operand)
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        return _ARITHMETIC[type(node.op)](_value(node.left), _value(node.right))
+        number = _ARITHMETIC[type(node.op)](_value(node.left), _value(node.right))
+        if abs(number) < MOST_NUMBER:
+            return number
     raise ValueError("no whole-number arithmetic")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
-
 from meshwright.interop.imported import Draft, Given, Imported, Option
 from meshwright.interop.torchtitan.key import TomlKeys
 from meshwright.interop.torchtitan.option import FLAVORS
 from meshwright.specs.config.source import load_model
+from meshwright.specs.data_text import toml_of
 from meshwright.specs.error import PlanError, UnknownNameError
 from meshwright.specs.model.model import ModelSpec
 
@@ -32,8 +31,8 @@ EVERY_OTHER_LAYER = "2"  # the default of selective_ac_option
 def import_torchtitan(text: str, where: str, given: Given) -> Imported:
     """The plan that a TOML file asks for, with its three lists. Raises PlanError or UnknownNameError."""
     try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        tables = toml_of(text)
+    except ValueError as error:
         raise PlanError(
             f"{where} is not TOML: {error}", allowed="a torchtitan configuration (.toml)"
         ) from None

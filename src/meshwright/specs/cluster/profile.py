@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from meshwright.specs.data_text import json_of
 from meshwright.specs.error import SpecError
 from meshwright.specs.whole_file import whole_file
 
@@ -141,8 +142,8 @@ class Profile:
     def from_json(text: str) -> Profile:
         """The profile in `text`. Raises SpecError on anything that is no profile, or a newer schema."""
         try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
+            data = json_of(text)
+        except ValueError as error:
             raise SpecError(
                 f"not a profile: {error}", allowed="the JSON of `meshwright calibrate`"
             ) from error
@@ -258,7 +259,7 @@ def _from_dict(data: Any) -> Profile:
             source=str(data.get("source", "")),
             process_factors=tuple(float(factor) for factor in data.get("process_factors", ())),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise SpecError(
             f"profile is malformed: {type(error).__name__} {error}", next="run `meshwright calibrate` again"
         ) from error

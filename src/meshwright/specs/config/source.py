@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.specs.config.hugging_face import model_from_config
+from meshwright.specs.data_text import json_of
 from meshwright.specs.error import SpecError, UnknownNameError
 from meshwright.specs.model.model import ModelSpec
 
@@ -117,8 +118,8 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         raise SpecError(f"{path.parent} has no {CONFIG_FILE}", allowed="the folder of a Hugging Face model")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        content = json_of(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise SpecError(f"{path} is not JSON: {error}", allowed="the config.json of a model") from None
     except OSError as error:
         raise SpecError(

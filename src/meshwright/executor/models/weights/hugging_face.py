@@ -10,7 +10,6 @@ How names and layouts correspond stands in `parameter_map`.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from meshwright.executor.models.weights.parameter_map import NameMap, parameter_
 from meshwright.executor.models.weights.weights_folder import SHARD_BYTES, WeightsFolder, write_folder
 from meshwright.specs.config.export import check_weights_config, config_from_model
 from meshwright.specs.config.source import load_model
+from meshwright.specs.data_text import json_of
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.model.dimension import model_differences
 from meshwright.specs.model.model import ModelSpec
@@ -181,7 +181,7 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json_of(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise ExecutionError(f"{path} cannot be read: {error}", allowed="a JSON object") from None
     if not isinstance(found, dict):

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from meshwright.specs.data_text import json_of
 from meshwright.specs.error import ExecutionError
 
 WEIGHTS_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
@@ -71,7 +72,7 @@ class WeightsFolder:
 
     def _read_index(self, index: Path) -> dict[str, str]:
         try:
-            file_of = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+            file_of = dict(json_of(index.read_text(encoding="utf-8"))["weight_map"])
         except (ValueError, KeyError, TypeError) as error:
             raise ExecutionError(f"{index} is no index: {error}", allowed="JSON with 'weight_map'") from None
         for file in sorted(set(file_of.values())):
