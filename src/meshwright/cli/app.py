@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -13,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from meshwright import __version__
-from meshwright.cli.frame.command import HELP_NAMES, LateCommand, LateGroup
-from meshwright.cli.frame.output import INTERRUPTED
+from meshwright.cli.frame.command import HELP_NAMES, LateCommand, LateGroup, let_go_of_stdout
+from meshwright.cli.frame.output import DONE, INTERRUPTED
 
 # Panel, and what runs: file and function, whose first line is its help.
 COMMANDS = {
@@ -100,6 +99,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
     except BrokenPipeError:
-        # Whoever read our output has left; nothing more can be said, not even by the interpreter's last flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(0) from None
+        let_go_of_stdout()
+        raise SystemExit(DONE) from None

@@ -25,7 +25,9 @@ Orders = list[list[Compute]]
 _TEXT = re.compile(r"(\d*)([A-Za-z]+)(\d+)")
 COUNT = (int, Integral)  # the first is the quick question; NumPy's whole numbers are of the second
 MAX_STAGES = 32_767  # the column of a program that says them
-MAX_CELLS = 2_000_000  # stages x microbatches of one order: a Python object for every compute, gigabytes above this
+MAX_CELLS = (
+    2_000_000  # stages x microbatches of one order: a Python object for every compute, gigabytes above this
+)
 
 
 @dataclass(frozen=True)

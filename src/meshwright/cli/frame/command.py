@@ -5,7 +5,9 @@ options of its fields.
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -133,18 +135,36 @@ def _finish(out: Output, run: Callable[[], Result], forms: Sequence[str]) -> Non
         result = run()
         undeclared = {*result.forms} - {*forms, *EVERY_FORM}
         assert not undeclared, f"a command writes {undeclared}, which it was not registered with"
-        out.deliver(result)
-        code = result.exit_code
+        code = told(out, result.exit_code, lambda: out.deliver(result))
     except MeshwrightError as error:
         code = fail(out, str(error), error.exit_code, type(error).__name__)
     except KeyboardInterrupt:
         code = fail(out, "interrupted", INTERRUPTED, "KeyboardInterrupt")
-    except BrokenPipeError:
-        raise
     except Exception as error:
         text = f"this is a mistake in meshwright, not yours: {type(error).__name__}: {error}"
         code = fail(out, f"{text}\nrun it again with --debug for the traceback", FAILED, type(error).__name__)
     raise typer.Exit(code)
+
+
+def told(out: Output, code: int, tell: Callable[[], object]) -> int:
+    """Write to stdout to the last byte. Returns the exit code: the given one, also where whoever read has left, as what was
+    found stands; FAILED where the output cannot be written."""
+    try:
+        tell()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        let_go_of_stdout()
+    except OSError as error:
+        let_go_of_stdout()
+        out.stderr.print(f"the result cannot be written: {error.strerror}", style="bold red", markup=False)
+        return FAILED
+    return code
+
+
+def let_go_of_stdout() -> None:
+    """Nothing more can be said there, not even by the interpreter's last flush."""
+    with contextlib.suppress(OSError, ValueError):  # what stands in for it may have no number
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def fail(out: Output, text: str, code: int, kind: str) -> int:
@@ -153,7 +173,7 @@ def fail(out: Output, text: str, code: int, kind: str) -> int:
         out.stderr.print_exception()
     if out.is_json:
         error = {"error": {"kind": kind, "message": text, "exit_code": code}}
-        sys.stdout.write(out.json_text(error) + "\n")
+        code = told(out, code, lambda: sys.stdout.write(out.json_text(error) + "\n"))
     label = "" if code == INTERRUPTED else f"{kind}: "
     out.stderr.print(
         f"{label}{text}", style="bold red" if code == FAILED else "red", markup=False, soft_wrap=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +23,10 @@ class SafeConsole(Console):
         for segment in super().render(renderable, options):
             text, style, control = segment
             yield segment if control or text.isprintable() else Segment(printable(text, BREAKS), style)
+
+    def on_broken_pipe(self) -> None:
+        """Whoever read has left: the command says with which code it ends, not rich. Raises BrokenPipeError."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def console_of(stream: Any) -> Console:
