@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -60,3 +61,30 @@ def test_where_the_file_system_has_no_locks_it_is_told(
     with caplog.at_level(logging.WARNING):
         check_free(tmp_path)
     assert "No locks available" in caplog.text
+
+
+def test_a_folder_that_was_removed_is_locked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "runs"
+    first, second = FolderLock(folder), FolderLock(folder)
+    first.take()
+    first.keep()
+    assert not caplog.records
+    shutil.rmtree(folder)
+    first.keep()
+    assert "was removed while it was in use" in caplog.text
+    with pytest.raises(SpecError, match="wait until it ends"):
+        second.take()
+    first.release()
+    second.take()
+
+
+def test_of_two_trainings_in_a_folder_that_was_removed_the_later_one_has_it(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    first, second = FolderLock(folder), FolderLock(folder)
+    first.take()
+    shutil.rmtree(folder)
+    second.take()
+    with pytest.raises(SpecError, match="a running training keeps its checkpoints"):
+        first.keep()
+    second.release()
+    first.take()

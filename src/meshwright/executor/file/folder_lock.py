@@ -23,12 +23,14 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = FileLock(folder / LOCK_FILE, blocking=False, thread_local=False)
+        self._taken: tuple[int, int] | None = None  # which file it was
 
     def take(self) -> None:
         """Raises SpecError where another process holds it."""
         make_folder(self.folder)
         try:
             self._lock.acquire()
+            self._taken = _file_at(self.folder)
         except Timeout:
             raise SpecError(
                 f"a running training keeps its checkpoints in {self.folder}",
@@ -41,9 +43,30 @@ class FolderLock:
                 "%s cannot be locked (%s): take care that no other training uses it", self.folder, error
             )
 
+    def keep(self) -> None:
+        """Whoever removes the folder of a running training removes the lock with it: take the one that is there now.
+
+        Raises SpecError where another process has taken the folder since.
+        """
+        if self._taken is None or _file_at(self.folder) == self._taken:
+            return
+        _log.warning("%s was removed while it was in use, and is made again", self.folder)
+        self._lock.release()
+        self._lock = FolderLock(self.folder)._lock
+        self.take()
+
     def release(self) -> None:
         """Let others have it."""
         self._lock.release()
+
+
+def _file_at(folder: Path) -> tuple[int, int] | None:
+    """Which file the folder's lock is now, by device and number; None: there is none."""
+    try:
+        found = (folder / LOCK_FILE).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def check_free(folder: Path) -> None:

@@ -74,7 +74,10 @@ class TrainingCheckpoints:
 
         Raises:
             ExecutionError: the save before has failed.
+            SpecError: the folder was removed, and another training has taken it.
         """
+        if dist.get_rank() == 0:
+            self._lock.keep()
         state, step = self.state, self._step(iteration)
         num_steps = step - self._start.step
         samples, tokens = state.data.num_samples, state.data.num_step_tokens
