@@ -6,14 +6,13 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 import signal
 import socket
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from meshwright.executor.file.job_folder import job_folder
 from meshwright.executor.job.gather import JobResult, gather
 from meshwright.executor.job.group_reports import GroupReports
 from meshwright.executor.job.job import Job, LoadHandlers
@@ -48,8 +47,7 @@ def run_launched(
     launch.check(job.num_ranks)
     rank = (tuple(places) or tuple(range(job.num_ranks))).index(launch.process)
     _choose_interface(launch)
-    folder = Path(tempfile.mkdtemp(prefix="meshwright-"))
-    try:
+    with job_folder() as folder:
         store = meet(launch)
         digest = _write(job, folder, launch, store)
         same_job(store, launch, digest)
@@ -60,8 +58,6 @@ def run_launched(
         }
         (folder / "limits.json").write_text(json.dumps(limits))
         return _run(job, launch, rank, folder, store, timeout_s, progress, duration_s, load_handlers)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run(

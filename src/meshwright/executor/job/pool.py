@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
 
+from meshwright.executor.file.job_folder import job_folder
 from meshwright.executor.handlers.core_handler import CORE_HANDLERS
 from meshwright.executor.job.gather import JobResult
 from meshwright.executor.job.job import Job
@@ -40,14 +39,15 @@ class Pool:
         self._num_jobs = 0
 
     def __enter__(self) -> Pool:
-        self._folder = Path(tempfile.mkdtemp(prefix="meshwright-"))
+        self._kept = job_folder()
+        self._folder = self._kept.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end_workers(at_once=kind is not None)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._kept.__exit__(None, None, None)
 
     @property
     def process_ids(self) -> tuple[int, ...]:

@@ -6,13 +6,13 @@ import contextlib
 import datetime
 import json
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
+from meshwright.executor.file.job_folder import job_folder
 from meshwright.executor.team.worker_process import STOP_S, Report, WorkerProcess
 from meshwright.specs.cluster.profile import PassSample, Profile, Sample
 from meshwright.specs.cluster.slowing import Slowing
@@ -49,10 +49,10 @@ def measure(
     """
     slowed = slowing or Slowing()
     slowed.check(num_processes)
-    with tempfile.TemporaryDirectory(prefix="meshwright-measure-") as folder:
-        (Path(folder) / SLOWING_FILE).write_text(json.dumps(slowed.to_dict()))
+    with job_folder() as folder:
+        (folder / SLOWING_FILE).write_text(json.dumps(slowed.to_dict()))
         reports: SimpleQueue[Report] = SimpleQueue()
-        with _workers(num_processes, Path(folder), effort, reports) as workers:
+        with _workers(num_processes, folder, effort, reports) as workers:
             result = _collect(workers, reports, progress or _ignore, timeout_s)
     return _profile(result, num_processes, slowed)
 
