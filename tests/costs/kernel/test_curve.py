@@ -275,3 +275,32 @@ def test_a_window_shortens_attention() -> None:
         for last in (1, 1024)
     )
     assert windowed.seconds < 0.5 * full.seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("H100", "bfloat16"),
+        ("H100", "float8"),
+        ("H200", "float8"),
+        ("B200", "bfloat16"),
+        ("A100-80", "bfloat16"),
+    ],
+)
+def test_what_was_prepared_together_is_what_each_is_asked_for_alone(
+    name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phases: tuple[Phase, ...] = ("forward", "weight_gradient")
+    sizes = (1, 7, 128, 4096, 8191, 1 << 20)  # the ends are far outside what was measured
+    operators = [matmul(m, n, 4096, phase) for m in sizes for n in sizes for phase in phases]
+    operators += [
+        attention(batch, sequence, phase) for batch in (1, 3) for sequence in sizes for phase in phases
+    ]
+    asked = [(operator, dtype) for operator in operators if dtype == "bfloat16" or operator.kind == "matmul"]
+    device = Cluster(f"8x{name}").devices[0]
+    alone, together = kernels(device), kernels(device)
+    expected = [alone.operator(*each) for each in asked]
+    assert "extrapolated" in {each.basis for each in expected}
+    together.prepare(asked)
+    monkeypatch.setattr(GpuKernels, "_evaluated", None)  # nothing is evaluated again
+    assert [together.operator(*each) for each in asked] == expected

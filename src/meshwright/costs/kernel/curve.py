@@ -5,7 +5,7 @@ gpu_costs(cluster) -> the cost model of a cluster: GpuKernels where its devices 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from meshwright.costs.kernel.attention import MOST_SHARING, UNSHARED
 from meshwright.costs.kernel.chip import Chip, Columns
 from meshwright.costs.kernel.gemm import RESULT_BYTES
 from meshwright.costs.kernel.moe import Loads
-from meshwright.costs.kernel.profile import KernelCurve, KernelProfile, load_kernel_profile
+from meshwright.costs.kernel.profile import KernelCurve, KernelProfile, Shape, load_kernel_profile
 from meshwright.costs.roofline import HOST_LINK_BYTES_PER_S, MATMUL_EFFICIENCY, UNCERTAINTY, Roofline
 from meshwright.ir.table import Exchange, Work
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -155,14 +155,30 @@ class GpuKernels:
             self._estimates[key] = ways.get(operator.kind, self._streamed)(operator, dtype)
         return self._estimates[key]
 
-    def _matmul(self, operator: Operator, dtype: str) -> KernelEstimate:
-        """By (m, n, k), the same kernel in all phases; traffic beyond the three matrices is added to memory's."""
+    def prepare(self, asked: Iterable[tuple[Operator, str]]) -> None:
+        """Evaluate products and attention of these operators and formats on their curves at once: a thousand shapes take
+        little longer than one, and are known when `operator` is asked for each."""
+        curves: dict[tuple[str, str, str], dict[tuple[object, ...], Shape]] = {}
+        shape_of = {"matmul": self._product, "attention": self._context}
+        for operator, dtype in asked:
+            if operator.kind in shape_of:
+                shape = shape_of[operator.kind](operator, dtype)
+                own = curves.setdefault((shape.formula, shape.dtype, shape.profile.chip.name), {})
+                if shape.key not in self._on_curves:
+                    own[shape.key] = shape
+        for shapes in curves.values():
+            if shapes:
+                self._on_curves.update(zip(shapes, self._evaluated(list(shapes.values())), strict=True))
+
+    def _product(self, operator: Operator, dtype: str) -> Shape:
+        """A product by (m, n, k), the same kernel in all phases; traffic beyond the three matrices is added to memory's."""
         m, n, k = operator.shape
         size = dtype_bytes(dtype)
         extra = max(0.0, operator.bytes - (m * k + k * n + m * n) * size)
-        return self._curve_estimate(
-            "gemm", dtype, {"m": m, "n": n, "k": k, "extra_bytes": extra}, self._profile
-        )
+        return Shape("gemm", dtype, {"m": m, "n": n, "k": k, "extra_bytes": extra}, self._profile)
+
+    def _matmul(self, operator: Operator, dtype: str) -> KernelEstimate:
+        return self._on_curve(self._product(operator, dtype))
 
     def _grouped(self, operator: Operator, dtype: str) -> KernelEstimate:
         """Experts, or heads, of (groups, m, n, k): as one product of all rows that moves the operator's own bytes: every
@@ -171,11 +187,11 @@ class GpuKernels:
         rows, size = groups * m, dtype_bytes(dtype)
         counted = (rows * k + k * n) * size + rows * n * RESULT_BYTES
         sizes = {"m": rows, "n": n, "k": k, "extra_bytes": max(operator.bytes, 1.0) - counted}
-        priced = self._curve_estimate("gemm", dtype, sizes, self._profile)
+        priced = self._on_curve(Shape("gemm", dtype, sizes, self._profile))
         return KernelEstimate(priced.seconds, max(priced.error, GROUPED_ERROR), "extrapolated")
 
-    def _attention(self, operator: Operator, dtype: str) -> KernelEstimate:
-        """Forward from its curve; backward a documented multiple of it."""
+    def _context(self, operator: Operator, dtype: str) -> Shape:
+        """Attention of whole sequences, forward."""
         names = ("batch", "heads", "kv_heads", "sequence", "head_dim", "is_causal")
         sizes = dict(zip(names, map(float, operator.shape), strict=True)) | {"window": 0.0}
         if sizes["is_causal"] > 1:  # the last entry of a shape is a window where it is above one
@@ -184,9 +200,11 @@ class GpuKernels:
         if not any(curve.formula == "context_attention" for curve in profile.curves):
             profile = load_kernel_profile(ATTENTION_PROFILE)
         # Attention runs in 16 bits unless its own table says otherwise: float8 recipes cast linear layers only.
-        priced = self._curve_estimate(
-            "context_attention", "bfloat16" if dtype == "float8" else dtype, sizes, profile
-        )
+        return Shape("context_attention", "bfloat16" if dtype == "float8" else dtype, sizes, profile)
+
+    def _attention(self, operator: Operator, dtype: str) -> KernelEstimate:
+        """Forward from its curve; backward a documented multiple of it."""
+        priced = self._on_curve(self._context(operator, dtype))
         if operator.phase == "forward":
             return priced
         basis = weakest(priced.basis, "extrapolated")
@@ -201,7 +219,7 @@ class GpuKernels:
         `hidden` and `inner` are the local sizes of an expert. Raises SpecError where no chip of the family has a table.
         """
         sizes = {"hidden": float(hidden), "inner": float(inner), "matrices": 3.0 if is_gated else 2.0}
-        return self._curve_estimate("moe", dtype, {**loads._asdict(), **sizes}, self._profile)
+        return self._on_curve(Shape("moe", dtype, {**loads._asdict(), **sizes}, self._profile))
 
     def generation(
         self, batch: int, heads: int, kv_heads: int, keys: int, head_dim: int, dtype: str = "bfloat16"
@@ -212,36 +230,39 @@ class GpuKernels:
         group = heads / kv_heads
         suffix = UNSHARED if group == 1 or group > MOST_SHARING else ""
         sizes |= {"window": 0.0, "cache_bytes": 2.0}
-        return self._curve_estimate("generation_attention", dtype, sizes, self._profile, suffix)
+        return self._on_curve(Shape("generation_attention", dtype, sizes, self._profile, suffix))
 
-    def _curve_estimate(
-        self, formula: str, dtype: str, sizes: Mapping[str, float], profile: KernelProfile, suffix: str = ""
-    ) -> KernelEstimate:
-        """One shape on one of a profile's curves, at the peak rate of the format that was asked for; operators that differ in
-        their phase or name only have one."""
-        key = (formula, dtype, tuple(sizes.items()), profile.chip.name, suffix)
-        if key not in self._on_curves:
-            self._on_curves[key] = self._evaluated(formula, dtype, sizes, profile, suffix)
-        return self._on_curves[key]
+    def _on_curve(self, shape: Shape) -> KernelEstimate:
+        """One shape on its curve, at the peak rate of the format that was asked for; operators that differ in their phase or
+        name only have one."""
+        if shape.key not in self._on_curves:
+            (self._on_curves[shape.key],) = self._evaluated([shape])
+        return self._on_curves[shape.key]
 
-    def _evaluated(
-        self, formula: str, dtype: str, sizes: Mapping[str, float], profile: KernelProfile, suffix: str
-    ) -> KernelEstimate:
-        """An estimate that nobody asked for before."""
-        curve, is_own = self._curve(formula, dtype, profile, suffix)
+    def _evaluated(self, shapes: Sequence[Shape]) -> list[KernelEstimate]:
+        """Shapes of one curve, all at once."""
+        first = shapes[0]
+        profile, dtype = first.profile, first.dtype
+        curve, is_own = self._curve(first.formula, dtype, profile, first.suffix)
         if not self.has_casts and "cast_bytes" in curve.constants:
             curve = replace(curve, constants={**curve.constants, "cast_bytes": 0.0})
         columns: Columns = {
-            **{name: np.array([float(value)]) for name, value in sizes.items()},
-            "element_bytes": np.array([float(dtype_bytes(dtype))]),
-            "peak": np.array([self._peak(dtype)]),
+            **{name: np.array([float(each.sizes[name]) for each in shapes]) for name in first.sizes},
+            "element_bytes": np.full(len(shapes), float(dtype_bytes(dtype))),
+            "peak": np.full(len(shapes), self._peak(dtype)),
         }
-        seconds = float(curve.seconds(self._chip, columns)[0])
-        is_known = is_own and self._is_same and profile is self._profile and curve.is_inside(columns)
-        error = curve.p80_error if is_known else curve.p80_error * FAR_ERROR
-        return KernelEstimate(
-            seconds, max(error, LEAST_ERROR), "interpolated" if is_known else "extrapolated"
-        )
+        seconds = curve.seconds(self._chip, columns).tolist()
+        is_measured = is_own and self._is_same and profile is self._profile
+        return [
+            KernelEstimate(
+                each,
+                max(curve.p80_error * (1.0 if is_known else FAR_ERROR), LEAST_ERROR),
+                "interpolated" if is_known else "extrapolated",
+            )
+            for each, is_known in zip(
+                seconds, (curve.are_inside(columns) & is_measured).tolist(), strict=True
+            )
+        ]
 
     def _curve(
         self, formula: str, dtype: str, profile: KernelProfile, suffix: str

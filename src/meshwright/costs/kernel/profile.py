@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.costs.cost import rounded
 from meshwright.costs.kernel.attention import CONTEXT, GENERATION
@@ -57,12 +58,13 @@ class KernelCurve:
         formula = FORMULAS[self.formula]
         return formula.seconds(self.constants, chip, columns) * self.grid.factor(formula.place(columns))
 
-    def is_inside(self, columns: Columns) -> bool:
-        """Is every size of every row measured, or within a factor FAR of what was?"""
-        checked = [(columns[name], ends) for name, ends in self.ranges.items() if name in columns]
-        return all(
-            bool(np.all(sizes >= low / FAR) and np.all(sizes <= high * FAR)) for sizes, (low, high) in checked
-        )
+    def are_inside(self, columns: Columns) -> NDArray[np.bool_]:
+        """Of every row: is each size of it measured, or within a factor FAR of what was?"""
+        found = np.ones(len(next(iter(columns.values()))), dtype=bool)
+        for name, (low, high) in self.ranges.items():
+            if name in columns:
+                found &= (columns[name] >= low / FAR) & (columns[name] <= high * FAR)
+        return found
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,21 @@ class KernelProfile:
             source=data["source"],
             licence=data["licence"],
         )
+
+
+class Shape(NamedTuple):
+    """What one of a profile's curves is asked for: sizes in a format; `suffix` is of the curve's name."""
+
+    formula: str
+    dtype: str
+    sizes: Mapping[str, float]
+    profile: KernelProfile
+    suffix: str = ""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for shapes that take equally long."""
+        return self.formula, self.dtype, self.profile.chip.name, self.suffix, *self.sizes.values()
 
 
 def _curve(data: Mapping[str, Any]) -> KernelCurve:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -143,12 +143,13 @@ class StepCosts:
             found = self._estimates[key] = self._estimated(operator, dtype)
         return found
 
+    def prepare(self, works: Iterable[Work]) -> None:
+        """Price the operators of many works at once, as of `GpuKernels.prepare`."""
+        asked = dict.fromkeys((each, work.dtype) for work in works for each in work.operators)
+        self.kernels.prepare((each, _given_dtype(each, dtype)) for each, dtype in asked)
+
     def _estimated(self, operator: Operator, dtype: str) -> tuple[float, Basis]:
-        c, given = self.constants, dtype
-        if dtype == "float8" and (
-            operator.kind not in LINEAR_KINDS or operator.label.startswith("vocabulary")
-        ):
-            given = "bfloat16"
+        c, given = self.constants, _given_dtype(operator, dtype)
         estimate = self.kernels.operator(operator, given)
         seconds = estimate.seconds
         kind = component(operator)
@@ -217,6 +218,12 @@ class StepCosts:
     def flows(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> tuple[Flow, ...]:
         """As `links` says."""
         return self.links.flows(exchange, num_bytes, devices)
+
+
+def _given_dtype(operator: Operator, dtype: str) -> str:
+    """The format in which an operator of a work runs: float8 recipes are of linear layers, without the vocabulary's."""
+    is_cast = operator.kind in LINEAR_KINDS and not operator.label.startswith("vocabulary")
+    return "bfloat16" if dtype == "float8" and not is_cast else dtype
 
 
 def component(operator: Operator) -> str:

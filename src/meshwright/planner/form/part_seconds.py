@@ -3,7 +3,7 @@ step, messages between stages; each distinct one is priced once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from meshwright.costs.cost import Cost
 from meshwright.costs.pricing import Pricing, pricing_of
+from meshwright.costs.step.step_costs import StepCosts
 from meshwright.ir.table import Exchange, Work
 from meshwright.planner.space.site import Sites
 from meshwright.planner.space.space import Space
@@ -90,7 +91,7 @@ class PassSeconds:
         assert self._prices is not None, "nobody asks without prices"
         pricing, found = self._prices.of(plan), np.zeros(len(self._parts))
         costs, ends = pricing.costs, self.sites.members(plan, ("tp",))
-        key = (*self._key(plan, name)[:-2], "", name)
+        key = self._key_of_least(plan, name)
         for place, (work, cost) in enumerate(self._priced_works(plan, key, name, pricing)):
             inner = tuple(each for each in work.inner if each.exchange.axes == ("tp",))
             bare = Cost(cost.seconds - cost.slack_s)
@@ -98,6 +99,19 @@ class PassSeconds:
                 bare = with_inner(bare, work._replace(inner=inner), costs, costs, [ends] * len(inner), None)
             found[place] = bare.seconds
         return found
+
+    def prepare(self, plans: Iterable[Plan], names: Sequence[str]) -> None:
+        """Price what these passes run at once, before each is asked for."""
+        assert self._prices is not None, "nobody asks without prices"
+        works: dict[int, tuple[Pricing, list[Work]]] = {}
+        for plan in plans:
+            pricing = self._prices.of(plan)
+            for name in names:
+                built = self._built_works(plan, self._key_of_least(plan, name), name)
+                works.setdefault(id(pricing), (pricing, []))[1].extend(built)
+        for pricing, own in works.values():
+            if isinstance(pricing.costs, StepCosts):
+                pricing.costs.prepare(own)
 
     def overhead_s(self, plan: Plan) -> float:
         """Seconds of a step that no pass takes."""
@@ -147,6 +161,9 @@ class PassSeconds:
         special = plan.recompute if name == "B" and plan.recompute == "selective" else ""
         return (plan.tp, plan.cp, plan.ep, plan.expert_tp, plan.sequence_parallel, plan.microbatch_size, plan.float8,
                 plan.software_class.name, special, name)  # fmt: skip
+
+    def _key_of_least(self, plan: Plan, name: str) -> tuple[object, ...]:
+        return (*self._key(plan, name)[:-2], "", name)
 
     def _pass(self, plan: Plan, name: str, pricing: Pricing) -> tuple[Floats, Floats]:
         """As `simulator.price` prices rows of these works, with the exchanges inside where the plan puts them; and how much

@@ -88,8 +88,9 @@ def bounds_s(space: Space, sources: CostSources) -> Floats:
     columns = [getattr(space, name) for name in ALONG]
     way, first = distinct([*columns, space.expert_tp, number_of[space.sharding]])
     number, found, has_full = sources.counts.sum(axis=0), [], FULL in space.recompute
-    for row in first.tolist():
-        plan = one_stage(space.plan(row))
+    plans = [one_stage(space.plan(row)) for row in first.tolist()]
+    sources.passes.prepare(plans, ("F", "B"))
+    for plan in plans:
         both = (forward := sources.passes.least_s(plan, "F")) + sources.passes.least_s(plan, "B")
         again = forward  # R is F, but in software that stops early
         if has_full and plan.software_class.stops_early:
