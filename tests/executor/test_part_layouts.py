@@ -44,6 +44,9 @@ MORE = [
     planned("tied", pp=4, microbatch_size=2, token_parts=2),
     planned(tp=2, cp=2, sequence_parallel=True, context="ring", microbatch_size=4, token_parts=2),
     planned(cp=2, context="ring_contiguous", microbatch_size=4, token_parts=4, split_backward=True),
+    planned(
+        "gpt", cp=4, context="ring_contiguous", microbatch_size=4, token_parts="3:1", recompute="selective"
+    ),
     planned(cp=2, dp=2, context="ulysses", microbatch_size=4, token_parts="3:1", recompute="full"),
     planned(cp=2, pp=2, context="all_gather", microbatch_size=4, token_parts=2, recompute="selective"),
     planned("mixtral of 4", dp=2, ep=2, microbatch_size=4, token_parts="3:1"),

@@ -42,6 +42,7 @@ LAYOUTS: list[dict[str, Any]] = [
     {"tp": 2, "recompute": "full", "dp": 2, "sharding": "zero3"},
     {"tp": 2, "recompute": "selective"},
     {"cp": 2, "pp": 2},
+    {"cp": 4, "recompute": "selective"},
     {"cp": 2, "context": "ulysses"},
     {"pp": 2},
 ]
@@ -74,6 +75,14 @@ def test_parts_take_turns_forward_rising_and_backward_falling() -> None:
     assert texts[:4] == ["0F0", "0ALL_REDUCE0", "0F0.1", "0ALL_REDUCE0.1"]
     assert texts[4:10] == ["1F0", "2F0", "2ALL_REDUCE0", "1F0.1", "2F0.1", "2ALL_REDUCE0.1"]
     assert texts.index("2B0.1") < texts.index("2B0") < texts.index("1B0.1") < texts.index("1B0")
+
+
+@pytest.mark.parametrize("degree", [2, 4])
+def test_steps_of_a_ring_take_turns(degree: int) -> None:
+    texts = [row.text for row in in_parts(2, 2, cp=degree).instructions(0) if row.microbatch == 0]
+    steps = [text for text in texts if text.startswith("1ATTEND0")]
+    turns = [f".{part * degree + step}" for step in range(degree) for part in range(2)]
+    assert steps == ["1ATTEND0" + turn.replace(".0", "") for turn in turns]
 
 
 def test_one_part_is_the_program_of_none() -> None:

@@ -30,11 +30,13 @@ def in_turns(
 
 
 def _runs(rows: Iterable[ChainRow]) -> Iterator[Sequence[ChainRow]]:
-    """Computes with the exchanges behind them, up to the next compute; the first ones with those in front, too."""
+    """Computes with the exchanges behind them, up to the next compute; the first ones with those in front, too. Steps of a
+    relay are in a run each: what they add to has a slot for each part, which that part's next step displaces."""
     run: list[ChainRow] = []
     for row in rows:
         is_compute = row.effect.kind == Kind.COMPUTE
-        if is_compute and run and run[-1].effect.kind != Kind.COMPUTE and _computes(run):
+        is_behind = run and (run[-1].effect.kind != Kind.COMPUTE or row.part > run[-1].part)
+        if is_compute and is_behind and _computes(run):
             yield run
             run = []
         run.append(row)
