@@ -16,6 +16,7 @@ from benchmarks.plain_decoder import PlainDecoder
 from torch import Tensor
 
 from meshwright.executor.models.decoder import build_model
+from meshwright.executor.models.encoder_decoder import EncoderDecoderStage, build_encoder_decoder_stage
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.training.training_job import RANDOM, RandomTokens, TrainingConfig
 from meshwright.ir.program import Axis, Program
@@ -28,6 +29,7 @@ from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules import registered
 from meshwright.specs.model.layers import split_layers
 from meshwright.specs.model.model import ModelSpec
+from tests.encoder_case import PlainEncoderDecoder
 
 SEQUENCE = 8
 SGD = OptimizerConfig("sgd", learning_rate=0.1, weight_decay=0.0, clip_norm=None)
@@ -111,6 +113,11 @@ class Reference:
     parameters: dict[str, Tensor]
 
 
+def build_whole_encoder_decoder(model: ModelSpec, dtype: torch.dtype) -> EncoderDecoderStage:
+    """The whole model as one stage."""
+    return build_encoder_decoder_stage(model, range(model.num_layers), True, True, dtype)
+
+
 @lru_cache(maxsize=32)
 def reference(
     model: ModelSpec,
@@ -122,11 +129,12 @@ def reference(
 ) -> Reference:
     """The mean loss over all tokens of the batch, its gradients by torch.autograd, and torch's own optimizer. ``drawn``: the
     format to which first values are rounded, where it is another than `dtype`."""
-    first = build_model(model, drawn or dtype).state_dict()
+    build = build_whole_encoder_decoder if model.num_encoder_layers else build_model
+    first = build(model, drawn or dtype).state_dict()
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)  # the plain model makes its tables in the default dtype
     try:
-        plain = PlainDecoder(model)
+        plain = PlainEncoderDecoder(model) if model.num_encoder_layers else PlainDecoder(model)
         plain.load_state_dict(first)
     finally:
         torch.set_default_dtype(before)
@@ -137,7 +145,8 @@ def reference(
             0, step, range(global_batch), SEQUENCE
         )
         chosen.zero_grad()
-        loss = F.cross_entropy(plain(tokens_BS).flatten(0, 1), targets_BS.flatten())
+        logits = plain(tokens_BS)
+        loss = F.cross_entropy(logits.flatten(0, 1), targets_BS[:, -logits.shape[1] :].flatten())
         loss.backward()
         found = {name: p.grad.clone() for name, p in plain.named_parameters() if p.grad is not None}
         losses.append(loss.item())

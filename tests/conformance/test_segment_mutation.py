@@ -16,6 +16,7 @@ from meshwright.ir import Kind, Pattern, Program
 from tests.conformance.mutant import Mutation, accepted, mutations, pairs, read_past
 from tests.lowering.segment.segment_program import (
     FOUR_LAYERS,
+    HALVES,
     SEQUENCE_PARALLEL,
     TP,
     TWO_LAYERS,
@@ -40,6 +41,8 @@ CASES: dict[str, dict[str, Any]] = {
     "ring": {"cp": 4, "context": "ring"},
     "ring, parts": {"cp": 2, "context": "ring", **IN_PARTS},
     "ring, recompute": {"cp": 2, "context": "ring", "recompute": "selective"},
+    "encoder": {**TP, "model": HALVES},
+    "encoder, sp pp": {**SEQUENCE_PARALLEL, "pp": 2, "model": HALVES},
     "zero1": {**SEQUENCE_PARALLEL, "dp": 2, "sharding": "zero1"},
     "zero3": {**SEQUENCE_PARALLEL, "dp": 2, "sharding": "zero3"},
 }
@@ -55,13 +58,16 @@ SLOW: dict[str, dict[str, Any]] = {
     "ulysses sp": {**SEQUENCE_PARALLEL, "cp": 2, "context": "ulysses"},
     "ring tp": {**TP, "cp": 2, "context": "ring"},
     "zbv": {**TP, "pp": 2, "schedule": "zbv", "model": FOUR_LAYERS, "batch": 2},
+    "encoder, tp pp": {**TP, "pp": 2, "model": FOUR_LAYERS.changed(num_encoder_layers=1)},
+    "encoder, selective": {**SEQUENCE_PARALLEL, "model": HALVES, "recompute": "selective"},
+    "encoder, split backward": {**SEQUENCE_PARALLEL, "model": HALVES, "split_backward": True},
     "pp, sp, recompute, zero3": {
         **SEQUENCE_PARALLEL, "pp": 2, "dp": 2, "recompute": "full", "sharding": "zero3", "model": TWO_LAYERS,
     },
 }  # fmt: skip
 
 # Of these a few double faults, drawn; of all many more with the slow tests.
-SAMPLED = ("chunks", "sp, recompute", "split backward", "ulysses", "ring", "zero3")
+SAMPLED = ("chunks", "encoder", "sp, recompute", "split backward", "ulysses", "ring", "zero3")
 NUM_PAIRS = 30
 
 

@@ -23,12 +23,14 @@ def planned(**choices: Any) -> Plan:
 
 LADDER = replace(MODEL, has_ladder_residual=True)
 EXPERTS = load_model("mixtral-8x7b")
+ENCODER = MODEL.changed(num_encoder_layers=8)
 # choices, what rows do not say, conditions that fail
 CASES: list[tuple[dict[str, Any], int, str]] = [
     ({"tp": 8}, 0, ""),
     ({"tp": 4, "pp": 2, "sequence_parallel": True}, 0, ""),
     ({"tp": 4, "pp": 2}, 0, "c"),
     ({"tp": 8, "model": LADDER}, 0, "a"),
+    ({"tp": 8, "model": ENCODER}, 0, ""),
     ({"tp": 8, "overlap": ("tp",)}, 1, "b"),
     ({"tp": 4, "cp": 2}, 1, "b"),
     ({"tp": 4, "cp": 2, "context": "all_gather"}, 1, ""),
@@ -67,6 +69,13 @@ def test_a_refined_prediction_keeps_its_composed_number() -> None:
     # what fails of (c), the gather of what came, is hidden: no more, and hardly less
     assert 0.99 * composed.step.value < full.step.value < composed.step.value
     assert full.not_composable == composed.not_composable != ()
+
+
+@pytest.mark.parametrize("choices", [{}, {"sequence_parallel": True}, {"recompute": "full"}], ids=str)
+def test_an_encoder_decoder_composed_is_the_sum_of_its_rows(choices: dict[str, Any]) -> None:
+    """But for the loss's two exchanges, which are one row; what the encoder has made enters beside attention in both."""
+    composed = predict(planned(tp=8, model=ENCODER, **choices), WHERE)
+    assert composed.refined().step.value == pytest.approx(composed.step.value, rel=0.002)
 
 
 def test_a_ladder_residual_has_no_composed_price() -> None:

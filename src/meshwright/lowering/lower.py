@@ -26,6 +26,7 @@ from meshwright.lowering.transfer.stage_edge import Connection
 from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.lowering.vocabulary.choice import split_vocabulary, vocabulary_orders, works_of_vocabulary
 from meshwright.schedules.order import Schedule
+from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.group.parameter_group import group_bytes, held_groups, num_stepped_parameters
 from meshwright.stage.mesh import collapsed_axes
@@ -158,6 +159,7 @@ def _computes(lowering: Lowering) -> Program:
     sizes = value_bytes(lowering)
     if lowering.schedule.skips_stages:
         held = {"saved", "pending", REMADE.name}
+        held |= {"activation", "gradient"} if plan.model.num_encoder_layers else set()
         sizes = tuple(
             s._replace(by_index=by_hop(program, s.by_index)) if s.kind in held else s for s in sizes
         )
@@ -167,16 +169,28 @@ def _computes(lowering: Lowering) -> Program:
 def value_bytes(lowering: Lowering) -> tuple[ValueBytes, ...]:
     """Bytes of every kind of value on one device: per token of the whole microbatch for what it has, else per group."""
     plan, stages = lowering.plan, lowering.stages
-    # every device of a tensor-parallel group sends its share, whether it holds more or not
-    boundary = (float(boundary_bytes_per_token(plan.model, plan.dtype)) / (plan.cp * plan.tp),)
+    received, sent = boundary_bytes(plan, stages)
     remade = tuple(remade_bytes_per_token(plan, layers) for layers in stages)
     saved = tuple(kept_bytes_per_token(plan, each) - own for each, own in zip(stages, remade, strict=True))
     pending = tuple(local_pending_bytes_per_token(plan, layers) for layers in stages)
-    return (
-        ValueBytes("activation", boundary, per_token=True),
-        ValueBytes("gradient", boundary, per_token=True),
-        ValueBytes("saved", saved, per_token=True),
-        ValueBytes("pending", pending, per_token=True),
-        *((ValueBytes(REMADE.name, remade, per_token=True),) if any(remade) else ()),
-        *group_bytes(plan, lowering.held),
+    named = {"activation": received, "gradient": sent, "saved": saved, "pending": pending}
+    named |= {REMADE.name: remade} if any(remade) else {}
+    # blocks of an encoder-decoder see one half of every window
+    halves = plan.model.num_halves
+    per_token = (
+        ValueBytes(kind, tuple(size / halves for size in sizes), per_token=True)
+        for kind, sizes in named.items()
     )
+    return (*per_token, *group_bytes(plan, lowering.held))
+
+
+def boundary_bytes(plan: Plan, stages: Sequence[StageLayers]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Bytes per token of what every stage gets and gives: one number where all are alike. Every device of a tensor-parallel
+    group sends its share, whether it holds more or not."""
+    num = 1 if not plan.model.num_encoder_layers else len(stages)
+
+    def size(block: int) -> float:
+        return float(boundary_bytes_per_token(plan.model, plan.dtype, block)) / (plan.cp * plan.tp)
+
+    received = tuple(size(layers.first_block) for layers in stages[:num])
+    return received, tuple(size(layers.first_block + layers.num_blocks) for layers in stages[:num])

@@ -25,7 +25,7 @@ from meshwright.stage.saved.size import saving_context
 def microbatch_shape(plan: Plan) -> MicrobatchShape:
     """What one instruction of the plan works on, on one device."""
     return MicrobatchShape(
-        plan.microbatch_size, plan.workload.sequence_length, plan.dtype, plan.tp, plan.ep, plan.cp,
+        plan.microbatch_size, plan.workload.sequence_length // plan.model.num_halves, plan.dtype, plan.tp, plan.ep, plan.cp,
         plan.sequence_parallel, plan.expert_tp, plan.attention, plan.gradient_dtype,
         is_contiguous=plan.cp > 1 and plan.context == CONTIGUOUS_RING,
     )  # fmt: skip

@@ -128,11 +128,10 @@ def test_masks_can_be_left_out_and_an_encoder_needs_it(text: str, tokenizer: str
     assert not open_text.has_documents
     assert (open_text.batches(2).batch(0, 0, [0, 1], 16)[1] >= 0).all()
     both = TrainingConfig(
-        ModelSpec.decoder(2, 8, 1, vocabulary_size=300),
+        ModelSpec.decoder(2, 8, 1, vocabulary_size=300).changed(num_encoder_layers=1),
         (2,),
         16,
         source=Source(text, tokenizer),
-        num_encoder_layers=1,
     )
     with pytest.raises(ExecutionError, match="document_mask=False"):
         both.prepared()

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 import torch
 from torch import Tensor
 
 from meshwright.executor.models.encoder_decoder import EncoderDecoderStage, build_encoder_decoder_stage
-from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.model import ModelSpec
 
-MODEL = ModelSpec.decoder(4, 16, 2, num_kv_heads=1, vocabulary_size=32, max_sequence_length=8)
+MODEL = ModelSpec.decoder(4, 16, 2, num_kv_heads=1, vocabulary_size=32, max_sequence_length=8).changed(
+    num_encoder_layers=2
+)
 TOKENS_BS = torch.arange(8)[None]
 
 
 def stages(model: ModelSpec = MODEL) -> list[EncoderDecoderStage]:
     """Two layers of encoder, two of decoder, in three stages."""
     cuts = ((range(2), True, False), (range(2, 3), False, False), (range(3, 4), False, True))
-    return [build_encoder_decoder_stage(model, *cut, 2, torch.float64) for cut in cuts]
+    return [build_encoder_decoder_stage(model, *cut, torch.float64) for cut in cuts]
 
 
 def logits(tokens_BS: Tensor) -> Tensor:
+    """Through all stages; what a stage of the decoder gives has what the encoder made beside it."""
     encoder, first, last = stages()
-    encoded, given = encoder.with_edges(tokens_BS, None, (), tokens_BS)
-    assert len(given) == 1 and torch.equal(given[0], encoded)
-    x, _ = first.with_edges(encoded, None, (), tokens_BS)
-    return last.with_edges(x, None, given, tokens_BS)[0].detach()
+    encoded = encoder.of_windows(tokens_BS, None, tokens_BS)
+    x = first.of_windows(encoded, None, tokens_BS)
+    assert torch.equal(x.chunk(2, -1)[1], encoded)
+    return last.of_windows(x, None, tokens_BS).detach()
 
 
 def test_who_sees_whom() -> None:
@@ -51,9 +52,6 @@ def test_a_tied_table_has_one_name_at_three_places() -> None:
     )
 
 
-def test_learned_positions_and_latent_attention_are_refused() -> None:
-    with pytest.raises(ExecutionError, match="learned positions"):
-        stages(MODEL.changed(architecture="gpt2", num_kv_heads=2))
-    latent = {"num_kv_heads": MODEL.num_heads, "key_value_rank": 4, "rotary_head_dim": 2, "value_head_dim": 4}
-    with pytest.raises(ExecutionError, match="latent attention"):
-        stages(MODEL.changed(architecture="deepseek_v2", **latent))
+def test_the_whole_model_is_one_stage() -> None:
+    whole = build_encoder_decoder_stage(MODEL, range(4), True, True, torch.float64)
+    assert torch.equal(whole.of_windows(TOKENS_BS, None, TOKENS_BS), logits(TOKENS_BS))

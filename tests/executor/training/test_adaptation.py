@@ -41,6 +41,7 @@ from meshwright.executor.training.tensor_layout import TensorLayout
 from meshwright.executor.training.training_job import RANDOM, RandomTokens, TrainingConfig
 from meshwright.ir.judge.metrics import peak_bytes
 from meshwright.lowering.lower import lower
+from meshwright.lowering.transfer.stage_edge import parse_edges
 from meshwright.schedules import registered
 from meshwright.specs import Cluster, Plan, Workload
 from meshwright.specs.error import ExecutionError, SpecError
@@ -224,5 +225,7 @@ def test_frozen_inputs_are_not_kept() -> None:
 
 
 def test_what_is_not_built_is_refused() -> None:
-    with pytest.raises(ExecutionError, match="an encoder"):
-        training_of(Case("1f1b", 2, 2, model=LORA), num_encoder_layers=2)
+    with pytest.raises(ExecutionError, match="long skips"):
+        training_of(Case("1f1b", 2, 2, model=LORA), layer_edges=parse_edges("0>2"))
+    with pytest.raises(SpecError, match="an encoder-decoder with frozen parameters"):
+        LORA.changed(num_encoder_layers=2)

@@ -15,6 +15,7 @@ from meshwright.specs import ModelSpec
 ONE_LAYER = ModelSpec.decoder(1, 64, 8, num_kv_heads=4, vocabulary_size=96, intermediate_size=96)
 TWO_LAYERS = ModelSpec.decoder(2, 64, 8, num_kv_heads=4, vocabulary_size=96, intermediate_size=96)
 FOUR_LAYERS = ModelSpec.decoder(4, 64, 8, num_kv_heads=4, vocabulary_size=96, intermediate_size=96)
+HALVES = TWO_LAYERS.changed(num_encoder_layers=1)  # an encoder of one block, and one of its decoder
 TP = {"tp": 2}
 SEQUENCE_PARALLEL = {"tp": 2, "sequence_parallel": True}
 

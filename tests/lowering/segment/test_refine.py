@@ -24,7 +24,7 @@ from meshwright.lowering.lower import lower
 from meshwright.lowering.order import with_works
 from meshwright.lowering.segment.chain_rows import ChainRows
 from meshwright.lowering.segment.refine import Refine, StageRows
-from meshwright.lowering.transfer.stage_edge import StageEdge, edges_of, encoder_edges
+from meshwright.lowering.transfer.stage_edge import StageEdge, edges_of
 from meshwright.schedules import registered
 from meshwright.specs.error import ProgramError
 from meshwright.specs.model.layers import StageLayers
@@ -147,11 +147,9 @@ def test_steps_of_a_ring_together_are_attention(context: str, step: str, name: s
 
 def test_edges_beside_the_path_are_of_whole_stages() -> None:
     """A stage that others read beside the path is no chain: what it sends inside stays a part of its computes."""
-    connect = PassOption("connect_stages", {"num_encoder_layers": 1})
+    connect = PassOption("connect_stages", {"layer_edges": "0>2 0>3"})
     chosen = plan(FOUR_LAYERS, pp=4, tp=2, passes=(connect,))
     program = lower(chosen, registered()[chosen.schedule], in_segments=True)
     assert program.tables.num_stages == 4 and any(work.inner for work in program.tables.works)
-    assert (
-        edges_of(program) == encoder_edges(1, chosen.layers_per_stage) == (StageEdge(0, 2), StageEdge(0, 3))
-    )
+    assert edges_of(program) == (StageEdge(0, 2), StageEdge(0, 3))
     verify(program)

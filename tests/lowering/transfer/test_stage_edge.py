@@ -22,7 +22,6 @@ from meshwright.lowering.transfer.stage_edge import (
     LayerEdge,
     StageEdge,
     edges_of,
-    encoder_edges,
     parse_edges,
     skip_edges,
 )
@@ -51,8 +50,6 @@ def test_edges_between_layers_become_edges_between_stages() -> None:
     assert skip_edges(layers, (2, 2, 2, 2)) == ((0, 3, 0), (0, 3, 1), (1, 2, 0), (1, 2, 1))
     assert skip_edges(layers, (8,)) == ()
     assert skip_edges(parse_edges("0>3 0>5 0>4"), (2, 2, 2)) == ((0, 1, 0), (0, 2, 0))
-    assert encoder_edges(4, (2, 2, 1, 1, 2)) == ((1, 3, 0), (1, 4, 0))
-    assert encoder_edges(4, (4, 4)) == ()
     with pytest.raises(PlanError, match="no edge between layers"):
         parse_edges("0-3")
     with pytest.raises(PlanError, match="an earlier layer"):

@@ -13,7 +13,7 @@ from meshwright.executor.checkpoint.folder import checkpoint_at, latest_checkpoi
 from meshwright.executor.checkpoint.index import read_index
 from meshwright.executor.checkpoint.verify import problems
 from meshwright.lowering.sharding.gradient_norm import Clipping, clip_norm
-from meshwright.lowering.transfer.stage_edge import architecture_of
+from meshwright.lowering.transfer.stage_edge import layer_edges
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.plan.file import plan_text
 from meshwright.specs.plan.plan import PassOption, Plan
@@ -120,11 +120,10 @@ def job_of(
     from meshwright.executor.training.tensor_layout import TensorLayout
     from meshwright.executor.training.training_job import TrainingConfig
 
-    edges, num_encoder_layers = architecture_of(plan)
     layers = tuple(piece.num_blocks for piece in piece_layers(plan.stages(), executed_pieces(plan)))
     told = TrainingConfig(
         plan.model, layers, plan.workload.sequence_length, OptimizerConfig.of(recipe, plan.optimizer, clip_norm(plan)),
-        seed=resumed.seed, first_step=resumed.step, layer_edges=edges, num_encoder_layers=num_encoder_layers,
+        seed=resumed.seed, first_step=resumed.step, layer_edges=layer_edges(plan),
         layout=TensorLayout.of(plan), data_axes=data_axes(plan),
         learning_rate=rates, first_sample=resumed.samples, records_parameters=not is_launched,
         source=_with_their_tokenizer(source),

@@ -24,12 +24,17 @@ from meshwright.specs.model.adaptation import LORA_A, LORA_B
 from meshwright.specs.model.division import check_division
 from meshwright.specs.model.model import ModelSpec
 
-ROW_PARALLEL = ("attention_output", "down")  # divided by input, the second dimension of weight and A
+ROW_PARALLEL = (
+    "attention_output",
+    "cross_attention_output",
+    "down",
+)  # divided by input, the second dimension of weight and A
 COLUMN_PARALLEL = (
     "qkv",
     "query",
     "widen_query",
     "widen_key_value",
+    *("cross_query", "cross_key_value"),
     "gate_up",
 )  # weight, bias and B, by output
 EXPERT_MATRICES = {
@@ -111,8 +116,8 @@ class TensorShard:
         (owner, _), model = _matrix_of(name), self.model
         if owner == "qkv":
             sizes: tuple[int, ...] = (model.attention.query_size, *(model.attention.key_size,) * 2)
-        elif owner.endswith("gate_up"):
-            num_parts = 2 if model.has_gated_mlp else 1
+        elif owner == "cross_key_value" or owner.endswith("gate_up"):
+            num_parts = 2 if model.has_gated_mlp or owner == "cross_key_value" else 1
             sizes = (whole[dim] // num_parts,) * num_parts
         else:
             sizes = (whole[dim],)

@@ -144,9 +144,13 @@ class TrainingState:
         tokens_BS, targets_BS = (own_tokens(x, chunk) for x in self.data.tokens(microbatch, device))
         documents_BS = self.data.documents(microbatch, device)
         mask = None if documents_BS is None else DocumentMask(documents_BS[own])
+        # of an encoder-decoder the tokens that it reads, and those that it goes on with
+        tokens, targets = (
+            each[own].chunk(self.training.tokens_per_target, -1) for each in (tokens_BS, targets_BS)
+        )
         return MicrobatchData(
-            tokens_BS[own], targets_BS[own], mask,
-            self.data.keys(microbatch, own, chunk), self.data.token_weight(microbatch), chunk or self.data.part,
+            tokens[0], targets[-1], mask, self.data.keys(microbatch, own, chunk), self.data.token_weight(microbatch),
+            chunk or self.data.part, continued_BS=tokens[-1],
         )  # fmt: skip
 
     def _ends(self, own: range) -> tuple[dict[int, int], dict[int, list[int]]]:
@@ -181,8 +185,7 @@ class TrainingState:
         """Output of a stage (logits with the head), and what stages beside the path read of it."""
         module, keys = self.stages[stage], self.data.keys(microbatch)
         if isinstance(module, EncoderDecoderStage):
-            y, given = module.with_edges(x, keys, received, self.data.tokens(microbatch, device)[0])
-            return y, given if self.outputs_of_edges[stage] else ()  # the next stage has it from the path
+            return module.of_windows(x, keys, self.data.tokens(microbatch, device)[0]), ()
         documents_BS = self.data.documents(microbatch, device)
         if isinstance(module, SkipStage):
             return module.with_edges(x, keys, received, documents_BS)

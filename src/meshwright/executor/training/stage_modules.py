@@ -15,7 +15,7 @@ from meshwright.executor.models.weights.initialisation import ParameterSource
 from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.ir.program import Program
 from meshwright.specs.error import ExecutionError
-from meshwright.specs.model.layers import stage_layers
+from meshwright.specs.model.layers import StageLayers, begins_decoder, stage_layers
 
 Options = tuple[torch.dtype, int, float, torch.device]  # format of parameters, seed, dropout, device
 
@@ -33,16 +33,8 @@ def build_stages(
     """The modules of these stages; a table that two of them share is one parameter. Without `has_tables` the vocabulary is
     elsewhere; with `parallel` they have this device's part of every matrix."""
     options = (dtype, training.seed, training.dropout, device)
-    built: dict[int, DecoderStage] = {}
-    layers = stage_layers(training.layers_per_stage)
-    for number in numbers:
-        first, count, has_embedding, has_head = layers[number]
-        blocks = range(first, first + count)
-        other = _other_stage(training, blocks, has_embedding, has_head, options)
-        built[number] = other or build_stage(
-            training.model, blocks, has_embedding, has_head, *options, has_tables=has_tables,
-            parallel=parallel, source=source,
-        )  # fmt: skip
+    layers, shared = stage_layers(training.layers_per_stage), (parallel, source)
+    built = {number: _built(training, layers[number], options, shared, has_tables) for number in numbers}
     tables = [p for x in built.values() for n, p in x.global_parameters().items() if n == EMBEDDING_WEIGHT]
     for stage in built.values():
         if tables and training.model.has_tied_embeddings:
@@ -50,14 +42,20 @@ def build_stages(
     return built
 
 
-def _other_stage(
-    training: TrainingConfig, blocks: range, has_embedding: bool, has_head: bool, options: Options
-) -> DecoderStage | None:
-    """A stage of an architecture that is no plain decoder; None: it is one."""
-    model = training.model
-    if training.num_encoder_layers:
-        number = training.num_encoder_layers
-        return build_encoder_decoder_stage(model, blocks, has_embedding, has_head, number, *options)
+def _built(
+    training: TrainingConfig,
+    layers: StageLayers,
+    options: Options,
+    shared: tuple[TensorParallel | None, ParameterSource],
+    has_tables: bool,
+) -> DecoderStage:
+    """A stage of whatever architecture is trained."""
+    model, blocks = training.model, range(layers.first_block, layers.first_block + layers.num_blocks)
+    has_embedding, has_head, (parallel, source) = layers.has_embedding, layers.has_head, shared
+    if model.num_encoder_layers:
+        return build_encoder_decoder_stage(
+            model, blocks, has_embedding, has_head, *options, parallel=parallel, source=source
+        )
     if training.layer_edges:
         return build_skip_stage(model, blocks, has_embedding, has_head, training.layer_edges, *options)
     if training.source.modules:
@@ -65,7 +63,16 @@ def _other_stage(
         return build_sequential_stage(
             training.source.modules, model, blocks, has_embedding, has_head, dtype, seed, device
         )
-    return None
+    return build_stage(
+        model,
+        blocks,
+        has_embedding,
+        has_head,
+        *options,
+        has_tables=has_tables,
+        parallel=parallel,
+        source=source,
+    )
 
 
 def group_of(
@@ -102,6 +109,6 @@ def is_table_elsewhere(training: TrainingConfig, program: Program, pipeline: int
     """Do stages of other devices of the pipeline than `pipeline` use a tied table?"""
     if not training.model.has_tied_embeddings:
         return False
-    starts = [layers[0] for layers in stage_layers(training.layers_per_stage)]
-    users = {0, len(starts) - 1} | {s for s, at in enumerate(starts) if at == training.num_encoder_layers}
+    stages, number = stage_layers(training.layers_per_stage), training.model.num_encoder_layers
+    users = {0, len(stages) - 1} | {s for s, layers in enumerate(stages) if begins_decoder(layers, number)}
     return any(hop.stage in users and hop.device != pipeline for path in program.tables.paths for hop in path)

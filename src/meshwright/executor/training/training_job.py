@@ -32,7 +32,6 @@ from meshwright.lowering.segment.relay_rows import ARRIVED, BLOCK, LEAVING
 from meshwright.lowering.transfer.stage_edge import (
     LayerEdge,
     StageEdge,
-    encoder_edges,
     skip_edges,
 )
 from meshwright.specs.error import ExecutionError
@@ -101,9 +100,8 @@ class TrainingConfig:
 
     ``data_axes``: axes along which the data differ, cp among them. ``records_gradients``: return every gradient of every
     iteration.
-    ``layer_edges``: layers that read the outputs of earlier layers (long skips); ``num_encoder_layers``: the first layers
-    are an encoder's, the others attend to its output, and the loss is over the second half of each window. Either needs a
-    program with the edges that `stage_edges` gives (`ConnectStages`).
+    ``layer_edges``: layers that read the outputs of earlier layers (long skips): the program needs the edges that
+    `stage_edges` gives (`ConnectStages`). Of an encoder-decoder the loss is over the second half of each window.
     ``first_step``: number of the first iteration, which keys the data. An optimizer that clips needs a program that sums the
     norm of all ranks (`ClipGradients`). ``learning_rate``: by step; None: the optimizer's, always.
     """
@@ -120,7 +118,6 @@ class TrainingConfig:
     records_gradients: bool = False
     records_parameters: bool = True
     layer_edges: tuple[LayerEdge, ...] = ()
-    num_encoder_layers: int = 0
     layout: TensorLayout = field(default_factory=TensorLayout)
     learning_rate: LearningRate | None = None
     first_sample: int | None = None
@@ -133,19 +130,19 @@ class TrainingConfig:
             )
         if self.model.is_adapted:
             self._check_adapted()
-        if self.model.has_ladder_residual and (self.num_encoder_layers or self.layer_edges):
+        if self.model.has_ladder_residual and self.layer_edges:
             raise ExecutionError(
-                "a ladder residual with long skips or an encoder",
+                "a ladder residual with long skips",
                 allowed="a plain decoder, whose parts follow each other",
             )
         if self.source.modules:
             self._check_modules()
-        if self.source.weights is not None and (self.num_encoder_layers or self.layer_edges):
+        if self.source.weights is not None and (self.model.num_encoder_layers or self.layer_edges):
             raise ExecutionError(
                 f"{self.source.weights} gives first values to a model with long skips or an encoder",
                 allowed="a plain decoder, which is what such folders hold",
             )
-        if self.num_encoder_layers and (self.layer_edges or self.sequence_length % 2):
+        if self.model.num_encoder_layers and (self.layer_edges or self.sequence_length % 2):
             raise ExecutionError(
                 f"an encoder-decoder with {len(self.layer_edges)} long skips, windows of {self.sequence_length}",
                 allowed="no long skips, and windows of an even number of tokens",
@@ -156,7 +153,7 @@ class TrainingConfig:
         held = {
             "first values from a folder": self.source.weights is not None,
             "dropout": self.dropout,
-            "an encoder": self.num_encoder_layers,
+            "an encoder": self.model.num_encoder_layers,
             "long skips": self.layer_edges,
             "tensor parallelism": self.layout.tp > 1,
             "context parallelism": self.layout.cp > 1,
@@ -177,21 +174,14 @@ class TrainingConfig:
 
     def _check_adapted(self) -> None:
         """What trains is known of plain decoders."""
-        held = {
-            "an encoder": self.num_encoder_layers,
-            "long skips": self.layer_edges,
-        }
-        for name, is_there in held.items():
-            if is_there:
-                raise ExecutionError(
-                    f"{self.model.name} has frozen parameters, and the job {name}",
-                    allowed="a plain decoder",
-                )
+        if self.layer_edges:
+            raise ExecutionError(
+                f"{self.model.name} has frozen parameters, and the job long skips",
+                allowed="a plain decoder",
+            )
 
     def stage_edges(self) -> tuple[StageEdge, ...]:
-        """What its stages read of each other beside the path. Raises PlanError where the layers cannot be cut like this."""
-        if self.num_encoder_layers:
-            return encoder_edges(self.num_encoder_layers, self.layers_per_stage)
+        """What its stages read of each other beside the path. Raises PlanError for an edge to no later layer."""
         return skip_edges(self.layer_edges, self.layers_per_stage)
 
     @property
@@ -217,7 +207,7 @@ class TrainingConfig:
     @property
     def tokens_per_target(self) -> int:
         """Tokens of a window for each that the loss is over."""
-        return 2 if self.num_encoder_layers else 1
+        return self.model.num_halves
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a file."""
@@ -258,7 +248,7 @@ class TrainingConfig:
             return self
         source = prepared_source(self.source, shard_folder, progress)
         check_source(source, self.model.vocabulary_size, self.sequence_length)
-        if has_documents(source) and self.num_encoder_layers:
+        if has_documents(source) and self.model.num_encoder_layers:
             raise ExecutionError(
                 "an encoder-decoder reads windows of text, and documents in them are masked",
                 allowed="document_mask=False (on the command line --no-document-mask)",
@@ -306,6 +296,10 @@ class TrainingConfig:
                 len(self.layout.part_samples(counts[name.microbatch], self._token_part(name)))
             )
         if name.kind not in ("activation", "gradient", SKIP.name, SKIP_GRADIENT.name):
+            return None
+        if (
+            self.model.num_encoder_layers
+        ):  # a decoder's stages send twice as much as an encoder's: it is told ahead
             return None
         length = self.sequence_length // self.tokens_per_target // self.layout.cp
         width = self.model.hidden_size * (2 if self.model.has_ladder_residual else 1)

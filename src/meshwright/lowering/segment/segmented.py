@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from meshwright.ir.core_vocabulary import PENDING, SAVED
+from meshwright.ir.core_vocabulary import INPUT, OUTPUT_GRADIENT, PENDING, SAVED
 from meshwright.ir.program import Program
 from meshwright.ir.table import ValueBytes, Work
 from meshwright.lowering.pipeline import Lowering, Pass
@@ -121,7 +121,7 @@ def works_of_parts(lowering: Lowering) -> dict[tuple[str, int, int], Work]:
 
 def _value_bytes(lowering: Lowering, stages: Sequence[StageRows], program: Program) -> Iterator[ValueBytes]:
     """Of what segments keep and hand on, where the program has those of stages."""
-    plan = lowering.plan
+    plan, halves = lowering.plan, lowering.plan.model.num_halves
     chains = [each.rows.chain for each in stages]
     kept = [
         size
@@ -132,7 +132,12 @@ def _value_bytes(lowering: Lowering, stages: Sequence[StageRows], program: Progr
     for each in program.tables.value_bytes:
         own = each._replace(by_part=shares if each.per_token else ())
         if each.kind == SAVED.kind:
-            yield own._replace(by_index=tuple(kept))
+            yield own._replace(by_index=tuple(size / halves for size in kept))
+        elif each.kind in (INPUT.kind, OUTPUT_GRADIENT.kind) and len(each.by_index) > 1:
+            sizes = zip(each.by_index, stages, strict=True)
+            yield own._replace(
+                by_index=tuple(size for size, stage in sizes for _ in range(stage.num_segments))
+            )
         elif each.kind == PENDING.kind:
             yield own._replace(by_index=tuple(_spread(each.by_index, stages)))
         else:
@@ -142,7 +147,7 @@ def _value_bytes(lowering: Lowering, stages: Sequence[StageRows], program: Progr
         of_parts = () if name in COUNTED else _of_steps(name, shares, plan.cp)
         for kind in (name, name + GRADIENT, name + AGAIN):
             if kind in known:
-                yield ValueBytes(kind, (size,), per_token=True, by_part=of_parts)
+                yield ValueBytes(kind, (size / halves,), per_token=True, by_part=of_parts)
 
 
 def _shares(plan: Plan) -> tuple[float, ...]:

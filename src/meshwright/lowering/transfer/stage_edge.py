@@ -1,4 +1,4 @@
-"""Edges beside the path: a stage reads what an earlier stage made, such as a skip connection or an encoder's output."""
+"""Edges beside the path: a stage reads what an earlier stage made, such as a skip connection."""
 
 from __future__ import annotations
 
@@ -83,21 +83,6 @@ def skip_edges(edges: Sequence[LayerEdge], layers_per_stage: Sequence[int]) -> t
     return tuple(sorted(found))
 
 
-def encoder_edges(num_encoder_layers: int, layers_per_stage: Sequence[int]) -> tuple[StageEdge, ...]:
-    """The encoder's output to every decoder stage but the first, which has it from the path.
-
-    Raises PlanError where the encoder does not end with a stage, or one of the two has no layer.
-    """
-    ends = list(accumulate(layers_per_stage))
-    if num_encoder_layers not in ends[:-1] or num_encoder_layers < 1:
-        raise PlanError(
-            f"an encoder of {num_encoder_layers} layers does not end with a stage of {tuple(layers_per_stage)}",
-            allowed=f"{', '.join(map(str, ends[:-1])) or 'two stages or more'}",
-        )
-    last = ends.index(num_encoder_layers)
-    return tuple(StageEdge(last, target) for target in range(last + 2, len(ends)))
-
-
 @dataclass(frozen=True)
 class ConnectStages:
     """Let stages read what earlier stages made: F of the source writes it, F (and R) of the target reads it, B or I of the
@@ -151,33 +136,19 @@ def _check(program: Program, edges: Sequence[StageEdge]) -> None:
 
 @dataclass(frozen=True)
 class Connection:
-    """Layers read what layers of other stages made: skip connections, or an encoder's output."""
+    """Layers read what layers of other stages made: skip connections."""
 
     layer_edges: str = option("", help='edges between layers, such as "0>3 1>2"')
-    num_encoder_layers: int = option(0, least=0, help="layers in front whose output all later ones read")
     name = ConnectStages.name
     after = ("split_vocabulary",)
     before = ("transfers",)
 
-    def edges(self, plan: Plan) -> tuple[LayerEdge, ...]:
-        """Edges between layers. Raises PlanError where an encoder-decoder has them, too, or ties its tables."""
-        edges = parse_edges(self.layer_edges)
-        if self.num_encoder_layers and (edges or plan.model.has_tied_embeddings):
-            raise PlanError(
-                f"pass {self.name} is given num_encoder_layers = {self.num_encoder_layers}"
-                + (" and layer_edges" if edges else ", and the model ties its embeddings"),
-                allowed="one of the two, and tables that are not tied",
-            )
-        return edges
-
     def made(self, lowering: Lowering) -> Pass | None:
         """Edges between the stages of the program."""
-        plan, pieces = lowering.plan, lowering.counts
-        edges = self.edges(plan)
-        if self.num_encoder_layers:
-            found = encoder_edges(self.num_encoder_layers, plan.layers_per_stage)
-        else:
-            found = skip_edges(edges, plan.layers_per_stage)
+        pieces, found = (
+            lowering.counts,
+            skip_edges(parse_edges(self.layer_edges), lowering.plan.layers_per_stage),
+        )
         if not found:
             return None
         # an output leaves the last piece of its stage, and enters the first of another
@@ -190,13 +161,9 @@ class Connection:
         return lambda program: with_sizes_beside(connect(program))
 
 
-def architecture_of(plan: Plan) -> tuple[tuple[LayerEdge, ...], int]:
-    """(edges between layers, number of encoder layers) of a plan whose layers are connected beside the path.
-
-    Raises PlanError where it asks for both, or for an encoder-decoder with a tied table, whose third use no plan counts.
-    """
-    one = Connection(**(plan.options_of(Connection.name) or {}))
-    return one.edges(plan), one.num_encoder_layers
+def layer_edges(plan: Plan) -> tuple[LayerEdge, ...]:
+    """Edges between layers of a plan whose layers are connected beside the path. Raises PlanError."""
+    return parse_edges(Connection(**(plan.options_of(Connection.name) or {})).layer_edges)
 
 
 def _connected(effect: Effect, stage: int, edges: Sequence[StageEdge]) -> Effect:

@@ -27,6 +27,7 @@ from meshwright.planner.space.site import Sites
 from meshwright.planner.space.space import Space
 from meshwright.prediction import memory_buffer as buffer
 from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.saved.saved import (
     boundary_bytes_per_token,
@@ -237,9 +238,17 @@ def _parts(space: Space) -> tuple[Ints, list[StageLayers]]:
     counts = np.zeros((model.num_layers, len(kinds)), dtype=np.int64)
     for block in range(model.num_layers):
         counts[block, numbers[model.block_kind(block)]] = 1
-    parts = [StageLayers(block, 1, has_embedding=False, has_head=False) for block, _ in kinds]
+    parts = [StageLayers(_inner(model, block), 1, has_embedding=False, has_head=False) for block, _ in kinds]
     ends = [StageLayers(0, 0, True, False), StageLayers(model.num_layers, 0, False, True)]
     return counts, [*parts, *ends]
+
+
+def _inner(model: ModelSpec, block: int) -> int:
+    """Of blocks of the kind of this one, its first, the one that stands for all; of a decoder behind an encoder the last:
+    with the first goes the table of its tokens, which candidates are ranked without."""
+    if model.layers[block].half != "decoder":
+        return block
+    return max(b for b in range(model.num_layers) if model.block_kind(b) == model.block_kind(block))
 
 
 def _kept(plan: Plan, parts: Sequence[StageLayers]) -> dict[str, Floats | float]:

@@ -112,6 +112,8 @@ def _context_degrees(
     model: ModelSpec, sequence_length: int, tp: int, wanted: Sequence[int] | None, context: Context
 ) -> list[int]:
     """Degrees beside tp: those that are wanted, else powers of two that leave every device enough tokens."""
+    if model.num_encoder_layers and wanted is None:
+        return [1]  # every token sees all of the encoder's
     degrees = _powers_of_two(sequence_length) if wanted is None else list(wanted)
     arrangement = ARRANGEMENT_OF[context]
     return [

@@ -56,6 +56,13 @@ def _architecture(config: Mapping[str, Any], where: str) -> Architecture:
         if given == architecture:
             return architecture
     state = f"is {given!r}" if "model_type" in config else "is missing"
+    if config.get("is_encoder_decoder"):
+        raise SpecError(
+            f"{where}: field 'model_type' {state}, an encoder-decoder",
+            allowed=", ".join(ARCHITECTURES),
+            next="encoder-decoders of Llama's blocks are trained: a llama config.json with num_encoder_layers beside "
+            "num_hidden_layers, which counts both halves",
+        )
     raise SpecError(
         f"{where}: field 'model_type' {state}",
         allowed=", ".join(ARCHITECTURES),
@@ -121,6 +128,8 @@ def _decoder(read: ConfigReader, architecture: Architecture, name: str) -> Model
         "has_query_key_norm": architecture in ("qwen3", "qwen3_moe", "gemma3_text"),
         "norm_epsilon": read.number("rms_norm_eps", _EPSILONS.get(architecture, EPSILON)),
         "rope_theta": _rope_theta(read, _ROPE_THETAS.get(architecture, ROPE_THETA)),
+        # ours alone: no published family has an encoder of such blocks
+        "num_encoder_layers": read.whole("num_encoder_layers", 0),
     }
     if architecture not in _UNSCALED:
         fields |= rotary_fields(read)

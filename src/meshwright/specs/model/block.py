@@ -11,6 +11,8 @@ from meshwright.specs.error import SpecError
 from meshwright.specs.record import plain, record
 
 SCORES = Literal["softmax", "sigmoid"]
+# Which half of an encoder-decoder a block is of; "": a decoder alone.
+Half = Literal["", "encoder", "decoder"]
 MAX_LAYERS = 100_000  # no decoder has as many; a damaged file could ask for any number
 
 
@@ -147,10 +149,14 @@ class Experts:
 
 @dataclass(frozen=True)
 class BlockSpec:
-    """One layer of a decoder: attention, then an MLP or experts, each with its norm and on the residual stream."""
+    """One layer of a decoder: attention, then an MLP or experts, each with its norm and on the residual stream.
+
+    ``half``: of an encoder-decoder, an encoder's tokens see all others; a decoder's block attends, between its two parts, to
+    what the encoder has made, with as many heads (Vaswani et al. 2017, arXiv 1706.03762)."""
 
     attention: Attention
     feed_forward: FeedForward | Experts
+    half: Half = ""
 
     @property
     def experts(self) -> Experts | None:

@@ -39,6 +39,7 @@ def check_model(model: ModelShape) -> None:
                 allowed="activation '' or 'gelu' in GPT-2, '' in the others",
             )
     _check_rotary(model)
+    _check_halves(model)
 
 
 def _check_counts(name: str, part: Any) -> None:
@@ -98,6 +99,33 @@ def _check_routing(name: str, experts: Experts) -> None:
     routing = experts.routing
     if routing is not None and (routing.scores not in get_args(SCORES) or not routing.gate_scale > 0):
         raise SpecError(f"{name}: {routing}", allowed=f"{', '.join(get_args(SCORES))}, a scale above 0")
+
+
+def _check_halves(model: ModelShape) -> None:
+    """An encoder and a decoder behind it, or neither; of what both are built for."""
+    halves = [block.half for block in model.layers]
+    if not any(halves):
+        return
+    number = halves.count("encoder")
+    if halves != ["encoder"] * number + ["decoder"] * (len(halves) - number) or number in (0, len(halves)):
+        raise SpecError(
+            f"{model.name}: its blocks are of the halves {halves}",
+            allowed="the encoder's blocks, and the decoder's behind them; or none of either",
+        )
+    held = {
+        "learned positions": model.has_learned_positions,
+        "norms behind its parts": model.is_gemma,
+        "attention sinks": model.has_attention_sinks,
+        "a ladder residual": model.has_ladder_residual,
+        "frozen parameters": model.is_adapted,
+        "latent attention": any(block.attention.latent for block in model.kinds),
+        "a sliding window": any(block.attention.window for block in model.kinds),
+    }
+    if missing := [name for name, is_there in held.items() if is_there]:
+        raise SpecError(
+            f"{model.name}: an encoder-decoder with {' and '.join(missing)}",
+            allowed="blocks of the Llama, Qwen and Mistral families: rotary positions, attention by heads",
+        )
 
 
 def _check_rotary(model: ModelShape) -> None:

@@ -50,6 +50,7 @@ ADDED_DIMENSIONS: Mapping[str, Any] = {
     "has_unit_gates": True,
     "gate_scale": 1.0,
     "has_ladder_residual": False,
+    "num_encoder_layers": 0,
 }
 _DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("has_tied_embeddings", "has_qkv_bias", "has_output_bias", "has_mlp_bias"), False),
@@ -128,7 +129,7 @@ def flat_dimensions(model: ModelShape) -> dict[str, Any]:
     for part in (attention, attention.latent, experts, routing, model.mlp, model.rotary_scaling):
         if part:
             found |= {name: getattr(part, field) for name, field in _OF_PART[type(part)].items()}
-    found |= {name: getattr(model, name) for name in _OF_MODEL}
+    found |= {name: getattr(model, name) for name in (*_OF_MODEL, "num_encoder_layers")}
     if experts:
         found["dense_layers"] = tuple(i for i, block in enumerate(layers) if not block.experts)
     found["sliding_layers"] = tuple(i for i, block in enumerate(layers) if block.attention.window)
@@ -205,8 +206,13 @@ def _blocks(said: Mapping[str, Any]) -> BlockRuns:
     experts = _part(Experts, said, *(name for name in _OF_PART[Experts] if name != "has_mlp_bias"))
     experts = experts and replace(experts, routing=_part(Routing, said, "router_scores"))
     windows, plain_layers = set(said["sliding_layers"]), set(said["dense_layers"])
+    num_encoders = said["num_encoder_layers"]
     return merged_runs(
-        BlockSpec(sliding if i in windows else full, dense if i in plain_layers else experts or dense)
+        BlockSpec(
+            sliding if i in windows else full,
+            dense if i in plain_layers else experts or dense,
+            ("encoder" if i < num_encoders else "decoder") if num_encoders else "",
+        )
         for i in range(said["num_layers"])
     )
 
@@ -221,6 +227,11 @@ def _check_layers(name: str, said: Mapping[str, Any]) -> None:
                 f"{name}: {field} is {layers!r}",
                 allowed=f"block numbers from 0 to {said['num_layers'] - 1} in rising order",
             )
+    if said["num_encoder_layers"] and not 0 < said["num_encoder_layers"] < said["num_layers"]:
+        raise SpecError(
+            f"{name}: num_encoder_layers is {said['num_encoder_layers']} of {said['num_layers']} layers",
+            allowed=f"0 to {said['num_layers'] - 1}: the decoder has the others",
+        )
     if said["dense_layers"] and not said["num_experts"]:
         raise SpecError(f"{name}: dense_layers {said['dense_layers']} without experts", allowed="nothing")
     routing = [field for field in _OF_PART[Routing] if said[field] != ADDED_DIMENSIONS[field]]

@@ -20,6 +20,18 @@ class StageLayers(NamedTuple):
     has_head: bool
 
 
+def ends_encoder(layers: StageLayers, num_encoder_layers: int) -> bool:
+    """Is the last block of an encoder of so many among them? Then its norm is, too."""
+    return layers.first_block < num_encoder_layers <= layers.first_block + layers.num_blocks
+
+
+def begins_decoder(layers: StageLayers, num_encoder_layers: int) -> bool:
+    """Is the first block behind an encoder among them? Then the table of the decoder's tokens is, too."""
+    return 0 < num_encoder_layers and (
+        layers.first_block <= num_encoder_layers < layers.first_block + layers.num_blocks
+    )
+
+
 def split_layers(num_layers: int, num_stages: int) -> tuple[int, ...]:
     """Blocks per stage as even as can be; the remainder goes to the first stages (30 on 4: 8, 8, 7, 7).
 

@@ -31,6 +31,9 @@ class ModelSpec(ModelShape):
     `final_logit_cap` (0: none). With a ladder residual attention and MLP read the residual stream without the result of the
     part right before them (`stage.chain.decoder`); what a stage hands on is then that stream and the result.
 
+    Of an encoder-decoder the first blocks are the encoder's (`BlockSpec.half`), the others its decoder's. A norm stands
+    behind the encoder, and the decoder has a table of its own, or shares the tied one.
+
     `trained`: patterns of the executor's names of the parameters that train; the others are frozen (empty: all train).
     With a `lora_rank` the matrices `lora_targets` of every block have low-rank additions, and these train (see
     `adaptation`).
@@ -58,7 +61,8 @@ class ModelSpec(ModelShape):
 
         A model with experts has `num_experts` of them in every block that `dense_layers` does not list, each with an MLP
         of `expert_intermediate_size`; the blocks of `sliding_layers` attend to the last `sliding_window` tokens only; with
-        a `key_value_rank` attention is latent. `rope_scaling`, `rope_factor`, ... are the fields of `RotaryScaling`.
+        a `key_value_rank` attention is latent. The first `num_encoder_layers` are an encoder's, the others its decoder's.
+        `rope_scaling`, `rope_factor`, ... are the fields of `RotaryScaling`.
         """
         return cls(name=name, architecture=architecture, source=source, **shape_fields(name, dimensions))
 

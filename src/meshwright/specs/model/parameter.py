@@ -9,6 +9,7 @@ from meshwright.specs.model.block import Attention, BlockSpec, Experts
 from meshwright.specs.model.shape import ModelShape
 
 EMBEDDING = "embedding"
+ENCODER_END, DECODER_BEGIN = "encoder_end", "decoder_begin"  # of an encoder-decoder
 HEAD = "head"
 
 
@@ -16,7 +17,8 @@ class Parameter(NamedTuple):
     """One tensor of parameters.
 
     `name` and `shape` are those of `AutoModelForCausalLM` (transformers 5, which holds a block's experts in one
-    tensor), `layer` is "embedding", "head" (final norm and vocabulary head) or the number of a block as text.
+    tensor), `layer` is "embedding", "head" (final norm and vocabulary head), the number of a block as text, or of an
+    encoder-decoder, which that class does not know, the "encoder_end" or the "decoder_begin".
     `is_matmul` is True when a matrix product with the activations uses it, so that each element costs 2 FLOPs
     a token forward (6 in training). `is_expert`: the first dimension counts experts, of which a token uses a few.
     """
@@ -52,13 +54,28 @@ def head_parameters(model: ModelShape) -> tuple[Parameter, ...]:
     return (*norm, Parameter("lm_head.weight", (model.vocabulary_size, model.hidden_size), HEAD, True))
 
 
+def encoder_end_parameters(model: ModelShape) -> tuple[Parameter, ...]:
+    """The norm behind an encoder, where there is one."""
+    return _norm(model, "model.encoder_norm", ENCODER_END) if model.num_encoder_layers else ()
+
+
+def decoder_begin_parameters(model: ModelShape) -> tuple[Parameter, ...]:
+    """The table of the tokens that a decoder behind an encoder goes on with, where it is not the tied one."""
+    if not model.num_encoder_layers or model.has_tied_embeddings:
+        return ()
+    shape = (model.vocabulary_size, model.hidden_size)
+    return (Parameter("model.embed_targets.weight", shape, DECODER_BEGIN, False),)
+
+
 def block_parameters(model: ModelShape, number: int) -> tuple[Parameter, ...]:
     """Every parameter of block `number`, in the order of a checkpoint's forward pass."""
     if model.is_gpt2:
         return _gpt2_block(model, number)
     prefix, layer, block = f"model.layers.{number}", str(number), model.layers[number]
+    is_crossed = block.half == "decoder"
     linears = (
         *_attention_linears(model.hidden_size, block.attention, f"{prefix}.self_attn"),
+        *(_cross_linears(model.hidden_size, block.attention, f"{prefix}.cross_attn") if is_crossed else ()),
         *_mlp_linears(model, block, f"{prefix}.mlp"),
     )
     weights = tuple(parameter for linear in linears for parameter in linear.parameters(layer))
@@ -66,6 +83,7 @@ def block_parameters(model: ModelShape, number: int) -> tuple[Parameter, ...]:
         *weights,
         *(_experts(model, block.experts, f"{prefix}.mlp", layer) if block.experts else ()),
         *_attention_vectors(model, block.attention, f"{prefix}.self_attn", layer),
+        *(_norm(model, f"{prefix}.cross_attention_layernorm", layer) if is_crossed else ()),
         *(norm for name in _norm_names(model) for norm in _norm(model, f"{prefix}.{name}", layer)),
     )
 
@@ -73,7 +91,8 @@ def block_parameters(model: ModelShape, number: int) -> tuple[Parameter, ...]:
 def all_parameters(model: ModelShape) -> tuple[Parameter, ...]:
     """Every parameter in checkpoint names: embedding, blocks, head (a tied head has no matrix)."""
     blocks = (p for number in range(model.num_layers) for p in block_parameters(model, number))
-    return (*embedding_parameters(model), *blocks, *head_parameters(model))
+    between = (*encoder_end_parameters(model), *decoder_begin_parameters(model))
+    return (*embedding_parameters(model), *blocks, *between, *head_parameters(model))
 
 
 def num_embedding_parameters(model: ModelShape) -> int:
@@ -90,7 +109,9 @@ def num_parameters(model: ModelShape) -> int:
     """All parameters, a tied table counted once: what AutoModelForCausalLM holds."""
     head = 0 if model.has_tied_embeddings else model.num_head_parameters
     blocks = sum(count * num_block_parameters(model, first) for first, _, count in model.runs())
-    return num_embedding_parameters(model) + blocks + model.num_norm_parameters + head
+    between = (*encoder_end_parameters(model), *decoder_begin_parameters(model))
+    ends = num_embedding_parameters(model) + sum(parameter.num_elements for parameter in between)
+    return ends + blocks + model.num_norm_parameters + head
 
 
 class _Linear(NamedTuple):
@@ -134,6 +155,16 @@ def _attention_linears(hidden: int, attention: Attention, prefix: str) -> tuple[
         _Linear(f"{prefix}.kv_a_proj_with_mqa", hidden, rank + turned, has_bias),
         _Linear(f"{prefix}.kv_b_proj", rank, unturned_size + attention.value_size),
         output,
+    )
+
+
+def _cross_linears(hidden: int, attention: Attention, prefix: str) -> tuple[_Linear, ...]:
+    """Of attention to what an encoder has made: no biases."""
+    return (
+        _Linear(f"{prefix}.q_proj", hidden, attention.query_size),
+        _Linear(f"{prefix}.k_proj", hidden, attention.key_size),
+        _Linear(f"{prefix}.v_proj", hidden, attention.value_size),
+        _Linear(f"{prefix}.o_proj", attention.result_size, hidden),
     )
 
 

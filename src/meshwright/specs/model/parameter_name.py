@@ -50,6 +50,16 @@ LATENT_MODULES: Mapping[str, tuple[str, ...]] = {
     "layers.{}.latent_attention.narrow_key_value_norm": (f"{_ATTENTION}.kv_a_layernorm",),
     "layers.{}.latent_attention.widen_key_value": (f"{_ATTENTION}.kv_b_proj",),
 }
+_CROSS = "model.layers.{}.cross_attn"
+# Of an encoder-decoder, whose names are ours alone.
+CROSS_MODULES: Mapping[str, tuple[str, ...]] = {
+    "layers.{}.cross_norm": ("model.layers.{}.cross_attention_layernorm",),
+    "layers.{}.cross_query": (f"{_CROSS}.q_proj",),
+    "layers.{}.cross_key_value": (f"{_CROSS}.k_proj", f"{_CROSS}.v_proj"),
+    "layers.{}.cross_attention_output": (f"{_CROSS}.o_proj",),
+    "encoder_norm": ("model.encoder_norm",),
+    "target_embedding": ("model.embed_targets",),
+}
 GPT2_MODULES: Mapping[str, tuple[str, ...]] = {
     "embedding": ("transformer.wte",),
     "positions": ("transformer.wpe",),
@@ -104,4 +114,5 @@ def _executed_modules(architecture: str) -> dict[str, str]:
             allowed=", ".join(MODULES),
             next="predict it composed, without segments",
         )
-    return {part: ours for ours, parts in MODULES[architecture].items() for part in parts}
+    modules = {**MODULES[architecture], **CROSS_MODULES}
+    return {part: ours for ours, parts in modules.items() for part in parts}

@@ -69,6 +69,17 @@ class ModelShape:
         """Every kind of block once."""
         return tuple(dict.fromkeys(block for block, _ in self.blocks))
 
+    @cached_property
+    def num_encoder_layers(self) -> int:
+        """Blocks of its encoder, which are its first; 0: it has none."""
+        return sum(count for block, count in self.blocks if block.half == "encoder")
+
+    @property
+    def num_halves(self) -> int:
+        """Into how many halves a window of tokens is cut, of which every block sees one: of an encoder-decoder two, its
+        encoder reads the first and its decoder goes on with the second."""
+        return 2 if self.num_encoder_layers else 1
+
     def runs(self) -> Iterator[tuple[int, BlockSpec, int]]:
         """Number of the first block of every run, the block, and how many there are of it."""
         first = 0

@@ -39,6 +39,15 @@ def _num_active(block: BlockSpec, parameter: Parameter) -> int:
     return parameter.num_elements // block.experts.num_experts * block.experts.num_experts_per_token
 
 
+def _seen_pairs(block: BlockSpec, num_tokens: int) -> float:
+    """Pairs of a query and a key that it sees, of the tokens of one sequence that go through a block: an encoder's see all, a
+    decoder's those before them, and behind an encoder all of that."""
+    if block.half == "encoder":
+        return float(num_tokens * num_tokens)
+    crossed = num_tokens * num_tokens if block.half == "decoder" else 0
+    return attended_pairs(num_tokens, block.attention.window) + crossed
+
+
 def train_flops_per_token(model: ModelShape, sequence_length: int | None = None) -> float:
     """Model FLOPs (forward and backward, no recompute) that training spends on one token.
 
@@ -46,9 +55,10 @@ def train_flops_per_token(model: ModelShape, sequence_length: int | None = None)
     S also causal attention: for each block a product of 2 * query_size and one of 2 * result_size FLOPs
     with each key, of which a query sees (S + 1) / 2 on average (fewer through a window), three times for
     the backward. Norms, activations, routing: left out. Of a frozen matrix there is no weight gradient: 4 per
-    parameter, also where no gradient passes.
+    parameter, also where no gradient passes. A token of an encoder-decoder is in one half of its window, and goes through
+    the blocks of that half.
     """
-    flops = float(TRAIN_FLOPS_PER_MATMUL_PARAMETER * num_matmul_parameters(model))
+    flops = float(TRAIN_FLOPS_PER_MATMUL_PARAMETER * num_matmul_parameters(model)) / model.num_halves
     if model.is_adapted:
         flops += adapted_train_flops(model)
     if sequence_length is None:
@@ -56,7 +66,7 @@ def train_flops_per_token(model: ModelShape, sequence_length: int | None = None)
     keys = sum(
         count
         * (block.attention.query_size + block.attention.result_size)
-        * attended_pairs(sequence_length, block.attention.window)
+        * _seen_pairs(block, sequence_length // model.num_halves)
         / sequence_length
         for block, count in model.blocks
     )

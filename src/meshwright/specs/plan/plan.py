@@ -15,6 +15,7 @@ from meshwright.specs.model.division import check_division
 from meshwright.specs.model.layers import StageLayers, split_layers, stage_layers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.file import read_plan, save_plan
+from meshwright.specs.plan.halves import check_halves
 from meshwright.specs.plan.optimizer import UpdateRule, update_rule
 from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, CONTEXTS, Context, SequencePart, check_heads
 from meshwright.specs.plan.sharding import ZERO, Sharding
@@ -144,6 +145,7 @@ class Plan:
         self._check_world()
         check_division(self.model, self.tp, self.expert_tp)
         self._check_layers()
+        self._check_halves()
         self._check_recompute_blocks()
         self._check_batch()
         self._check_choices()
@@ -422,6 +424,19 @@ class Plan:
                 f"ep({self.ep}) does not divide dp({self.dp}) x cp({self.cp}) x tp({self.tp}) = {attended}",
                 allowed="an expert degree that divides dp x cp x tp",
             )
+
+    def _check_halves(self) -> None:
+        beside = {
+            f"cp = {self.cp}": self.cp > 1,
+            f"ep = {self.ep}": self.ep > 1,
+            f"vocabulary = {self.vocabulary}": self.vocabulary != "ends",
+            f"overlap {','.join(self.overlap)}": "tp" in self.overlap,
+            "recompute_blocks": self.recompute_blocks not in ((), self.layers_per_stage),
+            CONNECT_STAGES: self.connects_stages,
+            f"parts_of {self.parts_of}": self.has_chunks,
+        }
+        tokens_by = self.tp if self.sequence_parallel else 1
+        check_halves(self.model, self.workload.sequence_length, tokens_by, beside)
 
     def _check_layers(self) -> None:
         counts = self.layers_per_stage

@@ -27,6 +27,7 @@ from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Moved, Relay, chain_of
 from meshwright.stage.chain.degrees import ALONE, TENSOR, InnerDegrees, StageEnds
+from meshwright.stage.chain.encoder_decoder import encoder_decoder_items
 from meshwright.stage.chain.end import embedded, given, loss, received
 from meshwright.stage.chain.part import dense_part, mixture
 from meshwright.stage.chain.step_layout import EXPERTS_OF_COPIES, EXPERTS_OF_PARTS, EXPERTS_OF_ROWS, laid_out
@@ -37,23 +38,29 @@ ADD_CARRIED = ChainStep("add_carried", ENDS, ("residual", "carried"), ("residual
 ADD_NOTHING = ChainStep("add", ENDS, ("residual",), ("residual",))
 BESIDE_ROUTES = frozenset(("shared_experts",))  # segments of their own, which run while rows are under way
 # Of attention, by how it is divided.
-CORES = frozenset(("causal_attention", "attention_core", "attention_of_heads", "chunk_attention"))
+CORES = frozenset(
+    ("causal_attention", "attention_core", "attention_of_heads", "chunk_attention", "cross_core")
+)
 # By operation: products whose results are kept, and what is recomputed.
-KEPT_PRODUCTS = frozenset(("qkv", "heads", "head_parts", "gate_up"))
+KEPT_PRODUCTS = frozenset(("qkv", "heads", "head_parts", "cross_query", "cross_key_value", "gate_up"))
 AGAIN_BY_OPERATION = frozenset(
-    ("attention_norm", "attention_output", "output_of_parts", "add", "mlp_norm", "mlp", "down")
+    (
+        *("attention_norm", "attention_output", "output_of_parts", "add", "mlp_norm", "mlp", "down"),
+        *("cross_norm", "cross_output"),
+    )
 )
 
 
 def decoder_chain(
     model: ModelSpec, layers: StageLayers, degrees: InnerDegrees, ends: StageEnds = ALONE
 ) -> Chain:
-    """The chain of the stage with these layers of a decoder."""
+    """The chain of the stage with these layers of a decoder, or of an encoder-decoder."""
     streams, beside = degrees.stream_layouts, {TENSOR: EXPERTS_OF_COPIES}
     beside |= dict.fromkeys(degrees.expert_axes, EXPERTS_OF_ROWS)
     if degrees.routes_own_tokens and not degrees.sequence_parallel:
         beside[TENSOR] = EXPERTS_OF_PARTS
-    items = (laid_out(item, streams, beside) for item in _items(model, layers, degrees, ends))
+    items_of = encoder_decoder_items if model.num_encoder_layers else _items
+    items = (laid_out(item, streams, beside) for item in items_of(model, layers, degrees, ends))
     stream = layout_text(streams)
     if degrees.recompute == "selective_op":
         chain = chain_of(items, BESIDE_ROUTES | CORES | KEPT_PRODUCTS, apart=AGAIN_BY_OPERATION, given=stream)

@@ -12,6 +12,7 @@ from meshwright.stage.chain.chain import ChainStep, Segment
 
 EXPERT_MATRICES = ("expert_gate_up", "expert_down")  # one matrix of every expert
 TABLE, HEAD = "embedding.weight", "head.weight"
+TARGET_TABLE = "target_embedding.weight"  # of the decoder behind an encoder
 # ChainStep -> the modules of its block whose parameters it uses.
 MODULES = {
     "attention_norm": ("attention_norm",),
@@ -19,6 +20,10 @@ MODULES = {
     **dict.fromkeys(("qkv", "heads", "head_parts"), ("qkv", "query_norm", "key_norm", "latent_attention")),
     **dict.fromkeys(("causal_attention", "attention_core", "attention_of_heads", "chunk_attention"), ()),
     **dict.fromkeys(("attention_output", "output_of_parts"), ("attention_output",)),
+    "cross_attention": ("cross_query", "cross_key_value", "cross_attention_output"),
+    **{name: (name,) for name in ("cross_norm", "cross_query", "cross_key_value")},
+    "cross_core": (),
+    "cross_output": ("cross_attention_output",),
     "mlp_norm": ("mlp_norm",),
     "mlp": ("gate_up", "down", "mixture"),
     **{name: (name,) for name in ("gate_up", "down")},
@@ -31,6 +36,7 @@ OF_MIXTURE = ("router", "shared_experts", "experts")
 # The product at the end of a part of a block. Its bias is added once, where the sum of the devices' terms is taken up.
 LAST_PRODUCT = {
     **dict.fromkeys(("attention", "attention_output", "output_of_parts"), "attention_output"),
+    **dict.fromkeys(("cross_attention", "cross_output"), "cross_attention_output"),
     **dict.fromkeys(("mlp", "down"), "down"),
 }
 
@@ -59,6 +65,8 @@ def _of_ends(model: ModelSpec, name: str) -> tuple[str, ...]:
     found: dict[str, tuple[str, ...]] = {
         "embedding": (TABLE,),
         "positions": ("positions.weight",) if model.has_learned_positions else (),
+        "encoder_norm": ("encoder_norm.weight",),
+        "target_embedding": (TABLE if model.has_tied_embeddings else TARGET_TABLE,),
         "final_norm": ("final_norm.weight",),
         "head": (TABLE if model.has_tied_embeddings else HEAD,),
     }

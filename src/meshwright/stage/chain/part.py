@@ -1,4 +1,4 @@
-"""Parts of a block as steps and exchanges: attention, an MLP, experts; how each enters and leaves the stream.
+"""Parts of a block as steps and exchanges: attention, cross attention, MLP, experts; how each enters and leaves the stream.
 
 Of a block whose experts are divided, rows of tokens go to the devices that have their experts, and come back (Lepikhin et
 al. 2020, arXiv 2006.16668); none is dropped, so how many there are is exchanged first. What a step of experts reads and
@@ -8,7 +8,7 @@ writes: `dispatched` rows sorted by expert, with the `order` of their tokens, `g
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 
 from meshwright.stage.chain.chain import BY_EXPERTS, BY_HEADS, BY_TOKENS, ChainStep, Moved, Relay
 from meshwright.stage.chain.degrees import CONTEXT, TENSOR, InnerDegrees
@@ -18,10 +18,18 @@ RANKS = 0  # what goes to or comes from every device of a group, one behind the 
 
 
 def dense_part(
-    part: str, block: int, degrees: InnerDegrees, own: str, *, is_dense: bool
+    part: str,
+    block: int,
+    degrees: InnerDegrees,
+    own: str = "",
+    *,
+    is_dense: bool,
+    beside: Sequence[Moved] = (),
 ) -> Generator[ChainStep | Moved | Relay, None, str]:
-    """Attention or a dense MLP behind its norm; the name of what it adds to the stream, `own` in front."""
+    """Attention or a dense MLP behind its norm; the name of what it adds to the stream, `own` in front. `beside`: exchanges
+    that are on their way while it is computed."""
     entered = yield from entering(degrees)
+    yield from beside
     partial = f"{own}partial"
     if part == "attention" and (degrees.cp > 1 or degrees.has_chunks or degrees.recompute != "none"):
         yield from attention(block, entered, degrees, partial)
@@ -66,6 +74,21 @@ def attention(
         core = ChainStep("attention_core", block, ("query", "block"), ("attended",))
         yield Relay(core, CONTEXT, degrees.cp)
     yield ChainStep("attention_output", block, ("attended",), (partial,))
+
+
+def cross_attention(
+    block: int, encoded: str, degrees: InnerDegrees
+) -> Generator[ChainStep | Moved | Relay, None, str]:
+    """Attention to what the encoder has made, behind its norm; the name of what it adds to the stream."""
+    entered = yield from entering(degrees)
+    if degrees.recompute == "none":
+        yield ChainStep("cross_attention", block, (entered, encoded), ("partial",))
+    else:
+        yield ChainStep("cross_query", block, (entered,), ("cross_query",))
+        yield ChainStep("cross_key_value", block, (encoded,), ("cross_block",))
+        yield ChainStep("cross_core", block, ("cross_query", "cross_block"), ("cross_attended",))
+        yield ChainStep("cross_output", block, ("cross_attended",), ("partial",))
+    return (yield from leaving(degrees))
 
 
 def mixture(

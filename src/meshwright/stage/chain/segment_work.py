@@ -23,6 +23,7 @@ from meshwright.stage.operator.expert import INDEX_BYTES
 from meshwright.stage.operator.layer import MicrobatchShape
 from meshwright.stage.operator.stage import PASSES, part_operators
 from meshwright.stage.saved.block import GATHERED, context_saved, embedding_saved, head_saved, tensor_bytes
+from meshwright.stage.saved.saved import between_saved, boundary_bytes_per_token
 from meshwright.stage.saved.size import kept_bytes_per_token, saving_context
 from meshwright.stage.work import microbatch_shape
 
@@ -49,7 +50,7 @@ def segment_works(
     share *= share_of_part(plan, own_part)
     shape = microbatch_shape(plan)._replace(
         num_sequences=own_part.num_samples,
-        sequence_length=own_part.num_tokens,
+        sequence_length=own_part.num_tokens // plan.model.num_halves,
         num_earlier=own_part.num_earlier,
     )
     dims = (own_part.num_samples, own_part.num_tokens)
@@ -86,17 +87,18 @@ def _of_step(plan: Plan, shape: MicrobatchShape, step: ChainStep, name: str) -> 
 
 
 def between_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
-    """Bytes on one device of the values between segments, per token of the whole microbatch, by name."""
+    """Bytes on one device of the values between segments, per token of the whole microbatch that a block sees, by name."""
     size, hidden = dtype_bytes(plan.dtype), plan.model.hidden_size
     whole = float(hidden * size) / plan.cp
     own = whole / plan.tp if degrees.sequence_parallel else whole
     rows = dict.fromkeys(("residual", "normed", "summed"), own)
     rows |= dict.fromkeys(("entered", "partial"), whole)
-    rows |= dict.fromkeys(
-        ("whole_input", "whole_output"), whole * (2 if plan.model.has_ladder_residual else 1)
-    )
+    boundary = float(boundary_bytes_per_token(plan.model, plan.dtype)) / plan.cp
+    rows |= dict.fromkeys(("whole_input", "whole_output"), boundary)
     rows |= attention_bytes(plan)
     rows |= {f"{part}_{name}": rows[name] for part in PARTS_OF_BLOCK for name in ("partial", "summed")}
+    if plan.model.num_encoder_layers:
+        rows |= {"encoded": own, "encoded_entered": whole, **_crossed_bytes(plan)}
     rows["carried"] = rows["residual"]
     rows["inner"] = max(_inner_width(kind) for kind in plan.model.kinds) * float(size) / plan.cp / plan.tp
     rows["inner"] *= 2 if plan.model.has_gated_mlp else 1
@@ -105,6 +107,16 @@ def between_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
     if degrees.divides_experts:
         numbers |= _routed_bytes(plan)
     return {**rows, **numbers, "logits": float(vocabulary * size) / plan.cp}
+
+
+def _crossed_bytes(plan: Plan) -> Mapping[str, float]:
+    """Of what goes between the parts of cross attention."""
+    each = dtype_bytes(plan.dtype) / plan.tp
+    attention = plan.model.attention
+    return {
+        **dict.fromkeys(("cross_query", "cross_attended"), attention.query_size * each),
+        "cross_block": 2 * attention.key_size * each,
+    }
 
 
 def _inner_width(kind: BlockSpec) -> int:
@@ -133,6 +145,13 @@ OF_PART = {
     **dict.fromkeys(("attention output", "attention_output narrowed"), "attention_output"),
 }
 KEYS = "keys and values by heads"
+# Of a decoder behind an encoder, where cross attention is several steps, and where it is one.
+CROSSED_KEPT_BY = {
+    **dict.fromkeys(("cross residual", "cross norm statistics"), "cross_norm"),
+    "cross norm's output": "cross_query",
+    **dict.fromkeys(("cross queries", "cross keys and values"), "cross_core"),
+    "cross attention output": "cross_output",
+}
 OF_ATTENTION = (
     *("first norm's output", "queries by heads", "keys and values by heads", "attention output", "qkv"),
     *("q and k statistics", "logarithms of sums", "qkv narrowed", "attention_output narrowed"),
@@ -206,6 +225,9 @@ def _kept(plan: Plan, layers: StageLayers, *, is_split: bool) -> Iterator[_Kept]
     for block in range(layers.first_block, layers.first_block + layers.num_blocks):
         for tensor in context_saved(plan.model, context, block, plan.workload.sequence_length):
             step = KEPT_BY.get(tensor.name, "attention" if tensor.name in OF_ATTENTION else "mlp")
+            step = CROSSED_KEPT_BY.get(tensor.name, step)
+            if step.startswith("cross") and step != "cross_norm" and not is_split:
+                step = "cross_attention"
             if step == "attention" and is_split:
                 step = OF_PART.get(tensor.name, "heads")
             is_entered = tensor.name in GATHERED
@@ -218,6 +240,7 @@ def _kept(plan: Plan, layers: StageLayers, *, is_split: bool) -> Iterator[_Kept]
             )
     for tensor in embedding_saved(plan.model) if layers.has_embedding else ():
         yield _Kept("embedding", ENDS, float(tensor.bytes_per_token), is_entered=False)
+    yield from _kept_between(plan, layers, "cross_key_value" if is_split else "cross_attention")
     for tensor in head_saved(plan.model, plan.dtype) if layers.has_head else ():
         step = HEAD_KEPT_BY.get(tensor.name, "cross_entropy")
         size = (
@@ -226,6 +249,19 @@ def _kept(plan: Plan, layers: StageLayers, *, is_split: bool) -> Iterator[_Kept]
             else tensor.bytes_per_token
         )
         yield _Kept(step, ENDS, float(size), tensor.name in GATHERED)
+
+
+def _kept_between(plan: Plan, layers: StageLayers, reader: str) -> Iterator[_Kept]:
+    """Of an encoder-decoder between its halves; what the encoder has made by the first step of a stage that reads it."""
+    model, context = plan.model, saving_context(plan)
+    first = max(layers.first_block, model.num_encoder_layers)
+    for tensor in between_saved(model, layers, plan.dtype):
+        step, block = ("encoder_norm", ENDS)
+        if tensor.name == "tokens":
+            step = "target_embedding"
+        elif tensor.name == "encoded":
+            step, block = reader, first
+        yield _Kept(step, block, tensor_bytes(model, tensor, context), is_entered=False)
 
 
 def _step_of_experts(tensor: str) -> str:

@@ -39,13 +39,18 @@ _TO_HEADS, _OF_HEADS = StepLayout(SHARED, BY_HEADS), StepLayout(BY_HEADS, BY_HEA
 # By axis the steps that do not do the same with the residual stream on every device along it.
 LAYOUTS_ALONG: Mapping[str, Steps] = {
     "tp": {
-        "embedding": StepLayout(STREAM, PARTIAL),
-        **dict.fromkeys(("attention", "mlp", "shared_experts"), StepLayout(SHARED, PARTIAL)),
-        **dict.fromkeys(("heads", "head_parts", "qkv"), _TO_HEADS),
+        **dict.fromkeys(("embedding", "target_embedding"), StepLayout(STREAM, PARTIAL)),
         **dict.fromkeys(
-            ("attention_core", "attention_of_heads", "causal_attention", "chunk_attention"), _OF_HEADS
+            ("attention", "cross_attention", "mlp", "shared_experts"), StepLayout(SHARED, PARTIAL)
         ),
-        **dict.fromkeys(("attention_output", "output_of_parts"), StepLayout(BY_HEADS, PARTIAL)),
+        **dict.fromkeys(("heads", "head_parts", "qkv", "cross_query", "cross_key_value"), _TO_HEADS),
+        **dict.fromkeys(
+            ("attention_core", "attention_of_heads", "causal_attention", "chunk_attention", "cross_core"),
+            _OF_HEADS,
+        ),
+        **dict.fromkeys(
+            ("attention_output", "output_of_parts", "cross_output"), StepLayout(BY_HEADS, PARTIAL)
+        ),
         "gate_up": StepLayout(SHARED, BY_INNER),
         "down": StepLayout(BY_INNER, PARTIAL),
         "head": StepLayout(SHARED, {"logits": BY_VOCABULARY, "largest": PARTIAL}),

@@ -23,7 +23,7 @@ from __future__ import annotations
 from meshwright.ir.axis import FIRST_AXIS
 from meshwright.ir.table import Exchange, Inner
 from meshwright.specs.dtype import dtype_bytes
-from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.model.layers import StageLayers, begins_decoder
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import repeats_of_key
 from meshwright.stage.group.value_size import (
@@ -40,6 +40,7 @@ from meshwright.stage.piece import (
     is_vocabulary_split,
 )
 from meshwright.stage.saved.recomputed import recomputed_layers, recomputes_ends
+from meshwright.stage.saved.saved import boundary_bytes_per_token
 
 GRADIENTS = (
     "gradients"  # what data-parallel devices exchange; all else is between those that share a microbatch
@@ -92,6 +93,8 @@ def _tensor(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward
     has_ends = not is_vocabulary_split(plan)
     sums = _num_sums(plan, layers)
     sums += has_ends and (layers.has_head if is_backward else layers.has_embedding)
+    # tokens that a decoder goes on with are embedded
+    sums += _begins(plan, layers) and not is_backward
 
     def along_tp(algorithm: str, count: int, beside: str, size: float = num_bytes) -> Inner:
         return Inner(Exchange(("tp",), algorithm=algorithm), size, count, beside, "tensor parallel")
@@ -100,16 +103,22 @@ def _tensor(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward
         is_from_passes = layers.has_head if is_backward else layers.has_embedding
         is_from_passes = is_from_passes and has_vocabulary_passes(plan)
         is_sent = int(is_from_passes or is_from_other_stage(plan, layers, is_backward))
-        sent_bytes = num_bytes * (2 if plan.model.has_ladder_residual else 1)
+        block = layers.first_block + layers.num_blocks * is_backward
+        sent_bytes = float(shape.num_tokens * boundary_bytes_per_token(plan.model, plan.dtype, block))
         found = [along_tp("all_reduce", sums, beside), along_tp("all_gather", is_sent, "", sent_bytes)]
     else:
         gathers = _num_sums(plan, layers) + (
             has_ends and (layers.has_embedding if is_backward else layers.has_head)
         )
+        gathers += _begins(plan, layers) and is_backward
         found = [along_tp("reduce_scatter", sums, beside), along_tp("all_gather", gathers, beside)]
         if is_backward and plan.gathered == "again":
             again = _num_sums(plan, layers) + (has_ends and layers.has_head)
             found.append(along_tp("all_gather", again, "matmul"))
+    if _reads_encoded(plan, layers):  # what the encoder has made enters a stage, beside attention
+        whole = "" if not is_backward else "all_reduce"
+        entering = ("reduce_scatter" if is_backward else "all_gather") if plan.sequence_parallel else whole
+        found += [along_tp(entering, 1, "matmul")] if entering else []
     if layers.has_head and has_ends and not is_backward:
         size = float(shape.num_tokens * LOSS_ELEMENT_BYTES)
         found.append(along_tp("all_reduce", LOSS_EXCHANGES, "", size))
@@ -123,8 +132,19 @@ def _num_sums(plan: Plan, layers: StageLayers) -> int:
     is_routed = plan.expert_tp == 1 or (plan.ep > 1 and plan.sequence_parallel)
     total = 0
     for block, count in kinds:
-        total += count * (1 if plan.model.layers[block].experts and is_routed else 2)
+        own = plan.model.layers[block]
+        total += count * (1 if own.experts and is_routed else 2) + count * (own.half == "decoder")
     return total
+
+
+def _begins(plan: Plan, layers: StageLayers) -> bool:
+    return begins_decoder(layers, plan.model.num_encoder_layers)
+
+
+def _reads_encoded(plan: Plan, layers: StageLayers) -> bool:
+    """Has a stage blocks that attend to an encoder? What that has made enters them once."""
+    number = plan.model.num_encoder_layers
+    return bool(layers.num_blocks) and 0 < number < layers.first_block + layers.num_blocks
 
 
 def _context(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward: bool) -> list[Inner]:

@@ -11,7 +11,7 @@ from meshwright.ir.program import Program
 from meshwright.ir.table import Exchange, ParameterGroup, Size, ValueBytes
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.adaptation import trains_table
-from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.model.layers import StageLayers, begins_decoder
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.group.value_size import (
     StateSize,
@@ -38,7 +38,7 @@ from meshwright.stage.piece import is_vocabulary_split
 RING_SUM, SCATTERED_SUM, TWO_LEVEL_SUM = "ring", "reduce_scatter", "all_reduce.two_level"
 HOPS = ".hops"  # of an algorithm that scatters among those that share gradients, then among those that share state
 OF_EXPERTS = ".experts"  # behind a stage's name: the group of its experts where these are divided
-TIED = "tied"  # name of the group of a table that the first and the last stage share
+TIED = "tied"  # name of the group of a table that several stages share
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ class HeldGroup:
 def held_groups(plan: Plan, stages: Sequence[StageLayers]) -> tuple[HeldGroup, ...]:
     """Groups of a plan whose program has these stages: one a stage, its experts apart where they are divided, and a
     table that two stages tie."""
-    tied = is_split_tie(plan, stages)
+    tied = stages_of_table(plan, stages) if is_split_tie(plan, stages) else ()
     held = []
     for number, layers in enumerate(stages):
         dense, experts = num_local_parameters(plan, layers)
         trained, trained_experts = num_trained_parameters(plan, layers)
-        if tied and (layers.has_embedding or layers.has_head):
+        if number in tied:
             dense, trained = dense - num_table_parameters(plan), trained - num_table_parameters(plan)
         if experts and plan.ep > 1:
             held.append(_held(plan, f"stage{number}", (number,), (dense, trained), data_axes(plan)))
@@ -85,7 +85,7 @@ def held_groups(plan: Plan, stages: Sequence[StageLayers]) -> tuple[HeldGroup, .
             held.append(_held(plan, f"stage{number}", (number,), own, data_axes(plan)))
     if tied:
         table = num_table_parameters(plan)
-        held.append(_held(plan, TIED, (0, len(stages) - 1), (table, table), data_axes(plan)))
+        held.append(_held(plan, TIED, tied, (table, table), data_axes(plan)))
     return tuple(held)
 
 
@@ -110,6 +110,16 @@ def num_stepped_parameters(program: Program, held: Sequence[HeldGroup]) -> tuple
     return tuple(
         sum(-(-held[g].num_trained // held[g].num_shards) for g in own if owns(program, stage, g, at[0]))
         for stage, (own, at) in enumerate(zip(t.groups_of_stage, t.devices_of_stage, strict=True))
+    )
+
+
+def stages_of_table(plan: Plan, stages: Sequence[StageLayers]) -> tuple[int, ...]:
+    """Stages that use a tied table: the first, the last, and that with the first block of a decoder behind an encoder."""
+    number = plan.model.num_encoder_layers
+    return tuple(
+        stage
+        for stage, layers in enumerate(stages)
+        if layers.has_embedding or layers.has_head or begins_decoder(layers, number)
     )
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.adaptation import lora_parameters, trained_block_parameters, trains, trains_table
-from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.model.layers import StageLayers, begins_decoder, ends_encoder
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.parameter import Parameter, block_parameters, embedding_parameters
 from meshwright.specs.plan.plan import Plan
@@ -124,16 +124,19 @@ def _divisor(parameter: Parameter, tp: int) -> int:
 
 
 def num_local_end_parameters(plan: Plan, layers: StageLayers) -> int:
-    """The part of `num_local_parameters` that embedding, final norm and head hold."""
+    """The part of `num_local_parameters` that embedding, final norm and head hold, and what stands between the halves of an
+    encoder-decoder."""
     model = plan.model
     is_split, has_share = is_vocabulary_split(plan), has_vocabulary_share(plan, layers)
+    number = model.num_encoder_layers
     num_tables = 2 * has_share if is_split else layers.has_embedding + layers.has_head
+    num_tables += begins_decoder(layers, number)
     if model.has_tied_embeddings:
         num_tables = min(num_tables, 1)
     total = num_tables * num_table_parameters(plan)
     if layers.has_embedding:  # learned positions
         total += sum(p.num_elements for p in embedding_parameters(model)[1:])
-    return total + (model.num_norm_parameters if layers.has_head else 0)
+    return total + model.num_norm_parameters * (layers.has_head + ends_encoder(layers, number))
 
 
 def num_partial_parameters(plan: Plan, layers: StageLayers) -> int:
@@ -154,6 +157,7 @@ def num_partial_parameters(plan: Plan, layers: StageLayers) -> int:
     if plan.sequence_parallel:
         total += num_trained_positions(model) if layers.has_embedding else 0
         total += num_trained_norms(model) if layers.has_head else 0
+        total += model.num_norm_parameters * ends_encoder(layers, model.num_encoder_layers)
     return total
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from meshwright.specs.error import UnknownNameError
 from meshwright.specs.model.adaptation import LORA_TARGETS, backward_layers, trains, trains_table
 from meshwright.specs.model.block import BlockKind
-from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.model.layers import StageLayers, begins_decoder, ends_encoder
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.operator import Operator, merged, repeated
 from meshwright.stage.operator.adapted import (
@@ -22,6 +22,16 @@ from meshwright.stage.operator.adapted import (
     addition_input,
     addition_weight,
     trained_operators,
+)
+from meshwright.stage.operator.encoder_decoder import (
+    core_backward,
+    core_forward,
+    crossed_forward,
+    crossed_input,
+    crossed_weight,
+    encoder_norm_forward,
+    encoder_norm_input,
+    encoder_norm_weight,
 )
 from meshwright.stage.operator.expert import MLP_PARTS, Parts, mlp_forward, mlp_input, mlp_weight
 from meshwright.stage.operator.layer import (
@@ -37,8 +47,6 @@ from meshwright.stage.operator.layer import (
     SCALE_TOUCHES,
     Linear,
     MicrobatchShape,
-    attention_backward,
-    attention_forward,
     attention_linears,
     attention_norms,
     head_layout,
@@ -53,6 +61,7 @@ PASSES = ("F", "B", "I", "W", "R")
 ENDS = (
     "embedding",
     "positions",
+    *("encoder_norm", "target_embedding"),
     "final_norm",
     "head",
     "cross_entropy",
@@ -60,7 +69,13 @@ ENDS = (
 # A part of a block that has several of its own.
 ATTENTION = ("heads", "attention_core", "attention_output")
 MLP_ADDITIONS = "mlp additions"  # low-rank ones, of a dense block
-PARTS_OF = {"attention": ATTENTION, "mlp": (*MLP_PARTS, MLP_ADDITIONS), "down": ("down", MLP_ADDITIONS)}
+CROSS_ATTENTION = ("cross_query", "cross_key_value", "cross_core", "cross_output")
+PARTS_OF = {
+    "attention": ATTENTION,
+    "cross_attention": CROSS_ATTENTION,
+    "mlp": (*MLP_PARTS, MLP_ADDITIONS),
+    "down": ("down", MLP_ADDITIONS),
+}
 # Matrices that may have an addition (LoRA), by the part of the block that they are in.
 ADDED_IN = {
     "heads": LORA_TARGETS[:1],
@@ -84,7 +99,17 @@ def stage_operators(
     kinds = model.block_kinds(layers.first_block, layers.num_blocks)
     blocks = [each for i, count in kinds for each in repeated(block_operators(model, name, shape, i), count)]
     head = head_operators(model, name, shape) if layers.has_head else ()
-    return merged((*embedding, *blocks, *head))
+    return merged((*embedding, *blocks, *_between_operators(model, layers, name, shape), *head))
+
+
+def _between_operators(
+    model: ModelSpec, layers: StageLayers, name: str, shape: MicrobatchShape
+) -> tuple[Operator, ...]:
+    """What a stage has between the halves of an encoder-decoder."""
+    number = model.num_encoder_layers
+    parts = {"encoder_norm": ends_encoder(layers, number), "target_embedding": begins_decoder(layers, number)}
+    held = (part for part, is_there in parts.items() if is_there)
+    return tuple(each for part in held for each in part_operators(model, part, name, shape, 0))
 
 
 def part_operators(
@@ -106,7 +131,16 @@ def _pass_of_ends(model: ModelSpec, name: str, shape: MicrobatchShape) -> Parts:
     return {
         **_pass(name, _embedding_forward, _nothing, _embedding_weight, model, shape),
         **_pass(name, _head_forward, _head_input, _head_weight, model, shape),
+        **(_between_halves(model, name, shape) if model.num_encoder_layers else {}),
     }
+
+
+def _between_halves(model: ModelSpec, name: str, shape: MicrobatchShape) -> Parts:
+    """The norm behind an encoder, and the decoder's table: a lookup as the first one."""
+    table = _pass(name, _embedding_forward, _nothing, _embedding_weight, model, shape)
+    of_table = {f"target_{part}": own for part, own in table.items() if part != "positions"}
+    norm = (encoder_norm_forward, encoder_norm_input, encoder_norm_weight)
+    return of_table | _pass(name, *norm, model, shape)
 
 
 @lru_cache(maxsize=16)
@@ -153,7 +187,9 @@ def recomputed_operators(
     for block, count in model.block_kinds(layers.first_block, layers.num_blocks):
         if recompute == "selective":
             local = local_sizes(model, shape.tp, shape.expert_tp, block)
-            again = attention_forward(model.layers[block].attention, local, shape)
+            again = core_forward(model.layers[block], local, shape)
+            if model.layers[block].half == "decoder":
+                again += crossed_forward(model, model.layers[block].attention, local, shape)["cross_core"]
         elif recompute == "selective_op":
             again = _not_kept(block_operators(model, "F", shape, block))
         else:
@@ -224,12 +260,13 @@ def _block_forward(number: int, model: ModelSpec, shape: MicrobatchShape) -> Par
             *(norm_forward(*inner, shape) for inner in attention_norms(attention, local, shape.num_tokens)),
             head_layout(model, attention, local, shape),
         ),
-        "attention_core": attention_forward(attention, local, shape),
+        "attention_core": core_forward(block, local, shape),
         "attention_output": (
             output.forward(shape),
             *addition_forward(model, "attention_output", shape),
         ),
         "attention add": (*after, residual_add("residual", shape, hidden)),
+        **(crossed_forward(model, attention, local, shape) if block.half == "decoder" else {}),
         "mlp_norm": (norm,),
         **mlp_forward(model, block, local, shape),
         MLP_ADDITIONS: (
@@ -259,12 +296,13 @@ def _block_input(number: int, model: ModelSpec, shape: MicrobatchShape) -> Parts
         ),
         **mlp_input(model, block, local, shape),
         "mlp_norm": (norm, add),
+        **(crossed_input(model, attention, local, shape) if block.half == "decoder" else {}),
         "attention add": after,
         "attention_output": (
             *addition_input(model, "attention_output", shape),
             output.input_gradient(shape),
         ),
-        "attention_core": attention_backward(attention, local, shape),
+        "attention_core": core_backward(block, local, shape),
         "heads": (
             head_layout(model, attention, local, shape),
             *(norm_backward(*inner, shape) for inner in attention_norms(attention, local, shape.num_tokens)),
@@ -292,6 +330,7 @@ def _block_weight(number: int, model: ModelSpec, shape: MicrobatchShape) -> Part
             *(operator for linear in projections for operator in linear.weight_gradient(shape)),
         ),
         "attention_output": output.weight_gradient(shape),
+        **(crossed_weight(model, local, shape) if block.half == "decoder" else {}),
         **mlp_weight(model, block, local, shape),
         MLP_ADDITIONS: (),
     }

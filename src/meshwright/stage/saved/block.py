@@ -20,7 +20,7 @@ MASK_BYTES = 1  # a dropout mask has one byte a number
 SUM_BYTES = 4  # flash attention keeps the logarithm of each row's sum in float32 (Dao, arXiv 2307.08691)
 FLOAT8_BYTES = 1
 # What column-parallel products read: with sequence parallelism it is gathered for them.
-GATHERED = ("first norm's output", "second norm's output", "norm's output")
+GATHERED = ("first norm's output", "cross norm's output", "second norm's output", "norm's output")
 
 # Who divides a tensor: "rows" sequence parallelism; "inner", "heads", "keys" tensor parallelism (keys: at least one
 # head a device); "experts" the experts' own; "whole" nobody.
@@ -231,6 +231,8 @@ def block_saved(model: ModelSpec, dtype: str = "float32", block: int = 0) -> tup
         kept.append(SavedTensor("q and k statistics", num_heads, b, "same", "heads"))
     if attention.latent:
         kept += _latent_saved(attention.latent, b)
+    if model.layers[block].half == "decoder":
+        kept += _crossed_saved(model, attention, b)
     if model.has_post_norms:
         kept.append(SavedTensor("output projection's output", hidden, b, "norm after attention"))
         kept.append(SavedTensor("MLP's output", hidden, b, "norm after the MLP"))
@@ -239,6 +241,37 @@ def block_saved(model: ModelSpec, dtype: str = "float32", block: int = 0) -> tup
     else:
         kept += _mlp_saved(model, model.layers[block].feed_forward.intermediate_size, b)
     return tuple(_adapted_saved(model, kept, block, b) if model.is_adapted else kept)
+
+
+def encoded_saved(model: ModelSpec, dtype: str = "float32") -> SavedTensor:
+    """What an encoder has made, which the products of all blocks of a decoder's stage read: one tensor, whole."""
+    return SavedTensor(
+        "encoded", model.hidden_size, dtype_bytes(dtype), "cross key_value weight gradients", "whole"
+    )
+
+
+def encoder_end_saved(model: ModelSpec, dtype: str = "float32") -> tuple[SavedTensor, ...]:
+    """What the norm behind an encoder keeps."""
+    b = dtype_bytes(dtype)
+    return (
+        SavedTensor("input", model.hidden_size, b, "encoder norm"),
+        SavedTensor("norm statistics", 1, b, "encoder norm"),
+    )
+
+
+def _crossed_saved(model: ModelSpec, attention: Attention, b: int) -> list[SavedTensor]:
+    """Of cross attention and its norm."""
+    hidden, keys = model.hidden_size, attention.key_size + attention.value_size
+    return [
+        SavedTensor("cross residual", hidden, b, "cross norm"),
+        SavedTensor("cross norm statistics", 1, b, "cross norm"),
+        SavedTensor("cross norm's output", hidden, b, "cross query weight gradient", is_product_input=True),
+        SavedTensor("cross queries", attention.query_size, b, "cross attention", "heads"),
+        SavedTensor("cross keys and values", keys, b, "cross attention", "keys"),
+        SavedTensor(
+            "cross attention output", attention.result_size, b, "cross output weight gradient", "heads"
+        ),
+    ]
 
 
 def _adapted_saved(model: ModelSpec, kept: list[SavedTensor], block: int, b: int) -> list[SavedTensor]:

@@ -10,9 +10,14 @@ from __future__ import annotations
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.adaptation import backward_layers, lora_parameters, trains, trains_table
 from meshwright.specs.model.block import Attention, Experts
-from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.model.layers import StageLayers, begins_decoder, ends_encoder
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.model.parameter import block_parameters
+from meshwright.specs.model.parameter import (
+    Parameter,
+    block_parameters,
+    decoder_begin_parameters,
+    encoder_end_parameters,
+)
 from meshwright.stage.saved.block import (
     TOKEN_BYTES,
     SavedTensor,
@@ -20,6 +25,8 @@ from meshwright.stage.saved.block import (
     block_saved,
     context_saved,
     embedding_saved,
+    encoded_saved,
+    encoder_end_saved,
     head_saved,
     tensor_bytes,
 )
@@ -61,11 +68,27 @@ def saved_bytes_per_token(
     kept: list[SavedTensor] = []
     for block, count in model.block_kinds(layers.first_block, layers.num_blocks):
         kept += list(block_saved(model, dtype, block)) * count
+    kept += between_saved(model, layers, dtype)
     if layers.has_embedding:
         kept += embedding_saved(model)
     if layers.has_head:
         kept += head_saved(model, dtype)
     return sum(tensor.bytes_per_token for tensor in kept)
+
+
+def between_saved(model: ModelSpec, layers: StageLayers, dtype: str) -> tuple[SavedTensor, ...]:
+    """What a stage keeps between the halves of an encoder-decoder: the input of the encoder's norm, the numbers of the
+    tokens that the decoder goes on with, and on a stage with blocks of the decoder what the encoder has made."""
+    number = model.num_encoder_layers
+    stop = layers.first_block + layers.num_blocks
+    found: list[SavedTensor] = []
+    if ends_encoder(layers, number):
+        found += encoder_end_saved(model, dtype)
+    if begins_decoder(layers, number):
+        found += embedding_saved(model)
+    if 0 < number < stop and layers.num_blocks:
+        found.append(encoded_saved(model, dtype))
+    return tuple(found)
 
 
 def stage_saved_bytes(
@@ -82,6 +105,8 @@ def stage_saved_bytes(
     for block, count in model.block_kinds(layers.first_block, layers.num_blocks):
         kept = context_saved(model, context, block, sequence_length)
         total += count * sum(tensor_bytes(model, tensor, context) for tensor in kept)
+    for tensor in between_saved(model, layers, context.dtype):
+        total += tensor_bytes(model, tensor, context)
     if layers.has_embedding:
         total += sum(tensor.bytes_per_token for tensor in embedding_saved(model))
     if layers.has_head:
@@ -119,6 +144,9 @@ def _input_elements(model: ModelSpec, block: int) -> int:
         ranks = latent.query_rank + latent.key_value_rank
         norms += ranks + latent.rotary_head_dim + (2 if latent.query_rank else 1)
         projections += ranks
+    if model.layers[block].half == "decoder":  # what the encoder has made is the stage's
+        norms += hidden + 1
+        projections += hidden + attention.result_size
     if not isinstance(feed_forward, Experts):
         return norms + projections + feed_forward.intermediate_size
     routed = feed_forward.num_experts_per_token * (hidden + feed_forward.intermediate_size)
@@ -140,6 +168,8 @@ def _gradient_elements(model: ModelSpec, block: int) -> int:
         )  # to them; their norms'
     else:
         elements += attention.qkv_size * (2 if attention.has_query_key_norm else 1)
+    if model.layers[block].half == "decoder":  # of the norm and both products in front, and of the one behind
+        elements += hidden + attention.qkv_size + hidden
     feed_forward = model.layers[block].feed_forward
     if not isinstance(feed_forward, Experts):
         return elements + width * feed_forward.intermediate_size + hidden
@@ -217,10 +247,21 @@ def residual_bytes_per_token(model: ModelSpec, dtype: str = "float32") -> int:
     return model.hidden_size * dtype_bytes(dtype)
 
 
-def boundary_bytes_per_token(model: ModelSpec, dtype: str = "float32") -> int:
-    """Bytes per token of the activation that one stage sends to the next; its gradient is as large. With a ladder residual
-    what the last part has made goes beside the stream that lacks it."""
-    return residual_bytes_per_token(model, dtype) * (2 if model.has_ladder_residual else 1)
+def boundary_bytes_per_token(model: ModelSpec, dtype: str = "float32", block: int | None = None) -> int:
+    """Bytes per token of the activation that one stage sends to the next, where that begins with `block` (None: the most
+    that any sends); its gradient is as large. With a ladder residual what the last part has made goes beside the stream that
+    lacks it; of an encoder-decoder what the encoder has made beside the decoder's stream."""
+    is_beside = bool(model.num_encoder_layers) and (block is None or block > model.num_encoder_layers)
+    return residual_bytes_per_token(model, dtype) * (2 if model.has_ladder_residual or is_beside else 1)
+
+
+def between_parameters(model: ModelSpec, layers: StageLayers) -> tuple[Parameter, ...]:
+    """Those that a stage has between the halves of an encoder-decoder, a tied table aside."""
+    number = model.num_encoder_layers
+    return (
+        *(encoder_end_parameters(model) if ends_encoder(layers, number) else ()),
+        *(decoder_begin_parameters(model) if begins_decoder(layers, number) else ()),
+    )
 
 
 def num_stage_parameters(model: ModelSpec, layers: StageLayers) -> int:
@@ -228,6 +269,7 @@ def num_stage_parameters(model: ModelSpec, layers: StageLayers) -> int:
     kinds = model.block_kinds(layers.first_block, layers.num_blocks)
     total = sum(count * model.num_block_parameters(block) for block, count in kinds)
     total += layers.num_blocks * sum(parameter.num_elements for parameter in lora_parameters(model, 0))
+    total += sum(parameter.num_elements for parameter in between_parameters(model, layers))
     if layers.has_embedding:
         total += model.num_embedding_parameters
     if layers.has_head:

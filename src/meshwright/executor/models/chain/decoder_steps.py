@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from meshwright.executor.models.chain import context_steps as parts
+from meshwright.executor.models.chain import encoder_decoder_steps as halves
 from meshwright.executor.models.chain import expert_steps
 from meshwright.executor.models.chain.step_data import MicrobatchData, block_of, last_product
 from meshwright.executor.models.decoder import DecoderStage
@@ -227,6 +228,16 @@ STEPS: Mapping[str, StepFunction] = {
     "experts": expert_steps.experts,
     "shared_experts": expert_steps.shared_experts,
     "combine": expert_steps.combine_rows,
+    "encoder_norm": halves.encoder_norm,
+    "target_embedding": halves.embed_targets,
+    "take_encoded": halves.take_encoded,
+    "give_encoded": halves.give_encoded,
+    "cross_norm": halves.cross_norm,
+    "cross_attention": halves.cross_attention,
+    "cross_query": halves.cross_query,
+    "cross_key_value": halves.cross_key_value,
+    "cross_core": halves.cross_core,
+    "cross_output": halves.cross_output,
     "final_norm": final_norm,
     "head": head,
     "cross_entropy": cross_entropy,

@@ -15,13 +15,15 @@ from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.linear import SplitLinear
 from meshwright.executor.ops.randomness import SampleKeys
 from meshwright.specs.plan.sequence_part import OwnTokens
+from meshwright.stage.chain.parameters import LAST_PRODUCT
 
 
 @dataclass(frozen=True)
 class MicrobatchData:
     """What steps know of the microbatch besides the values between them: tokens_BS and targets_BS of whole sequences, where
     documents begin, names of dropout's draws, and the weight of one token's loss. ``part``: which tokens of the sequences are
-    on this device, or in this chunk, to which tokens_BS and targets_BS are then cut (None: all)."""
+    on this device, or in this chunk, to which tokens_BS and targets_BS are then cut (None: all). Of an encoder-decoder
+    tokens_BS are of the first half of every window, and the second is continued_BS, to which the targets belong."""
 
     tokens_BS: Tensor
     targets_BS: Tensor
@@ -29,6 +31,7 @@ class MicrobatchData:
     keys: SampleKeys | None
     token_weight: float
     part: OwnTokens | None = None
+    continued_BS: Tensor | None = None
 
     @property
     def length(self) -> int:
@@ -44,7 +47,7 @@ def block_of(stage: DecoderStage, number: int) -> Block:
 
 
 def last_product(block: Block, part: str) -> SplitLinear:
-    """The product at the end of attention, or of the MLP."""
-    found = block.attention_output if part == "attention" else block.down
+    """The product at the end of attention, of cross attention, or of the MLP."""
+    found = getattr(block, LAST_PRODUCT[part])
     assert isinstance(found, SplitLinear), "every matrix has a split backward"
     return found

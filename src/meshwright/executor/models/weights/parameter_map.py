@@ -55,6 +55,12 @@ class NameMap:
             raise ExecutionError(
                 f"{model.architecture} models have no map of names", allowed=", ".join(MODULES)
             )
+        if model.num_encoder_layers:
+            raise ExecutionError(
+                f"{model.name} is an encoder-decoder, for whose blocks transformers has no class",
+                allowed="a decoder alone",
+                next="keep it in checkpoints of ours",
+            )
         check_model(model)
         model = model.base
         self.model, self._modules = model, MODULES[model.architecture]
