@@ -128,13 +128,18 @@ def _compiled(whole: Callable[..., int], args: Sequence[Any]) -> tuple[str, byte
     made = jitted.overloads[types].fndesc
     module = llvm.parse_assembly(jitted.inspect_llvm(types))
     wanted = [_POINTER, _POINTER, *_word_types(args)]
-    found = [str(each.type) for each in module.get_function(made.llvm_func_name).arguments]
+    found = [_kind(str(each.type)) for each in module.get_function(made.llvm_func_name).arguments]
     others = [each.name for each in module.functions if each.is_declaration]
     is_closed = all(name.startswith("llvm.") for name in others)
     is_count = known.unliteral(made.restype) == known.int64
     if not is_closed or not is_count or found != [_LLVM_TYPE[each] for each in wanted]:
         return None
     return made.llvm_func_name, _target_machine().emit_object(module)
+
+
+def _kind(llvm_type: str) -> str:
+    """Pointers have types of their own in older versions."""
+    return "ptr" if llvm_type.endswith("*") else llvm_type
 
 
 def _numba_type(value: Any) -> Any:
