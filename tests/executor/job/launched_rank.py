@@ -27,6 +27,7 @@ from meshwright.executor.job.gather import Iteration
 from meshwright.executor.job.group_reports import GroupReports
 from meshwright.executor.job.launch import Launch
 from meshwright.executor.job.meeting import meet
+from meshwright.executor.team import host_memory
 
 # What gloo publishes under keys with this: the host's name and an address, each behind its length. The address begins
 # with a sockaddr_in: family, port, number of the host.
@@ -116,5 +117,6 @@ class TellingReports(GroupReports):
 
 
 if __name__ == "__main__":
+    vars(host_memory).update(own_host=lambda: f"host {os.environ['HOST']}")  # they share no memory
     vars(launched_run).update(meet=meet_over_link, GroupReports=TellingReports)
     main(sys.argv[1:])

@@ -55,7 +55,7 @@ def exchange_rows(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
 def _combined(context: Context, row: Row, given: Tensor, *, is_maximum: bool) -> Pending:
     tensor = given.contiguous()
     context.links.pass_ring(row.members, tensor.nbytes, 2, row.name)
-    result = combining(tensor, context.groups.collective(row), context.backend, is_maximum=is_maximum)
+    result = combining(tensor, context.groups.transport(row), is_maximum=is_maximum)
     return Pending(lambda: (result(),))
 
 

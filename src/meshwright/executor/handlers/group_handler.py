@@ -11,7 +11,14 @@ from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.handler import Handlers, Pending, Row
 from meshwright.executor.state.group_state import GroupState
 from meshwright.executor.state.host_moments import HostMoments
-from meshwright.executor.team.collective import gather, scatter_sum, start_gather, wait_all
+from meshwright.executor.team.collective import (
+    combine,
+    combining,
+    gather,
+    scatter_sum,
+    start_gather,
+    wait_all,
+)
 
 
 def reduce_gradients(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
@@ -20,7 +27,7 @@ def reduce_gradients(context: Context, row: Row, inputs: Sequence[Any]) -> Pendi
     Where the copies share the state, each keeps the sum of its shard.
     """
     group: GroupState = inputs[0]
-    team = context.groups.collective(row)
+    team = context.groups.transport(row)
     if group.contributions is not None:
         return _gather_contributions(context, row, group)
     division = group.division
@@ -29,13 +36,13 @@ def reduce_gradients(context: Context, row: Row, inputs: Sequence[Any]) -> Pendi
     whole = group.to_reduce()
     if division is not None and row.members == group.team.ranks:
         context.links.pass_ring(row.members, whole.nbytes, 1, row.name)
-        group.reduced(scatter_sum(division.for_state(whole), team, context.backend))
+        group.reduced(scatter_sum(division.for_state(whole), team))
         return Pending(lambda: (group,))
     context.links.pass_ring(row.members, whole.nbytes, 2, row.name)
-    work = team.allreduce([whole])
+    total = combining(whole, team)
 
     def wait() -> Sequence[Any]:
-        work.wait()
+        total()
         if division is not None:
             low, high = group.own
             group.reduced(whole[low:high].clone())
@@ -51,7 +58,7 @@ def _reduce_in_hops(context: Context, row: Row, group: GroupState) -> Pending:
         whole = own.new_zeros(group.layout.num_padded)
         whole[slice(*group.own)] = own
         context.links.pass_ring(row.members, whole.nbytes, 2, row.name)
-        context.groups.collective(row).allreduce([whole]).wait()
+        combine(whole, context.groups.transport(row))
         own = whole[slice(*group.own)].clone()
     group.reduced(own)
     return Pending(lambda: (group,))
@@ -60,11 +67,11 @@ def _reduce_in_hops(context: Context, row: Row, group: GroupState) -> Pending:
 def _gather_contributions(context: Context, row: Row, group: GroupState) -> Pending:
     """Everybody's gradients of every microbatch, then their sum in one order."""
     assert group.contributions is not None, "who keeps contributions apart was asked"
-    team, num = context.groups.collective(row), len(row.members)
+    team, num = context.groups.transport(row), len(row.members)
     orders, values = group.contributions.stacked()
     context.links.pass_ring(row.members, num * values.nbytes, 1, row.name)
-    all_orders, works = start_gather(orders, team, context.backend)
-    all_values, more = start_gather(values, team, context.backend)
+    all_orders, works = start_gather(orders, team)
+    all_values, more = start_gather(values, team)
 
     def wait() -> Sequence[Any]:
         wait_all([*works, *more])
@@ -77,7 +84,7 @@ def _gather_contributions(context: Context, row: Row, group: GroupState) -> Pend
 def unshard(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """All parameters of a group, one behind the other, for the computes that read them."""
     group: GroupState = inputs[0]
-    shards, team, num = group.gathered_shards(), context.groups.collective(row), len(row.members)
+    shards, team, num = group.gathered_shards(), context.groups.transport(row), len(row.members)
     whole = shards[0].new_empty(num * sum(shard.numel() for shard in shards))
     context.links.pass_ring(row.members, whole.nbytes, 1, row.name)
     works = []
@@ -85,7 +92,7 @@ def unshard(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
         shards, torch.split(whole, [num * shard.numel() for shard in shards]), strict=True
     ):
         part.view(num, shard.numel())[team.rank()].copy_(shard)
-        works += gather(part, team, context.backend)
+        works += gather(part, team)
 
     return Pending.of(works, whole)
 
@@ -95,7 +102,7 @@ def gather_parameters(context: Context, row: Row, inputs: Sequence[Any]) -> Pend
     group: GroupState = inputs[0]
     assert group.values is not None, "what is gathered behind the step is kept whole"
     context.links.pass_ring(row.members, group.values.nbytes, 1, row.name)
-    works = gather(group.values, context.groups.collective(row), context.backend)
+    works = gather(group.values, context.groups.transport(row))
 
     return Pending.of(works, group)
 

@@ -220,11 +220,11 @@ def _device(job: Job, place: int) -> torch.device:
 def _context(job: Job, rank: int, groups: ProcessGroups, device: torch.device, links: SlowedLinks) -> Context:
     context = Context(
         rank, job.num_ranks, job.program.coordinates(rank), groups, job.torch_dtype, device, job.options,
-        backend=job.backend, links=links,
+        links=links,
     )  # fmt: skip
     if job.training is not None:
         teams = {
-            label: InnerTeam(ranks, rank, groups.inner(ranks, label), context.links, job.backend)
+            label: InnerTeam(ranks, rank, groups.inner(ranks, label), context.links)
             for ranks, label in job.training.layout.teams(job.program)
             if rank in ranks
         }

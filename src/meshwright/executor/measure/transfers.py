@@ -19,13 +19,14 @@ from meshwright.executor.measure.recorder import (
     quantile,
 )
 from meshwright.executor.team.collective import combine, scatter_sum, start_gather, swapping, wait_all
+from meshwright.executor.team.transport import Transport
 
 SLOWDOWN_MATMUL = 256  # side of the product that runs while messages move
 SLOWDOWN_BYTES = 2 << 20
 SLOWDOWN_S = 0.25  # of products alone
 
 
-def time_transfers(recorder: Recorder) -> None:
+def time_transfers(recorder: Recorder, team: Transport) -> None:
     """Point-to-point by bytes, every rank sending and receiving at once; then the collectives."""
     for num_bytes in TRANSFER_BYTES:
         sent, received = torch.ones(num_bytes // 4), torch.empty(num_bytes // 4)
@@ -33,7 +34,7 @@ def time_transfers(recorder: Recorder) -> None:
         recorder.add("send_receive", (num_bytes,), together(run, repetitions(recorder, num_bytes)))
         recorder.tick("send_receive")
     for num_bytes in REDUCE_BYTES:
-        for table, run in collectives(recorder, num_bytes).items():
+        for table, run in collectives(recorder, num_bytes, team).items():
             recorder.add(table, (num_bytes,), behind_compute(run, repetitions(recorder, num_bytes)))
         recorder.tick("collectives")
 
@@ -53,16 +54,16 @@ def exchange(recorder: Recorder, sent: torch.Tensor, received: torch.Tensor) -> 
             work.wait()
 
 
-def collectives(recorder: Recorder, num_bytes: int) -> dict[str, Thunk]:
+def collectives(recorder: Recorder, num_bytes: int, team: Transport) -> dict[str, Thunk]:
     """Every collective over all ranks, by its table, behind what slowed links make it wait for."""
-    size, world = recorder.num_processes, dist.group.WORLD
+    size = recorder.num_processes
     whole = torch.zeros(max(num_bytes // 4 // size, 1) * size)
     part = whole[: whole.numel() // size]
     exchanges: dict[str, Thunk] = {
-        "all_reduce": partial(combine, whole, world, "gloo"),
-        "all_gather": partial(gathered, part, world),
-        "reduce_scatter": partial(scatter_sum, whole, world, "gloo"),
-        "all_to_all": partial(swapped, whole, world),
+        "all_reduce": partial(combine, whole, team),
+        "all_gather": partial(gathered, part, team),
+        "reduce_scatter": partial(scatter_sum, whole, team),
+        "all_to_all": partial(swapped, whole, team),
     }
     return {table: partial(slowed, recorder, table, whole.nbytes, run) for table, run in exchanges.items()}
 
@@ -77,15 +78,15 @@ def slowed(recorder: Recorder, table: str, num_bytes: int, run: Thunk) -> None:
     run()
 
 
-def gathered(part: torch.Tensor, group: object) -> None:
+def gathered(part: torch.Tensor, team: Transport) -> None:
     """All members' parts, complete."""
-    _, works = start_gather(part, group, "gloo")
+    _, works = start_gather(part, team)
     wait_all(works)
 
 
-def swapped(whole: torch.Tensor, group: object) -> None:
+def swapped(whole: torch.Tensor, team: Transport) -> None:
     """A part of every member, complete."""
-    swapping(whole, group, "gloo", 0, 0)()
+    swapping(whole, team, 0, 0)()
 
 
 def behind_compute(run: Thunk, count: int) -> list[float]:

@@ -6,7 +6,6 @@ All ranks run the same cases at the same time, so every sample is of a busy mach
 
 from __future__ import annotations
 
-import datetime
 import json
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore
 
 from meshwright.executor.measure.cases import Case, compute_cases, time_case
 from meshwright.executor.measure.measure import SLOWING_FILE
@@ -30,8 +28,10 @@ from meshwright.executor.measure.recorder import (
 )
 from meshwright.executor.measure.stages import StageCase, StageTimer, stage_cases, warm
 from meshwright.executor.measure.transfers import time_slowdown, time_transfers
+from meshwright.executor.rank.process_group import ProcessGroups
 from meshwright.executor.team.freed_memory import keep_freed_memory
 from meshwright.executor.team.slowed_link import SlowedLinks
+from meshwright.executor.team.transport import Transport
 from meshwright.specs.cluster.profile import COMPUTE_TABLES
 from meshwright.specs.cluster.slowing import Slowing
 
@@ -105,27 +105,31 @@ def measure_rank(rank: int, size: int, folder: Path, effort: Effort) -> None:
     torch.set_num_threads(1)
     keep_freed_memory()  # as those do that train
     torch.manual_seed(rank)
-    store = FileStore(str(folder / "rendezvous"), size)
-    timeout = datetime.timedelta(seconds=RENDEZVOUS_TIMEOUT_S)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
     slowing = Slowing.from_dict(json.loads((folder / SLOWING_FILE).read_text()))
     links = SlowedLinks.of(slowing, rank, range(size))
     recorder = Recorder(rank, size, effort, links=links, compute_factor=slowing.factor(rank))
+    everyone = tuple(range(size)), "measure"
+    with ProcessGroups(rank, size, folder / "rendezvous", "gloo", RENDEZVOUS_TIMEOUT_S) as groups:
+        groups.make([everyone])  # as a training makes its teams: they exchange by the same transport
+        found = measured(recorder, groups.inner(*everyone))
+        if rank == 0:
+            emit({"result": found})
+
+
+def measured(recorder: Recorder, team: Transport) -> dict[str, object]:
+    """Tables, constants and passes: means of all ranks, known to each."""
     cases = compute_cases()
-    for _ in range(effort.num_rounds):
+    for _ in range(recorder.effort.num_rounds):
         time_compute(recorder, cases)
-        time_transfers(recorder)
+        time_transfers(recorder, team)
     constants = time_slowdown(recorder)
     recorder.tick("slowdown")
     timers = time_stages(recorder)
     factors = process_factors(recorder, timers)
-    passes = [row for timer in timers for row in pass_rows(timer, size)]
-    tables = recorder.merged()
-    if rank == 0:
-        found = {"tables": tables, "constants": constants, "passes": passes, "process_factors": factors}
-        emit({"result": found})
-    dist.barrier()
-    dist.destroy_process_group()
+    passes = [row for timer in timers for row in pass_rows(timer, recorder.num_processes)]
+    return {
+        "tables": recorder.merged(), "constants": constants, "passes": passes, "process_factors": factors,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

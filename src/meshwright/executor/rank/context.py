@@ -30,6 +30,5 @@ class Context:
     state: dict[str, Any] = field(default_factory=dict)
     iteration: int = 0
     training: Any = None  # TrainingState, in training jobs
-    backend: str = "gloo"
     links: SlowedLinks = field(default_factory=SlowedLinks)
     report_failure: Callable[[BaseException], None] = lambda error: None

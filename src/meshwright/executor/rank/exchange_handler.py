@@ -119,7 +119,7 @@ def all_reduce(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     tensor = first_tensor(row, inputs)
     context.links.pass_ring(row.members, tensor.nbytes, 2, row.name)
     in_place = any(value in row.reads for value in row.writes)
-    return _one(combining(tensor, context.groups.collective(row), context.backend, in_place=in_place))
+    return _one(combining(tensor, context.groups.transport(row), in_place=in_place))
 
 
 def all_gather(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
@@ -135,21 +135,21 @@ def reduce_scatter(context: Context, row: Row, inputs: Sequence[Any]) -> Pending
 def gather_along(context: Context, row: Row, part: Tensor, dim: int = 0) -> Pending:
     """The members' equal parts one behind the other along `dim`."""
     context.links.pass_ring(row.members, len(row.members) * part.nbytes, 1, row.name)
-    return _one(gathering(part, context.groups.collective(row), context.backend, dim))
+    return _one(gathering(part, context.groups.transport(row), dim))
 
 
 def scatter_along(context: Context, row: Row, whole: Tensor, dim: int = 0) -> Pending:
     """The sum's own equal part along `dim`."""
     context.links.pass_ring(row.members, whole.nbytes, 1, row.name)
-    group = context.groups.collective(row)
-    return _one(lambda: scattered_sum(whole, group, context.backend, dim))
+    team = context.groups.transport(row)
+    return _one(lambda: scattered_sum(whole, team, dim))
 
 
 def swap_along(context: Context, row: Row, tensor: Tensor, split_dim: int, join_dim: int) -> Pending:
     """Equal parts along `split_dim`, of which member n gets the n-th of all, joined along `join_dim`."""
     num = len(row.members)
     context.links.pass_to_each(row.members, [tensor.nbytes / num] * num, row.name)
-    return _one(swapping(tensor, context.groups.collective(row), context.backend, split_dim, join_dim))
+    return _one(swapping(tensor, context.groups.transport(row), split_dim, join_dim))
 
 
 def _one(result: Callable[[], Tensor]) -> Pending:

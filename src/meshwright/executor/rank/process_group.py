@@ -1,4 +1,5 @@
-"""Process groups of a job: one world, one group for each team and stream; made in the same order on all ranks.
+"""Process groups of a job: one world, one group for each team and stream, each with its transport; made in one order on all
+ranks.
 
 gloo keeps messages apart by tag, so pairs use the world's group. NCCL has no tags and runs what is posted on one
 communicator in order, so there every directed stream between two ranks has a group of its own. It also connects the members
@@ -19,6 +20,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from meshwright.executor.rank.handler import Row
+from meshwright.executor.team.gloo_transport import GlooTransport
+from meshwright.executor.team.host_memory import HostNeighbours
+from meshwright.executor.team.host_transport import HostTransport
+from meshwright.executor.team.transport import TorchTransport, Transport
 
 CONNECTING = torch.device("cuda")  # the current device, where NCCL's first exchanges are
 Team = tuple[tuple[int, ...], str]  # ranks, and what tells groups of the same ranks apart
@@ -36,7 +41,8 @@ class ProcessGroups:
         self.rank, self.num_ranks = rank, num_ranks
         self._rendezvous, self._backend = rendezvous, backend
         self._timeout = datetime.timedelta(seconds=timeout_s)
-        self._groups: dict[Team, Any] = {}
+        self._transports: dict[Team, Transport] = {}
+        self._neighbours: HostNeighbours | None = None
         self._world: Any = None
 
     def __enter__(self) -> ProcessGroups:
@@ -47,6 +53,8 @@ class ProcessGroups:
             self._backend, store=store, rank=self.rank, world_size=self.num_ranks, timeout=self._timeout
         )
         self._world = dist.group.WORLD
+        if self._backend == "gloo":
+            self._neighbours = HostNeighbours(store, self.rank, self.num_ranks, self._timeout.total_seconds())
         return self
 
     def __exit__(
@@ -56,19 +64,31 @@ class ProcessGroups:
         if kind is None:
             dist.barrier()
             dist.destroy_process_group()
+            if self._neighbours is not None:
+                self._neighbours.close()
 
     def make(self, teams: Sequence[Team]) -> None:
         """Make the groups of all teams; every rank of the world calls it with the same teams."""
         for team in sorted(set(teams)):
-            self._groups[team] = dist.new_group(list(team[0]), timeout=self._timeout)
+            group = dist.new_group(list(team[0]), timeout=self._timeout)
+            if self.rank in team[0]:
+                self._transports[team] = self._transport(team[0], group)
         if self._backend == "nccl":
             for team in sorted(set(teams)):
                 if self.rank in team[0]:
                     self._connect(team)
 
+    def _transport(self, ranks: tuple[int, ...], group: dist.ProcessGroup) -> Transport:
+        """By which the members of one group exchange tensors."""
+        if self._backend != "gloo":
+            return TorchTransport(group)
+        if self._neighbours is not None and self._neighbours.are_together(ranks):
+            return HostTransport(self._neighbours.memory(ranks), group)
+        return GlooTransport(group)
+
     def _connect(self, team: Team) -> None:
         """Exchange one number with the members, in the direction for which the group is."""
-        group, (ranks, label), one = self._groups[team], team, torch.zeros(1, device=CONNECTING)
+        group, (ranks, label), one = self._transports[team].group, team, torch.zeros(1, device=CONNECTING)
         ends = label.split(">")
         if sorted(ends) != sorted(map(str, ranks)) or len(ends) != 2:
             group.allreduce([one]).wait()
@@ -83,18 +103,22 @@ class ProcessGroups:
 
     def pair(self, row: Row) -> tuple[Any, int]:
         """Group of a SEND or RECEIVE, and the peer's rank within it."""
-        if not self._groups or self._backend != "nccl":
+        if not self._transports or self._backend != "nccl":
             return self._world, row.peer
         team = self.team(row)
-        return self._groups[team], team[0].index(row.peer)
+        return self._transports[team].group, team[0].index(row.peer)
 
-    def inner(self, ranks: tuple[int, ...], label: str) -> Any:
-        """Group of the exchanges inside computes of these ranks."""
-        return self._groups[ranks, label]
+    def inner(self, ranks: tuple[int, ...], label: str) -> Transport:
+        """Of the exchanges inside computes of these ranks."""
+        return self._transports[ranks, label]
 
     def collective(self, row: Row) -> Any:
-        """Group of a COLLECTIVE."""
-        return self._groups[row.members, row.stream]
+        """torch's group of a COLLECTIVE."""
+        return self.transport(row).group
+
+    def transport(self, row: Row) -> Transport:
+        """Of a COLLECTIVE."""
+        return self._transports[row.members, row.stream]
 
     def team(self, row: Row) -> Team:
         """The team that `pair` looks up: both ends of a direction, source first in its name."""

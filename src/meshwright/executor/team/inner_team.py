@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from torch import Tensor
 
 from meshwright.executor.team.collective import combine, gathering, scattered_sum
 from meshwright.executor.team.slowed_link import INNER, SlowedLinks
+from meshwright.executor.team.transport import Transport
 from meshwright.ir.program import Axis, Program
 
 Ranks = tuple[int, ...]
@@ -37,14 +37,11 @@ def inner_teams(program: Program, names: Sequence[str], label: str) -> list[tupl
 class InnerTeam:
     """This rank's team of some axes: sums, gathers and scatters that the caller waits for.
 
-    ``group`` is torch's; None where the rank is alone. ``number`` is the rank's place among ``ranks``.
+    ``transport`` is None where the rank is alone. ``number`` is the rank's place among ``ranks``.
     """
 
-    def __init__(
-        self, ranks: Ranks, rank: int, group: Any, links: SlowedLinks, backend: str = "gloo"
-    ) -> None:
-        self.ranks, self.number, self.group = ranks, ranks.index(rank), group
-        self._links, self._backend = links, backend
+    def __init__(self, ranks: Ranks, rank: int, transport: Transport | None, links: SlowedLinks) -> None:
+        self.ranks, self.number, self._transport, self._links = ranks, ranks.index(rank), transport, links
 
     @property
     def degree(self) -> int:
@@ -53,16 +50,16 @@ class InnerTeam:
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over the team, in place."""
-        if self.degree > 1:
+        if self._transport is not None:
             self._links.pass_ring(self.ranks, tensor.nbytes, passes=2, label=INNER)
-            combine(tensor, self.group, self._backend)
+            combine(tensor, self._transport)
         return tensor
 
     def largest(self, tensor: Tensor) -> Tensor:
         """The element-wise maximum over the team, in place."""
-        if self.degree > 1:
+        if self._transport is not None:
             self._links.pass_ring(self.ranks, tensor.nbytes, passes=2, label=INNER)
-            combine(tensor, self.group, self._backend, is_maximum=True)
+            combine(tensor, self._transport, is_maximum=True)
         return tensor
 
     def gathered(self, part: Tensor, dim: int = 0) -> Tensor:
@@ -71,17 +68,17 @@ class InnerTeam:
 
     def gathering(self, part: Tensor, dim: int = 0) -> Callable[[], Tensor]:
         """Start what `gathered` does; the caller may compute before it asks for the result."""
-        if self.degree == 1:
+        if self._transport is None:
             return lambda: part
         self._links.pass_ring(self.ranks, self.degree * part.nbytes, passes=1, label=INNER)
-        return gathering(part, self.group, self._backend, dim)
+        return gathering(part, self._transport, dim)
 
     def scattered_sum(self, whole: Tensor, dim: int = 0) -> Tensor:
         """The rank's own equal part along `dim` of the sum over the team."""
-        if self.degree == 1:
+        if self._transport is None:
             return whole
         self._links.pass_ring(self.ranks, whole.nbytes, passes=1, label=INNER)
-        return scattered_sum(whole, self.group, self._backend, dim)
+        return scattered_sum(whole, self._transport, dim)
 
     def own_part(self, whole: Tensor, dim: int) -> Tensor:
         """The rank's own equal part along `dim`: a view."""
