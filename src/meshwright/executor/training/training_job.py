@@ -297,9 +297,8 @@ class TrainingConfig:
             )
         if name.kind not in ("activation", "gradient", SKIP.name, SKIP_GRADIENT.name):
             return None
-        if (
-            self.model.num_encoder_layers
-        ):  # a decoder's stages send twice as much as an encoder's: it is told ahead
+        # a decoder's stages send twice as much as its encoder's: shapes are told ahead
+        if self.model.num_encoder_layers:
             return None
         length = self.sequence_length // self.tokens_per_target // self.layout.cp
         width = self.model.hidden_size * (2 if self.model.has_ladder_residual else 1)
