@@ -3,7 +3,7 @@
 #   make quickstart   install into .venv and run the first plan-simulate-train-compare loop
 #   make test         install with the development tools and run the tests   (PYTEST_ARGS="-k verify")
 #   make test-all     the same with the slow tests: everything; before an issue is closed
-#   make lint         ruff, import direction, strict types of the core rooms
+#   make lint         ruff, import direction, strict types
 #   make docs         the documentation into site/, strictly
 #   make gpu          what wants a CUDA device, on the one of this machine, with its own PyTorch (PYTHON=/path/to/python3)
 #   make gpu-wheels   the few small packages that `make gpu` needs, for a machine without network
@@ -42,7 +42,6 @@ PYTEST := HYPOTHESIS_PROFILE=$(HYPOTHESIS_PROFILE) PYTHONDONTWRITEBYTECODE= \
 # Seconds that one test may take; the others have the limit in pyproject.toml.
 SLOW_TIMEOUT_S := 1800
 QUICKSTART_ARGS ?=
-STRICT_ROOMS := specs ir schedules stage lowering costs simulator
 
 help:
 	@sed -n '3,/^$$/s/^# \{0,3\}//p' Makefile
@@ -76,7 +75,7 @@ lint: $(VENV)/.installed-dev
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(VENV)/bin/lint-imports
-	$(PY) -m mypy $(wildcard $(addprefix src/meshwright/,$(STRICT_ROOMS)))
+	$(PY) -m mypy src/meshwright
 
 format: $(VENV)/.installed-dev
 	$(PY) -m ruff check --fix .

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from meshwright.interop.export import LAUNCHERS, export_plan
 from meshwright.interop.launch.export import job_name
 from meshwright.interop.launch.shell_script import ShellScript
-from meshwright.interop.script_text import comment, quoted, shell_word
+from meshwright.interop.script_text import comment, quoted, shell_word, toml_value
 from meshwright.specs import Cluster, Plan, Workload, load_model
 
 CLUSTER = Cluster("1x8xH100")
@@ -38,6 +38,14 @@ def test_a_word_is_read_back_as_it_was(text: str) -> None:
 def test_a_string_is_read_back_as_it_was(text: str) -> None:
     assert json.loads(quoted(text)) == text
     assert yaml.safe_load(f"key: {quoted(text)}") == {"key": text}
+    assert tomllib.loads(f"key = {quoted(text)}") == {"key": text}
+
+
+@given(st.lists(TEXTS | st.integers(-9, 9) | st.booleans(), max_size=3))
+def test_a_list_of_toml_is_read_back_as_it_was(values: list[str | int]) -> None:
+    """Characters outside the basic plane, too: TOML knows no pairs of surrogates, which JSON may write."""
+    values = [*values, "\U0001f642"]
+    assert tomllib.loads(f"key = {toml_value(values)}") == {"key": values}
 
 
 @given(TEXTS)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
+from typing import Any
 
 from meshwright.specs.printable import printable
 
@@ -21,6 +23,13 @@ def shell_word(text: str) -> str:
 def quoted(text: str) -> str:
     """One string of JSON, which is one of YAML and TOML, too: these know no pairs of surrogates."""
     return "".join(_escaped(each) for each in json.dumps(text, ensure_ascii=False))
+
+
+def toml_value(value: str | float | bool | Sequence[Any]) -> str:
+    """Text, a number, true or false, or a list of these in TOML."""
+    if isinstance(value, str):
+        return quoted(value)
+    return json.dumps(value) if isinstance(value, int | float) else f"[{', '.join(map(toml_value, value))}]"
 
 
 def _escaped(character: str) -> str:

@@ -159,12 +159,11 @@ class Exchange(NamedTuple):
 
 
 class Size(NamedTuple):
-    """A size in bytes known only at run time: expected, maximum, and the expected share of each peer."""
+    """A size in bytes known only at run time: expected and maximum."""
 
     name: str
     expected: float
     max: float
-    per_peer: tuple[float, ...] = ()
 
 
 class Microbatch(NamedTuple):

@@ -27,6 +27,8 @@ BYTES_PER_GB = 1e9  # `units` raises errors of this module, so it cannot be aske
 NUM_NEAR_MATCHES = 4  # more than four suggestions are no longer a suggestion
 NEAR_MATCH_CUTOFF = 0.5  # similarity of difflib.SequenceMatcher; 0.6 misses "lama-3-8b"
 NUM_KNOWN_SHOWN = 12  # names listed when none is near
+LONGEST_LINE = 2000  # characters of a message; what was given may be a whole file in one word
+NUM_ENDS_SHOWN = 200  # characters of a longer line on either side
 
 
 class MeshwrightError(Exception):
@@ -135,12 +137,19 @@ class UnknownNameError(MeshwrightError):
 
 def user_message(given: str, allowed: str = "", next: str = "") -> str:
     """Join the three parts of a message: one line when short, one line each when `given` is a block."""
-    parts = [given.rstrip()]
+    parts = ["\n".join(map(_shortened, given.rstrip().split("\n")))]
     if allowed:
         parts.append(f"allowed: {allowed}")
     if next:
         parts.append(next)
     return ("\n" if "\n" in given else "; ").join(parts)
+
+
+def _shortened(line: str) -> str:
+    if len(line) <= LONGEST_LINE:
+        return line
+    left_out = len(line) - 2 * NUM_ENDS_SHOWN
+    return f"{line[:NUM_ENDS_SHOWN]} ({left_out} more characters) {line[-NUM_ENDS_SHOWN:]}"
 
 
 def near_matches(name: str, known: Iterable[str]) -> tuple[str, ...]:

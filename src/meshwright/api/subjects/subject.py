@@ -108,14 +108,8 @@ def subject(
         UnknownNameError, SpecError, PlanError: what was given is not there or cannot be.
         ScheduleError: the schedule's order is none.
     """
-    given = what if schedule is None else schedule
-    if given is None:
-        raise SpecError("nothing was given", allowed="a plan, a program, a CSV file, or a schedule's name")
-    file = ""
-    if isinstance(given, str | os.PathLike) and is_data_file(given):
-        file, given = os.path.basename(given), load(given)
-    known: Any = given
-    given = getattr(given, "plan", given)  # what was predicted carries its plan
+    known, file = _read(what if schedule is None else schedule)
+    given: Any = getattr(known, "plan", known)  # what was predicted carries its plan
     counts = {"stages": stages, "microbatches": microbatches, "chunks": chunks}
     if isinstance(given, Plan):
         _refuse("a plan says its own", **counts, times=times, comm=comm)
@@ -127,42 +121,28 @@ def subject(
         return plan_subject(changed, cluster, profile, extrapolate, segments)
     _refuse("without a plan there is no model to place on a", cluster=cluster)
     _refuse("only plans have stages to be cut into", segments=segments or None)
-    if isinstance(given, Trace):
-        given = given.program
     costs: dict[str, Any] = {"times": times, "comm": comm}
-    if isinstance(given, Program):
+    if isinstance(given, Program | Trace):
         _refuse("a program says its own", **counts)
-        return _program_subject(given, split, recompute, **costs)
+        program = given.program if isinstance(given, Trace) else given
+        return _program_subject(program, split, recompute, **costs)
+    passes = (split, recompute, with_step)
     if isinstance(given, list):  # orders, from a CSV file
         _refuse("orders say their own", stages=stages, microbatches=microbatches)
         if chunks is not None and chunks < 1:
             raise SpecError(f"{chunks} chunks", allowed="1 or more")
         label = file or "orders"
-        orders = read_orders(given, label)
-        return _orders_subject(orders, label, chunks, split, recompute, with_step, **costs)
-    if not isinstance(given, str | os.PathLike | Schedule):
-        raise SpecError(
-            f"a {type(given).__name__} was given",
-            allowed="a plan, a program, orders, a trace, a schedule or its name",
-        )
-    name = given if isinstance(given, Schedule) else os.fspath(given)
-    if isinstance(name, str) and name in catalog.names("models"):
-        raise SpecError(
-            f"{name} is a model, which alone is no program",
-            allowed="a plan, a program, a trace or a schedule",
-            next=f"meshwright check {name} CLUSTER --global-batch N --seq N, or make a plan of it: meshwright plan -o",
-        )
-    order = catalog.find_schedule(name)
-    p, m = stages or DEFAULT_STAGES, microbatches or DEFAULT_MICROBATCHES
-    v = order.num_chunks if chunks is None else chunks
-    if stages is not None and stages < 1 or microbatches is not None and microbatches < 1:
-        raise SpecError(f"{stages} stages and {microbatches} microbatches", allowed="1 or more of each")
-    orders = order.orders(p, m, v)
-    made = _orders_subject(
-        orders, order.name, v, split, recompute, with_step, num_stages=p * v, microbatches=m,
-        skips_stages=order.skips_stages, **costs,
-    )  # fmt: skip
-    return replace(made, counts={"stages": p, "microbatches": m, "chunks": v})
+        return _orders_subject(read_orders(given, label), label, chunks, *passes, **costs)
+    return _schedule_subject(given, stages, microbatches, chunks, *passes, **costs)
+
+
+def _read(given: Any) -> tuple[Any, str]:
+    """What was given, read where it is a file of data, and the name of that file."""
+    if given is None:
+        raise SpecError("nothing was given", allowed="a plan, a program, a CSV file, or a schedule's name")
+    if isinstance(given, str | os.PathLike) and is_data_file(given):
+        return load(given), os.path.basename(given)
+    return given, ""
 
 
 def plan_subject(
@@ -282,6 +262,42 @@ def _orders_subject(
     for name in passes:
         program = catalog.find_pass(name)(program)
     return _priced(label, with_shares(program, chunks), **costs)
+
+
+def _schedule_subject(
+    given: Any, stages: int | None, microbatches: int | None, chunks: int | None,
+    split: bool, recompute: bool, with_step: bool, **costs: Any,
+) -> Subject:  # fmt: skip
+    """A schedule, or the one of that name, at these counts."""
+    order = catalog.find_schedule(_schedule_given(given))
+    p, m = stages or DEFAULT_STAGES, microbatches or DEFAULT_MICROBATCHES
+    v = order.num_chunks if chunks is None else chunks
+    if stages is not None and stages < 1 or microbatches is not None and microbatches < 1:
+        raise SpecError(f"{stages} stages and {microbatches} microbatches", allowed="1 or more of each")
+    made = _orders_subject(
+        order.orders(p, m, v), order.name, v, split, recompute, with_step, num_stages=p * v, microbatches=m,
+        skips_stages=order.skips_stages, **costs,
+    )  # fmt: skip
+    return replace(made, counts={"stages": p, "microbatches": m, "chunks": v})
+
+
+def _schedule_given(given: Any) -> str | Schedule:
+    """A schedule or a name. Raises SpecError for what is neither, such as the name of a model."""
+    if isinstance(given, Schedule):
+        return given
+    if not isinstance(given, str | os.PathLike):
+        raise SpecError(
+            f"a {type(given).__name__} was given",
+            allowed="a plan, a program, orders, a trace, a schedule or its name",
+        )
+    name = os.fspath(given)
+    if name in catalog.names("models"):
+        raise SpecError(
+            f"{name} is a model, which alone is no program",
+            allowed="a plan, a program, a trace or a schedule",
+            next=f"meshwright check {name} CLUSTER --global-batch N --seq N, or make a plan of it: meshwright plan -o",
+        )
+    return str(name)
 
 
 def _program_subject(program: Program, split: bool, recompute: bool, **costs: Any) -> Subject:

@@ -32,6 +32,11 @@ class TrainingPlace:
     device: Device
     program: Program
 
+    @property
+    def plan(self) -> Plan:
+        """What is trained, as it runs there."""
+        return _plan_of(self.subject)
+
 
 def place_of(
     what: Plan | Subject,
@@ -55,9 +60,7 @@ def place_of(
     """
     if device not in get_args(Wanted):
         raise SpecError(f"a training on {device!r}", allowed=", ".join(get_args(Wanted)))
-    plan = what if isinstance(what, Plan) else what.plan
-    if plan is None:
-        raise SpecError(f"{what.label} is no plan", allowed="a plan: it says model, batch and degrees")
+    plan = _plan_of(what)
     where = cluster_of(plan, cluster)
     if where.machine.is_here:
         if device == "cuda":
@@ -80,6 +83,15 @@ def place_of(
             )
     made = plan_subject(plan, Cluster.detect(plan.num_devices), profile)
     return TrainingPlace(made, "cpu", made.program)
+
+
+def _plan_of(what: Plan | Subject) -> Plan:
+    """The plan of what was given. Raises SpecError where it has none."""
+    if isinstance(what, Plan):
+        return what
+    if what.plan is None:
+        raise SpecError(f"{what.label} is no plan", allowed="a plan: it says model, batch and degrees")
+    return what.plan
 
 
 def _missing(num_ranks: int, cluster: ClusterSpec) -> str:

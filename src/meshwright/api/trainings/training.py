@@ -134,23 +134,23 @@ def run_training(
     recipe = _recipe(recipe, learning_rate)
     source = source or Source(data)
     place = place_of(_with_recipe(what, recipe), cluster, profile, device, None if launch is None else 1)
-    made = place.subject
-    check_plan(made.plan)
+    made, plan = place.subject, place.plan
+    check_plan(plan)
     require_torch()
     _require_proof(made)
     resumed = resumed_from(checkpoints, first_step, seed, launch is None or launch.process == 0)
     predicted = simulate(made)
     step_s = float(predicted.metadata["step"]["value"])
-    num_steps = length.num_steps(made.plan, resumed.step, resumed.tokens)
-    rates = recipe.rates(num_steps, length.lead(made.plan, resumed.step, resumed.tokens))
+    num_steps = length.num_steps(plan, resumed.step, resumed.tokens)
+    rates = recipe.rates(num_steps, length.lead(plan, resumed.step, resumed.tokens))
     said = said or _nothing
     job = job_of(
-        made.plan, place, _num_iterations(num_steps, seconds, step_s, resumed), recipe, rates, source,
+        plan, place, _num_iterations(num_steps, seconds, step_s, resumed), recipe, rates, source,
         checkpoints, resumed, measures_memory, is_launched=launch is not None,
     )  # fmt: skip
     meter = Meter(
-        rates, step_s, made.plan.model.train_flops_per_token(made.plan.workload.sequence_length),
-        peak_flops_per_s(made.plan, made.cluster, getattr(made.computes, "profile", None)), resumed.step, num_steps,
+        rates, step_s, plan.model.train_flops_per_token(plan.workload.sequence_length),
+        peak_flops_per_s(plan, made.cluster, getattr(made.computes, "profile", None)), resumed.step, num_steps,
         seconds, resumed.tokens, DriftWatch(predicted, step_s, job.program),
     )  # fmt: skip
     if launch is None:
@@ -164,14 +164,14 @@ def run_training(
             logger.warning("%s", one.drift)
         tell(one)
 
-    if launch is not None and launch.process != (device_order(made.plan) or (0,))[0]:
+    if launch is not None and launch.process != (device_order(plan) or (0,))[0]:
         metrics = tensorboard = progress = None  # one process tells
     with _sinks(metrics, tensorboard, resumed, progress) as tell:
         result = _run(
-            job, made.plan, pool, launch, slowing, timeout_s=max(LEAST_TIMEOUT_S, TIMEOUT_STEPS * step_s),
+            job, plan, pool, launch, slowing, timeout_s=max(LEAST_TIMEOUT_S, TIMEOUT_STEPS * step_s),
             progress=meter.follow(note), duration_s=seconds,
         )  # fmt: skip
-    return Training(made.plan, predicted, result, resumed.step, tuple(seen))
+    return Training(plan, predicted, result, resumed.step, tuple(seen))
 
 
 def _traced(run: Callable[Keywords, Training]) -> Callable[Keywords, Trace]:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -27,6 +27,9 @@ from meshwright.specs.cluster.slowing import Slowing
 from meshwright.specs.training.checkpoints import Checkpoints
 from meshwright.specs.training.recipe import Length, Recipe
 from meshwright.specs.training.source import Source
+
+if TYPE_CHECKING:
+    from meshwright.api.trainings.place import Wanted
 
 LOOKING = "What is seen"
 
@@ -74,7 +77,7 @@ def train(
             chosen, **asdict(length), seed=out.seed, recipe=recipe,
             source=source, checkpoints=checkpoints, metrics=metrics, tensorboard=tensorboard, cluster=cluster,
             profile=read_profile(profile), progress=TrainingLine(line), slowing=slowing, launch=launch,
-            device=device, said=line.stage,
+            device=cast("Wanted", device), said=line.stage,
         )  # fmt: skip
     return training_result(done, launch, None if checkpoints is None else Path(checkpoints.folder))
 

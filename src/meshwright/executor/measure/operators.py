@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from meshwright.executor.measure import cases
-from meshwright.executor.measure.cases import Thunk
-from meshwright.executor.measure.worker import quantile, spread, time_case
+from meshwright.executor.measure.cases import Thunk, time_case
+from meshwright.executor.measure.recorder import quantile, spread
 from meshwright.specs.operator import Operator
 
 NUM_WARM_UPS = 3
@@ -123,7 +123,7 @@ def on_cuda(run: Thunk, budget_s: float) -> list[float]:
 
 
 def _between_events(run: Thunk, calls: int) -> float:
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     begin.record()
     for _ in range(calls):
         run()

@@ -195,7 +195,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         self._counts_steps = rule.counts_steps
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # nobody asks it for a loss
         """Every parameter by its gradient."""
         assert self._update is not None and closure is None, "gradients are there"
         for group in self.param_groups:

@@ -7,12 +7,11 @@ parallelism always divides sequences.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from meshwright.interop.exported import Export, Exported
-from meshwright.interop.script_text import comment
+from meshwright.interop.script_text import comment, toml_value
 from meshwright.interop.torchtitan.config import CONTEXTS, DEGREES, INTERLEAVED_CHUNKS, SCHEDULES
 from meshwright.interop.torchtitan.option import FLAVORS
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -202,9 +201,8 @@ def _add_float8(export: Export, tables: Tables) -> None:
 
 
 def _toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """Text, numbers, true and false, and lists of text are written in TOML as in JSON."""
     parts = [
-        f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
+        f"[{name}]\n" + "".join(f"{key} = {toml_value(value)}\n" for key, value in table.items())
         for name, table in tables.items()
     ]
     return "\n".join(parts)

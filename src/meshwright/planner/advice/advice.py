@@ -14,11 +14,10 @@ from meshwright.schedules.order import Schedule, registered
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError, ScheduleError
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.plan.workload import Workload
+from meshwright.specs.plan.workload import MOST_TOKENS, Workload
 from meshwright.specs.units import format_bytes
 
 SEQUENCE_STEP = 128  # tokens; the longest sequence is a multiple of it and of 2 cp tp
-MOST_TOKENS = 2**27  # of a sequence; nobody trains on longer ones
 
 
 def advice_of(

@@ -20,10 +20,9 @@ from meshwright.schedules.order import registered
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.plan.workload import Workload
+from meshwright.specs.plan.workload import MOST_TOKENS, Workload
 
 SEQUENCE_UNIT = 1024  # tokens: what context and tensor parallelism divide by usual degrees
-MOST_TOKENS = 2**27  # of a sequence; nobody trains on longer ones
 NUM_NEIGHBOURS = (
     3  # so many lengths behind the first that does not fit are tried, too: they may divide by more
 )

@@ -13,7 +13,9 @@ from meshwright.specs.error import PlanError
 TokenParts = int | str  # so many equal parts, or shares such as "3:1"
 PartsOf = Literal["samples", "sequence"]
 PARTS_OF: tuple[PartsOf, ...] = ("samples", "sequence")
-ALLOWED = 'a whole number of equal parts from 1, or shares such as "3:1"'
+MOST_PARTS = 4096  # a list of each is made before anything asks whether they divide what they are of
+MOST_DIGITS = 9  # of a share
+ALLOWED = f'a whole number of equal parts from 1 to {MOST_PARTS}, or shares such as "3:1"'
 
 
 class TokenPart(NamedTuple):
@@ -27,13 +29,17 @@ class TokenPart(NamedTuple):
 
 def shares_of(token_parts: TokenParts) -> tuple[int, ...]:
     """The share of every part. Raises PlanError for what is neither a number nor shares."""
-    if type(token_parts) is int and token_parts >= 1:
+    if type(token_parts) is int and 1 <= token_parts <= MOST_PARTS:
         return (1,) * token_parts
     words = token_parts.split(":") if isinstance(token_parts, str) else []
-    if not words or not all(word.isascii() and word.isdigit() and int(word) >= 1 for word in words):
+    if not 1 <= len(words) <= MOST_PARTS or not all(map(_is_share, words)):
         raise PlanError(f"token_parts is {token_parts!r}", allowed=ALLOWED)
     numbers = tuple(map(int, words))
-    return numbers if len(numbers) > 1 else (1,) * numbers[0]
+    return numbers if len(numbers) > 1 else shares_of(numbers[0])
+
+
+def _is_share(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) <= MOST_DIGITS and int(word) >= 1
 
 
 def parts_of_microbatch(

@@ -98,14 +98,18 @@ def laid_out(
 
 
 def _laid_step(item: ChainStep, streams: Layouts, beside: Mapping[str, Steps]) -> ChainStep:
-    known = {axis: {**LAYOUTS_ALONG.get(axis, {}), **beside.get(axis, {})} for axis in streams}
-    own = {axis: steps.get(item.name, OF_STREAM) for axis, steps in known.items()}
+    own = {axis: _layout_along(axis, item.name, beside) for axis in streams}
     return item._replace(
         read_layouts=tuple(_text(streams, {a: how.reads for a, how in own.items()}, n) for n in item.reads),
         write_layouts=tuple(
             _text(streams, {a: how.writes for a, how in own.items()}, n) for n in item.writes
         ),
     )
+
+
+def _layout_along(axis: str, name: str, beside: Mapping[str, Steps]) -> StepLayout:
+    """Of a step by name: as said beside the table, as in the table, else as the stream."""
+    return beside.get(axis, {}).get(name) or LAYOUTS_ALONG.get(axis, {}).get(name, OF_STREAM)
 
 
 def _text(streams: Layouts, said: Mapping[str, str | Layouts], name: str) -> str:

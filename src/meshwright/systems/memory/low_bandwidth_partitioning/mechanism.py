@@ -266,7 +266,8 @@ class _Builder:
     def _reduce(self, layer: int, microbatch: int) -> None:
         """Within the node and, where gradients are kept over everything, on between nodes."""
         one, stream = self.partitioning, self.streams[1]
-        axes, kept = AXES, OWN_SUM
+        axes: tuple[str, ...] = AXES
+        kept = OWN_SUM
         if one.has_two_hops:
             axes, kept = (PACKAGE, GCD), NODE_SUM if one.gradients != AXES else NODE_PART
         effect = EFFECTS[SCATTER]._replace(writes=(_at(kept),))

@@ -144,8 +144,8 @@ def save_chunked(chunked: ChunkedGraph, path: Path) -> None:
     assert graph.features is not None and graph.labels is not None, "part_of has refused other graphs"
     x = graph.features
     parts = (x.indptr, x.indices, x.data, np.asarray(x.shape))
-    features = dict(zip(CSR, parts, strict=True))
-    np.savez(path, edges=graph.edges, offsets=chunked.offsets, y=graph.labels, **features, **graph.split)
+    arrays: dict[str, Any] = {**dict(zip(CSR, parts, strict=True)), **graph.split}
+    np.savez(path, edges=graph.edges, offsets=chunked.offsets, y=graph.labels, **arrays)
 
 
 @lru_cache(maxsize=2)

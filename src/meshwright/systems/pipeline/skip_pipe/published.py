@@ -83,6 +83,6 @@ def network() -> Network:
     for one in range(NUM_NODES):
         for other in range(NUM_NODES):
             if one != other:
-                cities = (TABLE["cities"][node % len(CITIES)] for node in (one, other))
-                seconds[one, other] = sum(COPIES_S, start=message_s(*cities, MESSAGE_BYTES))
+                here, there = (TABLE["cities"][node % len(CITIES)] for node in (one, other))
+                seconds[one, other] = sum(COPIES_S, start=message_s(here, there, MESSAGE_BYTES))
     return Network(seconds, np.full(NUM_NODES, FORWARD_S), MEMORY)

@@ -43,7 +43,7 @@ from meshwright.specs.cluster.device import Link
 from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.error import OutOfMemoryError, PlanError, UnknownNameError
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.plan.plan import Plan, Sharding
+from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.workload import Workload
 from meshwright.systems.megatron_table import SEQUENCE_LENGTH, VOCABULARY_SIZE, iteration_flops
 
@@ -189,7 +189,7 @@ def frontier(num_gcds: int) -> ClusterSpec:
 
 
 def plan(
-    size: str, layout: RecipeLayout, *, sharding: Sharding = "zero1", num_gcds: int = 0
+    size: str, layout: RecipeLayout, *, sharding: str = "zero1", num_gcds: int = 0
 ) -> tuple[Plan, ClusterSpec]:
     """A layout of a row's model as a plan, and its part of Frontier.
 

@@ -32,6 +32,7 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -137,7 +138,8 @@ def published_model() -> ModelProfile:
     }
     ends = {name: EndMemory(state * MIB, kept * MIB) for name, (state, kept) in this["ends_mib"].items()}
     sizes = {name: this[name] for name in ("num_layers", "hidden_size", "sequence_length")}
-    return ModelProfile(**sizes, **forward_s, **layer_bytes, **ends)
+    fields: dict[str, Any] = {**sizes, **forward_s, **layer_bytes, **ends}
+    return ModelProfile(**fields)
 
 
 def published_hardware() -> HardwareProfile:

@@ -6,7 +6,7 @@ Shapes: B samples, S tokens, E width, V vocabulary, N parameters.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -106,9 +106,9 @@ class NamedDecoder(nn.ModuleDict):
         x = table(tokens_BS)
         for position in positions:
             x = x + position(torch.arange(tokens_BS.shape[1]))
-        for block in blocks:
+        for block in blocks.children():
             x = block(x)
-        return self[HEAD](norm(x)) if HEAD in self else logits_of(table, norm(x))  # type: ignore[no-any-return]
+        return self[HEAD](norm(x)) if HEAD in self else logits_of(table, norm(x))
 
 
 def logits_of(table: nn.Module, x_BSE: Tensor) -> Tensor:
@@ -153,7 +153,11 @@ def llama(num_kv_heads: int) -> nn.Module:
 
 
 NUM_LAYERS, WIDTH, HEAD_DIM, VOCABULARY_SIZE, POSITIONS = 2, 32, 8, 101, 16  # an odd vocabulary has padding
-MODELS = {"gpt2": gpt2, "llama": partial(llama, 2), "llama_one_kv_head": partial(llama, 1)}
+MODELS: Mapping[str, Callable[[], nn.Module]] = {
+    "gpt2": gpt2,
+    "llama": partial(llama, 2),
+    "llama_one_kv_head": partial(llama, 1),
+}
 
 
 def build(name: str) -> nn.Module:
