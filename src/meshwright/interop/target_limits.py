@@ -12,11 +12,18 @@ from typing import Any
 
 from meshwright.interop.megatron.option import PIPELINE_INSIDE
 from meshwright.specs.plan.plan import AXES, Plan
+from meshwright.specs.plan.sequence_part import Context
 
 BOTH = ("reduce", "gather")
 PIPELINES = ("1f1b", "interleaved_1f1b")
+BALANCED: tuple[Context, ...] = (
+    "ring",
+    "all_gather",
+    "ulysses",
+)  # devices of cp do equal work; torchtitan divides no heads
 MEGATRON_ORDERS = tuple("-".join(order) for order in (AXES, PIPELINE_INSIDE))
-_USUAL: Mapping[str, Any] = {"mesh_order": "-".join(AXES)}  # ranks in the usual order
+# Ranks in the usual order, and microbatches that are not cut: no program has a word for their parts.
+_USUAL: Mapping[str, Any] = {"mesh_order": "-".join(AXES), "token_parts": 1}
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ def regions(target: str, today: Plan) -> tuple[Region, ...]:
 def _megatron(today: Plan) -> tuple[Region, ...]:
     """Some blocks of a stage are recomputed whole only. Experts, and overlap of tensor parallelism, go with sequence
     parallelism only."""
-    common = {"mesh_order": MEGATRON_ORDERS, "schedule": PIPELINES}
+    common = {**_USUAL, "mesh_order": MEGATRON_ORDERS, "schedule": PIPELINES, "context": BALANCED}
     recomputes: tuple[dict[str, Any], ...] = (
         {"recompute": ("none", "selective"), "recompute_blocks": 0},
         {"recompute": "full"},
@@ -59,6 +66,7 @@ def _torchtitan(today: Plan) -> tuple[Region, ...]:
     """FSDP shards gradients, too; whole copies go with no other parallelism; tensor parallelism divides sequences."""
     common = {
         **_USUAL, "schedule": (*PIPELINES, "gpipe"), "recompute": ("none", "selective_op", "full"), "recompute_blocks": 0,
+        "context": BALANCED[:2],
     }  # fmt: skip
     whole = {**common, "sharding": "none", "cp": 1}
     sharded = {**common, "sharding": ("zero2", "zero3")}

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.adaptation import trains_table
+from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.plan.sequence_part import repeats_of_key
+from meshwright.specs.plan.sequence_part import Context, repeats_of_key
 from meshwright.specs.plan.software import SoftwareClass
 from meshwright.stage.piece import is_vocabulary_split
 from meshwright.stage.saved.saved import (
@@ -152,7 +153,7 @@ def exchange_bytes(work: StageWork) -> float:
     all-to-all.
     """
     plan = work.plan
-    keys = _context_numbers(work) / plan.tp if plan.cp > 1 else 0.0
+    keys = context_numbers(work.model, plan.tp, plan.cp, plan.context) / plan.tp if plan.cp > 1 else 0.0
     chosen = (work.model.layers[block].experts for block, _ in work.kinds)
     most = max((each.num_experts_per_token for each in chosen if each), default=0)
     rows = 2 * most * work.model.hidden_size
@@ -160,16 +161,16 @@ def exchange_bytes(work: StageWork) -> float:
     return work.num_tokens * work.element_bytes * (keys + rows / divided)
 
 
-def _context_numbers(work: StageWork) -> float:
+def context_numbers(model: ModelSpec, tp: int, cp: int, context: Context) -> float:
     """Numbers a token of a context-parallel device: of a ring a neighbour's keys and values with their gradients, one in use
     and one on its way; gathered, those of all devices; by Ulysses queries, keys and values before and behind an all-to-all.
     """
-    plan, attention = work.plan, work.model.attention
+    attention = model.attention
     keys = attention.key_size + attention.value_size
-    if plan.context == "all_gather":
-        return 2.0 * plan.cp * keys
-    if plan.context == "ulysses":
-        repeats = repeats_of_key(attention.num_heads // plan.tp, attention.num_kv_heads // plan.tp, plan.cp)
+    if context == "all_gather":
+        return 2.0 * cp * keys
+    if context == "ulysses":
+        repeats = repeats_of_key(attention.num_heads // tp, attention.num_kv_heads // tp, cp)
         return 2.0 * (attention.query_size + repeats * keys)
     return 4.0 * keys
 

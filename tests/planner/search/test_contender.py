@@ -16,6 +16,7 @@ from meshwright.planner.form.cost_table import CostSources, tables_of
 from meshwright.planner.search import contender
 from meshwright.planner.search.contender import Contenders, bounds_s
 from meshwright.planner.search.search import search
+from meshwright.planner.space.axis import AXES
 from meshwright.planner.space.space import Space, space_of
 from meshwright.prediction.predicted import predict
 from meshwright.specs import Cluster, ModelSpec, Workload, load_model
@@ -113,4 +114,30 @@ def test_a_search_of_any_small_space_finds_what_one_that_skips_nothing_does(
 def test_where_nothing_fits_all_are_looked_at() -> None:
     found = space("decoder")
     none = Contenders.of(found, 10**9)
-    assert not len(none.space) and none.num_too_large == len(found) == len(none.nearest)
+    assert (
+        not len(none.space) and none.num_too_large == len(found) and len(none.nearest) == contender.NUM_KEPT
+    )
+    needed = closed_form(none.nearest, tables_of(none.nearest, is_priced=False)).needed_bytes
+    every = closed_form(found, tables_of(found, is_priced=False)).needed_bytes
+    assert needed.tolist() == sorted(every.tolist())[: contender.NUM_KEPT]
+
+
+def test_open_kinds_of_context_parallelism_are_all_looked_at() -> None:
+    """And what a part was priced with for a bound is not what another kind of recompute is priced with."""
+    job = (MODEL, Cluster("8xH100"), Workload(24, 8192))
+    fix = {**MIXED, "recompute": ("selective", "full"), "recompute_blocks": 0, "sharding": "zero1"}
+    found, whole = space_of(*job, fix=fix, is_open=True), space_of(*job, fix=fix)
+    assert found.num_candidates == len(whole) > len(found) and whole.num_candidates == len(whole)
+    assert {len(kinds) for kinds in found.open_contexts.values()} == {1, 3}
+
+    def rows(each: Space) -> list[tuple[int, ...]]:
+        return sorted(zip(*(getattr(each, axis).tolist() for axis in AXES), strict=True))
+
+    assert rows(found.decided()) == rows(whole)
+    capacity = found.cluster.memory_bytes // 2
+    few = Contenders.of(found, capacity, is_all=True)
+    form = closed_form(whole, tables_of(whole))
+    fits = form.needed_bytes <= capacity
+    assert 0 < len(few.space) == fits.sum() and few.num_too_large == (~fits).sum() > 0
+    assert np.sort(few.form.step_s) == pytest.approx(np.sort(form.step_s[fits]), rel=1e-12)
+    assert np.sort(few.form.needed_bytes) == pytest.approx(np.sort(form.needed_bytes[fits]), rel=1e-12)

@@ -9,6 +9,7 @@ import pytest
 
 from meshwright.planner.space.axis import AXES
 from meshwright.planner.space.space import Space, space_of
+from meshwright.prediction.predicted import predict
 from meshwright.schedules.order import registered
 from meshwright.specs import Cluster, ModelSpec, Workload, load_model
 from meshwright.specs.error import MeshwrightError, PlanError
@@ -57,6 +58,31 @@ def test_ulysses_is_tried_where_it_divides_heads() -> None:
         space(sequence=65536, model=ModelSpec.decoder(8, 1024, 4), fix={"context": "ulysses", "cp": 8})
 
 
+def test_every_kind_of_context_parallelism_is_tried_that_may_be_the_fastest() -> None:
+    def kinds(**choices: Any) -> set[tuple[int, str]]:
+        found = space(sequence=choices.pop("sequence", 16384), microbatch_sizes=(1,), **choices)
+        return {(found.plan(n).cp, found.plan(n).context) for n in range(len(found))}
+
+    three = {"ring", "all_gather", "ulysses"}  # no contiguous ring where a zigzag divides
+    assert kinds(fix={"cp": (1, 4)}) == {(1, "ring"), *((4, kind) for kind in three)}
+    assert kinds(fix={"cp": 4}, forbid=("ring", "ulysses")) == {(4, "ring_contiguous"), (4, "all_gather")}
+    assert kinds(fix={"cp": 4, "context": ("ring", "ulysses")}) == {(4, "ring"), (4, "ulysses")}
+    assert kinds(fix={"cp": 4, "context": "ring_contiguous"}) == {(4, "ring_contiguous")}
+    assert kinds(sequence=4100, fix={"cp": 4}) == {(4, "ring_contiguous"), (4, "ulysses")}
+
+
+def test_a_contiguous_ring_is_never_faster_than_a_zigzag_nor_smaller() -> None:
+    found = space(
+        sequence=16384, microbatch_sizes=(1, 2), fix={"context": "ring"}, forbid=("sharding_degree",)
+    )
+    with_rings = np.flatnonzero(found.cp > 1)
+    for number in with_rings[:: len(with_rings) // 12].tolist():
+        zigzag = predict(found.plan(number), found.cluster)
+        other = predict(zigzag.plan.changed(context="ring_contiguous"), found.cluster)
+        assert zigzag.step.value <= other.step.value * (1 + 1e-12)
+        assert zigzag.peak_bytes == other.peak_bytes and zigzag.bound_bytes == other.bound_bytes
+
+
 def test_experts_are_divided_along_data_parallel_devices() -> None:
     found = space(model=load_model("mixtral-8x7b"), microbatch_sizes=(1,))
     assert set(found.ep) == {1, 2, 4, 8} and (found.dp * found.cp % found.ep == 0).all()
@@ -82,7 +108,7 @@ def test_what_is_fixed_stays_and_what_is_forbidden_goes() -> None:
     chosen = [free.plan(n) for n in range(len(free))]
     assert {plan.pp for plan in chosen} == {1}
     assert {plan.sharding for plan in chosen} == {"none", "zero1", "zero2"}
-    assert {plan.recompute for plan in chosen} == {"none", "selective"}
+    assert {plan.recompute for plan in chosen} == {"none", "selective", "selective_op"}
     assert set(space(forbid=("sequence_parallel", "tp")).tp) == {1}
 
 
@@ -102,6 +128,8 @@ def test_a_tensor_degree_beyond_a_node_has_to_be_asked_for() -> None:
         ({"fix": {"pp": 16}}, "16 stages for the 8 layers"),
         ({"fix": {"sharding": ("zero3", "zero9")}}, "does not try"),
         ({"fix": {"cp": 2}, "forbid": ("cp",)}, "both fixed and forbidden"),
+        ({"fix": {"context": "ulysses"}, "forbid": ("ulysses",)}, "both fixed and forbidden"),
+        ({"fix": {"context": "spiral"}}, "does not try"),
         ({"fix": {"sharding": "zero3"}, "forbid": ("zero3",)}, "both fixed and forbidden"),
         ({"fix": {"sharding": "zero2", "pp": 2}}, "no plan puts"),
         ({"fix": {"schedule": "wave"}}, "does not try"),

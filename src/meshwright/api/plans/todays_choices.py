@@ -42,8 +42,9 @@ def decided(now: Todays, fix: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[
 
 def obeys(plan: Plan, fix: Mapping[str, Any], forbid: Sequence[str]) -> bool:
     """Whether a plan is as the user wants it."""
-    named = (plan.recompute, plan.sharding, plan.schedule)
-    if any(word in named or getattr(plan, word, 1) not in (0, 1, False, ()) for word in forbid):
+    from meshwright.planner.search.every_plan import is_forbidden
+
+    if any(is_forbidden(plan, word) for word in forbid):
         return False
     return all(
         getattr(plan, name) == value or (name != "overlap" and getattr(plan, name) in _values(value))

@@ -63,6 +63,7 @@ def plans_data(
         "is_complete": found.is_complete,
         "wall_s": found.wall_s,
         "optimality_gap": found.optimality_gap,
+        "varied": dict(found.varied),
         "why": dict(_why(found)),
     }
     sentences = (*found.assumptions, *assumed_lines(found), *rests_on)
@@ -209,6 +210,9 @@ def sentences(found: Plans) -> list[str]:
         f"than the best, {found.num_evaluated:,} ranked; {len(found)} simulated; {format_seconds(found.search_s)} search, "
         f"{format_seconds(found.simulation_s)} simulation"
     )
+    if found.varied:
+        told = (f"{what} {number or 'none'}" for what, number in found.varied.items())
+        lines.append(f"of the simulated plans, varied behind the ranking: {', '.join(told)}")
     if found.optimality_gap is not None:
         lines.append(
             f"by what they compute, no other is more than {100 * found.optimality_gap:.1f} % faster than the best"

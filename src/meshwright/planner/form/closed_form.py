@@ -39,11 +39,13 @@ class ClosedForm:
     Attributes:
         step_s: seconds of a step; 0 without prices.
         least_s: seconds below which no step of the candidate can be simulated: what its busiest device computes.
+        inside_s: of the step, at most so many seconds are exchanges inside stages that nothing hides.
         allocated_bytes: of the fullest device; `context_bytes` lie outside its allocator.
     """
 
     step_s: Floats
     least_s: Floats
+    inside_s: Floats
     allocated_bytes: Floats
     context_bytes: Floats
 
@@ -63,18 +65,18 @@ class ClosedForm:
     @classmethod
     def joined(cls, forms: Sequence[ClosedForm]) -> ClosedForm:
         """One behind the other."""
-        columns = zip(*(form._columns() for form in forms), strict=True) if forms else [(np.empty(0),)] * 4
+        columns = zip(*(form._columns() for form in forms), strict=True) if forms else [(np.empty(0),)] * 5
         return cls(*(np.concatenate(each) for each in columns))
 
-    def _columns(self) -> tuple[Floats, Floats, Floats, Floats]:
-        return self.step_s, self.least_s, self.allocated_bytes, self.context_bytes
+    def _columns(self) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+        return self.step_s, self.least_s, self.inside_s, self.allocated_bytes, self.context_bytes
 
 
 def closed_form(
     space: Space, tables: CostTables, *, has_memory: bool = True, has_steps: bool = True
 ) -> ClosedForm:
     """Evaluate every candidate; those of one pipeline together. Tables without prices give no steps."""
-    step, least, allocated = np.zeros(len(space)), np.zeros(len(space)), np.zeros(len(space))
+    step, least, inside, allocated = np.zeros((4, len(space)))
     sizes, is_priced = StateBytes.of(space), bool(tables.forward.any())
     for rows in _of_one_shape(space):
         part, case = _cases(space, tables, rows)
@@ -83,10 +85,11 @@ def closed_form(
         if is_priced and has_steps:
             step[rows] = _step_s(part, sizes, rows, case)
             least[rows] = part.busy_s()[case] + tables.step_s
+            inside[rows] = part.inside_s()[case]
     axes = (space.pp, space.dp, space.cp, space.tp, space.ep)
     num_communicators = sum((axis > 1).astype(np.float64) for axis in axes)
     context = buffer.CUDA_CONTEXT_BYTES + num_communicators * float(buffer.COMMUNICATOR_BYTES)
-    return ClosedForm(step, least, allocated, np.asarray(context, dtype=np.float64))
+    return ClosedForm(step, least, inside, allocated, np.asarray(context, dtype=np.float64))
 
 
 def _of_one_shape(space: Space) -> Iterator[Ints]:

@@ -18,7 +18,6 @@ from meshwright.planner.form.part_seconds import (
     ReductionSeconds,
     SpacePrices,
     columns_of,
-    one_stage,
     sent_s,
     stepped_s,
 )
@@ -39,7 +38,7 @@ from meshwright.stage.work import stage_works
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 # What decides what a device keeps (besides expert_tp, and ZeRO-3 or not); and what decides how long its passes take.
-WAY = ("tp", "cp", "ep", "sequence_parallel", "microbatch_size", "recompute", "float8")
+WAY = ("tp", "cp", "context", "ep", "sequence_parallel", "microbatch_size", "recompute", "float8")
 EMBEDDING, HEAD = -2, -1  # places behind the kinds of blocks
 BYTES = (
     *("saved", "saved_whole", "pending", "dense", "expert", "transient", "gathered", "ends", "ends_reduced", "loss"),
@@ -56,6 +55,7 @@ class CostTables:
         run: every candidate's row of what passes take.
         forward, backward, split_backward, again: seconds of one microbatch in F, in B, in I and W together, and in R.
         host_waits: of these, seconds in which the device waits for its host; of several blocks together it may wait less.
+        inside: of these, seconds of exchanges inside that nothing hides.
         products, beside: seconds of B's matrix products, and of the exchanges inside that run beside them.
         received: seconds until a boundary that tensor-parallel devices received in shares is whole.
         way: every candidate's row of what is kept.
@@ -80,6 +80,7 @@ class CostTables:
     split_backward: Floats
     again: Floats
     host_waits: Floats
+    inside: Floats
     received: Floats
     products: Floats
     beside: Floats
@@ -137,6 +138,11 @@ class CostSources:
         self.passes = PassSeconds(self.parts, self.prices, sites)
         self.exchanges = ReductionSeconds(self.prices, sites)
 
+    def computed_s(self, plan: Plan) -> float:
+        """Seconds that the passes of one microbatch compute, over all stages; what they exchange aside."""
+        of_part = self.passes.computed_s(plan)
+        return float(of_part[:EMBEDDING] @ self.counts.sum(axis=0) + of_part[EMBEDDING] + of_part[HEAD])
+
 
 def tables_of(
     space: Space, *, extrapolate: bool = False, is_priced: bool = True, known: CostTables | None = None,
@@ -182,7 +188,7 @@ def _bytes(space: Space, parts: Sequence[StageLayers]) -> tuple[Ints, dict[str, 
     """Every candidate's way, and what each way keeps."""
     is_zero3 = (space.sharding == SHARDINGS.index("zero3")).astype(np.int64)
     way, first = distinct([*(getattr(space, name) for name in WAY), space.expert_tp, is_zero3])
-    return way, columns_of([_kept(one_stage(space.plan(int(n))), parts) for n in first])
+    return way, columns_of([_kept(space.one_stage(int(n)), parts) for n in first])
 
 
 def _expert_shards(space: Space) -> Ints:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from meshwright.planner.form.cost_table import EMBEDDING, HEAD, CostTables, tables_of
 from meshwright.planner.form.memory_form import StateBytes, sharing
-from meshwright.planner.space.axis import AXES, HANDED_ON, MESH_ORDERS, RECOMPUTES, SHARDINGS, named
+from meshwright.planner.space.axis import AXES, HANDED_ON, MESH_ORDERS, SHARDINGS, named
 from meshwright.planner.space.space import Space
 from meshwright.specs.cluster.cluster import ClusterSpec
-from meshwright.specs.plan.plan import Plan, Recompute
+from meshwright.specs.plan.plan import RECOMPUTES, Plan, Recompute
 
 Floats = NDArray[np.float64]
 NOTHING = -np.inf  # bytes of a moment that a device does not have
@@ -89,7 +89,7 @@ def _space(plan: Plan, cluster: ClusterSpec) -> Space:
     given = {
         "mesh_order": MESH_ORDERS.index("-".join(plan.mesh_order)), "schedule": names["schedule"].index(plan.schedule),
         "layers": 0, "recompute": 0, "recompute_blocks": 0, "sharding": SHARDINGS.index(plan.sharding),
-        "float8": names["float8"].index(plan.float8),
+        "float8": names["float8"].index(plan.float8), "context": names["context"].index(plan.context),
     }  # fmt: skip
     columns = {
         axis: np.full(len(RECOMPUTES), given.get(axis, int(getattr(plan, axis) if axis not in given else 0)))
@@ -98,7 +98,15 @@ def _space(plan: Plan, cluster: ClusterSpec) -> Space:
     columns["recompute"] = np.arange(len(RECOMPUTES))
     formats = {name: getattr(plan, name) for name in HANDED_ON}
     return Space(
-        plan.model, cluster, plan.workload, formats, names, left_out="", num_beyond_memory=0, **columns
+        plan.model,
+        cluster,
+        plan.workload,
+        formats,
+        names,
+        left_out="",
+        num_beyond_memory=0,
+        open_contexts={},
+        **columns,
     )
 
 

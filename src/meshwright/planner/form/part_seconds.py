@@ -18,7 +18,9 @@ from meshwright.planner.space.site import Sites
 from meshwright.planner.space.space import Space
 from meshwright.simulator.pricing import with_inner
 from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.operator import Operator
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.sequence_part import CONTIGUOUS_RING
 from meshwright.stage.exchange.inner import GRADIENTS, inner_exchanges
 from meshwright.stage.group.parameter_group import reduction_algorithm
 from meshwright.stage.mesh import data_axes, expert_axes, expert_data_axes, num_members, shard_axes
@@ -32,6 +34,9 @@ Ints = NDArray[np.int64]
 # Bytes (or parameters) at which exchanges (or optimizer steps) are priced; between them a line in logarithms.
 GRID = np.logspace(2, 13, 12)
 EXCHANGES = ("reduce", "gather", "scatter", "reduce_expert", "gather_expert", "scatter_expert")
+# Seconds of a microbatch, by part of the model.
+TAKEN = ("forward", "backward", "split_backward", "again", "host_waits", "inside", "products", "beside")
+WITHIN_BACKWARD = ("selective", "selective_op")  # kinds of recompute that have no R of their own
 BESIDE = "matmul"  # the operators beside which tensor-parallel exchanges and gradients travel, as `inner_exchanges` says
 
 
@@ -74,15 +79,16 @@ class PassSeconds:
         self._parts, self._prices = parts, prices
         self._works: dict[tuple[object, ...], list[tuple[Work, Cost]]] = {}
         self._built: dict[tuple[object, ...], list[Work]] = {}
-        self._known: dict[tuple[object, ...], tuple[Floats, Floats]] = {}
+        self._costs: dict[tuple[object, ...], list[Cost]] = {}
+        self._operators: dict[tuple[object, ...], list[tuple[Operator, ...]]] = {}
+        self._known: dict[tuple[object, ...], tuple[Floats, Floats, Floats]] = {}
         self._beside: dict[tuple[object, ...], dict[str, Floats]] = {}
 
     def of_all(self, space: Space, numbers: Ints, *, is_priced: bool = True) -> dict[str, Any]:
         """Seconds of these candidates' passes, row by row; nothing where nobody prices."""
         if self._prices is None or not is_priced:
             nothing = np.zeros((1, len(self._parts)))
-            names = ("forward", "backward", "split_backward", "again", "host_waits", "products", "beside")
-            return {**dict.fromkeys(names, nothing), "received": np.zeros(1)}
+            return {**dict.fromkeys(TAKEN, nothing), "received": np.zeros(1)}
         return columns_of([self._of(space.plan(int(n)), self._prices) for n in numbers])
 
     def least_s(self, plan: Plan, name: str) -> Floats:
@@ -113,6 +119,13 @@ class PassSeconds:
             if isinstance(pricing.costs, StepCosts):
                 pricing.costs.prepare(own)
 
+    def computed_s(self, plan: Plan) -> Floats:
+        """Seconds that all passes of a microbatch compute, part by part."""
+        assert self._prices is not None, "nobody asks without prices"
+        pricing, names = self._prices.of(plan), ("F", "B", *(("R",) if plan.recompute == "full" else ()))
+        passes = [self._priced_works(plan, self._key(plan, name), name, pricing) for name in names]
+        return np.asarray(np.sum([[cost.seconds for _, cost in each] for each in passes], axis=0))
+
     def overhead_s(self, plan: Plan) -> float:
         """Seconds of a step that no pass takes."""
         return self._prices.of(plan).step_s if self._prices else 0.0
@@ -120,7 +133,7 @@ class PassSeconds:
     def _of(self, plan: Plan, prices: SpacePrices) -> dict[str, Floats | float]:
         pricing = prices.of(plan)
         forward, backward = self._pass(plan, "F", pricing), self._pass(plan, "B", pricing)
-        nothing = (np.zeros(len(self._parts)),) * 2
+        nothing = (np.zeros(len(self._parts)),) * 3
         again = self._pass(plan, "R", pricing) if plan.recompute == "full" else nothing
         split = backward[0]
         if plan.software_class.waits_for_routing and plan.model.num_experts:
@@ -132,6 +145,7 @@ class PassSeconds:
             "split_backward": split,
             "again": again[0],
             "host_waits": forward[1] + backward[1] + again[1],
+            "inside": forward[2] + backward[2] + again[2],
             "received": _received_s(plan, pricing),
             **self._products(plan, pricing),
         }
@@ -157,17 +171,18 @@ class PassSeconds:
 
     @staticmethod
     def _key(plan: Plan, name: str) -> tuple[object, ...]:
-        # of the choices for recompute only the attention core's changes what a backward runs
-        special = plan.recompute if name == "B" and plan.recompute == "selective" else ""
-        return (plan.tp, plan.cp, plan.ep, plan.expert_tp, plan.sequence_parallel, plan.microbatch_size, plan.float8,
+        # what is recomputed within a backward changes what it runs
+        special = plan.recompute if name in ("B", "I") and plan.recompute in WITHIN_BACKWARD else ""
+        context = plan.context if plan.cp > 1 else ""
+        return (context, plan.tp, plan.cp, plan.ep, plan.expert_tp, plan.sequence_parallel, plan.microbatch_size, plan.float8,
                 plan.software_class.name, special, name)  # fmt: skip
 
     def _key_of_least(self, plan: Plan, name: str) -> tuple[object, ...]:
         return (*self._key(plan, name)[:-2], "", name)
 
-    def _pass(self, plan: Plan, name: str, pricing: Pricing) -> tuple[Floats, Floats]:
+    def _pass(self, plan: Plan, name: str, pricing: Pricing) -> tuple[Floats, Floats, Floats]:
         """As `simulator.price` prices rows of these works, with the exchanges inside where the plan puts them; and how much
-        of that is the device waiting for its host."""
+        of that is the device waiting for its host, and what exchanges add."""
         key = self._key(plan, name)
         experts = self.sites.members(plan, expert_axes(plan))
         ends: dict[tuple[str, ...], tuple[int, ...]] = {
@@ -183,18 +198,21 @@ class PassSeconds:
                 least = (
                     with_inner(bare, work, costs, costs, groups, None).seconds if cost.slack_s else seconds
                 )
-                found.append((seconds, seconds - least))
-            self._known[placed] = (np.array(found)[:, 0], np.array(found)[:, 1])
+                found.append((seconds, seconds - least, seconds - cost.seconds))
+            seconds, waits, inside = np.array(found).T
+            self._known[placed] = (seconds, waits, inside)
         return self._known[placed]
 
     def _priced_works(
         self, plan: Plan, key: tuple[object, ...], name: str, pricing: Pricing
     ) -> list[tuple[Work, Cost]]:
         if key not in self._works:
-            self._works[key] = [
-                (work, pricing.costs.cost(work) if work.operators else Cost(0.0))
-                for work in self._built_works(plan, key, name)
-            ]
+            built, computed = self._built_works(plan, key, name), _computed(key)
+            if computed not in self._costs:
+                self._costs[computed] = [
+                    pricing.costs.cost(work) if work.operators else Cost(0.0) for work in built
+                ]
+            self._works[key] = list(zip(built, self._costs[computed], strict=True))
         return self._works[key]
 
     def _built_works(self, plan: Plan, key: tuple[object, ...], name: str) -> list[Work]:
@@ -203,17 +221,26 @@ class PassSeconds:
         leaves_out = name == "R" and software.stops_early
         alike = tuple(leaves_out if one == software.name else one for one in key)
         if alike not in self._built:
-            alone = one_stage(plan)
+            alone, computed = one_stage(plan), _computed(alike)
             shape = microbatch_shape(alone)
-            self._built[alike] = [_work(alone, part, name, shape) for part in self._parts]
+            if computed not in self._operators:
+                self._operators[computed] = [pass_operators(alone, part, name, shape) for part in self._parts]
+            operators = zip(self._parts, self._operators[computed], strict=True)
+            self._built[alike] = [_work(alone, part, name, shape, own) for part, own in operators]
         return self._built[alike]
 
 
-def _work(plan: Plan, part: StageLayers, name: str, shape: MicrobatchShape) -> Work:
+def _computed(key: tuple[object, ...]) -> tuple[object, ...]:
+    """Of a pass's key what decides its operators: of how devices of cp attend, whether they do equal work."""
+    return (key[0] == CONTIGUOUS_RING, *key[1:])
+
+
+def _work(
+    plan: Plan, part: StageLayers, name: str, shape: MicrobatchShape, operators: tuple[Operator, ...]
+) -> Work:
     """One pass of one part."""
     dims = (plan.microbatch_size, plan.workload.sequence_length)
     dtype = "float8" if plan.float8 else plan.dtype
-    operators = pass_operators(plan, part, name, shape)
     # what data-parallel devices exchange depends on more than a way: the closed form adds it
     inner = tuple(each for each in inner_exchanges(plan, part, name, shape) if each.label != GRADIENTS)
     return Work(name, shape.num_tokens, dims, dtype, 0.0, 0.0, 1.0, operators, inner)

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from meshwright.planner.form.cost_table import EMBEDDING, HEAD, CostTables
 from meshwright.planner.form.schedule_shape import ScheduleShape, schedule_shape, stage_devices
-from meshwright.planner.space.axis import RECOMPUTES, SHARDINGS
+from meshwright.planner.space.axis import SHARDINGS
 from meshwright.planner.space.space import Space
 from meshwright.schedules.order import registered
+from meshwright.specs.plan.plan import RECOMPUTES
 from meshwright.stage.piece import MAX_COMPUTES
 
 Floats = NDArray[np.float64]
@@ -48,6 +49,7 @@ class Pipelines(NamedTuple):
     least_backward: Floats
     again: Floats
     host_waits: Floats
+    inside: Floats
     products: Floats
     beside: Floats
     saved: Floats
@@ -106,7 +108,8 @@ class Pipelines(NamedTuple):
             dense[:, 0] -= space.model.vocabulary_size * space.model.hidden_size / space.tp[rows]
         return cls(
             space, tables, rows, p, v, space.num_microbatches[rows], layers, placed, way, forward, backward, least, again,
-            stages(tables.host_waits, run), stages(tables.products, run), stages(tables.beside, run), saved,
+            stages(tables.host_waits, run), stages(tables.inside, run), stages(tables.products, run),
+            stages(tables.beside, run), saved,
             dense, stages(tables.expert, way),
         )  # fmt: skip
 
@@ -131,6 +134,12 @@ class Pipelines(NamedTuple):
         """The shape of the schedule, for candidates of each number of microbatches."""
         numbers = np.unique(self.m).tolist()
         return [(self.m == m, schedule_shape(self.schedule, self.p, self.v, m)) for m in numbers]
+
+    def inside_s(self) -> Floats:
+        """Seconds of a step at most in which a device waits for exchanges inside stages: of all microbatches of the device
+        that waits longest, and of one on its way through the others."""
+        waited = self.devices(self.inside)
+        return np.asarray((self.m - 1) * waited.max(axis=1) + waited.sum(axis=1))
 
     def busy_s(self) -> Floats:
         """Seconds that the busiest device computes in a step: no order of a schedule ends earlier."""

@@ -19,7 +19,8 @@ from meshwright.specs.error import ScheduleError
 Floats = NDArray[np.float64]
 # Behind so many microbatches a device a schedule is in its steady state: what waits and what is kept grows no more.
 STEADY_MICROBATCHES = 3
-MOST_DEVICES = 4  # of a pipeline that is run; what a longer one waits and keeps grows as it does
+# Of a pipeline that is run, or as few more as divide the longer one, which waits and keeps so many times what it does.
+FEW_DEVICES = 4
 LATENCY = 0.03  # of a message, small against a pass: what it adds to the span is what is not hidden
 FORWARD, INPUT, WEIGHT = 1.0, 1.0, 1.0  # seconds of a full stage; a backward costs what its two products cost
 
@@ -45,10 +46,9 @@ def schedule_shape(name: str, num_devices: int, num_chunks: int, num_microbatche
 
     Raises ScheduleError where the schedule's function returns something that is no order.
     """
-    times = max(1, num_devices // MOST_DEVICES)
-    if num_devices % times:
-        times = 1
-    p, m = num_devices // times, max(1, num_microbatches // times)
+    p = _few_devices(name, num_devices)
+    times = num_devices // p
+    m = max(1, num_microbatches // times)
     few = next((times * p for times in range(STEADY_MICROBATCHES, 0, -1) if times * p <= m), m)
     is_steady = few == STEADY_MICROBATCHES * p
     shape = _shape(name, p, num_chunks, few)
@@ -65,6 +65,14 @@ def schedule_shape(name: str, num_devices: int, num_chunks: int, num_microbatche
     kept = [np.minimum(np.minimum(each[before], each[behind]), num_microbatches) for each in (saved, pending)]
     idle = shape.idle * (num_devices - 1) / max(1, p - 1)
     return ScheduleShape(idle, shape.shown, *kept)
+
+
+@lru_cache(maxsize=512)
+def _few_devices(name: str, num_devices: int) -> int:
+    """The fewest from `FEW_DEVICES` on that divide the pipeline, and that the schedule takes."""
+    takes = registered()[name].takes_devices
+    every = (p for p in range(FEW_DEVICES, num_devices) if num_devices % p == 0 and takes(p))
+    return next(every, num_devices)
 
 
 @lru_cache(maxsize=512)

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from meshwright.planner.form.closed_form import ClosedForm
 from meshwright.planner.form.cost_table import EMBEDDING, HEAD, CostSources, distinct
-from meshwright.planner.form.part_seconds import one_stage
 from meshwright.planner.form.pipeline_form import FULL
 from meshwright.planner.search.fitting import Fitting
 from meshwright.planner.space.axis import SHARDINGS
 from meshwright.planner.space.space import Space
+from meshwright.prediction.memory_limit import NUM_NEAREST
 from meshwright.schedules.order import registered
 from meshwright.specs.plan.sharding import ZERO
 from meshwright.specs.plan.software import software_class
@@ -33,7 +33,8 @@ FIRST, FURTHER = (
     1.1,
 )  # times the least bound: what is evaluated first; and how much further, while the best step found is behind that
 ENOUGH = 512  # candidates that fit, before any are left out: a small space is evaluated whole
-# What decides the bound, besides software.
+NUM_KEPT = 2 * NUM_NEAREST  # of the smallest, which are named where nothing fits
+# What decides the bound, besides software; how devices of cp attend does not.
 ALONG = ("tp", "cp", "ep", "sequence_parallel", "microbatch_size", "float8")
 
 
@@ -44,15 +45,17 @@ class Contenders:
     Attributes:
         space, form: these, and what the closed form says of them, their memory among it.
         num_too_large: of those that were looked at, how many do not fit.
-        nearest: numbers, in the whole space, of those that were looked at, the smallest first.
+        nearest: of those that were looked at the smallest, at most `NUM_KEPT`, the smallest first.
         skipped_s: seconds below which no step of each of the others is.
+        sources: what all were priced from.
     """
 
     space: Space
     form: ClosedForm
     num_too_large: int
-    nearest: Ints
+    nearest: Space
     skipped_s: Floats
+    sources: CostSources
 
     @classmethod
     def of(
@@ -76,7 +79,7 @@ class Contenders:
             limit_s = max(FURTHER * limit_s, FIRST * next_s)
             if found.num_fitting >= ENOUGH:
                 limit_s = min(limit_s, BEHIND * found.best_s)
-        return found.contenders(least_s[is_left])
+        return found.contenders(np.repeat(least_s[is_left], whole.num_kinds[is_left]))
 
 
 def bounds_s(space: Space, sources: CostSources) -> Floats:
@@ -88,7 +91,8 @@ def bounds_s(space: Space, sources: CostSources) -> Floats:
     columns = [getattr(space, name) for name in ALONG]
     way, first = distinct([*columns, space.expert_tp, number_of[space.sharding]])
     number, found, has_full = sources.counts.sum(axis=0), [], FULL in space.recompute
-    plans = [one_stage(space.plan(row)) for row in first.tolist()]
+    # what others compute is less for no recompute
+    plans = [space.one_stage(row, recompute="none") for row in first.tolist()]
     sources.passes.prepare(plans, ("F", "B"))
     for plan in plans:
         both = (forward := sources.passes.least_s(plan, "F")) + sources.passes.least_s(plan, "B")
@@ -126,29 +130,32 @@ class _Found:
     def __init__(self, whole: Space, capacity_bytes: int, sources: CostSources) -> None:
         self.num_fitting, self.best_s = 0, np.inf
         self._whole, self._capacity, self._sources = whole, capacity_bytes, sources
-        self._seen: list[tuple[Ints, Floats]] = []  # numbers, bytes
-        self._fitting: list[tuple[Ints, ClosedForm]] = []
+        self._num_seen = 0
+        self._smallest: list[tuple[Floats, Space]] = []  # bytes of each
+        self._fitting: list[tuple[Ints, ClosedForm, Space]] = []  # numbers in the whole space
 
     def look_at(self, numbers: Ints) -> None:
         """Hold these candidates against memory, and price those that fit."""
-        fitting = Fitting.of(self._whole.taken(numbers), self._capacity, self._sources)
-        self._seen.append((numbers, fitting.memory.needed_bytes))
+        space = self._whole.taken(numbers)
+        fitting = Fitting.of(space, self._capacity, self._sources)
+        self._num_seen += int(space.num_kinds.sum())
+        needed = fitting.memory.needed_bytes
+        least = np.argsort(needed, kind="stable")[:NUM_KEPT]
+        self._smallest.append((needed[least], space.taken(least)))
         if len(fitting.numbers):
-            _, form = fitting.priced()
-            self._fitting.append(
-                (numbers[fitting.numbers], form.with_memory(fitting.memory.taken(fitting.numbers)))
-            )
-            self.num_fitting += len(fitting.numbers)
-            self.best_s = min(self.best_s, float(form.step_s.min()))
+            rows, chosen, form = fitting.priced()
+            self._fitting.append((numbers[rows], form, chosen))
+            self.num_fitting += len(rows)
+            self.best_s = min(self.best_s, float(form.step_s.min(initial=np.inf)))
 
     def contenders(self, skipped_s: Floats) -> Contenders:
         """All that fit, in the order of the whole space."""
-        seen = np.concatenate([numbers for numbers, _ in self._seen])
-        needed = np.concatenate([each for _, each in self._seen])
-        numbers = np.concatenate([np.empty(0, dtype=np.int64), *(own for own, _ in self._fitting)])
-        order = np.argsort(numbers)
-        form = ClosedForm.joined([form for _, form in self._fitting]).taken(order)
-        nearest = seen[np.lexsort((seen, needed))]
-        return Contenders(
-            self._whole.taken(numbers[order]), form, len(seen) - len(numbers), nearest, skipped_s
-        )
+        needed = np.concatenate([each for each, _ in self._smallest])
+        nearest = Space.joined([each for _, each in self._smallest])
+        nearest = nearest.taken(np.argsort(needed, kind="stable")[:NUM_KEPT])
+        numbers = np.concatenate([np.empty(0, dtype=np.int64), *(own for own, _, _ in self._fitting)])
+        order = np.argsort(numbers, kind="stable")
+        form = ClosedForm.joined([form for _, form, _ in self._fitting]).taken(order)
+        spaces = [space for _, _, space in self._fitting]
+        space = Space.joined(spaces).taken(order) if spaces else nearest.taken(order)
+        return Contenders(space, form, self._num_seen - len(numbers), nearest, skipped_s, self._sources)

@@ -148,8 +148,8 @@ def allowed_plans(
 
 
 def is_forbidden(plan: Plan, word: str) -> bool:
-    """Does a plan use this axis, or this schedule, sharding or recompute?"""
-    if word in (plan.recompute, plan.sharding, plan.schedule):
+    """Does a plan use this axis, or this schedule, sharding, recompute or kind of context parallelism?"""
+    if word in (plan.recompute, plan.sharding, plan.schedule, *((plan.context,) if plan.cp > 1 else ())):
         return True
     return getattr(plan, word, 1) not in (0, 1, False, ())
 

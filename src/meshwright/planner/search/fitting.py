@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from meshwright.planner.form.closed_form import ClosedForm, closed_form
 from meshwright.planner.form.cost_table import CostSources, CostTables, tables_of
-from meshwright.planner.search.layer_plan import is_uneven
+from meshwright.planner.search.variation.layer_plan import is_uneven
 from meshwright.planner.space.space import Space
 
 # Of the closed form's bytes above the estimate's: sums of parameters are rounded up per piece.
@@ -24,15 +24,17 @@ MIXED_SLACK = (
 
 @dataclass(frozen=True, eq=False)
 class Fitting:
-    """A space whose candidates' memory is known.
+    """A space whose candidates' memory is known; where kinds of context parallelism are open, of the one that keeps least.
 
     Attributes:
         whole: all candidates; `memory` their bytes, without steps.
-        numbers: of those that may fit, in rising order.
+        most_bytes: of a device, with what the form may be off.
+        numbers: of the rows that may fit, in rising order.
     """
 
     whole: Space
     memory: ClosedForm
+    most_bytes: float
     numbers: NDArray[np.int64]
     tables: CostTables
     sources: CostSources | None
@@ -45,18 +47,20 @@ class Fitting:
         """
         tables = tables_of(whole, is_priced=False, sources=sources)
         memory = closed_form(whole, tables)
-        slack = MIXED_SLACK if is_uneven(whole.model) else MEMORY_SLACK
-        return cls(
-            whole,
-            memory,
-            np.flatnonzero(memory.needed_bytes <= capacity_bytes * (1 + slack)),
-            tables,
-            sources,
-        )
+        most_bytes = capacity_bytes * (1 + (MIXED_SLACK if is_uneven(whole.model) else MEMORY_SLACK))
+        numbers = np.flatnonzero(memory.needed_bytes <= most_bytes)
+        return cls(whole, memory, most_bytes, numbers, tables, sources)
 
-    def priced(self, *, extrapolate: bool = False) -> tuple[Space, ClosedForm]:
-        """Those that may fit, at least one, and their steps. Raises PlanError as `pricing_of`."""
+    def priced(self, *, extrapolate: bool = False) -> tuple[NDArray[np.int64], Space, ClosedForm]:
+        """Those that may fit, of open kinds each, with their bytes and steps, behind the row of each in the whole. One there
+        has to be. Raises PlanError as `pricing_of`."""
         space = self.whole.taken(self.numbers)
-        known = self.tables.taken(self.numbers)
-        tables = tables_of(space, extrapolate=extrapolate, known=known, sources=self.sources)
-        return space, closed_form(space, tables, has_memory=False)
+        if not space.open_contexts:
+            known = self.tables.taken(self.numbers)
+            tables = tables_of(space, extrapolate=extrapolate, known=known, sources=self.sources)
+            form = closed_form(space, tables, has_memory=False)
+            return self.numbers, space, form.with_memory(self.memory.taken(self.numbers))
+        rows, space = np.repeat(self.numbers, space.num_kinds), space.decided()
+        form = closed_form(space, tables_of(space, extrapolate=extrapolate, sources=self.sources))
+        fits = np.flatnonzero(form.needed_bytes <= self.most_bytes)
+        return rows[fits], space.taken(fits), form.taken(fits)

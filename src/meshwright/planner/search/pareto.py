@@ -90,16 +90,18 @@ def frontier(
         )
     most = NUM_SIMULATED if num_simulated is None else num_simulated
     capacity = min(cluster.memory_bytes, max_memory_bytes or cluster.memory_bytes)
-    whole = space_of(model, cluster, workload, fix=fix, forbid=forbid, microbatch_sizes=microbatch_sizes)
+    whole = space_of(
+        model, cluster, workload, fix=fix, forbid=forbid, microbatch_sizes=microbatch_sizes, is_open=True
+    )
     fitting = Fitting.of(whole, capacity)
-    fits = fitting.numbers
+    num_fitting = 0
     searched_s = time.perf_counter() - begun
     members: list[Predicted] = []
     front: Ints = np.empty(0, dtype=np.int64)
-    if len(fits):
-        space, form = fitting.priced(extrapolate=extrapolate)
-        step_s = form.step_s
-        front = undominated(step_s, fitting.memory.allocated_bytes[fits], LEAST_GAIN)
+    if len(fitting.numbers):
+        rows, space, form = fitting.priced(extrapolate=extrapolate)
+        num_fitting, step_s = len(rows), form.step_s
+        front = undominated(step_s, form.allocated_bytes, LEAST_GAIN)
         chosen = _spread(front, most)
         members = _simulated(space, chosen, step_s, capacity, progress, extrapolate)
     if not members:  # the search says why, or finds what rounding hid
@@ -110,7 +112,7 @@ def frontier(
     kept = undominated(_column(members, "step"), _column(members, "peak"))
     return Plans(
         tuple(members[number] for number in kept.tolist()), tuple(assumptions), whole.num_candidates,
-        whole.num_candidates - len(fits),
+        whole.num_candidates - num_fitting,
         num_simulated=len(members), num_on_frontier=len(front), search_s=searched_s,
         simulation_s=time.perf_counter() - begun - searched_s,
     )  # fmt: skip

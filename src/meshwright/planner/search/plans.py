@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import overload
 
 from meshwright.planner.search.objective import Objective, sort_key
@@ -25,6 +25,8 @@ class Plans(Sequence[Predicted]):
         num_too_large: of these, whose memory exceeds the devices'; `rejected` are those of them that were lowered.
         num_slower: that are proven slower than the best: what their busiest device computes alone takes longer.
         num_simulated: that were simulated, and are plans or were left out.
+        varied: what was tried besides the space, of the best plans: in words, and how many plans of it fit; none where no
+            candidate could be faster so.
         num_on_frontier: of a frontier, how many plans the closed form has on it; None of a ranking.
         search_s: wall seconds of the closed form, its tables and the space; `simulation_s` of what came behind.
         is_complete: False where a time limit or Ctrl-C ended the simulations early.
@@ -38,6 +40,7 @@ class Plans(Sequence[Predicted]):
     num_too_large: int = 0
     num_slower: int = 0
     num_simulated: int = 0
+    varied: Mapping[str, int] = field(default_factory=dict)
     num_on_frontier: int | None = None
     search_s: float = 0.0
     simulation_s: float = 0.0

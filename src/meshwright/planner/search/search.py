@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from operator import itemgetter
 from typing import Any
 
@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from meshwright.planner.search.contender import Contenders
 from meshwright.planner.search.every_plan import every_plan
 from meshwright.planner.search.expectation import Expectation
-from meshwright.planner.search.layer_plan import is_uneven
-from meshwright.planner.search.layer_plan import layer_wise as layer_wise_plan
 from meshwright.planner.search.objective import DIGITS, Objective, rank, sort_key
 from meshwright.planner.search.plans import Plans, in_full, keep_best
-from meshwright.planner.space.axis import AXES, RECOMPUTES
+from meshwright.planner.search.variation.layer_plan import KINDS, is_uneven
+from meshwright.planner.search.variation.layer_plan import layer_wise as layer_wise_plan
+from meshwright.planner.search.variation.parted_plan import halved, recut
+from meshwright.planner.space.axis import AXES
 from meshwright.planner.space.space import Space, space_of
 from meshwright.prediction.description import describe
-from meshwright.prediction.memory_limit import NUM_NEAREST, Rejection, checked_memory, out_of_memory
+from meshwright.prediction.memory_limit import checked_memory, out_of_memory
 from meshwright.prediction.predicted import Predicted, predict
 from meshwright.prediction.step_program import ITERATIONS
 from meshwright.prediction.step_trait import BESIDE
@@ -30,7 +31,7 @@ from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.error import OutOfMemoryError, PlanError
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.plan.plan import Plan, Recompute
+from meshwright.specs.plan.plan import RECOMPUTES, Plan, Recompute
 from meshwright.specs.plan.token_part import shares_of
 from meshwright.specs.plan.workload import Workload
 from meshwright.specs.units import format_bytes
@@ -42,6 +43,7 @@ LEAST_SIMULATED = 8  # before what the closed form says of the rest may end the 
 # differ by so much among pipelines that are alike.
 BEHIND = 1.02
 NUM_LAYER_WISE = 3  # of the best plans, whose stages are varied
+STAGES_THAT_DIFFER, TOKEN_PARTS = "stages that differ", "token parts"  # what is varied behind the ranking
 NUM_REASONS = 3  # parts that are named where two plans are compared,
 LEAST_REASON = 1e-3  # if they differ by this share of the step
 Progress = Callable[[str, float], None]
@@ -106,23 +108,25 @@ def search(
         )  # fmt: skip
     capacity = min(cluster.memory_bytes, max_memory_bytes or cluster.memory_bytes)
     job: dict[str, Any] = {"fix": fix, "forbid": forbid, "microbatch_sizes": microbatch_sizes}
-    whole = space_of(model, cluster, workload, **job, capacity_bytes=capacity)
+    whole = space_of(model, cluster, workload, **job, capacity_bytes=capacity, is_open=True)
     contenders = Contenders.of(whole, capacity, extrapolate=extrapolate, is_all=objective is Objective.MEMORY)
     trials = _Trials(contenders, capacity, objective, extrapolate, iterations)
     searched = time.perf_counter()
     ends_s = float("inf") if time_limit_s is None else begun + time_limit_s
     is_complete = trials.run(most, ends_s, progress)
     if not trials.plans:  # none of the fast ones fits after all
-        whole = space_of(model, cluster, workload, **job)
+        whole = space_of(model, cluster, workload, **job, is_open=True)
         contenders = Contenders.of(whole, capacity, extrapolate=extrapolate, is_all=True)
         trials = _Trials(contenders, capacity, objective, extrapolate, iterations)
         is_complete = trials.run(most, ends_s, progress)
     if not trials.plans:
-        raise _nothing_fits(whole, contenders.nearest[: 2 * NUM_NEAREST], capacity)
+        raise _nothing_fits(contenders.nearest, whole.num_candidates, capacity)
     if is_complete:
         trials.improve(
             _kinds(fix or {}, forbid), layer_wise, _values((fix or {}).get("recompute", RECOMPUTES))
         )
+        if "token_parts" not in {*(fix or {}), *forbid}:
+            trials.cut(ends_s)
     num_slow, gap = trials.bounds()
     num_too_large = whole.num_beyond_memory + contenders.num_too_large
     keep_best(best := sorted(trials.plans, key=lambda each: sort_key(objective, each)))
@@ -130,7 +134,7 @@ def search(
     told = (*assumptions, *_left_out(whole, {*(fix or {}), *forbid}))
     return Plans(
         tuple(ranked), told, whole.num_candidates, num_too_large, num_slow, len(ranked), search_s=searched - begun,
-        simulation_s=time.perf_counter() - searched, is_complete=is_complete, optimality_gap=gap,
+        simulation_s=time.perf_counter() - searched, is_complete=is_complete, optimality_gap=gap, varied=trials.varied,
     )  # fmt: skip
 
 
@@ -170,9 +174,10 @@ class _Trials:
         self, contenders: Contenders, capacity: int, objective: Objective, extrapolate: bool, iterations: int
     ) -> None:
         self.plans: list[Predicted] = []
+        self.varied: dict[str, int] = {}
         self._tried: dict[int, float] = {}  # seconds of a step by number; infinite where it does not fit
-        self._space, self._form, self._capacity = contenders.space, contenders.form, capacity
-        self._skipped_s = contenders.skipped_s
+        self._contenders, self._capacity = contenders, capacity
+        self._space, self._form = contenders.space, contenders.form
         self._objective, self._extrapolate, self._iterations = objective, extrapolate, iterations
         step_s, needed_bytes = self._form.step_s, self._form.needed_bytes
         self._order = rank(objective, step_s, needed_bytes)
@@ -263,19 +268,36 @@ class _Trials:
             is_wanted = is_uneven(self._space.model) or best[0].plan.recompute != "none"
         if not is_wanted or not kinds or self._objective is Objective.MEMORY:
             return
-        cluster, known = self._space.cluster, {each.plan for each in self.plans}
+        cluster, known, number = self._space.cluster, {each.plan for each in self.plans}, len(self.plans)
         for each in best[:NUM_LAYER_WISE]:
             plan = layer_wise_plan(each, cluster, self._capacity, kinds=kinds, extrapolate=self._extrapolate)
             if plan is not None and plan not in known and plan.recompute in allowed:
                 known.add(plan)
                 self._add(plan, each.closed_form_s)
+        self.varied[STAGES_THAT_DIFFER] = len(self.plans) - number
+
+    def cut(self, ends_s: float) -> None:
+        """Add plans with microbatches in parts, of the candidates that may be the fastest so; of the best other parts too."""
+        if self._objective is Objective.MEMORY:
+            return
+        best_s, number = min(each.step.value for each in self.plans), len(self.plans)
+        self._add_until(ends_s, halved(self._contenders, best_s))
+        best = min(self.plans[number:], key=lambda each: each.step.value, default=None)
+        if best is not None and best.step.value < best_s:
+            self._add_until(ends_s, recut(best.plan))
+        self.varied[TOKEN_PARTS] = len(self.plans) - number
+
+    def _add_until(self, ends_s: float, plans: Iterable[Plan]) -> None:
+        for plan in plans:
+            if time.perf_counter() < ends_s:
+                self._add(plan, float("nan"))  # the form knows microbatches as whole
 
     def bounds(self) -> tuple[int, float | None]:
         """Candidates that are proven slower than the best plan; and how much faster the others may be than it."""
         if self._objective is Objective.MEMORY:
             return 0, None
         best, least = min(each.step.value for each in self.plans), self._form.least_s
-        others = np.concatenate([np.delete(least, list(self._tried)), self._skipped_s])
+        others = np.concatenate([np.delete(least, list(self._tried)), self._contenders.skipped_s])
         gap = max(0.0, 1.0 - float(others.min(initial=best)) / best)
         return int((others > best).sum()), gap
 
@@ -285,10 +307,8 @@ def _kinds(fix: Mapping[str, Any], forbid: Sequence[str]) -> tuple[Recompute, ..
     is_cut = len(shares_of(fix.get("token_parts", 1))) > 1  # whose blocks are all recomputed, or none
     if is_cut or {"layers", "recompute_blocks"} & set(fix) or "recompute_blocks" in forbid:
         return ()
-    wanted = _values(fix.get("recompute", ("full", "selective")))
-    kinds: tuple[Recompute, ...] = tuple(
-        kind for kind in ("full", "selective") if kind in wanted and kind not in forbid
-    )
+    wanted = _values(fix.get("recompute", KINDS))
+    kinds: tuple[Recompute, ...] = tuple(kind for kind in KINDS if kind in wanted and kind not in forbid)
     return kinds or ("none",)
 
 
@@ -297,14 +317,13 @@ def _values(fixed: Any) -> tuple[Any, ...]:
     return tuple(fixed) if isinstance(fixed, tuple | list) else (fixed,)
 
 
-def _nothing_fits(space: Space, nearest: Any, capacity: int) -> OutOfMemoryError:
+def _nothing_fits(nearest: Space, num_candidates: int, capacity: int) -> OutOfMemoryError:
     """The error with the nearest misses, what overflows and by how much."""
-    misses: list[Rejection] = []
-    for number in nearest.tolist():
-        plan = space.plan(number)
-        _, missed = checked_memory(plan, space.cluster, capacity)
-        misses += [missed] if missed is not None else []
-    return out_of_memory(misses, space.num_candidates, "; fix and forbid less")
+    checked = [
+        checked_memory(plan, nearest.cluster, capacity)[1] for plan in map(nearest.plan, range(len(nearest)))
+    ]
+    misses = [missed for missed in checked if missed is not None]
+    return out_of_memory(misses, num_candidates, "; fix and forbid less")
 
 
 def reasons(better: Predicted, worse: Predicted) -> list[tuple[str, float]]:

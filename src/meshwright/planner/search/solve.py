@@ -161,7 +161,7 @@ def _fitting_sizes(
         return (
             (size, any_fits(model, cluster, workload, fix, forbid, capacity, (size,))) for size in found
         ), 0
-    space = space_of(model, cluster, workload, fix=fix, forbid=forbid)
+    space = space_of(model, cluster, workload, fix=fix, forbid=forbid, is_open=True)
     needed = closed_form(space, tables_of(space, is_priced=False)).needed_bytes
     own = {
         size: np.flatnonzero(space.microbatch_size == size)
@@ -192,12 +192,14 @@ def _any_fits(
         return any_fits(model, cluster, workload, fix, forbid, capacity)
     least = {name: value for name, value in LEAST_MEMORY.items() if value not in forbid}
     try:
-        space = space_of(model, cluster, workload, fix={**least, **fix}, forbid=forbid, microbatch_sizes=(1,))
+        space = space_of(
+            model, cluster, workload, fix={**least, **fix}, forbid=forbid, microbatch_sizes=(1,), is_open=True
+        )
     except PlanError:
         space = None  # those choices exclude each other here; all of them together may not
     if space is not None and _fits(space, capacity):
         return True
-    return _fits(space_of(model, cluster, workload, fix=fix, forbid=forbid), capacity)
+    return _fits(space_of(model, cluster, workload, fix=fix, forbid=forbid, is_open=True), capacity)
 
 
 def _fits(space: Space, capacity: int) -> bool:

@@ -8,10 +8,11 @@ from typing import Any
 
 from meshwright.schedules.order import registered
 from meshwright.specs.plan.plan import AXES as MESH
-from meshwright.specs.plan.plan import FLOAT8_RECIPES
+from meshwright.specs.plan.plan import FLOAT8_RECIPES, RECOMPUTES
+from meshwright.specs.plan.sequence_part import CONTEXTS
 
 AXES = (
-    *("tp", "cp", "ep", "pp", "dp", "mesh_order", "schedule", "num_chunks", "layers"),
+    *("tp", "cp", "ep", "pp", "dp", "mesh_order", "context", "schedule", "num_chunks", "layers"),
     *("recompute", "recompute_blocks", "microbatch_size", "sharding", "sharding_degree"),
     *("sequence_parallel", "float8"),
 )  # fmt: skip
@@ -21,7 +22,6 @@ HANDED_ON = (
     "master_dtype",
     "reduction_dtype",
     "attention",
-    "context",
     "gathered",
     "token_parts",
     "parts_of",
@@ -29,8 +29,6 @@ HANDED_ON = (
     "overlap",
     "optimizer",
 )
-# What Megatron-LM offers as --recompute-granularity, and nothing.
-RECOMPUTES = ("none", "selective", "full")
 SHARDINGS = ("none", "zero1", "zero2", "zero3")
 # Outermost first. Tensor-parallel devices stay next to each other: they talk several times in every layer.
 MESH_ORDERS: tuple[str, ...] = (
@@ -53,6 +51,6 @@ def named() -> Mapping[str, tuple[Any, ...]]:
     first = ("1f1b", "interleaved_1f1b")
     schedules = sorted(ranked_schedules(), key=lambda name: (name != first[0], name != first[1], name))
     return {
-        "mesh_order": MESH_ORDERS, "schedule": tuple(schedules), "layers": LAYERS, "recompute": RECOMPUTES,
-        "sharding": SHARDINGS, "sequence_parallel": (False, True), "float8": FLOAT8_RECIPES,
+        "mesh_order": MESH_ORDERS, "context": CONTEXTS, "schedule": tuple(schedules), "layers": LAYERS,
+        "recompute": RECOMPUTES, "sharding": SHARDINGS, "sequence_parallel": (False, True), "float8": FLOAT8_RECIPES,
     }  # fmt: skip

@@ -12,7 +12,6 @@ from meshwright.schedules.order import registered
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, SequencePart
 from meshwright.specs.plan.workload import Workload
 from meshwright.stage.operator.layer import local_sizes
@@ -23,9 +22,20 @@ WORDS_THAT_FORBID = (
     "schedule",
     "layers",
     "mesh_order",
+    "context",
 )  # values that are words of their own
 # Axes that a word turns off: at one, no, or the default.
-SWITCHES = ("tp", "cp", "ep", "pp", "dp", "sequence_parallel", "recompute_blocks", "sharding_degree")
+SWITCHES = (
+    "tp",
+    "cp",
+    "ep",
+    "pp",
+    "dp",
+    "sequence_parallel",
+    "recompute_blocks",
+    "sharding_degree",
+    "token_parts",
+)
 FROM_ZERO = ("recompute_blocks", "sharding_degree")
 
 
@@ -43,7 +53,10 @@ def check_open(fix: Mapping[str, Any], decided: Collection[str]) -> None:
 
 
 def check_names(
-    wanted: Mapping[str, Sequence[Any]], banned: Sequence[str], names: Mapping[str, tuple[Any, ...]]
+    wanted: Mapping[str, Sequence[Any]],
+    banned: Sequence[str],
+    names: Mapping[str, tuple[Any, ...]],
+    formats: Mapping[str, Any] | None = None,
 ) -> None:
     """Every name is known, and nothing is both asked for and forbidden. Raises PlanError."""
     for name, values in wanted.items():
@@ -56,7 +69,8 @@ def check_names(
         if word not in (*SWITCHES, *words):
             raise PlanError(f"the search has no {word!r} to forbid", allowed=", ".join((*SWITCHES, *words)))
         off = (0,) if word in FROM_ZERO else (1, 0, False)
-        is_on = any(value not in off for value in wanted.get(word, ()))
+        given = (formats[word],) if formats and word in formats else wanted.get(word, ())
+        is_on = any(value not in off for value in given)
         if is_on or any((word,) == tuple(values) for values in wanted.values()):
             raise PlanError(
                 f"{word} is both fixed and forbidden",
@@ -112,7 +126,7 @@ def check_degrees(
     if "tp" in single:
         local_sizes(model, int(single["tp"]))
     if "cp" in single:
-        arrangement = ARRANGEMENT_OF[single.get("context", Plan.context)]
+        arrangement = ARRANGEMENT_OF[single["context"]] if "context" in single else "contiguous"
         SequencePart(workload.sequence_length, int(single["cp"]), arrangement=arrangement)
     stages = int(single.get("pp", 1)) * int(single.get("num_chunks", 1))
     if stages > model.num_layers + 2:

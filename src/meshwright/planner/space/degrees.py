@@ -6,12 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from meshwright.planner.space.axis import ENDS, LAYERS, MESH_ORDERS
+from meshwright.prediction.memory_buffer import context_numbers
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.model.division import divides
 from meshwright.specs.model.layers import split_layers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, Context, divides_heads, num_runs
+from meshwright.specs.plan.sequence_part import (
+    ARRANGEMENT_OF,
+    CONTEXTS,
+    CONTIGUOUS_RING,
+    Context,
+    divides_heads,
+    num_runs,
+)
 from meshwright.specs.plan.workload import Workload
 
 # Context parallelism pays where keys and values travel behind attention: a device keeps at least so many tokens.
@@ -21,7 +29,7 @@ MAX_CHUNKS = 16
 
 
 class Degrees(NamedTuple):
-    """Degrees, and the number of their order in `MESH_ORDERS`."""
+    """Degrees, the number of their order in `MESH_ORDERS`, and that of how cp devices attend in `CONTEXTS`."""
 
     tp: int
     cp: int
@@ -29,6 +37,7 @@ class Degrees(NamedTuple):
     pp: int
     dp: int
     mesh_order: int
+    context: int
 
 
 def layouts(
@@ -36,26 +45,27 @@ def layouts(
     cluster: ClusterSpec,
     workload: Workload,
     wanted: Mapping[str, Sequence[Any]],
-    context: Context = Plan.context,
+    contexts: ContextKinds,
 ) -> Iterator[Degrees]:
     """All layouts of a model on all devices of a cluster; `wanted`: the values that are allowed of an axis.
 
-    `context`: of Ulysses only those are tried whose cp divides heads. A tensor-parallel degree beyond a node, and an order
-    that puts no device elsewhere, are only tried where wanted.
+    `contexts` says how devices of cp may attend. A tensor-parallel degree beyond a node, and an order that puts no device
+    elsewhere, are only tried where wanted.
     """
     devices, node = cluster.num_devices, cluster.levels[0].num_devices
     orders = MESH_ORDERS if len(cluster.levels) > 1 else MESH_ORDERS[:1]
     orders = tuple(wanted.get("mesh_order", orders))
     degrees = wanted["tp"] if "tp" in wanted else divisors(min(node, devices))
     for tp in (degree for degree in degrees if _divides_model(model, degree)):
-        for cp in _context_degrees(model, workload.sequence_length, tp, wanted.get("cp"), context):
+        for cp in wanted.get("cp", _context_degrees(model, workload.sequence_length)):
+            kinds = contexts.of(tp, cp)
             for pp in divisors(devices // (tp * cp)) if devices % (tp * cp) == 0 else ():
                 dp = devices // (tp * cp * pp)
                 if pp > model.num_layers + 2 or workload.global_batch % dp:
                     continue
                 for ep in _expert_degrees(model, dp, cp, tp, wanted.get("ep")):
                     for order in _distinct_orders(orders, {"pp": pp, "dp": dp, "cp": cp, "tp": tp}):
-                        yield Degrees(tp, cp, ep, pp, dp, order)
+                        yield from (Degrees(tp, cp, ep, pp, dp, order, kind) for kind in kinds)
 
 
 def pipelines(num_layers: int, pp: int) -> list[tuple[int, int]]:
@@ -108,23 +118,38 @@ def _divides_model(model: ModelSpec, degree: int) -> bool:
     return divides(model, degree) and model.vocabulary_size % degree == 0
 
 
-def _context_degrees(
-    model: ModelSpec, sequence_length: int, tp: int, wanted: Sequence[int] | None, context: Context
-) -> list[int]:
-    """Degrees beside tp: those that are wanted, else powers of two that leave every device enough tokens."""
-    if model.num_encoder_layers and wanted is None:
+class ContextKinds:
+    """How devices of cp that share sequences may attend, as numbers in `CONTEXTS`, what keeps least first.
+
+    A contiguous ring is tried only where no zigzag divides the sequence: it sends the same and computes more.
+
+    Args:
+        allowed: kinds that may be taken.
+    """
+
+    def __init__(self, model: ModelSpec, sequence_length: int, allowed: Sequence[Context]) -> None:
+        self._model, self._length, self._allowed = model, sequence_length, tuple(allowed)
+
+    def of(self, tp: int, cp: int) -> tuple[int, ...]:
+        """Those that divide what they must; nothing where none does. Alone a device attends in the first way allowed."""
+        if cp == 1:
+            return tuple(CONTEXTS.index(kind) for kind in self._allowed[:1])
+        found = [kind for kind in self._allowed if self._divides(kind, tp, cp)]
+        if Plan.context in found and CONTIGUOUS_RING in found:
+            found.remove(CONTIGUOUS_RING)
+        found.sort(key=lambda kind: context_numbers(self._model, tp, cp, kind))
+        return tuple(CONTEXTS.index(kind) for kind in found)
+
+    def _divides(self, kind: Context, tp: int, cp: int) -> bool:
+        if self._length % num_runs(cp, ARRANGEMENT_OF[kind]):
+            return False
+        return kind != "ulysses" or divides_heads(self._model, tp, cp)
+
+
+def _context_degrees(model: ModelSpec, sequence_length: int) -> list[int]:
+    """Powers of two that leave every device enough tokens."""
+    if model.num_encoder_layers:
         return [1]  # every token sees all of the encoder's
-    degrees = _powers_of_two(sequence_length) if wanted is None else list(wanted)
-    arrangement = ARRANGEMENT_OF[context]
-    return [
-        cp
-        for cp in degrees
-        if sequence_length % num_runs(cp, arrangement) == 0
-        and (context != "ulysses" or divides_heads(model, tp, cp))
-    ]
-
-
-def _powers_of_two(sequence_length: int) -> list[int]:
     degrees = [1]
     while (
         sequence_length % (2 * degrees[-1]) == 0

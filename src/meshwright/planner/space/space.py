@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.planner.space.axis import AXES, HANDED_ON, LAYERS, MESH_ORDERS, RECOMPUTES, SHARDINGS, named
+from meshwright.planner.space.axis import AXES, HANDED_ON, LAYERS, MESH_ORDERS, SHARDINGS, named
 from meshwright.planner.space.check import FROM_ZERO, check_degrees, check_names, words_of
-from meshwright.planner.space.degrees import Degrees, layouts, pipelines, split_of
+from meshwright.planner.space.degrees import ContextKinds, Degrees, layouts, pipelines, split_of
 from meshwright.planner.space.least_memory import LeastMemory
 from meshwright.planner.space.microbatch import MicrobatchSizes
 from meshwright.schedules.order import registered
@@ -21,7 +21,8 @@ from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import AXES as MESH
-from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.plan import RECOMPUTES, Plan
+from meshwright.specs.plan.sequence_part import CONTEXTS
 from meshwright.specs.plan.token_part import shares_of
 from meshwright.specs.plan.workload import Workload
 
@@ -49,7 +50,7 @@ class Fineness(NamedTuple):
         return self.orders is None or layout.mesh_order in self.orders
 
 
-WIDTHS = (6, 5, 1, 2, 2)  # axes of each independent choice
+WIDTHS = (7, 5, 1, 2, 2)  # axes of each independent choice
 # The first under which there are few enough candidates; pp inside dp is the order that most stacks offer besides theirs.
 PP_INSIDE = (0, MESH_ORDERS.index("dp-pp-cp-tp"))
 FINENESS = (
@@ -75,7 +76,8 @@ class Space:
 
     `model`, `cluster`, `workload` and `formats` (other fields of a plan) are the same for all. `recompute_blocks` of
     every stage are run again (0: all), its first ones; `sharding_degree` as `Plan`'s. `left_out` says what was not tried;
-    `num_beyond_memory` more candidates have microbatches that are too large for any device.
+    `num_beyond_memory` more candidates have microbatches that are too large for any device. A row whose (tp, cp) is in
+    `open_contexts` stands for a candidate of each of these kinds of context parallelism, itself the first (`decided`).
     """
 
     model: ModelSpec
@@ -85,12 +87,14 @@ class Space:
     names: Mapping[str, tuple[Any, ...]]
     left_out: str
     num_beyond_memory: int
+    open_contexts: Mapping[tuple[int, int], tuple[int, ...]]
     tp: Ints
     cp: Ints
     ep: Ints
     pp: Ints
     dp: Ints
     mesh_order: Ints
+    context: Ints
     schedule: Ints
     num_chunks: Ints
     layers: Ints
@@ -107,8 +111,19 @@ class Space:
 
     @property
     def num_candidates(self) -> int:
-        """With those whose microbatches are too large for any device."""
-        return len(self) + self.num_beyond_memory
+        """With those whose microbatches are too large for any device, and of open kinds each."""
+        return len(self) + self.num_beyond_memory + int((self.num_kinds - 1).sum())
+
+    @cached_property
+    def num_kinds(self) -> Ints:
+        """Candidates that every row stands for."""
+        if not self.open_contexts:
+            return np.ones(len(self), dtype=np.int64)
+        most = np.array(list(self.open_contexts)).max(axis=0)
+        found = np.ones(most + 1, dtype=np.int64)
+        for degrees, kinds in self.open_contexts.items():
+            found[degrees] = len(kinds)
+        return np.asarray(found[self.tp, self.cp])
 
     @cached_property
     def num_microbatches(self) -> Ints:
@@ -143,18 +158,45 @@ class Space:
 
     def plan(self, number: int) -> Plan:
         """The candidate as a plan."""
+        chosen, counts = self._choices(number), self.layers_per_stage(number)
+        if blocks := int(self.recompute_blocks[number]):
+            chosen["recompute_blocks"] = tuple(min(blocks, count) for count in counts)
+        return Plan.of(self.model, self.cluster, self.workload, **chosen, layers_per_stage=counts)
+
+    def one_stage(self, number: int, **others: Any) -> Plan:
+        """The candidate without its pipeline, on which what a part of the model takes and keeps does not depend, with other
+        choices."""
+        chosen = self._choices(number) | others
+        devices = chosen["dp"] * chosen["cp"] * chosen["tp"]
+        chosen |= {"pp": 1, "num_chunks": 1, "schedule": Plan.schedule, "num_devices": devices}
+        return Plan.of(self.model, self.cluster, self.workload, **chosen)
+
+    def _choices(self, number: int) -> dict[str, Any]:
+        """Fields of a candidate's plan, besides the blocks of its stages."""
         chosen: dict[str, Any] = {name: int(getattr(self, name)[number]) for name in AXES}
         for name, values in self.names.items():
             chosen[name] = values[chosen[name]]
-        del chosen["layers"]
-        counts, blocks = self.layers_per_stage(number), chosen.pop("recompute_blocks")
+        del chosen["layers"], chosen["recompute_blocks"]
         chosen["mesh_order"] = tuple(chosen["mesh_order"].split("-"))
-        some = {"recompute_blocks": tuple(min(blocks, count) for count in counts)} if blocks else {}
-        overlap = self.overlap(int(self.sharding[number]))
-        return Plan.of(
-            self.model, self.cluster, self.workload,
-            **{**chosen, **some, **self.formats, "overlap": overlap, "layers_per_stage": counts},
-        )  # fmt: skip
+        return {**chosen, **self.formats, "overlap": self.overlap(int(self.sharding[number]))}
+
+    def decided(self) -> Space:
+        """Every candidate with a row of its own: one behind the other those that had one together."""
+        number = np.repeat(np.arange(len(self)), self.num_kinds)
+        found = replace(self.taken(number), open_contexts={})
+        place = np.arange(len(number)) - np.repeat(np.cumsum(self.num_kinds) - self.num_kinds, self.num_kinds)
+        for (tp, cp), kinds in self.open_contexts.items():
+            own = np.flatnonzero((found.tp == tp) & (found.cp == cp))
+            found.context[own] = np.array(kinds)[place[own]]
+        return found
+
+    @classmethod
+    def joined(cls, spaces: Sequence[Space]) -> Space:
+        """Parts of one space, one behind the other."""
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(each, name) for each in spaces]) for name in AXES
+        }
+        return replace(spaces[0], **columns)
 
     def taken(self, chosen: Ints | NDArray[np.bool_]) -> Space:
         """The candidates with these numbers, in this order."""
@@ -172,6 +214,7 @@ def space_of(
     forbid: Sequence[str] = (),
     microbatch_sizes: Sequence[int] | None = None,
     capacity_bytes: int | None = None,
+    is_open: bool = False,
 ) -> Space:
     """All candidates of a model on all devices of a cluster, in a fixed order.
 
@@ -182,6 +225,7 @@ def space_of(
         microbatch_sizes: sequences of a microbatch to try; None: every divisor of a pipeline's batch.
         capacity_bytes: of a device: what certainly needs more is counted and has no row, unless all do; None: such are only
             microbatches that are too large by themselves.
+        is_open: with one row for all kinds of context parallelism (`Space.open_contexts`).
 
     Raises:
         PlanError: an unknown name, something both fixed and forbidden, or no candidate: says which rule leaves none.
@@ -192,21 +236,35 @@ def space_of(
         wanted.setdefault("recompute_blocks", (0,))  # parts are of stages all of whose blocks are alike
         if formats.get("parts_of") == "sequence":
             wanted.setdefault("cp", (1,))  # which cuts sequences otherwise
-    check_names(wanted, tuple(forbid), names)
+    check_names(wanted, tuple(forbid), names, formats)
     check_degrees(model, cluster, workload, wanted)
     sizes = MicrobatchSizes(
         model, cluster, workload, wanted.get("microbatch_size", microbatch_sizes), formats
     )
     limits = _limits({"float8": ("",), **wanted}, forbid, names)
     least = None if capacity_bytes is None else LeastMemory(model, cluster, workload, formats, capacity_bytes)
+    allowed = [CONTEXTS[number] for number in limits.pop("context", range(len(CONTEXTS)))]
+    contexts = ContextKinds(model, workload.sequence_length, allowed)
     choices = _Choices(model, cluster, workload, sizes, limits, names, least, "mesh_order" in wanted)
-    context = formats.get("context", Plan.context)
-    every = [each for each in layouts(model, cluster, workload, wanted, context) if choices.allows(each)]
+    every = [each for each in layouts(model, cluster, workload, wanted, contexts) if choices.allows(each)]
+    kinds: dict[tuple[int, int], tuple[int, ...]] = {}
+    if is_open:
+        kinds = {(each.tp, each.cp): contexts.of(each.tp, each.cp) for each in every}
+        every = [each for each in every if each.context == kinds[each.tp, each.cp][0]]
     fineness = choices.finest(every)
-    counted = [choices.rows(each, fineness) for each in every if choices.has(each, fineness)]
+    tried = [each for each in every if choices.has(each, fineness)]
+    counted = [choices.rows(each, fineness) for each in tried]
     found = [rows for rows, _ in counted if rows.size]
     if not found and least is not None:
-        return space_of(model, cluster, workload, fix=fix, forbid=forbid, microbatch_sizes=microbatch_sizes)
+        return space_of(
+            model,
+            cluster,
+            workload,
+            fix=fix,
+            forbid=forbid,
+            microbatch_sizes=microbatch_sizes,
+            is_open=is_open,
+        )
     if not found:
         raise PlanError(
             f"no plan puts a batch of {workload.global_batch} and {model.num_layers} layers on {cluster.num_devices} "
@@ -216,8 +274,11 @@ def space_of(
             next="change the batch or the number of devices, or fix and forbid less",
         )
     columns = dict(zip(AXES, np.concatenate(found, axis=1), strict=True))
-    num_beyond = sum(number for _, number in counted)
-    return Space(model, cluster, workload, formats, names, fineness.left_out, num_beyond, **columns)
+    num_beyond = sum(
+        number * len(kinds.get((each.tp, each.cp), (0,)))
+        for each, (_, number) in zip(tried, counted, strict=True)
+    )
+    return Space(model, cluster, workload, formats, names, fineness.left_out, num_beyond, kinds, **columns)
 
 
 def _values(name: str, given: Any) -> tuple[Any, ...]:

@@ -28,7 +28,7 @@ from meshwright.specs.plan.plan import Plan, Recompute
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 SCHEDULES = ("1f1b", "interleaved_1f1b")
-KINDS: tuple[Recompute, ...] = ("full", "selective")
+KINDS: tuple[Recompute, ...] = ("full", "selective_op", "selective")
 # Of a step's seconds: weight of the sum of squares, by which of splits that are otherwise equal the most even is taken.
 EVENNESS = 1e-6
 # How often a plan that the estimate finds too large by rounding is looked for again, in less memory.

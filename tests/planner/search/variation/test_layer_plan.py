@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from meshwright.planner.form.layer_costs import LayerCosts, layer_costs
-from meshwright.planner.search.layer_plan import (
+from meshwright.planner.search.variation.layer_plan import (
     EVENNESS,
     Split,
     best_split,
