@@ -16,6 +16,7 @@ LONGEST = 3000  # characters of a message, whatever was given
 MANY = ":".join(["1"] * 100_000)
 
 FIXED = [
+    "cp=2,context=rings", "cp=2,context=ULYSSES", "parts_of=sequnce,token_parts=2",
     "token_parts=0", "token_parts=-1", "token_parts=nan", "token_parts=1e400", "token_parts=2:-1", "token_parts=0:0",
     "token_parts=1:2:", "token_parts=1.5", "token_parts=٣", "token_parts=999999999999", f"token_parts={MANY}",
     "token_parts=1:99999999999999999999", "gathered=agian", "gathered=kept;rm", "recompute=selectiv_op", "ep=-2", "ep=nan",
