@@ -26,7 +26,6 @@ from meshwright.executor.rank.value_store import ValueStore
 from meshwright.executor.rank.watchdog import Position, SharedPositions
 from meshwright.executor.team.exchange_ends import teams_of
 from meshwright.executor.team.freed_memory import keep_freed_memory
-from meshwright.executor.team.inner_team import InnerTeam
 from meshwright.executor.training.rank_training import TrainingState
 from meshwright.executor.training.training_job import RandomTokens, TrainingConfig
 from meshwright.ir.program import Program
@@ -75,15 +74,10 @@ class Runtime:
         data: FixedTokens,
         folder: Path,
     ) -> None:
-        wiring, inner = wire(program), training.layout.teams(program)
-        groups.make([*teams_of(wiring, "gloo"), *inner])
+        wiring = wire(program)
+        groups.make(teams_of(wiring, "gloo"))
         context = Context(rank, NUM_RANKS, program.coordinates(rank), groups)
-        teams = {
-            label: InnerTeam(ranks, rank, groups.inner(ranks, label), context.links)
-            for ranks, label in inner
-            if rank in ranks
-        }
-        self.state = TrainingState(training, program, rank, torch.float32, context.device, teams)
+        self.state = TrainingState(training, program, rank, torch.float32, context.device)
         self.state.data.batches = data  # type: ignore[assignment]
         context.training = self.state
         counts = training.sample_counts(program)

@@ -104,6 +104,7 @@ def test_a_thousand_double_faults(case: str) -> None:
         ("none", "check_layouts", "STEP reads weight_gradient for reduced_gradient"),
         ("one barrier, two chunks", "check_duties", "without 0(T|SCATTER)"),
         ("two barriers", "check_layouts", "T reads softmax for normalizer"),
+        ("zero2", "check_duties", "without 0SCATTER_GRAD"),
     ],
 )
 def test_without_its_check_a_fault_is_accepted(

@@ -45,6 +45,7 @@ CASES: dict[str, dict[str, Any]] = {
     "encoder, sp pp": {**SEQUENCE_PARALLEL, "pp": 2, "model": HALVES},
     "zero1": {**SEQUENCE_PARALLEL, "dp": 2, "sharding": "zero1"},
     "zero3": {**SEQUENCE_PARALLEL, "dp": 2, "sharding": "zero3"},
+    "zero2, split backward": {**TP, "dp": 2, "sharding": "zero2", "split_backward": True},
 }
 SLOW: dict[str, dict[str, Any]] = {
     "uneven parts": {**TP, "batch": 4, "microbatch_size": 4, "token_parts": "3:1"},

@@ -15,8 +15,7 @@ from meshwright.executor.job.pool import Pool
 from meshwright.executor.layout.tensor_shard import TensorShard
 from meshwright.executor.models.encoder_decoder import build_encoder_decoder_stage
 from meshwright.executor.models.tensor_parallel import TensorParallel
-from meshwright.executor.team.inner_team import InnerTeam
-from meshwright.executor.team.slowed_link import SlowedLinks
+from meshwright.executor.team.rank_team import RankTeam
 from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 from meshwright.ir.judge.verify import verify
 from meshwright.specs.cluster.machine import HOSTS
@@ -193,7 +192,7 @@ def test_a_device_holds_its_share_of_the_parameters(model: str, tp: int) -> None
     """What the modules of every stage have is what a plan counts."""
     plan = planned(model, tp=tp, pp=2).plan()
     shard = TensorShard(plan.model, tp, 0)
-    team = InnerTeam(tuple(range(tp)), 0, None, SlowedLinks())
+    team = RankTeam(tuple(range(tp)), 0)
     parallel = TensorParallel(shard, team) if tp > 1 else None
     for layers in plan.stages():
         blocks = range(layers.first_block, layers.first_block + layers.num_blocks)

@@ -16,10 +16,7 @@ from meshwright.executor.checkpoint.config import CheckpointConfig
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.models.decoder import build_model
 from meshwright.executor.models.part.mixture import MixtureOfExperts
-from meshwright.executor.team.inner_team import InnerTeam
-from meshwright.executor.team.slowed_link import SlowedLinks
 from meshwright.executor.training.rank_training import TrainingState
-from meshwright.executor.training.tensor_layout import TENSOR
 from meshwright.executor.training.training_job import RandomTokens
 from meshwright.specs.error import MeshwrightError
 from meshwright.specs.model.model import ModelSpec
@@ -190,10 +187,7 @@ def test_a_rank_holds_its_share_of_the_parameters(choices: dict[str, Any]) -> No
     job, plan = planned("qwen moe of 4", **choices).job(1)
     assert job.training is not None
     for rank in range(plan.num_devices):
-        number = rank % plan.tp
-        team = InnerTeam(tuple(range(plan.tp)), number, None, SlowedLinks())
-        teams = {TENSOR: team} if plan.tp > 1 else {}
-        state = TrainingState(job.training, job.program, rank, torch.float64, torch.device("cpu"), teams)
+        state = TrainingState(job.training, job.program, rank, torch.float64, torch.device("cpu"))
         expected = sum(sum(num_local_parameters(plan, plan.stages()[stage])) for stage in state.stages)
         assert sum(tensor.numel() for tensor in state.tensors()) == expected
 

@@ -115,7 +115,7 @@ def test_split_backward_with_nested_sharding_loses_no_gradient(case: Planned, gl
     """Stages of several blocks, each sharded by itself."""
     job, plan = case.job(ITERATIONS)
     names = {job.program.tables.effects[number].name for number in set(job.program.columns.effect.tolist())}
-    assert names >= {"I", "W", "UNSHARD", "REDUCE_GRAD"} and min(executed_pieces(plan)) > 1
+    assert names >= {"I", "W", "UNSHARD", "SCATTER_GRAD"} and min(executed_pieces(plan)) > 1
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 
 

@@ -37,7 +37,7 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
     ({"tp": 4, "cp": 2, "context": "ulysses"}, 0, ""),
     ({"ep": 8, "dp": 8, "model": EXPERTS}, 1, "d"),
     ({"tp": 8, "microbatch_size": 2, "token_parts": 2}, 0, "a"),
-    ({"tp": 4, "dp": 2, "sharding": "zero2"}, 1, ""),
+    ({"tp": 4, "dp": 2, "sharding": "zero2"}, 0, ""),
     ({"tp": 4, "dp": 2, "sharding": "zero2", "microbatch_size": 8}, 0, ""),
     ({"tp": 8, "recompute": "full"}, 0, ""),
     ({"tp": 8, "recompute": "selective"}, 1, ""),

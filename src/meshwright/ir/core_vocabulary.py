@@ -33,6 +33,18 @@ REDUCE_GRAD = Effect(
     (Pattern("weight_gradient", index="group"),),
     (Pattern("reduced_gradient", index="group"),),
 )
+# Gradients of one microbatch, whole until they are scattered into the shard that a device keeps of the sum.
+MICROBATCH_GRADIENT = ValueKind("microbatch_gradient", index="group", accumulates=True)
+SCATTER_GRAD = Effect(
+    Kind.COLLECTIVE,
+    "SCATTER_GRAD",
+    (Pattern(MICROBATCH_GRADIENT.name, index="group"),),
+    (Pattern("weight_gradient", index="group"),),
+)
+GRADIENT_KINDS = (GRADIENTS.kind, MICROBATCH_GRADIENT.name)  # what computes add to
+# Gradients of which each device that shares microbatches has a term, summed; where they are reduced, too, behind that.
+SUM_GRAD = REDUCE_GRAD._replace(name="SUM_GRAD")
+SUM_REDUCED = SUM_GRAD._replace(reads=SUM_GRAD.writes)
 STEP = Effect(Kind.COMPUTE, "STEP", (GRADIENTS, PARAMETERS, STATE), (PARAMETERS, STATE))
 STEP_REDUCED = STEP._replace(reads=(Pattern("reduced_gradient", index="groups"), *STEP.reads))
 # Kinds that most passes touch stand in every table of a schedule, so that passes seldom have to add one.
@@ -125,16 +137,18 @@ MOVES = (
 )
 # What exchanges of these names do, whatever algorithm does it; and those that run along the first axis, as pipelines do.
 OPERATIONS = {
-    "UNSHARD": "all_gather", "GATHER_PARAM": "all_gather", "REDUCE_NORM": "all_reduce", "SUM_INPUT": "reduce_scatter",
-    "SHARE_OUTPUT": "all_gather", "SUM_SOFTMAX": "all_reduce", "SUM_OUTPUT_GRAD": "reduce_scatter",
-    "SHARE_INPUT_GRAD": "all_gather",
+    "UNSHARD": "all_gather", "GATHER_PARAM": "all_gather", "REDUCE_NORM": "all_reduce", "SUM_GRAD": "all_reduce",
+    "SCATTER_GRAD": "reduce_scatter",
+    "SUM_INPUT": "reduce_scatter", "SHARE_OUTPUT": "all_gather", "SUM_SOFTMAX": "all_reduce",
+    "SUM_OUTPUT_GRAD": "reduce_scatter", "SHARE_INPUT_GRAD": "all_gather",
 }  # fmt: skip
 ALONG_FIRST_AXIS = ("SUM_INPUT", "SHARE_OUTPUT", "SUM_SOFTMAX", "SUM_OUTPUT_GRAD", "SHARE_INPUT_GRAD")
 CORE = Vocabulary.of(
     *STANDARD_KINDS, *SPLIT_KINDS,
     *(SKIP, SKIP_GRADIENT, GATHERED_PARAMETER, GRADIENT_BUFFER, REMADE, SQUARED_NORM, GLOBAL_NORM, STEP_COPY),
-    *(MASTER_COPY, HOST_STATE),
+    *(MASTER_COPY, HOST_STATE, MICROBATCH_GRADIENT),
     *(Name(effect, "path") for effect in COMPUTES), *map(Name, MOVES),
     *(Name(effect, "stage") for effect in (STEP, NORM, VALIDATE, LOAD_STATE, STORE_STATE)),
-    Name(REDUCE_GRAD, "group"), Name(REDUCE_NORM, "device"),
+    *(Name(effect, "group") for effect in (REDUCE_GRAD, SUM_GRAD)),
+    *(Name(SCATTER_GRAD, "microbatch"), Name(REDUCE_NORM, "device")),
 )  # fmt: skip

@@ -43,7 +43,7 @@ def check_tables(program: Program) -> None:
     for group in t.groups:
         if min(group.stages, default=0) < 0:
             raise ProgramError(f"group {group.name} names stages {group.stages}; they count from 0")
-        for axis in group.replicated:
+        for axis in (*group.replicated, *group.partial, *group.scattered):
             program.axis(axis)
     for exchange in t.exchanges:
         if not exchange.axes or (exchange.ends is not None and min(exchange.ends, default=-1) < 0):

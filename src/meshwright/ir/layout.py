@@ -148,7 +148,7 @@ def operation_of(algorithm: str, is_message: bool = False) -> str:
     """
     if is_message and not algorithm:
         return SEND
-    name = algorithm.replace("/", ".").removesuffix(".hops").removeprefix("ring_")
+    name = algorithm.replace("/", ".").removeprefix("ring_")
     if name not in MAPS:
         name = name.split(".")[0]
     name = _SPELLINGS.get(name, name)

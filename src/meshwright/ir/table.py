@@ -30,7 +30,7 @@ INDEX_MODES = ("hop", "stage", "groups", "group", "none", "place")
 PART_MODES = ("zero", "row", "outer", "first", "until")
 WHEN_MODES = ("always", "not_first", "not_last", "first", "last")
 VALUE_INDICES = ("hop", "stage", "group", "none")
-DUTY_PLACES = ("path", "stage", "group", "device", "some")
+DUTY_PLACES = ("path", "stage", "group", "microbatch", "device", "some")
 
 
 class Pattern(NamedTuple):
@@ -69,7 +69,10 @@ class Pattern(NamedTuple):
 
 # Fields that a row of a table got later: left out of texts and hashes where they say nothing, so that those of programs
 # which do not use them stay what they were.
-LATER = {"Pattern": ("layout", "steps"), "Duty": ("stages",), "ValueBytes": ("by_part",)}
+LATER = {
+    "Pattern": ("layout", "steps"), "Duty": ("stages",), "ValueBytes": ("by_part",),
+    "ParameterGroup": ("partial", "scattered"),
+}  # fmt: skip
 
 
 def said(row: Any) -> tuple[Any, ...]:
@@ -182,17 +185,27 @@ class Hop(NamedTuple):
 
 
 class ParameterGroup(NamedTuple):
-    """Parameters that are reduced and stepped together: the stages that use them, bytes, axes on which they are copies."""
+    """Parameters that are reduced and stepped together: the stages that use them, bytes, axes on which they are copies.
+
+    ``partial``: axes along which some of them are copies that read parts of one microbatch's values: each device has a term
+    of their gradients, and what is divided along these axes is the rest of the group. ``scattered``: axes of its copies along
+    which the gradients of every microbatch are scattered as they are made, so that a device keeps its shard of the sum.
+    """
 
     name: str
     stages: tuple[int, ...]
     bytes: int = 0
     replicated: tuple[str, ...] = ()
+    partial: tuple[str, ...] = ()
+    scattered: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return said_text(self)
 
 
 class Duty(NamedTuple):
     """What must happen exactly once: ``name`` per ``path`` step of every microbatch, per ``stage``, ``group`` or ``device``;
-    ``some``: at most once per path step.
+    ``microbatch``: per microbatch and group whose gradients are scattered; ``some``: at most once per path step.
 
     ``order``: 1 where the parts have to run in rising order, -1 in falling order (they rewrite one value, such as the
     activations that go through layers), 0 where any order is the same.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.ir.core_vocabulary import GRADIENT_KINDS
 from meshwright.ir.program import Program
 from meshwright.ir.table import Effect
 from meshwright.ir.timing.dependencies import dependencies
@@ -16,7 +17,7 @@ from meshwright.specs.error import ProgramError
 
 # What ends in the loss: the last forward, or T where the vocabulary is split.
 LOSSES = ("F", "T")
-KEPT_FOR_BACKWARD = ("saved", "weight_gradient", "output_part")
+KEPT_FOR_BACKWARD = ("saved", *GRADIENT_KINDS, "output_part")
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,10 @@ from meshwright.lowering.sharding.canonical import CANONICAL, CanonicalOrder
 from meshwright.lowering.sharding.gather import Unsharding, gathered
 from meshwright.lowering.sharding.gradient_norm import Clipping, PostValidation
 from meshwright.lowering.sharding.group_layout import laid_out
+from meshwright.lowering.sharding.partial_sum import partial_sums
 from meshwright.lowering.sharding.reduced_shard import reduced_shards
 from meshwright.lowering.sharding.reduction import OptimizerStep, reductions
+from meshwright.lowering.sharding.scatter import scattered
 from meshwright.lowering.sharding.whole_gradient import whole_gradients
 from meshwright.lowering.split_backward import SplitBackward
 from meshwright.lowering.transfer.receive_place import PlaceReceives
@@ -59,9 +61,18 @@ IMPLIED: tuple[Implied | Unsharding, ...] = (
         when=lambda asked: has_vocabulary_passes(asked.plan),
     ),
     Implied("refine", segmented, after=("recompute", "split_vocabulary"), when=is_segmented),
+    Implied(
+        "scatter_gradients", scattered, is_of_step=True,
+        after=("split_backward", "recompute", "split_vocabulary", "refine"), before=("reduce_gradients", "transfers"),
+    ),
     Implied("reduce_gradients", reductions, after=("split_vocabulary", "refine"), before=("transfers",), is_of_step=True),
+    Implied(
+        "sum_partial", partial_sums, after=("reduce_gradients", "refine"), before=("transfers",), is_of_step=True
+    ),
     Implied("transfers", lambda _: Transfers(), after=("split_vocabulary", "refine")),
-    Implied("optimizer_step", lambda _: OptimizerStep(), after=("reduce_gradients", "transfers"), is_of_step=True),
+    Implied(
+        "optimizer_step", lambda _: OptimizerStep(), after=("reduce_gradients", "sum_partial", "transfers"), is_of_step=True
+    ),
     Implied(
         "gather_parameters", gathered, is_of_step=True,
         after=("optimizer_step", "clip_gradients", "post_validation", "offload_optimizer"),

@@ -12,7 +12,6 @@ from meshwright.lowering.segment.segmented import inner_degrees
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.plan.plan import CONNECT_STAGES, Plan
 from meshwright.specs.plan.sequence_part import RINGS
-from meshwright.stage.exchange.inner import gradient_exchanges
 from meshwright.stage.piece import is_vocabulary_split
 
 
@@ -30,9 +29,7 @@ def not_in_rows(plan: Plan) -> tuple[str, ...]:
     found += [f"recompute={plan.recompute}"] if plan.recompute not in ("none", "full") else []
     found += [CONNECT_STAGES] if plan.connects_stages else []
     found += ["recompute_blocks"] if plan.recompute_blocks else []
-    # in rows they are within the last segment's backward, beside none of the products that hide them
-    scatters = any(gradient_exchanges(plan, layers) for layers in plan.stages())
-    return (*found, *([f"{plan.sharding} of several microbatches"] if scatters else ()))
+    return tuple(found)
 
 
 def is_in_segments(plan: Plan) -> bool:

@@ -14,7 +14,17 @@ from meshwright.specs.plan.prediction import Basis
 TRAITS = ("float8", "full_recompute", "waiting")
 # Parts that run on other streams; what the step waits for of them is in "waiting".
 BESIDE = (
-    *("UNSHARD", "REDUCE_GRAD", "GATHER_PARAM", "SEND_F", "SEND_B", "RECV_F", "RECV_B"),
+    *(
+        "UNSHARD",
+        "SCATTER_GRAD",
+        "REDUCE_GRAD",
+        "SUM_GRAD",
+        "GATHER_PARAM",
+        "SEND_F",
+        "SEND_B",
+        "RECV_F",
+        "RECV_B",
+    ),
     *("ALL_GATHER", "REDUCE_SCATTER", "ALL_REDUCE", "MAXIMUM"),  # between segments
 )
 MORE_DEVICES = 4  # times as many devices as were ever measured is another network

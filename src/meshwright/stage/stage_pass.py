@@ -9,7 +9,7 @@ from meshwright.ir.table import Work
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.operator import Operator, merged, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
-from meshwright.stage.exchange.inner import inner_exchanges, step_exchanges
+from meshwright.stage.exchange.inner import inner_exchanges
 from meshwright.stage.operator.layer import MicrobatchShape, step_operators
 from meshwright.stage.operator.stage import (
     PASSES,
@@ -58,16 +58,15 @@ def works(
                     total_flops(operators), total_bytes(operators), share, operators, inner,
                 )  # fmt: skip
             result[name, number] = known[name, alike]
-        result["STEP", number] = step_work(plan, layers, num_stepped[number], share)
+        result["STEP", number] = step_work(plan, num_stepped[number], share)
     return result
 
 
-def step_work(plan: Plan, layers: StageLayers, num_stepped: int, share: float) -> Work:
+def step_work(plan: Plan, num_stepped: int, share: float) -> Work:
     """Of the STEP of a stage that updates so many parameters on one device."""
     operators = step_operators(num_stepped, plan.master_dtype or plan.dtype, plan.update_rule)
     return Work(
-        "STEP", 0, (num_stepped,), plan.dtype, total_flops(operators), total_bytes(operators), share, operators,
-        step_exchanges(plan, layers),
+        "STEP", 0, (num_stepped,), plan.dtype, total_flops(operators), total_bytes(operators), share, operators
     )  # fmt: skip
 
 

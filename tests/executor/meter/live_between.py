@@ -25,7 +25,6 @@ from meshwright.executor.rank.rank_list import compile_rank
 from meshwright.executor.rank.value_store import ValueStore
 from meshwright.executor.rank.watchdog import Position, SharedPositions
 from meshwright.executor.team.exchange_ends import teams_of
-from meshwright.executor.team.inner_team import InnerTeam
 from meshwright.executor.training.rank_training import TrainingState
 from meshwright.ir.timing.replay import wire
 
@@ -77,15 +76,9 @@ def live_between(job: Job, folder: Path) -> int:
         handlers = {name: watched(h) if name in BACKWARD else h for name, h in CORE_HANDLERS.items()}
         ranked = compile_rank(wiring, 0, job.shape_of(), handlers)
         groups = ProcessGroups(0, job.num_ranks, folder / "rendezvous", "gloo", 60.0)
-        inner = job.training.layout.teams(program)
-        groups.make([*teams_of(wiring, job.backend), *inner])
+        groups.make(teams_of(wiring, job.backend))
         context = Context(0, job.num_ranks, program.coordinates(0), groups, job.torch_dtype)
-        teams = {
-            label: InnerTeam(ranks, 0, groups.inner(ranks, label), context.links)
-            for ranks, label in inner
-            if 0 in ranks
-        }
-        context.training = TrainingState(job.training, program, 0, job.torch_dtype, context.device, teams)
+        context.training = TrainingState(job.training, program, 0, job.torch_dtype, context.device)
         store = ValueStore(ranked, context.training.initial_values())
         shared = SharedPositions(folder / "positions", job.num_ranks, is_new=True)
         interpreter = Interpreter(ranked, store, context, Position(shared, 0))

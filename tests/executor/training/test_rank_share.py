@@ -7,9 +7,7 @@ import torch
 from tests.executor.test_layouts import planned
 from torch import Tensor
 
-from meshwright.executor.team.inner_team import InnerTeam
 from meshwright.executor.training.rank_training import TrainingState
-from meshwright.executor.training.tensor_layout import TENSOR
 
 TP = 2
 
@@ -18,9 +16,7 @@ def parameters(rank: int, **choices: object) -> dict[str, Tensor]:
     """Parameters of a rank by name, without any process."""
     job, _ = planned(**choices).job(1)
     assert job.training is not None
-    ranks = tuple(range(job.num_ranks))
-    teams = {TENSOR: InnerTeam(ranks, rank, None, None)} if choices.get("tp") else {}  # type: ignore[arg-type]
-    state = TrainingState(job.training, job.program, rank, torch.float64, torch.device("cpu"), teams)
+    state = TrainingState(job.training, job.program, rank, torch.float64, torch.device("cpu"))
     return {n: p for stage in state.stages.values() for n, p in stage.global_parameters().items()}
 
 

@@ -96,14 +96,14 @@ def test_shards_have_the_format_of_what_they_hold() -> None:
     assert sizes["weight_gradient"] == 4 * trained / 2
 
 
-def test_a_stage_that_is_frozen_is_gathered_and_not_reduced() -> None:
+def test_a_stage_that_is_frozen_is_gathered_and_not_scattered() -> None:
     program = _program(_plan(UPPER, pp=3, dp=2, sharding="zero3"))
     names = [program.tables.effects[e].name for e in program.columns.effect]
     stages = {
         name: {int(program.columns.stage[i]) for i, each in enumerate(names) if each == name}
-        for name in ("UNSHARD", "REDUCE_GRAD")
+        for name in ("UNSHARD", "SCATTER_GRAD")
     }
-    assert stages == {"UNSHARD": {0, 1, 2}, "REDUCE_GRAD": {2}}
+    assert stages == {"UNSHARD": {0, 1, 2}, "SCATTER_GRAD": {2}}
 
 
 @pytest.mark.parametrize("choices", [{}, {"split_backward": True}, {"dp": 2, "sharding": "zero1"}], ids=str)

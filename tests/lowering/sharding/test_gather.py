@@ -87,15 +87,18 @@ def test_gathers_run_ahead_by_the_window_and_no_further(prefetch):
     assert kind.ring == prefetch + 1
     views = list(program.instructions(0))
     order = [(view.name, view.stage) for view in views if view.name in ("F", "B", "UNSHARD")]
-    runs_begun, gathered, last, ahead = 0, 0, None, []
+    runs, ahead = [], []
     for name, stage in order:
         if name == "UNSHARD":
-            gathered += 1
-            ahead.append(gathered - runs_begun - 1)
-        elif stage != last:
-            runs_begun, last = runs_begun + 1, stage
-    assert gathered == runs_begun and max(ahead) == prefetch
-    assert min(ahead[prefetch:]) == prefetch, "once filled, the window stays full"
+            ahead.append(len(ahead) - len(runs))
+        elif not runs or stage != runs[-1]:
+            runs.append(stage)
+    assert len(ahead) == len(runs) and max(ahead) == prefetch
+    # once filled, the window stays full, but for a gather that the run before of its own stage would read
+    behind = [1 + max((m for m in range(n) if runs[m] == runs[n]), default=-1) for n in range(len(runs))]
+    begins = np.maximum.accumulate([max(n - prefetch, each) for n, each in enumerate(behind)])
+    assert ahead[prefetch:] == (np.arange(len(runs)) - begins).tolist()[prefetch:]
+    assert min(ahead[prefetch:]) == min(prefetch, 1), "there are such runs"
 
 
 def test_computes_read_what_was_gathered_and_the_step_reads_its_part():
@@ -123,7 +126,7 @@ def test_gathered_bytes_are_those_of_the_parameters_in_their_format():
     assert asked_bytes(zero3(dtype="float32"), "UNSHARD") == {2 * each for each in blocks | whole}
 
 
-@pytest.mark.parametrize("sharding", ["none", "zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("sharding", ["none", "zero1"])
 @pytest.mark.parametrize(("reduction", "size"), [("float32", 4), ("bfloat16", 2), ("", 2)])
 def test_reduced_bytes_are_those_of_whole_gradients_in_their_format(sharding, reduction, size):
     chosen = plan(pp=4, dp=2, sharding=sharding, reduction_dtype=reduction)

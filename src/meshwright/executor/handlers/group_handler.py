@@ -1,4 +1,4 @@
-"""Handlers of what a parameter group moves: REDUCE_GRAD, UNSHARD, GATHER_PARAM between ranks, LOAD_STATE, STORE_STATE."""
+"""Handlers of what a parameter group moves: its gradients, its values, and its optimizer's state."""
 
 from __future__ import annotations
 
@@ -11,56 +11,42 @@ from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.handler import Handlers, Pending, Row
 from meshwright.executor.state.group_state import GroupState
 from meshwright.executor.state.host_moments import HostMoments
-from meshwright.executor.team.collective import (
-    combine,
-    combining,
-    gather,
-    scatter_sum,
-    start_gather,
-    wait_all,
-)
+from meshwright.executor.team.collective import combining, gather, scatter_sum, start_gather, wait_all
 
 
 def reduce_gradients(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """Sum of a group's gradients over its copies; losses carry their tokens' weights, so the sum is the whole.
 
-    Where the copies share the state, each keeps the sum of its shard.
+    Where the copies share the state, each keeps the sum of its shard; what has been scattered is a shard already.
     """
     group: GroupState = inputs[0]
     team = context.groups.transport(row)
     if group.contributions is not None:
         return _gather_contributions(context, row, group)
-    division = group.division
-    if division is not None and division.has_hops:
-        return _reduce_in_hops(context, row, group)
-    whole = group.to_reduce()
-    if division is not None and row.members == group.team.ranks:
-        context.links.pass_ring(row.members, whole.nbytes, 1, row.name)
-        group.reduced(scatter_sum(division.for_state(whole), team))
+    division, kept = group.division, group.to_reduce()
+    if division is not None and row.members == division.reduced.ranks:
+        context.links.pass_ring(row.members, kept.nbytes, 1, row.name)
+        group.reduced(scatter_sum(division.for_reduction(kept), team))
         return Pending(lambda: (group,))
-    context.links.pass_ring(row.members, whole.nbytes, 2, row.name)
-    total = combining(whole, team)
+    context.links.pass_ring(row.members, kept.nbytes, 2, row.name)
+    total = combining(kept, team)
 
     def wait() -> Sequence[Any]:
         total()
         if division is not None:
-            low, high = group.own
-            group.reduced(whole[low:high].clone())
+            group.reduced(group.own_part(kept))
         return (group,)
 
     return Pending(wait)
 
 
-def _reduce_in_hops(context: Context, row: Row, group: GroupState) -> Pending:
-    """Scattered among those who share gradients, then state; where copies of the state are left, summed over these."""
-    own = group.scattered_in_hops()
-    if len(row.members) > group.team.degree:
-        whole = own.new_zeros(group.layout.num_padded)
-        whole[slice(*group.own)] = own
-        context.links.pass_ring(row.members, whole.nbytes, 2, row.name)
-        combine(whole, context.groups.transport(row))
-        own = whole[slice(*group.own)].clone()
-    group.reduced(own)
+def scatter_gradients(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
+    """A microbatch's gradients, scattered among those who share them and added to the shard that is kept here."""
+    group: GroupState = inputs[0]
+    assert group.division is not None, "only what is divided is scattered"
+    whole = group.division.for_gradients(group.unscattered.pop(row.microbatch))
+    context.links.pass_ring(row.members, whole.nbytes, 1, row.name)
+    group.scattered(scatter_sum(whole, context.groups.transport(row)))
     return Pending(lambda: (group,))
 
 
@@ -76,6 +62,23 @@ def _gather_contributions(context: Context, row: Row, group: GroupState) -> Pend
     def wait() -> Sequence[Any]:
         wait_all([*works, *more])
         group.add_in_order(all_orders, all_values)
+        return (group,)
+
+    return Pending(wait)
+
+
+def sum_gradients(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
+    """Sum of the gradients of which every device of a tensor-parallel group has a term, of those that are stepped here."""
+    group: GroupState = inputs[0]
+    group.settle()
+    part = group.partial_gradient(context.training.is_partial)
+    if part is None:  # all of them are in the shards of others
+        return Pending(lambda: (group,))
+    context.links.pass_ring(row.members, part.nbytes, 2, row.name)
+    total = combining(part, context.groups.transport(row))
+
+    def wait() -> Sequence[Any]:
+        total()
         return (group,)
 
     return Pending(wait)
@@ -126,6 +129,8 @@ def _moved(context: Context, row: Row, move: Callable[[HostMoments], None]) -> S
 
 HANDLERS: Handlers = {
     "REDUCE_GRAD": reduce_gradients,
+    "SCATTER_GRAD": scatter_gradients,
+    "SUM_GRAD": sum_gradients,
     "UNSHARD": unshard,
     "GATHER_PARAM": gather_parameters,
     "LOAD_STATE": load_state,

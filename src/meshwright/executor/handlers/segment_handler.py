@@ -14,15 +14,16 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.handlers import relay_handler
+from meshwright.executor.handlers.gradient_write import is_of_groups, of_groups
 from meshwright.executor.handlers.saved_forward import SavedForward, contributions
-from meshwright.executor.handlers.vocabulary_handler import buffers, writes_kind
+from meshwright.executor.handlers.vocabulary_handler import writes_kind
 from meshwright.executor.models.chain.decoder_steps import run_segment
 from meshwright.executor.models.chain.stage_segment import StageSegment
 from meshwright.executor.ops.fetched_again import fetching_again
 from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, deferring, registering
 from meshwright.executor.rank.context import Context
-from meshwright.executor.rank.handler import Row, ValueName
-from meshwright.ir.core_vocabulary import GRADIENT_BUFFER, REMADE, SAVED
+from meshwright.executor.rank.handler import Row
+from meshwright.ir.core_vocabulary import REMADE, SAVED
 from meshwright.stage.chain.chain import AGAIN, LOSS
 
 Read = Tensor | tuple[Tensor, ...]  # a value, or those of several token parts
@@ -90,12 +91,12 @@ def backward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]
     if own.segment.relay is not None:
         return relay_handler.gradients(context, row, inputs)
     with state.reading(row, inputs):
-        gradients = state.live_gradients(row.stage)
+        state.begin_gradients(row.stage)
         taken = _run_backward(own, row, inputs)
     rest = row.writes[len(taken) :]
     if rest:
         state.contributed(row)
-    return (*taken, *_behind(row, len(taken), gradients))
+    return (*taken, *_behind(context, row, len(taken)))
 
 
 def input_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -105,7 +106,7 @@ def input_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Sequenc
         return relay_handler.gradients(context, row, inputs)
     with deferring(saved.queue), state.reading(row, inputs):
         taken = _run_backward(own, row, inputs)
-    return (*taken, *_behind(row, len(taken), saved.queue))
+    return (*taken, *_behind(context, row, len(taken), saved.queue))
 
 
 def _run_backward(own: StageSegment, row: Row, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -133,12 +134,8 @@ def _like(value: Read, flat: Iterator[Tensor]) -> Read:
     return tuple(islice(flat, len(value))) if isinstance(value, tuple) else next(flat)
 
 
-def _behind(row: Row, num: int, kept: object) -> Sequence[object]:
+def _behind(context: Context, row: Row, num: int, kept: object = None) -> Sequence[object]:
     """What a backward writes behind the gradients of what it read, where the segment trains: gradients of weights, or what
     these need, and their buffers."""
     rest = zip(row.writes[num:], row.is_many[num:], strict=True)
-    return [buffers(names, many) if _is_buffer(names) else kept for names, many in rest]
-
-
-def _is_buffer(names: Sequence[ValueName] | None) -> bool:
-    return bool(names) and names[0].kind == GRADIENT_BUFFER.name  # type: ignore[index]
+    return [of_groups(context, names or (), many) if is_of_groups(names) else kept for names, many in rest]

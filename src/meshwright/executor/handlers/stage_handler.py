@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.handlers import segment_handler
+from meshwright.executor.handlers.gradient_write import gradient_writes, is_of_groups, of_groups
 from meshwright.executor.handlers.saved_forward import SavedForward
-from meshwright.executor.handlers.vocabulary_handler import buffers, read_of_kind, writes_kind
+from meshwright.executor.handlers.vocabulary_handler import read_of_kind, writes_kind
 from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, deferring, registering
 from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.handler import Handler, Handlers, Pending, Row, reads_of_kind
-from meshwright.ir.core_vocabulary import GRADIENT_BUFFER, SKIP, SKIP_GRADIENT
+from meshwright.ir.core_vocabulary import SKIP, SKIP_GRADIENT
 
 
 def _forward(
@@ -72,10 +73,10 @@ def backward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]
     """Gradients of input and weights at once."""
     state = context.training
     with state.reading(row, inputs):
-        gradients = state.live_gradients(row.stage)
+        state.begin_gradients(row.stage)
         gradient, received = _run_backward(context, row, inputs)
     state.contributed(row)
-    return (gradient, gradients, *_more_gradients(row, gradient, received))
+    return (gradient, *_more_gradients(context, row, 1, gradient, received))
 
 
 def _run_backward(
@@ -103,18 +104,19 @@ def _output_gradients(context: Context, row: Row, inputs: Sequence[Any]) -> tupl
     return gradient, *(sums[output] for output in sorted(sums))
 
 
-def _more_gradients(row: Row, gradient: Tensor | None, received: Sequence[Tensor | None]) -> tuple[Any, ...]:
-    """What a backward's effect writes behind its first two values: the gradients of what it received beside the path; for
-    a split embedding its input's once more; buffers of gradients.
+def _more_gradients(
+    context: Context, row: Row, first: int, gradient: Tensor | None, received: Sequence[Tensor | None]
+) -> tuple[Any, ...]:
+    """What a backward's effect writes from its write `first` on: gradients of weights and their buffers, the gradients of
+    what it received beside the path; for a split embedding its input's once more.
     """
     rest = iter(received)
     found: list[Any] = []
-    for names, is_many in zip(row.writes[2:], row.is_many[2:], strict=True):
-        kind = names[0].kind if names else ""
-        if kind == GRADIENT_BUFFER.name:
-            found.append(buffers(names, is_many))
+    for names, is_many in zip(row.writes[first:], row.is_many[first:], strict=True):
+        if names and is_of_groups(names):
+            found.append(of_groups(context, names, is_many))
         else:
-            found.append(next(rest) if kind == SKIP_GRADIENT.name else gradient)
+            found.append(next(rest) if names and names[0].kind == SKIP_GRADIENT.name else gradient)
     return tuple(found)
 
 
@@ -123,19 +125,17 @@ def input_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Sequenc
     state, saved = context.training, inputs[0]
     with deferring(saved.queue), state.reading(row, inputs):
         gradient, received = _run_backward(context, row, inputs)
-    return (gradient, saved.queue, *_more_gradients(row, gradient, received))
+    return (gradient, saved.queue, *_more_gradients(context, row, 2, gradient, received))
 
 
 def weight_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Weights' gradients of what I left; the queue checks that none is missing."""
-    gradients = context.training.live_gradients(row.stage)
+    context.training.begin_gradients(row.stage)
     queue: WeightGradientQueue = inputs[1]
     if queue.num_registered or len(queue):
         queue.run()
     context.training.contributed(row)
-    return gradients, *(
-        buffers(names, many) for names, many in zip(row.writes[1:], row.is_many[1:], strict=True)
-    )
+    return gradient_writes(context, row)
 
 
 def _by_stage(of_stage: Handler, of_segment: Handler) -> Handler:

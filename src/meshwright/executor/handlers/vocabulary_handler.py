@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from meshwright.executor.handlers.gradient_write import gradient_writes, of_groups, writes_gradients
 from meshwright.executor.models.vocabulary_shard import VocabularyShard
 from meshwright.executor.ops.split_cross_entropy import (
     Normalizer,
@@ -21,7 +22,7 @@ from meshwright.executor.ops.split_cross_entropy import (
 )
 from meshwright.executor.ops.weight_gradient_queue import accumulate_into
 from meshwright.executor.rank.context import Context
-from meshwright.executor.rank.handler import Handlers, Pending, Row, ValueName
+from meshwright.executor.rank.handler import Handlers, Pending, Row
 
 NO_OUTPUTS: tuple[Any, ...] = ()
 
@@ -29,11 +30,6 @@ NO_OUTPUTS: tuple[Any, ...] = ()
 def writes_kind(row: Row, kind: str) -> bool:
     """Does a row write a value of this kind?"""
     return any(names and names[0].kind == kind for names in row.writes)
-
-
-def buffers(names: Sequence[ValueName] | None, is_many: bool) -> Any:
-    """What stands for the buffers of gradients, which their groups have."""
-    return (None,) * len(names or ()) if is_many else None
 
 
 def read_of_kind(row: Row, inputs: Sequence[Any], kind: str) -> Any:
@@ -63,11 +59,11 @@ def lookup(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
 def scatter(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradients of this device's rows of the embedding."""
     state = context.training
-    gradients = state.live_gradients(row.stage)
+    state.begin_gradients(row.stage)
     with torch.no_grad():
         state.shard.accumulate_lookup(state.data.tokens(row.microbatch, context.device)[0], inputs[0])
     state.contributed(row)
-    return (gradients,)
+    return gradient_writes(context, row)
 
 
 def softmax_of_rows(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -112,9 +108,9 @@ def gradients_of_rows(context: Context, row: Row, inputs: Sequence[Any]) -> Sequ
     state = context.training
     x_BSE, part, normalizer = inputs[:3]
     _count_loss(context, row, normalizer)
-    if not writes_kind(row, "weight_gradient"):  # an evaluation
+    if not writes_gradients(row):  # an evaluation
         return NO_OUTPUTS
-    gradients = state.live_gradients(row.stage)
+    state.begin_gradients(row.stage)
     weight_RE: Tensor = state.shard.head
     with torch.no_grad(), state.reading(row, inputs):
         gradient_TR = logit_gradient(part, normalizer, state.data.token_weight(row.microbatch)).to(
@@ -124,7 +120,8 @@ def gradients_of_rows(context: Context, row: Row, inputs: Sequence[Any]) -> Sequ
             accumulate_into(weight_RE, gradient_TR.t() @ _flat(x_BSE))
         own = (gradient_TR @ weight_RE,) if writes_kind(row, "output_part") else ()
     state.contributed(row)
-    return gradients, *own
+    held = zip(row.writes[: len(row.writes) - len(own)], row.is_many, strict=False)
+    return *(of_groups(context, names or (), many) for names, many in held), *own
 
 
 def _count_loss(context: Context, row: Row, normalizer: Normalizer) -> None:

@@ -101,7 +101,7 @@ class GroupReports:
 
     def begin(self, groups: ProcessGroups) -> None:
         """All groups are made: compare clocks."""
-        self._group = groups.inner(*self.teams[0]).group
+        self._group = groups.labelled(*self.teams[0]).group
         self.clock_offset_s = _clock_offset_s(self.rank, self.job.num_ranks, self._group)
 
     def send(self, **fields: Any) -> None:

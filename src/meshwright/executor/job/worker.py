@@ -41,9 +41,10 @@ from meshwright.executor.rank.stream.issued import RowError
 from meshwright.executor.rank.stream.row_times import clock
 from meshwright.executor.rank.value_store import ValueStore
 from meshwright.executor.rank.watchdog import Position, SharedPositions
+from meshwright.executor.team.collective import start_gather, wait_all
 from meshwright.executor.team.exchange_ends import teams_of
 from meshwright.executor.team.freed_memory import keep_freed_memory
-from meshwright.executor.team.inner_team import InnerTeam
+from meshwright.executor.team.rank_team import RankTeam
 from meshwright.executor.team.slowed_link import SlowedLinks
 from meshwright.executor.training.divergence import Divergence
 from meshwright.executor.training.rank_training import TrainingState
@@ -170,8 +171,7 @@ def run_rank(
     )
     device = _device(job, limits["places"][rank])
     with groups:
-        inner = [] if job.training is None else job.training.layout.teams(job.program)
-        groups.make([*teams_of(wiring, job.backend), *inner, *reports.teams])
+        groups.make([*teams_of(wiring, job.backend), *reports.teams])
         reports.begin(groups)
         context = _context(job, rank, groups, device, SlowedLinks.of(slowing, rank, limits["places"]))
         context.report_failure = reports.fail
@@ -223,12 +223,7 @@ def _context(job: Job, rank: int, groups: ProcessGroups, device: torch.device, l
         links=links,
     )  # fmt: skip
     if job.training is not None:
-        teams = {
-            label: InnerTeam(ranks, rank, groups.inner(ranks, label), context.links)
-            for ranks, label in job.training.layout.teams(job.program)
-            if rank in ranks
-        }
-        context.training = TrainingState(job.training, job.program, rank, job.torch_dtype, device, teams)
+        context.training = TrainingState(job.training, job.program, rank, job.torch_dtype, device)
     return context
 
 
@@ -246,7 +241,16 @@ def _checkpoints(job: Job, context: Context, position: Position) -> TrainingChec
     from meshwright.executor.training.saved_job import TrainingCheckpoints
 
     checkpoints = TrainingCheckpoints(job.checkpoints, context.training, position.set_bytes)
-    checkpoints.load()
+
+    def gathered(team: RankTeam, part: Tensor) -> Tensor:
+        """The members' parts; they gather the same behind every step, so they have a group."""
+        if team.degree == 1:
+            return part
+        whole, works = start_gather(part, context.groups.among(team.ranks))
+        wait_all(works)
+        return whole
+
+    checkpoints.load(gathered)
     return checkpoints
 
 

@@ -111,7 +111,7 @@ def measure_rank(rank: int, size: int, folder: Path, effort: Effort) -> None:
     everyone = tuple(range(size)), "measure"
     with ProcessGroups(rank, size, folder / "rendezvous", "gloo", RENDEZVOUS_TIMEOUT_S) as groups:
         groups.make([everyone])  # as a training makes its teams: they exchange by the same transport
-        found = measured(recorder, groups.inner(*everyone))
+        found = measured(recorder, groups.labelled(*everyone))
         if rank == 0:
             emit({"result": found})
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from meshwright.executor.layout.tensor_shard import TensorShard
 from meshwright.executor.ops.token_cross_entropy import IGNORED_TARGET
 from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, deliver, registered_queue
-from meshwright.executor.team.inner_team import InnerTeam
+from meshwright.executor.team.rank_team import RankTeam
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +25,7 @@ class TensorParallel:
     """This device's place in its group. `divides_sequence`: the residual stream is divided by tokens."""
 
     shard: TensorShard
-    team: InnerTeam
+    team: RankTeam
     divides_sequence: bool = False
 
     @property

@@ -108,9 +108,13 @@ class ProcessGroups:
         team = self.team(row)
         return self._transports[team].group, team[0].index(row.peer)
 
-    def inner(self, ranks: tuple[int, ...], label: str) -> Transport:
-        """Of the exchanges inside computes of these ranks."""
+    def labelled(self, ranks: tuple[int, ...], label: str) -> Transport:
+        """Of these ranks, and nobody's stream."""
         return self._transports[ranks, label]
+
+    def among(self, ranks: tuple[int, ...]) -> Transport:
+        """One of these ranks, the same on all of them, for what they exchange while no row does."""
+        return self._transports[min(team for team in self._transports if team[0] == ranks)]
 
     def collective(self, row: Row) -> Any:
         """torch's group of a COLLECTIVE."""

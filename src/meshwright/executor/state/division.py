@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from meshwright.executor.team.inner_team import InnerTeam, alone
+from meshwright.executor.team.rank_team import ALONE, RankTeam
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,11 +22,11 @@ class Division:
     who keep the same part of the gradients.
     """
 
-    state: InnerTeam
-    values: InnerTeam = alone(0)
-    gradients: InnerTeam = alone(0)
-    beside_values: InnerTeam = alone(0)
-    beside_gradients: InnerTeam = alone(0)
+    state: RankTeam
+    values: RankTeam = ALONE
+    gradients: RankTeam = ALONE
+    beside_values: RankTeam = ALONE
+    beside_gradients: RankTeam = ALONE
 
     @property
     def scatters_each(self) -> bool:
@@ -44,18 +44,18 @@ class Division:
         return self.is_gathered and self.values.degree == self.state.degree
 
     @property
-    def has_hops(self) -> bool:
-        """Are gradients scattered among those who share them first, and then among those who share the state?"""
-        return 1 < self.gradients.degree < self.state.degree
+    def reduced(self) -> RankTeam:
+        """Who shares the state of what a reduction gets: of shards, those who have the same one."""
+        return self.beside_gradients if self.scatters_each else self.state
 
     @property
     def place(self) -> int:
         """Which of the equal parts of the buffer is stepped here."""
         return self.values.number * self.beside_values.degree + self.beside_values.number
 
-    def for_state(self, whole: Tensor) -> Tensor:
-        """The buffer with the parts of the state's members in the order of their numbers."""
-        return self._arranged(whole, self.state.degree)
+    def for_reduction(self, kept: Tensor) -> Tensor:
+        """What a reduction gets, with the parts of those who share its state in the order of their numbers."""
+        return kept if self.scatters_each else self._arranged(kept, self.state.degree)
 
     def for_gradients(self, whole: Tensor) -> Tensor:
         """The buffer with the parts of the gradients' members in the order of their numbers."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from meshwright.executor.layout.flat_layout import FlatLayout
-from meshwright.executor.team.inner_team import InnerTeam
+from meshwright.executor.team.rank_team import RankTeam
 
 
 class FrozenShard:
@@ -17,7 +17,7 @@ class FrozenShard:
     ``values``: the part, flat. The parameters have a shape and no memory until `bind` gives them some.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], team: InnerTeam, dtype: torch.dtype) -> None:
+    def __init__(self, parameters: Mapping[str, nn.Parameter], team: RankTeam, dtype: torch.dtype) -> None:
         self.parameters = dict(parameters)
         self.layout = FlatLayout({name: tuple(p.shape) for name, p in parameters.items()}, team.degree)
         whole = self.layout.packed(self.parameters, dtype, next(iter(self.parameters.values())).device)

@@ -21,7 +21,7 @@ from meshwright.executor.state.canonical_sum import CanonicalSum, Contribution, 
 from meshwright.executor.state.division import Division
 from meshwright.executor.state.frozen_shard import FrozenShard
 from meshwright.executor.state.host_moments import HostMoments
-from meshwright.executor.team.inner_team import InnerTeam, alone
+from meshwright.executor.team.rank_team import RankTeam
 from meshwright.ir.table import ParameterGroup
 
 NUM_PARTS = 8  # in which gradients are widened
@@ -50,8 +50,9 @@ class GroupState:
     ``values``: the flat buffer that the parameters are views of, where a shard of them is gathered. ``master``: what is
     stepped, flat, where that is not the parameters themselves. ``flat``: gradients of all parameters as views of one
     buffer, where they will be reduced, cast or scattered; else they are the parameters' own. ``sum``: what was added up of
-    them, whole or a shard, where they are not summed in ``flat``. ``moments``: the optimizer's. ``frozen``: the group's shard
-    of what does not train, where that is gathered; ``parameters`` are those that train.
+    them, whole or a shard, where they are not summed in ``flat``. ``unscattered``: whole gradients of microbatches that wait
+    to be scattered. ``moments``: the optimizer's. ``frozen``: the group's shard of what does not train, where that is
+    gathered; ``parameters`` are those that train.
     """
 
     def __init__(
@@ -75,7 +76,8 @@ class GroupState:
         self.is_widened = formats.gradients != formats.parameters
         self.flat: Tensor | None = None
         self.sum: Tensor | None = None
-        self.is_live = self.is_finished = self.is_scattered = False
+        self.unscattered: dict[int, Tensor] = {}
+        self.is_live = self.is_finished = False
         self.values: Tensor | None = None
         self.master: Tensor | None = None
         self._place_values()
@@ -86,11 +88,6 @@ class GroupState:
             [len(shapes[one.segment.name]) >= LEAST_DECAYED_DIMS for one in self.trained],
         )
         self.moments = HostMoments(self.step, [one.tensor for one in self.trained], self.device)
-
-    @property
-    def team(self) -> InnerTeam:
-        """Those who share the state; one rank where nothing is divided."""
-        return self.division.state if self.division else alone(0)
 
     @property
     def device(self) -> torch.device:
@@ -191,11 +188,11 @@ class GroupState:
         for name, view in self.layout.views(self.master).items():
             self.parameters[name].data.copy_(view)
 
-    def loaded(self) -> None:
+    def loaded(self, gathered: Callable[[RankTeam, Tensor], Tensor]) -> None:
         """What is trained has been written from outside: the values that others step come from them."""
         self.publish()
         if self.values is not None and self.division is not None:
-            self.values.copy_(self.division.beside_values.gathered(self.stepped_values()))
+            self.values.copy_(gathered(self.division.beside_values, self.stepped_values()))
 
     # gradients -------------------------------------------------------------------------------------------------------
 
@@ -216,35 +213,23 @@ class GroupState:
             if self.parameters[name].requires_grad:
                 self.parameters[name].grad = view
 
-    def contributed(self, which: Contribution, is_last: bool) -> None:
-        """A compute has added to the gradients: sum them in their own format, and scatter all but the last, which its
-        REDUCE_GRAD does. Where they are added in canonical order, keep them apart."""
-        if self.contributions is not None and self.parameters:
-            assert self.flat is not None, "contributions that are kept apart are flat"
-            self.contributions.add(which, self.flat.to(self.formats.gradients))
-            self._drop_flat()
-            return
+    def contributed(self, which: Contribution) -> None:
+        """A compute is the last that adds to the gradients of a microbatch: what it is of is handed to its SCATTER_GRAD, or
+        summed in the gradients' own format. Where gradients are added in canonical order, keep them apart."""
         if self.flat is None:
             return
-        if self.division is not None and self.division.scatters_each:
-            self._scatter(self.flat, is_last)
+        if self.contributions is not None:
+            self.contributions.add(which, self.flat.to(self.formats.gradients))
+            self._drop_flat()
+        elif self.division is not None and self.division.scatters_each:
+            self.unscattered[which.microbatch] = self.flat.to(self.formats.gradients)
+            self._drop_flat()
         elif self.is_widened:
             self._widen(self.flat)
 
-    def _scatter(self, flat: Tensor, is_last: bool) -> None:
-        """Add this rank's shard of what the ranks have added. The last one stays whole for REDUCE_GRAD, in its format."""
-        if is_last and not self.is_widened:
-            return
-        self._drop_flat()
-        given = flat.to(self.formats.gradients)
-        del flat
-        if is_last:
-            self.flat = given
-            return
-        assert self.division is not None, "only what is divided is scattered"
-        given = self.division.gradients.scattered_sum(self.division.for_gradients(given))
-        self.is_scattered = True
-        self.sum = given if self.sum is None else self.sum.add_(given)
+    def scattered(self, own: Tensor) -> None:
+        """A scatter has given this rank's shard of a microbatch's gradient."""
+        self.sum = own if self.sum is None else self.sum.add_(own)
 
     def _widen(self, flat: Tensor) -> None:
         """Add to a sum in the wider format, part by part: adding two formats needs a copy of one. The buffer itself is
@@ -261,25 +246,19 @@ class GroupState:
         for parameter in self.parameters.values():
             parameter.grad = None
 
-    def scattered_in_hops(self) -> Tensor:
-        """The last gradient, scattered among those who share gradients and added to what was before; then their sums among
-        those who share the state."""
-        division, whole = self.division, self.flat
-        assert division is not None and whole is not None, "a reduction comes behind the last contribution"
-        own = division.gradients.scattered_sum(division.for_gradients(whole))
-        own = own if self.sum is None else own.add_(self.sum)
-        return division.beside_gradients.scattered_sum(own)
-
     def to_reduce(self) -> Tensor:
-        """The whole gradient that a reduction moves. What has been scattered before is in the place of this rank's shard, so
-        that a reduction over more ranks than share the state sums it, too."""
-        whole = self.flat if self.sum is None or self.is_scattered else self.sum
-        assert whole is not None, "a reduction comes behind the last contribution"
-        if self.is_scattered and self.sum is not None:
-            low, high = self.own
-            whole[low:high].add_(self.sum)
-            self.sum = None
-        return whole
+        """The gradient that a reduction moves, whole or a shard."""
+        kept = self.final()
+        assert kept is not None, "a reduction comes behind the last contribution"
+        return kept
+
+    def own_part(self, whole: Tensor) -> Tensor:
+        """What is stepped here of what a reduction got, once it is whole along all axes; in memory of its own."""
+        division = self.division
+        assert division is not None, "who shares nothing steps all of it"
+        if division.scatters_each:
+            return whole.chunk(division.reduced.degree)[division.reduced.number].clone()
+        return whole[slice(*self.own)].clone()
 
     def add_in_order(self, orders: Tensor, values: Tensor) -> None:
         """Take the sum of contributions, in their order."""
@@ -296,7 +275,12 @@ class GroupState:
         """What `own` elements' gradients are, flat; None where they are the parameters' own."""
         return self.flat if self.sum is None else self.sum
 
-    def _partial_gradient(self, is_partial: Callable[[str], bool]) -> Tensor | None:
+    def settle(self) -> None:
+        """Nothing more is added here: contributions that nobody else has are added in their order."""
+        if self.contributions is not None and self.sum is None:
+            self.add_in_order(*self.contributions.stacked())
+
+    def partial_gradient(self, is_partial: Callable[[str], bool]) -> Tensor | None:
         """What there is here of the gradients of the parameters that `is_partial`, which stand in front; None: nothing."""
         low, high = self.own
         end = sum(prod(shape) for name, shape in self.layout.shapes.items() if is_partial(name))
@@ -306,22 +290,16 @@ class GroupState:
         assert flat is not None, "groups with partial gradients have them in one buffer"
         return flat[: min(high, end) - low]
 
-    def finish(
-        self, visited: float, is_partial: Callable[[str], bool], tensor_team: InnerTeam | None
-    ) -> None:
+    def finish(self, visited: float) -> None:
         """Once in an iteration, when nothing more is added: into the mean over what visited the group, where that is not the
-        whole iteration; sum what every device of a tensor-parallel group has a part of; hand all to what is stepped."""
+        whole iteration; hand all to what is stepped."""
         if self.is_finished or not self.parameters:
             return
         self.is_finished = True
-        if self.contributions is not None and self.sum is None:  # nobody else has any
-            self.add_in_order(*self.contributions.stacked())
+        self.settle()
         flat = self.final()
         if 0.0 < visited < 1.0:
             torch._foreach_div_(self.gradients() if flat is None else [flat], visited)
-        part = None if tensor_team is None else self._partial_gradient(is_partial)
-        if part is not None and tensor_team is not None:
-            tensor_team.sum(part)
         self._give_gradients()
 
     def gradients(self) -> list[Tensor]:
@@ -342,7 +320,7 @@ class GroupState:
 
     def end(self) -> None:
         """The step has used them."""
-        self.sum, self.is_live, self.is_finished, self.is_scattered = None, False, False, False
+        self.sum, self.is_live, self.is_finished = None, False, False
         self._drop_flat()
         for one in self.trained:
             one.tensor.grad = None

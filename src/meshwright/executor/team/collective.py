@@ -1,5 +1,5 @@
 """Gathers, scattered sums, sums and swaps of a team's tensors along any dimension, whatever its transport: for instructions,
-for teams inside computes, and for measuring."""
+and for measuring."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from meshwright.specs.cluster.slowing import LinkLimit, Slowing
 
 Clock = Callable[[], float]
-INNER = "inner"  # the label of exchanges inside computes
 
 
 class TokenBucket:
@@ -37,8 +36,7 @@ class TokenBucket:
 class SlowedLinks:
     """The links by which one rank sends; none of them is slowed by default. `limits`: by the rank at the other end.
 
-    ``sent_bytes``: bytes that have been sent so far, by what they were sent for (``label``: an instruction's name, or `INNER`
-    for exchanges inside computes).
+    ``sent_bytes``: bytes that have been sent so far, by what they were sent for (``label``: an instruction's name).
     Streams of the rank share them; `clock` and `sleep` are those of the machine except in tests.
     """
 

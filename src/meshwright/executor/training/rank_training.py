@@ -32,13 +32,13 @@ from meshwright.executor.state.division import Division
 from meshwright.executor.state.frozen_shard import FrozenShard
 from meshwright.executor.state.group_pieces import group_pieces
 from meshwright.executor.state.group_state import GroupState
-from meshwright.executor.team.inner_team import InnerTeam, alone
+from meshwright.executor.team.rank_team import RankTeam
 from meshwright.executor.training.rank_batches import RankData
 from meshwright.executor.training.stage_modules import build_stages, group_of, is_table_elsewhere
 from meshwright.executor.training.tensor_layout import PARTIAL_MODULES, SHARDS, TENSOR
 from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.executor.training.visited_share import visited_shares
-from meshwright.ir.core_vocabulary import HOST_STATE, MASTER_COPY, STORE_STATE, UNSHARD
+from meshwright.ir.core_vocabulary import GRADIENT_KINDS, HOST_STATE, MASTER_COPY, STORE_STATE, UNSHARD
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
 from meshwright.specs.model.adaptation import LORA_A, LORA_B
@@ -53,8 +53,6 @@ class TrainingState:
     """Stages, parameters, gradients and data of one rank.
 
     ``data``: its part of every batch. ``groups``: by number in the program's table, those of the stages here.
-    ``teams``: with whom this rank exchanges inside computes, by label (`executor.layout`); those that are not
-    given are of one rank.
     """
 
     def __init__(
@@ -64,11 +62,9 @@ class TrainingState:
         rank: int,
         dtype: torch.dtype,
         device: torch.device,
-        teams: Mapping[str, InnerTeam] | None = None,
     ) -> None:
         self.training, self.program = training.prepared(), program
-        self.teams = dict(teams or {})
-        coordinates = program.coordinates(rank)
+        self.rank, coordinates = rank, program.coordinates(rank)
         self.coordinates, self.formats = coordinates, training.layout.formats(dtype)
         self.parallel = self._parallel()
         self.pipeline = coordinates.get(program.axes[0].name, 0)
@@ -92,7 +88,7 @@ class TrainingState:
             if name == "REDUCE_GRAD"
         }
         self.groups = self._groups(reduced)
-        self.last_rows, self.closed = self._ends(own)
+        self.closed = self._ends(own)
         self.visited = visited_shares(program)
         self.loss: Tensor | None
         self._known: dict[tuple[int, int], MicrobatchData] = {}
@@ -101,12 +97,11 @@ class TrainingState:
 
     def _parallel(self) -> TensorParallel | None:
         """This rank's part of every matrix; None where it has all."""
-        layout, team = self.training.layout, self.teams.get(TENSOR)
+        layout, team = self.training.layout, self._tensor_team
         experts = layout.expert_shard(self.program, self.coordinates)
-        if team is None and experts.degree == 1:
+        if team.degree == experts.degree == 1:
             self.tensor_shard = TensorShard(self.training.model)
             return None
-        team = alone(0) if team is None else team
         self.tensor_shard = TensorShard(self.training.model, team.degree, team.number, experts)
         self.tensor_shard.check()
         return TensorParallel(self.tensor_shard, team, layout.sequence_parallel)
@@ -120,9 +115,9 @@ class TrainingState:
         return stage_segments(self.training.model, layers, degrees, self.program, self._tensor_team)
 
     @property
-    def _tensor_team(self) -> InnerTeam:
+    def _tensor_team(self) -> RankTeam:
         """With whom this rank shares values of a tensor-parallel group: with nobody where it is alone."""
-        return self.teams.get(TENSOR, alone(0))
+        return RankTeam.along(self.program, (TENSOR,), self.rank)
 
     def stage_of(self, stage: int) -> int:
         """The stage of the training that a stage of the program is, or is a segment of."""
@@ -153,21 +148,22 @@ class TrainingState:
             chunk or self.data.part, continued_BS=tokens[-1],
         )  # fmt: skip
 
-    def _ends(self, own: range) -> tuple[dict[int, int], dict[int, list[int]]]:
-        """For every group the position in this rank's list of the last compute that adds to its gradient; and the groups of
-        which a compute is the last to add, for one microbatch, of the stage that it is a segment of."""
+    def _ends(self, own: range) -> dict[int, list[int]]:
+        """By position in this rank's list the groups to which a compute is the last to add for one microbatch: of those that
+        are scattered of all stages here, of others of the stage that it is a segment of."""
         tables, columns = self.program.tables, self.program.columns
-        adds = [any(p.kind == "weight_gradient" for p in effect.writes) for effect in tables.effects]
+        adds = [any(p.kind in GRADIENT_KINDS for p in effect.writes) for effect in tables.effects]
         last: dict[tuple[int, int, int], int] = {}
         for number, row in enumerate(own):
             effect, stage = int(columns.effect[row]), int(columns.stage[row])
             if adds[effect] and tables.effects[effect].kind == Kind.COMPUTE:
-                microbatch = int(columns.microbatch[row])
-                last.update(((g, self.stage_of(stage), microbatch), number) for g in self.groups_of(stage))
+                for g in self.groups_of(stage):
+                    of = -1 if tables.groups[g].scattered else self.stage_of(stage)
+                    last[g, of, int(columns.microbatch[row])] = number
         closed: dict[int, list[int]] = {}
         for (g, _, _), number in last.items():
             closed.setdefault(number, []).append(g)
-        return {g: max(n for (own_g, _, _), n in last.items() if own_g == g) for g, _, _ in last}, closed
+        return closed
 
     def _shard(
         self, program: Program, names: Sequence[str], dtype: torch.dtype, device: torch.device
@@ -240,7 +236,7 @@ class TrainingState:
 
     def _division(self, group: int) -> Division | None:
         """How a group is divided among ranks."""
-        return self.training.layout.division(self.teams, of_experts=self._is_of_experts(group))
+        return self.training.layout.division(self.program, self.rank, of_experts=self._is_of_experts(group))
 
     def _is_of_experts(self, group: int) -> bool:
         """Has it the experts of a stage, which are divided?"""
@@ -254,10 +250,11 @@ class TrainingState:
         frozen: FrozenShard | None = None,
     ) -> GroupState:
         """One group, its partial gradients (`is_partial`) in front, so that they are one piece of its buffers."""
-        layout = self.training.layout
+        layout, row = self.training.layout, self.program.tables.groups[number]
         ordered = dict(sorted(parameters.items(), key=lambda item: not self.is_partial(item[0])))
+        assert any(map(self.is_partial, ordered)) == bool(row.partial), f"{row.name}: what its program sums"
         made = GroupState(
-            self.program.tables.groups[number], ordered, self.training.optimizer, self.formats,
+            row, ordered, self.training.optimizer, self.formats,
             is_reduced=is_reduced or any(map(self.is_partial, ordered)), division=self._division(number),
             is_canonical=layout.is_canonical, frozen=frozen,
         )  # fmt: skip
@@ -289,20 +286,18 @@ class TrainingState:
         own = (s for s in range(self.program.tables.num_stages) if self.stage_of(s) == stage)
         return tuple(dict.fromkeys(g for s in own for g in self.groups_of(s)))
 
-    def live_gradients(self, stage: int) -> tuple[GroupState | None, ...]:
-        """Gradients of a stage's groups, ready to be added to."""
-        found = tuple(self.groups.get(g) for g in self.groups_of(stage))
-        for group in found:
-            if group is not None:
-                group.begin()
-        return found
+    def begin_gradients(self, stage: int) -> None:
+        """Gradients of a stage's groups are about to be added to."""
+        for g in self.groups_of(stage):
+            if g in self.groups:
+                self.groups[g].begin()
 
     def contributed(self, row: Row) -> None:
         """A compute has added to the gradients of its stage's groups, and is the last to do so of some."""
         for g in self.closed.get(row.number, ()):
             if g in self.groups:
                 which = Contribution(self.data.replica, row.microbatch, self.stage_of(row.stage))
-                self.groups[g].contributed(which, self.last_rows[g] == row.number)
+                self.groups[g].contributed(which)
 
     @contextlib.contextmanager
     def reading(self, row: Row, inputs: Sequence[Any]) -> Iterator[None]:
@@ -377,8 +372,7 @@ class TrainingState:
     def squared_norm_of(self, number: int) -> Tensor:
         """Sum of squares of a group's finished gradients that this rank counts."""
         group = self.groups[number]
-        team = None if self.parallel is None else self.parallel.team
-        group.finish(self.visited[number], self.is_partial, team)
+        group.finish(self.visited[number])
         is_first = self._is_first_of_experts(number)
         return group.step.squared_norm(
             [is_first and self.is_counted(one.segment.name) for one in group.trained]

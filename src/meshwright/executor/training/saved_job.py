@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from meshwright.executor.checkpoint.checkpoint import RankCheckpoints
 from meshwright.executor.checkpoint.config import CheckpointConfig
@@ -18,6 +19,7 @@ from meshwright.executor.checkpoint.planner import RankFacts
 from meshwright.executor.file.folder_lock import FolderLock
 from meshwright.executor.layout.piece import Piece
 from meshwright.executor.state.group_pieces import saved_pieces
+from meshwright.executor.team.rank_team import RankTeam
 from meshwright.executor.training.rank_training import TrainingState
 
 # A slow disk is no failure: the watchdog, which sees bytes move, decides long before.
@@ -47,14 +49,17 @@ class TrainingCheckpoints:
         )
         self._loss = 0.0  # this rank's share of the last iteration's
 
-    def load(self) -> None:
-        """Where the job resumes: fill what is trained. Raises SpecError and ExecutionError as `RankCheckpoints.load`."""
+    def load(self, gathered: Callable[[RankTeam, Tensor], Tensor]) -> None:
+        """Where the job resumes: fill what is trained; ``gathered`` gives the parts of all members of a team.
+
+        Raises SpecError and ExecutionError as `RankCheckpoints.load`.
+        """
         if not self.config.resume_from:
             return
         self._start = self._checkpoints.load()
         with torch.no_grad():  # what is derived from the pieces is made anew, on all ranks together
             for number in sorted(self.state.groups):
-                self.state.groups[number].loaded()
+                self.state.groups[number].loaded(gathered)
 
     def _pieces(self) -> list[Piece]:
         """Views of all that is trained on this rank, as boxes of the whole model's tensors."""

@@ -10,7 +10,7 @@ import torch
 from meshwright.executor.layout.tensor_shard import ExpertShard
 from meshwright.executor.state.division import Division
 from meshwright.executor.state.group_state import Formats
-from meshwright.executor.team.inner_team import InnerTeam, Ranks, alone, inner_teams
+from meshwright.executor.team.rank_team import RankTeam
 from meshwright.ir.program import Program
 from meshwright.lowering.sharding.canonical import CANONICAL
 from meshwright.specs.plan.plan import Plan, Recompute
@@ -19,9 +19,9 @@ from meshwright.specs.plan.token_part import PartsOf, shares_of
 from meshwright.stage.chain.degrees import InnerDegrees, recomputed_in_segments
 from meshwright.stage.mesh import collapsed_axes, expert_axes, gradient_axes, shard_axes, value_axes
 
-# Labels of teams that exchange inside computes; of a group's state, its values, its gradients, and of what is beside these.
-TENSOR, SHARDS = "tp", "shards"
-VALUES, GRADIENTS = "values", "gradients"
+TENSOR = "tp"  # the axis along which devices share matrices
+# Of what a group's teams have a part each: its state, its values, its gradients, and of what is beside these.
+SHARDS, VALUES, GRADIENTS = "shards", "values", "gradients"
 BESIDE_VALUES, BESIDE_GRADIENTS = "beside values", "beside gradients"
 # Modules that every device of a tensor-parallel group has whole, and whose gradient there is a part: norms of all heads and
 # what narrows for them, of the heads there; routers and gates, of what multiplies parts of a sum.
@@ -141,19 +141,13 @@ class TensorLayout:
             BESIDE_GRADIENTS: tuple(axis for axis in state if axis not in gradients),
         }  # fmt: skip
 
-    def division(self, teams: Mapping[str, InnerTeam], *, of_experts: bool = False) -> Division | None:
+    def division(self, program: Program, rank: int, *, of_experts: bool = False) -> Division | None:
         """A rank's teams of everything that is divided; None where nothing is."""
         axes = self.divided_axes(of_experts=of_experts)
-        if SHARDS not in teams or not axes[SHARDS]:
+        if not axes[SHARDS]:
             return None
-        made = {label: teams[self._label(own)] for label, own in axes.items() if own}
-        nobody = alone(0)
-        return Division(
-            *(
-                made.get(label, nobody)
-                for label in (SHARDS, VALUES, GRADIENTS, BESIDE_VALUES, BESIDE_GRADIENTS)
-            )
-        )
+        parts = (SHARDS, VALUES, GRADIENTS, BESIDE_VALUES, BESIDE_GRADIENTS)
+        return Division(*(RankTeam.along(program, axes[part], rank) for part in parts))
 
     def part(self, sequence_length: int, rank: int) -> SequencePart | None:
         """The tokens of a rank along cp of sequences so long; None where sequences are whole. Raises PlanError for a length
@@ -162,27 +156,6 @@ class TensorLayout:
             return None
         return SequencePart(sequence_length, self.cp, rank, ARRANGEMENT_OF[self.context])
 
-    def _label(self, axes: tuple[str, ...]) -> str:
-        """The first label of a team along these axes: what is the same team is one process group."""
-        return next(label for label, own in self._teams().items() if own == axes)
-
-    def _teams(self) -> dict[str, tuple[str, ...]]:
-        """Axes of all teams, those of experts' groups behind the others."""
-        experts = self.divided_axes(of_experts=True)
-        return {**self.divided_axes(), **{f"{label} of experts": axes for label, axes in experts.items()}}
-
     def formats(self, dtype: torch.dtype) -> Formats:
         """Of parameters, gradients and master copy, where parameters have `dtype`."""
         return Formats(dtype, DTYPES.get(self.reduction_dtype, dtype), DTYPES.get(self.master_dtype, dtype))
-
-    def teams(self, program: Program) -> list[tuple[Ranks, str]]:
-        """Process groups that computes of all ranks exchange in."""
-        return [
-            *inner_teams(program, (TENSOR,), TENSOR),
-            *(
-                team
-                for label, axes in self._teams().items()
-                if axes and self._label(axes) == label
-                for team in inner_teams(program, axes, label)
-            ),
-        ]

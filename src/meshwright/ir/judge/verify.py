@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,14 @@ from meshwright.ir.grid import grid
 from meshwright.ir.judge.in_place_check import check_in_place
 from meshwright.ir.judge.layout_check import check_layouts
 from meshwright.ir.judge.memory import peak_bound_bytes
-from meshwright.ir.judge.operation_check import check_operations, check_reductions, is_reduced
+from meshwright.ir.judge.operation_check import (
+    check_operations,
+    check_reductions,
+    check_scatters,
+    check_sums,
+    is_due,
+    scattered_axes,
+)
 from meshwright.ir.kernel.kernel import call
 from meshwright.ir.program import Program
 from meshwright.ir.table import Duty, Effect, Kind
@@ -64,6 +72,8 @@ def verify(program: Program | Wiring, host: str = "asynchronous") -> Verificatio
     check_whole(wiring)
     check_in_place(wiring)
     check_reductions(program)
+    check_sums(program)
+    check_scatters(program)
     check_operations(program)
     check_layouts(wiring)
     return Verification(wiring, peak_bound_bytes(wiring, order), wiring.deps.space.tiers)
@@ -145,7 +155,7 @@ def _num_parts(program: Program, effect: Effect, num_stages: int) -> list[int]:
     uses = any(p.part != "zero" or p.index == "group" for p in patterns)
     limits = [1 if effect.name in TOWARD and not uses else 1 << 15] * num_stages
     for duty in program.tables.duties:
-        if duty.name == effect.name and duty.per != "group":
+        if duty.name == effect.name and duty.per not in ("group", "microbatch"):
             for stage in duty.stages or range(num_stages):
                 limits[stage : stage + 1] = [duty.parts] * (stage < num_stages)
     return limits
@@ -279,12 +289,16 @@ def expected_counts(program: Program, duty: Duty) -> Ints:
     coordinate = first_axis_coordinate(program)
     if duty.per == "device":
         return np.where(_has_stage(program, duty)[coordinate], duty.parts, 0)
-    if duty.per == "path":
+    if duty.per in ("path", "microbatch"):
         visits = np.zeros(max(program.axes[0].size, 1), dtype=np.int64)
         uses = np.bincount([m.path for m in t.microbatches] or [0], minlength=len(t.paths))
         for path, times in zip(t.paths, uses.tolist(), strict=True):
-            for hop in path:
-                visits[hop.device] += times * duty.parts * _is_due(duty, hop.stage)
+            if duty.per == "path":
+                for hop in path:
+                    visits[hop.device] += times * duty.parts * _is_due(duty, hop.stage)
+            else:
+                for device, _ in {(hop.device, g) for hop in path for g in _scattered(program, hop.stage)}:
+                    visits[device] += times
         return visits[coordinate]
     due = np.zeros(max(program.axes[0].size, 1), dtype=np.int64)
     groups: dict[int, set[int]] = {}
@@ -294,8 +308,13 @@ def expected_counts(program: Program, duty: Duty) -> Ints:
             groups.setdefault(device, set()).update(t.groups_of_stage[stage])
     if duty.per == "group":  # once a device, also where several of its stages use the group
         for device, own in groups.items():
-            due[device] = sum(is_reduced(program, g) for g in own)
+            due[device] = sum(is_due(program, duty.name, g) for g in own)
     return due[coordinate]
+
+
+def _scattered(program: Program, stage: int) -> Iterator[int]:
+    """Groups of a stage of which the gradients of every microbatch are scattered."""
+    return (g for g in program.tables.groups_of_stage[stage] if scattered_axes(program, g))
 
 
 def _is_due(duty: Duty, stage: int) -> bool:

@@ -101,7 +101,7 @@ def _loading_late(program: Program, waits_for_sums: bool) -> Program:
     pairs = np.array([(row, last[int(program.list_of_row[row])]) for row in loads.tolist()], dtype=np.int64)
     if waits_for_sums:
         where, stage = program.list_of_row, program.columns.stage
-        sums = np.flatnonzero(names == "REDUCE_GRAD")
+        sums = np.flatnonzero(np.isin(names, ("SCATTER_GRAD", "REDUCE_GRAD", "SUM_GRAD")))
         awaited = (
             (row, sums[(where[sums] == where[row]) & (stage[sums] == stage[row])]) for row in loads.tolist()
         )

@@ -92,9 +92,9 @@ def works_of_segments(lowering: Lowering, program: Program) -> dict[tuple[str, i
     number = 0
     for layers in lowering.stages:
         chain = decoder_chain(plan.model, layers, inner_degrees(plan))
-        for own in segment_works(plan, layers, chain, share):
+        for own in segment_works(plan, chain, share):
             found |= {(name, number): work for name, work in own.items()}
-            found["STEP", number] = step_work(plan, layers, stepped[number], share)
+            found["STEP", number] = step_work(plan, stepped[number], share)
             number += 1
     return found
 
@@ -108,7 +108,7 @@ def works_of_parts(lowering: Lowering) -> dict[tuple[str, int, int], Work]:
     for layers in lowering.stages:
         chain = decoder_chain(plan.model, layers, inner_degrees(plan))
         for part in range(len(plan.parts)):
-            works = segment_works(plan, layers, chain, 1.0 / plan.num_chunks, part)
+            works = segment_works(plan, chain, 1.0 / plan.num_chunks, part)
             for number, (segment, own) in enumerate(zip(chain.segments, works, strict=True), first):
                 steps = 1 if segment.relay is None else segment.relay.num_steps
                 for name in (name for name in own if not name.endswith(FIRST)):

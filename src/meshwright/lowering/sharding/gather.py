@@ -57,9 +57,12 @@ class Unshard:
             runs = _runs(program, reads[c.effect], device)
             if self.keeps_after_forward:
                 runs = list({stage: (first, stage) for first, stage in reversed(runs)}.values())[::-1]
+            ahead, before_it = 0, dict[int, int]()
             for place, (first, stage) in enumerate(runs):
-                # its slot is free when the run `prefetch + 1` runs before it has ended: it stands behind that one
-                ahead = place - self.prefetch
+                # its slot is free when the run `prefetch + 1` runs before it has ended: it stands behind that one; and behind
+                # the last run of the same stage, which would read what is gathered for this one
+                ahead = max(ahead, place - self.prefetch, before_it.get(stage, -1) + 1)
+                before_it[stage] = place
                 at = runs[ahead][0] if ahead > 0 else int(program.offsets[device])
                 for part, g in enumerate(t.groups_of_stage[stage]):
                     if g in self.exchanges:

@@ -1,7 +1,10 @@
 """How parameters, gradients and norms lie along the axes that a plan divides them along, for `verify` to prove the exchanges.
 
-weight_gradient     partial along the axes of the group's copies: each has summed its own data
+microbatch_gradient partial along the axes of the group's copies: each has its own data
+weight_gradient     the same, summed; split along axes along which those of microbatches are scattered
 reduced_gradient    split along those of the state where the reduction scatters, else copied
+both                partial along axes of which a device has terms of some of it, until they are summed: then copied. (Of a
+                    group that has both, the rest is divided along these, and of no one's sum.)
 parameter           behind a step split along the axes of the state; what is gathered is copied, and computes need that
 gathered_parameter  shared along the axes of the values
 squared_norm        partial along the axes of its reduction, and copied behind it
@@ -18,8 +21,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.ir.axis import FIRST_AXIS
-from meshwright.ir.core_vocabulary import GATHERED_PARAMETER, GLOBAL_NORM, SQUARED_NORM
-from meshwright.ir.judge.operation_check import reduction_axes
+from meshwright.ir.core_vocabulary import (
+    GATHERED_PARAMETER,
+    GLOBAL_NORM,
+    MICROBATCH_GRADIENT,
+    REDUCE_GRAD,
+    SQUARED_NORM,
+    SUM_GRAD,
+)
+from meshwright.ir.judge.operation_check import reduction_axes, scattered_axes, sum_axes
 from meshwright.ir.layout import COPIED, PARTIAL, SHARED, SPLIT, layout_text, operation_of
 from meshwright.ir.program import Program
 from meshwright.ir.table import Effect, Kind, Pattern
@@ -28,7 +38,7 @@ from meshwright.lowering.pipeline import Lowering
 from meshwright.stage.group.parameter_group import HeldGroup
 
 GRADIENT, REDUCED, PARAMETER = "weight_gradient", "reduced_gradient", "parameter"
-OF_GROUPS = (GRADIENT, REDUCED, PARAMETER, GATHERED_PARAMETER.name)
+OF_GROUPS = (GRADIENT, REDUCED, PARAMETER, GATHERED_PARAMETER.name, MICROBATCH_GRADIENT.name)
 # Of a vocabulary split over the pipeline: terms of sums, what one device has of a sum or shares, and what all have.
 OF_PIPELINE = {
     "input_part": PARTIAL, "input": SPLIT, "softmax": PARTIAL, "normalizer": COPIED, "output_part": PARTIAL,
@@ -61,11 +71,18 @@ class _Layouts:
         copies = [_copies(source, g) for g in range(len(held))]
         self.values = [each.value_shards for each in held]
         self.stepped = [tuple(a for a in each.shards if a not in each.value_shards) for each in held]
-        self.gradient = [dict.fromkeys(axes, PARTIAL) for axes in copies]
+        self.shards = [dict.fromkeys(scattered_axes(source, g), SPLIT) for g in range(len(held))]
+        self.gradient = [
+            {**own, **dict.fromkeys(axes, PARTIAL)} for own, axes in zip(self.shards, copies, strict=True)
+        ]
         self.reduced = [
-            {a: SPLIT if g in scattered and a in held[g].shards else COPIED for a in axes}
+            {
+                **self.shards[g],
+                **{a: SPLIT if g in scattered and a in held[g].shards else COPIED for a in axes},
+            }
             for g, axes in enumerate(copies)
         ]
+        self.partial = [sum_axes(source, g) for g in range(len(held))]
         self.pipeline = (FIRST_AXIS,) if sizes[FIRST_AXIS] > 1 else ()
         self.norm = tuple(a for a in _norm_axes(source) if sizes[a] > 1)
 
@@ -112,10 +129,14 @@ class _Layouts:
 
     def _layouts(self, kind: str, g: int, role: str) -> Layouts:
         """How a group's values lie where a row reads or writes them: its role with parameters says which."""
-        if kind == GRADIENT:
-            return {} if role == "steps" else self.gradient[g]
+        partial = dict.fromkeys(self.partial[g], PARTIAL)
+        if kind == MICROBATCH_GRADIENT.name:
+            return dict.fromkeys(self.gradient[g], PARTIAL) | partial
+        if kind == GRADIENT:  # a step reads what is reduced beside it, in the same memory
+            return self.shards[g] if role == "steps" else self.gradient[g] | partial
         if kind == REDUCED:
-            return self.reduced[g]
+            how = PARTIAL if role in ("reduces", "sums") else COPIED
+            return self.reduced[g] | dict.fromkeys(self.partial[g], how)
         if kind == GATHERED_PARAMETER.name:
             return dict.fromkeys(self.values[g], SHARED)
         if role == "steps":
@@ -134,7 +155,10 @@ def _copies(program: Program, group: int) -> tuple[str, ...]:
 
 def _role(effect: Effect, is_write: bool) -> str:
     """What a row does with parameters: it steps them, leaves them stepped, gathers what was stepped, or uses them. Of rows
-    that leave them alone, computes that write make what they write, and exchanges share what they read."""
+    that leave them alone, computes that write make what they write, and exchanges share what they read; of gradients they
+    reduce what they write, and sum what they read."""
+    if effect.name in (REDUCE_GRAD.name, SUM_GRAD.name):
+        return "reduces" if effect.name == REDUCE_GRAD.name else "summed" if is_write else "sums"
     if any(p.kind == PARAMETER for p in effect.writes):
         if effect.kind == Kind.COLLECTIVE:
             return "uses" if is_write else "gathers"

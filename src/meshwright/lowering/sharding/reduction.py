@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.ir.axis import FIRST_AXIS, owns
-from meshwright.ir.core_vocabulary import REDUCE_GRAD, STEP, STEP_REDUCED
+from meshwright.ir.core_vocabulary import REDUCE_GRAD, STEP, STEP_REDUCED, SUM_GRAD
 from meshwright.ir.judge.operation_check import reduction_axes
 from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern
@@ -22,7 +22,6 @@ from meshwright.stage.group.parameter_group import (
     RING_SUM,
     SCATTERED_SUM,
     TWO_LEVEL_SUM,
-    gradient_sizes,
     reduction_algorithms,
 )
 
@@ -60,7 +59,7 @@ class ReduceGradients:
                 exchanges.append(exchange)
             # what nothing runs beside comes when all is computed: earlier it would only hold up others
             is_last = not self.is_beside or (self.is_tied_last and exchange.ends is not None)
-            last = _last_contribution(program, stage, t.groups_of_stage[stage][part], device)
+            last = last_contribution(program, stage, t.groups_of_stage[stage][part], device)
             places.append(int(program.offsets[device + 1]) if is_last else last + 1)
             lists.append(device)
             rows.append((stage, part, exchanges.index(exchange)))
@@ -78,9 +77,9 @@ class ReduceGradients:
         return program.inserted(before, np.array(lists), new)
 
     def _reduced(self, program: Program) -> list[tuple[tuple[int, int, int, int], Exchange]]:
-        """What `_owned` gives of groups that have somebody to reduce with. What devices of several stages reduce together
-        comes last: whoever began with it would wait for all that the others reduce before."""
-        found = ((own, self._exchange(program, own[3])) for own in _owned(program))
+        """Of `owned_groups` those that have somebody to reduce with. What devices of several stages reduce together comes
+        last: whoever began with it would wait for all that the others reduce before."""
+        found = ((own, self._exchange(program, own[3])) for own in owned_groups(program))
         known = [(own, exchange) for own, exchange in found if exchange is not None]
         return sorted(known, key=lambda each: each[1].ends is not None)
 
@@ -138,7 +137,9 @@ def _step(program: Program, stage: int, device: int) -> Effect:
     its own."""
     t, c = program.tables, program.columns
     groups = t.groups_of_stage[stage] if stage < t.num_stages else ()
-    is_reduction = np.array([effect.name == "REDUCE_GRAD" for effect in t.effects])[c.effect]
+    is_reduction = np.array([effect.name in (REDUCE_GRAD.name, SUM_GRAD.name) for effect in t.effects])[
+        c.effect
+    ]
     reduced = {t.groups_of_stage[int(c.stage[i])][int(c.part[i])] for i in np.flatnonzero(is_reduction)}
     own = [place for place, g in enumerate(groups) if owns(program, stage, g, device)]
     behind = [place for place in own if groups[place] in reduced]
@@ -154,7 +155,7 @@ def _step(program: Program, stage: int, device: int) -> Effect:
     )
 
 
-def _owned(program: Program) -> Iterator[tuple[int, int, int, int]]:
+def owned_groups(program: Program) -> Iterator[tuple[int, int, int, int]]:
     """(stage, device, place of the group in its stage, group) of every copy of every group, by stage on all devices."""
     t = program.tables
     for stage, own in enumerate(t.groups_of_stage):
@@ -174,7 +175,7 @@ def _in_one_order(before: Ints, lists: Ints, is_across: NDArray[np.bool_]) -> In
     return found
 
 
-def _last_contribution(program: Program, stage: int, group: int, device: int) -> int:
+def last_contribution(program: Program, stage: int, group: int, device: int) -> int:
     """The last row on the device that adds to the gradient of the group."""
     t, c = program.tables, program.columns
     writers = [
@@ -198,8 +199,8 @@ def reductions(lowering: Lowering) -> Pass:
         sizes = canonical_sizes(plan, held)
         algorithms = dict.fromkeys(sizes, ALGORITHM)
     else:
-        sizes, algorithms = gradient_sizes(plan, held), reduction_algorithms(held, plan)
+        sizes, algorithms = {}, reduction_algorithms(held, plan)
     names = {g: size.name for g, size in sizes.items()}
     reduce = ReduceGradients(algorithms, names, "reduce" in plan.overlap, plan.shared.divides_values)
     distinct = tuple(dict.fromkeys(sizes.values()))
-    return lambda program: reduce(program.with_tables(sizes=distinct))
+    return lambda program: reduce(program.with_tables(sizes=(*program.tables.sizes, *distinct)))

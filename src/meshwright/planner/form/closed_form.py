@@ -155,8 +155,7 @@ def _first_of(case: Ints) -> Ints:
 
 def _travelling(part: Pipelines, gather: _Group, scatter: _Group, sharding: Ints, first: Ints) -> Travelling:
     """By case and device, what a microbatch's parameters and gradients take; of one stage alone the backward does not gather
-    again what the forward has just read. Of the last microbatch the reduction is another
-    instruction."""
+    again what the forward has just read. What the last microbatch's scatters take is found apart, as other reductions'."""
     share = part.devices(part.dense + part.expert)
     share = share / share[:, :1]
     is_gathered, is_reduced = sharding[first] == ZERO3, sharding[first] >= ZERO2

@@ -21,7 +21,7 @@ from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.operator import Operator
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import CONTIGUOUS_RING
-from meshwright.stage.exchange.inner import GRADIENTS, inner_exchanges
+from meshwright.stage.exchange.inner import inner_exchanges
 from meshwright.stage.group.parameter_group import reduction_algorithm
 from meshwright.stage.mesh import data_axes, expert_axes, expert_data_axes, num_members, shard_axes
 from meshwright.stage.operator.layer import MicrobatchShape, step_operators
@@ -241,8 +241,7 @@ def _work(
     """One pass of one part."""
     dims = (plan.microbatch_size, plan.workload.sequence_length)
     dtype = "float8" if plan.float8 else plan.dtype
-    # what data-parallel devices exchange depends on more than a way: the closed form adds it
-    inner = tuple(each for each in inner_exchanges(plan, part, name, shape) if each.label != GRADIENTS)
+    inner = inner_exchanges(plan, part, name, shape)
     return Work(name, shape.num_tokens, dims, dtype, 0.0, 0.0, 1.0, operators, inner)
 
 

@@ -203,10 +203,9 @@ class Travelling(NamedTuple):
 def running(part: Pipelines, pieces: Ints, beside: Travelling) -> Running:
     """How long microbatches run, with what travels beside them."""
     f = np.maximum(part.devices(part.forward), beside.forward_gather)
-    # the reduction runs beside products, as exchanges inside do that may have taken their time already
-    products, inside = part.devices(part.products), part.devices(part.beside)
-    longer = np.maximum(0.0, inside + beside.reduce - products) - np.maximum(0.0, inside - products)
-    b = np.maximum(part.devices(part.backward) + longer, beside.backward_gather)
+    # gathers and scatters take turns; what scatters do not finish beside a backward they do beside the next forward
+    spare = f - beside.forward_gather
+    b = np.maximum(part.devices(part.backward), beside.backward_gather + beside.reduce - spare)
     # of a stage in pieces only the first runs again early
     again = part.devices(part.again) / pieces[:, None]
     t = f + b

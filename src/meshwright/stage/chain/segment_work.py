@@ -18,7 +18,6 @@ from meshwright.stage.chain.attention_work import attention_bytes, relay_works
 from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Segment
 from meshwright.stage.chain.decoder import CORES, PARTS_OF_BLOCK
 from meshwright.stage.chain.degrees import InnerDegrees
-from meshwright.stage.exchange.inner import gradient_exchanges
 from meshwright.stage.operator.expert import INDEX_BYTES
 from meshwright.stage.operator.layer import MicrobatchShape
 from meshwright.stage.operator.stage import PASSES, part_operators
@@ -37,14 +36,9 @@ WIDE_BYTES = 4  # of a number of the loss, in float32
 LOSS_NUMBERS = {"largest": 1, "maximum": 1, "terms": 2, "sums": 2}  # a token
 
 
-def segment_works(
-    plan: Plan, layers: StageLayers, chain: Chain, share: float, part: int = 0
-) -> Iterator[dict[str, Work]]:
+def segment_works(plan: Plan, chain: Chain, share: float, part: int = 0) -> Iterator[dict[str, Work]]:
     """The work of every pass of every segment. `share`: of the stage in a full stage; segments have theirs by FLOPs.
     ``part``: of a microbatch (`Plan.parts`).
-
-    Gradients of which devices keep a part are scattered within the last backward of a stage, that of its first segment, and
-    of the first part.
     """
     own_part = plan.parts[part]
     share *= share_of_part(plan, own_part)
@@ -57,12 +51,11 @@ def segment_works(
     dtype = "float8" if plan.float8 else plan.dtype
     found = [{name: _operators(plan, shape, segment, name) for name in PASSES} for segment in chain.segments]
     whole = {name: sum(total_flops(each[name]) for each in found) or 1.0 for name in PASSES}
-    scattered = tuple(gradient_exchanges(plan, layers)) if part == 0 else ()
-    for number, (segment, each) in enumerate(zip(chain.segments, found, strict=True)):
+    for segment, each in zip(chain.segments, found, strict=True):
         works = {
             name: Work(
                 name, shape.num_tokens, dims, dtype, total_flops(own), total_bytes(own),
-                share * total_flops(own) / whole[name], own, scattered if number == 0 and name in ("B", "I") else (),
+                share * total_flops(own) / whole[name], own,
             )
             for name, own in each.items()
         }  # fmt: skip

@@ -12,8 +12,6 @@ Bytes are those of the whole tensor (after a gather, before a scatter; of one me
     expert       all-to-all to the experts and back, [T k, h] each way (Lepikhin et al. 2020, arXiv 2006.16668)
     pipeline     without sequence parallelism every device of a tensor-parallel group sends its share of [T, h] to the
                  next stage, which gathers it (Narayanan et al. 2021, arXiv 2104.04473, section 4.1)
-    data         gradients of which devices keep a part, after every microbatch, beside products (Rajbhandari et al. 2020,
-                 arXiv 1910.02054)
     vocabulary   interlaced: the hidden state to all stages, its gradient back; with barriers they are instructions of their
                  own (`vocabulary_effect`), inside which tensor-parallel devices share it out (arXiv 2411.05288)
 """
@@ -22,16 +20,10 @@ from __future__ import annotations
 
 from meshwright.ir.axis import FIRST_AXIS
 from meshwright.ir.table import Exchange, Inner
-from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.layers import StageLayers, begins_decoder
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import repeats_of_key
-from meshwright.stage.group.value_size import (
-    num_local_block_parameters,
-    num_local_end_parameters,
-    num_partial_parameters,
-)
-from meshwright.stage.mesh import collapsed_axes, data_axes, expert_axes, expert_data_axes, gradient_axes
+from meshwright.stage.mesh import expert_axes
 from meshwright.stage.operator.layer import MicrobatchShape
 from meshwright.stage.piece import (
     has_vocabulary_passes,
@@ -42,9 +34,6 @@ from meshwright.stage.piece import (
 from meshwright.stage.saved.recomputed import recomputed_layers, recomputes_ends
 from meshwright.stage.saved.saved import boundary_bytes_per_token
 
-GRADIENTS = (
-    "gradients"  # what data-parallel devices exchange; all else is between those that share a microbatch
-)
 LOSS_EXCHANGES = 3  # maximum, sum and the target's logit of every token (vocabulary-parallel cross entropy)
 LOSS_ELEMENT_BYTES = SUM_BYTES = 4  # of the loss, and of what a ring adds up, in float32
 
@@ -70,20 +59,7 @@ def inner_exchanges(plan: Plan, layers: StageLayers, name: str, shape: Microbatc
         found += _expert(plan, layers, shape)
     if has_share:
         found += _vocabulary(plan, shape)
-    if is_backward:
-        found += gradient_exchanges(plan, layers)
     return tuple(each for each in found if each.count)
-
-
-def step_exchanges(plan: Plan, layers: StageLayers) -> tuple[Inner, ...]:
-    """What a STEP sends: gradients of which every device of a tensor-parallel group has a part, of those that it steps."""
-    num_bytes = float(num_partial_parameters(plan, layers) * dtype_bytes(plan.gradient_dtype))
-    num_bytes /= plan.sharing_degree
-    return (
-        (Inner(Exchange(("tp",), algorithm="all_reduce"), num_bytes, 1, "", "tensor parallel"),)
-        if num_bytes
-        else ()
-    )
 
 
 def _tensor(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward: bool) -> list[Inner]:
@@ -195,28 +171,6 @@ def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inn
         for kind in ("all_gather", "reduce_scatter")
     ]
     return [Inner(exchange, num_bytes / plan.tp, 2 * count, "", "expert parallel"), *shared]
-
-
-def gradient_exchanges(plan: Plan, layers: StageLayers) -> list[Inner]:
-    """Where devices keep a part of the gradients only, those of every microbatch are scattered behind it, among the devices
-    that share a copy; of the last one REDUCE_GRAD does it, and adds up the copies, so each has the share of one less than
-    all."""
-    if not plan.shared.divides_gradients or plan.num_microbatches == 1:
-        return []
-    blocks, ends = num_local_block_parameters(plan, layers), num_local_end_parameters(plan, layers)
-    share = (plan.num_microbatches - 1) / plan.num_microbatches * dtype_bytes(plan.gradient_dtype)
-    if plan.ep == 1:
-        sizes = [(data_axes(plan), sum(blocks) + ends)]
-    else:
-        sizes = [(data_axes(plan), blocks.dense + ends), (expert_data_axes(plan), blocks.expert)]
-    lengths = {axis.name: axis.size for axis in collapsed_axes(plan)}
-    found = []
-    for copies, size in sizes:
-        axes = tuple(axis for axis in copies if axis in gradient_axes(plan) and lengths.get(axis, 1) > 1)
-        if size and axes:
-            exchange = Exchange(axes, algorithm="reduce_scatter")
-            found.append(Inner(exchange, share * size, 1, "matmul", GRADIENTS))
-    return found
 
 
 def _vocabulary(plan: Plan, shape: MicrobatchShape) -> list[Inner]:

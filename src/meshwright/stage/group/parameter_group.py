@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.ir.axis import owns
@@ -18,6 +18,7 @@ from meshwright.stage.group.value_size import (
     frozen_size,
     gradient_size,
     num_local_parameters,
+    num_partial_parameters,
     num_table_parameters,
     num_trained_parameters,
     optimizer_size,
@@ -36,7 +37,6 @@ from meshwright.stage.piece import is_vocabulary_split
 
 # How gradients of copies are added up, as `Exchange.algorithm`.
 RING_SUM, SCATTERED_SUM, TWO_LEVEL_SUM = "ring", "reduce_scatter", "all_reduce.two_level"
-HOPS = ".hops"  # of an algorithm that scatters among those that share gradients, then among those that share state
 OF_EXPERTS = ".experts"  # behind a stage's name: the group of its experts where these are divided
 TIED = "tied"  # name of the group of a table that several stages share
 
@@ -52,6 +52,7 @@ class HeldGroup:
         shards, num_shards: axes of the devices that share one copy of its optimizer's state, and their number.
         value_shards, num_value_shards: the same of its values.
         gradient_shards, num_gradient_shards: the same of its gradients.
+        num_partial: those that train of which a device of a tensor-parallel group has all, and a term of the gradients.
     """
 
     group: ParameterGroup
@@ -63,6 +64,7 @@ class HeldGroup:
     num_value_shards: int = 1
     gradient_shards: tuple[str, ...] = ()
     num_gradient_shards: int = 1
+    num_partial: int = 0
 
 
 def held_groups(plan: Plan, stages: Sequence[StageLayers]) -> tuple[HeldGroup, ...]:
@@ -75,14 +77,15 @@ def held_groups(plan: Plan, stages: Sequence[StageLayers]) -> tuple[HeldGroup, .
         trained, trained_experts = num_trained_parameters(plan, layers)
         if number in tied:
             dense, trained = dense - num_table_parameters(plan), trained - num_table_parameters(plan)
+        partial = num_partial_parameters(plan, layers)
         if experts and plan.ep > 1:
-            held.append(_held(plan, f"stage{number}", (number,), (dense, trained), data_axes(plan)))
+            held.append(_held(plan, f"stage{number}", (number,), (dense, trained), data_axes(plan), partial))
             own = (experts, trained_experts)
             name = f"stage{number}{OF_EXPERTS}"
             held.append(_held(plan, name, (number,), own, expert_data_axes(plan)))
         else:
             own = (dense + experts, trained + trained_experts)
-            held.append(_held(plan, f"stage{number}", (number,), own, data_axes(plan)))
+            held.append(_held(plan, f"stage{number}", (number,), own, data_axes(plan), partial))
     if tied:
         table = num_table_parameters(plan)
         held.append(_held(plan, TIED, tied, (table, table), data_axes(plan)))
@@ -90,18 +93,21 @@ def held_groups(plan: Plan, stages: Sequence[StageLayers]) -> tuple[HeldGroup, .
 
 
 def _held(
-    plan: Plan, name: str, stages: tuple[int, ...], counts: tuple[int, int], axes: tuple[str, ...]
-) -> HeldGroup:
+    plan: Plan, name: str, stages: tuple[int, ...], counts: tuple[int, int], axes: tuple[str, ...], num_partial: int = 0,
+) -> HeldGroup:  # fmt: skip
     num_parameters, num_trained = counts
     copied = axes if num_trained else ()  # what is frozen has no gradient to be summed over its copies
     sizes = {axis.name: axis.size for axis in collapsed_axes(plan)}
     shared = axes if plan.shared.divides_values else copied
-    group = ParameterGroup(name, stages, num_parameters * dtype_bytes(plan.dtype), copied)
     shares: list[Any] = []
     for along in (shard_axes(plan), value_axes(plan), gradient_axes(plan)):
         own = tuple(axis for axis in along if axis in shared and sizes[axis] > 1)
         shares += [own, num_members(plan, own)]
-    return HeldGroup(group, num_parameters, num_trained, *shares)
+    partial, scattered = ("tp",) if num_partial else (), own if num_trained else ()
+    num_bytes = num_parameters * dtype_bytes(plan.dtype)
+    group = ParameterGroup(name, stages, num_bytes, copied, partial, scattered)
+    held = HeldGroup(group, num_parameters, num_trained, *shares)
+    return replace(held, num_partial=num_partial)
 
 
 def num_stepped_parameters(program: Program, held: Sequence[HeldGroup]) -> tuple[int, ...]:
@@ -152,16 +158,33 @@ def group_bytes(plan: Plan, held: Sequence[HeldGroup]) -> tuple[ValueBytes, ...]
 
 
 def gradient_sizes(plan: Plan, held: Sequence[HeldGroup]) -> dict[int, Size]:
-    """Bytes of the whole gradient of every group, where a device keeps a part of it only."""
-    if not plan.shared.divides_gradients:
-        return {}
-    size = dtype_bytes(plan.gradient_dtype)
-    numbers = sorted({g.num_trained for g in held})
-    named = {}
-    for place, number in enumerate(numbers):
-        num_bytes = float(size * number)
-        named[number] = Size(f"gradient{place}", num_bytes, num_bytes)
-    return {g: named[each.num_trained] for g, each in enumerate(held)}
+    """Bytes of the whole gradient of every group of which those of every microbatch are scattered."""
+    known, found = dict[int, Size](), dict[int, Size]()
+    for g, each in enumerate(held):
+        if each.group.scattered:
+            num_bytes = float(dtype_bytes(plan.gradient_dtype) * each.num_trained)
+            found[g] = known.setdefault(each.num_trained, Size(f"gradient{len(known)}", num_bytes, num_bytes))
+    return found
+
+
+def scatter_exchanges(plan: Plan, held: Sequence[HeldGroup]) -> dict[int, Exchange]:
+    """How the gradients of every microbatch are scattered, by group."""
+    return {
+        g: Exchange(held[g].group.scattered, size=size.name, algorithm=SCATTERED_SUM)
+        for g, size in gradient_sizes(plan, held).items()
+    }
+
+
+def partial_sizes(plan: Plan, held: Sequence[HeldGroup]) -> dict[int, Size]:
+    """Bytes that every group of which devices have terms of gradients sums: of these, what is stepped on a device. They stand
+    in front of the others, so that the first of those that share the state may have all."""
+    size, known, found = dtype_bytes(plan.gradient_dtype), dict[tuple[float, float], Size](), {}
+    for g, each in enumerate(held):
+        if each.num_partial:
+            most = min(each.num_partial, -(-each.num_trained // each.num_shards))
+            key = size * each.num_partial / each.num_shards, float(size * most)
+            found[g] = known.setdefault(key, Size(f"partial{len(known)}", *key))
+    return found
 
 
 def stepped_sizes(plan: Plan, held: Sequence[HeldGroup]) -> dict[int, Size]:
@@ -201,11 +224,10 @@ def reduction_algorithm(shards: Collection[str], copies: Collection[str]) -> str
 
 
 def reduction_algorithms(held: Sequence[HeldGroup], plan: Plan) -> dict[int, str]:
-    """How every group is reduced, and whether hop by hop."""
+    """How every group is reduced along the axes along which it has not been scattered already."""
     sizes = {axis.name: axis.size for axis in collapsed_axes(plan)}
     found = {}
     for g, each in enumerate(held):
-        copies = [axis for axis in each.group.replicated if sizes[axis] > 1]
-        is_in_hops = 1 < each.num_gradient_shards < each.num_shards
-        found[g] = reduction_algorithm(each.shards, copies) + HOPS * is_in_hops
+        copies = [a for a in each.group.replicated if sizes[a] > 1 and a not in each.group.scattered]
+        found[g] = reduction_algorithm([a for a in each.shards if a not in each.group.scattered], copies)
     return found

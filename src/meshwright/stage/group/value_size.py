@@ -141,11 +141,12 @@ def num_local_end_parameters(plan: Plan, layers: StageLayers) -> int:
 
 def num_partial_parameters(plan: Plan, layers: StageLayers) -> int:
     """Parameters of a stage that every device of a tensor-parallel group has whole, and whose gradient is of its tokens
-    (sequence parallelism), of its heads or of its part of the experts: they are summed over the group before a step."""
+    (sequence parallelism, experts that are divided along tp), of its heads or of its part of the experts: they are summed
+    over the group before a step."""
     model = plan.model
     if plan.tp == 1:
         return 0
-    routers = ROUTERS if plan.expert_tp > 1 else ()
+    routers = ROUTERS if plan.expert_tp > 1 or plan.ep > 1 else ()
     parts = WHOLE if plan.sequence_parallel else (*HEAD_NORMS, *LATENTS, *routers, *WHOLE_FACTORS)
     blocks = model.block_kinds(layers.first_block, layers.num_blocks)
     total = sum(

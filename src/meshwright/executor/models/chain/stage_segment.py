@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from meshwright.executor.team.inner_team import InnerTeam
+from meshwright.executor.team.rank_team import RankTeam
 from meshwright.ir.program import Program
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
@@ -24,7 +24,7 @@ class StageSegment:
     stage: int
     number: int
     chain: Chain
-    team: InnerTeam
+    team: RankTeam
 
     @property
     def segment(self) -> Segment:
@@ -94,7 +94,7 @@ def stage_segments(
     stages: tuple[StageLayers, ...],
     degrees: InnerDegrees,
     program: Program,
-    team: InnerTeam,
+    team: RankTeam,
 ) -> tuple[StageSegment, ...]:
     """What every stage of a program in segments is."""
     counts = [len(decoder_chain(model, layers, degrees).segments) for layers in stages]

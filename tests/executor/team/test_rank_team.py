@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.executor.team.inner_team import ranks_along
+from meshwright.executor.team.rank_team import ranks_along
 from meshwright.ir.program import Axis
 
 AXES = (Axis("pp", 2), Axis("dp", 2), Axis("dp2", 2), Axis("tp", 2))
