@@ -26,7 +26,18 @@ def test_json_that_is_none_is_a_value_error(text: str) -> None:
         json_of(text)
 
 
-@pytest.mark.parametrize("text", ["a = " + "[" * DEEP, "a = " + "{b=" * DEEP, "a", "a = ", "a = 1\na = 2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * DEEP,
+        "a = " + "{b=" * DEEP,
+        "a",
+        "a = ",
+        "a = 1\na = 2",
+        "a" + ".a" * DEEP + " = 1",
+        "[" + "a." * DEEP + "a]",
+    ],
+)
 def test_toml_that_is_none_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError):
         toml_of(text)

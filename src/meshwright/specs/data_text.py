@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from typing import Any
 
 TOO_DEEP = "it is nested deeper than anything that holds data"
+MOST_DOTS = 1000  # of a key: the time of Python's reader grows with their square
+_PIECE = re.compile(r"[=\n,{]")  # what ends a key
 
 
 def json_of(text: str | bytes) -> Any:
@@ -19,6 +22,8 @@ def json_of(text: str | bytes) -> Any:
 
 def toml_of(text: str) -> dict[str, Any]:
     """The table of a TOML text. Raises ValueError where it is none."""
+    if any(piece.count(".") > MOST_DOTS for piece in _PIECE.split(text)):
+        raise ValueError(TOO_DEEP)
     try:
         return tomllib.loads(text)
     except RecursionError:
