@@ -43,6 +43,9 @@ SMOKE = [
     planned("tied", pp=2, dp=2, sharding="zero3", schedule="zb_h1"),
     planned("tied", pp=2, dp=2, sharding="zero2", schedule="interleaved_1f1b"),
     planned("tied", clip=0.1, pp=2, tp=2, recompute="full"),
+    planned(
+        "tied", pp=4, schedule="zbv", recompute="selective"
+    ),  # segments without parameters, which have a W
     planned(dp=4, sharding="zero3", sharding_degree=2, split_backward=True),
     planned("tied", clip=0.1, pp=2, passes=("offload_optimizer",)),
     planned(dp=2, sharding="zero1", passes=("offload_optimizer",)),

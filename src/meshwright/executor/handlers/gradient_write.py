@@ -21,8 +21,10 @@ def is_of_groups(names: Sequence[ValueName] | None) -> bool:
 
 
 def of_groups(context: Context, names: Sequence[ValueName], is_many: bool) -> Any:
-    """What stands for gradients, and for their buffers: the groups that have them."""
+    """What stands for gradients, and for their buffers: the groups that have them; of a segment without parameters none."""
     groups = context.training.groups
+    if not names:
+        return () if is_many else None
     if names[0].kind == GRADIENT_BUFFER.name:
         return (None,) * len(names) if is_many else None
     found = tuple(groups.get(name.index) for name in names)
