@@ -21,6 +21,8 @@ from meshwright.ir.core_vocabulary import REMADE
 from meshwright.ir.judge.metrics import peak_bytes, span_s
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
+from meshwright.ir.table import Kind
+from meshwright.ir.trace import Trace
 from meshwright.lowering.lower import lower
 from meshwright.prediction.memory_estimate import ACTIVATIONS, estimate_memory
 from meshwright.schedules import registered
@@ -67,8 +69,18 @@ def counted(chosen: Plan, recompute: str, count: int) -> Plan:
 
 
 def span_and_peak(program: Program) -> tuple[float, float]:
-    trace = simulate_program(verify(program).wiring, NamedWork(), AskedLinks())
+    trace = traced(program)
     return span_s(trace), peak_bytes(trace)
+
+
+def traced(program: Program) -> Trace:
+    return simulate_program(verify(program).wiring, NamedWork(), AskedLinks())
+
+
+def computed_s(program: Program) -> float:
+    """Of all devices together."""
+    trace = traced(program)
+    return float((trace.end_s - trace.start_s)[0, program.kinds == Kind.COMPUTE].sum())
 
 
 def allocated_bytes(chosen: Plan) -> float:
@@ -133,7 +145,10 @@ def test_steps_grow_and_bytes_shrink_from_none_to_all(name: str, recompute: str)
     everything = base.changed(recompute=recompute)
     for pieces in (None, ()):
         spans, peaks = zip(*(span_and_peak(lowered(each, pieces)) for each in steps), strict=True)
-        assert list(spans) == sorted(spans) and spans[0] < spans[-1]
+        assert list(spans) == sorted(spans)
+        # what shards send may take longer than all that is computed beside it, and then the step as well
+        assert computed_s(lowered(steps[0], pieces)) < computed_s(lowered(steps[-1], pieces))
+        assert spans[0] < spans[-1] or name == "zero3"
         assert list(peaks) == sorted(peaks, reverse=True)
         assert span_and_peak(lowered(everything, pieces)) == (spans[-1], peaks[-1])
         assert lowered(everything, pieces).digest() == lowered(steps[-1], pieces).digest()
