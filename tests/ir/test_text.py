@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -298,3 +299,11 @@ def test_lines_left_empty_at_the_end_are_no_ranks() -> None:
 def test_what_torch_has_no_action_for_is_refused() -> None:
     with pytest.raises(ProgramError, match="torch's CSV has no action R"):
         to_torch_csv(lowered("1f1b", 2, 2, Recompute()))
+
+
+def test_a_size_with_the_empty_counts_of_before_is_read() -> None:
+    text = (Path(__file__).parents[1] / "golden" / "segments_tp_sequence_parallel.txt").read_text()
+    before = text.replace("768.0,768.0]", "768.0,768.0,[]]")
+    assert before != text and to_text(from_text(before)) == text
+    with pytest.raises(ProgramError, match="size"):
+        from_text(text.replace("768.0,768.0]", "768.0,768.0,[1]]"))

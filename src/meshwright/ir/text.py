@@ -320,6 +320,13 @@ def _row_of(table: type, row: Any) -> Any:
     return _typed(table(*_tuples(row)))
 
 
+def _size(row: Any) -> Size:
+    """A size from JSON; texts of before have an empty list of counts by peer behind it."""
+    has_peers = isinstance(row, list) and len(row) == len(Size._fields) + 1 and row[-1] == []
+    size: Size = _row_of(Size, row[:-1] if has_peers else row)
+    return size
+
+
 def _typed(made: Any) -> Any:
     """The row, every field of the type that it declares."""
     for name, declared in _DECLARED[type(made)].items():
@@ -363,7 +370,7 @@ def _work(row: Any) -> Work:
 
 _READERS: dict[str, Callable[[Any], Any]] = {
     word: (lambda row, table=table: _row_of(table, row)) for word, table in _TABLES.items()
-} | {"work": _work}
+} | {"work": _work, "size": _size}
 
 
 def _assemble(
