@@ -35,9 +35,7 @@ def uneven_all_to_all(num_tokens: int = 6, size: int = 4) -> Program:
     builder = ProgramBuilder(
         [Axis("ep", size)],
         vocabulary=VOCABULARY,
-        sizes=(
-            Size("routed", num_tokens * TOKEN_BYTES, num_tokens * size * TOKEN_BYTES, (1 / size,) * size),
-        ),
+        sizes=(Size("routed", num_tokens * TOKEN_BYTES, num_tokens * size * TOKEN_BYTES),),
         value_bytes=(
             ValueBytes("expert_input", size="routed"),
             ValueBytes("sorted_tokens", (num_tokens * TOKEN_BYTES,)),

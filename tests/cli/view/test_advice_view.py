@@ -57,13 +57,13 @@ def test_processes_on_cpus_get_none(run: Runner, plan_file: Path) -> None:
 
 
 def test_a_model_on_a_cluster_is_checked_by_its_fastest_plan(run: Runner) -> None:
-    data = run("check", *MODEL, "--fix", "tp=8", "--json").data
+    data = run("check", *MODEL, "--fix", "tp=8,token_parts=1", "--json").data
     assert data["accepted"] and "tp=8" in data["label"]
-    planned = run("plan", *MODEL, "--fix", "tp=8", "--json").data
+    planned = run("plan", *MODEL, "--fix", "tp=8,token_parts=1", "--json").data
     assert planned["plans"][0]["description"] == data["label"]
     first = data["hardware"][0]
     assert planned["hardware_change"] == first
-    # changes are priced composed, as the plan beside its step in segments
+    # changes are priced composed, of whole microbatches, as the plan beside its step in segments
     composed_s = planned["plans"][0]["composed_step_time_s"]
     assert composed_s == pytest.approx(first["step_time_s"] * (1 + first["gain"]))
     assert planned["plans"][0]["step_time_s"] == pytest.approx(composed_s, rel=0.001)
