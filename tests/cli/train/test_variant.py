@@ -36,7 +36,7 @@ def test_sums_of_a_ladder_are_hidden_on_gpus(run: Runner, tmp_path: Path) -> Non
         "--seq",
         4096,
         "--fix",
-        "tp=8,sequence_parallel=no",
+        "tp=8,sequence_parallel=no,token_parts=1",
     )
     assert run("plan", *job, "-o", path).code == 0
     standard = run("simulate", path, "--cluster", "1x8xH100", "--json").data

@@ -54,7 +54,7 @@ def test_exchanges_are_those_of_one_process_and_send_what_they_must(num_ranks: i
 
 
 @pytest.mark.parametrize(
-    ("sharding", "passes"), [("none", {"REDUCE_GRAD": 2}), ("zero3", {"REDUCE_GRAD": 1, "UNSHARD": 1})]
+    ("sharding", "passes"), [("none", {"REDUCE_GRAD": 2}), ("zero3", {"SCATTER_GRAD": 1, "UNSHARD": 1})]
 )
 def test_a_training_sends_the_closed_form_of_its_layout(
     sharding: str, passes: dict[str, int], gloo_pool: Pool
