@@ -9,9 +9,10 @@ import numpy as np
 
 from meshwright.ir.core_vocabulary import GATHER_PARAM, GATHERED, GATHERED_PARAMETER, UNSHARD
 from meshwright.ir.program import Columns, Program
-from meshwright.ir.table import Effect, Exchange, Pattern
+from meshwright.ir.table import Exchange
 from meshwright.lowering.order import first_hops, with_effects
 from meshwright.lowering.pipeline import Lowering, Pass
+from meshwright.lowering.sharding.group_place import with_kind_at
 from meshwright.specs.error import PlanError
 from meshwright.specs.option import option
 from meshwright.specs.plan.plan import Plan
@@ -73,36 +74,14 @@ class Unshard:
 
     def _reading_gathered(self, program: Program) -> Program:
         """Computes read gathered parameters instead of the shards, stage by stage, where these are gathered."""
-        t, c = program.tables, program.columns
-        chosen = c.effect.copy()
-        table = list(t.effects)
-        for stage, groups in enumerate(t.groups_of_stage):
-            places = tuple(place for place, g in enumerate(groups) if g in self.exchanges)
-            if not places:
-                continue
-            for e, effect in enumerate(t.effects):
-                if effect.name in COMPUTES:
-                    other = _gathering(effect, len(groups), places)
-                    if other not in table:
-                        table.append(other)
-                    chosen[(c.effect == e) & (c.stage == stage)] = table.index(other)
-        program, _ = with_effects(program, *table)
-        return program.with_columns(effect=chosen)
-
-
-def _gathering(effect: Effect, num_groups: int, places: tuple[int, ...]) -> Effect:
-    """The effect with gathered parameters at these places of its stage's groups."""
-    reads: list[Pattern] = []
-    for pattern in effect.reads:
-        if pattern.kind != "parameter":
-            reads.append(pattern)
-        elif len(places) == num_groups:
-            reads.append(pattern._replace(kind="gathered_parameter"))
-        else:
-            for place in range(num_groups):
-                kind = "gathered_parameter" if place in places else "parameter"
-                reads.append(Pattern(kind, index="place", offset=place))
-    return effect._replace(reads=tuple(reads))
+        return with_kind_at(
+            program,
+            self.exchanges,
+            lambda effect: effect.name in COMPUTES,
+            "reads",
+            "parameter",
+            GATHERED.kind,
+        )
 
 
 def _runs(program: Program, reads: np.ndarray, device: int) -> list[tuple[int, int]]:

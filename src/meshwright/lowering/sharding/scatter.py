@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from meshwright.ir.core_vocabulary import MICROBATCH_GRADIENT, SCATTER_GRAD
 from meshwright.ir.program import Columns, Program
-from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern, ValueBytes
+from meshwright.ir.table import Duty, Effect, Exchange, Kind, ValueBytes
 from meshwright.lowering.order import with_effects
 from meshwright.lowering.pipeline import Lowering, Pass
+from meshwright.lowering.sharding.group_place import with_kind_at
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.stage.group.parameter_group import gradient_sizes, scatter_exchanges
 from meshwright.stage.piece import has_vocabulary_passes
@@ -67,33 +68,11 @@ class ScatterGradients:
 
     def _adding_apart(self, program: Program) -> Program:
         """Computes add to the microbatch's gradients of the groups that are scattered, stage by stage."""
-        t, c = program.tables, program.columns
-        chosen, table = c.effect.copy(), list(t.effects)
-        for stage, groups in enumerate(t.groups_of_stage):
-            places = tuple(place for place, g in enumerate(groups) if g in self.exchanges)
-            for e, effect in enumerate(t.effects if places else ()):
-                if effect.kind == Kind.COMPUTE and any(p.kind == GRADIENT for p in effect.writes):
-                    other = _apart(effect, len(groups), places)
-                    if other not in table:
-                        table.append(other)
-                    chosen[(c.effect == e) & (c.stage == stage)] = table.index(other)
-        program, _ = with_effects(program, *table)
-        return program.with_columns(effect=chosen)
 
+        def adds(effect: Effect) -> bool:
+            return effect.kind == Kind.COMPUTE and any(p.kind == GRADIENT for p in effect.writes)
 
-def _apart(effect: Effect, num_groups: int, places: tuple[int, ...]) -> Effect:
-    """The effect that adds to the microbatch's gradients at these places of its stage's groups."""
-    writes: list[Pattern] = []
-    for pattern in effect.writes:
-        if pattern.kind != GRADIENT:
-            writes.append(pattern)
-        elif len(places) == num_groups:
-            writes.append(pattern._replace(kind=MICROBATCH_GRADIENT.name))
-        else:
-            for place in range(num_groups):
-                kind = MICROBATCH_GRADIENT.name if place in places else GRADIENT
-                writes.append(Pattern(kind, index="place", offset=place))
-    return effect._replace(writes=tuple(writes))
+        return with_kind_at(program, self.exchanges, adds, "writes", GRADIENT, MICROBATCH_GRADIENT.name)
 
 
 class _Contributions(NamedTuple):
