@@ -56,7 +56,6 @@ class CostTables:
         forward, backward, split_backward, again: seconds of one microbatch in F, in B, in I and W together, and in R.
         host_waits: of these, seconds in which the device waits for its host; of several blocks together it may wait less.
         inside: of these, seconds of exchanges inside that nothing hides.
-        products, beside: seconds of B's matrix products, and of the exchanges inside that run beside them.
         received: seconds until a boundary that tensor-parallel devices received in shares is whole.
         way: every candidate's row of what is kept.
         saved, saved_whole: bytes that one microbatch in flight keeps: by the plan's recompute, and by none.
@@ -82,8 +81,6 @@ class CostTables:
     host_waits: Floats
     inside: Floats
     received: Floats
-    products: Floats
-    beside: Floats
     way: Ints
     saved: Floats
     saved_whole: Floats

@@ -35,9 +35,8 @@ Ints = NDArray[np.int64]
 GRID = np.logspace(2, 13, 12)
 EXCHANGES = ("reduce", "gather", "scatter", "reduce_expert", "gather_expert", "scatter_expert")
 # Seconds of a microbatch, by part of the model.
-TAKEN = ("forward", "backward", "split_backward", "again", "host_waits", "inside", "products", "beside")
+TAKEN = ("forward", "backward", "split_backward", "again", "host_waits", "inside")
 WITHIN_BACKWARD = ("selective", "selective_op")  # kinds of recompute that have no R of their own
-BESIDE = "matmul"  # the operators beside which tensor-parallel exchanges and gradients travel, as `inner_exchanges` says
 
 
 class SpacePrices:
@@ -82,7 +81,6 @@ class PassSeconds:
         self._costs: dict[tuple[object, ...], list[Cost]] = {}
         self._operators: dict[tuple[object, ...], list[tuple[Operator, ...]]] = {}
         self._known: dict[tuple[object, ...], tuple[Floats, Floats, Floats]] = {}
-        self._beside: dict[tuple[object, ...], dict[str, Floats]] = {}
 
     def of_all(self, space: Space, numbers: Ints, *, is_priced: bool = True) -> dict[str, Any]:
         """Seconds of these candidates' passes, row by row; nothing where nobody prices."""
@@ -147,27 +145,7 @@ class PassSeconds:
             "host_waits": forward[1] + backward[1] + again[1],
             "inside": forward[2] + backward[2] + again[2],
             "received": _received_s(plan, pricing),
-            **self._products(plan, pricing),
         }
-
-    def _products(self, plan: Plan, pricing: Pricing) -> dict[str, Floats]:
-        """Of B: seconds of matrix products, and of the exchanges that run beside them."""
-        key, ends, costs = self._key(plan, "B"), self.sites.members(plan, ("tp",)), pricing.costs
-        if (key, ends) not in self._beside:
-            found: dict[str, list[float]] = {"products": [], "beside": []}
-            for work, _ in self._priced_works(plan, key, "B", pricing):
-                own = tuple(each for each in work.operators if each.kind == BESIDE)
-                products_s = costs.cost(work._replace(operators=own, inner=())).seconds if own else 0.0
-                beside = (each for each in work.inner if each.beside == BESIDE)
-                found["products"].append(products_s)
-                found["beside"].append(
-                    sum(
-                        costs.exchange_cost(each.exchange, each.bytes, ends).seconds * each.count
-                        for each in beside
-                    )
-                )
-            self._beside[key, ends] = {name: np.array(values) for name, values in found.items()}
-        return self._beside[key, ends]
 
     @staticmethod
     def _key(plan: Plan, name: str) -> tuple[object, ...]:

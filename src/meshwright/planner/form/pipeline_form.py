@@ -50,8 +50,6 @@ class Pipelines(NamedTuple):
     again: Floats
     host_waits: Floats
     inside: Floats
-    products: Floats
-    beside: Floats
     saved: Floats
     dense: Floats
     expert: Floats
@@ -108,9 +106,7 @@ class Pipelines(NamedTuple):
             dense[:, 0] -= space.model.vocabulary_size * space.model.hidden_size / space.tp[rows]
         return cls(
             space, tables, rows, p, v, space.num_microbatches[rows], layers, placed, way, forward, backward, least, again,
-            stages(tables.host_waits, run), stages(tables.inside, run), stages(tables.products, run),
-            stages(tables.beside, run), saved,
-            dense, stages(tables.expert, way),
+            stages(tables.host_waits, run), stages(tables.inside, run), saved, dense, stages(tables.expert, way),
         )  # fmt: skip
 
     def devices(self, of_stage: Floats) -> Floats:
