@@ -36,8 +36,10 @@ from meshwright.evidence.claim.reproduce import CARD
 from meshwright.evidence.claim.system_card import systems
 
 for card in systems():
-    for claim in card.claims:
-        place, _, name = claim.by.rpartition(":")
+    functions = [claim.by for claim in card.claims]
+    functions += [said for claim in card.claims for said in claim.null.values() if isinstance(said, str)]
+    for function in functions:
+        place, _, name = function.rpartition(":")
         if place != "study":
             getattr(importlib.import_module(f"{card.module}.{place or CARD}"), name)
 print(sum(len(card.claims) for card in systems()))

@@ -41,6 +41,7 @@ def test_every_case_is_a_claim() -> None:
         ({"cases": ((2.0,),)}, "case"),
         ({"cases": (({}, 2.0),)}, "argument"),
         ({"colour": "red"}, "colour"),
+        ({"null": {"a guess": 1.0}}, "a guess"),
     ],
 )
 def test_a_wrong_claim_is_refused_with_its_place(change: dict[str, Any], said: str) -> None:
@@ -72,5 +73,8 @@ def test_around_zero_the_tolerance_is_absolute() -> None:
 
 def test_a_result_has_the_fields_that_others_script_against() -> None:
     row = claims_of((ENTRY,), "here")[0].judge(2.0).to_dict()
-    names = "claim kind paper_value our_value ratio unit tolerance reason passed how not_run failed".split()
+    names = (
+        "claim kind paper_value our_value ratio unit tolerance reason source passed how not_run failed "
+        "null null_value closer_than_null"
+    ).split()
     assert sorted(row) == sorted(names)

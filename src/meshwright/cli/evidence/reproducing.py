@@ -29,10 +29,10 @@ def list_systems(
         str | None, typer.Argument(metavar="[NAME]", help="One system: its card and its claims.")
     ] = None,
 ) -> Result:
-    """List the published systems, whether they are of use to you, and how many claims are recomputed; or show one's card.
+    """List the published systems, whether they are of use to you, and how their claims hold; or show one's card.
 
-    An exhibit is not yet applied to a model, cluster or data of yours by any command; `--explain` has the papers,
-    and the commands of the others.
+    An exhibit is not yet applied to a model, cluster or data of yours by any command. `closer`: of the predicted
+    claims, those that beat what knows nothing of the paper; `fail`: of all. `--explain` has papers and commands.
     """
     if name is not None:
         return _card(system(name))
@@ -40,14 +40,20 @@ def list_systems(
     shown = [
         {
             "name": row["name"],
-            "use": "exhibit" if row["exhibit"] else "yes",
-            "claims": row["num_claims"],
+            "use": "yes" if row["usable"] else "exhibit",
+            "closer": _count(row["num_closer_than_null"], row["num_predicted"]),
+            "fail": _count(row["num_failed"], row["num_claims"]),
             "summary": row["summary"],
         }
         for row in rows
     ]
     explained = [f"{row['family']}/{row['name']}: {row['paper']}; use: {row['use']}" for row in rows]
     return Result({"systems": rows}, [table_of(shown)], explanation=explained)
+
+
+def _count(recorded: int | None, total: int) -> str:
+    """Of a system's claims as last recorded; a dash where nothing is."""
+    return f"{'-' if recorded is None else recorded}/{total}"
 
 
 def _card(card: SystemCard) -> Result:
@@ -149,7 +155,8 @@ class Recomputation:
         systems = [{"name": name, "claims": claims} for name, claims in self.found.items()]
         claims = [{"system": name, **claim} for name, own in self.found.items() for claim in own]
         explained = [
-            f"{claim['claim']}: {claim['kind']}; {claim['how']}; {claim.get('reason', '')}"
+            f"{claim['claim']}: {claim['kind']}; {claim['how']}; tolerance: {claim.get('reason', '')}; "
+            f"the paper's value: {claim.get('source', '')}"
             for claim in claims
         ]
         rows = [_row(claim) for claim in claims]
@@ -164,7 +171,10 @@ class Recomputation:
 def _verdict(claim: Mapping[str, Any]) -> str:
     """One line of a claim that was just recomputed."""
     row = _row({"system": "", **claim})
-    return f"{row['holds']}: ours {row['ours']}, paper {row['paper']} {row['unit']}, ratio {row['ratio']}"
+    null = f", {claim['null']} {row['null']}" if claim.get("null") else ""
+    return (
+        f"{row['holds']}: ours {row['ours']}, paper {row['paper']} {row['unit']}, ratio {row['ratio']}{null}"
+    )
 
 
 def _exit_code(claims: Sequence[Mapping[str, Any]]) -> int:
@@ -180,13 +190,14 @@ def _reasons(claims: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _row(claim: dict[str, Any]) -> dict[str, Any]:
-    ours, ratio = claim["our_value"], claim["ratio"]
+    ours, ratio, null = claim["our_value"], claim["ratio"], claim.get("null_value")
     return {
         "system": claim["system"],
         "claim": claim["claim"],
         "kind": claim["kind"],
         "paper": f"{claim['paper_value']:.5g}",
         "ours": "-" if ours is None else f"{ours:.5g}",
+        "null": "-" if null is None else f"{null:.5g}",
         "ratio": "-" if ratio is None else f"{ratio:.3f}",
         "unit": claim["unit"],
         "tolerance": _tolerance(claim),

@@ -9,11 +9,14 @@ A system's file holds `CLAIMS`, a tuple of mappings that can be read without imp
      "reason": "...",                         why that much
      "how": "...",                            how it is recomputed, for people
      "by": "speed_up",                        function of the card, or "study:FUNCTION"
+     "source": "figure 3",                    where the paper's value stands: of the paper, or of what else
+     "null": {"no effect": 1.0},              what knows nothing of the paper says: a number, or a function as in "by"
      "cases": (({"n": 4, "m": 32}, 2.709),)}  arguments of it and the paper's value, each case a claim
 
 *measured*: something ran on this machine. *predicted*: simulated from inputs that the claim names. *fitted on ROWS*: so
 too, but a constant was chosen on ROWS, which then claim nothing. *identity*: computed by the very formula it states; it
-checks the code and is no evidence for the claim.
+checks the code and is no evidence for the claim. A predicted claim has a null, or several, of which the one closest to
+the paper counts (evidence/claim/null.py has their names).
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from meshwright.evidence.claim.null import NULLS, NullValue, is_closer
 from meshwright.specs.error import SpecError
 from meshwright.specs.record import converted, record
 
@@ -43,6 +47,8 @@ class Claim:
     reason: str
     by: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
+    null: Mapping[str, float | str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not KIND.fullmatch(self.kind):
@@ -55,6 +61,9 @@ class Claim:
                 f"claim {self.claim!r} has value {self.paper_value!r} and tolerance {self.tolerance!r}",
                 allowed="finite numbers, and a tolerance from 0",
             )
+        for name in self.null:
+            if name not in NULLS:
+                raise SpecError(f"claim {self.claim!r} has the null {name!r}", allowed=", ".join(NULLS))
 
     def to_dict(self) -> dict[str, Any]:
         """As `meshwright systems NAME --json` prints it, and what every result begins with."""
@@ -65,6 +74,7 @@ class Claim:
             "unit": self.unit,
             "tolerance": self.tolerance,
             "reason": self.reason,
+            "source": self.source,
         }
 
     @property
@@ -72,9 +82,9 @@ class Claim:
         """Can it fail for another reason than a mistake of ours? An identity cannot."""
         return self.kind != "identity"
 
-    def judge(self, our_value: float | None) -> ClaimResult:
-        """The result of this claim with the value that we found, if any."""
-        return ClaimResult(self, our_value, self.how)
+    def judge(self, our_value: float | None, null: NullValue | None = None) -> ClaimResult:
+        """The result of this claim with the value that we found, if any, and that of its null."""
+        return ClaimResult(self, our_value, self.how, null=null)
 
     def failed(self, reason: str) -> ClaimResult:
         """The result where what was run stopped: no value, and it does not hold."""
@@ -95,6 +105,14 @@ class ClaimResult:
     how: str
     not_run: str = ""
     failed: str = ""
+    null: NullValue | None = None
+
+    @property
+    def is_closer_than_null(self) -> bool | None:
+        """Is the prediction evidence? None where there is nothing to compare."""
+        if self.our_value is None or self.null is None:
+            return None
+        return is_closer(self.our_value, self.null.value, self.claim.paper_value)
 
     @property
     def ratio(self) -> float | None:
@@ -116,6 +134,9 @@ class ClaimResult:
         found = {
             "our_value": self.our_value,
             "ratio": self.ratio,
+            "null": self.null.name if self.null else None,
+            "null_value": self.null.value if self.null else None,
+            "closer_than_null": self.is_closer_than_null,
             "passed": self.passed,
             "how": self.how,
             "not_run": self.not_run or None,

@@ -50,10 +50,9 @@ class KeptValues:
         folder = "" if data is None else str(data.resolve())
         return KeptValues(path, folder, _read(path, folder))
 
-    def result(self, claim: Claim) -> ClaimResult | None:
+    def value(self, claim: Claim) -> float | None:
         """What is kept of a claim."""
-        value = self.values.get(key_of(claim))
-        return None if value is None else claim.judge(value)
+        return self.values.get(key_of(claim))
 
     def add(self, result: ClaimResult) -> None:
         """Keep what was found; where the cache cannot be written, that is no error."""

@@ -15,6 +15,7 @@ from typing import Any
 from meshwright import catalog as _finder  # noqa: F401 - plans of claims name what fills a slot
 from meshwright.evidence.claim.claim import Claim, ClaimResult
 from meshwright.evidence.claim.kept import KeptValues
+from meshwright.evidence.claim.null import NullValue, strongest
 from meshwright.evidence.claim.system_card import SystemCard, system
 from meshwright.specs.error import MeshwrightError, MissingDataError, SpecError
 
@@ -46,9 +47,10 @@ def reproduce(
             a run comes to its end.
         done: is told each result as soon as it is there.
 
-    Returns `name`, `claims` (one mapping each: claim, kind, paper_value, our_value, ratio, unit, tolerance, passed, how,
-    not_run, failed) and `wall_s`. A claim without a value did not pass, and says why in `how`. Where nothing ran, as torch or
-    data are not here, `not_run` has the reason; `failed` has it for what stopped as it ran. Otherwise they are None.
+    Returns `name`, `claims` (one mapping each: claim, kind, paper_value, source, our_value, ratio, null, null_value,
+    closer_than_null, unit, tolerance, reason, passed, how, not_run, failed) and `wall_s`. A claim without a value did not
+    pass, and says why in `how`. Where nothing ran, as torch or data are not here, `not_run` has the reason; `failed` has it
+    for what stopped as it ran. Otherwise they are None.
 
     Raises:
         UnknownNameError: there is no such system.
@@ -66,7 +68,11 @@ def reproduce(
     for number, claim in enumerate(claims):
         if progress is not None:
             progress(claim.claim, number / len(claims))
-        results.append(kept.result(claim) or recompute(claim, card.module, folder))
+        value = kept.value(claim)
+        if value is None:
+            results.append(recompute(claim, card.module, folder))
+        else:
+            results.append(claim.judge(value, null_of(claim, card.module)))
         kept.add(results[-1])
         if done is not None:
             done(results[-1])
@@ -105,6 +111,7 @@ def recompute(claim: Claim, module: str, data: Path | None = None) -> ClaimResul
         function = _function(claim, module)
         is_told = data is not None and DATA in inspect.signature(function).parameters
         value = function(**claim.arguments, **({DATA: data} if is_told else {}))
+        null = null_of(claim, module)
     except ModuleNotFoundError as error:
         _check_optional(error)
         return claim.left_out("it needs torch, which is not installed")
@@ -115,7 +122,16 @@ def recompute(claim: Claim, module: str, data: Path | None = None) -> ClaimResul
     except MeshwrightError as error:
         log.info("claim %r could not be recomputed: %s", claim.claim, error)
         return claim.failed(str(error))
-    return claim.judge(float(value))
+    return claim.judge(float(value), null)
+
+
+def null_of(claim: Claim, module: str) -> NullValue | None:
+    """What the strongest of a claim's null models says. Raises SpecError where one names a function that is not there."""
+    values = []
+    for name, said in claim.null.items():
+        value = _function(claim, module, said)(**claim.arguments) if isinstance(said, str) else said
+        values.append(NullValue(name, float(value)))
+    return strongest(values, claim.paper_value)
 
 
 def _folder(data: str | os.PathLike[str]) -> Path:
@@ -133,13 +149,15 @@ def _check_optional(error: ModuleNotFoundError) -> None:
         raise error
 
 
-def _function(claim: Claim, module: str) -> Callable[..., float]:
-    """The function behind a claim: FUNCTION of the system's card, or "FILE:FUNCTION" of another file of its folder."""
-    place, _, name = claim.by.rpartition(":")
+def _function(claim: Claim, module: str, by: str | None = None) -> Callable[..., float]:
+    """The function behind a claim, or behind a null of it (`by`): FUNCTION of the system's card, or "FILE:FUNCTION" of
+    another file of its folder."""
+    by = by or claim.by
+    place, _, name = by.rpartition(":")
     where = f"{module}.{place or CARD}"
     if importlib.util.find_spec(where) is None:
         raise SpecError(
-            f"claim {claim.claim!r} is computed by {claim.by!r}",
+            f"claim {claim.claim!r} is computed by {by!r}",
             allowed="FUNCTION, or FILE:FUNCTION of its folder",
         )
     found = importlib.import_module(where)

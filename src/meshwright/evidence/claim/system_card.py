@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from meshwright.evidence.claim.claim import Claim, claims_of
+from meshwright.evidence.claim.recorded import Recorded
 from meshwright.specs.error import SpecError, UnknownNameError
 
 SYSTEMS = Path(__file__).resolve().parents[2] / "systems"
@@ -25,6 +26,7 @@ class SystemCard:
     summary: str
     labels: Mapping[str, str]
     claims: tuple[Claim, ...]
+    folder: Path
 
     @property
     def paper(self) -> str:
@@ -52,6 +54,11 @@ class SystemCard:
         return self.use.startswith("none yet")
 
     @property
+    def recorded(self) -> Recorded:
+        """How its claims held when they were last recorded."""
+        return Recorded.of(self.folder, self.claims)
+
+    @property
     def module(self) -> str:
         """Name of its package."""
         return f"meshwright.systems.{self.family}.{self.name}"
@@ -66,8 +73,10 @@ class SystemCard:
             "simulated": self.is_simulated,
             "executed": self.is_executed,
             "exhibit": self.is_exhibit,
+            "usable": not self.is_exhibit,
             "use": self.use,
             "num_claims": len(self.claims),
+            **asdict(self.recorded),
         }
 
 
@@ -94,13 +103,13 @@ def read_card(path: Path) -> SystemCard:
     docstring = ast.get_docstring(tree) or ""
     labels = labels_of(docstring)
     literal = _claims_literal(tree, path)
-    where = _where(path)
     return SystemCard(
         path.parent.name,
         path.parent.parent.name,
         docstring.partition("\n")[0],
         labels,
-        claims_of(literal or (), where),
+        claims_of(literal or (), _where(path)),
+        path.parent,
     )
 
 
