@@ -31,7 +31,7 @@ def list_systems(
 ) -> Result:
     """List the published systems, whether they are of use to you, and how their claims hold; or show one's card.
 
-    An exhibit is not yet applied to a model, cluster or data of yours by any command. `closer`: of the predicted
+    An exhibit (use: no) is not yet applied to a model, cluster or data of yours. `closer`: of the predicted
     claims, those that beat what knows nothing of the paper; `fail`: of all. `--explain` has papers and commands.
     """
     if name is not None:
@@ -40,7 +40,7 @@ def list_systems(
     shown = [
         {
             "name": row["name"],
-            "use": "yes" if row["usable"] else "exhibit",
+            "use": "yes" if row["usable"] else "no",
             "closer": _count(row["num_closer_than_null"], row["num_predicted"]),
             "fail": _count(row["num_failed"], row["num_claims"]),
             "summary": row["summary"],
