@@ -42,6 +42,7 @@ from meshwright.costs.collective.profile import (
 )
 from meshwright.costs.cost import rounded
 
+from . import fit_rccl
 from .collective_constant import (
     EXPERT_CONSTANTS,
     NETWORK_CONSTANTS,
@@ -239,6 +240,7 @@ def fit_profile(tables: Path) -> CollectiveProfile:
     table = read_collectives(tables)
     rows = [row for row in table if row.num_nodes == 1]
     chips = {chip: _fitted_chip(chip, [row for row in rows if row.chip == chip]) for chip in LINK_BYTES_PER_S}
+    chips[fit_rccl.CHIP] = fit_rccl.fitted_chip()
     ratios, nodes = read_ratios(tables), {name: chip.curve for name, chip in chips.items()}
     over = [row for row in table if row.num_nodes > 1 and is_fitted_row(row)]
     network, network_fit = fit_network(nodes, [row for row in ratios if is_fitted_ratio(row)], over)
@@ -250,7 +252,11 @@ def fit_profile(tables: Path) -> CollectiveProfile:
         known = [row for row in read_experts(tables) if row.kernel == kernel and is_fitted_expert(row)]
         experts[kernel], expert_fit = fit_expert(kernel, known)
         _warn_of_edges(kernel, expert_fit)
-    sources = tuple(sorted(Counter(row.source for row in rows))) + ("simai", "aiconfigurator (DeepEP)")
+    sources = tuple(sorted(Counter(row.source for row in rows))) + (
+        "simai",
+        "aiconfigurator (DeepEP)",
+        fit_rccl.SOURCE,
+    )
     return CollectiveProfile(chips, network, score(tested).percentile_80, experts, sources)
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from meshwright.costs.collective.nccl import NcclCollectives
 from meshwright.costs.cost import CommunicationModel, CostModel
-from meshwright.costs.kernel.curve import GpuKernels, family_of, gpu_costs
+from meshwright.costs.kernel.curve import GpuKernels, family_of, gpu_costs, roofline_of
 from meshwright.costs.measured.calibrated_cluster import device_factors, measured_basis, profile_of
 from meshwright.costs.measured.measured_costs import MeasuredCosts
 from meshwright.costs.roofline import UNCERTAINTY, Roofline
@@ -149,8 +149,9 @@ def _step_pricing(plan: Plan, cluster: ClusterSpec, fit: StepFit, extrapolate: b
         )
     overhead = mean(constants.step_s for constants in fit.constants.values())
     basis = f"a roofline of the data sheet of {device.name}, of which no step was ever measured"
-    lines = _assumptions(plan, cluster, basis, overhead)
-    return Pricing(Roofline(cluster), lines, overhead, fit.width, UNCERTAINTY)
+    roofline, assumptions = roofline_of(cluster)
+    lines = (*_assumptions(plan, cluster, basis, overhead), *assumptions)
+    return Pricing(roofline, lines, overhead, fit.width, UNCERTAINTY)
 
 
 def _assumptions(plan: Plan, cluster: ClusterSpec, basis: str, step_s: float) -> tuple[str, ...]:

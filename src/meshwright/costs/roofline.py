@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.costs.collective.collective import collective_s, collective_table, flows_between
-from meshwright.costs.cost import Cost, Flow
+from meshwright.costs.cost import CommunicationModel, Cost, Flow
 from meshwright.ir.table import Exchange, Work
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.device import DeviceSpec
@@ -49,6 +49,7 @@ class Roofline:
         memory_efficiency: share of the peak memory bandwidth.
         link_efficiency: share of a link's rate.
         operator_overhead_s: least seconds of one operator.
+        links: prices messages where those of the device's links were measured; None: the data sheet does.
     """
 
     cluster: ClusterSpec
@@ -56,6 +57,7 @@ class Roofline:
     memory_efficiency: float = MEMORY_EFFICIENCY
     link_efficiency: float = LINK_EFFICIENCY
     operator_overhead_s: float = OPERATOR_OVERHEAD_S
+    links: CommunicationModel | None = None
 
     def __post_init__(self) -> None:
         shares = {
@@ -96,8 +98,11 @@ class Roofline:
         """Latency and bandwidth of the slowest path between neighbours, all of it free.
 
         A message holds its links for bytes / bandwidth and is complete a latency later; a collective's steps
-        wait for each other, so its latencies are part of the seconds.
+        wait for each other, so its latencies are part of the seconds. Where each two devices have a link of their own, a
+        collective is a ring on all links between its members at once.
         """
+        if self.links is not None:
+            return self.links.exchange_cost(exchange, num_bytes, devices)
         if len(set(devices)) < 2:
             return Cost(0.0, compute_share=0.0)
         table = collective_table(exchange, len(devices))
@@ -106,6 +111,7 @@ class Roofline:
             seconds, behind = num_bytes / rate, latency
         else:
             rate, latency = self._slowest(tuple(zip(devices, (*devices[1:], devices[0]), strict=True)))
+            rate *= len(devices) - 1 if self.cluster.is_paired(devices) else 1
             seconds, behind = collective_s(table, num_bytes, len(devices), latency, rate), 0.0
         return Cost(
             seconds, behind, compute_share=0.0, link_share=1.0, uncertainty=UNCERTAINTY, basis="never seen"
@@ -119,4 +125,6 @@ class Roofline:
 
     def flows(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> tuple[Flow, ...]:
         """Bytes from each device to each other one while the exchange runs."""
-        return flows_between(exchange, num_bytes, devices)
+        if self.links is not None:
+            return self.links.flows(exchange, num_bytes, devices)
+        return flows_between(exchange, num_bytes, devices, is_paired=self.cluster.is_paired(devices))

@@ -7,6 +7,7 @@ import statistics
 from pathlib import Path
 
 import pytest
+from fit import fit_rccl
 from fit.collective_constant import Constant, fit_constants
 from fit.collective_table import (
     AICONFIGURATOR_CHIPS,
@@ -194,3 +195,12 @@ def test_the_package_carries_what_the_tables_give(tables):
     rows = [row for row in read_collectives(tables) if row.chip == "H100" and is_fitted_row(row)]
     curve, _ = fit_chip("H100", rows)
     assert curve.ring_bulk.bytes_per_s == pytest.approx(known.ring_bulk.bytes_per_s, rel=0.05)
+
+
+def test_the_packaged_collectives_of_mi300x_are_those_fitted_on_eight_of_them():
+    packaged, again = packaged_profile().chips["MI300X"], fit_rccl.fitted_chip()
+    assert again.curve.ring_bulk.bytes_per_s == pytest.approx(packaged.curve.ring_bulk.bytes_per_s, rel=1e-3)
+    assert again.curve.ring_bulk.hop_s == pytest.approx(packaged.curve.ring_bulk.hop_s, rel=1e-2)
+    assert again.spread.large == pytest.approx(packaged.spread.large, rel=1e-2)
+    tried = {row.num_members for row in fit_rccl.rows() if row.by != "fitted_us"}
+    assert tried == {2, 4, 8} and sum(row.by == "fitted_us" for row in fit_rccl.rows()) == 12

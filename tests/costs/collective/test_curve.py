@@ -127,7 +127,7 @@ def test_more_bytes_never_take_less_and_every_way_is_finite(operation, power, de
 
 def test_the_packaged_constants_are_physical_and_survive_the_file():
     profile = packaged_profile()
-    assert set(profile.chips) == {"A100", "H100", "B200"}
+    assert set(profile.chips) == {"A100", "H100", "B200", "MI300X"}
     for chip in profile.chips.values():
         pipes = (chip.curve.ring_low, chip.curve.ring_bulk, chip.curve.direct_low, chip.curve.direct_bulk)
         assert all(pipe.bytes_per_s < chip.curve.link_bytes_per_s for pipe in pipes)

@@ -1,5 +1,6 @@
 """Clusters: levels, directed paths, shared capacities."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -28,6 +29,36 @@ def test_path_within_a_node_and_across():
         ("spine 0", "rack 1"),
         ("rack 1", "device 9"),
     ]
+
+
+PAIRS = Level("node", 4, 64e9, 2e-6, wiring="pairs")
+
+
+def test_devices_in_pairs_have_a_link_each_and_groups_those_between_them():
+    cluster = ClusterSpec("mesh", (H100,) * 16, (PAIRS, NETWORK, SPINE))
+    assert ends(cluster.path(1, 3)) == [("device 1", "device 3")] and cluster.latency_s(1, 3) == 2e-6
+    assert cluster.bandwidth_bytes_per_s(1, 3) == 64e9 and cluster.bandwidth_bytes_per_s(3, 4) == 50e9
+    assert [PAIRS.group_bytes_per_s(num) for num in (2, 3, 4)] == [64e9, 128e9, 192e9]
+    assert [NODE.group_bytes_per_s(num) for num in (2, 4)] == [400e9, 400e9]
+    assert cluster.is_paired((0, 2, 3)) and not cluster.is_paired((0, 4)) and not CLUSTER.is_paired((0, 1))
+
+
+def test_an_uplink_of_a_node_of_pairs_is_reached_without_a_switch():
+    cluster = ClusterSpec("mesh", (H100,) * 8, (PAIRS, Level("rack", 8, 50e9, 5e-6, attached="group")))
+    assert ends(cluster.path(0, 5)) == [("node 0", "rack 0"), ("rack 0", "node 1")]
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [
+        (replace(PAIRS, is_shared=True), NETWORK, SPINE),
+        (NODE, replace(NETWORK, wiring="pairs"), SPINE),
+        (NODE, NETWORK, replace(SPINE, wiring="torus")),
+    ],
+)
+def test_pairs_that_share_or_are_no_devices_are_refused(levels):
+    with pytest.raises(SpecError, match="pairs|torus"):
+        ClusterSpec("mesh", (H100,) * 16, levels)
 
 
 def test_level_bandwidth_and_latency_between_devices():

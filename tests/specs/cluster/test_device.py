@@ -64,7 +64,7 @@ def test_float8_is_twice_the_dense_16_bit_rate(name):
         (("B200", "GB200"), 900, 400),  # NVLink 5, ConnectX-7
         (("B300", "GB300"), 900, 800),  # NVLink 5, ConnectX-8
         (("V100",), 150, 50),
-        (("MI300X",), 448, 400),
+        (("MI300X",), 64, 400),  # of one of seven links
     ],
 )
 def test_usual_nodes_by_the_generation_of_their_links(names, bandwidth, nic):

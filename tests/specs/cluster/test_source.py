@@ -78,6 +78,7 @@ def test_the_documented_file_loads(tmp_path):
         ("count = 64", 'count = "64"', "a whole number"),
         ("count = 64", "count = 65", "joins all devices"),
         ('"device"', '"nowhere"', "device or group"),
+        ('wiring = "switch"', 'wiring = "ring"', "'wiring' is 'ring'"),
         ('name = "ours"', "name = ", "not a TOML file"),
     ],
 )

@@ -205,7 +205,7 @@ def _cluster(cluster: Any) -> Result:
     levels = [
         {
             "name": level.name, "num_devices": level.num_devices, "bandwidth_bytes_per_s": level.bandwidth_bytes_per_s,
-            "latency_s": level.latency_s, "attached": level.attached, "is_shared": level.is_shared,
+            "latency_s": level.latency_s, "attached": level.attached, "is_shared": level.is_shared, "wiring": level.wiring,
         }
         for level in cluster.levels
     ]  # fmt: skip

@@ -85,16 +85,20 @@ def _is_message(exchange: Exchange, num_members: int) -> bool:
     return bool(exchange.shift) or (exchange.ends is not None and num_members == 2)
 
 
-def flows_between(exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> tuple[Flow, ...]:
-    """Bytes per direction: a message goes from the first device to the second, a collective around the ring."""
+def flows_between(
+    exchange: Exchange, num_bytes: float, devices: tuple[int, ...], *, is_paired: bool = False
+) -> tuple[Flow, ...]:
+    """Bytes per direction: a message goes from the first device to the second, a collective around the ring. `is_paired`:
+    each two devices have a link of their own, and a collective goes over all of them at once: n - 1 rings, none of which
+    shares a link with another, or each member's parts straight to the others."""
     members = len(devices)
     if members < 2 or len(set(devices)) < 2:
         return ()
     table = collective_table(exchange, members)
     if table == "send_receive":
         return (Flow(devices[0], devices[1], num_bytes),)
-    if table == "all_to_all":
-        share = num_bytes / members
+    if is_paired or table == "all_to_all":
+        share = RING_PASSES[table] / members * num_bytes
         return tuple(Flow(a, b, share) for a in devices for b in devices if a != b)
     passed = RING_PASSES[table] * (members - 1) / members * num_bytes
     return tuple(Flow(devices[i], devices[(i + 1) % members], passed) for i in range(members))

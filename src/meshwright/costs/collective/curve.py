@@ -189,13 +189,16 @@ class Span:
     """Where the members of a group are: `num_nodes` nodes with `per_node` members each (the fewest of any node).
 
     `nic_bytes_per_s`: nominal rate of the NIC of one member; `uplink_bytes_per_s`: of everything that leaves one
-    node, which is per_node NICs or a narrower shared link.
+    node, which is per_node NICs or a narrower shared link. `chain_share`: what chains through the members of a node
+    pass over what their rings do; where each two have a link of their own, g members have g - 1 rings and g chains that
+    share no link.
     """
 
     num_nodes: int
     per_node: int
     nic_bytes_per_s: float
     uplink_bytes_per_s: float
+    chain_share: float = 1.0
 
     @property
     def num_members(self) -> int:
@@ -250,8 +253,9 @@ def ring_over_nodes_s(
     steps = RING_PASSES[operation] * (members - 1)
     hop_s = ((span.per_node - 1) * inside.hop_s + network.hop_s) / span.per_node
     pipe = network.pipe(span.uplink_bytes_per_s, span.num_nodes, inside.start_s, hop_s)
-    if pipe.bytes_per_s > inside.bytes_per_s:
-        pipe = pipe.with_rate(inside.bytes_per_s)
+    most = inside.bytes_per_s * span.chain_share
+    if pipe.bytes_per_s > most:
+        pipe = pipe.with_rate(most)
     return pipe.seconds(steps, steps / members * num_bytes)
 
 

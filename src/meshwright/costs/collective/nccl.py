@@ -1,4 +1,4 @@
-"""NcclCollectives: prices messages and collectives on clusters of GPUs from curves fitted on published NCCL tables."""
+"""NcclCollectives: messages and collectives on clusters of GPUs, by curves fitted on published tables of NCCL and RCCL."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from meshwright.costs.collective.profile import ChipCollectives, CollectiveProfi
 from meshwright.costs.cost import Cost, Flow
 from meshwright.ir.table import Exchange
 from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.device import DeviceSpec
 from meshwright.specs.error import SpecError
 from meshwright.specs.plan.prediction import Basis
 
 # Chips by the beginning of their names, longest first; those of one NVLink generation share curves, scaled by link rate.
-MEASURED_CHIPS = {"a100": "A100", "h100": "H100", "b200": "B200"}
+MEASURED_CHIPS = {"a100": "A100", "h100": "H100", "b200": "B200", "mi300x": "MI300X"}
 RELATED_CHIPS = {
     "a800": "A100",
     "h200": "H100",
@@ -101,10 +102,10 @@ class NcclCollectives:
         operation = collective_table(exchange, len(devices))
         is_plain = operation not in RING_PASSES or operation == "all_to_all"
         if is_plain or len(placement.nodes) < 2 or len(counts) > 1:
-            return flows_between(exchange, num_bytes, devices)
+            return flows_between(exchange, num_bytes, devices, is_paired=self.cluster.is_paired(devices))
         members = len(devices)
         wire_bytes = RING_PASSES[operation] * (members - 1) / members * num_bytes
-        return _rail_flows(placement.nodes, wire_bytes)
+        return _rail_flows(placement.nodes, wire_bytes, is_paired=self.cluster.levels[0].is_paired)
 
     def _placement(self, devices: tuple[int, ...]) -> _Placement:
         """The devices by node; remembered, as the same groups exchange again and again."""
@@ -125,9 +126,10 @@ class NcclCollectives:
         A link that a unit of several nodes shares carries a ring once, but the all-to-all of each of its nodes.
         """
         per_node = placement.fewest
+        chain = per_node / (per_node - 1) if self.cluster.levels[0].is_paired and per_node > 1 else 1.0
         if self.cluster.is_routed:
             nic = self._routed_rate(placement, is_everyone)
-            return Span(len(placement.nodes), per_node, nic, per_node * nic)
+            return Span(len(placement.nodes), per_node, nic, per_node * nic, chain)
         nic = uplink = float("inf")
         for below, level in pairwise(self.cluster.levels):
             if level.attached == "device" and not level.is_shared:
@@ -142,7 +144,7 @@ class NcclCollectives:
         wired = [link for link in self.cluster.links if link.source in ends and link.target in ends]
         nic = min([nic, *(link.bandwidth_bytes_per_s for link in wired)])
         uplink = min(uplink, per_node * nic)
-        return Span(len(placement.nodes), per_node, min(nic, uplink), uplink)
+        return Span(len(placement.nodes), per_node, min(nic, uplink), uplink, chain)
 
     def _routed_rate(self, placement: _Placement, is_everyone: bool) -> float:
         """Bandwidth that a device has to other nodes where it alone sends to the next node's, or to all of them, and links
@@ -159,7 +161,10 @@ class NcclCollectives:
         return min(link.bandwidth_bytes_per_s * each / used[group] for group, link in links.items())
 
     def _curve(self, devices: tuple[int, ...]) -> NodeCurve:
-        return self._chip(devices)[0].curve.on_link(self.cluster.levels[0].bandwidth_bytes_per_s)
+        """Of the chip, on what each of the node's members has to the others; one alone in its node uses no link there."""
+        node, fewest = self.cluster.levels[0], self._placement(devices).fewest
+        rate = node.group_bytes_per_s(fewest if fewest > 1 else node.num_devices)
+        return self._chip(devices)[0].curve.on_link(rate)
 
     def _chip(self, devices: tuple[int, ...]) -> tuple[ChipCollectives, Basis]:
         """Constants of the first member's chip, and how near they are to what was measured."""
@@ -167,7 +172,8 @@ class NcclCollectives:
         measured = _beginning(name, MEASURED_CHIPS)
         if measured is not None:
             chip = self.profile.chips[measured]
-            nominal = self.cluster.levels[0].bandwidth_bytes_per_s
+            node = self.cluster.levels[0]
+            nominal = node.group_bytes_per_s(node.num_devices)
             is_same_link = abs(nominal / chip.curve.link_bytes_per_s - 1) <= LINK_TOLERANCE
             return chip, "interpolated" if is_same_link else "extrapolated"
         related = _beginning(name, RELATED_CHIPS)
@@ -183,10 +189,21 @@ def _weaker(basis: Basis) -> Basis:
     return "extrapolated" if basis == "interpolated" else basis
 
 
-def _rail_flows(nodes: tuple[tuple[int, ...], ...], wire_bytes: float) -> tuple[Flow, ...]:
-    """Around the members of each node, and from each member to the same one of the next node."""
+def has_measured_links(device: DeviceSpec) -> bool:
+    """Were collectives measured on this chip, or on one of its links' generation?"""
+    return _beginning(device.name.lower(), {**MEASURED_CHIPS, **RELATED_CHIPS}) is not None
+
+
+def _rail_flows(
+    nodes: tuple[tuple[int, ...], ...], wire_bytes: float, *, is_paired: bool
+) -> tuple[Flow, ...]:
+    """Around the members of each node, over all links between them where they are paired, and from each member to the same
+    one of the next node."""
     per_node = len(nodes[0])
-    inside = [Flow(node[i], node[i + 1], wire_bytes) for node in nodes for i in range(per_node - 1)]
+    if is_paired:
+        inside = [Flow(a, b, wire_bytes / per_node) for node in nodes for a, b in permutations(node, 2)]
+    else:
+        inside = [Flow(node[i], node[i + 1], wire_bytes) for node in nodes for i in range(per_node - 1)]
     between = [
         Flow(node[i], nodes[(k + 1) % len(nodes)][i], wire_bytes / per_node)
         for k, node in enumerate(nodes)

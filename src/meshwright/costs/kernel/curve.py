@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshwright.costs.collective.nccl import NcclCollectives
+from meshwright.costs.collective.nccl import NcclCollectives, has_measured_links
 from meshwright.costs.cost import CommunicationModel, Cost, Flow
 from meshwright.costs.kernel.attention import MOST_SHARING, UNSHARED
 from meshwright.costs.kernel.chip import Chip, Columns
@@ -309,6 +309,14 @@ class GpuKernels:
         return self.links.flows(exchange, num_bytes, devices)
 
 
+def roofline_of(cluster: ClusterSpec) -> tuple[Roofline, tuple[str, ...]]:
+    """The data sheet's roofline, with messages by their curves where those were measured, and what that assumes."""
+    if not has_measured_links(cluster.devices[0]):
+        return Roofline(cluster), ()
+    message = f"messages are priced by curves fitted on collectives measured on {cluster.devices[0].name}"
+    return Roofline(cluster, links=NcclCollectives(cluster)), (message,)
+
+
 def gpu_costs(cluster: ClusterSpec) -> tuple[GpuKernels | Roofline, tuple[str, ...]]:
     """The cost and communication model of a cluster of GPUs, and what it assumes.
 
@@ -316,7 +324,8 @@ def gpu_costs(cluster: ClusterSpec) -> tuple[GpuKernels | Roofline, tuple[str, .
     """
     if family_of(cluster.devices[0]) is None:
         basis = "times are a roofline of the data sheet, nothing was measured: plus or minus 30 %"
-        return Roofline(cluster), (*cluster.assumptions, basis)
+        roofline, assumptions = roofline_of(cluster)
+        return roofline, (*cluster.assumptions, basis, *assumptions)
     kernels = GpuKernels(cluster.devices[0], NcclCollectives(cluster))
     message = "messages are priced by curves fitted on measured NCCL collectives"
     return kernels, (*cluster.assumptions, *kernels.assumptions, message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from meshwright.evidence.tables.table import TrainingRow
@@ -85,9 +86,20 @@ def cluster_of(row: TrainingRow, assumptions: list[str]) -> ClusterSpec:
     device, usual = load_device(preset), usual_node(preset)
     num_devices = row.count("gpus")
     per_node = _devices_of_node(row, num_devices, usual, assumptions)
-    inner = row.number("intra_GBps") * GB_PER_S or usual.bandwidth_bytes_per_s
+    node = Level(
+        "node",
+        per_node,
+        usual.bandwidth_bytes_per_s,
+        usual.latency_s,
+        is_shared=usual.is_shared,
+        wiring=usual.wiring,
+    )
+    inner = row.number("intra_GBps") * GB_PER_S or node.group_bytes_per_s(per_node)
     outer = row.number("inter_GBps") * GB_PER_S or usual.nic_bytes_per_s
-    levels = [Level("node", per_node, inner, usual.latency_s, is_shared=usual.is_shared)]
+    link = (
+        inner * node.bandwidth_bytes_per_s / node.group_bytes_per_s(per_node)
+    )  # tables tell all links of a GPU
+    levels = [replace(node, bandwidth_bytes_per_s=link)]
     if num_devices > per_node:
         levels.append(Level("network", num_devices, outer, usual.nic_latency_s))
         if not row.text("inter_GBps"):

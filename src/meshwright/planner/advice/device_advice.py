@@ -128,12 +128,12 @@ def starved_experts(plan: Plan, cluster: ClusterSpec) -> Iterable[Advice]:
 
 def idle_links(plan: Plan, cluster: ClusterSpec) -> Iterable[Advice]:
     """Tensor parallelism over a part of a node of paired links, or over more than a node."""
-    tp, per_node, node = plan.tp, cluster.levels[0].num_devices, _node(cluster)
+    tp, per_node = plan.tp, cluster.levels[0].num_devices
     numbers = {"tp": tp, "devices_per_node": per_node}
     if tp > per_node:
         sentence = f"tp={tp} leaves the node of {per_node}; its all-reduces run over NICs"
         yield Advice("links", sentence, numbers)
-    elif 1 < tp < per_node and node is not None and node.wiring == "pairs":
+    elif 1 < tp < per_node and cluster.levels[0].is_paired:
         sentence = f"tp={tp} uses {tp - 1} of {per_node - 1} links of each GPU; tp=1 or tp={per_node} leaves none idle"
         yield Advice("links", sentence, {**numbers, "idle_share": (per_node - tp) / (per_node - 1)})
 

@@ -16,6 +16,7 @@ from meshwright.costs.collective.curve import NodeCurve, Pipe
 from meshwright.costs.collective.nccl import NcclCollectives
 from meshwright.costs.collective.profile import CollectiveProfile, packaged_profile
 from meshwright.costs.pricing import pricing_of
+from meshwright.costs.roofline import Roofline
 from meshwright.costs.step.step_costs import StepCosts
 from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.prediction.memory_limit import estimated_rejection
@@ -202,7 +203,7 @@ def _step_s(made: StepProgram, cluster: ClusterSpec, *, halves_latency: bool = F
     """Seconds of the step of a program on a changed cluster: its prices are made again, its order is the same."""
     pricing = pricing_of(made.plan, cluster, extrapolate=True)
     costs = pricing.costs
-    if halves_latency and isinstance(costs, StepCosts):
+    if halves_latency and isinstance(costs, StepCosts | Roofline) and costs.links is not None:
         costs = replace(costs, links=NcclCollectives(cluster, _halved_hops(packaged_profile())))
     there = replace(made, cluster=cluster, placement=replace(made.placement, cluster=cluster))
     return period_s(there.wiring, there.priced(costs)) + pricing.step_s

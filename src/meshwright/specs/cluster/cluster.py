@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from meshwright.specs.cluster.device import DeviceSpec, Link
+from meshwright.specs.cluster.device import WIRINGS, DeviceSpec, Link, Wiring
 from meshwright.specs.cluster.machine import Machine
 from meshwright.specs.error import SpecError
 from meshwright.specs.printable import check_printable
@@ -24,6 +25,9 @@ class Level:
     A unit is a device (attached "device": an NVLink port, a NIC of its own) or a whole group of the level
     below (attached "group": one uplink that its devices share). `latency_s` is that of going up and down
     once. `is_shared`: all links of one group draw on one capacity (a bus; the memory of one CPU).
+
+    `wiring` "pairs", of the innermost level only: there is no switch, each two devices of a group have a link of their own
+    of `bandwidth_bytes_per_s` in each direction (xGMI of an MI300X node), so a few of them have only the links between them.
     """
 
     name: str
@@ -32,6 +36,17 @@ class Level:
     latency_s: float
     attached: Attached = "device"
     is_shared: bool = False
+    wiring: Wiring = "switch"
+
+    @property
+    def is_paired(self) -> bool:
+        """Have each two of its devices a link of their own?"""
+        return self.wiring == "pairs"
+
+    def group_bytes_per_s(self, num_members: int) -> float:
+        """What each of so many devices of a group has to the others together, in one direction: its port of the switch, or
+        its links to them, one less than they are."""
+        return self.bandwidth_bytes_per_s * (max(1, num_members - 1) if self.is_paired else 1)
 
 
 @dataclass(frozen=True)
@@ -96,6 +111,11 @@ class ClusterSpec:
         depth = self._depth_between(source, target)
         return None if depth is None else self.levels[depth]
 
+    def is_paired(self, devices: Sequence[int]) -> bool:
+        """Are these of one node that is wired in pairs?"""
+        inner = self.levels[0]
+        return inner.is_paired and len({device // inner.num_devices for device in devices}) == 1
+
     def path(self, source: int, target: int) -> tuple[Link, ...]:
         """Directed links from one device to another, in order; empty for a device with itself.
 
@@ -125,6 +145,11 @@ class ClusterSpec:
         for link in self.links:
             if (link.source, link.target) == (f"device {source}", f"device {target}"):
                 return (link,)
+        inner = self.levels[0]
+        if depth == 0 and inner.is_paired:
+            return (
+                Link(f"device {source}", f"device {target}", inner.bandwidth_bytes_per_s, inner.latency_s),
+            )
         up = self._climb(source, depth, is_up=True)
         down = self._climb(target, depth, is_up=False)
         return (*up, *reversed(down))
@@ -164,7 +189,8 @@ class ClusterSpec:
             return (_link(f"device {device}", switch, level, is_up),)
         below = self.levels[depth - 1]
         unit = f"{below.name} {device // below.num_devices}"
-        return (*self._climb(device, depth - 1, is_up=is_up), _link(unit, switch, level, is_up))
+        inner = () if below.is_paired else self._climb(device, depth - 1, is_up=is_up)
+        return (*inner, _link(unit, switch, level, is_up))
 
     def _check_device(self, index: int) -> None:
         if not 0 <= index < self.num_devices:
@@ -192,12 +218,28 @@ class ClusterSpec:
                     f"cluster {self.name}: level {level.name!r} is attached {level.attached!r}",
                     allowed=" or ".join(ATTACHED),
                 )
+            _check_wiring(self.name, level, is_innermost=level is self.levels[0])
             inner = level.num_devices
         if inner < self.num_devices:
             raise SpecError(
                 f"cluster {self.name}: {self.num_devices} devices, but the outermost level joins {inner}",
                 allowed="a last level that joins all devices",
             )
+
+
+def _check_wiring(cluster: str, level: Level, *, is_innermost: bool) -> None:
+    """Raise SpecError on a wiring that nobody knows, or pairs where links are no device's own."""
+    if level.wiring not in WIRINGS:
+        raise SpecError(
+            f"cluster {cluster}: level {level.name!r} has the wiring {level.wiring!r}",
+            allowed=" or ".join(WIRINGS),
+        )
+    if level.is_paired and (level.is_shared or level.attached != "device" or not is_innermost):
+        raise SpecError(
+            f"cluster {cluster}: level {level.name!r} is wired in pairs",
+            allowed="pairs of devices at the innermost level, not shared",
+            next="describe links that differ one by one, as [[links]]",
+        )
 
 
 def _link(unit: str, switch: str, level: Level, is_up: bool) -> Link:

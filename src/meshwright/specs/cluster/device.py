@@ -116,7 +116,8 @@ class Link:
 class NodeSpec:
     """How devices of one kind are usually built into nodes and wired; what a cluster's short name assumes.
 
-    Bandwidths are bytes per second of one device in one direction; `is_shared`: all devices of a node share
+    Bandwidths are bytes per second of one device in one direction, with the wiring "pairs" those of one of its links;
+    `is_shared`: all devices of a node share
     that capacity (the memory of one CPU). `least_message_bytes`: from which size on a message inside the node was
     measured to be worth its latency; None where the curves of collectives have to say it.
     """
@@ -179,10 +180,6 @@ def _count(table: TomlTable, key: str) -> int | None:
 
 def _node_from_table(table: TomlTable) -> NodeSpec:
     table.check_keys(_NODE_KEYS)
-    given = table.text("wiring", "other")
-    wiring = next((known for known in WIRINGS if known == given), None)
-    if wiring is None:
-        raise table.error(f"{table.where}: 'wiring' is {given!r}", allowed=" or ".join(WIRINGS))
     return NodeSpec(
         num_devices=table.integer("num_devices"),
         bandwidth_bytes_per_s=table.quantity("bandwidth", parse_bandwidth),
@@ -191,11 +188,20 @@ def _node_from_table(table: TomlTable) -> NodeSpec:
         nic_bytes_per_s=table.quantity("nic", parse_bandwidth),
         nic_latency_s=table.quantity("nic_latency", parse_seconds),
         source=table.text("source"),
-        wiring=wiring,
+        wiring=wiring_from_table(table, "other"),
         least_message_bytes=table.quantity("least_message", parse_bytes)
         if "least_message" in table.values
         else None,
     )
+
+
+def wiring_from_table(table: TomlTable, default: Wiring) -> Wiring:
+    """What a table says of its wiring. Raises its error on a word that is none."""
+    given = table.text("wiring", default)
+    wiring = next((known for known in WIRINGS if known == given), None)
+    if wiring is None:
+        raise table.error(f"{table.where}: 'wiring' is {given!r}", allowed=" or ".join(WIRINGS))
+    return wiring
 
 
 @cache

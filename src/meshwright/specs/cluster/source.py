@@ -18,6 +18,7 @@ A file says what differs from that:
     num_devices = 8
     bandwidth = "450GB/s"       # of one link in one direction; GB is bytes, Gb is bits
     latency = "2us"
+    wiring = "switch"           # optional; "pairs" (innermost level): a link of that bandwidth between each two devices
 
     [[levels]]
     name = "network"
@@ -51,6 +52,7 @@ from meshwright.specs.cluster.device import (
     device_from_table,
     load_device,
     usual_node,
+    wiring_from_table,
 )
 from meshwright.specs.error import SpecError
 from meshwright.specs.slot import TRUST
@@ -64,7 +66,7 @@ ASSUMED_RATES = (
     "rates of cores, memory and loopback are assumed until `meshwright calibrate` has measured them"
 )
 _SHORT_NAME = re.compile(r"\s*(?:(\d+)\s*[x*]\s*)?(?:(\d+)\s*[x*]\s*)?([A-Za-z].*?)\s*$")
-_LEVEL_KEYS = ("name", "num_devices", "bandwidth", "latency", "attached", "is_shared")
+_LEVEL_KEYS = ("name", "num_devices", "bandwidth", "latency", "attached", "is_shared", "wiring")
 _LINK_KEYS = ("source", "target", "bandwidth", "latency", "group")
 
 
@@ -146,7 +148,14 @@ def _usual_nodes(text: str, num_devices: int, node: NodeSpec) -> tuple[int, int]
 
 
 def _node_levels(node: NodeSpec, num_nodes: int, per_node: int, nic_bytes_per_s: float) -> tuple[Level, ...]:
-    inner = Level("node", per_node, node.bandwidth_bytes_per_s, node.latency_s, is_shared=node.is_shared)
+    inner = Level(
+        "node",
+        per_node,
+        node.bandwidth_bytes_per_s,
+        node.latency_s,
+        is_shared=node.is_shared,
+        wiring=node.wiring,
+    )
     if num_nodes == 1:
         return (inner,)
     return (inner, Level("network", num_nodes * per_node, nic_bytes_per_s, node.nic_latency_s))
@@ -210,6 +219,7 @@ def _level(table: TomlTable) -> Level:
         latency_s=table.quantity("latency", parse_seconds),
         attached="group" if attached == "group" else "device",
         is_shared=table.flag("is_shared", False),
+        wiring=wiring_from_table(table, "switch"),
     )
 
 
