@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import product
 from typing import Any
 
 from meshwright.planner.space.check import check_open
-from meshwright.prediction.memory_limit import Rejection, checked_memory, out_of_memory
+from meshwright.prediction.memory_estimate import DeviceMemory, MemoryEstimate
+from meshwright.prediction.memory_limit import (
+    Rejection,
+    checked_memory,
+    estimated_rejection,
+    out_of_memory,
+)
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
@@ -20,14 +29,33 @@ CONTEXT_TOKENS = (
     8192  # README of megatron/core/transformer/moe, guideline 5: contexts are split from 8K tokens on
 )
 RECOMPUTES = ("selective", "full")  # the cheaper one first
+SPARE = "what the estimate may be short of"  # from the expected peak to its upper end
+Beside = Callable[
+    [DeviceMemory], float
+]  # bytes that a stack keeps of what a device holds, and the estimate does not know
+Missed = Callable[[Plan], Rejection | None]  # why a plan does not fit
 DECIDED = ("tp", "pp", "dp", "cp", "ep", "num_chunks", "microbatch_size", "schedule", "layers_per_stage")
 
 
-def plan_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, **choices: Any) -> Plan:
-    """The plan that the rules give. Deterministic.
+def nothing_beside(memory: DeviceMemory) -> float:
+    """Of a stack that keeps what the estimate says."""
+    return 0.0
+
+
+def plan_of(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    *,
+    beside: Beside = nothing_beside,
+    **choices: Any,
+) -> Plan:
+    """The plan that the rules give: the first that fits even at the upper end of its memory estimate, else the first that is
+    expected to fit. Deterministic.
 
     Args:
         cluster: GPUs; its innermost level is the node.
+        beside: bytes that the stack keeps on a device beside what the estimate knows.
         choices: further fields of a plan, such as dtype; recompute and sharding, where given, replace the rule's.
 
     Raises:
@@ -36,20 +64,22 @@ def plan_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, **choice
     """
     check_open(choices, DECIDED)
     rejected: list[Rejection] = []
-    for recompute in (choices["recompute"],) if "recompute" in choices else RECOMPUTES:
+    recomputes = (choices["recompute"],) if "recompute" in choices else RECOMPUTES
+    for at_worst, recompute in product((True, False), recomputes):
+        missed = partial(_missed, cluster=cluster, beside=beside, at_worst=at_worst)
         for degrees in ladder(model, cluster, workload):
             plan = _rung(model, cluster, workload, degrees, {**choices, "recompute": recompute})
-            missed = _missed(plan, cluster)
-            if missed is None:
-                return interleaved(with_microbatch(plan, cluster), cluster)
-            rejected.append(missed)
+            rejection = missed(plan)
+            if rejection is None:
+                return interleaved(with_microbatch(plan, cluster, missed), missed)
+            rejected.append(rejection)
     if not rejected:
         raise PlanError(
             f"no rung of the ladder divides {cluster.num_devices} devices and a batch of {workload.global_batch}",
             allowed="t that divides a node, p that divides the layers, d that divides the batch",
             next="change the batch or the number of devices",
         )
-    raise out_of_memory(rejected)
+    raise out_of_memory(rejected[len(rejected) // 2 :])  # as expected: the second half
 
 
 def planned(
@@ -95,11 +125,11 @@ def num_chunks(num_layers: int) -> int:
     return divisors[max((len(divisors) - 1) // 2, min(1, len(divisors) - 1))]
 
 
-def with_microbatch(plan: Plan, cluster: ClusterSpec) -> Plan:
+def with_microbatch(plan: Plan, cluster: ClusterSpec, missed: Missed) -> Plan:
     """The plan with the microbatch that the paper's closed form makes fastest, of those that fit."""
     share = plan.workload.global_batch // plan.dp
     tried = [plan.changed(microbatch_size=size) for size in MICROBATCH_SIZES if share % size == 0]
-    fitting = [each for each in tried if each == plan or _missed(each, cluster) is None]
+    fitting = [each for each in tried if each == plan or missed(each) is None]
     return min(fitting, key=lambda each: closed_form_s(each, cluster))
 
 
@@ -108,7 +138,7 @@ def closed_form_s(plan: Plan, cluster: ClusterSpec) -> float:
     return (plan.num_microbatches + plan.pp - 1) * microbatch_s(plan, cluster)
 
 
-def interleaved(plan: Plan, cluster: ClusterSpec) -> Plan:
+def interleaved(plan: Plan, missed: Missed) -> Plan:
     """The plan with chunks where the schedule allows it (p divides the microbatches) and its memory fits."""
     if plan.pp == 1 or plan.num_microbatches % plan.pp or plan.model.num_layers % plan.pp:
         return plan
@@ -118,7 +148,7 @@ def interleaved(plan: Plan, cluster: ClusterSpec) -> Plan:
         return plan
     stages = (layers // chunks,) * (plan.pp * chunks)
     made = plan.changed(schedule="interleaved_1f1b", num_chunks=chunks, layers_per_stage=stages)
-    return plan if _missed(made, cluster) is not None else made
+    return plan if missed(made) is not None else made
 
 
 def _tensor_degrees(model: ModelSpec, most: int) -> list[int]:
@@ -149,6 +179,18 @@ def _rung(
     return Plan.of(model, cluster, workload, schedule="1f1b", **{**usual, **choices, **degrees})
 
 
-def _missed(plan: Plan, cluster: ClusterSpec) -> Rejection | None:
-    """Why the plan does not fit, or None."""
-    return checked_memory(plan, cluster, cluster.memory_bytes)[1]
+def _missed(plan: Plan, cluster: ClusterSpec, beside: Beside, at_worst: bool) -> Rejection | None:
+    """Why the plan does not fit, as expected or at worst; or None."""
+    memory, _ = checked_memory(plan, cluster, cluster.memory_bytes)
+    devices = tuple(_with(each, beside(each), at_worst) for each in memory.devices)
+    return estimated_rejection(plan, MemoryEstimate(devices), cluster.memory_bytes)
+
+
+def _with(memory: DeviceMemory, more_bytes: float, at_worst: bool) -> DeviceMemory:
+    """A device's peak with so many bytes more, or its upper end as the peak."""
+    upper_bytes = memory.upper_bytes + more_bytes
+    peak_bytes = upper_bytes if at_worst else memory.allocated_bytes + more_bytes
+    spare = (SPARE, peak_bytes - memory.allocated_bytes)
+    return replace(
+        memory, allocated_bytes=peak_bytes, upper_bytes=upper_bytes, holders=(*memory.holders, spare)
+    )
