@@ -11,15 +11,17 @@ from torch import Tensor
 
 from meshwright.executor.data.packing import PackedSequences
 from meshwright.executor.models.decoder import build_model
+from meshwright.executor.ops.token_cross_entropy import IGNORED_TARGET
 from meshwright.specs.model.model import ModelSpec
 from tests.training_case import ADAMW, torch_optimizer
 
 
 def document_losses(model: Callable[[Tensor], Tensor], tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
-    """Sum of all tokens' losses, in nats: sequences are cut behind every token without a target, each part is run alone."""
+    """Sum of all tokens' losses, in nats: sequences are cut behind every token without a target, each part is run alone; what
+    is not to be learned is no end."""
     total = torch.zeros((), dtype=torch.float64)
     for tokens_S, targets_S in zip(tokens_BS, targets_BS):
-        ends = [*(torch.nonzero(targets_S < 0)[:, 0] + 1).tolist(), len(tokens_S)]
+        ends = [*(torch.nonzero(targets_S == IGNORED_TARGET)[:, 0] + 1).tolist(), len(tokens_S)]
         low = 0
         for high in dict.fromkeys(ends):
             logits_TV = model(tokens_S[None, low:high])[0]

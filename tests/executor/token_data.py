@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from meshwright.executor.data import shard_writer
 from meshwright.executor.data.text_source import TextPiece, TextSource
 from meshwright.executor.data.token_shard import TokenShards
-from meshwright.executor.data.tokenization import Tokens
+from meshwright.executor.data.tokenization import EncodedPiece
 
 END = "<|endoftext|>"
 SENTENCES = ("the cat sat on the mat\n", "a dog ate the cat\n", "où est le chat?\n", "on the mat sat a dog\n")
@@ -53,8 +53,8 @@ class NumberTokenization:
     def __init__(self, vocabulary_size: int = 100, end_id: int = 0) -> None:
         self.vocabulary_size, self.end_id = vocabulary_size, end_id
 
-    def encode(self, pieces: Sequence[TextPiece]) -> list[Tokens]:
-        return [np.array(piece.data.split(), dtype=np.uint32) for piece in pieces]
+    def encode(self, pieces: Sequence[TextPiece]) -> list[EncodedPiece]:
+        return [EncodedPiece(np.array(piece.data.split(), dtype=np.uint32)) for piece in pieces]
 
 
 def write_documents(path: Path, documents: Sequence[Sequence[int]]) -> TextSource:

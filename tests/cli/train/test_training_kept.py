@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cli.running import Runner, small_plan
+from tests.executor.chat_data import write_chat_tokenizer, write_chats
 from tests.executor.token_data import write_tokenizer
 
 from meshwright.cli.frame.progress import duration_text
@@ -218,3 +219,22 @@ def test_time_left_as_people_say_it() -> None:
     seconds = (0.4, 59.0, 61, 3599, 3600, 86_399, 90_000, 400_000)
     expected = ["0 s", "59 s", "1:01 min", "59:59 min", "1:00 h", "23:59 h", "1 d 1 h", "4 d 15 h"]
     assert [duration_text(one) for one in seconds] == expected
+
+
+def test_conversations_are_trained_on_with_their_own_held_out_set(
+    run: Runner, plan_file: Path, profile: None, shared_pool: Pool, tmp_path: Path
+) -> None:
+    tokenizer = write_chat_tokenizer(tmp_path / "small")
+    chats, others = (
+        write_chats(tmp_path / name, numbers)
+        for name, numbers in (("chats.jsonl", range(20)), ("others.jsonl", range(90, 95)))
+    )
+    plan = tmp_path / "chats.toml"
+    model = ModelSpec.decoder(2, 32, 2, vocabulary_size=300, max_sequence_length=32, name="chat")
+    Plan.of(model, Cluster.detect(2), Workload(8, 32), pp=2).save(plan)
+    given = ("--data", chats, "--tokenizer", tokenizer, "--evaluate-data", others, "--evaluate-every", 2)
+    ran = run("train", plan, *given, "--iterations", 4, "--learning-rate", "0.01", "--json")
+    assert ran.code == 0, ran.stderr
+    assert "longer than 32 tokens and lose their ends" in ran.stderr
+    held_out = [row["loss"] for row in ran.data["held_out_losses"]]
+    assert len(held_out) == 2 and held_out[1] < held_out[0]

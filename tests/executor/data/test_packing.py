@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.executor.token_data import shards_of
 
-from meshwright.executor.data.packing import PackedSequences, SampleCount, documents_of, num_sequences
+from meshwright.executor.data.packing import PackedSequences, SampleCount, documents_of
+from meshwright.executor.data.sequence_span import spans_of
 from meshwright.executor.data.token_shard import TokenShards
 from meshwright.executor.ops.token_cross_entropy import IGNORED_TARGET
 from meshwright.specs.error import ExecutionError
@@ -38,7 +39,7 @@ def _stream(shards: TokenShards, count: SampleCount, num_steps: int, parts: list
 
 @given(batch=st.integers(1, 40))
 def test_every_sequence_once_in_every_epoch(shards: TokenShards, batch: int) -> None:
-    total = num_sequences(shards.train, LENGTH)
+    total = spans_of(shards.train, LENGTH).count
     rows = _stream(shards, SampleCount(batch), -(-2 * total // batch), [batch])
     cut = shards.train.read(0, total * LENGTH).reshape(total, LENGTH).tolist()
     assert sorted(rows[:total]) == sorted(cut) == sorted(rows[total : 2 * total])
@@ -110,7 +111,7 @@ def test_held_out_sequences_are_always_the_same_and_never_trained_on(shards: Tok
     assert [len(tokens) for tokens, _ in batches] == [2, 2, 1]
     other = replace(packed, count=SampleCount(9, 5, 77))
     assert all(torch.equal(a[0], b[0]) for a, b in zip(batches, other.held_out_batches(5, LENGTH, 2)))
-    total = num_sequences(shards.held_out, LENGTH)
+    total = spans_of(shards.held_out, LENGTH).count
     cut = shards.held_out.read(0, total * LENGTH).reshape(total, LENGTH).tolist()
     found = [row for tokens, _ in batches for row in tokens.tolist()]
     assert found[0] == cut[0] and found[-1] == cut[-1] and all(row in cut for row in found)
@@ -118,6 +119,6 @@ def test_held_out_sequences_are_always_the_same_and_never_trained_on(shards: Tok
 
 def test_too_little_text_is_said(shards: TokenShards) -> None:
     fits = shards.train.num_tokens - 1
-    assert num_sequences(shards.train, fits) == 1
+    assert spans_of(shards.train, fits).count == 1
     with pytest.raises(ExecutionError, match=f"sequences up to {fits}"):
         PackedSequences(shards, SampleCount(1)).batch(0, 0, [0], fits + 1)

@@ -33,7 +33,7 @@ class Broken(Exception):
 def test_text_files_become_the_tokens_of_their_text(tmp_path: Path, source: TextSource) -> None:
     tokenization = FileTokenization(write_tokenizer(tmp_path / "small"))
     shards = make_shards(source, tokenization, tmp_path / "shards")
-    expected = [tokenization.encode([piece])[0].tolist() for piece in source.pieces()]
+    expected = [tokenization.encode([piece])[0].tokens.tolist() for piece in source.pieces()]
     found: list[list[int]] = []
     for split in (shards.train, shards.held_out):
         rows = split.read(0, split.num_tokens).tolist()

@@ -21,7 +21,7 @@ def _piece(text: str | bytes) -> TextPiece:
 def test_bytes() -> None:
     chosen = tokenization(None)
     assert isinstance(chosen, ByteTokenization) and chosen.vocabulary_size == 256 and chosen.end_id == 0
-    assert chosen.encode([_piece("aé")])[0].tolist() == [97, 195, 169]
+    assert chosen.encode([_piece("aé")])[0].tokens.tolist() == [97, 195, 169]
 
 
 def test_a_file_and_its_folder_give_the_librarys_tokens(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_file_and_its_folder_give_the_librarys_tokens(tmp_path: Path) -> None:
     texts = ["the cat sat on the mat", "où?", ""]
     for given in (path, path.parent):
         ours = FileTokenization(given)
-        assert [one.tolist() for one in ours.encode([_piece(t) for t in texts])] == [
+        assert [one.tokens.tolist() for one in ours.encode([_piece(t) for t in texts])] == [
             library.encode(t).ids for t in texts
         ]
         assert ours.name == "small"
@@ -47,7 +47,7 @@ def test_no_document_forges_its_end_and_nothing_is_added(tmp_path: Path) -> None
     library.enable_padding(length=64)
     library.save(str(path))
     ours = FileTokenization(path)
-    (tokens,) = ours.encode([_piece(f"the cat {END} the mat")])
+    tokens = ours.encode([_piece(f"the cat {END} the mat")])[0].tokens
     assert ours.end_id not in tokens.tolist()
     library.no_truncation()
     library.no_padding()

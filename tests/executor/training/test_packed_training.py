@@ -14,7 +14,8 @@ from tests.planned_case import AFTER_ADAMW, BATCH, GRADIENTS, MODELS, Planned
 from tests.training_case import ADAMW, SEQUENCE, Case, largest_difference, program_of, training_of
 
 from meshwright.executor import run_training
-from meshwright.executor.data.packing import PackedSequences, SampleCount, num_sequences
+from meshwright.executor.data.packing import PackedSequences, SampleCount
+from meshwright.executor.data.sequence_span import spans_of
 from meshwright.executor.data.token_shard import TokenShards
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.training.training_job import TrainingConfig
@@ -34,7 +35,9 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> TokenShards:
         patch.setattr("meshwright.executor.data.shard_writer.HELD_OUT_SHARE", 0.3)
         made = shards_of(tmp_path_factory.mktemp("packed"), DOCUMENTS, vocabulary_size=32)
     assert len(made.train.shards) > 2
-    assert num_sequences(made.train, SEQUENCE) < ITERATIONS * BATCH < 2 * num_sequences(made.train, SEQUENCE)
+    assert (
+        spans_of(made.train, SEQUENCE).count < ITERATIONS * BATCH < 2 * spans_of(made.train, SEQUENCE).count
+    )
     return made
 
 

@@ -147,7 +147,7 @@ def prepare(job: Any, said: Callable[[str], None]) -> None:
 
     Raises SpecError, ExecutionError where the data are none, too little, or not those of the checkpoint.
     """
-    from meshwright.executor.data.data_source import check_bytes, is_sharded
+    from meshwright.executor.data.data_source import check_bytes, is_sharded, told_packing
     from meshwright.executor.data.tokenization import NUM_BYTE_VALUES
     from meshwright.executor.training.resuming import check_same_data
 
@@ -164,6 +164,11 @@ def prepare(job: Any, said: Callable[[str], None]) -> None:
             NUM_BYTE_VALUES,
             words,
         )
+    packed, lost = told_packing(training.source, training.sequence_length)
+    if packed:
+        said(packed)
+    if lost:
+        logger.warning("%s", lost)
     if source.data is not None:
         check_bytes(training.source, training.sequence_length)
     if job.checkpoints is not None:

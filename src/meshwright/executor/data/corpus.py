@@ -53,6 +53,15 @@ class Corpus:
         return cls._of(TextSource.open(folder))
 
     @classmethod
+    def of_two(cls, train: TextSource, held_out: TextSource) -> Corpus:
+        """All of one source to train on, all of another held out. Raises SpecError."""
+        to_train, to_hold_out = (
+            np.frombuffer(b"".join(piece.data + FILE_END * piece.ends for piece in one.pieces()), np.uint8)
+            for one in (train, held_out)
+        )
+        return cls._split(train.name, to_train, to_hold_out, len(train.files) + len(held_out.files))
+
+    @classmethod
     def _of(cls, source: TextSource) -> Corpus:
         """Documents with their ends in two arrays; of one file alone the last twentieth is held out, to the byte.
 

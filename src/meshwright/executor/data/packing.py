@@ -1,11 +1,14 @@
-"""Documents packed into sequences: the row of a split's tokens cut every S tokens, with the documents marked.
+"""Documents packed into sequences, with the documents marked: text cut every S tokens, or conversations kept whole.
 
 Shapes: B samples, S tokens.
 
-A document may begin anywhere in a sequence and go on in the next one, which then sees its rest as a document of its own.
-With document masks attention stays within a document, positions restart with it, and the loss leaves out the target of a
-document's end token, which would be the first token of another document. Without them a sequence is one text, and every
+Text: a document may begin anywhere in a sequence and go on in the next one, which then sees its rest as a document of its
+own. With document masks attention stays within a document, positions restart with it, and the loss leaves out the target of
+a document's end token, which would be the first token of another document. Without them a sequence is one text, and every
 token has a target. The tokens behind the last whole sequence are not used.
+
+Conversations (`sequence_span`): what a sequence has no conversation for is filled with ends of documents, each of them a
+document without a target; targets that are not the assistant's words are UNLEARNED.
 """
 
 from __future__ import annotations
@@ -19,11 +22,13 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.data.sample_order import SampleOrder
+from meshwright.executor.data.sequence_span import spans_of
 from meshwright.executor.data.token_shard import TokenShards, TokenSplit
 from meshwright.executor.ops.token_cross_entropy import IGNORED_TARGET
-from meshwright.specs.error import ExecutionError
 
 Integers = npt.NDArray[np.int64]
+# Of a target that is there and not to be learned. No loss has seen it: `loss_targets` comes before.
+UNLEARNED = -101
 
 
 @dataclass(frozen=True)
@@ -58,17 +63,18 @@ class PackedSequences:
         self, seed: int, step: int, samples: Sequence[int], sequence_length: int
     ) -> tuple[Tensor, Tensor]:
         """tokens_BS and targets_BS of these samples of step `step`, int64; with document masks the targets of documents'
-        ends are IGNORED_TARGET. Raises ExecutionError where the text is shorter than one sequence.
+        ends are IGNORED_TARGET, of conversations those that are not learned UNLEARNED. Raises ExecutionError where the
+        text is shorter than one sequence.
         """
         sequences = self._sequences(seed, step, samples, sequence_length)
-        return _packed(self.shards.train, sequences, sequence_length, self.document_mask)
+        return self._packed(self.shards.train, sequences, sequence_length)
 
     def held_out_windows(
         self, samples: Sequence[int], num_samples: int, sequence_length: int
     ) -> tuple[Tensor, Tensor]:
         """The same of some of `num_samples` sequences spread evenly over the held-out documents, always the same ones."""
         sequences = self._held_out_sequences(samples, num_samples, sequence_length)
-        return _packed(self.shards.held_out, sequences, sequence_length, self.document_mask)
+        return self._packed(self.shards.held_out, sequences, sequence_length)
 
     def held_out_batches(
         self, num_sequences: int, sequence_length: int, batch_size: int
@@ -79,7 +85,8 @@ class PackedSequences:
             yield self.held_out_windows(samples, num_sequences, sequence_length)
 
     def num_targets(self, seed: int, step: int, sequence_length: int) -> int:
-        """Targets of a step's whole global batch that are not left out: what its mean loss is over. Reads no token."""
+        """Targets of a step's whole global batch that are not left out: what its mean loss is over. Reads no token, and of
+        conversations what is learned."""
         samples = range(self.count.per_step)
         sequences = self._sequences(seed, step, samples, sequence_length)
         return self._count(self.shards.train, sequences, sequence_length)
@@ -89,7 +96,25 @@ class PackedSequences:
         sequences = self._held_out_sequences(samples, num_samples, sequence_length)
         return self._count(self.shards.held_out, sequences, sequence_length)
 
+    def _packed(self, split: TokenSplit, sequences: Integers, sequence_length: int) -> tuple[Tensor, Tensor]:
+        """The sequences of a split by number."""
+        firsts, lengths = spans_of(split, sequence_length).of(sequences)
+        rows = np.full((len(sequences), sequence_length + 1), self.shards.end_id, np.int64)
+        targets = np.full((len(sequences), sequence_length), IGNORED_TARGET, np.int64)
+        for number, (first, length) in enumerate(zip(firsts.tolist(), lengths.tolist())):
+            rows[number, :length] = split.read(first, length)
+            own = targets[number, : length - 1]
+            own[:] = rows[number, 1:length]
+            if split.has_answers:
+                own[~split.answers(first + 1, length - 1)] = UNLEARNED
+            if self.document_mask:
+                own[split.starts(first + 1, length - 1) - first - 1] = IGNORED_TARGET
+        return torch.from_numpy(rows[:, :-1].copy()), torch.from_numpy(targets)
+
     def _count(self, split: TokenSplit, sequences: Integers, sequence_length: int) -> int:
+        if split.has_answers:  # the first token of a document is none
+            spans = zip(*spans_of(split, sequence_length).of(sequences))
+            return max(1, sum(int(split.answers(int(n), int(length)).sum()) for n, length in spans))
         num_tokens = len(sequences) * sequence_length
         if not self.document_mask:
             return num_tokens
@@ -99,28 +124,17 @@ class PackedSequences:
         return max(1, num_tokens - int(left_out.sum()))
 
     def _sequences(self, seed: int, step: int, samples: Sequence[int], sequence_length: int) -> Integers:
-        order = SampleOrder(num_sequences(self.shards.train, sequence_length), seed)
+        order = SampleOrder(spans_of(self.shards.train, sequence_length).count, seed)
         return order.sequences(self.count.first_of(step) + np.asarray(samples, np.int64))
 
     def _held_out_sequences(self, samples: Sequence[int], num_samples: int, sequence_length: int) -> Integers:
-        last = num_sequences(self.shards.held_out, sequence_length) - 1
+        last = spans_of(self.shards.held_out, sequence_length).count - 1
         return np.asarray(samples, np.int64) * last // max(1, num_samples - 1)
 
 
-def num_sequences(split: TokenSplit, sequence_length: int) -> int:
-    """Sequences of S tokens, each with the token behind it, in a split.
-
-    Raises ExecutionError where there is none.
-    """
-    count = (split.num_tokens - 1) // sequence_length
-    if count < 1:
-        raise ExecutionError(
-            f"a sequence of {sequence_length} tokens and its target do not fit into the {split.num_tokens} tokens of "
-            f"{split.num_documents} documents",
-            allowed=f"sequences up to {max(split.num_tokens - 1, 0)}",
-            next="shorten the sequences or give more text",
-        )
-    return count
+def loss_targets(targets_BS: Tensor) -> Tensor:
+    """Targets as losses read them: what is not learned is left out like what has no target."""
+    return targets_BS.masked_fill(targets_BS == UNLEARNED, IGNORED_TARGET)
 
 
 def documents_of(targets_BS: Tensor) -> Tensor | None:
@@ -134,15 +148,3 @@ def documents_of(targets_BS: Tensor) -> Tensor | None:
     begins_BS = torch.zeros_like(targets_BS)
     begins_BS[:, 1:] = torch.where(is_end_BS[:, :-1], places_S[1:], 0)
     return torch.cummax(begins_BS, 1).values
-
-
-def _packed(
-    split: TokenSplit, sequences: Integers, sequence_length: int, document_mask: bool
-) -> tuple[Tensor, Tensor]:
-    """The sequences of a split by number."""
-    rows = np.stack([split.read(int(n) * sequence_length, sequence_length + 1) for n in sequences])
-    tokens, targets = rows[:, :-1].copy(), rows[:, 1:].copy()
-    if document_mask:
-        for row, first in enumerate(sequences * sequence_length):
-            targets[row, split.starts(int(first) + 1, sequence_length) - first - 1] = IGNORED_TARGET
-    return torch.from_numpy(tokens), torch.from_numpy(targets)

@@ -14,7 +14,8 @@ import logging
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,13 +28,14 @@ from meshwright.executor.data.token_shard import (
     HELD_OUT,
     KIND,
     SCHEMA,
+    SHARD_FILES,
     START_DTYPE,
     TOKEN_DTYPES,
     TRAIN,
     TokenShards,
     has_shards,
 )
-from meshwright.executor.data.tokenization import Tokenization, Tokens
+from meshwright.executor.data.tokenization import EncodedPiece, Tokenization
 from meshwright.executor.file.new_file import NewFile, flush_folder, make_folder, rename, write_text
 from meshwright.specs.cluster.profile import cache_path
 from meshwright.specs.error import SpecError
@@ -112,17 +114,24 @@ def _write(
 ) -> dict[str, Any]:
     """All shards into a folder; returns their header. Where no document is held out by its share, the least one is."""
     dtype = "uint16" if tokenization.vocabulary_size <= 1 << 16 else "uint32"
-    splits, least = _write_splits(partial, source, tokenization, dtype, HELD_OUT_SHARE, progress)
-    if not _has_both(splits):  # few documents: all on one side of the limit
+    left_out: Counter[str] = Counter()
+    splits, least = _write_splits(partial, source, tokenization, dtype, HELD_OUT_SHARE, left_out, progress)
+    if not _has_all(splits, source):  # few documents: all on one side of the limit
         for path in partial.iterdir():
             path.unlink()
-        splits, _ = _write_splits(partial, source, tokenization, dtype, float(np.nextafter(least, 1.0)))
-    if not _has_both(splits):
+        left_out.clear()
+        limit = float(np.nextafter(least, 1.0))
+        splits, _ = _write_splits(partial, source, tokenization, dtype, limit, left_out)
+    if left_out:
+        _log.warning("of %s are left out: %s", source.name, told_counts(left_out))
+    if not _has_all(splits, source):
         total = sum(split["num_documents"] for split in splits.values())
         raise SpecError(
-            f"{source.name} has {total} documents, which cannot be divided into some to train on and some to hold out",
+            f"{source.name} has {total} documents{_and_left_out(left_out)}, which cannot be divided into some to train on "
+            "and some to hold out",
             allowed="two or more that differ",
-            next="give more documents, or one text file, whose end is held out",
+            next="give more documents, one text file, whose end is held out, or what is held out by itself "
+            "(--evaluate-data)",
         )
     return {
         "kind": KIND,
@@ -132,6 +141,7 @@ def _write(
         "end_id": tokenization.end_id,
         "tokenizer": {"name": tokenization.name, "digest": tokenization.digest},
         "source": {"name": source.name, "digest": source.digest},
+        "left_out": dict(left_out),
         "splits": splits,
     }
 
@@ -142,10 +152,11 @@ def _write_splits(
     tokenization: Tokenization,
     dtype: str,
     limit: float,
+    left_out: Counter[str],
     progress: Callable[[float], None] | None = None,
 ) -> tuple[dict[str, Any], float]:
     """Tokenise and write everything; documents with a share below `limit` are held out. Returns the splits' headers and the
-    least share of a document.
+    least share of a document; counts in `left_out` those that have no tokens, by the reason.
     """
     least, done_bytes = 1.0, 0
     whole_bytes = max(1, sum(file.size_bytes for file in source.files))
@@ -158,14 +169,28 @@ def _write_splits(
             if progress is not None:
                 progress(min(1.0, done_bytes / whole_bytes))
             done_bytes += sum(len(piece.data) for piece in pieces)
-            for piece, tokens in zip(pieces, tokenization.encode(pieces), strict=True):
+            for piece, encoded in zip(pieces, tokenization.encode(pieces), strict=True):
+                if encoded.left_out:
+                    left_out[encoded.left_out] += 1
+                    continue
                 least = min(least, piece.share)
-                writers[HELD_OUT if piece.share < limit else TRAIN].add(tokens, piece.begins, piece.ends)
+                writers[HELD_OUT if piece.share < limit else TRAIN].add(encoded, piece.begins, piece.ends)
         return {name: writer.finish() for name, writer in writers.items()}, least
 
 
-def _has_both(splits: dict[str, Any]) -> bool:
-    return all(split["num_documents"] for split in splits.values())
+def _has_all(splits: dict[str, Any], source: TextSource) -> bool:
+    """Has each side a document, or, where all are meant for one, that one?"""
+    filled = [split["num_documents"] > 0 for split in splits.values()]
+    return all(filled) if source.share is None else any(filled)
+
+
+def told_counts(counts: Mapping[str, int]) -> str:
+    """Of what how many: "3 without an answer, 1 of another kind"."""
+    return ", ".join(f"{count:,} {what}" for what, count in counts.items())
+
+
+def _and_left_out(counts: Mapping[str, int]) -> str:
+    return f" (left out are {told_counts(counts)})" if counts else ""
 
 
 def _batches(pieces: Iterator[TextPiece]) -> Iterator[list[TextPiece]]:
@@ -193,20 +218,23 @@ class SplitWriter:
         self._stack = contextlib.ExitStack()
         self._num_tokens = self._num_documents = 0
 
-    def add(self, tokens: Tokens, begins: bool, ends: bool) -> None:
-        """Tokens of a document that begins or ends with them; its end token is put behind them."""
+    def add(self, encoded: EncodedPiece, begins: bool, ends: bool) -> None:
+        """Tokens of a document that begins or ends with them; an end token is put behind them where it has not its own."""
+        tokens, has_answers = encoded.tokens, encoded.answers is not None
         if begins and self._num_tokens >= SHARD_TOKENS:
             self._end_shard()
         if not self._files:
             stem = f"{self._split}-{len(self._shards):05}"
             self._files = [
                 self._stack.enter_context(NewFile(self._folder / f"{stem}.{what}"))
-                for what in ("tokens", "starts")
+                for what in SHARD_FILES[: 2 + has_answers]
             ]
         if begins:
             self._files[1].write(np.array([self._num_tokens], START_DTYPE).tobytes())
             self._num_documents += 1
-        written = np.append(tokens, np.uint32(self._end_id)) if ends else tokens
+        if encoded.answers is not None:
+            self._files[2].write(encoded.answers.tobytes())
+        written = np.append(tokens, np.uint32(self._end_id)) if ends and not has_answers else tokens
         self._files[0].write(written.astype(self._dtype).tobytes())
         self._num_tokens += len(written)
 
@@ -228,18 +256,12 @@ class SplitWriter:
         if not self._files:
             return
         self._stack.close()
-        tokens, starts = (
-            {"name": file.path.name, "size_bytes": file.size_bytes, "sha256": file.sha256}
-            for file in self._files
-        )
-        self._shards.append(
-            {
-                "num_tokens": self._num_tokens,
-                "num_documents": self._num_documents,
-                "tokens": tokens,
-                "starts": starts,
-            }
-        )
+        files = {
+            what: {"name": file.path.name, "size_bytes": file.size_bytes, "sha256": file.sha256}
+            for what, file in zip(SHARD_FILES, self._files, strict=False)
+        }
+        counts = {"num_tokens": self._num_tokens, "num_documents": self._num_documents}
+        self._shards.append({**counts, **files})
         self._files, self._num_tokens, self._num_documents = [], 0, 0
 
 

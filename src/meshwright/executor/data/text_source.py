@@ -13,7 +13,7 @@ import logging
 import os
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,12 +74,17 @@ class SourceFile(NamedTuple):
 
 @dataclass(frozen=True)
 class TextSource:
-    """Files of text below `root` (the folder of a single file); `field` of a JSONL object holds its text."""
+    """Files of text below `root` (the folder of a single file); `field` of a JSONL object holds its text.
+
+    ``field`` "": whole lines of JSONL are documents, one piece each. ``share``: what all documents have as theirs; None:
+    each has one by its hash.
+    """
 
     name: str
     root: Path
     files: tuple[SourceFile, ...]
     field: str = "text"
+    share: float | None = None
 
     @classmethod
     def open(cls, path: PathLike, field: str = "text") -> TextSource:
@@ -129,16 +134,42 @@ class TextSource:
         """Of names, sizes, times of last change and the field: contents are not read, so that a job with the same
         source begins at once. A file that is changed without its size or time changing is not noticed.
         """
-        told = json.dumps([self.field if self.has_jsonl else "", *self.files])
+        told = json.dumps([self.field if self.has_jsonl else "", *self.files, *self._own_share])
         return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+
+    @property
+    def _own_share(self) -> tuple[float, ...]:
+        return () if self.share is None else (self.share,)
+
+    def first_line(self) -> bytes:
+        """Of its first file of JSONL, the first that is not blank; nothing where there is none."""
+        for file in filter(lambda one: one.is_jsonl, self.files):
+            with (self.root / file.name).open("rb") as lines:
+                return next((line for line in lines if not line.isspace()), b"")
+        return b""
+
+    def in_lines(self) -> TextSource:
+        """The same with whole lines of JSONL as documents. Raises SpecError where other files are among them."""
+        others = [file.name for file in self.files if not file.is_jsonl]
+        if others:
+            raise SpecError(
+                f"{self.root} has conversations, and {others[0]} is a file of text",
+                allowed="one of both in a folder",
+                next="name the file of conversations alone",
+            )
+        return replace(self, field="")
 
     def pieces(self) -> Iterator[TextPiece]:
         """All documents in the order of their files' names and lines; empty ones and those with a zero byte are left out.
 
-        One text file alone is cut in two documents: its last twentieth is the held-out one.
+        One text file alone, whose documents have their own shares, is cut in two: its last twentieth is the held-out one.
 
         Raises SpecError for a line that is no object with the text, naming file and line, and for a file that has gone.
         """
+        for piece in self._pieces():
+            yield piece if self.share is None else piece._replace(share=self.share)
+
+    def _pieces(self) -> Iterator[TextPiece]:
         num_binary = 0
         for file in self.files:
             path = self.root / file.name
@@ -147,7 +178,7 @@ class TextSource:
                     yield from self._lines(path)
                 elif _has_zero_byte(path):
                     num_binary += 1
-                elif len(self.files) == 1:
+                elif len(self.files) == 1 and self.share is None:
                     yield from _cut_in_two(path)
                 else:
                     yield from _pieces_of_range(path, hash_share(file.name), 0, path.stat().st_size)
@@ -164,6 +195,9 @@ class TextSource:
                 if line.isspace():
                     continue
                 place = f"{path}, line {number}"
+                if not self.field:
+                    yield TextPiece(place, hash_share(line.strip()), line)
+                    continue
                 data = _text_of_line(line, self.field, place)
                 if data and ZERO_BYTE not in data:
                     yield from _cut(place, hash_share(data), data)

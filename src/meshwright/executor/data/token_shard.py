@@ -1,9 +1,9 @@
 """Token shards: a folder of memory-mapped arrays with one JSON header, opened in no time and read by any number of ranks.
 
 A folder has two splits, train and held_out. A split is a row of documents, each with its end token, in shards: a file of
-tokens (uint16, or uint32 where the vocabulary needs it) and a file of int64, the places in it where documents begin.
-Numbers are little-endian. `shards.json` says dtype, counts, tokenizer, source, and every file's size and SHA-256.
-Opening compares sizes; `verify` reads everything.
+tokens (uint16, or uint32 where the vocabulary needs it) and a file of int64, the places in it where documents begin; of
+conversations also a file with a byte for every token, 1 where it is an answer. Numbers are little-endian. `shards.json`
+says dtype, counts, tokenizer, source, and every file's size and SHA-256. Opening compares sizes; `verify` reads everything.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,14 @@ from meshwright.specs.training.source import PathLike
 
 Integers = npt.NDArray[np.int64]
 
-SCHEMA = 1
+SCHEMA = 2  # 1: without answers
 KIND = "token shards"
 HEADER = "shards.json"
 TRAIN, HELD_OUT = "train", "held_out"
 TOKEN_DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 START_DTYPE = np.dtype("<i8")
 DIGEST_BYTES = 16
+SHARD_FILES = ("tokens", "starts", "answers")
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,12 @@ class TokenShard:
     num_documents: int
     tokens: ShardFile
     starts: ShardFile
+    answers: ShardFile | None = None
+
+    @property
+    def files(self) -> tuple[ShardFile, ...]:
+        """All that there are."""
+        return (self.tokens, self.starts, *([] if self.answers is None else [self.answers]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +79,11 @@ class TokenSplit:
         """Tokens of all shards, ends of documents among them."""
         return int(self._offsets[-1])
 
+    @property
+    def has_answers(self) -> bool:
+        """Is it said which tokens are to be learned? Else all are."""
+        return any(shard.answers is not None for shard in self.shards)
+
     @cached_property
     def _offsets(self) -> Integers:
         """Where shards begin in the row; then its end."""
@@ -89,6 +101,15 @@ class TokenSplit:
     @cached_property
     def _starts(self) -> Sequence[npt.NDArray[Any]]:
         return [np.memmap(self.folder / s.starts.name, START_DTYPE, "r") for s in self.shards]
+
+    @cached_property
+    def _answers(self) -> Sequence[npt.NDArray[np.bool_]]:
+        return [np.memmap(self.folder / s.answers.name, np.bool_, "r") for s in self.shards if s.answers]
+
+    def answers(self, first: int, count: int) -> npt.NDArray[np.bool_]:
+        """Which of `count` tokens from place `first` on are to be learned, where that is said."""
+        parts = [self._answers[shard][low:high] for shard, low, high in self._parts(first, count)]
+        return np.concatenate([*parts, np.empty(0, np.bool_)])
 
     def read(self, first: int, count: int) -> Integers:
         """`count` tokens from place `first` on, as int64. They must be within the row."""
@@ -135,7 +156,7 @@ class TokenSplit:
 
 @dataclass(frozen=True, eq=False)
 class TokenShards:
-    """An opened folder of shards."""
+    """An opened folder of shards. ``left_out``: documents that are not in it, by why."""
 
     folder: Path
     vocabulary_size: int
@@ -144,6 +165,7 @@ class TokenShards:
     source: Mapping[str, str]
     train: TokenSplit
     held_out: TokenSplit
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def open(cls, folder: PathLike) -> TokenShards:
@@ -158,7 +180,7 @@ class TokenShards:
             splits = {name: _split(root, dtype, header["splits"][name]) for name in (TRAIN, HELD_OUT)}
             shards = cls(
                 root, int(header["vocabulary_size"]), int(header["end_id"]), dict(header["tokenizer"]),
-                dict(header["source"]), splits[TRAIN], splits[HELD_OUT],
+                dict(header["source"]), splits[TRAIN], splits[HELD_OUT], dict(header.get("left_out", {})),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
             raise ExecutionError(
@@ -176,7 +198,7 @@ class TokenShards:
         is the same.
         """
         files = [
-            [file.sha256 for shard in split.shards for file in (shard.tokens, shard.starts)]
+            [file.sha256 for shard in split.shards for file in shard.files]
             for split in (self.train, self.held_out)
         ]
         told = json.dumps([self.vocabulary_size, self.end_id, self.tokenizer["digest"], files])
@@ -186,7 +208,7 @@ class TokenShards:
         """Read every file and compare its checksum. Raises ExecutionError that names the first one that differs."""
         for split in (self.train, self.held_out):
             for shard in split.shards:
-                for file in (shard.tokens, shard.starts):
+                for file in shard.files:
                     path = self.folder / file.name
                     try:
                         found = sha256_of(path)
@@ -236,11 +258,12 @@ def _split(folder: Path, dtype: np.dtype[Any], fields: Mapping[str, Any]) -> Tok
         TokenShard(
             int(one["num_tokens"]),
             int(one["num_documents"]),
-            _shard_file(**one["tokens"]),
-            _shard_file(**one["starts"]),
+            *(_shard_file(**one[what]) for what in SHARD_FILES if what in one),
         )
         for one in fields["shards"]
     ]
+    if len({shard.answers is None for shard in shards}) > 1:
+        raise ValueError("says of some shards what is learned, and of others not")
     return TokenSplit(folder, dtype, tuple(shards))
 
 
@@ -254,10 +277,11 @@ def _shard_file(name: str, size_bytes: int, sha256: str) -> ShardFile:
 def _check_sizes(folder: Path, shard: TokenShard, token_bytes: int) -> None:
     """Do counts, header and files agree?"""
     counted = (
-        (shard.tokens, shard.num_tokens * token_bytes),
-        (shard.starts, shard.num_documents * START_DTYPE.itemsize),
+        shard.num_tokens * token_bytes,
+        shard.num_documents * START_DTYPE.itemsize,
+        shard.num_tokens,
     )
-    for file, expected_bytes in counted:
+    for file, expected_bytes in zip(shard.files, counted, strict=False):
         path = folder / file.name
         found_bytes = path.stat().st_size if path.is_file() else None
         if not found_bytes == file.size_bytes == expected_bytes:

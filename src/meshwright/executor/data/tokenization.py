@@ -7,9 +7,10 @@ it ("<|endoftext|>") are encoded like others, so that no document can forge its 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Tokens = npt.NDArray[np.uint32]
+Answers = npt.NDArray[np.bool_]
 
 NUM_BYTE_VALUES = 256
 BYTE_END = 0  # source text has no zero bytes, so a document's end can be learned without another token
@@ -31,9 +33,18 @@ TOKENIZER_FILE, TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
 END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]")
 
 
+class EncodedPiece(NamedTuple):
+    """Tokens of a piece. ``answers``: which of them a model shall learn to say, of a whole document that has its own end;
+    None: all of them. ``left_out``: why a document has none, in words for people."""
+
+    tokens: Tokens = np.empty(0, np.uint32)
+    answers: Answers | None = None
+    left_out: str = ""
+
+
 class Tokenization(Protocol):
-    """What makes tokens of text. ``end_id`` stands behind every document; ids are below `vocabulary_size`; two with the same
-    `digest` give the same tokens.
+    """What makes tokens of text. ``end_id`` stands behind every document that has not its own end; ids are below
+    `vocabulary_size`; two with the same `digest` give the same tokens.
     """
 
     name: str
@@ -41,7 +52,7 @@ class Tokenization(Protocol):
     vocabulary_size: int
     end_id: int
 
-    def encode(self, pieces: Sequence[TextPiece]) -> list[Tokens]:
+    def encode(self, pieces: Sequence[TextPiece]) -> list[EncodedPiece]:
         """The tokens of every piece."""
 
 
@@ -53,9 +64,9 @@ class ByteTokenization:
     vocabulary_size = NUM_BYTE_VALUES
     end_id = BYTE_END
 
-    def encode(self, pieces: Sequence[TextPiece]) -> list[Tokens]:
+    def encode(self, pieces: Sequence[TextPiece]) -> list[EncodedPiece]:
         """The bytes of every piece."""
-        return [np.frombuffer(piece.data, np.uint8).astype(np.uint32) for piece in pieces]
+        return [EncodedPiece(np.frombuffer(piece.data, np.uint8).astype(np.uint32)) for piece in pieces]
 
 
 class FileTokenization:
@@ -82,16 +93,26 @@ class FileTokenization:
         told.update(f"ended by {self.end_id}".encode())
         self.digest = told.hexdigest()
 
-    def encode(self, pieces: Sequence[TextPiece]) -> list[Tokens]:
+    def encode(self, pieces: Sequence[TextPiece]) -> list[EncodedPiece]:
         """The tokens of every piece, on all cores. Raises SpecError for bytes that are not UTF-8."""
         texts = [_decoded(piece) for piece in pieces]
         encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.asarray(one.ids, dtype=np.uint32) for one in encoded]
+        return [EncodedPiece(np.asarray(one.ids, dtype=np.uint32)) for one in encoded]
 
 
 def tokenization(tokenizer: PathLike | None) -> Tokenization:
     """By bytes where no tokenizer is named, else by its file. Raises SpecError as `FileTokenization`."""
     return ByteTokenization() if tokenizer is None else FileTokenization(tokenizer)
+
+
+def plain_tokenizer(file: Path) -> Tokenizer:
+    """The library's tokenizer without what it puts around a text, and with every character in the offsets of a token."""
+    content = _content(file)
+    try:
+        fields = {**json_of(content), "post_processor": None}
+    except (ValueError, TypeError):
+        fields = {}  # no tokenizer, as the library says
+    return _load(file, json.dumps(fields).encode())
 
 
 def _content(file: Path) -> bytes:

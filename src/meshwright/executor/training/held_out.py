@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from meshwright.executor.data.packing import documents_of
+from meshwright.executor.data.packing import documents_of, loss_targets
 from meshwright.executor.models.decoder import DecoderStage, build_model
 from meshwright.executor.models.sampling import sample_bytes
 from meshwright.executor.ops.token_cross_entropy import IGNORED_TARGET, token_cross_entropy
@@ -66,8 +66,8 @@ def held_out_loss(stage: DecoderStage, corpus: HeldOut, num_sequences: int, sequ
     with one_thread(), torch.inference_mode():
         for tokens_BS, targets_BS in corpus.held_out_batches(num_sequences, sequence_length, BATCH):
             logits_BSV = stage(tokens_BS, documents_BS=documents_of(targets_BS))
-            total += float(token_cross_entropy(logits_BSV, targets_BS, 1.0))
-            num_targets += int((targets_BS != IGNORED_TARGET).sum())
+            total += float(token_cross_entropy(logits_BSV, loss_targets(targets_BS), 1.0))
+            num_targets += int((loss_targets(targets_BS) != IGNORED_TARGET).sum())
     return total / max(1, num_targets)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from meshwright.executor.data.packing import PackedSequences, documents_of
+from meshwright.executor.data.packing import PackedSequences, documents_of, loss_targets
 from meshwright.executor.ops.randomness import SampleKeys
 from meshwright.executor.ops.token_places import own_tokens
 from meshwright.executor.training.training_job import CONTEXT_AXIS, Batches, TrainingConfig
@@ -57,15 +57,16 @@ class RankData:
 
     def tokens(self, microbatch: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """tokens_Bs and targets_Bs of a microbatch in this iteration, those of this rank."""
-        if self.part is None:
-            return self._sequences(microbatch, device)
         if microbatch not in self._own:
             tokens_BS, targets_BS = self._sequences(microbatch, device)
-            self._own[microbatch] = own_tokens(tokens_BS, self.part), own_tokens(targets_BS, self.part)
+            targets_BS = loss_targets(targets_BS)
+            if self.part is not None:
+                tokens_BS, targets_BS = own_tokens(tokens_BS, self.part), own_tokens(targets_BS, self.part)
+            self._own[microbatch] = tokens_BS, targets_BS
         return self._own[microbatch]
 
     def _sequences(self, microbatch: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """tokens_BS and targets_BS of whole sequences."""
+        """tokens_BS and targets_BS of whole sequences, as `Batches` gives them."""
         if microbatch not in self._taken:
             if self.batches is None:
                 self.batches = self.training.batches(self.num_samples)

@@ -20,7 +20,9 @@ class Source:
         data: a folder or file of text, or a folder of token shards; None: the Python standard library's sources.
         tokenizer: a `tokenizers` file for text; None: that of `weights`, where the folder has one, else bytes.
         weights: a Hugging Face folder whose weights the training begins with; None: drawn by the seed.
+        chat_template: a Jinja file for conversations (JSON lines of messages); None: that in the tokenizer's folder.
         evaluate_every: steps between two evaluations of the held-out loss; 0: none.
+        evaluate_data: what is held out, of the kind of `data`, all of which is then trained on; None: a twentieth of `data`.
         num_evaluated: global batches of held-out text in one evaluation.
         modules: a torch.nn.Sequential that is trained instead of the plan's model, which gives its sizes: "mine.py:model".
         text_field: field of the objects of a JSONL file that holds the text.
@@ -33,8 +35,12 @@ class Source:
     tokenizer: PathLike | None = option(
         None, "A `tokenizers` file for text (that of --from; bytes).", panel=READ
     )
+    chat_template: PathLike | None = option(
+        None, "Of conversations, a Jinja file (the tokenizer's).", panel=READ
+    )
     weights: PathLike | None = option(None, "Begin with the weights of this folder.", "--from", panel=READ)
     evaluate_every: int = option(0, "Steps between held-out losses.", panel=SEEN)
+    evaluate_data: PathLike | None = option(None, "What is held out (a twentieth of --data).", panel=SEEN)
     num_evaluated: int = option(4, "Global batches of each.", "--evaluate-batches", panel=SEEN)
     modules: str = ""
     text_field: str = option("text", "Of JSON lines, what holds the text.", panel=READ)
@@ -52,4 +58,9 @@ class Source:
             raise SpecError(
                 f"an evaluation of {self.num_evaluated} batches every {self.evaluate_every} steps",
                 allowed="a batch or more; every 0 steps is never",
+            )
+        if self.evaluate_data is not None and not self.evaluate_every:
+            raise SpecError(
+                f"{os.fspath(self.evaluate_data)} is held out, and never looked at",
+                allowed="--evaluate-data with --evaluate-every",
             )
