@@ -10,17 +10,23 @@ Idea:       With psi parameters on N GCDs a copy of the weights is cut over the 
             travel as 8 bits, gradients as 4, quantised in blocks (ZeRO++).
 Kind:       placement
 Use:        meshwright plan MODEL CLUSTER --global-batch BATCH --seq TOKENS --fix sharding=low_bandwidth_partitioning
-Simulated:  steps of a 20B model on three classes of links, by the data sheets' roofline; nothing overlaps
-Executed:   four gloo processes as two nodes of two (study.py), int8 and int4 as options
-Differs:    1. Written from the abstract; which level takes which copy, and the formulas follow from it and from ZeRO++. The
-            job is ours: 44 layers of width 6144, one sequence of 2,048 tokens a microbatch, all layers recomputed,
-            batches of four million tokens (5 microbatches on 384 GCDs).
-            2. The ratio to ZeRO++ hangs on the batch and on overlap: 1.45 with one microbatch a step, 1.90 with five, 2.04
-            with fifty; 1.47 with five where weights are gathered one layer ahead. The claim is for five and no overlap.
+Simulated:  steps of a 20B model on three classes of links, by the data sheets' roofline, with and without overlap
+Executed:   any plan with the sharding trains (gloo or NCCL); four processes as two nodes of two (study.py), int8 and
+            int4 messages as options of its own program, and plans over slowed links
+Differs:    1. Written from the abstract and summaries; which level takes which copy, and the formulas follow from it and from
+            ZeRO++. The job is ours: 44 layers of width 6144, one sequence of 2,048 tokens a microbatch, all layers
+            recomputed, batches of four million tokens (5 microbatches on 384 GCDs).
+            2. What is gained hangs on the batch and on overlap, of which we know neither, so all of both is claimed: over
+            ZeRO++ 1.12 to 1.29 with nothing overlapped, and nothing (0.87 to 1.00) where weights are gathered a layer ahead
+            beside computes. The paper's 1.71 is in no cell: we say less than half of it, in logarithms.
             3. Links are 200 GB/s in a package, 50 in a node and 12.5 a GCD between nodes (a NIC of 25 GB/s for two), at
-            the roofline's share of them; every collective is a ring over its members.
-            4. Stepped weights go back as int8, as the gathers do; quantised codes without their scales.
-            5. Executed layers are a few thousand numbers, and the two levels above a package are one of nodes.
+            the roofline's share of them. Rings leave a package or node by all its members' links at once, as RCCL's do on
+            two nodes of MI300X (claims of amd_platform). With one ring through one GCD's link, as this card had it before,
+            ZeRO-3 would be 2.55 times slower than ZeRO++ where the paper says 1.405.
+            4. Of the network's rate 0.59 more would make it 1.405; the ratio to ZeRO++ would be 1.32, that to ZeRO-3 1.85.
+            5. Stepped weights go back as int8, as the gathers do; quantised codes without their scales. As a sharding of
+            plans it has no int8 or int4 messages: those are in this system's own program only.
+            6. Executed layers are a few thousand numbers, and the two levels above a package are one of nodes.
 """
 
 from __future__ import annotations
@@ -40,6 +46,7 @@ from meshwright.specs.error import UnknownNameError
 from meshwright.systems.memory.low_bandwidth_partitioning.mechanism import (
     BACKWARD,
     FORWARD,
+    GCDS_OF_NODE,
     PARTITIONINGS,
     TOPOLOGY,
     Mesh,
@@ -47,6 +54,7 @@ from meshwright.systems.memory.low_bandwidth_partitioning.mechanism import (
     held_bytes,
     training_step,
 )
+from meshwright.systems.memory.low_bandwidth_partitioning.rails import Rails
 
 FILLS = {"sharding": "mechanism:LowBandwidthPartitioning"}
 CLAIMS = (
@@ -65,14 +73,46 @@ CLAIMS = (
         ),
     },
     {
-        "claim": "20B on {gcds} GCDs: rate of a GCD over that with ZeRO++",
+        "claim": "20B on 384 GCDs, {num_each} microbatches, {overlap} overlapped: rate of {name} over {over}",
         "kind": "predicted",
         "unit": "x",
-        "tolerance": 0.18,
-        "reason": "1.4 to 2.0: the job of the paper is not known, ours is",
+        "tolerance": 0.25,
+        "reason": "the most that a prediction may be off; batch and overlap of the paper are not known, so all are claimed",
         "how": "simulated steps of both, data sheets' roofline, no constant of this paper",
         "by": "rate_ratio",
-        "cases": (({"gcds": 384}, 1.71),),
+        "source": "abstract; '70.7 %' in summaries of the paper (devbytes.co.in, sciencestack.ai)",
+        "null": {"no effect": 1.0},
+        "cases": (
+            ({"name": "topology", "over": "ZeRO++", "num_each": 1, "overlap": "nothing"}, 1.71),
+            ({"name": "topology", "over": "ZeRO++", "num_each": 2, "overlap": "nothing"}, 1.71),
+            ({"name": "topology", "over": "ZeRO++", "num_each": 3, "overlap": "nothing"}, 1.71),
+            ({"name": "topology", "over": "ZeRO++", "num_each": 5, "overlap": "nothing"}, 1.71),
+            ({"name": "topology", "over": "ZeRO++", "num_each": 10, "overlap": "nothing"}, 1.71),
+            ({"name": "topology", "over": "ZeRO++", "num_each": 50, "overlap": "nothing"}, 1.71),
+            ({"name": "topology", "over": "ZeRO++", "num_each": 1, "overlap": "one layer"}, 1.71),
+            ({"name": "topology", "over": "ZeRO++", "num_each": 2, "overlap": "one layer"}, 1.71),
+            ({"name": "topology", "over": "ZeRO++", "num_each": 3, "overlap": "one layer"}, 1.71),
+            ({"name": "topology", "over": "ZeRO++", "num_each": 5, "overlap": "one layer"}, 1.71),
+            ({"name": "topology", "over": "ZeRO++", "num_each": 10, "overlap": "one layer"}, 1.71),
+            ({"name": "topology", "over": "ZeRO++", "num_each": 50, "overlap": "one layer"}, 1.71),
+        ),
+    },
+    {
+        "claim": "20B on 384 GCDs, {num_each} microbatches, {overlap} overlapped: rate of {name} over {over}",
+        "kind": "predicted",
+        "unit": "x",
+        "tolerance": 0.25,
+        "reason": "as above",
+        "how": "as above",
+        "by": "rate_ratio",
+        "source": "'up to 139.8 %' and '40.5 %' in summaries of the paper (devbytes.co.in, sciencestack.ai)",
+        "null": {"no effect": 1.0},
+        "cases": (
+            ({"name": "topology", "over": "ZeRO-3", "num_each": 5, "overlap": "nothing"}, 2.398),
+            ({"name": "topology", "over": "ZeRO-3", "num_each": 5, "overlap": "one layer"}, 2.398),
+            ({"name": "ZeRO++", "over": "ZeRO-3", "num_each": 5, "overlap": "nothing"}, 1.405),
+            ({"name": "ZeRO++", "over": "ZeRO-3", "num_each": 5, "overlap": "one layer"}, 1.405),
+        ),
     },
     {
         "claim": "20B on {gcds} GCDs: pairs of topology > ZeRO++ > ZeRO-3 in that order",
@@ -80,19 +120,39 @@ CLAIMS = (
         "unit": "pairs",
         "tolerance": 1e-9,
         "reason": "an order holds or not",
-        "how": "simulated rates compared",
+        "how": "simulated rates compared, nothing overlapped",
         "by": "num_ordered",
+        "source": "abstract and summaries",
+        "null": {"no effect": 0.0},
         "cases": (({"gcds": 384}, 2), ({"gcds": 64}, 2)),
     },
     {
-        "claim": "20B: rate of a GCD on {gcds} over that on {first}",
+        "claim": "20B, {num_each} microbatches: rate of a GCD on {gcds} over that on {first}",
         "kind": "predicted",
         "unit": "share",
-        "tolerance": 0.10,
-        "reason": "the abstract does not say from where it counts: two nodes here",
-        "how": "simulated steps, the batch of a GCD kept",
+        "tolerance": 0.05,
+        "reason": "less than what perfect scaling is off; the abstract does not say from where it counts: two nodes here",
+        "how": "simulated steps, the batch of a GCD kept, nothing overlapped",
         "by": "scaling_efficiency",
-        "cases": (({"first": 16, "gcds": 384}, 0.94),),
+        "source": "abstract",
+        "null": {"perfect scaling": 1.0},
+        "cases": (
+            ({"first": 16, "gcds": 384, "num_each": 1}, 0.94),
+            ({"first": 16, "gcds": 384, "num_each": 2}, 0.94),
+            ({"first": 16, "gcds": 384, "num_each": 5}, 0.94),
+            ({"first": 16, "gcds": 384, "num_each": 10}, 0.94),
+        ),
+    },
+    {
+        "claim": "here, 2 x 2 processes, {megabytes} MB/s between nodes: pairs of shardings, fewer bytes first and faster",
+        "kind": "measured",
+        "unit": "pairs",
+        "tolerance": 1e-9,
+        "reason": "an order holds or not",
+        "how": "plans trained on links held to a rate: weights and gradients in a node, weights in a node, ZeRO-3",
+        "by": "study:num_ordered_on_slow_links",
+        "source": "abstract and summaries: topology > ZeRO++ > ZeRO-3",
+        "cases": (({"megabytes": 8}, 2),),
     },
     {
         "claim": "here, 2 x 2 processes: parameters after three steps of AdamW, largest difference to one process",
@@ -151,7 +211,7 @@ def step_s(name: str, num_gcds: int, num_each: int = 0, is_overlapped: bool = Fa
     """
     if name not in PARTITIONINGS:
         raise UnknownNameError("partitioning", name, PARTITIONINGS)
-    cluster, mesh = frontier(num_gcds), Mesh(num_gcds // 8)
+    cluster, mesh = frontier(num_gcds), Mesh(num_gcds // GCDS_OF_NODE)
     parameters = NUM_PARAMETERS / NUM_LAYERS
     works = (
         Work(row, SEQUENCE_LENGTH, dtype="bfloat16", flops=flops * parameters * SEQUENCE_LENGTH)
@@ -159,13 +219,15 @@ def step_s(name: str, num_gcds: int, num_each: int = 0, is_overlapped: bool = Fa
     )
     count = num_each or num_microbatches(num_gcds)
     size = StepSize((parameters,) * NUM_LAYERS, count, SEQUENCE_LENGTH, *works)
-    program, costs = training_step(PARTITIONINGS[name], mesh, size, is_overlapped), Roofline(cluster)
+    program = training_step(PARTITIONINGS[name], mesh, size, is_overlapped)
+    costs = Roofline(cluster, links=Rails(cluster))
     return metrics.span_s(simulate_program(program, costs, costs, placement=place(program, cluster)))
 
 
-def rate_ratio(gcds: int) -> float:
-    """Rate of the topology's partitioning over that of ZeRO++."""
-    return step_s("ZeRO++", gcds) / step_s("topology", gcds)
+def rate_ratio(name: str, over: str, gcds: int = 384, num_each: int = 0, overlap: str = "nothing") -> float:
+    """Rate of a partitioning over that of another; `overlap`: "nothing", or "one layer": gathers run a layer ahead."""
+    slow_s, fast_s = (step_s(each, gcds, num_each, overlap == "one layer") for each in (over, name))
+    return slow_s / fast_s
 
 
 def num_ordered(gcds: int) -> int:
@@ -174,10 +236,9 @@ def num_ordered(gcds: int) -> int:
     return sum(a < b for a, b in zip(seconds, seconds[1:]))
 
 
-def scaling_efficiency(first: int, gcds: int) -> float:
+def scaling_efficiency(first: int, gcds: int, num_each: int) -> float:
     """Rate of a GCD with many over that with few, with as many microbatches each."""
-    count = num_microbatches(gcds)
-    return step_s("topology", first, count) / step_s("topology", gcds, count)
+    return step_s("topology", first, num_each) / step_s("topology", gcds, num_each)
 
 
 def held_gb(name: str, billions: float, gcds: int) -> float:

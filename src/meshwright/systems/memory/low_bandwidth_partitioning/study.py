@@ -1,4 +1,4 @@
-"""Partitioned states on this machine: four processes as two nodes of two, beside one process; quantised beside not.
+"""Partitioned states here: four processes as two nodes of two, beside one process, quantised, and over slow links.
 
 Shapes: N numbers of a layer (with padding).
 """
@@ -9,16 +9,27 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from meshwright.executor import run_program
 from meshwright.executor.data.corpus import Corpus
 from meshwright.executor.job.gather import JobResult
-from meshwright.executor.job.job import DTYPES
+from meshwright.executor.job.job import DTYPES, Job
 from meshwright.executor.job.pool import Pool, opened_pool
 from meshwright.executor.models.one_process import mean_of_batches
 from meshwright.executor.rank.handler import ValueName
+from meshwright.executor.training.tensor_layout import TensorLayout
+from meshwright.executor.training.training_job import RANDOM, TrainingConfig
+from meshwright.lowering.lower import lower
+from meshwright.schedules import registered
+from meshwright.specs.cluster.slowing import LinkLimit, Slowing
+from meshwright.specs.cluster.source import Cluster
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.workload import Workload
+from meshwright.stage.mesh import data_axes
 from meshwright.systems.memory.low_bandwidth_partitioning.card import low_bandwidth_partitioning
 from meshwright.systems.memory.low_bandwidth_partitioning.mechanism import (
     LAYER_STATE,
@@ -38,6 +49,17 @@ from meshwright.systems.memory.low_bandwidth_partitioning.ops import (
 MESH = Mesh(2, 1, 2)  # two nodes of one package of two
 NUM_CHECKED, NUM_TRAINED, NUM_HELD_OUT = 3, 100, 64
 INT8, INT4 = 8, 4
+MEGA = 1e6
+# Of plans, from the fewest bytes between two nodes of two processes to the most: weights and gradients stay in a node;
+# weights do (ZeRO++'s second partition); all is divided among everybody.
+SHARDINGS = (
+    "low_bandwidth_partitioning(values=2, gradients=2)",
+    "low_bandwidth_partitioning(values=2, gradients=4)",
+    "zero3",
+)
+SLOW_MODEL = ModelSpec.decoder(2, 96, 4, max_sequence_length=32, name="slow link")
+SLOW_STEPS = 6
+BETWEEN_NODES = ((0, 2), (0, 3), (1, 2), (1, 3))
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,3 +187,30 @@ def loss_ratio(pool: Pool | None = None, num_steps: int = NUM_TRAINED) -> float:
         plain = trained_loss(training, workers, num_steps)
         quantised = trained_loss(replace(training, weight_bits=INT8, gradient_bits=INT4), workers, num_steps)
     return quantised / plain
+
+
+def slow_link_job(sharding: str, iterations: int) -> Job:
+    """A plan of four replicas with four microbatches each, by the core's own lowering and handlers."""
+    plan = Plan.of(
+        SLOW_MODEL, Cluster.detect(4), Workload(16, 32), dp=4, microbatch_size=1, sharding=sharding
+    )
+    training = TrainingConfig(
+        SLOW_MODEL, plan.layers_per_stage, plan.workload.sequence_length, source=RANDOM,
+        layout=TensorLayout.of(plan), data_axes=data_axes(plan),
+    )  # fmt: skip
+    return Job.of(lower(plan, registered()[plan.schedule]), iterations, training=training)
+
+
+def slow_link_s(sharding: str, pool: Pool, bytes_per_s: float) -> float:
+    """Median seconds of a step where what passes between the nodes pays at a slow rate."""
+    slowing = Slowing(tuple(LinkLimit(one, other, bytes_per_s) for one, other in BETWEEN_NODES))
+    trace = pool.run(slow_link_job(sharding, SLOW_STEPS), slowing=slowing).trace
+    assert trace is not None, "a job that is not interrupted has a trace"
+    return float(np.median(np.diff(trace.end_s.max(axis=1))))
+
+
+def num_ordered_on_slow_links(megabytes: float, pool: Pool | None = None) -> int:
+    """Neighbours among the shardings of which the one with fewer bytes between nodes is faster, measured."""
+    with opened_pool(pool, MESH.num_devices) as workers:
+        seconds = [slow_link_s(sharding, workers, megabytes * MEGA) for sharding in SHARDINGS]
+    return sum(a < b for a, b in zip(seconds, seconds[1:]))
