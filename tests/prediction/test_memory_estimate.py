@@ -7,6 +7,7 @@ from meshwright.prediction import memory_estimate
 from meshwright.prediction.memory_buffer import exchange_bytes, freed_logits_bytes, loss_bytes
 from meshwright.prediction.memory_estimate import FRAGMENTATION, MAX_FRAGMENTATION, estimate_memory, in_flight
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload, load_model
+from meshwright.specs.dtype import dtype_bytes
 from meshwright.stage.work import stage_works
 
 LLAMA = load_model("llama-3.1-8b")
@@ -116,6 +117,22 @@ def test_every_stage_of_a_pipeline_has_its_own_microbatches():
     _, fewer = estimated(SMALL, "4xH100", pp=4, batch=2)
     two = held(fewer.devices[1])["activations of microbatches in flight"]
     assert kept[1] == pytest.approx(3 / 2 * two)
+
+
+def test_a_split_vocabulary_keeps_its_softmax_until_the_next_microbatchs() -> None:
+    """T of a microbatch stands behind S of the next: on every device 128 rows of 1024 for its tokens in float32, what the
+    last stage gave, and with one barrier two halves of its gradient; interlaced nothing."""
+    what = "softmax of the split vocabulary"
+    for vocabulary, boundaries in (("one_barrier", 3), ("two_barriers", 1)):
+        plan, found = estimated(SMALL, pp=8, vocabulary=vocabulary)
+        tokens = plan.tokens_per_microbatch
+        size = tokens * (4 * 1024 / 8 + boundaries * 256 * dtype_bytes(plan.dtype))
+        assert {dict(each.holders)[what] for each in found.devices} == {size}
+    for vocabulary in ("ends", "interlaced"):
+        assert all(
+            what not in dict(each.holders)
+            for each in estimated(SMALL, pp=8, vocabulary=vocabulary)[1].devices
+        )
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ BALANCED: tuple[Context, ...] = (
 )  # devices of cp do equal work; torchtitan divides no heads
 MEGATRON_ORDERS = tuple("-".join(order) for order in (AXES, PIPELINE_INSIDE))
 # Ranks in the usual order, and microbatches that are not cut: no program has a word for their parts.
-_USUAL: Mapping[str, Any] = {"mesh_order": "-".join(AXES), "token_parts": 1}
+_USUAL: Mapping[str, Any] = {"mesh_order": "-".join(AXES), "token_parts": 1, "vocabulary": Plan.vocabulary}
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ def describe(plan: Plan) -> str:
         words.append(f"layers {layers_words(plan.layers_per_stage)}")
     words.append(recompute_words(plan))
     words.append(gathered_words(plan))
+    words.append(vocabulary_words(plan))
     words += ["split backward"] if plan.split_backward else []
     return " ".join(word for word in words if word)
 
@@ -40,6 +41,12 @@ def context_words(plan: Plan) -> str:
 def gathered_words(plan: Plan) -> str:
     """What becomes of what sequence parallelism gathers, where it is not as usual."""
     return f"gathered {plan.gathered}" if plan.sequence_parallel and plan.gathered != Plan.gathered else ""
+
+
+def vocabulary_words(plan: Plan) -> str:
+    """How the vocabulary is split, where it is not on the first and the last stage."""
+    split = plan.vocabulary != Plan.vocabulary and plan.pp > 1
+    return f"vocabulary {plan.vocabulary.replace('_', ' ')}" if split else ""
 
 
 def parts_words(plan: Plan) -> str:

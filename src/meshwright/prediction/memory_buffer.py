@@ -11,7 +11,8 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import Context, repeats_of_key
 from meshwright.specs.plan.software import SoftwareClass
-from meshwright.stage.piece import is_vocabulary_split
+from meshwright.stage.exchange.inner import LOSS_ELEMENT_BYTES
+from meshwright.stage.piece import has_vocabulary_share, is_vocabulary_split
 from meshwright.stage.saved.saved import (
     block_saved,
     boundary_bytes_per_token,
@@ -49,6 +50,21 @@ def bytes_of_logit(software: SoftwareClass, dtype: str) -> float:
     if software.fuses_loss:
         return dtype_bytes(dtype) + NUM_FUSED_LOGITS * FLOAT32_BYTES
     return NUM_UNFUSED_LOGITS * FLOAT32_BYTES
+
+
+def waiting_bytes(plan: Plan) -> float:
+    """What a device keeps of one microbatch between the passes of a split vocabulary: T stands behind S of the next one, and
+    reads the last stage's output and the device's part of the softmax; with one barrier both halves of the output's gradient,
+    too. Interlaced, T follows S at once.
+    """
+    if not is_vocabulary_split(plan) or plan.vocabulary == "interlaced":
+        return 0.0
+    tokens = plan.tokens_per_microbatch / plan.cp
+    softmax = (
+        max(LOSS_ELEMENT_BYTES, dtype_bytes(plan.dtype)) * plan.model.vocabulary_size / (plan.tp * plan.pp)
+    )
+    boundary = boundary_bytes_per_token(plan.model, plan.dtype) / (plan.tp if plan.sequence_parallel else 1)
+    return tokens * (softmax + boundary * (3 if plan.vocabulary == "one_barrier" else 1))
 
 
 def freed_logits_bytes(work: StageWork) -> float:
@@ -139,10 +155,11 @@ def reduction_bytes(work: StageWork) -> float:
 
 
 def table_gradient_bytes(work: StageWork) -> float:
-    """The gradient of the embedding's table, dense, before it is added to the one that is kept."""
+    """The gradient of the embedding's table, or of a device's part of it, dense, before it is added to the kept one."""
     plan = work.plan
-    has_table = work.layers.has_embedding and trains_table(plan.model, of_head=False)
-    if not has_table or plan.shared.divides_values:
+    has_part = has_vocabulary_share(plan, work.layers)
+    has_table = has_part if is_vocabulary_split(plan) else work.layers.has_embedding
+    if not has_table or not trains_table(plan.model, of_head=False) or plan.shared.divides_values:
         return 0.0
     split = plan.tp * (plan.pp if is_vocabulary_split(plan) else 1)
     return plan.model.vocabulary_size / split * plan.model.hidden_size * work.element_bytes

@@ -252,17 +252,19 @@ def _peak(
     gradients = {"gradients": sum(each.gradients for each in stages)}
     # FSDP has no gradients before a step's first backward, and a block's part only behind its own
     is_first = plan.shared.divides_values and plan.num_microbatches == 1
+    waiting = {"softmax of the split vocabulary": buffer.waiting_bytes(plan)}
     messages = {"messages between stages": max((each.messages for each in stages), default=0.0)}
     running = {
         **held, **({} if is_first else gradients), ACTIVATIONS: activations, **messages,
         "gathered parameters": max((each.gathered for each in stages), default=0.0),
+        **waiting,
     }  # fmt: skip
     worst = max((each.in_backward for each in stages), key=lambda sizes: sum(sizes.values()), default={})
     table = max((each.table_gradient for each in stages), default=0.0)
     moments: dict[str, dict[str, float]] = {
         "backward": {**running, **worst},
         "embedding backward": {
-            **held, **gradients, ACTIVATIONS: one_less, **messages, "gradient of the embedding": table,
+            **held, **gradients, ACTIVATIONS: one_less, **messages, "gradient of the embedding": table, **waiting,
         },
         "optimizer step": {**held, **gradients},
     }  # fmt: skip

@@ -27,7 +27,7 @@ MEDIAN_BOUND, NEAR_BOUND = 0.03, 0.15  # of |error|: its median, and its 90th pe
 def decoder(num_layers: int = 8, **fields: Any) -> ModelSpec:
     return ModelSpec.decoder(
         num_layers, 4096, 32, num_kv_heads=8, intermediate_size=14336, max_sequence_length=16384,
-        vocabulary_size=32000, **fields,
+        **{"vocabulary_size": 32000, **fields},
     )  # fmt: skip
 
 
@@ -46,6 +46,20 @@ SPACES: dict[str, tuple[ModelSpec, str, int, int, dict[str, Any]]] = {
     ),
     "float8": (decoder(), "8xB200", 32, 4096, {"float8": "tensorwise"}),
     "tied": (load_model("gpt2"), "4xH100", 64, 1024, {}),
+    "split vocabulary": (
+        decoder(12, vocabulary_size=128_000),
+        "8xH100",
+        32,
+        4096,
+        {"vocabulary": ("one_barrier", "two_barriers", "interlaced")},
+    ),
+    "split, sharded, tied": (
+        load_model("gpt2"),
+        "8xH100",
+        64,
+        1024,
+        {"vocabulary": ("one_barrier", "two_barriers"), "sharding": ("zero1", "zero3")},
+    ),
 }
 
 

@@ -21,6 +21,7 @@ from meshwright.prediction.description import (
     layers_words,
     parts_words,
     recompute_words,
+    vocabulary_words,
 )
 from meshwright.prediction.predicted import Predicted
 from meshwright.prediction.step_trait import BESIDE
@@ -191,6 +192,7 @@ def _told(plan: Plan) -> str:
         _sharded(plan),
         "sp" if plan.sequence_parallel else "",
         gathered_words(plan),
+        vocabulary_words(plan),
         f"mesh {'-'.join(plan.mesh_order)}" if plan.mesh_order != MESH else "",
     ]
     return ", ".join(word for word in words if word)

@@ -183,7 +183,10 @@ def _exchanged(part: Pipelines, rows: Ints, case: Ints, pieces: Ints, each: int,
     """Seconds to reduce, or gather, the first device's parameters piece by piece, of `each` bytes."""
     tables, way = part.tables, part.way[case]
     has_head = part.placed[-1] == 0
-    embedding, head = tables.dense[way, EMBEDDING], tables.dense[way, HEAD] if has_head else 0.0
+    embedding, head = (
+        tables.dense[way, EMBEDDING] + tables.share[way],
+        tables.dense[way, HEAD] if has_head else 0.0,
+    )
     number = pieces * part.v
     blocks = part.first_device(part.dense)[case] - embedding - head
     dense = np.maximum(blocks, 0.0) / number

@@ -21,18 +21,20 @@ from meshwright.planner.form.part_seconds import (
     sent_s,
     stepped_s,
 )
+from meshwright.planner.form.vocabulary_share import share_parameters, vocabulary_keys, vocabulary_strides
 from meshwright.planner.space.axis import SHARDINGS
 from meshwright.planner.space.site import Sites
 from meshwright.planner.space.space import Space
 from meshwright.prediction import memory_buffer as buffer
+from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.saved.saved import (
     boundary_bytes_per_token,
-    pending_gradient_bytes_per_token,
     stage_saved_bytes,
 )
+from meshwright.stage.saved.size import pending_bytes_per_token
 from meshwright.stage.work import stage_works
 
 Floats = NDArray[np.float64]
@@ -42,7 +44,7 @@ WAY = ("tp", "cp", "context", "ep", "sequence_parallel", "microbatch_size", "rec
 EMBEDDING, HEAD = -2, -1  # places behind the kinds of blocks
 BYTES = (
     *("saved", "saved_whole", "pending", "dense", "expert", "transient", "gathered", "ends", "ends_reduced", "loss"),
-    *("table_gradient", "messages", "sent"),
+    *("table_gradient", "messages", "sent", "share", "share_gathered", "waiting"),
 )  # fmt: skip
 MOST_CODES = 4_000_000  # combinations that are counted by their place; more of them are sorted
 
@@ -63,6 +65,9 @@ class CostTables:
         transient, gathered, loss, table_gradient: bytes of moments, as in `memory_estimate`, of blocks; `ends` and
             `ends_reduced` what the embedding, the head, and both on one device add to what is gathered and to moments;
             `messages` of a boundary, of which `sent` is what one device sends; `pending` from I to W.
+        share, share_gathered, waiting: of a split vocabulary on every device of a pipeline: parameters, bytes of them whole
+            (and of their gradients before a reduction), and what one microbatch keeps between its passes.
+        share_forward, share_backward: seconds of these passes on every device, with its forwards and with its backwards.
         counts: kinds of the model's blocks, one row a block.
         group: every candidate's row of the exchanges of gradients and parameters.
         reduce, gather, scatter, and those of experts: seconds by group and `GRID` bytes, of all copies of a gradient, of what
@@ -81,6 +86,8 @@ class CostTables:
     host_waits: Floats
     inside: Floats
     received: Floats
+    share_forward: Floats
+    share_backward: Floats
     way: Ints
     saved: Floats
     saved_whole: Floats
@@ -95,6 +102,9 @@ class CostTables:
     table_gradient: Floats
     messages: Floats
     sent: Floats
+    share: Floats
+    share_gathered: Floats
+    waiting: Floats
     group: Ints
     reduce: Floats
     gather: Floats
@@ -162,7 +172,11 @@ def tables_of(
         else (known.way, {name: getattr(known, name) for name in BYTES})
     )
     prices = sources.prices if is_priced else None
-    run, first = distinct([way, *_inner_strides(space)]) if prices else (np.zeros_like(way), way[:0])
+    run, first = (
+        distinct([way, *_inner_strides(space), vocabulary_strides(space)])
+        if prices
+        else (np.zeros_like(way), way[:0])
+    )
     taken = sources.passes.of_all(space, first, is_priced=is_priced)
     group, first = distinct(_group_keys(space))
     exchanged = sources.exchanges.of_all(space, first, is_priced=is_priced)
@@ -184,8 +198,13 @@ def tables_of(
 def _bytes(space: Space, parts: Sequence[StageLayers]) -> tuple[Ints, dict[str, Any]]:
     """Every candidate's way, and what each way keeps."""
     is_zero3 = (space.sharding == SHARDINGS.index("zero3")).astype(np.int64)
-    way, first = distinct([*(getattr(space, name) for name in WAY), space.expert_tp, is_zero3])
-    return way, columns_of([_kept(space.one_stage(int(n)), parts) for n in first])
+    columns = [*(getattr(space, name) for name in WAY), space.expert_tp, is_zero3, *vocabulary_keys(space)]
+    way, first = distinct(columns)
+    found = []
+    for n in first.tolist():
+        alone = space.one_stage(n)
+        found.append(_kept(alone, space.plan(n) if space.vocabulary[n] else alone, parts))
+    return way, columns_of(found)
 
 
 def _expert_shards(space: Space) -> Ints:
@@ -254,11 +273,15 @@ def _inner(model: ModelSpec, block: int) -> int:
     return max(b for b in range(model.num_layers) if model.block_kind(b) == model.block_kind(block))
 
 
-def _kept(plan: Plan, parts: Sequence[StageLayers]) -> dict[str, Floats | float]:
-    """Bytes and parameters of one way."""
+def _kept(plan: Plan, split: Plan, parts: Sequence[StageLayers]) -> dict[str, Floats | float]:
+    """Bytes and parameters of one way, without its pipeline; `split`: with it, where the vocabulary is split along it."""
     length, model = plan.workload.sequence_length, plan.model
     blocks = StageLayers(0, model.num_layers, has_embedding=False, has_head=False)
-    *works, whole, both = stage_works(plan, (*parts, blocks, StageLayers(0, 0, True, True)))
+    *works, whole = stage_works(plan, (*parts[:EMBEDDING], blocks))
+    *ends, both, last, first = stage_works(
+        split, (*parts[EMBEDDING:], StageLayers(0, 0, True, True), blocks, split.stages()[0])
+    )
+    works, share = [*works, *ends], float(share_parameters(split))
     tokens, context = whole.num_tokens, whole.context
     uncut = context._replace(recompute="none")
     boundary = tokens * float(boundary_bytes_per_token(model, plan.dtype))
@@ -270,19 +293,20 @@ def _kept(plan: Plan, parts: Sequence[StageLayers]) -> dict[str, Floats | float]
     return {
         "saved": np.array([tokens * stage_saved_bytes(model, part, context, length) for part in parts]),
         "saved_whole": np.array([tokens * stage_saved_bytes(model, part, uncut, length) for part in parts]),
-        "pending": np.array(
-            [tokens * pending_gradient_bytes_per_token(model, part, plan.dtype) / plan.tp for part in parts]
-        ),
+        "pending": np.array([tokens * pending_bytes_per_token(split, part) / plan.tp for part in parts]),
         "dense": np.array(
             [work.block_parameters.dense + work.num_end_parameters for work in works], dtype=float
         ),
         "expert": np.array([work.block_parameters.expert for work in works], dtype=float),
         "transient": transient,
         "gathered": buffer.gathered_bytes(whole),
-        "ends": np.array([buffer.gathered_bytes(part) for part in (*works[EMBEDDING:], both)]),
-        "ends_reduced": np.array([buffer.reduction_bytes(part) for part in (*works[EMBEDDING:], both)]),
-        "loss": buffer.loss_bytes(whole),
-        "table_gradient": buffer.table_gradient_bytes(both),
+        "ends": np.array([buffer.gathered_bytes(part) for part in (*ends, both)]),
+        "ends_reduced": np.array([buffer.reduction_bytes(part) for part in (*ends, both)]),
+        "loss": buffer.loss_bytes(last),
+        "table_gradient": buffer.table_gradient_bytes(first),
         "messages": buffer.NUM_MESSAGES * boundary / (plan.tp if plan.sequence_parallel else 1),
         "sent": boundary / plan.tp,
+        "share": share,
+        "share_gathered": share * dtype_bytes(plan.dtype) if plan.shared.divides_values else 0.0,
+        "waiting": buffer.waiting_bytes(split),
     }

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from meshwright.planner.form.cost_table import HEAD, CostTables
 from meshwright.planner.form.pipeline_form import ZERO3, Pipelines
+from meshwright.planner.form.vocabulary_share import in_flight
 from meshwright.planner.space.space import Space
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.stage.group.value_size import StateSize, gradient_size, optimizer_size, parameter_size
@@ -52,7 +53,8 @@ def sharing(space: Space, rows: Ints) -> Ints:
 
 def allocated_bytes(part: Pipelines, tables: CostTables, sizes: StateBytes, rows: Ints, case: Ints) -> Floats:
     """Bytes of the fullest device of each candidate in `rows`; `case`: its number in `part`."""
-    activations = part.devices(part.saved * _in_flight(part)) + _pending(part)
+    counts = in_flight(_in_flight(part), part.vocabulary, part.m)
+    activations = part.devices(part.saved * counts) + _pending(part) + tables.waiting[part.way][:, None]
     messages = tables.messages[part.way][:, None] if part.p > 1 else 0.0
     way, space = part.way[case], part.space
     state, gradients = _state(part, sizes, rows, case)
@@ -68,10 +70,15 @@ def allocated_bytes(part: Pipelines, tables: CostTables, sizes: StateBytes, rows
         gathered[:, place] = np.maximum(gathered[:, place], more)
         reduced = has_blocks * (tables.transient[way] + tables.ends_reduced[way, end])
         moment[:, place] = np.maximum(moment[:, place], reduced)
-    moment[:, last] = np.maximum(moment[:, last], tables.loss[way])
+    # every device has a part of a split vocabulary
+    is_split = tables.share[way] > 0
+    gathered += tables.share_gathered[way][:, None]
+    moment += tables.share_gathered[way][:, None]
+    has_loss, has_table = (is_split[:, None] | (np.arange(part.p) == place) for place in (last, 0))
+    moment = np.maximum(moment, np.where(has_loss, tables.loss[way][:, None], 0.0))
     peak = held + np.where(is_first, 0.0, gradients) + gathered + moment
-    first = held[:, 0] + gradients[:, 0] - part.saved[case, 0] + tables.table_gradient[way]
-    peak[:, 0] = np.maximum(peak[:, 0], first)
+    first = held + gradients - part.saved[case][:, : part.p] + tables.table_gradient[way][:, None]
+    peak = np.where(has_table, np.maximum(peak, first), peak)
     return np.asarray(np.maximum(peak, state + gradients).max(axis=1))
 
 

@@ -14,6 +14,7 @@ from meshwright.costs.cost import Cost
 from meshwright.costs.pricing import Pricing, pricing_of
 from meshwright.costs.step.step_costs import StepCosts
 from meshwright.ir.table import Exchange, Work
+from meshwright.planner.form.vocabulary_share import share_seconds
 from meshwright.planner.space.site import Sites
 from meshwright.planner.space.space import Space
 from meshwright.simulator.pricing import with_inner
@@ -25,6 +26,7 @@ from meshwright.stage.exchange.inner import inner_exchanges
 from meshwright.stage.group.parameter_group import reduction_algorithm
 from meshwright.stage.mesh import data_axes, expert_axes, expert_data_axes, num_members, shard_axes
 from meshwright.stage.operator.layer import MicrobatchShape, step_operators
+from meshwright.stage.piece import is_vocabulary_split
 from meshwright.stage.saved.saved import boundary_bytes_per_token
 from meshwright.stage.stage_pass import pass_operators
 from meshwright.stage.work import microbatch_shape
@@ -36,6 +38,8 @@ GRID = np.logspace(2, 13, 12)
 EXCHANGES = ("reduce", "gather", "scatter", "reduce_expert", "gather_expert", "scatter_expert")
 # Seconds of a microbatch, by part of the model.
 TAKEN = ("forward", "backward", "split_backward", "again", "host_waits", "inside")
+NUM_ENDS = 2  # of a model: embedding and head, the last of its parts
+TAKEN_ONCE = ("received", "share_forward", "share_backward")
 WITHIN_BACKWARD = ("selective", "selective_op")  # kinds of recompute that have no R of their own
 
 
@@ -81,12 +85,13 @@ class PassSeconds:
         self._costs: dict[tuple[object, ...], list[Cost]] = {}
         self._operators: dict[tuple[object, ...], list[tuple[Operator, ...]]] = {}
         self._known: dict[tuple[object, ...], tuple[Floats, Floats, Floats]] = {}
+        self._split: dict[tuple[object, ...], dict[str, Any]] = {}
 
     def of_all(self, space: Space, numbers: Ints, *, is_priced: bool = True) -> dict[str, Any]:
         """Seconds of these candidates' passes, row by row; nothing where nobody prices."""
         if self._prices is None or not is_priced:
             nothing = np.zeros((1, len(self._parts)))
-            return {**dict.fromkeys(TAKEN, nothing), "received": np.zeros(1)}
+            return {**dict.fromkeys(TAKEN, nothing), **dict.fromkeys(TAKEN_ONCE, np.zeros(1))}
         return columns_of([self._of(space.plan(int(n)), self._prices) for n in numbers])
 
     def least_s(self, plan: Plan, name: str) -> Floats:
@@ -128,7 +133,7 @@ class PassSeconds:
         """Seconds of a step that no pass takes."""
         return self._prices.of(plan).step_s if self._prices else 0.0
 
-    def _of(self, plan: Plan, prices: SpacePrices) -> dict[str, Floats | float]:
+    def _of(self, plan: Plan, prices: SpacePrices) -> dict[str, Any]:
         pricing = prices.of(plan)
         forward, backward = self._pass(plan, "F", pricing), self._pass(plan, "B", pricing)
         nothing = (np.zeros(len(self._parts)),) * 3
@@ -137,7 +142,7 @@ class PassSeconds:
         if plan.software_class.waits_for_routing and plan.model.num_experts:
             # the host launches what routing asks for in each half
             split = self._pass(plan, "I", pricing)[0] + self._pass(plan, "W", pricing)[0]
-        return {
+        found: dict[str, Any] = {
             "forward": forward[0],
             "backward": backward[0],
             "split_backward": split,
@@ -145,7 +150,46 @@ class PassSeconds:
             "host_waits": forward[1] + backward[1] + again[1],
             "inside": forward[2] + backward[2] + again[2],
             "received": _received_s(plan, pricing),
+            "share_forward": 0.0,
+            "share_backward": 0.0,
         }
+        return self._with_split_vocabulary(found, plan, pricing) if is_vocabulary_split(plan) else found
+
+    def _with_split_vocabulary(self, found: dict[str, Any], plan: Plan, pricing: Pricing) -> dict[str, Any]:
+        """What passes take where the vocabulary has its own: at the ends what is there besides the tables."""
+        along = self.sites.members(plan, ("pp",))
+        again = plan.recompute == "full"
+        key = (*self._key(plan, ""), plan.vocabulary, plan.pp, along, again)
+        if key not in self._split:
+            self._split[key] = self._split_seconds(plan, pricing, again)
+        own, blocks = self._split[key], len(self._parts) - NUM_ENDS
+        for name in TAKEN:
+            found[name] = np.concatenate([found[name][:blocks], own[name]])
+        return found | {name: own[name] for name in ("share_forward", "share_backward")}
+
+    def _split_seconds(self, plan: Plan, pricing: Pricing, again: bool) -> dict[str, Any]:
+        """Of the ends, and of every device's share."""
+        plan = plan.changed(recompute_blocks=())
+        shape, nothing = microbatch_shape(plan), np.zeros(NUM_ENDS)
+
+        def price(work: Work) -> float:
+            cost = pricing.costs.cost(work) if work.operators else Cost(0.0)
+            groups = [self.sites.members(plan, each.exchange.axes) for each in work.inner]
+            return with_inner(cost, work, pricing.costs, pricing.costs, groups, None).seconds
+
+        def ends(name: str) -> Floats:
+            parts = self._parts[-NUM_ENDS:]
+            works = [
+                _work(plan, part, name, shape, pass_operators(plan, part, name, shape)) for part in parts
+            ]
+            return np.array([price(work) for work in works])
+
+        forward, backward = share_seconds(plan, pricing, self.sites, price)
+        both = ends("B")
+        return {
+            "forward": ends("F"), "backward": both, "split_backward": both, "again": ends("R") if again else nothing,
+            "host_waits": nothing, "inside": nothing, "share_forward": forward, "share_backward": backward,
+        }  # fmt: skip
 
     @staticmethod
     def _key(plan: Plan, name: str) -> tuple[object, ...]:

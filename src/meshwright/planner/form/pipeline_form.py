@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from meshwright.planner.form.cost_table import EMBEDDING, HEAD, CostTables
 from meshwright.planner.form.schedule_shape import ScheduleShape, schedule_shape, stage_devices
+from meshwright.planner.form.vocabulary_share import LATE
 from meshwright.planner.space.axis import SHARDINGS
 from meshwright.planner.space.space import Space
 from meshwright.schedules.order import registered
@@ -53,6 +54,8 @@ class Pipelines(NamedTuple):
     saved: Floats
     dense: Floats
     expert: Floats
+    share_forward: Floats
+    share_backward: Floats
 
     @classmethod
     def of(cls, space: Space, tables: CostTables, rows: Ints) -> Pipelines:
@@ -102,11 +105,13 @@ class Pipelines(NamedTuple):
             else backward
         )
         dense = stages(tables.dense, way)
+        dense[:, :p] += tables.share[way][:, None]
         if space.model.has_tied_embeddings and p * v == 1:
             dense[:, 0] -= space.model.vocabulary_size * space.model.hidden_size / space.tp[rows]
         return cls(
             space, tables, rows, p, v, space.num_microbatches[rows], layers, placed, way, forward, backward, least, again,
             stages(tables.host_waits, run), stages(tables.inside, run), saved, dense, stages(tables.expert, way),
+            tables.share_forward[run], tables.share_backward[run],
         )  # fmt: skip
 
     def devices(self, of_stage: Floats) -> Floats:
@@ -126,6 +131,11 @@ class Pipelines(NamedTuple):
         """Its name."""
         return str(self.space.names["schedule"][int(self.space.schedule[self.rows[0]])])
 
+    @property
+    def vocabulary(self) -> Ints:
+        """Where each candidate has its vocabulary, as a number of its axis."""
+        return np.asarray(self.space.vocabulary[self.rows])
+
     def shapes(self) -> list[tuple[NDArray[np.bool_], ScheduleShape]]:
         """The shape of the schedule, for candidates of each number of microbatches."""
         numbers = np.unique(self.m).tolist()
@@ -140,7 +150,12 @@ class Pipelines(NamedTuple):
     def busy_s(self) -> Floats:
         """Seconds that the busiest device computes in a step: no order of a schedule ends earlier."""
         return np.asarray(
-            self.m * self.devices(self.forward + self.least_backward - self.host_waits).max(axis=1)
+            self.m
+            * (
+                self.devices(self.forward + self.least_backward - self.host_waits).max(axis=1)
+                + self.share_forward
+                + self.share_backward
+            )
         )
 
 
@@ -198,22 +213,29 @@ class Travelling(NamedTuple):
 
 def running(part: Pipelines, pieces: Ints, beside: Travelling) -> Running:
     """How long microbatches run, with what travels beside them."""
-    f = np.maximum(part.devices(part.forward), beside.forward_gather)
+    share_forward, share_backward = part.share_forward[:, None], part.share_backward[:, None]
+    f = np.maximum(part.devices(part.forward) + share_forward, beside.forward_gather)
     # gathers and scatters take turns; what scatters do not finish beside a backward they do beside the next forward
     spare = f - beside.forward_gather
-    b = np.maximum(part.devices(part.backward), beside.backward_gather + beside.reduce - spare)
+    b = np.maximum(
+        part.devices(part.backward) + share_backward, beside.backward_gather + beside.reduce - spare
+    )
     # of a stage in pieces only the first runs again early
     again = part.devices(part.again) / pieces[:, None]
     t = f + b
     longest = t.max(axis=1)
     hidden, nothing = np.full(len(f), -np.inf), np.zeros(len(f))
-    # what a microbatch passes through: who waits for its gradient has run its forward again meanwhile
-    once = t - again
-    once[:, -1] += again[:, -1]
+    # what a microbatch passes through: who waits for its gradient has run its forward again meanwhile, and the passes of a
+    # split vocabulary run on all devices at once
+    once = t - again - share_forward - share_backward
+    once[:, -1] += again[:, -1] + part.share_forward + part.share_backward
     if part.p == 1:
         return Running(part.m * longest, hidden, nothing)
     if part.schedule == "1f1b":
-        return Running(_busy_and_waiting_s(f, b, once, again, part.m), t.mean(axis=1) - longest, nothing)
+        late = LATE[part.vocabulary]
+        return Running(
+            _busy_and_waiting_s(f, b, once, again, part.m, late), t.mean(axis=1) - longest, nothing
+        )
     if part.schedule == "interleaved_1f1b":
         return Running(_interleaved_s(part, once, longest), hidden, nothing)
     found, shown = part.m * longest, np.zeros(len(f))
@@ -232,17 +254,18 @@ def _interleaved_s(part: Pipelines, once: Floats, longest: Floats) -> Floats:
     return np.asarray(rounds * _round_s(part, longest) + last + fill)
 
 
-def _busy_and_waiting_s(f: Floats, b: Floats, once: Floats, again: Floats, m: Ints) -> Floats:
+def _busy_and_waiting_s(f: Floats, b: Floats, once: Floats, again: Floats, m: Ints, late: Ints) -> Floats:
     """1F1B on unequal stages: the longest over devices of what lies before and behind, m microbatches, and two waits.
 
     Device d sends p - 1 - d microbatches ahead and then waits until the first has been through all devices behind;
-    at the end the last one takes as long while the device works off those it had sent ahead.
+    at the end the last one takes as long while the device works off those it had sent ahead. `late` microbatches more
+    are sent ahead where backwards wait for a split vocabulary.
     """
     p, found = f.shape[1], np.zeros(len(f))
     before = np.cumsum(once, axis=1) - once
     behind = once.sum(axis=1, keepdims=True) - before - once
     for d in range(p):
-        ahead = np.minimum(p - 1 - d, m - 1)
+        ahead = np.minimum(p - 1 - d + late, m - 1)
         first = np.maximum(0.0, behind[:, d] - ahead * f[:, d] - again[:, d])
         last = np.where(m > p - d, np.maximum(0.0, behind[:, d] - ahead * b[:, d] - again[:, d]), 0.0)
         found = np.maximum(found, before[:, d] + m * (f[:, d] + b[:, d]) + first + last)

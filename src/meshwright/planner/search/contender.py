@@ -99,10 +99,13 @@ def bounds_s(space: Space, sources: CostSources) -> Floats:
         again = forward  # R is F, but in software that stops early
         if has_full and plan.software_class.stops_early:
             again = sources.passes.least_s(plan.changed(recompute="full"), "R")
-        whole = both[:EMBEDDING] @ number + both[EMBEDDING] + both[HEAD]
+        ends = both[EMBEDDING] + both[HEAD]
+        whole = both[:EMBEDDING] @ number + ends
         of_block = (each[:EMBEDDING].min() for each in (both, again))
-        found.append((sources.passes.overhead_s(plan), whole, *of_block))
-    overhead_s, whole, both, again = np.array(found).T[:, way]
+        found.append((sources.passes.overhead_s(plan), whole, ends, *of_block))
+    overhead_s, whole, ends, both, again = np.array(found).T[:, way]
+    # of a split vocabulary nothing is counted: what a part of it takes is not known here
+    whole = np.where(space.vocabulary > 0, whole - ends, whole)
     splits = np.array([registered()[name].splits_backward for name in space.names["schedule"]])
     ahead, recomputed = _block_counts(space)
     # where a backward has two halves, the second fills what would be a wait behind

@@ -148,10 +148,16 @@ def allowed_plans(
 
 
 def is_forbidden(plan: Plan, word: str) -> bool:
-    """Does a plan use this axis, or this schedule, sharding, recompute or kind of context parallelism?"""
-    if word in (plan.recompute, plan.sharding, plan.schedule, *((plan.context,) if plan.cp > 1 else ())):
+    """Does a plan use this axis, or this schedule, sharding, recompute, vocabulary or kind of context parallelism?"""
+    if word in (
+        plan.recompute,
+        plan.sharding,
+        plan.schedule,
+        plan.vocabulary,
+        *((plan.context,) if plan.cp > 1 else ()),
+    ):
         return True
-    return getattr(plan, word, 1) not in (0, 1, False, ())
+    return getattr(plan, word, 1) not in (0, 1, False, (), Plan.vocabulary)
 
 
 def _check_words(forbid: Sequence[str], schedules: Mapping[str, Schedule]) -> None:

@@ -19,6 +19,7 @@ from meshwright.planner.search.plans import Plans, in_full, keep_best
 from meshwright.planner.search.variation.layer_plan import KINDS, is_uneven
 from meshwright.planner.search.variation.layer_plan import layer_wise as layer_wise_plan
 from meshwright.planner.search.variation.parted_plan import halved, recut
+from meshwright.planner.search.variation.split_plan import other_splits, split
 from meshwright.planner.space.axis import AXES
 from meshwright.planner.space.space import Space, space_of
 from meshwright.prediction.description import describe
@@ -43,7 +44,8 @@ LEAST_SIMULATED = 8  # before what the closed form says of the rest may end the 
 # differ by so much among pipelines that are alike.
 BEHIND = 1.02
 NUM_LAYER_WISE = 3  # of the best plans, whose stages are varied
-STAGES_THAT_DIFFER, TOKEN_PARTS = "stages that differ", "token parts"  # what is varied behind the ranking
+# What is varied behind the ranking.
+STAGES_THAT_DIFFER, TOKEN_PARTS, VOCABULARY = "stages that differ", "token parts", "split vocabulary"
 NUM_REASONS = 3  # parts that are named where two plans are compared,
 LEAST_REASON = 1e-3  # if they differ by this share of the step
 Progress = Callable[[str, float], None]
@@ -125,8 +127,11 @@ def search(
         trials.improve(
             _kinds(fix or {}, forbid), layer_wise, _values((fix or {}).get("recompute", RECOMPUTES))
         )
-        if "token_parts" not in {*(fix or {}), *forbid}:
+        decided = {*(fix or {}), *forbid}
+        if "token_parts" not in decided:
             trials.cut(ends_s)
+        if "vocabulary" not in decided:
+            trials.split_vocabulary(ends_s)
     num_slow, gap = trials.bounds()
     num_too_large = whole.num_beyond_memory + contenders.num_too_large
     keep_best(best := sorted(trials.plans, key=lambda each: sort_key(objective, each)))
@@ -287,10 +292,24 @@ class _Trials:
             self._add_until(ends_s, recut(best.plan))
         self.varied[TOKEN_PARTS] = len(self.plans) - number
 
-    def _add_until(self, ends_s: float, plans: Iterable[Plan]) -> None:
+    def split_vocabulary(self, ends_s: float) -> None:
+        """Add plans with a split vocabulary, of the candidates that may be the fastest so; of the best other ways, too."""
+        if self._objective is Objective.MEMORY:
+            return
+        best_s, number = min(each.step.value for each in self.plans), len(self.plans)
+        for plan, closed_form_s in split(self._contenders, best_s, self._capacity):
+            self._add_until(ends_s, (plan,), closed_form_s)
+        best = min(self.plans[number:], key=lambda each: each.step.value, default=None)
+        if best is not None and best.step.value < best_s:
+            self._add_until(ends_s, other_splits(best.plan))
+        self.varied[VOCABULARY] = len(self.plans) - number
+
+    def _add_until(
+        self, ends_s: float, plans: Iterable[Plan], closed_form_s: float = float("nan")
+    ) -> None:  # of what the form does not know it says nothing
         for plan in plans:
             if time.perf_counter() < ends_s:
-                self._add(plan, float("nan"))  # the form knows microbatches as whole
+                self._add(plan, closed_form_s)
 
     def bounds(self) -> tuple[int, float | None]:
         """Candidates that are proven slower than the best plan; and how much faster the others may be than it."""

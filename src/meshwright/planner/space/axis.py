@@ -8,13 +8,13 @@ from typing import Any
 
 from meshwright.schedules.order import registered
 from meshwright.specs.plan.plan import AXES as MESH
-from meshwright.specs.plan.plan import FLOAT8_RECIPES, RECOMPUTES
+from meshwright.specs.plan.plan import FLOAT8_RECIPES, RECOMPUTES, VOCABULARIES
 from meshwright.specs.plan.sequence_part import CONTEXTS
 
 AXES = (
     *("tp", "cp", "ep", "pp", "dp", "mesh_order", "context", "schedule", "num_chunks", "layers"),
     *("recompute", "recompute_blocks", "microbatch_size", "sharding", "sharding_degree"),
-    *("sequence_parallel", "float8"),
+    *("sequence_parallel", "float8", "vocabulary"),
 )  # fmt: skip
 # Other fields of a plan that may be decided beforehand; a space has one value of each.
 HANDED_ON = (
@@ -38,6 +38,8 @@ MESH_ORDERS: tuple[str, ...] = (
 # Layers on stages as even as can be, or as if the head (and the embedding) were a layer of the last (and first) stage:
 # what Megatron-LM calls accounting for the loss and for the embedding in the split of the pipeline.
 LAYERS = ("even", "account_for_loss", "account_for_both")
+# Axes of which the first value alone is tried where nobody fixes others; a split vocabulary is tried behind the ranking.
+ONE_VALUE = ("float8", "vocabulary")
 ENDS: Mapping[str, tuple[int, int]] = {"even": (0, 0), "account_for_loss": (0, 1), "account_for_both": (1, 1)}
 
 
@@ -53,4 +55,5 @@ def named() -> Mapping[str, tuple[Any, ...]]:
     return {
         "mesh_order": MESH_ORDERS, "context": CONTEXTS, "schedule": tuple(schedules), "layers": LAYERS,
         "recompute": RECOMPUTES, "sharding": SHARDINGS, "sequence_parallel": (False, True), "float8": FLOAT8_RECIPES,
+        "vocabulary": VOCABULARIES,
     }  # fmt: skip

@@ -23,6 +23,7 @@ WORDS_THAT_FORBID = (
     "layers",
     "mesh_order",
     "context",
+    "vocabulary",
 )  # values that are words of their own
 # Axes that a word turns off: at one, no, or the default.
 SWITCHES = (
@@ -35,7 +36,9 @@ SWITCHES = (
     "recompute_blocks",
     "sharding_degree",
     "token_parts",
+    "vocabulary",
 )
+NOTHING_ELSE = ("none", "even", "ends")  # values that are left where all others are forbidden
 FROM_ZERO = ("recompute_blocks", "sharding_degree")
 
 
@@ -64,11 +67,11 @@ def check_names(
             raise PlanError(f"the search has no {name!r} to fix", allowed=", ".join((*AXES, *HANDED_ON)))
         for value in values:
             _check_value(name, value, names)
-    words = [value for name in WORDS_THAT_FORBID for value in names[name] if value not in ("none", "even")]
+    words = [value for name in WORDS_THAT_FORBID for value in names[name] if value not in NOTHING_ELSE]
     for word in banned:
         if word not in (*SWITCHES, *words):
             raise PlanError(f"the search has no {word!r} to forbid", allowed=", ".join((*SWITCHES, *words)))
-        off = (0,) if word in FROM_ZERO else (1, 0, False)
+        off = (0,) if word in FROM_ZERO else (1, 0, False, *NOTHING_ELSE)
         given = (formats[word],) if formats and word in formats else wanted.get(word, ())
         is_on = any(value not in off for value in given)
         if is_on or any((word,) == tuple(values) for values in wanted.values()):

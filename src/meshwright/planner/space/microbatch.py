@@ -24,6 +24,7 @@ class MicrobatchSizes:
 
     Args:
         asked: sizes that are allowed; None: all.
+        is_vocabulary_split: along every pipeline, so that no device has all logits.
         formats: other fields of the plans, of which `dtype`, `software`, `token_parts` and `parts_of` are read.
     """
 
@@ -34,6 +35,8 @@ class MicrobatchSizes:
         workload: Workload,
         asked: Sequence[int] | None,
         formats: Mapping[str, Any],
+        *,
+        is_vocabulary_split: bool = False,
     ) -> None:
         if asked is not None:
             check_sizes(asked)
@@ -44,6 +47,7 @@ class MicrobatchSizes:
             software_class(str(formats.get("software", "")), gathers_values=ZERO[each].divides_values)
             for each in SHARDINGS
         }
+        self._is_split = is_vocabulary_split
         self._least = least_samples(formats.get("token_parts", 1), formats.get("parts_of", Plan.parts_of))
         self._kept_bytes = residual_bytes_per_token(model, dtype)
         self._logit_bytes = min(bytes_of_logit(each, dtype) for each in software)
@@ -64,7 +68,8 @@ class MicrobatchSizes:
         one microbatch's input to every block of a device, divided along tp, which the fullest recompute keeps as well."""
         tokens = size * self._length / (layout.cp * layout.tp)
         blocks = -(-self._model.num_layers // layout.pp)
-        return tokens * max(blocks * self._kept_bytes, self._model.vocabulary_size * self._logit_bytes)
+        logits = self._model.vocabulary_size * self._logit_bytes / (layout.pp if self._is_split else 1)
+        return tokens * max(blocks * self._kept_bytes, logits)
 
 
 def check_sizes(sizes: Sequence[int]) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.planner.space.axis import AXES, HANDED_ON, LAYERS, MESH_ORDERS, SHARDINGS, named
+from meshwright.planner.space.axis import AXES, HANDED_ON, LAYERS, MESH_ORDERS, ONE_VALUE, SHARDINGS, named
 from meshwright.planner.space.check import FROM_ZERO, check_degrees, check_names, words_of
 from meshwright.planner.space.degrees import ContextKinds, Degrees, layouts, pipelines, split_of
 from meshwright.planner.space.least_memory import LeastMemory
@@ -50,7 +51,7 @@ class Fineness(NamedTuple):
         return self.orders is None or layout.mesh_order in self.orders
 
 
-WIDTHS = (7, 5, 1, 2, 2)  # axes of each independent choice
+WIDTHS = (7, 5, 1, 2, 3)  # axes of each independent choice
 # The first under which there are few enough candidates; pp inside dp is the order that most stacks offer besides theirs.
 PP_INSIDE = (0, MESH_ORDERS.index("dp-pp-cp-tp"))
 FINENESS = (
@@ -64,6 +65,10 @@ FINENESS = (
         "copies shared by a part of the devices, other orders of the mesh, most partial recompute",
     ),
 )
+INTERLACED = (
+    ("vocabulary", "interlaced"),
+    ("schedule", "1f1b"),
+)  # this one has an order of its own with that schedule only
 # What software that shards does beside computes where nobody says otherwise.
 OVERLAPS: Mapping[str, tuple[str, ...]] = {
     "none": ("reduce",), "zero1": ("reduce", "gather"), "zero2": ("reduce", "gather"), "zero3": ("reduce", "gather"),
@@ -105,6 +110,7 @@ class Space:
     sharding_degree: Ints
     sequence_parallel: Ints
     float8: Ints
+    vocabulary: Ints
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -164,11 +170,12 @@ class Space:
         return Plan.of(self.model, self.cluster, self.workload, **chosen, layers_per_stage=counts)
 
     def one_stage(self, number: int, **others: Any) -> Plan:
-        """The candidate without its pipeline, on which what a part of the model takes and keeps does not depend, with other
-        choices."""
+        """The candidate without its pipeline, on which what a part of the model takes and keeps does not depend (the tables
+        of a split vocabulary aside), with other choices."""
         chosen = self._choices(number) | others
         devices = chosen["dp"] * chosen["cp"] * chosen["tp"]
         chosen |= {"pp": 1, "num_chunks": 1, "schedule": Plan.schedule, "num_devices": devices}
+        chosen["vocabulary"] = Plan.vocabulary
         return Plan.of(self.model, self.cluster, self.workload, **chosen)
 
     def _choices(self, number: int) -> dict[str, Any]:
@@ -220,7 +227,7 @@ def space_of(
 
     Args:
         fix: fields of a plan that are decided already: any of `AXES`, of which a tuple or list allows several values, and
-            of `HANDED_ON`. float8 is tried only where it is fixed.
+            of `HANDED_ON`. Of `ONE_VALUE` others than the first are tried only where they are fixed.
         forbid: axes that must stay at one ("cp", "interleaved_1f1b") or values that must not be taken ("zero3", "full").
         microbatch_sizes: sequences of a microbatch to try; None: every divisor of a pipeline's batch.
         capacity_bytes: of a device: what certainly needs more is counted and has no row, unless all do; None: such are only
@@ -238,10 +245,10 @@ def space_of(
             wanted.setdefault("cp", (1,))  # which cuts sequences otherwise
     check_names(wanted, tuple(forbid), names, formats)
     check_degrees(model, cluster, workload, wanted)
-    sizes = MicrobatchSizes(
-        model, cluster, workload, wanted.get("microbatch_size", microbatch_sizes), formats
-    )
-    limits = _limits({"float8": ("",), **wanted}, forbid, names)
+    is_split = Plan.vocabulary not in wanted.get("vocabulary", (Plan.vocabulary,))
+    asked = wanted.get("microbatch_size", microbatch_sizes)
+    sizes = MicrobatchSizes(model, cluster, workload, asked, formats, is_vocabulary_split=is_split)
+    limits = _limits({**{name: names[name][:1] for name in ONE_VALUE}, **wanted}, forbid, names)
     least = None if capacity_bytes is None else LeastMemory(model, cluster, workload, formats, capacity_bytes)
     allowed = [CONTEXTS[number] for number in limits.pop("context", range(len(CONTEXTS)))]
     contexts = ContextKinds(model, workload.sequence_length, allowed)
@@ -297,7 +304,7 @@ def _limits(
         values = names.get(axis)
         allowed = wanted.get(axis, values)
         if axis in forbid:
-            allowed = (False,) if values else (0 if axis in FROM_ZERO else 1,)
+            allowed = values[:1] if values else (0 if axis in FROM_ZERO else 1,)
         elif values and allowed is not None:
             allowed = [value for value in allowed if value not in forbid]
         if allowed is not None and (axis in wanted or axis in forbid or len(allowed) < len(values or ())):
@@ -351,7 +358,14 @@ class _Choices(NamedTuple):
         outer, last = len(first.T), len(parallel.T)
         columns[:outer], columns[outer:-last] = first.T[:, None], np.array(middle)[:, :, None]
         columns[-last:] = parallel.T[:, None]
-        return columns.reshape(len(AXES), -1), int(offered.sum() - len(chosen[0])) * len(parallel)
+        found = columns.reshape(len(AXES), -1)
+        return found[:, self._has_passes(found)], int(offered.sum() - len(chosen[0])) * len(parallel)
+
+    def _has_passes(self, columns: Ints) -> NDArray[np.bool_]:
+        """Which of these candidates' vocabularies have passes of their own, if they are split?"""
+        interlaced, schedule = (self.names[name].index(word) for name, word in INTERLACED)
+        split, order = (columns[AXES.index(name)] for name, _ in INTERLACED)
+        return np.asarray((split != interlaced) | (order == schedule))
 
     def _is_offered(self, layout: Degrees, schedule: Ints, size: Ints, sharding: Ints) -> NDArray[np.bool_]:
         """Is there a sense, and a software, for these together? Arrays that broadcast."""
@@ -363,6 +377,10 @@ class _Choices(NamedTuple):
         is_gpipe = np.array([name == "gpipe" for name in self.names["schedule"]])
         is_one = layout.dp * size == self.workload.global_batch
         return np.asarray(keep & ~(is_gpipe[schedule] & is_one))  # of one microbatch it is 1F1B
+
+    def _vocabularies(self, layout: Degrees) -> list[int]:
+        """Only a pipeline has stages among which a vocabulary is split."""
+        return [each for each in self.limits["vocabulary"].tolist() if layout.pp > 1 or not each]
 
     def _asked(self, axis: str) -> tuple[int, ...]:
         """What a user asks for of an axis of which only some numbers are tried otherwise."""
@@ -384,7 +402,11 @@ class _Choices(NamedTuple):
             ),
             [(size,) for size in self.sizes.on(layout)[0]],
             _sharding_rows(layout, node, fineness.nodes_that_share, self._asked("sharding_degree")),
-            [(each, number) for each in parallel for number in self.limits["float8"].tolist()],
+            [
+                (each, *others)
+                for each in parallel
+                for others in product(self.limits["float8"].tolist(), self._vocabularies(layout))
+            ],
         ]
         found, column = [], 0
         for table, width in zip(tables, WIDTHS, strict=True):
