@@ -22,7 +22,7 @@ BALANCED: tuple[Context, ...] = (
     "ulysses",
 )  # devices of cp do equal work; torchtitan divides no heads
 MEGATRON_ORDERS = tuple("-".join(order) for order in (AXES, PIPELINE_INSIDE))
-# Ranks in the usual order, and microbatches that are not cut: no program has a word for their parts.
+# Ranks in the usual order, microbatches that are not cut, tables on the first and last stage: no program says others.
 _USUAL: Mapping[str, Any] = {"mesh_order": "-".join(AXES), "token_parts": 1, "vocabulary": Plan.vocabulary}
 
 

@@ -19,6 +19,7 @@ from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
 from meshwright.prediction.composition import is_in_segments, is_refused, not_composable, sends_inside
 from meshwright.prediction.description import describe
+from meshwright.prediction.memory_chance import fit_probability
 from meshwright.prediction.memory_estimate import MemoryEstimate, estimate_memory
 from meshwright.prediction.memory_limit import Rejection, estimated_rejection, rejection
 from meshwright.prediction.step_interval import interval_of_costs, interval_of_parts
@@ -197,6 +198,15 @@ class Predicted:
             return rejection(self.plan, self.verified, self.made.placement, most_bytes)
         available = min(self.cluster.memory_bytes, most_bytes or self.cluster.memory_bytes)
         return estimated_rejection(self.plan, self.memory, available)
+
+    def fit_probability(self, most_bytes: int | None = None) -> float:
+        """How likely it fits its devices, or so many bytes of each: on GPUs by the interval of its memory (`memory_chance`);
+        where the bound of all legal orders is the rule, that it is proven or is not."""
+        if self.memory is None:
+            return float(self.rejected(most_bytes) is None)
+        return fit_probability(
+            self.memory, min(self.cluster.memory_bytes, most_bytes or self.cluster.memory_bytes)
+        )
 
     def trace(self, iterations: int | None = None, said: Mapping[str, Any] | None = None) -> Trace:
         """So many iterations on virtual time; the metadata carry `step`, on GPUs its `parts`, and what is `said`.

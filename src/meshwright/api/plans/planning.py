@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     from meshwright.schedules.order import Schedule
 
 OWN_PLANNER = "search"
+RISK = 0.0  # that the first plan does not fit: its memory does at the upper end of its interval
 OF_OTHERS = "--fix, --forbid, --objective, --max-memory, --extrapolate"
 # What only our search can be told -> how the command says it.
 OF_OUR_SEARCH: Mapping[str, str] = {
     "time_limit_s": "--time-limit",
     "layer_wise": "--layer-wise",
+    "risk": "--risk",
+    "framework": "--for",
     "microbatch_sizes": "microbatch_sizes",
     "num_simulated": "num_simulated",
     "iterations": "iterations",
@@ -42,6 +45,8 @@ SAID = (
     "objective",
     "planner",
     "profile",
+    "risk",
+    "framework",
 )  # all else are limits
 HALF_FORMATS = ("bfloat16", "float16")  # of mixed-precision training, the first that a device has
 
@@ -91,9 +96,15 @@ def plan(
         from meshwright.api.plans.like import plan_like
 
         check_own_planner(asked.planner, "--like")
+        if asked.risk is not None or asked.framework is not None:
+            raise PlanError(
+                "--risk or --for with --like",
+                allowed="--like alone, whose program it is for",
+                next="leave them out",
+            )
         return plan_like(
             like, format, model=model, cluster=cluster, variables=variables, progress=progress, fix=asked.decided,
-            forbid=asked.forbidden, **asked.keywords("fix", "forbid", "dtype", "profile", "planner"),
+            forbid=asked.forbidden, **asked.keywords("fix", "forbid", "dtype", "profile", "planner", "risk", "framework"),
         )  # fmt: skip
     if model is None or cluster is None or asked.global_batch is None or asked.seq is None:
         raise PlanError(
@@ -107,6 +118,7 @@ def _searched(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, asked: PlanRequest,
     progress: Callable[[str, float], None] | None,
 ) -> Plans:  # fmt: skip
+    from meshwright.api.plans.sayable import searched_for
     from meshwright.api.plans.slots import planned_by, searched_with_slots
     from meshwright.costs.measured.calibrated_cluster import calibrated_cluster
     from meshwright.planner.search.objective import Objective, check_rates, objective_named
@@ -125,6 +137,7 @@ def _searched(
         assumptions += cluster.assumptions
     limit = asked.max_memory_bytes  # what is none is the search's to refuse
     capacity = min(cluster.memory_bytes, limit) if isinstance(limit, int) else cluster.memory_bytes
+    risk = RISK if asked.risk is None else asked.risk
     told = {"profile": profile, "extrapolate": asked.extrapolate, "objective": ranked_by}
     if asked.planner not in (None, OWN_PLANNER):
         limits = [said for name, said in OF_OUR_SEARCH.items() if getattr(asked, name)]
@@ -134,11 +147,16 @@ def _searched(
     def own(chosen: ModelSpec, known: Mapping[str, Any]) -> Plans:
         return search(
             chosen, cluster, workload, fix=known, forbid=asked.forbidden, assumptions=assumptions,
-            schedules=known_schedules(known), objective=ranked_by, profile=profile, progress=progress,
+            schedules=known_schedules(known), objective=ranked_by, profile=profile, progress=progress, risk=risk,
             **asked.keywords(*SAID),
         )  # fmt: skip
 
-    return searched_with_slots(own, model, cluster, fixed, capacity, **told)
+    def whole(known: Mapping[str, Any]) -> Plans:
+        return searched_with_slots(own, model, cluster, known, capacity, **told)
+
+    if asked.framework is None:
+        return whole(fixed)
+    return searched_for(asked.framework, whole, (model, cluster, workload), fixed, capacity, risk)
 
 
 def check_own_planner(planner: str | None, asked: str) -> None:

@@ -60,6 +60,9 @@ class PlanRequest:
         profile: of this machine, or its file; None: the one in the user's cache.
         planner: a name of `meshwright list planners`, or ./mine.py:NAME.
         layer_wise, microbatch_sizes, num_simulated, iterations: as of `planner.search.search`.
+        risk: chance, from 0, which is the default, to 1, that the first plan does not fit; those that do not with a larger
+            one stand behind all others (`Predicted.fit_probability`).
+        framework: a program of `meshwright export` that has words for every plan; others are left out.
         objective: "time", "cost", "energy" or "memory" (`planner.search.objective`).
     """
 
@@ -85,6 +88,14 @@ class PlanRequest:
     layer_wise: bool | None = option(
         None, "Also vary the best plans stage by stage: blocks, and how many are run again."
     )
+    risk: float | None = option(
+        None,
+        "Accept as the first plan one that may not fit, with at most this chance (0: none may).",
+        least=0,
+    )
+    framework: str | None = option(
+        None, "Only plans that it can be told: megatron, torchtitan or deepspeed.", "--for"
+    )
     objective: str | None = None
     dtype: str | None = None
     microbatch_sizes: Sequence[int] | None = None
@@ -94,6 +105,8 @@ class PlanRequest:
     def __post_init__(self) -> None:
         if self.fix is not None and not isinstance(self.fix, Mapping):
             raise PlanError(f"fix is {self.fix!r}", allowed='names and values, such as {"tp": 8, "pp": 4}')
+        if self.risk is not None and not 0 <= self.risk <= 1:
+            raise PlanError(f"a risk of {self.risk}", allowed="a chance from 0 to 1")
 
     @staticmethod
     def of(given: Mapping[str, Any]) -> PlanRequest:

@@ -55,13 +55,19 @@ def obeys(plan: Plan, fix: Mapping[str, Any], forbid: Sequence[str]) -> bool:
 
 def sayable_choices(now: Todays, wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What is wanted, within each region that the target can say and the search has. Raises PlanError for none."""
-    parts = regions(now.target, now.plan)
+    return choices_within(regions(now.target, now.plan), wanted, now.target, "plan without --like")
+
+
+def choices_within(
+    parts: Sequence[Region], wanted: Mapping[str, Any], target: str, advice: str
+) -> list[dict[str, Any]]:
+    """What is wanted within each of a target's regions that the search has. Raises PlanError for none, with this advice."""
     found = [fix for part in parts if (fix := _within(part, wanted)) is not None]
     if not found:
         raise PlanError(
-            f"{now.target} cannot say a plan with {_told(wanted)}",
+            f"{target} cannot say a plan with {_told(wanted)}",
             allowed="; or ".join(map(str, parts)),
-            next="fix other choices, or plan without --like",
+            next=f"fix other choices, or {advice}",
         )
     return found
 

@@ -76,6 +76,12 @@ class Asked:
                 allowed="--like alone, or those without it",
                 next="plan without --like for money, failures and numbers",
             )
+        if self.solves and (request.risk is not None or request.framework is not None):
+            raise PlanError(
+                "--risk or --for with --solve or --pareto",
+                allowed="them for a ranking",
+                next="leave them out",
+            )
         if (self.pareto or self.solve == "gpus") and request.time_limit_s is not None:
             raise PlanError(
                 "--time-limit with --pareto or --solve gpus", allowed="it for a ranking", next="leave it out"

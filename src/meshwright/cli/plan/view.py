@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
+from meshwright.api.plans.sayable import frameworks
 from meshwright.cli.frame.output import interval_text, table_of
 from meshwright.cli.plan.asked import Asked
 from meshwright.cli.plan.assumed import assumed, told
@@ -49,11 +50,13 @@ def plans_data(
     cluster: ClusterSpec | None = None,
     limit_bytes: int | None = None,
 ) -> dict[str, Any]:
-    data: dict[str, Any] = {"plans": [plan_data(each) for each in found[:top]]}
+    data: dict[str, Any] = {"plans": [plan_data(each, limit_bytes) for each in found[:top]]}
     rests_on: list[str] = []
     if asked is not None and cluster is not None:
         rests_on = costs_lines(cluster, asked)
-        data["plans"] = [{**plan_data(each), **costs_data(each, asked, cluster)} for each in found[:top]]
+        data["plans"] = [
+            {**plan_data(each, limit_bytes), **costs_data(each, asked, cluster)} for each in found[:top]
+        ]
     data |= {
         "num_candidates": found.num_candidates,
         "num_evaluated": found.num_evaluated,
@@ -66,6 +69,7 @@ def plans_data(
         "optimality_gap": found.optimality_gap,
         "varied": dict(found.varied),
         "why": dict(_why(found)),
+        "passed_over": [{**plan_data(each.plan, limit_bytes), "why": each.why} for each in found.passed_over],
     }
     sentences = (*found.assumptions, *assumed_lines(found), *rests_on)
     if cluster is None:
@@ -81,7 +85,7 @@ def assumed_data(lines: Sequence[Assumed]) -> dict[str, Any]:
     return {"assumptions": list(flags), "overridden_by": flags}
 
 
-def plan_data(each: Predicted) -> dict[str, Any]:
+def plan_data(each: Predicted, limit_bytes: int | None = None) -> dict[str, Any]:
     return {
         "step_time_s": each.step.value,
         "step_time_interval_s": [each.step.low, each.step.high],
@@ -93,6 +97,8 @@ def plan_data(each: Predicted) -> dict[str, Any]:
         "tokens_per_s_per_device": each.tokens_per_s / each.plan.num_devices,
         "peak_memory_bytes": each.peak_bytes,
         "worst_memory_bytes": each.bound_bytes,
+        "fit_probability": each.fit_probability(limit_bytes),
+        "exports": list(frameworks(each.plan, each.cluster)),
         "mfu": each.mfu,
         "bubble": each.bubble,
         "parts": dict(each.parts),
@@ -125,7 +131,7 @@ def plans_view(
     )
     view: list[Any] = [
         Text(head, style="bold"),
-        table_of([plan_row(number, each) for number, each in enumerate(found[:top], 1)]),
+        table_of([plan_row(number, each, limit_bytes) for number, each in enumerate(found[:top], 1)]),
     ]
     lines = (*sentences(found), *level_lines(found[:top]), *tight_lines(found, cluster))
     view += [Text(line, overflow="fold") for line in lines]
@@ -138,7 +144,7 @@ def assumed_view(lines: Sequence[Assumed]) -> list[Any]:
     return [Text(f"- {told(each)}", style="dim", overflow="fold") for each in lines]
 
 
-def plan_row(number: int | str, each: Predicted) -> dict[str, Any]:
+def plan_row(number: int | str, each: Predicted, limit_bytes: int | None = None) -> dict[str, Any]:
     return {
         "": number,
         "plan": _told(each.plan),
@@ -147,9 +153,15 @@ def plan_row(number: int | str, each: Predicted) -> dict[str, Any]:
         f"tokens/s/{each.cluster.machine.unit}": f"{each.tokens_per_s / each.plan.num_devices:,.0f}",
         "MFU": f"{100 * each.mfu:.1f} %" if each.mfu else "-",
         "bubble": f"{100 * each.bubble:.1f} %",
-        "memory": format_bytes(each.peak_bytes),
+        "memory": format_bytes(each.peak_bytes) + _risk_words(each, limit_bytes),
         **_priced(each),
     }
+
+
+def _risk_words(each: Predicted, limit_bytes: int | None) -> str:
+    """The mark of a plan that may not fit."""
+    chance = each.fit_probability(limit_bytes)
+    return "" if chance >= 1 else f", fits\u00a0{math.floor(100 * chance)}\u00a0%"
 
 
 def _priced(each: Predicted) -> dict[str, str]:
@@ -207,6 +219,9 @@ def sentences(found: Plans) -> list[str]:
     if len(found) > 1:
         why = f"; on the busiest device {_differences(found)}" if best.parts else ""
         lines.insert(0, f"1 before 2: {_ahead(best, found[1])}{why}")
+    for over in found.passed_over:
+        gain = 100 * (best.step.value / over.plan.step.value - 1)
+        lines.append(f"{gain:.1f} % faster is {over.plan.description}: {over.why}")
     lines.append(
         f"{found.num_candidates:,} candidates: {found.num_too_large:,} do not fit, {found.num_slower:,} are proven slower "
         f"than the best, {found.num_evaluated:,} ranked; {len(found)} simulated; {format_seconds(found.search_s)} search, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import overload
+from typing import NamedTuple, overload
 
 from meshwright.planner.search.objective import Objective, sort_key
 from meshwright.prediction.memory_limit import Rejection
@@ -13,6 +13,13 @@ from meshwright.prediction.predicted import Predicted
 
 NUM_SHOWN = 10  # plans that are printed
 NUM_KEPT = 5  # of the best plans, whose programs stay for whoever simulates them next
+
+
+class PassedOver(NamedTuple):
+    """A plan that would be the first, and why it is not: a sentence behind its gain, with what to say to get it."""
+
+    plan: Predicted
+    why: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +39,7 @@ class Plans(Sequence[Predicted]):
         is_complete: False where a time limit or Ctrl-C ended the simulations early.
         optimality_gap: how much shorter than the best plan's step any candidate's may be, as a share of it: none of the
             computes' sums of the candidates that were not simulated leaves more. None where steps are not what is ranked.
+        passed_over: plans that are faster than the first and were no first answer, the fastest of each reason.
     """
 
     plans: tuple[Predicted, ...]
@@ -47,6 +55,7 @@ class Plans(Sequence[Predicted]):
     is_complete: bool = True
     optimality_gap: float | None = None
     rejected: tuple[Rejection, ...] = ()
+    passed_over: tuple[PassedOver, ...] = ()
 
     @property
     def num_excluded_by_bound(self) -> int:
@@ -87,6 +96,11 @@ def keep_best(plans: Sequence[Predicted]) -> None:
     """Let go of the programs of all but the best few, which come first."""
     for each in plans[NUM_KEPT:]:
         each.forget()
+
+
+def safe_first(plans: Sequence[Predicted], capacity_bytes: int, risk: float) -> list[Predicted]:
+    """These plans, those that fit with a chance of 1 - `risk` or more before the others, in their order otherwise."""
+    return sorted(plans, key=lambda each: each.fit_probability(capacity_bytes) < 1.0 - risk)
 
 
 def in_full(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from operator import itemgetter
@@ -15,10 +16,11 @@ from meshwright.planner.search.contender import Contenders
 from meshwright.planner.search.every_plan import every_plan
 from meshwright.planner.search.expectation import Expectation
 from meshwright.planner.search.objective import DIGITS, Objective, rank, sort_key
-from meshwright.planner.search.plans import Plans, in_full, keep_best
+from meshwright.planner.search.plans import PassedOver, Plans, in_full, keep_best, safe_first
 from meshwright.planner.search.variation.layer_plan import KINDS, is_uneven
 from meshwright.planner.search.variation.layer_plan import layer_wise as layer_wise_plan
 from meshwright.planner.search.variation.parted_plan import halved, recut
+from meshwright.planner.search.variation.safe_plan import safe_numbers
 from meshwright.planner.search.variation.split_plan import other_splits, split
 from meshwright.planner.space.axis import AXES
 from meshwright.planner.space.space import Space, space_of
@@ -43,6 +45,7 @@ LEAST_SIMULATED = 8  # before what the closed form says of the rest may end the 
 # Nothing more is simulated where what is expected of it is behind the best step by more than this: the form's errors
 # differ by so much among pipelines that are alike.
 BEHIND = 1.02
+NUM_SAFE = 6  # plans that are simulated beside, where those that are expected to be the fastest may not fit
 NUM_LAYER_WISE = 3  # of the best plans, whose stages are varied
 # What is varied behind the ranking.
 STAGES_THAT_DIFFER, TOKEN_PARTS, VOCABULARY = "stages that differ", "token parts", "split vocabulary"
@@ -71,6 +74,7 @@ def search(
     schedules: Mapping[str, Schedule] | None = None,
     profile: Profile | None = None,
     iterations: int = ITERATIONS,
+    risk: float | None = None,
 ) -> Plans:
     """The best plans that fit. Deterministic, unless a time limit ends it.
 
@@ -89,6 +93,8 @@ def search(
             model's blocks differ, or the best plan runs some again.
         schedules: the orders that are tried where all plans are simulated, by name; None: all that are registered.
         profile: of processes of this machine, as of `predict`; `iterations` likewise.
+        risk: plans that do not fit with a chance above it stand behind all others (`Predicted.fit_probability`); None: what
+            is expected of their memory counts.
 
     Raises:
         PlanError: as `space_of` and `pricing_of`; a limit that is none.
@@ -123,6 +129,18 @@ def search(
         is_complete = trials.run(most, ends_s, progress)
     if not trials.plans:
         raise _nothing_fits(contenders.nearest, whole.num_candidates, capacity)
+    if risk is not None and objective is not Objective.MEMORY and not trials.make_safe(risk, ends_s):
+        # nothing of what is nearly as fast: what needs as much less is looked for as the best may need more
+        smaller = int(capacity * trials.least_share())
+        others = _Trials(
+            Contenders.of(whole, smaller, extrapolate=extrapolate),
+            capacity,
+            objective,
+            extrapolate,
+            iterations,
+        )
+        others.make_safe(risk, ends_s)
+        trials.plans += others.plans
     if is_complete:
         trials.improve(
             _kinds(fix or {}, forbid), layer_wise, _values((fix or {}).get("recompute", RECOMPUTES))
@@ -135,11 +153,16 @@ def search(
     num_slow, gap = trials.bounds()
     num_too_large = whole.num_beyond_memory + contenders.num_too_large
     keep_best(best := sorted(trials.plans, key=lambda each: sort_key(objective, each)))
+    if risk is not None:
+        best = safe_first(best, capacity, risk)
     ranked = in_full(best, objective, ends_s)
+    if risk is not None:
+        ranked = safe_first(ranked, capacity, risk)
     told = (*assumptions, *_left_out(whole, {*(fix or {}), *forbid}))
     return Plans(
         tuple(ranked), told, whole.num_candidates, num_too_large, num_slow, len(ranked), search_s=searched - begun,
         simulation_s=time.perf_counter() - searched, is_complete=is_complete, optimality_gap=gap, varied=trials.varied,
+        passed_over=_passed_over(ranked, capacity, risk),
     )  # fmt: skip
 
 
@@ -265,6 +288,33 @@ class _Trials:
         keep_best(sorted(self.plans, key=lambda each: each.step.value))
         return found
 
+    def make_safe(self, risk: float, ends_s: float) -> bool:
+        """Does a plan fit with this risk? Where the fastest does not, further ones that do are simulated."""
+
+        def is_safe(each: Predicted) -> bool:
+            return each.fit_probability(self._capacity) >= 1.0 - risk
+
+        if self.plans and is_safe(min(self.plans, key=lambda each: each.step.value)):
+            return True
+        left, begun = NUM_SAFE, time.perf_counter()
+        for number in safe_numbers(self._contenders, self._capacity, risk):
+            best_s = min((each.step.value for each in self.plans if is_safe(each)), default=np.inf)
+            is_over = time.perf_counter() >= max(ends_s, begun)
+            if not left or is_over or self._form.step_s[number] > BEHIND * best_s:
+                break
+            if number not in self._tried:
+                self._try(number, 1.0, None)
+                left -= 1
+        return any(map(is_safe, self.plans))
+
+    def least_share(self) -> float:
+        """Of what the plan that needs most so may need at worst, what it is expected to need."""
+        return min(
+            (each.peak_bytes + each.memory.context_bytes) / each.bound_bytes
+            for each in self.plans
+            if each.memory is not None
+        )
+
     def improve(self, kinds: Sequence[Recompute], is_wanted: bool | None, allowed: Sequence[str]) -> None:
         """Add plans whose stages differ to the best few, where that is wanted and they are faster; `allowed`: what the
         user lets a plan recompute, as one that is asked to recompute may find that nothing needs it."""
@@ -319,6 +369,18 @@ class _Trials:
         others = np.concatenate([np.delete(least, list(self._tried)), self._contenders.skipped_s])
         gap = max(0.0, 1.0 - float(others.min(initial=best)) / best)
         return int((others > best).sum()), gap
+
+
+def _passed_over(ranked: Sequence[Predicted], capacity: int, risk: float | None) -> tuple[PassedOver, ...]:
+    """The fastest plan that may not fit, where it is faster than the first."""
+    fastest = min(ranked, key=lambda each: each.step.value)
+    if risk is None or fastest.step.value >= ranked[0].step.value:
+        return ()
+    chance = fastest.fit_probability(capacity)
+    if chance >= 1.0 - risk:
+        return ()
+    why = f"it fits with a chance of {chance:.2f} only; --risk {math.ceil(100 * (1 - chance)) / 100:.2f} accepts it"
+    return (PassedOver(fastest, why),)
 
 
 def _kinds(fix: Mapping[str, Any], forbid: Sequence[str]) -> tuple[Recompute, ...]:

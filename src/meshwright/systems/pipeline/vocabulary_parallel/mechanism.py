@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from meshwright.costs.pricing import pricing_of
 from meshwright.ir.program import Program
-from meshwright.ir.table import Work
+from meshwright.ir.table import Kind, Work
 from meshwright.ir.trace import Trace
 from meshwright.lowering.order import program_of_orders, with_works
 from meshwright.lowering.transfer.transfer import Transfers
@@ -60,6 +63,17 @@ def redistributed(thousands: int) -> tuple[Plan, ClusterSpec]:
     share, rest = divmod(NUM_LAYERS - last, NUM_STAGES - 1)
     others = (share + (stage >= NUM_STAGES - 1 - rest) for stage in range(NUM_STAGES - 1))
     return made.changed(layers_per_stage=(*others, last)), cluster
+
+
+def device_flops(made: Plan, cluster: ClusterSpec) -> NDArray[np.float64]:
+    """FLOPs of the computes of every device of the pipeline in a step."""
+    program = step_program(made, cluster).wiring.program
+    flops = np.array([work.flops for work in program.tables.works])
+    rows = np.flatnonzero((program.kinds == Kind.COMPUTE) & (program.columns.work >= 0))
+    found = np.bincount(
+        program.list_of_row[rows], weights=flops[program.columns.work[rows]], minlength=program.num_lists
+    )
+    return np.asarray(found, dtype=np.float64)
 
 
 def priced_step(vocabulary: Vocabulary, thousands: int) -> Trace:

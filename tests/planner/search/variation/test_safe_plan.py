@@ -1,0 +1,59 @@
+"""Safe plans: the first fits at the upper end of its memory's interval, and the faster one that may not is named."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from meshwright.planner.search.plans import Plans
+from meshwright.planner.search.search import search
+from meshwright.planner.space.space import space_of
+from meshwright.prediction.predicted import predict
+from meshwright.specs import Cluster, Workload, load_model
+
+FIX = {
+    "dtype": "bfloat16",
+    "master_dtype": "float32",
+    "reduction_dtype": "float32",
+    "pp": 1,
+    "tp": 1,
+    "cp": 1,
+}
+JOB = (load_model("llama-3.1-8b"), Cluster("8xH100"), Workload(32, 4096))
+
+
+@cache
+def found(risk: float | None) -> Plans:
+    return search(*JOB, fix=FIX, risk=risk)
+
+
+def test_the_first_plan_fits_at_its_upper_end_and_is_the_fastest_that_does() -> None:
+    expected, safe = found(None), found(0.0)
+    assert expected[0].bound_bytes > JOB[1].memory_bytes and expected[0].fit_probability() < 1
+    assert safe[0].bound_bytes <= JOB[1].memory_bytes and safe[0].fit_probability() == 1
+    space = space_of(*JOB, fix=FIX)
+    every = [predict(space.plan(number), JOB[1]) for number in range(0, len(space), 7)]
+    certain = [each for each in every if each.rejected() is None and each.fit_probability() == 1]
+    assert len(certain) >= 5 and safe[0].step.value <= min(each.step.value for each in certain) * 1.001
+
+
+def test_the_faster_plan_is_named_with_the_risk_that_accepts_it() -> None:
+    (over,) = found(0.0).passed_over
+    assert over.plan.step.value < found(0.0)[0].step.value
+    risk = float(over.why.partition("--risk ")[2].partition(" ")[0])
+    accepted = found(risk)
+    assert accepted[0].plan == over.plan.plan and not accepted.passed_over
+    assert 1 - over.plan.fit_probability() <= risk < 1 - over.plan.fit_probability() + 0.02
+
+
+def test_risky_plans_stand_behind_all_others() -> None:
+    chances = [each.fit_probability() for each in found(0.0)]
+    first_risky = next(n for n, chance in enumerate(chances) if chance < 1)
+    assert all(chance < 1 for chance in chances[first_risky:]) and 0 < first_risky < len(chances)
+    steps = [each.step.value for each in found(0.0)[first_risky:]]
+    assert steps == sorted(steps)
+
+
+def test_less_memory_is_the_same_question() -> None:
+    """What a limit leaves is what has to hold the upper end."""
+    plans = search(*JOB, fix=FIX, risk=0.0, max_memory_bytes=70_000_000_000)
+    assert plans[0].bound_bytes <= 70e9
