@@ -59,7 +59,8 @@ def claims(by: str) -> list[Claim]:
 def test_the_card_has_claims_that_can_fail() -> None:
     card = system("vocabulary_parallel")
     assert "2411.05288" in card.paper and card.is_simulated and card.is_executed
-    assert len(card.claims) == sum(claim.is_evidence for claim in card.claims) == 34
+    assert len(card.claims) == 34
+    assert sum(claim.is_evidence for claim in card.claims) == 30  # the others follow from how it is made
 
 
 def test_claimed_gains_are_the_tables(shared_data: Path) -> None:

@@ -127,7 +127,8 @@ CLAIMS = (
         "unit": "x",
         "tolerance": 0.01,
         "reason": "every device has as many rows, to one",
-        "how": "by construction: every device has ceil(V / p) rows, so max = mean; busy seconds of the stages at the cost model's prices of F, B, S, T and the embedding's passes",
+        "how": "by construction: every device has ceil(V / p) rows, so max = mean; busy seconds of the stages at the cost "
+        "model's prices of F, B, S, T and the embedding's passes",
         "by": "imbalance",
         "cases": (
             ({"vocabulary": "one_barrier", "thousands": 256}, 1.0),
