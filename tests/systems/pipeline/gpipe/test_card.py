@@ -1,4 +1,4 @@
-"""GPipe: small cases checked by hand, and fits that find the constant they were made with."""
+"""GPipe: small cases checked by hand; the paper's partition, and what it makes of AmoebaNet on its accelerators."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from meshwright.ir.judge import metrics
 from meshwright.ir.judge.verify import verify
-from meshwright.systems.pipeline.gpipe import card as gpipe
-from meshwright.systems.pipeline.gpipe.mechanism import LINK_BYTES_PER_S, Stages
+from meshwright.systems.pipeline.gpipe import mechanism as gpipe
+from meshwright.systems.pipeline.gpipe.image_network import LINK_BYTES_PER_S, TPU_V2_CORE, Stages
 
 
 @pytest.mark.parametrize("checkpoint", ["never", "except_last", "always"])
@@ -32,7 +32,7 @@ def test_one_device_pays_one_forward_for_each_recomputed_microbatch() -> None:
 
 def test_the_heaviest_stage_sets_the_pace() -> None:
     # sum of all stages once, then the slowest for every further microbatch
-    assert gpipe.step_s(2, 8, "never", heaviest=0.75) == pytest.approx((1.0 + 7 * 0.75) * 3 / 8)
+    assert gpipe.step_s(2, 8, "never", [0.25, 0.75]) == pytest.approx((1.0 + 7 * 0.75) * 3 / 8)
 
 
 @pytest.mark.parametrize(("stages", "microbatches"), [(2, 3), (4, 8), (8, 5)])
@@ -49,10 +49,32 @@ def test_memory_counts_inputs_and_one_recomputed_microbatch() -> None:
     assert gpipe.memory_ratio(2, 8, 4) == pytest.approx((4 + 0.25 + 0.25) / (4 * 0.25 + 1))
 
 
-def test_the_fitted_share_is_found_again() -> None:
-    speed_up = gpipe.step_s(4, 1, "always", heaviest=0.4) / gpipe.step_s(4, 4, "always", heaviest=0.4)
-    assert gpipe.fitted_share(4, speed_up) == pytest.approx(0.4)
-    assert gpipe.fitted_share(4, 100.0) == pytest.approx(0.25)
+def test_the_partition_has_the_least_variance() -> None:
+    """By hand, and against every other way to cut six layers."""
+    assert gpipe.balance([1, 1, 1, 3], 2) == (3, 1)
+    assert gpipe.balance([4, 1, 1, 1, 1], 3) == (1, 2, 2)
+    costs = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0]
+    cuts = [(a, b - a, 6 - b) for a in range(1, 5) for b in range(a + 1, 6)]
+
+    def squares(sizes: tuple[int, ...]) -> float:
+        ends = [sum(sizes[: k + 1]) for k in range(3)]
+        return sum(sum(costs[end - size : end]) ** 2 for end, size in zip(ends, sizes, strict=True))
+
+    assert squares(gpipe.balance(costs, 3)) == min(map(squares, cuts))
+
+
+def test_equal_flops_are_unequal_seconds_on_a_chip_with_little_bandwidth() -> None:
+    """Why the paper's AmoebaNet is 3.48 x as fast on eight and not 6: the first stage has a third of the time."""
+    seconds = gpipe.equal_flops_stages(8, TPU_V2_CORE).forward_s
+    shares = [each / sum(seconds) for each in seconds]
+    assert max(shares) == shares[0] == pytest.approx(0.33, abs=0.01)
+    slowest_s = gpipe.step_s(8, 32, "always", shares) / gpipe.step_s(8, 32, "always")
+    assert slowest_s > 2
+
+
+def test_two_to_eight_partitions_of_equal_layers_are_three_and_a_half_times_as_fast() -> None:
+    """The paper's text: 3.5 x for four times as many accelerators."""
+    assert gpipe.gpu_speed_up("Transformer", 8) == pytest.approx(3.5, rel=0.01)
 
 
 def test_a_balanced_step_waits_for_its_messages() -> None:

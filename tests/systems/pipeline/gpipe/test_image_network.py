@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.systems.pipeline.gpipe import mechanism as image_network
-from meshwright.systems.pipeline.gpipe.mechanism import (
+from meshwright.systems.pipeline.gpipe import image_network
+from meshwright.systems.pipeline.gpipe.image_network import (
     AMOEBANET_BALANCES,
+    P40,
     RESNET_BALANCES,
+    Kernels,
     Layer,
     amoebanet_d,
     cut,
@@ -16,11 +18,9 @@ from meshwright.systems.pipeline.gpipe.mechanism import (
 )
 
 
-def test_resnet_has_the_published_multiply_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resnet_has_the_published_multiply_adds() -> None:
     """He et al., table 1: 7.6e9 for the 101 layers; to their rounding and ours of strides (torchvision counts 7.8e9)."""
-    monkeypatch.setattr(image_network, "BYTES_PER_S", float("inf"))
-    seconds = sum(layer.forward_s for layer in resnet_101())
-    assert seconds * image_network.FLOPS_PER_S / 2 == pytest.approx(7.7e9, rel=0.03)
+    assert sum(layer.flops for layer in resnet_101()) / 2 == pytest.approx(7.7e9, rel=0.03)
 
 
 # Table 1 of the paper as torchgpipe's docs/benchmarks.rst quotes it: cells, filters -> millions of parameters
@@ -34,11 +34,12 @@ def test_amoebanet_has_the_published_parameters(
     """Weights of all convolutions and of the classifier; those of normalisation are a thousandth. Billions: two digits."""
     weights = []
 
-    def counted(taken: float, made: float, area: int, *sizes: float) -> float:
+    def counted(taken: float, made: float, area: int, *sizes: float) -> Kernels:
         weights.append(taken * made * area)
-        return 0.0
+        return real(taken, made, area, *sizes)
 
-    monkeypatch.setattr(image_network, "convolution_s", counted)
+    real = image_network.convolution
+    monkeypatch.setattr(image_network, "convolution", counted)
     layers = amoebanet_d(num_cells, num_filters)
     classifier = 1000 * 4 * 4 * num_filters
     assert (sum(weights) + classifier) / 1e6 == pytest.approx(millions, rel=0.03 if millions > 1000 else 0.01)
@@ -49,9 +50,9 @@ def test_amoebanet_has_the_published_parameters(
     ("layers", "balances"), [(resnet_101(), RESNET_BALANCES), (amoebanet_d(), AMOEBANET_BALANCES)]
 )
 def test_a_balance_cuts_all_layers(layers: list[Layer], balances: dict[object, tuple[int, ...]]) -> None:
-    whole = sum(layer.forward_s for layer in layers)
+    whole = sum(layer.forward_s(P40) for layer in layers)
     for balance in balances.values():
-        stages = cut(layers, balance)
+        stages = cut(layers, balance, P40)
         assert sum(stages.forward_s) == pytest.approx(whole)
         assert len(stages.boundary_bytes) == len(balance) - 1
 
@@ -65,8 +66,8 @@ def test_what_crosses_a_boundary_includes_what_is_added_later() -> None:
     assert amoebanet_d()[8].output_bytes == 2 * data_bytes(1024, 28)  # a cell reads the last two outputs
 
 
-def test_a_convolution_takes_its_flops_or_its_bytes() -> None:
-    large = image_network.convolution_s(256, 256, 9, 14, 14)
-    assert large == 2 * 256 * 256 * 9 * 14**2 / image_network.FLOPS_PER_S
-    narrow = image_network.convolution_s(8, 8, 1, 56, 56)
-    assert narrow == 2 * data_bytes(8, 56) / image_network.BYTES_PER_S
+def test_a_kernel_takes_its_flops_or_its_bytes() -> None:
+    large = Layer(image_network.convolution(256, 256, 9, 14, 14), 0.0)
+    assert large.forward_s(P40) == 2 * 256 * 256 * 9 * 14**2 / P40.flops_per_s
+    narrow = Layer(image_network.convolution(8, 8, 1, 56, 56), 0.0)
+    assert narrow.forward_s(P40) == 2 * data_bytes(8, 56) / P40.bytes_per_s
