@@ -288,7 +288,7 @@ def test_a_chip_that_nobody_measured_is_priced_by_its_data_sheet_where_that_is_a
     tokens = plan.workload.global_batch * plan.workload.sequence_length
     flops = tokens * plan.model.train_flops_per_token(plan.workload.sequence_length)
     assert found.step.value > flops / (8 * cluster.devices[0].peak_flops_per_s("bfloat16"))
-    assert found.step.basis == "never seen" and found.step.high >= 1.3 * found.step.value
+    assert found.step.basis == "never seen" and found.step.high >= 1.3 * found.step.value * (1 - 1e-12)
     on_computes = sum(seconds for name, seconds in found.parts.items() if name not in BESIDE)
     assert on_computes == pytest.approx(found.step.value, rel=1e-9)
     measured = planned("8xH100")

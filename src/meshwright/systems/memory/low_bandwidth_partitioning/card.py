@@ -17,13 +17,14 @@ Differs:    1. Written from the abstract and summaries; which level takes which 
             ZeRO++. The job is ours: 44 layers of width 6144, one sequence of 2,048 tokens a microbatch, all layers
             recomputed, batches of four million tokens (5 microbatches on 384 GCDs).
             2. What is gained hangs on the batch and on overlap, of which we know neither, so all of both is claimed: over
-            ZeRO++ 1.12 to 1.29 with nothing overlapped, and nothing (0.87 to 1.00) where weights are gathered a layer ahead
+            ZeRO++ 1.12 to 1.29 with nothing overlapped, and nothing (0.88 to 1.00) where weights are gathered a layer ahead
             beside computes. The paper's 1.71 is in no cell: we say less than half of it, in logarithms.
             3. Links are 200 GB/s in a package, 50 in a node and 12.5 a GCD between nodes (a NIC of 25 GB/s for two), at
             the roofline's share of them. Rings leave a package or node by all its members' links at once, as RCCL's do on
             two nodes of MI300X (claims of amd_platform). With one ring through one GCD's link, as this card had it before,
             ZeRO-3 would be 2.55 times slower than ZeRO++ where the paper says 1.405.
-            4. Of the network's rate 0.59 more would make it 1.405; the ratio to ZeRO++ would be 1.32, that to ZeRO-3 1.85.
+            4. At 0.59 of that network's rate ZeRO++ would be at 1.405, the topology at 1.32 of ZeRO++ and 1.85 of ZeRO-3
+            (five microbatches, nothing overlapped); such a constant of the paper's own is not used.
             5. Stepped weights go back as int8, as the gathers do; quantised codes without their scales. As a sharding of
             plans it has no int8 or int4 messages: those are in this system's own program only.
             6. Executed layers are a few thousand numbers, and the two levels above a package are one of nodes.
