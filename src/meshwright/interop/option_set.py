@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -86,6 +87,23 @@ class OptionSet:
         raise PlanError(
             f"{self.draft.where}: --{name} is {value!r}",
             allowed=f"a whole number from {least}",
+            next=_next_step(value),
+        )
+
+    def number(self, name: str, meaning: str, default: float) -> float:
+        """Its value as a number above zero. Raises PlanError naming the option."""
+        if name not in self.values:
+            return default
+        value = self.text(name, meaning)
+        try:
+            found = float(value)
+        except ValueError:
+            found = math.nan
+        if 0 < found < math.inf:
+            return found
+        raise PlanError(
+            f"{self.draft.where}: --{name} is {value!r}",
+            allowed="a number above zero",
             next=_next_step(value),
         )
 

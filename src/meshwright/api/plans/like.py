@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from meshwright import catalog
 from meshwright.api.exchange.exporting import export_plan
+from meshwright.api.plans.patched_job import patched_job
 from meshwright.api.plans.todays_choices import decided, obeys, sayable_choices
 from meshwright.api.plans.todays_plan import Todays, todays_plan
 from meshwright.interop.exported import Exported, ExportError, Refusal, canonical, plan_digest
@@ -41,6 +42,8 @@ class PlansLike(Sequence["Predicted"]):
         best: the first of them, or today's where that is as fast and nothing that is fixed or forbidden speaks against it.
         changes: from today's file to the best plan, in the target's words.
         exported: the best plan in the target's words; None for a plan of our own, or where nothing can be said.
+        patched: today's file with the changes in it and every other byte as it was; empty where it cannot be had, and
+        unpatched: why.
         refusals: where nothing can be said: what the target has no words for in the best plan.
         faster: a plan that is faster than the best and that the target cannot say; None where there is none.
         faster_refusals: why it cannot.
@@ -55,6 +58,8 @@ class PlansLike(Sequence["Predicted"]):
     best: Predicted
     changes: tuple[OptionChange, ...]
     exported: Exported | None
+    patched: str
+    unpatched: str
     refusals: tuple[Refusal, ...]
     faster: Predicted | None
     faster_refusals: tuple[Refusal, ...]
@@ -89,6 +94,7 @@ def plan_like(
     cluster: str | ClusterSpec | None = None,
     global_batch: int | None = None,
     seq: int | None = None,
+    vocab: int | None = None,
     variables: Mapping[str, str] | None = None,
     fix: Mapping[str, Any] | None = None,
     forbid: Sequence[str] = (),
@@ -103,6 +109,7 @@ def plan_like(
         like: a plan, or a file of `format`.
         format: "megatron", "torchtitan" or "deepspeed"; empty: a plan of our own (.toml).
         model, cluster, global_batch, seq: what the file does not say. No file says which devices there are.
+        vocab: tokens of the tokenizer, where only its own files say it.
         variables: values of a script's own variables that are set outside it.
         fix, forbid: as of `plan`. Number formats, attention and software class are today's.
         num_simulated: how many plans are simulated, over all parts of the space that the target can say.
@@ -112,7 +119,7 @@ def plan_like(
 
     Raises PlanError where a fact is missing or contradicts the file, OutOfMemoryError where no plan fits.
     """
-    now = todays_plan(like, format, model, cluster, global_batch, seq, variables)
+    now = todays_plan(like, format, model, cluster, global_batch, seq, variables, vocab)
     today, misfit = _predicted(now.plan, now.cluster, extrapolate, options.get("max_memory_bytes"))
     wanted, assumed = decided(now, dict(fix or {}))
     whole = {"forbid": tuple(forbid), "extrapolate": extrapolate, **options}
@@ -123,10 +130,12 @@ def plan_like(
     is_best = is_allowed and today.step.value <= found[0].step.value
     best = today if is_best else found[0]
     exported, refusals = _export(best.plan, now)
+    changes = _changes(now, best.plan, exported)
+    patched, unpatched = patched_job(now, best.plan, changes, exported)
     beyond = [pair for pair in others if sayable and pair[0].step.value < best.step.value]
     faster, why = beyond[0] if beyond else (None, ())
     return PlansLike(
-        today, misfit, found, best, _changes(now, best.plan, exported), exported, refusals, faster, why,
+        today, misfit, found, best, changes, exported, patched, unpatched, refusals, faster, why,
         sum(map(len, results)), now.unknown, (*now.assumptions, *assumed),
     )  # fmt: skip
 

@@ -74,6 +74,7 @@ def plan(
     like: Plan | str | os.PathLike[str] | None = None,
     format: str = "",
     variables: Mapping[str, str] | None = None,
+    vocab: int | None = None,
     progress: Callable[[str, float], None] | None = None,
     **request: Any,
 ) -> Plans | PlansLike:
@@ -84,6 +85,7 @@ def plan(
         like: what is run today: a plan, or a file; what is found is then as of `plan_like`.
         format: of that file: "megatron", "torchtitan" or "deepspeed"; empty: a plan of our own.
         variables: values of a script's own variables that are set outside it.
+        vocab: tokens of its tokenizer, where only that tokenizer's files say it.
         progress: called with a plan in words and the share that is done, 0 to 1.
         request: the fields of `PlanRequest`: global_batch, seq, fix, forbid, objective, max_memory_bytes, ...
 
@@ -103,8 +105,9 @@ def plan(
                 next="leave them out",
             )
         return plan_like(
-            like, format, model=model, cluster=cluster, variables=variables, progress=progress, fix=asked.decided,
-            forbid=asked.forbidden, **asked.keywords("fix", "forbid", "dtype", "profile", "planner", "risk", "framework"),
+like, format, model=model, cluster=cluster, variables=variables, vocab=vocab, progress=progress,
+            fix=asked.decided, forbid=asked.forbidden,
+            **asked.keywords("fix", "forbid", "dtype", "profile", "planner", "risk", "framework"),
         )  # fmt: skip
     if model is None or cluster is None or asked.global_batch is None or asked.seq is None:
         raise PlanError(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from meshwright.api.exchange.importing import import_plan
 from meshwright.api.subjects.loading import cluster_named
+from meshwright.interop import FORMATS, Given
 from meshwright.interop.imported import Imported, Option
 from meshwright.interop.plan_difference import written_options
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -48,6 +49,8 @@ class Todays:
         written: the options of the file that decided something; empty for a plan of our own.
         unknown: options that were not understood, as they are written, with the reason.
         assumptions: what the file left open.
+        text: the file; empty for a plan of our own.
+        reader: the plan that another text of that format says, read as the file was.
     """
 
     plan: Plan
@@ -57,6 +60,14 @@ class Todays:
     written: tuple[Option, ...] = ()
     unknown: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
+    text: str = ""
+    reader: Callable[[str], Plan] | None = None
+
+    def read(self, text: str) -> Plan:
+        """The plan that another text of the file's format says. Raises PlanError as an import does."""
+        if self.reader is None:
+            raise PlanError(f"{self.where} is no file of another program", allowed="one that --from names")
+        return self.reader(text)
 
 
 def todays_plan(
@@ -67,6 +78,7 @@ def todays_plan(
     global_batch: int | None,
     seq: int | None,
     variables: Mapping[str, str] | None,
+    vocab: int | None = None,
 ) -> Todays:
     """The plan of a file, or the plan itself. Raises PlanError where a fact is missing or contradicts the file."""
     if isinstance(like, Plan) or not format:
@@ -79,7 +91,7 @@ def todays_plan(
             next=f"name it: meshwright plan H100 --like {like} --from {format}",
         )
     given: dict[str, Any] = {
-        "cluster": text, "global_batch": global_batch, "seq": seq, "variables": variables,
+        "cluster": text, "global_batch": global_batch, "seq": seq, "variables": variables, "vocab": vocab,
     }  # fmt: skip
     found = _read(like, format, model, given)
     _check_model(found.plan, model, str(like))
@@ -93,8 +105,14 @@ def todays_plan(
     if spec.name != plan.cluster:
         plan = plan.changed(cluster=spec.name)
     unknown = tuple(f"{each.name} {each.value}: {each.meaning}" for each in found.unknown)
-    written = written_options(found, Path(like).expanduser().read_text(encoding="utf-8"))
-    return Todays(plan, spec, format, str(like), written, unknown, found.assumptions)
+    whole = Path(like).expanduser().read_text(encoding="utf-8")
+
+    def reader(other: str) -> Plan:
+        with_model = Given(plan.model, text, None, seq, global_batch, None, vocab, variables or {})
+        return FORMATS[format](other, str(like), with_model).plan.changed(cluster=spec.name)
+
+    written = written_options(found, whole)
+    return Todays(plan, spec, format, str(like), written, unknown, found.assumptions, whole, reader)
 
 
 def _own(

@@ -34,7 +34,14 @@ def like_result(
         data, sentences: what the command shows of a search.
     """
     forms = _forms(found, to)
-    if found.exported is not None and out.path is not None and found.exported.suffix in forms:
+    if (
+        found.exported is not None
+        and out.path is not None
+        and found.exported.suffix in forms
+        and not found.patched
+    ):
+        out.note(f"your file could not be changed in place: {found.unpatched}")
+        out.note("a file of its own is written, which has the plan and none of your other options")
         for line in found.exported.left_open:
             out.note(f"left to you: {line}")
     lines = _assumed(found, data)
@@ -101,7 +108,8 @@ def _forms(found: PlansLike, to: str) -> dict[str, Callable[[Path], Any]]:
     forms: dict[str, Callable[[Path], Any]] = {".toml": found.best.plan.save}
     exported = found.exported
     if exported is not None and to != PLAN and (to or exported.suffix == SCRIPT):
-        forms[exported.suffix] = lambda path: path.write_text(exported.text, encoding="utf-8")
+        text = found.patched or exported.text
+        forms[exported.suffix] = lambda path: path.write_text(text, encoding="utf-8")
     return forms
 
 
@@ -115,6 +123,8 @@ def _data(found: PlansLike) -> dict[str, Any]:
         "is_today_best": found.best is found.today,
         "diff": [each.to_dict() for each in found.changes],
         "exported": None if found.exported is None else found.exported.text,
+        "patched": found.patched or None,
+        "unpatched": found.unpatched or None,
         "refusals": [each.to_dict() for each in found.refusals],
         "faster_but_not_sayable": faster,
         "unknown_options": list(found.unknown),

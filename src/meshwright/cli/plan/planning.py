@@ -60,6 +60,9 @@ class Today:
         None, "NAME=VALUE of a variable that is set outside the script of --like.", "--set",
         repeats=True, parse=variables_of,
     )  # fmt: skip
+    vocab: int | None = option(
+        None, "Tokens of the tokenizer, where the file of --like does not say them.", least=1
+    )
 
 
 @writes(".toml", ".sh", ".json")
@@ -179,7 +182,7 @@ def _like(
     model, cluster = named_parts(*names)
     with live_line(out) as line:
         found = api.plan(
-            model, cluster, like=today.like, format=today.form, variables=today.variables or {},
+            model, cluster, like=today.like, format=today.form, variables=today.variables or {}, vocab=today.vocab,
             progress=line.share, **choices,
         )  # fmt: skip
     where, limit = cluster_of_job(cluster, found.best.plan), choices.get("max_memory_bytes")

@@ -8,6 +8,7 @@ from meshwright.interop.megatron.model import megatron_model
 from meshwright.interop.megatron.option import AS_ASSUMED, IRRELEVANT, NOT_IN_A_PLAN, PIPELINE_INSIDE
 from meshwright.interop.option_set import OptionSet, launch_words
 from meshwright.specs.error import PlanError
+from meshwright.specs.model.division import shared_by_expert
 from meshwright.specs.model.layers import split_layers
 
 SOFTWARE = "fused"  # the efficiency class of Megatron-LM with Transformer Engine
@@ -58,7 +59,9 @@ def import_megatron(text: str, where: str, given: Given) -> Imported:
     draft.fill()
     cluster = draft.cluster()
     _read_precision(options)
-    _read_sharding(options, draft.data_parallel(cluster.num_devices) * draft.degree("cp"))
+    num_replicas = draft.data_parallel(cluster.num_devices) * draft.degree("cp")
+    _read_expert_degree(options, num_replicas)
+    _read_sharding(options, num_replicas)
     _read_context(options)
     _read_recompute(options)
     _read_overlap(options)
@@ -88,15 +91,20 @@ def _read_batch(options: OptionSet) -> None:
 def _read_degrees(options: OptionSet) -> None:
     for axis, name in DEGREES.items():
         options.draft.degrees[axis] = options.count(name, f"{axis} = {{value}}", 1)
-    experts_tp = options.integer(
-        "expert-tensor-parallel-size", "tensor parallelism inside an expert = {value}"
-    )
-    if experts_tp not in (None, 1, options.draft.degree("tp")):
-        options.draft.assumptions.append(f"experts are split over tp, not over {experts_tp} devices")
     is_on = options.flag("sequence-parallel", "sequence_parallel, where tp is above 1")
     options.draft.choices["sequence_parallel"] = is_on and options.draft.degree("tp") > 1
     if options.flag("use-tp-pp-dp-mapping", f"mesh_order = {'-'.join(PIPELINE_INSIDE)}"):
         options.draft.choices["mesh_order"] = PIPELINE_INSIDE
+
+
+def _read_expert_degree(options: OptionSet, num_replicas: int) -> None:
+    """Devices that share an expert: a plan's follow from its other degrees, so another number is not understood."""
+    name, degree = "expert-tensor-parallel-size", options.draft.degree
+    ours = shared_by_expert(degree("tp"), num_replicas, degree("ep"))
+    if options.values.get(name, [str(ours)]) == [str(ours)]:
+        options.integer(name, "tensor parallelism inside an expert = {value}")
+    else:
+        options.reject(name, f"a plan of these degrees divides an expert over {ours} devices")
 
 
 def _read_world(options: OptionSet) -> None:

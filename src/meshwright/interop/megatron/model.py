@@ -17,6 +17,7 @@ FFN_RATIO = 4  # ffn-hidden-size left out is 4 hidden sizes, and 2/3 of it with 
 GATED_SHARE, GATED_STEP = 2 / 3, 64
 VOCABULARY_STEP = 128  # make-vocab-size-divisible-by, times the tensor-parallel degree
 MOE_TOPK = 2
+ROTARY_BASE, NORM_EPSILON = 10000.0, 1e-5
 QUERY_HEAD_DIM, ROTARY_HEAD_DIM, VALUE_HEAD_DIM, KEY_VALUE_RANK = 128, 64, 128, 512  # of latent attention
 TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}  # tokens, by --tokenizer-type
 _FREQUENCY = re.compile(r"\[([01](?:\s*,\s*[01])*)\](?:\s*\*\s*(\d+))?")
@@ -51,6 +52,11 @@ def megatron_model(options: OptionSet, tp: int) -> ModelSpec | None:
         ),
         "has_query_key_norm": options.flag("qk-layernorm", "has_query_key_norm = true"),
     }
+    # constants: they change no step, and an export that lost them would train another model
+    fields["rope_theta"] = options.number("rotary-base", "rope_theta = {value}", ROTARY_BASE)
+    for name in ("norm-epsilon", "layernorm-epsilon"):
+        if name in options:
+            fields["norm_epsilon"] = options.number(name, "norm_epsilon = {value}", NORM_EPSILON)
     has_bias = not options.flag("disable-bias-linear", "no biases")
     fields |= _attention(options, heads)
     fields |= _experts(options, layers, intermediate)

@@ -58,3 +58,8 @@ def _degrees(model: ModelShape) -> Iterator[int]:
     """All that the rule allows, in rising order."""
     common = gcd(*(count for block in model.kinds for count in divided_counts(block).values()))
     return (degree for degree in range(1, common + 1) if common % degree == 0)
+
+
+def shared_by_expert(tp: int, num_replicas: int, ep: int) -> int:
+    """Devices that share one expert's matrices: the tensor-parallel ones, unless the expert devices take these, too."""
+    return tp if num_replicas % ep == 0 else 1

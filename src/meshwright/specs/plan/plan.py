@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.dtype import DTYPE_BYTES
 from meshwright.specs.error import PlanError
-from meshwright.specs.model.division import check_division
+from meshwright.specs.model.division import check_division, shared_by_expert
 from meshwright.specs.model.layers import StageLayers, split_layers, stage_layers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.file import read_plan, save_plan
@@ -297,7 +297,7 @@ class Plan:
     @property
     def expert_tp(self) -> int:
         """Devices that share one expert's matrices."""
-        return self.tp if self.dp * self.cp % self.ep == 0 else 1
+        return shared_by_expert(self.tp, self.dp * self.cp, self.ep)
 
     @property
     def software_class(self) -> SoftwareClass:
