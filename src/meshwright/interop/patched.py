@@ -29,7 +29,7 @@ class PatchError(PlanError):
     """A file in which an option cannot be changed where it stands."""
 
 
-class Place(NamedTuple):
+class WrittenOption(NamedTuple):
     """Where an option and its value stand in a script: the option's first character, its last, and the value's two."""
 
     start: int
@@ -80,12 +80,12 @@ def _with_option(text: str, change: OptionChange) -> str:
     return text[: place.value_start] + _words(change.after) + text[place.value_end :]
 
 
-def _place(text: str, name: str, num_words: int) -> Place:
+def _place(text: str, name: str, num_words: int) -> WrittenOption:
     """Where an option stands, in either spelling. Raises PatchError unless it is one place."""
     spelling = "--" + re.sub(r"[-_]", "[-_]", re.escape(name[2:]).replace(r"\-", "-"))
     value = rf"(?:=|{GAP})({WORD})" if num_words else "()"
     places = [
-        Place(found.start(), found.end(), *found.span(1))
+        WrittenOption(found.start(), found.end(), *found.span(1))
         for found in re.finditer(rf"(?<![\w-]){spelling}(?![\w-]){value}", text)
         if not _is_comment(text, found.start())
     ]
@@ -103,7 +103,7 @@ def _is_comment(text: str, position: int) -> bool:
     return re.match(r"(?:[^\"'#]|\"[^\"]*\"|'[^']*')*?(?:^|\s)#", line) is not None
 
 
-def _without(text: str, place: Place) -> str:
+def _without(text: str, place: WrittenOption) -> str:
     """The option goes; where nothing else stood on its line, the line does."""
     begin = text.rfind("\n", 0, place.start) + 1
     end = text.find("\n", place.end)
@@ -129,7 +129,7 @@ def _with_new(text: str, words: str) -> str:
     return text[: place.end] + (" \\\n" if behind else "\n") + indent + words + text[place.end :]
 
 
-def _found(text: str) -> Iterator[Place]:
+def _found(text: str) -> Iterator[WrittenOption]:
     for name in ANCHORS:
         try:
             yield _place(text, name, 1)
