@@ -238,3 +238,35 @@ def test_conversations_are_trained_on_with_their_own_held_out_set(
     assert "longer than 32 tokens and lose their ends" in ran.stderr
     held_out = [row["loss"] for row in ran.data["held_out_losses"]]
     assert len(held_out) == 2 and held_out[1] < held_out[0]
+
+
+def test_the_best_is_kept_gone_on_from_and_exported(
+    run: Runner, plan_file: Path, profile: None, shared_pool: Pool, tmp_path: Path, text: Path
+) -> None:
+    """A rate that is far too high after its warm-up: the best evaluation is not the last."""
+    runs, other, metrics = tmp_path / "runs", tmp_path / "other.toml", tmp_path / "m.jsonl"
+    small_plan(pp=1, dp=2).save(other)
+    common = ("--data", text, "--evaluate-every", 2, "--evaluate-batches", 1, "--metrics", metrics, "--json")
+    kept = ("--checkpoint-every", 3, "--keep", 1, "--warmup", 12, "--final-lr", 1, "--learning-rate", 5)
+    first = run("train", plan_file, *common, *kept, "--checkpoints", runs, "--iterations", 12)
+    assert first.code == 0, first.stderr
+    losses = {row["step"]: row["loss"] for row in first.data["held_out_losses"]}
+    best = min(losses, key=losses.__getitem__)
+    assert best < 12 and first.data["best_step"] == best, losses
+    assert sorted(path.name for path in runs.glob("step-*")) == sorted([f"step-{best}", "step-12"])
+    shown = run("checkpoint", "inspect", runs / "best", "--json")
+    assert shown.data["step"] == best == shown.data["best_step"]
+    assert shown.data["held_out_loss"] == pytest.approx(losses[best], rel=1e-6)
+    exported = run("checkpoint", "convert", runs / "best", "--to", tmp_path / "model", "--json")
+    assert exported.code == 0 and exported.data["checkpoint"].endswith(f"step-{best}")
+    again = run(
+        "train", other, *common, *kept, "--checkpoints", runs / "best", "--resume", "--iterations", best + 2
+    )
+    assert again.code == 0, again.stderr
+    assert again.data["first_step"] == best
+    step = {row["step"]: row["loss"] for row in again.data["held_out_losses"]}
+    assert step[best + 2] == pytest.approx(
+        losses[best + 2], rel=1e-3
+    )  # the very same steps, by another layout
+    assert (runs / "best").read_text().strip() == f"step-{best}"  # which was better, so it is still the best
+    assert [row["step"] for row in rows_of(metrics)] == list(range(1, best + 3))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.api.subjects.diagnosing import require_torch
-from meshwright.executor.checkpoint.folder import checkpoint_at, step_folders, steps_in
+from meshwright.executor.checkpoint.folder import BEST, checkpoint_at, named_step, step_folders, steps_in
 from meshwright.executor.checkpoint.index import CheckpointInfo, StoredTensor, read_index
 from meshwright.executor.checkpoint.verify import problems
 from meshwright.specs.error import SpecError, UnknownNameError
@@ -25,7 +25,8 @@ OTHERS = "numbers"  # tensors that belong to no parameter
 
 @dataclass(frozen=True)
 class CheckpointContents:
-    """What one checkpoint holds. ``plan``: text of the plan's file, "" without one. ``steps``: of all in its folder."""
+    """What one checkpoint holds. ``plan``: text of the plan's file, "" without one. ``steps``: of all in its folder;
+    ``best_step``: of the one with the least held-out loss, where the training was evaluated."""
 
     path: Path
     info: CheckpointInfo
@@ -34,6 +35,7 @@ class CheckpointContents:
     size_bytes: int
     num_files: int
     steps: Sequence[int]
+    best_step: int | None = None
 
     @property
     def kinds(self) -> list[dict[str, Any]]:
@@ -63,7 +65,8 @@ class CheckpointContents:
         return {
             "path": str(self.path), **asdict(self.info), "training": _told(self.info.training), "plan": self.plan,
             "size_bytes": self.size_bytes,
-            "num_files": self.num_files, "steps": list(self.steps), "kinds": self.kinds, "tensors": tensors,
+            "num_files": self.num_files, "steps": list(self.steps), "best_step": self.best_step,
+            "kinds": self.kinds, "tensors": tensors,
         }  # fmt: skip
 
 
@@ -122,8 +125,9 @@ def inspect_checkpoint(folder: str | os.PathLike[str]) -> CheckpointContents:
     plan = path / PLAN_FILE
     text = plan.read_text(encoding="utf-8") if PLAN_FILE in index.files and plan.is_file() else ""
     return CheckpointContents(
-        path, index.info, index.tensors, text, index.size_bytes, len(index.files), steps_in(path.parent)
-    )
+        path, index.info, index.tensors, text, index.size_bytes, len(index.files), steps_in(path.parent),
+        named_step(path.parent, BEST),
+    )  # fmt: skip
 
 
 def verify_checkpoint(

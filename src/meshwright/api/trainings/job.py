@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.api.trainings.place import TrainingPlace
-from meshwright.executor.checkpoint.folder import checkpoint_at, latest_checkpoint, steps_in
+from meshwright.executor.checkpoint.folder import (
+    BEST,
+    checkpoint_at,
+    folder_and_name,
+    latest_checkpoint,
+    steps_in,
+)
 from meshwright.executor.checkpoint.index import read_index
 from meshwright.executor.checkpoint.verify import problems
 from meshwright.lowering.sharding.gradient_norm import Clipping, clip_norm
@@ -65,6 +71,14 @@ def resumed_from(
     return Resumed(info.step, info.seed, found, info.samples, info.tokens, True)
 
 
+def in_their_folder(checkpoints: Checkpoints | None) -> Checkpoints | None:
+    """The same, with "runs/best" told apart: kept in runs, begun with the best there."""
+    if checkpoints is None:
+        return None
+    folder, name = folder_and_name(checkpoints.folder)
+    return replace(checkpoints, folder=folder, begins_with=name) if name == BEST else checkpoints
+
+
 def newest(checkpoints: Checkpoints, is_first: bool = True) -> Path | None:
     """The checkpoint to go on from, None where there is none. Of several processes the first puts the folder in order.
 
@@ -72,9 +86,9 @@ def newest(checkpoints: Checkpoints, is_first: bool = True) -> Path | None:
     """
     folder = Path(checkpoints.folder)
     if is_first:
-        found = latest_checkpoint(folder)
+        found = latest_checkpoint(folder, checkpoints.begins_with)
     else:
-        found = checkpoint_at(folder) if steps_in(folder) else None
+        found = checkpoint_at(folder / checkpoints.begins_with) if steps_in(folder) else None
     if found is not None and not checkpoints.resumes:
         raise SpecError(
             f"{checkpoints.folder} holds a training already, its newest checkpoint is {found.name}",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from meshwright.api.subjects.diagnosing import require_torch
@@ -17,11 +15,13 @@ from meshwright.api.subjects.loading import is_data_file, load
 from meshwright.api.subjects.simulating import simulate
 from meshwright.api.subjects.subject import Subject, subject
 from meshwright.api.trainings.drift import DriftWatch
-from meshwright.api.trainings.job import Resumed, job_of, prepare, resumed_from, with_recipe
-from meshwright.api.trainings.metrics import Meter, MetricsFile, StepMetrics, peak_flops_per_s
+from meshwright.api.trainings.job import Resumed, in_their_folder, job_of, prepare, resumed_from, with_recipe
+from meshwright.api.trainings.metrics import Meter, StepMetrics, peak_flops_per_s
 from meshwright.api.trainings.place import Wanted, place_of
+from meshwright.api.trainings.sink import told
 from meshwright.executor.capability import check_plan
 from meshwright.ir.trace import Trace
+from meshwright.prediction.description import describe
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.cluster.slowing import Slowing
@@ -29,6 +29,7 @@ from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.training.checkpoints import Checkpoints
 from meshwright.specs.training.recipe import LEARNING_RATE, Length, Recipe
+from meshwright.specs.training.sinks import Sinks
 from meshwright.specs.training.source import PathLike, Source
 from meshwright.stage.mesh import device_order
 
@@ -98,6 +99,8 @@ def run_training(
     checkpoints: Checkpoints | None = None,
     metrics: PathLike | None = None,
     tensorboard: PathLike | None = None,
+    wandb: str | None = None,
+    mlflow: str | None = None,
     cluster: str | ClusterSpec | None = None,
     profile: Profile | None = None,
     progress: Callable[[StepMetrics], None] | None = None,
@@ -118,7 +121,7 @@ def run_training(
         learning_rate, recipe: the peak alone, or all of AdamW and its rates.
         source: data, tokenizer, first weights, how often the held-out loss is found.
         checkpoints: where the training is kept, and whether it goes on from there under this plan.
-        metrics: a file of JSON lines, one a step. tensorboard: a folder of event files.
+        metrics, tensorboard, wandb, mlflow: who is told every step, as of `Sinks`.
         cluster, profile: what the prediction rests on, as in `subject`; a plan for GPUs on processes is predicted for these.
         progress: called after every step.
         pool: processes to run on; None: as many as the plan has devices, ended afterwards.
@@ -133,6 +136,7 @@ def run_training(
     length = Length(iterations, tokens, seconds)
     recipe = _recipe(recipe, learning_rate)
     source = source or Source(data)
+    checkpoints = in_their_folder(checkpoints)
     place = place_of(_with_recipe(what, recipe), cluster, profile, device, None if launch is None else 1)
     made, plan = place.subject, place.plan
     check_plan(plan)
@@ -164,9 +168,11 @@ def run_training(
             logger.warning("%s", one.drift)
         tell(one)
 
+    sinks = Sinks(metrics, tensorboard, wandb, mlflow)
     if launch is not None and launch.process != (device_order(plan) or (0,))[0]:
-        metrics = tensorboard = progress = None  # one process tells
-    with _sinks(metrics, tensorboard, resumed, progress) as tell:
+        sinks, progress = Sinks(), None  # one process tells
+    facts = _facts(plan, recipe, source, resumed)
+    with told(sinks, facts, resumed.step, resumed.is_asked, progress) as tell:
         result = _run(
             job, plan, pool, launch, slowing, timeout_s=max(LEAST_TIMEOUT_S, TIMEOUT_STEPS * step_s),
             progress=meter.follow(note), duration_s=seconds,
@@ -197,6 +203,16 @@ def _traced(run: Callable[Keywords, Training]) -> Callable[Keywords, Trace]:
 
 
 train = _traced(run_training)
+
+
+def _facts(plan: Plan, recipe: Recipe, source: Source, resumed: Resumed) -> dict[str, Any]:
+    """What tells a training from others, beside its curves."""
+    return {
+        "model": plan.model.name, "plan": describe(plan), "num_devices": plan.num_devices,
+        "global_batch": plan.workload.global_batch, "sequence_length": plan.workload.sequence_length,
+        "optimizer": plan.optimizer, "learning_rate": recipe.learning_rate, "data": source.name,
+        "seed": resumed.seed, "first_step": resumed.step,
+    }  # fmt: skip
 
 
 def _nothing(text: str) -> None:
@@ -243,36 +259,6 @@ def _num_iterations(num_steps: int | None, seconds: float | None, step_s: float,
             allowed=f"more than {resumed.step} steps in all (--iterations or --tokens count from the very first)",
         )
     return min(ends)
-
-
-@contextlib.contextmanager
-def _sinks(
-    metrics: PathLike | None,
-    tensorboard: PathLike | None,
-    resumed: Resumed,
-    progress: Callable[[StepMetrics], None] | None,
-) -> Iterator[Callable[[StepMetrics], None]]:
-    """A function that tells every step to all who want to know, while the block lasts."""
-    with contextlib.ExitStack() as stack:
-        listeners: list[Callable[[StepMetrics], None]] = []
-        if metrics is not None:
-            file = MetricsFile(Path(metrics), resumed.step, resumed.is_asked)
-            stack.callback(file.close)
-            listeners.append(file)
-        if tensorboard is not None:
-            from meshwright.executor.training.tensorboard import TensorBoard
-
-            board = TensorBoard(Path(tensorboard), resumed.step)
-            stack.callback(board.close)
-            listeners.append(lambda one: board.write(one.number + 1, one.to_dict()))
-        if progress is not None:
-            listeners.append(progress)
-
-        def tell(one: StepMetrics) -> None:
-            for listener in listeners:
-                listener(one)
-
-        yield tell
 
 
 def _with_recipe(what: Any, recipe: Recipe) -> Plan | Subject:

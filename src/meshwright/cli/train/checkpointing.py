@@ -17,7 +17,8 @@ from meshwright.specs.model.model import ModelSpec
 
 NUM_SHOWN = 40  # tensors in the table of a terminal; --json has all
 Folder = Annotated[
-    Path, typer.Argument(metavar="FOLDER", help="One checkpoint (runs/step-40), or a folder of them.")
+    Path,
+    typer.Argument(metavar="FOLDER", help="One checkpoint (runs/step-40, runs/best), or a folder of them."),
 ]
 
 
@@ -48,12 +49,15 @@ def _contents_view(found: CheckpointContents, all_tensors: bool) -> list[Any]:
         "samples": f"{info.samples:,}",
         "tokens": f"{info.tokens:,}",
         "loss": "" if info.loss is None else f"{info.loss:.4f} nats a token",
+        "held out": "" if info.held_out_loss is None else f"{info.held_out_loss:.4f} nats a token",
         "model": _model_text(info.training.get("model")),
         "seed": str(info.seed),
         "data": info.data_digest or "not known",
         "written by": ", ".join(f"{name} {version}" for name, version in info.versions.items()),
         "files": f"{found.num_files} from {info.num_ranks} ranks, {quantity(found.size_bytes, 'B')}",
-        "in its folder": ", ".join(f"step {step}" for step in found.steps),
+        "in its folder": ", ".join(
+            f"step {step}{' (best)' * (step == found.best_step)}" for step in found.steps
+        ),
     }
     names = [n for n in found.tensors if all_tensors or "/" not in n]
     shown = names if all_tensors else names[:NUM_SHOWN]

@@ -21,17 +21,17 @@ from meshwright.cli.frame.output import Output, Result
 from meshwright.cli.frame.progress import TrainingLine, live_line
 from meshwright.cli.view.trace_view import TRACE_FORMS
 from meshwright.cli.view.training_view import training_result
+from meshwright.executor.checkpoint.folder import folder_and_name
 from meshwright.executor.job.launch import launch_of
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.cluster.slowing import Slowing
 from meshwright.specs.training.checkpoints import Checkpoints
 from meshwright.specs.training.recipe import Length, Recipe
+from meshwright.specs.training.sinks import Sinks
 from meshwright.specs.training.source import Source
 
 if TYPE_CHECKING:
     from meshwright.api.trainings.place import Wanted
-
-LOOKING = "What is seen"
 
 
 @writes(*TRACE_FORMS)
@@ -43,14 +43,8 @@ def train(
     source: Source,
     part: TrainedPart,
     other: ModelVariant,
+    sinks: Sinks,
     checkpoints: Checkpoints | None = None,
-    metrics: Annotated[
-        Path | None,
-        typer.Option("--metrics", help="A file of JSON lines, one a step.", rich_help_panel=LOOKING),
-    ] = None,
-    tensorboard: Annotated[
-        Path | None, typer.Option("--tensorboard", help="A folder of event files.", rich_help_panel=LOOKING)
-    ] = None,
     cluster: Annotated[
         str | None, typer.Option("--cluster", help="Where the plan runs: a file or a name.")
     ] = None,
@@ -75,11 +69,13 @@ def train(
         line.stage("checking the plan and predicting its step")
         done = api.run_training(
             chosen, **asdict(length), seed=out.seed, recipe=recipe,
-            source=source, checkpoints=checkpoints, metrics=metrics, tensorboard=tensorboard, cluster=cluster,
+            source=source, checkpoints=checkpoints, **asdict(sinks), cluster=cluster,
             profile=read_profile(profile), progress=TrainingLine(line), slowing=slowing, launch=launch,
             device=cast("Wanted", device), said=line.stage,
         )  # fmt: skip
-    return training_result(done, launch, None if checkpoints is None else Path(checkpoints.folder))
+    return training_result(
+        done, launch, None if checkpoints is None else folder_and_name(checkpoints.folder)[0]
+    )
 
 
 @contextlib.contextmanager

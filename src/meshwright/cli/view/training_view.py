@@ -12,7 +12,7 @@ from meshwright.api import Training
 from meshwright.cli.frame.output import DONE, INTERRUPTED, Result
 from meshwright.cli.view.trace_view import trace_forms
 from meshwright.evidence.compare import Comparison
-from meshwright.executor.checkpoint.folder import step_name
+from meshwright.executor.checkpoint.folder import BEST, named_step, step_name
 from meshwright.executor.job.launch import Launch
 from meshwright.ir.judge import metrics
 from meshwright.ir.trace import Trace
@@ -31,7 +31,8 @@ def training_result(done: Training, launch: Launch | None = None, checkpoints: P
     code = INTERRUPTED if done.result.interrupted else DONE
     if launch is not None and not done.iterations:
         return Result({}, exit_code=code, is_silent=True)  # another rank tells
-    data = training_figures(done)
+    best = None if checkpoints is None else named_step(checkpoints, BEST)
+    data = {**training_figures(done), "best_step": best}
     view: list[Any] = [Text(describe(done.plan), style="bold"), training_sentence(done)]
     view.append(_saved_sentence(done, checkpoints))
     if done.trace is None or not done.trace.num_iterations:
@@ -83,7 +84,9 @@ def _saved_sentence(done: Training, folder: Path | None) -> str:
     made = folder / step_name(done.first_step + len(done.iterations))
     if not done.iterations or not made.is_dir():
         return f"its end is not saved; --resume goes on from the newest checkpoint in {folder}"
-    return f"saved in {made}; --resume goes on from there"
+    best = named_step(folder, BEST)
+    told = "" if best is None else f"; the best on what is held out is {folder / BEST}, step {best}"
+    return f"saved in {made}; --resume goes on from there{told}"
 
 
 def comparison_view(comparison: Comparison, predicted: Trace, measured: Trace) -> list[Any]:

@@ -1,6 +1,7 @@
 """Checkpoints of a training under way: saving beside it, loading before it; what the worker and `api.train` call.
 
-A folder of checkpoints holds ``step-20/``, ``step-40/``, ... and ``latest``, a small file that names the one to go on from:
+A folder of checkpoints holds ``step-20/``, ``step-40/``, ... and ``latest``, a small file that names the one to go on from;
+where the training is evaluated also ``best``, which names the one with the least held-out loss:
 
     step-40/checkpoint.json          facts, tensors and their boxes, files and their SHA-256 (`CheckpointIndex`)
     step-40/tensors-0.safetensors    what rank 0 wrote, and so on
@@ -83,10 +84,11 @@ class RankCheckpoints:
         rank = dist.get_rank(self._group)
         return {box for box, writer in writers(of_ranks).items() if writer == rank}
 
-    def save(self, info: CheckpointInfo, facts: RankFacts) -> None:
+    def save(self, info: CheckpointInfo, facts: RankFacts, is_best: bool = False) -> None:
         """Copy what this rank writes, then write it beside the training. Waits for the save before.
 
-        ``info`` is the same on all ranks; loss and digest are put together from `facts` of all.
+        ``info`` is the same on all ranks; loss and digest are put together from `facts` of all. ``is_best``: no checkpoint
+        before it was as good.
 
         Raises:
             ExecutionError: the save before has failed.
@@ -101,7 +103,9 @@ class RankCheckpoints:
             raise ExecutionError("this rank holds other boxes than when the training began")
         planner = PieceSavePlanner(list(copies.values()), facts, asdict(info))
         kept = self.config.kept
-        writer = FolderWriter(Path(kept.folder), info.step, self.config.files, kept.keep, self._count)
+        writer = FolderWriter(
+            Path(kept.folder), info.step, self.config.files, kept.keep, self._count, is_best
+        )
         self.saved_step = info.step
         self._under_way = self._thread.submit(self._write, planner, writer)
 

@@ -5,8 +5,8 @@ A crash at any point leaves every checkpoint that was published before, whole:
 1. all files are written into ``step-N.partial`` and flushed;
 2. an older ``step-N``, of a training that began again at an earlier step, is renamed to ``step-N.replaced``;
 3. ``step-N.partial`` is renamed to ``step-N``;
-4. ``latest`` is written aside and renamed;
-5. what is no longer kept is renamed to ``step-M.removed`` and deleted.
+4. ``latest`` is written aside and renamed, and so is ``best`` where no checkpoint before had a smaller held-out loss;
+5. what is no longer kept is renamed to ``step-M.removed`` and deleted; the best one is always kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from meshwright.executor.file.folder_lock import check_free
 from meshwright.executor.file.new_file import make_folder, remove, rename, write_text
 from meshwright.specs.error import SpecError
 
-LATEST = "latest"
+LATEST, BEST = "latest", "best"  # files that name a checkpoint
 PARTIAL, REPLACED, REMOVED, ASIDE = ".partial", ".replaced", ".removed", ".new"
 _STEP = re.compile(r"step-(\d+)")
 _log = logging.getLogger(__name__)
@@ -46,11 +46,19 @@ def steps_in(folder: Path) -> list[int]:
     return [int(path.name.partition("-")[2]) for path in published]
 
 
-def latest_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
-    """The checkpoint to go on from, after putting the folder in order; None where there is none.
+def folder_and_name(path: str | os.PathLike[str]) -> tuple[Path, str]:
+    """The folder of checkpoints and which of them is meant: of "runs/best" runs and its best one, else the latest."""
+    root = Path(path)
+    if root.name in (LATEST, BEST) and root.is_file():
+        return root.parent, root.name
+    return root, LATEST
+
+
+def latest_checkpoint(folder: str | os.PathLike[str], name: str = LATEST) -> Path | None:
+    """The checkpoint to go on from, after putting the folder in order; None where there is none. `name`: BEST for the best.
 
     Raises:
-        SpecError: `folder` is something else, or a running training uses it.
+        SpecError: `folder` is something else, a running training uses it, or no checkpoint is the best.
     """
     root = Path(folder)
     if root.exists() and not root.is_dir():
@@ -60,8 +68,10 @@ def latest_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
     steps = steps_in(root)
     if not steps:
         return None
-    named = _named_step(root)
+    named = named_step(root, name)
     if named not in steps:
+        if name == BEST:
+            raise _no_best(root)
         _log.warning(
             "%s names no checkpoint that is there; step %d is the last one", root / LATEST, steps[-1]
         )
@@ -70,27 +80,37 @@ def latest_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
 
 
 def checkpoint_at(path: str | os.PathLike[str]) -> Path:
-    """One checkpoint: `path` itself, or the latest of a folder of checkpoints.
+    """One checkpoint: `path` itself, what the file `path` names ("runs/best"), or the latest of a folder of checkpoints.
 
     Raises:
         SpecError: it is neither.
     """
-    root = Path(path)
+    root, name = folder_and_name(path)
     if (root / INDEX_FILE).is_file():
         return root
-    steps, named = steps_in(root), _named_step(root)
+    steps, named = steps_in(root), named_step(root, name)
     if not steps:
         raise SpecError(
             f"{root} has no checkpoint",
-            allowed="the folder of one checkpoint (runs/step-40), or a folder of checkpoints (runs)",
+            allowed="the folder of one checkpoint (runs/step-40), a folder of checkpoints (runs), or its best (runs/best)",
         )
+    if name == BEST and named not in steps:
+        raise _no_best(root)
     return root / step_name(named if named in steps else steps[-1])
 
 
-def _named_step(folder: Path) -> int | None:
-    """What `latest` says."""
+def _no_best(folder: Path) -> SpecError:
+    return SpecError(
+        f"{folder / BEST} names no checkpoint that is there",
+        allowed="a folder of a training that was evaluated (--evaluate-every)",
+        next=f"take the latest, {folder}",
+    )
+
+
+def named_step(folder: Path, name: str = LATEST) -> int | None:
+    """What `latest` says, or `best`."""
     try:
-        text = (folder / LATEST).read_text(encoding="utf-8", errors="replace")
+        text = (folder / name).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     found = _STEP.fullmatch(text.strip())
@@ -103,7 +123,7 @@ def recover(folder: Path) -> None:
         return
     for path in sorted(folder.iterdir()):
         name, suffix = path.name.removesuffix(path.suffix), path.suffix
-        if suffix == ASIDE and name == LATEST:
+        if suffix == ASIDE and name in (LATEST, BEST):
             remove(path)
         if suffix not in (PARTIAL, REPLACED, REMOVED) or not _STEP.fullmatch(name):
             continue
@@ -128,8 +148,8 @@ def begin(folder: Path, step: int) -> Path:
     return partial
 
 
-def publish(partial: Path, keep: int) -> Path:
-    """Let a finished checkpoint be the latest, and remove those that are no longer kept."""
+def publish(partial: Path, keep: int, is_best: bool = False) -> Path:
+    """Let a finished checkpoint be the latest, and the best where it is, and remove those that are no longer kept."""
     folder, final = partial.parent, partial.with_suffix("")
     replaced = final.with_suffix(REPLACED)
     if final.exists():
@@ -137,9 +157,10 @@ def publish(partial: Path, keep: int) -> Path:
             remove(replaced)
         rename(final, replaced)
     rename(partial, final)
-    aside = folder / (LATEST + ASIDE)
-    write_text(aside, final.name + "\n")
-    rename(aside, folder / LATEST)
+    for name in (LATEST, BEST)[: 1 + is_best]:
+        aside = folder / (name + ASIDE)
+        write_text(aside, final.name + "\n")
+        rename(aside, folder / name)
     if replaced.exists():
         remove(replaced)
     _prune(folder, keep)
@@ -147,13 +168,15 @@ def publish(partial: Path, keep: int) -> Path:
 
 
 def _prune(folder: Path, keep: int) -> None:
-    """Remove all but the last `keep` up to the latest.
+    """Remove all but the last `keep` up to the latest, and the best.
 
     Later ones are of a training that somebody went back from: they are replaced when this one gets there.
     """
-    latest = _named_step(folder)
+    latest, best = named_step(folder), named_step(folder, BEST)
     past = [step for step in steps_in(folder) if latest is not None and step <= latest]
     for step in past[:-keep]:
+        if step == best:
+            continue
         path = folder / step_name(step)
         removed = path.with_suffix(REMOVED)
         try:
@@ -161,6 +184,20 @@ def _prune(folder: Path, keep: int) -> None:
             remove(removed)
         except OSError as error:  # the new checkpoint is there all the same
             _log.warning("the old checkpoint %s cannot be removed: %s", path, error)
+
+
+def best_before(folder: Path, step: int) -> Path | None:
+    """The best checkpoint of a folder in which a training goes on at `step`; None: there is none.
+
+    A best one of a later step is of a training that somebody went back from: its name is forgotten, because others will be
+    made in its place.
+    """
+    best = named_step(folder, BEST)
+    if best is not None and best > step:
+        _log.warning("the training goes back to step %d, before its best (step %d)", step, best)
+        remove(folder / BEST)
+        best = None
+    return folder / step_name(best) if best in steps_in(folder) and best is not None else None
 
 
 def nearest(folder: Path) -> Path:

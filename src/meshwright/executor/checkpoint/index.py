@@ -58,9 +58,10 @@ class CheckpointInfo:
     """Where a training was.
 
     ``step``: steps done, so the next one has this number. ``samples`` and ``tokens``: consumed by all replicas since the
-    very first step. ``loss``: of the last step, nats a token. ``data_digest``: of the corpus ("" where it has none).
-    ``seed`` is the whole state of randomness: every draw is keyed by (seed, step, sample, layer). ``num_ranks``: of the job
-    that wrote it. ``training``: `Training.to_dict()`. ``versions``: of what wrote it.
+    very first step. ``loss``: of the last step, nats a token; ``held_out_loss``: where it was found after it.
+    ``data_digest``: of the corpus ("" where it has none). ``seed`` is the whole state of randomness: every draw is keyed by
+    (seed, step, sample, layer). ``num_ranks``: of the job that wrote it. ``training``: `Training.to_dict()`. ``versions``:
+    of what wrote it.
     """
 
     step: int
@@ -68,6 +69,7 @@ class CheckpointInfo:
     tokens: int = 0
     seed: int = 0
     loss: float | None = None
+    held_out_loss: float | None = None
     data_digest: str = ""
     num_ranks: int = 1
     training: Mapping[str, Any] = field(default_factory=dict)

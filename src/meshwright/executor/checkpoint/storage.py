@@ -78,9 +78,10 @@ class FolderWriter(StorageWriter):
         files: Mapping[str, str],
         keep: int,
         progress: Progress | None = None,
+        is_best: bool = False,
     ) -> None:
         self.folder, self.step, self.files, self.keep = folder, step, files, keep
-        self.progress = progress
+        self.progress, self.is_best = progress, is_best
         self.partial = Path()
         self._is_coordinator = False
 
@@ -162,7 +163,7 @@ class FolderWriter(StorageWriter):
             )
             write_text(self.partial / INDEX_FILE, index.text())
             flush_folder(self.partial)
-            publish(self.partial, self.keep)
+            publish(self.partial, self.keep, self.is_best)
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise no_space(self.folder, self._needed, free_bytes(self.folder)) from error

@@ -272,19 +272,27 @@ def _iterate(
         if not interpreter.position.may_begin(iteration):
             break
         divergence.see(iteration, _run_iteration(context, interpreter, iteration, reports))
-        begin, is_paused = clock(), False
-        if checkpoints is not None and checkpoints.is_due(iteration):
+        begin = clock()
+        is_due = checkpoints is not None and checkpoints.is_due(iteration)
+        is_evaluated = evaluation is not None and context.training.training.is_evaluated(
+            iteration, job.iterations
+        )
+        if is_due or is_evaluated:
             interpreter.drain()
-            checkpoints.save(iteration)
-            is_paused = True
-        if evaluation is not None and context.training.training.is_evaluated(iteration, job.iterations):
-            interpreter.drain()
-            loss = evaluation.run(context, iteration)
-            reports.send(iteration=iteration, time=time.monotonic(), held_out_loss=loss)
-            is_paused = True
-        if is_paused:
+            share = evaluation.run(context, iteration) if evaluation is not None and is_evaluated else None
+            if checkpoints is not None:
+                _keep(checkpoints, iteration, share, is_due)
+            if share is not None:
+                reports.send(iteration=iteration, time=time.monotonic(), held_out_loss=share)
             pauses.append(Pause(iteration, begin, clock()))
     return pauses
+
+
+def _keep(checkpoints: TrainingCheckpoints, iteration: int, share: float | None, is_due: bool) -> None:
+    """Save what is due, or the best so far; ``share``: this rank's of the held-out loss, None: it was not found."""
+    loss, is_best = (None, False) if share is None else checkpoints.evaluated(share)
+    if is_due or is_best:
+        checkpoints.save(iteration, loss, is_best)
 
 
 def _run_iteration(

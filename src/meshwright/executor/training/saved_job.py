@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from torch import Tensor
 
 from meshwright.executor.checkpoint.checkpoint import RankCheckpoints
 from meshwright.executor.checkpoint.config import CheckpointConfig
-from meshwright.executor.checkpoint.folder import recover
-from meshwright.executor.checkpoint.index import CheckpointInfo
+from meshwright.executor.checkpoint.folder import best_before, recover
+from meshwright.executor.checkpoint.index import CheckpointInfo, read_index
 from meshwright.executor.checkpoint.planner import RankFacts
 from meshwright.executor.file.folder_lock import FolderLock
 from meshwright.executor.layout.piece import Piece
@@ -41,8 +42,10 @@ class TrainingCheckpoints:
         if dist.get_rank() == 0:
             self._lock.take()
             recover(folder)
-        group = dist.new_group(backend="gloo", timeout=GROUP_TIMEOUT)
+        # of its own beside the thread that writes, and one for what the ranks agree on between steps
+        group, self._group = (dist.new_group(backend="gloo", timeout=GROUP_TIMEOUT) for _ in range(2))
         self._checkpoints = RankCheckpoints(config, self._pieces, group, beat)
+        self.best_loss = self._best_loss(folder)
         first = state.training.first_step  # without a checkpoint: as if all of it had had batches of today
         self._start = CheckpointInfo(
             step=first, samples=first * state.data.num_samples, tokens=first * state.data.num_step_tokens
@@ -74,8 +77,31 @@ class TrainingCheckpoints:
         self._loss = 0.0 if self.state.loss is None else float(self.state.loss)
         return self.config.is_due(self._step(iteration))
 
-    def save(self, iteration: int) -> None:
+    def _best_loss(self, folder: Path) -> float:
+        """The least held-out loss so far, the same on all ranks; infinite where there is none, or it is of other data."""
+        found = [math.inf]
+        training = self.state.training
+        if dist.get_rank() == 0 and training.source.evaluate_every:
+            best = best_before(folder, training.first_step)
+            info = None if best is None else read_index(best).info
+            if info and info.held_out_loss is not None and info.data_digest == training.data_digest():
+                found = [info.held_out_loss]
+        dist.broadcast_object_list(found, src=0, group=self._group)
+        return found[0]
+
+    def evaluated(self, share: float) -> tuple[float, bool]:
+        """The held-out loss of which ``share`` is this rank's, and whether none before was as small."""
+        shares = [torch.zeros(1, dtype=torch.float64) for _ in range(dist.get_world_size())]
+        dist.all_gather(shares, torch.tensor([share], dtype=torch.float64), group=self._group)
+        loss = float(sum(shares))  # in the same order on all ranks: they must agree
+        is_best = loss < self.best_loss
+        self.best_loss = min(loss, self.best_loss) if math.isfinite(loss) else self.best_loss
+        return loss, is_best
+
+    def save(self, iteration: int, held_out_loss: float | None = None, is_best: bool = False) -> None:
         """A copy of what is trained is on its way to the disk when this returns. The rank's streams must have ended.
+
+        ``held_out_loss``: of what is saved, where it was found; ``is_best``: none before was as small.
 
         Raises:
             ExecutionError: the save before has failed.
@@ -90,12 +116,15 @@ class TrainingCheckpoints:
             step,
             samples=self._start.samples + num_steps * samples,
             tokens=self._start.tokens + num_steps * tokens,
+            held_out_loss=held_out_loss,
             seed=state.training.seed,
             training=state.training.to_dict(),
             versions={"meshwright": _version(), "torch": str(torch.__version__)},
         )
         # ranks that read nothing, and random tokens, have no digest
-        self._checkpoints.save(info, RankFacts(self._loss, str(getattr(state.data.batches, "digest", ""))))
+        self._checkpoints.save(
+            info, RankFacts(self._loss, str(getattr(state.data.batches, "digest", ""))), is_best
+        )
 
     def end(self, num_iterations: int) -> None:
         """After the last iteration: save what is not saved yet, and wait until it is on the disk.

@@ -1,0 +1,31 @@
+"""Where the metrics of a training go: a file of lines, and the programs in which people look at many trainings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.specs.option import option
+from meshwright.specs.training.source import PathLike
+
+LOOKING = "What is seen"
+
+
+@dataclass(frozen=True)
+class Sinks:
+    """Who is told every step; any of them, or none.
+
+    Args:
+        metrics: a file of JSON lines, one a step.
+        tensorboard: a folder of event files.
+        wandb: a project of Weights & Biases; kept on disk (`wandb sync` sends it) unless WANDB_API_KEY or WANDB_MODE is set.
+        mlflow: a tracking server, or a folder, which then holds a database of its own.
+    """
+
+    metrics: PathLike | None = option(None, "A file of JSON lines, one a step.", panel=LOOKING)
+    tensorboard: PathLike | None = option(None, "A folder of event files.", panel=LOOKING)
+    wandb: str | None = option(
+        None, "A W&B project; offline without WANDB_API_KEY.", panel=LOOKING, metavar="PROJECT"
+    )
+    mlflow: str | None = option(
+        None, "An MLflow server's address, or a folder.", panel=LOOKING, metavar="URI|FOLDER"
+    )
