@@ -16,6 +16,7 @@ from meshwright.ir.table import Kind
 from meshwright.ir.trace import Trace
 from meshwright.reports.page.comparison import ComparisonRow, comparison_html, comparison_text
 from meshwright.specs.error import ProgramError
+from meshwright.specs.plan.utilisation import StepFlops
 
 WARM_UP = (
     1  # iterations left out where three or more were run: the first one meets cold caches and new memory
@@ -65,6 +66,7 @@ class Comparison:
         span: makespan of one iteration; device_time: DESIGN's, of the device that takes longest.
         bubble: idle share of the compute streams, median over iterations.
         peaks: peak bytes of every device's memory tier "device", by number of the measured list.
+        used: model FLOP/s of one device, and the MFU where the peak is known; of traces that say what a step is.
         names: by instruction name, computes first.
         segments: of programs whose stages are segments, computes by name and by what the segments compute.
         is_same_program: False where different programs were compared on request.
@@ -78,11 +80,12 @@ class Comparison:
     names: tuple[NameRow, ...]
     is_same_program: bool = True
     segments: tuple[NameRow, ...] = ()
+    used: tuple[Quantity, ...] = ()
 
     def quantities(self) -> tuple[Quantity, ...]:
         """All numbers in the order of the table."""
         whole = (self.step, self.span, self.device_time, self.bubble)
-        return (*whole, *self.peaks, *(row.seconds for row in (*self.names, *self.segments)))
+        return (*whole, *self.used, *self.peaks, *(row.seconds for row in (*self.names, *self.segments)))
 
     def rows(self) -> list[dict[str, Any]]:
         """One mapping a quantity, as `reports.comparison` takes them."""
@@ -133,6 +136,7 @@ def compare(predicted: Trace, measured: Trace, *, allow_different: bool = False)
         _names(*both),
         is_same,
         _segments(*both),
+        _used(*both),
     )
 
 
@@ -182,6 +186,21 @@ def _step(said: Mapping[str, Any], predicted: Trace, measured: Trace) -> Quantit
         high=interval.get("high"),
         basis=str(interval.get("basis", "")),
     )
+
+
+def _used(predicted: Trace, measured: Trace) -> tuple[Quantity, ...]:
+    """Model FLOP/s of a device, and the MFU; a trace that says nothing of its FLOPs has none."""
+    known = [StepFlops.from_dict(trace.metadata.get("flops")) for trace in (predicted, measured)]
+    if not any(known):
+        return ()
+    both = [
+        None if flops is None else flops.used(step_s(trace))
+        for flops, trace in zip(known, (predicted, measured))
+    ]
+    rates = [None if used is None else used.flops_per_s for used in both]
+    shares = [None if used is None else used.mfu for used in both]
+    found = [Quantity("model FLOP/s, a device", rates[0], rates[1], "FLOP/s")]
+    return (*found, *([Quantity("MFU", shares[0], shares[1], "share")] if any(shares) else []))
 
 
 def _median_quantity(name: str, metric: Any, predicted: Trace, measured: Trace, unit: str = "s") -> Quantity:

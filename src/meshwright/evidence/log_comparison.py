@@ -11,6 +11,7 @@ from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.error import SpecError
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.prediction import Prediction
+from meshwright.specs.plan.utilisation import StepFlops, Utilisation
 
 STEP_FACTOR = "step_factor"  # of a profile: seconds of a measured step / seconds of the predicted one
 NUM_PARTS_TOLD = 5
@@ -27,6 +28,7 @@ class PartKind(NamedTuple):
     is_beside: bool = False
 
 
+PRODUCTS = ("matmul", "attention")  # parts that nothing makes shorter: kernels were measured
 EXCHANGES = ("node_exchange", "network_exchange", "crowding")
 # By the names of `prediction.predicted.Predicted.parts`.
 KINDS: Mapping[str, PartKind] = {
@@ -79,6 +81,7 @@ class LogComparison:
         parts: parts of the prediction, the largest first.
         factor: by which a profile scaled the prediction (1: none).
         predicted_peak_bytes: estimated peak of what the log prints (allocated or reserved), if it prints one.
+        flops: model FLOPs of a step on a device.
     """
 
     predicted: Prediction
@@ -87,6 +90,14 @@ class LogComparison:
     parts: tuple[Part, ...]
     factor: float = 1.0
     predicted_peak_bytes: float | None = None
+    flops: StepFlops | None = None
+
+    @property
+    def used(self) -> tuple[Utilisation, Utilisation] | None:
+        """How much of its devices a step uses, predicted and measured."""
+        if self.flops is None:
+            return None
+        return self.flops.used(self.predicted.value), self.flops.used(self.run.median_s)
 
     @property
     def ratio(self) -> float:
@@ -123,6 +134,15 @@ class LogComparison:
             found += [
                 f"the log's global batch is {said}, the plan's {planned}: this is not the run of this plan"
             ]
+        products_s = sum(part.seconds for part in self.parts if part.name in PRODUCTS)
+        if self.run.median_s < products_s * self.predicted.low / self.predicted.value:
+            told = (
+                "" if self.used is None or self.used[1].mfu is None else f", an MFU of {self.used[1].mfu:.1%}"
+            )
+            found += [
+                f"a step of the log{told}, is shorter than the products of matrices in it are predicted to take: look "
+                "whether it is of this model, batch and number of devices"
+            ]
         return tuple(found)
 
     @property
@@ -154,12 +174,14 @@ class LogComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data in SI units, for --json."""
+        used = self.used
         return {
             "predicted_s": self.predicted.value,
             "low_s": self.predicted.low,
             "high_s": self.predicted.high,
             "basis": self.predicted.basis,
-            "measured": self.run.to_dict(),
+            "measured": {**self.run.to_dict(), **({} if used is None else used[1].to_dict())},
+            "predicted": {} if used is None else used[0].to_dict(),
             "ratio": self.ratio,
             "is_inside": self.is_inside,
             "predicted_peak_bytes": self.predicted_peak_bytes,
@@ -190,6 +212,7 @@ def compare_log(
     *,
     factor: float = 1.0,
     predicted_peak_bytes: float | None = None,
+    flops: StepFlops | None = None,
 ) -> LogComparison:
     """The comparison.
 
@@ -200,6 +223,7 @@ def compare_log(
         plan: of the prediction.
         factor: of a profile (`step_factor`); it scales the prediction and its parts.
         predicted_peak_bytes: of the kind of peak that the log prints.
+        flops: of a step on a device.
     """
     scaled = predicted.scaled(factor)
     difference = run.median_s - scaled.value
@@ -210,7 +234,7 @@ def compare_log(
         if part.seconds > 0:
             needed = wanted / part.seconds if wanted > 0 and not part.kind.is_beside else None
             found.append(Part(name, part.seconds, needed))
-    return LogComparison(scaled, run, plan, tuple(found), factor, predicted_peak_bytes)
+    return LogComparison(scaled, run, plan, tuple(found), factor, predicted_peak_bytes, flops)
 
 
 def step_profile(comparison: LogComparison, device: str, source: str) -> Profile:

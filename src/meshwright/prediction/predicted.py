@@ -37,6 +37,7 @@ from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.prediction import Prediction
+from meshwright.specs.plan.utilisation import StepFlops, Utilisation
 from meshwright.specs.units import format_bytes, format_seconds
 
 Level = Literal["composed", "segments", "stages"]
@@ -168,15 +169,20 @@ class Predicted:
         seconds = self.step.value
         return self.plan.workload.tokens_per_step / seconds if seconds > 0 else float("inf")
 
+    @cached_property
+    def flops(self) -> StepFlops:
+        """Model FLOPs of a step on a device, and its peak, where somebody knows one."""
+        return StepFlops.of(self.plan, self.cluster, getattr(self.pricing.costs, "profile", None))
+
+    @property
+    def used(self) -> Utilisation:
+        """Model FLOPs a second of one device, and their share of its peak."""
+        return self.flops.used(self.step.value)
+
     @property
     def mfu(self) -> float | None:
-        """Model FLOPs a second over the devices' peak in the plan's format; 0 where the data sheet has none, None where
-        there is no data sheet."""
-        if not self.cluster.machine.has_data_sheet:
-            return None
-        flops = self.plan.model.train_flops_per_token(self.plan.workload.sequence_length)
-        peak = self.cluster.devices[0].flops_per_s.get(self.plan.dtype, 0.0) * self.plan.num_devices
-        return flops * self.plan.workload.tokens_per_step / (self.step.value * peak) if peak else 0.0
+        """Model FLOPs a second over the device's peak; None where nobody knows one."""
+        return self.used.mfu
 
     @cached_property
     def peak_bytes(self) -> float:
@@ -209,7 +215,8 @@ class Predicted:
         )
 
     def trace(self, iterations: int | None = None, said: Mapping[str, Any] | None = None) -> Trace:
-        """So many iterations on virtual time; the metadata carry `step`, on GPUs its `parts`, and what is `said`.
+        """So many iterations on virtual time; the metadata carry `step`, `flops`, on GPUs its `parts`, and what is
+        `said`.
 
         The step's overhead lies between the iterations, so that they follow each other at the step's distance; no row shows
         it. On GPUs there are no memory curves: what these hold is the estimate's to say.
@@ -221,6 +228,7 @@ class Predicted:
         step, overhead_s = self.step, self.pricing.step_s
         told: dict[str, Any] = {"plan": self.description, "assumptions": list(self.assumptions)}
         told = {**found.metadata, **(told if said is None else said)}
+        told["flops"] = self.flops.to_dict()
         told["step"] = {"value": step.value, "low": step.low, "high": step.high, "basis": step.basis}
         if self.pricing.width is None:
             return replace(found, metadata=told)

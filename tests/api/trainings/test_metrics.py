@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.running import rough_profile
 
-from meshwright.api.trainings.metrics import Meter, MetricsFile, StepMetrics, peak_flops_per_s
+from meshwright.api.trainings.metrics import Meter, MetricsFile, StepMetrics
 from meshwright.executor.job.gather import Iteration
-from meshwright.specs import Cluster, ModelSpec, Plan, Workload
 from meshwright.specs.error import SpecError
+from meshwright.specs.plan.utilisation import StepFlops
 from meshwright.specs.training.learning_rate import LearningRate
 
 
@@ -40,11 +39,13 @@ def seen_by(meter: Meter, iterations: list[Iteration]) -> list[StepMetrics]:
 
 
 def test_a_step_says_where_it_is_in_the_whole_training() -> None:
-    meter = Meter(LearningRate(1.0, num_warmup=20), 0.25, 6.0, 12_000.0, first_step=10, num_steps=20)
+    meter = Meter(
+        LearningRate(1.0, num_warmup=20), 0.25, StepFlops(300.0, 6_000.0), first_step=10, num_steps=20
+    )
     seen = seen_by(meter, [iteration(0, seconds=9.0), iteration(1), iteration(2)])
     last = seen[-1]
     assert last.number == 12 and last.total_tokens == 1300 and last.learning_rate == 13 / 20
-    assert last.tokens_per_s == 200 and last.mfu == pytest.approx(200 * 6 / 12_000)
+    assert last.tokens_per_s == 200 and last.flops_per_s_per_device == 600 and last.mfu == 0.1
     assert last.left_s == pytest.approx(7 * 0.5)  # the first iteration holds the start of the job
     row = last.to_dict()
     assert (row["step"], row["measured_s"], row["predicted_s"]) == (13, 0.5, 0.25)
@@ -52,31 +53,20 @@ def test_a_step_says_where_it_is_in_the_whole_training() -> None:
 
 
 def test_the_first_step_holds_the_start_and_says_nothing_of_the_time_left() -> None:
-    meter = Meter(LearningRate(1.0), 0.25, 1.0, None, num_steps=5)
+    meter = Meter(LearningRate(1.0), 0.25, StepFlops(1.0), num_steps=5)
     assert seen_by(meter, [iteration(0, seconds=9.0)])[0].left_s == 4 * 0.25
 
 
 def test_the_clock_is_an_end_too_and_evaluations_count() -> None:
-    meter = Meter(LearningRate(1.0), 0.1, 1.0, None, num_steps=1000, duration_s=3.0)
+    meter = Meter(LearningRate(1.0), 0.1, StepFlops(1.0), num_steps=1000, duration_s=3.0)
     last = seen_by(meter, [iteration(0), iteration(1, held_out_loss=4.0, paused_s=0.75)])[-1]
     assert last.left_s == pytest.approx(3.0 - 1.75) and last.mfu is None
     assert last.to_dict()["held_out_loss"] == 4.0
-    assert seen_by(Meter(LearningRate(1.0), 0.1, 1.0, None), [iteration(0)])[0].left_s is None
-
-
-def test_the_peak_is_measured_here_or_on_the_data_sheet() -> None:
-    model = ModelSpec.decoder(2, 16, 2, max_sequence_length=16)
-    here = Plan.of(model, Cluster.detect(2), Workload(8, 16), dp=2)
-    assert peak_flops_per_s(here, Cluster.detect(2), None) is None
-    best = 2 * 512**3 / 5e-3
-    assert peak_flops_per_s(here, Cluster.detect(2), rough_profile()) == pytest.approx(2 * best)
-    there = Plan.of(model, Cluster("2xH100"), Workload(8, 16), dp=2, dtype="bfloat16")
-    sheet = Cluster("2xH100").devices[0].flops_per_s["bfloat16"]
-    assert peak_flops_per_s(there, Cluster("2xH100"), None) == 2 * sheet
+    assert seen_by(Meter(LearningRate(1.0), 0.1, StepFlops(1.0)), [iteration(0)])[0].left_s is None
 
 
 def metrics(number: int, loss: float = 5.0) -> StepMetrics:
-    return seen_by(Meter(LearningRate(1.0), 0.1, 1.0, None, number), [iteration(0, loss=loss)])[0]
+    return seen_by(Meter(LearningRate(1.0), 0.1, StepFlops(1.0), number), [iteration(0, loss=loss)])[0]
 
 
 def written(path: Path) -> list[dict[str, Any]]:

@@ -30,7 +30,8 @@ def step(number: int, **fields: Any) -> StepMetrics:
     return StepMetrics(
         **{
             "number": number, "loss": 5.3354, "learning_rate": 1e-3, "gradient_norm": 1.0, "tokens": 6000,
-            "total_tokens": 6000, "predicted_s": 0.5, "tokens_per_s": 6000 / given["seconds"], **given,
+            "total_tokens": 6000, "predicted_s": 0.5, "tokens_per_s": 6000 / given["seconds"],
+            "flops_per_s_per_device": 2e9 * 0.5 / given["seconds"], **given,
         }
     )  # fmt: skip
 
@@ -46,6 +47,10 @@ def test_a_line_fits_into_80_columns_and_tells_the_least_last() -> None:
     assert said[-1] == "step 1234  loss 5.335  held out 5.325  12,000 tokens/s  12:05 min left  MFU 55 %"
     line(step(100_000))
     assert said[-1].endswith("12:05 min left") and len(said[-1]) <= 80
+    wide, told = line_of(90)
+    wide(step(1, seconds=0.25))
+    wide(step(2))
+    assert told[-1].endswith("MFU 55 %  2 GFLOP/s")
     narrow, told = line_of(20)
     narrow(step(1))
     assert told == ["step    2"]

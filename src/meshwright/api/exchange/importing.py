@@ -101,7 +101,15 @@ def compare_log(
     if run.peak_bytes is not None:
         memory = estimate_memory(chosen, where, schedule)
         peak = memory.reserved_bytes if run.memory_kind == "reserved" else memory.allocated_bytes
-    return compare(estimate.step, estimate.parts, run, chosen, factor=factor, predicted_peak_bytes=peak)
+    return compare(
+        estimate.step,
+        estimate.parts,
+        run,
+        chosen,
+        factor=factor,
+        predicted_peak_bytes=peak,
+        flops=estimate.flops,
+    )
 
 
 def calibrate_log(

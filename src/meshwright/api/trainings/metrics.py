@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.api.trainings.drift import Drift, DriftWatch
-from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.error import SpecError
-from meshwright.specs.plan.plan import Plan
 from meshwright.specs.whole_file import whole_file
 
 if TYPE_CHECKING:
     from meshwright.executor.job.gather import Iteration
-    from meshwright.specs.cluster.cluster import ClusterSpec
+    from meshwright.specs.plan.utilisation import StepFlops
     from meshwright.specs.training.learning_rate import LearningRate
 
 SMOOTHING = 0.1  # weight of a new step in the mean that the time left is made of
@@ -28,8 +26,8 @@ class StepMetrics:
     """One finished step.
 
     ``number``: of the step, the very first is 0. ``tokens``: of the step; ``total_tokens``: since the very first.
-    ``mfu``: model FLOP/s over the devices' peak; None where no peak is known. ``left_s``: None where nothing says the end.
-    ``held_out_loss``: where one was found after it. Losses are nats a token;
+    ``flops_per_s_per_device``: of the model, as of `Utilisation`; ``mfu``: None where no peak is known. ``left_s``: None
+    where nothing says the end. ``held_out_loss``: where one was found after it. Losses are nats a token;
     ``gradient_norm`` is before clipping. ``drift``: what is to be told about predicted and measured.
     """
 
@@ -42,6 +40,7 @@ class StepMetrics:
     seconds: float
     predicted_s: float
     tokens_per_s: float
+    flops_per_s_per_device: float
     mfu: float | None
     left_s: float | None
     held_out_loss: float | None = None
@@ -62,15 +61,14 @@ OPTIONAL = ("held_out_loss", "num_undone", "drift")
 class Meter:
     """Makes `StepMetrics` of what the executor says about iterations.
 
-    ``flops_per_token``: of the model, forward and backward; ``peak_flops_per_s``: of all devices together, None: not known.
+    ``flops``: of a step on a device.
     ``num_steps``: of the whole training; ``duration_s``: of this run; None: no such end. ``first_tokens``: consumed before
     ``first_step``; None: as many as so many steps take.
     """
 
     rates: LearningRate
     predicted_s: float
-    flops_per_token: float
-    peak_flops_per_s: float | None
+    flops: StepFlops
     first_step: int = 0
     num_steps: int | None = None
     duration_s: float | None = None
@@ -98,11 +96,11 @@ class Meter:
     def _metrics(self, iteration: Iteration, total: int, left_s: float | None) -> StepMetrics:
         number = self.first_step + iteration.number
         rate = iteration.tokens / iteration.seconds if iteration.seconds > 0 else 0.0
-        peak = self.peak_flops_per_s
+        used = self.flops.used(iteration.seconds)
         return StepMetrics(
             number, iteration.loss, self.rates.at(number), iteration.gradient_norm, iteration.tokens, total,
-            iteration.seconds, self.predicted_s, rate, None if peak is None else rate * self.flops_per_token / peak,
-            left_s, iteration.held_out_loss, iteration.num_undone,
+            iteration.seconds, self.predicted_s, rate, used.flops_per_s, used.mfu, left_s,
+            iteration.held_out_loss, iteration.num_undone,
             None if self.drift is None else self.drift.see(iteration),
         )  # fmt: skip
 
@@ -112,21 +110,6 @@ class Meter:
         if self.num_steps is not None:
             ends.append((self.num_steps - self.first_step - iteration.number - 1) * mean_s)
         return max(0.0, min(ends)) if ends else None
-
-
-def peak_flops_per_s(plan: Plan, cluster: ClusterSpec | None, profile: Profile | None) -> float | None:
-    """Peak of all devices of a plan: of GPUs the data sheets', of this computer the best product of matrices measured.
-
-    None where neither is known.
-    """
-    if cluster is None:
-        return None
-    if cluster.machine.is_here:
-        found = [] if profile is None else profile.samples("matmul")
-        rates = [2 * math.prod(sample.shape) / sample.seconds for sample in found]
-        return plan.num_devices * max(rates) if rates else None
-    known = [device.flops_per_s.get(plan.dtype) for device in cluster.devices]
-    return sum(rate for rate in known if rate is not None) if all(known) else None
 
 
 class MetricsFile:

@@ -16,7 +16,7 @@ from meshwright.api.subjects.simulating import simulate
 from meshwright.api.subjects.subject import Subject, subject
 from meshwright.api.trainings.drift import DriftWatch
 from meshwright.api.trainings.job import Resumed, in_their_folder, job_of, prepare, resumed_from, with_recipe
-from meshwright.api.trainings.metrics import Meter, StepMetrics, peak_flops_per_s
+from meshwright.api.trainings.metrics import Meter, StepMetrics
 from meshwright.api.trainings.place import Wanted, place_of
 from meshwright.api.trainings.sink import told
 from meshwright.executor.capability import check_plan
@@ -27,6 +27,7 @@ from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.cluster.slowing import Slowing
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.utilisation import StepFlops, Utilisation
 from meshwright.specs.training.checkpoints import Checkpoints
 from meshwright.specs.training.recipe import LEARNING_RATE, Length, Recipe
 from meshwright.specs.training.sinks import Sinks
@@ -52,12 +53,14 @@ SPARE_ITERATIONS = 4.0
 class Training:
     """What a training gave: the measured trace and the plan's iterations; `result` holds the parameters.
 
-    ``first_step``: steps that were done before it began, by a training that it went on with. ``metrics``: of every step.
+    ``flops``: of a step on a device. ``first_step``: steps that were done before it began, by a training that it went on
+    with. ``metrics``: of every step.
     """
 
     plan: Plan
     predicted: Trace
     result: JobResult
+    flops: StepFlops
     first_step: int = 0
     metrics: Sequence[StepMetrics] = ()
 
@@ -77,6 +80,12 @@ class Training:
         counted = self.iterations[1:] or self.iterations
         seconds = sum(iteration.seconds for iteration in counted)
         return sum(iteration.tokens for iteration in counted) / seconds if seconds > 0 else 0.0
+
+    @property
+    def used(self) -> Utilisation:
+        """Model FLOPs a second of one device, and their share of its peak; of the iterations that `tokens_per_s` is of."""
+        rate = self.tokens_per_s
+        return self.flops.used(self.plan.workload.tokens_per_step / rate if rate > 0 else 0.0)
 
     @property
     def held_out_losses(self) -> dict[int, float]:
@@ -152,10 +161,10 @@ def run_training(
         plan, place, _num_iterations(num_steps, seconds, step_s, resumed), recipe, rates, source,
         checkpoints, resumed, measures_memory, is_launched=launch is not None,
     )  # fmt: skip
+    flops = StepFlops.of(plan, made.cluster, getattr(made.computes, "profile", None))
     meter = Meter(
-        rates, step_s, plan.model.train_flops_per_token(plan.workload.sequence_length),
-        peak_flops_per_s(plan, made.cluster, getattr(made.computes, "profile", None)), resumed.step, num_steps,
-        seconds, resumed.tokens, DriftWatch(predicted, step_s, job.program),
+        rates, step_s, flops, resumed.step, num_steps, seconds, resumed.tokens,
+        DriftWatch(predicted, step_s, job.program),
     )  # fmt: skip
     if launch is None:
         prepare(job, said)
@@ -177,7 +186,10 @@ def run_training(
             job, plan, pool, launch, slowing, timeout_s=max(LEAST_TIMEOUT_S, TIMEOUT_STEPS * step_s),
             progress=meter.follow(note), duration_s=seconds,
         )  # fmt: skip
-    return Training(plan, predicted, result, resumed.step, tuple(seen))
+    if result.trace is not None:
+        metadata = {**result.trace.metadata, "flops": flops.to_dict()}
+        result = replace(result, trace=replace(result.trace, metadata=metadata))
+    return Training(plan, predicted, result, flops, resumed.step, tuple(seen))
 
 
 def _traced(run: Callable[Keywords, Training]) -> Callable[Keywords, Trace]:

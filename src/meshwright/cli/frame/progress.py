@@ -12,6 +12,7 @@ from rich.text import Text
 
 from meshwright.api.trainings.metrics import StepMetrics
 from meshwright.cli.frame.output import Output
+from meshwright.specs.units import format_flops_per_s
 
 LOG_EVERY_S = 10.0  # between lines where stderr is no terminal
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
@@ -71,7 +72,7 @@ def live_line(out: Output) -> Iterator[LiveLine]:
 
 
 class TrainingLine:
-    """Step, loss, tokens/s, MFU where a peak is known, and time left, from the steps as they finish."""
+    """Step, loss, tokens/s, time left, MFU where a peak is known, and a device's FLOP/s, from the steps as they finish."""
 
     def __init__(self, line: LiveLine) -> None:
         self._line = line
@@ -95,6 +96,8 @@ class TrainingLine:
             parts.append(f"{duration_text(step.left_s)} left")
         if step.mfu is not None and step.tokens_per_s > 0:
             parts.append(f"MFU {100 * step.mfu * rate / step.tokens_per_s:.0f} %")
+        if step.tokens_per_s > 0:
+            parts.append(format_flops_per_s(step.flops_per_s_per_device * rate / step.tokens_per_s))
         self._line.say(_fitting(parts, self._line.width))
         if step.drift is not None:
             self._line.warn(f"step {step.number + 1}: {step.drift}")

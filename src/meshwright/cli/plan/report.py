@@ -137,10 +137,10 @@ def _headline(best: Predicted, cluster: ClusterSpec, usable_bytes: int) -> list[
             f"{best.tokens_per_s:,.0f} tokens/s on all {plan.num_devices:,}",
         ),
     ]
-    mfu, peak = best.mfu, cluster.devices[0].flops_per_s.get(plan.dtype, 0.0)
-    if mfu:
-        of = f"model FLOPs, of {format_flops_per_s(peak)} in {plan.dtype}"
-        figures.append(Figure("MFU", f"{100 * mfu:.1f} %", of))
+    used, peak = best.used, best.flops.peak_flops_per_s
+    if used.mfu and peak:
+        of = f"{format_flops_per_s(used.flops_per_s)} of the model, of {format_flops_per_s(peak)} in {plan.dtype}"
+        figures.append(Figure("MFU", f"{100 * used.mfu:.1f} %", of))
     figures.append(
         Figure(
             "peak memory",

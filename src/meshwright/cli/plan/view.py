@@ -99,7 +99,7 @@ def plan_data(each: Predicted, limit_bytes: int | None = None) -> dict[str, Any]
         "worst_memory_bytes": each.bound_bytes,
         "fit_probability": each.fit_probability(limit_bytes),
         "exports": list(frameworks(each.plan, each.cluster)),
-        "mfu": each.mfu,
+        **each.used.to_dict(),
         "bubble": each.bubble,
         "parts": dict(each.parts),
         "description": each.description,

@@ -13,7 +13,7 @@ from meshwright.evidence.log_comparison import NUM_PARTS_TOLD, STEP_FACTOR, LogC
 from meshwright.prediction.description import describe
 from meshwright.reports.page.report import DataTable, Figure, Report
 from meshwright.specs.error import SpecError
-from meshwright.specs.units import format_bytes, format_seconds
+from meshwright.specs.units import format_bytes, format_flops_per_s, format_seconds
 
 FAR = 5.0  # nothing takes so many times as long as predicted
 
@@ -147,6 +147,10 @@ def log_rows(found: LogComparison) -> list[dict[str, str]]:
             "of": f"{_values(len(run.step_s))} of a {run.source} log",
         },
     ]  # fmt: skip
+    for row, used in zip(rows, found.used or ()):
+        row["FLOP/s a device"] = format_flops_per_s(used.flops_per_s)
+        if used.mfu is not None:
+            row["MFU"] = f"{used.mfu:.1%}"
     if run.peak_bytes is not None and peak is not None:
         for row, num_bytes in zip(rows, (peak, run.peak_bytes), strict=True):
             row[f"peak {run.memory_kind}"] = format_bytes(num_bytes)

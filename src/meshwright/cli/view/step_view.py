@@ -13,14 +13,29 @@ from meshwright.evidence.log_comparison import KINDS, PartKind
 from meshwright.ir.trace import Trace
 from meshwright.prediction.memory_estimate import MemoryEstimate
 from meshwright.reports.chart.quantity import quantity
+from meshwright.specs.plan.utilisation import StepFlops, Utilisation
 from meshwright.specs.units import format_bytes
 
 NUM_HOLDERS = 4  # of a device's memory; smaller ones do not help to choose
 
 
 def step_figures(trace: Trace) -> dict[str, Any]:
-    """`step` (value, low, high, basis) and `parts` in seconds, where the trace has them."""
-    return {name: trace.metadata[name] for name in ("step", "parts") if name in trace.metadata}
+    """`step` (value, low, high, basis), `parts` in seconds, FLOP/s and MFU, where the trace has them."""
+    found = {name: trace.metadata[name] for name in ("step", "parts") if name in trace.metadata}
+    used = trace_used(trace)
+    return found if used is None else {**found, **used.to_dict()}
+
+
+def trace_used(trace: Trace) -> Utilisation | None:
+    """How much of its devices a step uses that a trace predicts; None where it does not say."""
+    step, flops = trace.metadata.get("step"), StepFlops.from_dict(trace.metadata.get("flops"))
+    return None if flops is None or not isinstance(step, Mapping) else flops.used(step["value"])
+
+
+def used_text(used: Utilisation) -> str:
+    """FLOP/s of one device, and the MFU where somebody knows the peak: "412 TFLOP/s a device (MFU 41.7 %)"."""
+    rate = f"{quantity(used.flops_per_s, 'FLOP/s')} a device"
+    return rate if used.mfu is None else f"{rate} (MFU {quantity(used.mfu, 'share')})"
 
 
 def step_view(trace: Trace, subject: Subject) -> list[Any]:
@@ -32,6 +47,8 @@ def step_view(trace: Trace, subject: Subject) -> list[Any]:
     line = f"step {quantity(step['value'], 's')} ({ends}, {step['basis']})"
     if subject.plan is not None and step["value"] > 0:
         line += f", {subject.plan.workload.tokens_per_step / step['value']:,.0f} tokens/s"
+    if (used := trace_used(trace)) is not None:
+        line += f", {used_text(used)}"
     view: list[Any] = [Text(line, style="bold")]
     if "parts" not in trace.metadata:
         return view

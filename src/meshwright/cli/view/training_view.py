@@ -10,6 +10,7 @@ from rich.text import Text
 from meshwright import api
 from meshwright.api import Training
 from meshwright.cli.frame.output import DONE, INTERRUPTED, Result
+from meshwright.cli.view.step_view import used_text
 from meshwright.cli.view.trace_view import trace_forms
 from meshwright.evidence.compare import Comparison
 from meshwright.executor.checkpoint.folder import BEST, named_step, step_name
@@ -55,6 +56,7 @@ def training_figures(done: Training) -> dict[str, Any]:
         "losses": [iteration.loss for iteration in done.iterations],
         "held_out_losses": [{"step": step, "loss": loss} for step, loss in done.held_out_losses.items()],
         "tokens_per_s": done.tokens_per_s,
+        **done.used.to_dict(),
         "trained_s": sum(iteration.seconds for iteration in done.iterations),
         "digest": done.predicted.digest,
     }
@@ -72,7 +74,7 @@ def training_sentence(done: Training) -> str:
     number = len(done.iterations)
     return (
         f"{head} {number} step{'s' if number > 1 else ''}{since}, {done.tokens_per_s:,.0f} tokens/s, "
-        f"loss {first.loss:.3f} -> {last.loss:.3f} nats a token{looked}"
+        f"{used_text(done.used)}, loss {first.loss:.3f} -> {last.loss:.3f} nats a token{looked}"
     )
 
 
@@ -111,7 +113,7 @@ def training_page(
     )
     figures = [
         Figure("step", quantity(step.measured, "s"), f"predicted {quantity(step.predicted, 's')}, {ratio}"),
-        Figure("tokens/s", f"{done.tokens_per_s:,.0f}"),
+        Figure("tokens/s", f"{done.tokens_per_s:,.0f}", used_text(done.used)),
         Figure(
             "bubble",
             quantity(comparison.bubble.measured, "share"),
