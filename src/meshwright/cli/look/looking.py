@@ -223,6 +223,7 @@ def _cluster(cluster: Any) -> Result:
         {
             "level": level["name"], "devices": level["num_devices"],
             "bandwidth": format_bandwidth(level["bandwidth_bytes_per_s"]), "latency": format_seconds(level["latency_s"]),
+            "wiring": level["wiring"],
         }
         for level in levels
     ]  # fmt: skip

@@ -11,7 +11,7 @@ Idea:       With psi parameters on N GCDs a copy of the weights is cut over the 
 Kind:       placement
 Use:        meshwright plan MODEL CLUSTER --global-batch BATCH --seq TOKENS --fix sharding=low_bandwidth_partitioning
 Simulated:  steps of a 20B model on three classes of links, by the data sheets' roofline, with and without overlap
-Executed:   any plan with the sharding trains (gloo or NCCL); four processes as two nodes of two (study.py), int8 and
+Executed:   plans with the sharding train (gloo); four processes as two nodes of two (study.py), int8 and
             int4 messages as options of its own program, and plans over slowed links
 Differs:    1. Written from the abstract and summaries; which level takes which copy, and the formulas follow from it and from
             ZeRO++. The job is ours: 44 layers of width 6144, one sequence of 2,048 tokens a microbatch, all layers

@@ -239,7 +239,8 @@ def first_gradient_bytes(plan: Plan) -> float:
 
 def inner_reduction_s(plan: Plan, cluster: ClusterSpec) -> float:
     """The part of T_dp between the copies within a node: 2 (k - 1) / k bytes over the node's links."""
-    copies, rate = copies_in_node(plan, cluster), cluster.levels[0].bandwidth_bytes_per_s
+    copies = copies_in_node(plan, cluster)
+    rate = cluster.levels[0].group_bytes_per_s(copies)
     return 2 * (copies - 1) / copies * first_gradient_bytes(plan) / rate
 
 
