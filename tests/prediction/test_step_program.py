@@ -13,11 +13,11 @@ from meshwright.costs.step.step_costs import StepConstants
 from meshwright.lowering.lower import lower
 from meshwright.prediction.predicted import Predicted, predict
 from meshwright.prediction.step_interval import EXTRAPOLATED_WIDER
-from meshwright.prediction.step_program import schedule_of, simulated_s, step_program
+from meshwright.prediction.step_program import pipeline_times, schedule_of, simulated_s, step_program
 from meshwright.prediction.step_trait import BESIDE, step_traits
 from meshwright.schedules.order import registered
 from meshwright.specs import Cluster, ClusterSpec, ModelSpec, Plan, Workload, load_model
-from meshwright.specs.cluster.device import device_presets
+from meshwright.specs.cluster.device import Link, device_presets
 from meshwright.specs.error import MeshwrightError, PlanError, UnknownNameError
 from meshwright.specs.plan.plan import PassOption
 from meshwright.stage.piece import num_pieces
@@ -370,3 +370,38 @@ def test_a_program_of_a_pass_that_the_plan_names_is_shared_with_none_elsewhere()
     plan, cluster = planned("2x8xH100", pp=2, tp=4, passes=(PassOption("place_receives"),))
     one, other = predict(plan, cluster), predict(plan.changed(mesh_order=ELSEWHERE["mesh_order"]), cluster)
     assert one.made.wiring is not other.made.wiring
+
+
+def wired(cluster: ClusterSpec, one: int, other: int, latency_s: float = 0.04) -> ClusterSpec:
+    """The cluster with a slow wire between two devices, both ways."""
+    ends = ((one, other), (other, one))
+    links = tuple(Link(f"device {a}", f"device {b}", 20e6, latency_s, f"{a} to {b}") for a, b in ends)
+    return replace(cluster, links=links)
+
+
+def test_times_of_a_pipeline_are_those_of_its_devices_and_links() -> None:
+    """A wired pair takes its latency and bytes over its own rate, wherever the plan's order puts the stages."""
+    plan, cluster = planned("4x1xA100-80", pp=4, dp=1, device_order=(3, 1, 2, 0), microbatch_size=1)
+    found = predict(plan, wired(cluster, 0, 3))
+    times = pipeline_times(plan, found.cluster, found.pricing)
+    assert times.message_s[0][3] == times.message_s[3][0] > 0.04 + 4096 * 4096 * 2 / 20e6
+    assert times.message_s[0][1] == times.message_s[1][2] < 0.01 and times.message_s[2][2] == 0.0
+    further = predict(plan, wired(cluster, 0, 3, 0.54))
+    longer_s = pipeline_times(plan, further.cluster, further.pricing).message_s[0][3]
+    assert longer_s == pytest.approx(times.message_s[0][3] + 0.5)
+    seconds = found.prices.seconds[found.prices.cost_of_row]
+    forward_s = sum(seconds[row.row] for row in found.program.instructions(1) if row.name == "F")
+    assert times.forward_s[1] == pytest.approx(forward_s / plan.num_microbatches)
+    assert len(times.forward_s) == 4 and times.forward_s[3] > times.forward_s[1]  # the head
+
+
+def test_of_replicas_the_slowest_message_counts() -> None:
+    plan, cluster = planned("4x1xA100-80", pp=2, dp=2, microbatch_size=1)
+    stage_of = {plan.device_at(pp=s, dp=d): s for s in range(2) for d in range(2)}
+    one = plan.device_at(pp=0, dp=1)
+    found = {}
+    for other in set(range(4)) - {one}:
+        made = predict(plan, wired(cluster, one, other))
+        found[stage_of[other], other] = pipeline_times(plan, made.cluster, made.pricing).message_s[0][1]
+    slow_s = found.pop((1, plan.device_at(pp=1, dp=1)))
+    assert all(slow_s > 10 * other_s for other_s in found.values())  # which the pipeline does not use

@@ -21,7 +21,8 @@ FURTHER = {
     "skip_pipe": {
         "path_search",
         "published",
-    },  # the annealing of paths, and the authors' network, beside the schedule
+        "schedule",
+    },  # the annealing of paths, the authors' network, and what fills the slot, beside the dispatch
 }
 BLOCKED = """
 import importlib, sys

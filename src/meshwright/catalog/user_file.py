@@ -57,12 +57,19 @@ def of_file(reference: str, hint: str = "FUNCTION, or its class") -> tuple[Any, 
 
 
 def guard_calls(function: Callable[..., Any], name: str, path: Path | None) -> Callable[..., Any]:
-    """The same function; what goes wrong inside it is told as the user's, with file and line."""
+    """The same function; what goes wrong inside it is told as the user's, with file and line.
+
+    One whose order depends on where stages stand keeps its method ``timed``, which gives a guarded function.
+    """
 
     def call(*counts: int) -> Any:
         return guarded(lambda: function(*counts), f"{name}{counts}", path)
 
-    call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    told: dict[str, Any] = {"__signature__": inspect.signature(function)}
+    if timed := getattr(function, "timed", None):
+        what = f"{name}.timed"
+        told["timed"] = lambda times: guard_calls(guarded(lambda: timed(times), what, path), name, path)
+    call.__dict__.update(told)
     return call
 
 

@@ -27,6 +27,7 @@ from meshwright.prediction.step_part import Hidden, busiest, busy_share, hidden_
 from meshwright.prediction.step_program import (
     ITERATIONS,
     StepProgram,
+    pipeline_times,
     schedule_of,
     step_program,
     step_trace,
@@ -289,7 +290,8 @@ def predict(
     iterations: int = ITERATIONS,
     in_segments: bool = False,
 ) -> Predicted:
-    """What a plan will do on a cluster. Nothing is lowered before it is asked for.
+    """What a plan will do on a cluster. Nothing is lowered before it is asked for, but for a schedule whose order depends on
+    where its stages stand.
 
     Args:
         schedule: instead of the registered one of the plan's name.
@@ -306,4 +308,6 @@ def predict(
         pricing = pricing_of(
             plan, cluster, profile=profile, left_out=left_out, fit=fit, extrapolate=extrapolate
         )
+    if chosen.takes_times:
+        chosen = chosen.timed(pipeline_times(plan, cluster, pricing))
     return Predicted(plan, cluster, chosen, pricing, closed_form_s, iterations, in_segments)

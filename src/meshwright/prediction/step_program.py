@@ -6,16 +6,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from meshwright.costs.pricing import step_costs
+import numpy as np
+
+from meshwright.costs.pricing import Pricing, step_costs
 from meshwright.costs.step.step_costs import StepConstants
 from meshwright.ir.judge import metrics
 from meshwright.ir.program import Program
+from meshwright.ir.timing.matching import moved_codes
 from meshwright.ir.timing.replay import Wiring, replay, wire
 from meshwright.ir.trace import Trace
 from meshwright.lowering.lower import lower
 from meshwright.lowering.place import Placement, place
 from meshwright.prediction.composition import is_refused
 from meshwright.schedules.order import Schedule, registered
+from meshwright.schedules.pipeline_times import PipelineTimes
 from meshwright.simulator.pricing import Prices, price
 from meshwright.simulator.simulate import simulate_priced
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -24,6 +28,7 @@ from meshwright.specs.plan.plan import AXES, Plan
 from meshwright.stage.mesh import device_order
 from meshwright.stage.piece import as_executed, executed_pieces, num_pieces
 
+PLAIN, PLAIN_IN_CHUNKS = "gpipe", "breadth_first"  # schedules for every number of microbatches
 ITERATIONS = 3  # the first fills the pipeline; the period is measured from the second on
 # Up to here every process has a list of its own, as in the trace of an execution; above it the data-parallel axis stays
 # collapsed: its devices do the same, and nobody reads a timeline of more.
@@ -114,6 +119,40 @@ def step_trace(made: StepProgram, prices: Prices, iterations: int) -> Trace:
         host=made.cluster.machine.host,
     )  # fmt: skip
     return Trace(made.wiring.program, *times, engine="max-plus")
+
+
+def pipeline_times(plan: Plan, cluster: ClusterSpec, pricing: Pricing) -> PipelineTimes:
+    """What the plan's stages and messages take on the devices where it puts them; of replicas the slowest.
+
+    The forwards of a device are those of a plain pipeline of the same plan; messages from stage to stage are priced between
+    any two of its devices, also those that send nothing to each other in the order of their numbers.
+
+    Raises PlanError and ScheduleError as `lowering.lower`.
+    """
+    made = step_program(plan, cluster, registered()[PLAIN if plan.num_chunks == 1 else PLAIN_IN_CHUNKS])
+    program, prices = made.wiring.program, made.priced(pricing.costs)
+    names = np.array([effect.name for effect in program.tables.effects])[program.columns.effect]
+    axes = list(made.placement.axes)
+    devices = np.moveaxis(made.placement.devices, axes.index("pp"), 0).reshape(plan.pp, -1)
+    by_list, forwards = prices.seconds[prices.cost_of_row], names == "F"
+    forward_s = [0.0] * plan.pp
+    for each in range(program.num_lists):
+        mine = forwards & (program.list_of_row == each)
+        stage = program.coordinates(each)["pp"]
+        forward_s[stage] = max(forward_s[stage], float(by_list[mine].sum()) / plan.num_microbatches)
+    sends = np.flatnonzero(names == "SEND_F")
+    if not len(sends):
+        return PipelineTimes(tuple(forward_s), ((0.0,) * plan.pp,) * plan.pp)
+    exchange = program.tables.exchanges[program.columns.exchange[sends[0]]]
+    num_bytes = float(made.wiring.deps.space.bytes[moved_codes(program)[sends]].max())
+
+    def message_s(source: int, target: int) -> float:
+        pairs = zip(devices[source].tolist(), devices[target].tolist(), strict=True)
+        costs = [pricing.costs.exchange_cost(exchange, num_bytes, ends) for ends in pairs]
+        return max(cost.seconds + cost.latency_s for cost in costs) if source != target else 0.0
+
+    stages = range(plan.pp)
+    return PipelineTimes(tuple(forward_s), tuple(tuple(message_s(s, t) for t in stages) for s in stages))
 
 
 def simulated_s(made: StepProgram, constants: StepConstants) -> float:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from meshwright.schedules.pipeline_times import PipelineTimes
 from meshwright.specs.error import CountError, ScheduleError
 
 
@@ -39,6 +40,7 @@ class Schedule:
     the order has I and W. ``num_copies``: on so many devices a stage stands at most, each with a copy of its parameters.
     ``skips_stages``: microbatches may leave out stages between the first and the last.
     A function of the user's may take two arguments and return texts such as ``"F0"`` (the device's own stage) or ``"2F0"``.
+    One whose order depends on where stages stand has a method ``timed(PipelineTimes)``, which gives the function for there.
     """
 
     name: str
@@ -51,6 +53,15 @@ class Schedule:
     device_step: int = 1
     num_copies: int = 1
     skips_stages: bool = False
+
+    @property
+    def takes_times(self) -> bool:
+        """Does its order depend on what stages and messages take where they stand?"""
+        return hasattr(self.function, "timed")
+
+    def timed(self, times: PipelineTimes) -> Schedule:
+        """The schedule for there, of one that `takes_times`."""
+        return replace(self, function=self.function.timed(times))  # type: ignore[attr-defined]
 
     def takes_devices(self, num_devices: int) -> bool:
         """Whether the schedule can run on so many devices."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from meshwright import catalog
 from meshwright.api.subjects.subject import Subject, cluster_of, plan_subject, subject
 from meshwright.executor.capability import check_plan
 from meshwright.ir.program import Program
@@ -122,5 +121,7 @@ def _on_gpus(plan: Plan, cluster: ClusterSpec) -> TrainingPlace:
     """Priced as on its cluster under our own software; the ranks run its segments, each stage in one piece where they can."""
     check_plan(plan)
     run = as_executed(plan)
-    program = lower(run, catalog.find_schedule(plan.schedule), pieces=executed_pieces(plan), in_segments=True)
-    return TrainingPlace(plan_subject(run, cluster), "cuda", program)
+    made = plan_subject(run, cluster)
+    assert made.predicted is not None, "what is made of a plan was predicted"
+    schedule = made.predicted.schedule  # whose order may depend on where stages stand
+    return TrainingPlace(made, "cuda", lower(run, schedule, pieces=executed_pieces(plan), in_segments=True))

@@ -49,7 +49,8 @@ class NcclCollectives:
     """A communication model for GPUs: the fastest of NCCL's ways on the placement of an exchange's ends.
 
     The innermost level of the cluster is the NVLink domain; levels above it are networks. An exchange holds its links
-    for all its seconds (NCCL kernels poll), so `latency_s` is 0. Raises SpecError for a cluster of CPU processes.
+    for all its seconds (NCCL kernels poll), so `latency_s` is 0 but for messages to a node that is further away than those
+    of one hall. Raises SpecError for a cluster of CPU processes.
 
     Attributes:
         cluster: devices and links.
@@ -75,15 +76,23 @@ class NcclCollectives:
         operation = collective_table(exchange, len(devices))
         chip, basis = self._chip(devices)
         seconds = fastest(self.ways(operation, num_bytes, devices, exchange.dtype)).seconds
-        spread = chip.spread.at(num_bytes)
+        spread, far_s = chip.spread.at(num_bytes), 0.0
         if len(self._placement(devices).nodes) > 1:
+            far_s = self._far_s(devices) if operation == "send_receive" else 0.0
             basis, spread = _weaker(basis), max(spread, self.profile.network_spread)
         elif len(devices) > chip.most_members or num_bytes > chip.most_bytes:
             basis = _weaker(basis)
         least = {"interpolated": 0.0, "extrapolated": EXTRAPOLATED_UNCERTAINTY}.get(
             basis, UNKNOWN_UNCERTAINTY
         )
-        return Cost(seconds, compute_share=0.0, link_share=1.0, uncertainty=max(spread, least), basis=basis)
+        return Cost(
+            seconds, far_s, compute_share=0.0, link_share=1.0, uncertainty=max(spread, least), basis=basis
+        )
+
+    def _far_s(self, ends: tuple[int, ...]) -> float:
+        """Latency of a message to another node beyond that of a hall, which is in the constants: what follows it on the way
+        does not wait for it."""
+        return max(0.0, self.cluster.latency_s(ends[0], ends[1]) - self.profile.network.low_hop_s)
 
     def ways(
         self, operation: str, num_bytes: float, devices: tuple[int, ...], dtype: str = ""

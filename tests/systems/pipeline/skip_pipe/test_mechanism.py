@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from meshwright.ir.judge.verify import verify
 from meshwright.ir.kernel.kernel import compiled
-from meshwright.lowering.order import by_hop, program_of_orders
-from meshwright.lowering.transfer.transfer import Transfers
-from meshwright.schedules.order import Compute, Schedule
-from meshwright.specs.error import CountError, PlanError, ProgramError, ScheduleError
+from meshwright.specs.error import ProgramError
 from meshwright.systems.pipeline.skip_pipe import mechanism
 from meshwright.systems.pipeline.skip_pipe.card import network, published
 from meshwright.systems.pipeline.skip_pipe.mechanism import (
@@ -20,7 +14,6 @@ from meshwright.systems.pipeline.skip_pipe.mechanism import (
     Injection,
     Network,
     PathPlan,
-    SkipPipe,
     dispatch,
     repeated,
 )
@@ -116,56 +109,3 @@ def test_rounds_follow_one_another_and_wait_for_the_first() -> None:
 
 def test_repeated_paths_stand_together() -> None:
     assert repeated(PATHS, 2) == ((0, 2), (0, 2), (1, 2), (1, 2), (0, 3), (0, 3))
-
-
-@pytest.mark.parametrize(("num_stages", "skipped"), [(4, 1), (6, 2), (5, 3), (3, 0)])
-def test_the_schedule_leaves_out_each_stage_equally_often(num_stages: int, skipped: int) -> None:
-    middle = num_stages - 2
-    orders = SkipPipe(skipped)(num_stages, 2 * middle)
-    forwards = [[c.microbatch for c in row if c.name == "F"] for row in orders]
-    assert [len(row) for row in forwards] == [2 * middle, *[2 * (middle - skipped)] * middle, 2 * middle]
-    for row, made in zip(orders, forwards, strict=True):
-        assert sorted(made) == sorted(c.microbatch for c in row if c.name == "B")
-
-
-def test_a_program_has_the_devices_of_its_counts_and_paths_of_its_own() -> None:
-    schedule = Schedule("skip_pipe", SkipPipe(skipped=1), skips_stages=True)
-    program = program_of_orders(schedule.orders(4, 6), skips_stages=True)
-    verify(Transfers()(program))
-    assert program.num_lists == 4
-    assert {tuple(hop.stage for hop in path) for path in program.tables.paths} == {(0, 1, 3), (0, 2, 3)}
-    with pytest.raises(ScheduleError, match="never computes"):
-        program_of_orders(schedule.orders(4, 6))
-
-
-def test_sizes_of_hops_are_the_largest_of_any_path() -> None:
-    program = program_of_orders(SkipPipe(skipped=1)(4, 2), skips_stages=True)
-    assert by_hop(program, (1.0, 5.0, 3.0, 2.0)) == (1.0, 5.0, 2.0)
-
-
-def test_the_first_and_the_last_stage_are_never_left_out() -> None:
-    rows = [[Compute("F", 0, 0), Compute("B", 0, 0)], [Compute("F", 1, 1), Compute("B", 1, 1)]]
-    with pytest.raises(ScheduleError, match="stage 1 never computes microbatch 0"):
-        program_of_orders(rows, microbatches=2, skips_stages=True)
-    with pytest.raises(CountError, match="0 to 2"):
-        SkipPipe(skipped=3)(4, 4)
-
-
-def test_the_network_is_the_users_own(tmp_path: Path) -> None:
-    """A node that is far away holds up what passes it, so others come first."""
-    (tmp_path / "links.csv").write_text("\n".join(["0,9,1,1", "9,0,9,9", "1,9,0,1", "1,9,1,0"]))
-    near, far = SkipPipe()(4, 4), SkipPipe(network=str(tmp_path / "links.csv"))(4, 4)
-    assert [c.microbatch for c in near[3] if c.name == "F"] != [c.microbatch for c in far[3] if c.name == "F"]
-    with pytest.raises(PlanError, match="5 nodes"):
-        SkipPipe(network=str(tmp_path / "links.csv"))(5, 3)
-    with pytest.raises(PlanError, match="cannot be read"):
-        SkipPipe(network="nowhere.csv")(4, 4)
-
-
-def test_a_node_holds_no_more_than_its_memory() -> None:
-    for row in SkipPipe(memory=2)(4, 8):
-        held = most = 0
-        for compute in row:
-            held += 1 if compute.name == "F" else -1
-            most = max(most, held)
-        assert most <= 2

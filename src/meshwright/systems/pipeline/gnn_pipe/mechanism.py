@@ -63,12 +63,25 @@ def simple_edges(pairs: Any) -> Ints:
 
 @dataclass(frozen=True)
 class GraphNetwork:
-    """Layers of a graph network: ``num_features`` numbers a node come in, ``num_classes`` go out, ``width`` are between."""
+    """Layers of a graph network: ``num_features`` numbers a node come in, ``num_classes`` go out, ``width`` are between.
+
+    ``has_residual``: layers between the first and the last add what they read, without which deep networks do not learn.
+    """
 
     num_layers: int
     width: int
     num_features: int
     num_classes: int
+    has_residual: bool = False
+
+    @property
+    def branch_share(self) -> float:
+        """What a layer that adds its input makes counts so much, as all of them together would grow with the depth."""
+        return 1.0 / self.num_layers
+
+    def adds_input(self, layer: int) -> bool:
+        """Does a layer add what it reads to what it makes?"""
+        return self.has_residual and 0 < layer < self.num_layers - 1
 
     def shape(self, layer: int) -> tuple[int, int]:
         """Numbers a node that a layer takes and makes."""

@@ -123,7 +123,7 @@ def convolve(
     embeddings: Mapping[int, Tensor],
     dropout: Dropout,
 ) -> Pass:
-    """Layers one behind the other: y = A (dropout(x) W) + b, and relu between them.
+    """Layers one behind the other: y = A (dropout(x) W) + b, relu between them, and x added where the network does.
 
     Args:
         weights: flat, one a layer: W, then b.
@@ -146,7 +146,8 @@ def convolve(
             inputs.append(x_ND)
             z_MD = (torch.cat([x_ND, *pieces]) * dropout.scale(layer, part.nodes).to(x_ND.dtype)) @ weight_DD
         y_ND = torch.sparse.mm(part.propagation, z_MD) + bias_D
-        x_ND = y_ND if layer == network.num_layers - 1 else torch.relu(y_ND)
+        y_ND = y_ND if layer == network.num_layers - 1 else torch.relu(y_ND)
+        x_ND = x_ND + y_ND * network.branch_share if x_ND is not None and network.adds_input(layer) else y_ND
     assert x_ND is not None, "a stage has a layer or more"
     return Pass(x_ND, inputs)
 

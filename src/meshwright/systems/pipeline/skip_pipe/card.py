@@ -9,14 +9,14 @@ Idea:       A microbatch visits k of the S stages, the first one always, in near
             so trained also works where stages are lost later. A stage's gradient is the mean over the (k-1)/(S-1) of the
             microbatches that visited it.
 Kind:       schedule, and a planner of its paths
-Use:        meshwright simulate --schedule "skip_pipe(skipped=1)" --stages STAGES --microbatches BATCH, or these words as the
-            schedule of a plan file, which check, simulate and train take; network="links.csv" says seconds between nodes
-Simulated:  plans in their own order on their own cluster; nodes in twelve cities with measured links: the published
-            simulator's dispatch, and its order as a program
+Use:        meshwright plan MODEL CLUSTER --global-batch BATCH --seq TOKENS --fix schedule=skip_pipe
+Simulated:  plans in their own order, by the seconds of their own stages and links (CLUSTER may be a file that says these);
+            nodes in twelve cities with measured links: the published simulator's dispatch, and its order as a program
 Executed:   a decoder on gloo processes, F, B, SEND, RECV, STEP along paths that differ by microbatch; stages left out later
 Differs:    1. Paths are found by annealing on the dispatched span, first one path a node, then one a place; the paper's
             conflict-based search orders paths by conflicts and dispatches only what has none left.
-            2. Which node runs which stage is the authors'; their genetic search for it is not here.
+            2. Which node runs which stage is the authors'; their genetic search for it is not here. In a plan it is the
+            plan's order of devices, or its placement.
             3. Our plan also chooses the spacing of injections, 1.2 s; at the authors' 1 s it ties with theirs to the digit:
             the node in Australia alone takes as long.
             4. The full pipelines run 27 microbatches, the partial ones 30 (so the authors' code); spans are not scaled.
@@ -25,7 +25,11 @@ Differs:    1. Paths are found by annealing on the dispatched span, first one pa
             stages is left out, and every stage has one process: the order is the dispatch's, no path is searched.
             7. No gradient is exchanged between the nodes of a stage, here as in the published simulator.
             8. As a schedule of plans the last stage has the loss and is never left out, stages keep their order, a stage has
-            one node (copies are the plan's dp), and paths are chosen one after the other by the dispatched span.
+            one node (copies are the plan's dp, the slowest of which counts), and paths are chosen one after the other by the
+            dispatched span.
+            9. The 7 % of perplexity at inference with half of the model are of models a thousand times as large, on other
+            text; the claim beside it says no more than that a toy stays near it. Not claimed: the repository's chart of 42
+            locations, 25 % left out (140 s full, 1,170 random, 108 SkipPipe), whose nodes and links are in none of its files.
 """
 
 from __future__ import annotations
@@ -63,7 +67,7 @@ from meshwright.systems.pipeline.skip_pipe.published import (
     published,
 )
 
-FILLS = {"schedule": "mechanism:SkipPipe"}
+FILLS = {"schedule": "schedule:SkipPipe"}
 # Published spans are those of gensyn-ai/skippipe, schedule.json. "full" is the authors' DT-FM, "random" their DT-FM skip,
 # "colliding" SkipPipe without TC2, "collision-free" SkipPipe.
 CLAIMS = (
@@ -75,6 +79,7 @@ CLAIMS = (
         "reason": "the same sums of the same numbers in the same order",
         "how": "the published simulator's rules, written anew, on the published paths and links",
         "by": "dispatched_s",
+        "source": "schedule.json of gensyn-ai/skippipe, run by its com_sym.py",
         "cases": (
             ({"plan": "full"}, 79.93971963540922),
             ({"plan": "random"}, 48.915682705668054),
@@ -90,6 +95,7 @@ CLAIMS = (
         "reason": "the same sums by another engine, which knows no rule of the dispatch",
         "how": "simulate on lists, paths and costs; gaps, refusals and injections are rows, messages are dependencies",
         "by": "replayed_s",
+        "source": "schedule.json of gensyn-ai/skippipe, run by its com_sym.py",
         "cases": (
             ({"plan": "full"}, 79.93971963540922),
             ({"plan": "random"}, 48.915682705668054),
@@ -105,6 +111,8 @@ CLAIMS = (
         "reason": "the Australian node's own two rounds bound all plans, so little is to be won",
         "how": "paths searched under the published rules, replayed; paper_value is the best published plan",
         "by": "found_s",
+        "source": "schedule.json of gensyn-ai/skippipe, run by its com_sym.py",
+        "null": {"no effect": 48.915682705668054},
         "cases": (({"seed": 0}, 33.31379002209655),),
     },
     {
@@ -113,29 +121,63 @@ CLAIMS = (
         "unit": "plans",
         "tolerance": 0.0,
         "reason": "one is too many",
-        "how": "as above; spans by dispatch",
+        "how": "as above; spans by dispatch; the null is the published plan of random paths",
         "by": "num_faster",
+        "source": "ours: no plan of the repository is to be faster",
+        "null": {"no effect": 2.0},
         "cases": (({"seed": 0}, 0.0), ({"seed": 1}, 0.0)),
     },
     {
-        "claim": "time that '{plan}' saves over full pipelines",
+        "claim": "time that our paths save over full pipelines (the abstract: up to 55 %)",
         "kind": "predicted",
         "unit": "share",
         "tolerance": 0.15,
         "reason": "the project's tolerance for a predicted step",
-        "how": "1 - span / span of 'full'; paper_value is what the authors measured on other plans, up to 55 %",
+        "how": "1 - span / span of 'full'; paper_value was measured on other plans. Nulls: what random paths save, and as "
+        "many seconds as stages are visited",
         "by": "reduction",
-        "cases": (({"plan": "collision-free"}, 0.55), ({"plan": "ours"}, 0.55)),
+        "source": "abstract",
+        "null": {"no effect": 0.388092671, "perfect scaling": 0.333333333},
+        "cases": (({"plan": "ours"}, 0.55),),
     },
     {
-        "claim": "the same for '{plan}' in the shipped data",
+        "claim": "time that '{plan}' saves over full pipelines, beside the abstract's 55 %",
+        "kind": "identity",
+        "unit": "share",
+        "tolerance": 0.15,
+        "reason": "the abstract is of other plans",
+        "how": "1 - 33.31379002209655 / 79.93971963540922, both of which the repository ships; no prediction of ours",
+        "by": "reduction",
+        "source": "abstract",
+        "cases": (({"plan": "collision-free"}, 0.55),),
+    },
+    {
+        "claim": "time that '{plan}' saves in the shipped data",
         "kind": "identity",
         "unit": "share",
         "tolerance": 1e-9,
         "reason": "both spans are in it",
-        "how": "as above; paper_value is 1 - 33.31379002209655 / 79.93971963540922",
+        "how": "1 - span / span of 'full', both by dispatch; paper_value is 1 - 33.31379002209655 / 79.93971963540922",
         "by": "reduction",
+        "source": "schedule.json of gensyn-ai/skippipe, run by its com_sym.py",
         "cases": (({"plan": "collision-free"}, 0.583263611956174),),
+    },
+    {
+        "claim": "seconds of '{plan}' over those of full pipelines, twelve cities, a third of the stages left out",
+        "kind": "predicted",
+        "unit": "share",
+        "tolerance": 0.25,
+        "reason": "read off bars to half a second, of runs whose paths are not said to be the shipped ones",
+        "how": "spans of the shipped plans by dispatch; the chart has 142 s full, 72, 59.5 and 52.5. Null: in proportion to "
+        "the stages visited, 4 of 6",
+        "by": "share_of_full",
+        "source": "the repository's bar chart of measured iterations",
+        "null": {"perfect scaling": 0.666666667},
+        "cases": (
+            ({"plan": "random"}, 0.507042),
+            ({"plan": "colliding"}, 0.419014),
+            ({"plan": "collision-free"}, 0.369718),
+        ),
     },
     {
         "claim": "here, four processes: held-out loss after {iterations} steps on partial paths over full ones",
@@ -145,6 +187,7 @@ CLAIMS = (
         "reason": "the paper: no degradation in convergence; 5 % as a small model after few steps is noisier",
         "how": "a quarter of the stages left out of every path in training, none in the evaluation; equal tokens",
         "by": "study:loss_ratio",
+        "source": "the paper in words: convergence does not suffer",
         "cases": (({"iterations": 300}, 1.0),),
     },
     {
@@ -155,6 +198,7 @@ CLAIMS = (
         "reason": "training on partial paths is to prepare for just that",
         "how": "perplexity with the stages left out over that of the whole model, against a normally trained one",
         "by": "study:num_worse",
+        "source": "the paper in words: partial training tolerates lost stages",
         "cases": (({"num_dropped": 1}, 0.0), ({"num_dropped": 2}, 0.0)),
     },
     {
@@ -165,6 +209,7 @@ CLAIMS = (
         "reason": "as for the loss; the paper's models are a thousand times larger and see other text",
         "how": "after training on partial paths, mean over the sets of stages; paper_value is its 7 % with half a model",
         "by": "study:perplexity_ratio",
+        "source": "abstract",
         "cases": (({"num_dropped": 2}, 1.07),),
     },
 )
@@ -242,9 +287,14 @@ def num_faster(seed: int) -> int:
     return sum(dispatched_s(name) < ours for name in PLANS)
 
 
+def share_of_full(plan: str) -> float:
+    """Seconds of a plan over those of the full pipelines."""
+    return dispatched_s(plan) / dispatched_s("full")
+
+
 def reduction(plan: str) -> float:
     """Share of the full pipelines' seconds that a plan saves."""
-    return 1.0 - dispatched_s(plan) / dispatched_s("full")
+    return 1.0 - share_of_full(plan)
 
 
 WAIT = Effect(Kind.COMPUTE, "WAIT")

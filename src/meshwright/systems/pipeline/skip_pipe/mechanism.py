@@ -1,18 +1,17 @@
-"""Arrival-driven dispatch: what nodes do when nobody told them an order; and SkipPipe as a schedule in that order."""
+"""Arrival-driven dispatch: what nodes do when nobody told them an order."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.ir.kernel.kernel import call
-from meshwright.schedules.order import Compute, Orders
-from meshwright.specs.error import CountError, PlanError, ProgramError
+from meshwright.specs.error import ProgramError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -23,7 +22,6 @@ RETRY_S = 0.1
 LOSS_SHARE, BACKWARD_SHARE = 0.25, 1.5  # of a forward
 NUM_PASSES = 15
 NUM_SECONDS = 10_000
-TABLE = "a line a node, with the seconds of a message to every node"
 LOST = 1  # status of the kernel
 KERNEL_STEPS = 1_000  # of plain Python for a microbatch, about: decides when it pays to compile
 
@@ -287,88 +285,3 @@ class PathPlan:
 def repeated(paths: Sequence[tuple[int, ...]], copies: int) -> tuple[tuple[int, ...], ...]:
     """Each path in so many places of its node."""
     return tuple(path for path in paths for _ in range(copies))
-
-
-@dataclass(frozen=True)
-class SkipPipe:
-    """Every microbatch leaves out some stages between the first and the last; nodes begin what arrives first.
-
-    As many microbatches leave out each stage, which are neighbours, the last one a neighbour of the first. Which come first
-    is chosen one after the other, each time those with which what is under way ends soonest.
-
-    Attributes:
-        skipped: stages that a microbatch leaves out.
-        network: CSV file, a line a node: seconds of a message from it to every node; empty: `message_s` between any two.
-        message_s: seconds of a message.
-        forward_s: seconds of a stage's forward for one microbatch.
-        memory: microbatches that a node holds at most; 0: as many as there are stages.
-    """
-
-    skipped: int = 1
-    network: str = ""
-    message_s: float = 0.25
-    forward_s: float = 1.0
-    memory: int = 0
-    skips_stages: ClassVar[bool] = True
-
-    def __call__(self, num_devices: int, num_microbatches: int) -> Orders:
-        """The orders of the dispatch, stage s on device s. Raises CountError, PlanError, ProgramError."""
-        middle = num_devices - 2
-        if not 0 <= self.skipped <= max(0, middle):
-            raise CountError(
-                f"skip_pipe is to leave out {self.skipped} of {num_devices} stages; the first and the last stay: "
-                f"0 to {max(0, middle)}"
-            )
-        nodes = self.nodes(num_devices)
-        period = self._period(nodes, num_devices)
-        paths = [period[m % len(period)] for m in range(num_microbatches)]
-        found = dispatch(nodes, _one_behind_another(paths), returns=False)
-        return [_begun_on(found, node) for node in range(num_devices)]
-
-    def nodes(self, num_devices: int) -> Network:
-        """The network in units of a forward. Raises PlanError."""
-        seconds = np.full((num_devices, num_devices), self.message_s)
-        if self.network:
-            try:
-                seconds = np.loadtxt(self.network, delimiter=",", ndmin=2)
-            except (OSError, ValueError) as error:
-                raise PlanError(
-                    f"the network {self.network} cannot be read ({error})", allowed=TABLE
-                ) from None
-        if seconds.shape != (num_devices,) * 2 or not (seconds >= 0).all() or not self.forward_s > 0:
-            raise PlanError(
-                f"a network of shape {seconds.shape}, forwards of {self.forward_s} s, for {num_devices} nodes",
-                allowed=f"{num_devices} x {num_devices} seconds of messages, from 0, and forwards above 0",
-            )
-        seconds = seconds / self.forward_s
-        np.fill_diagonal(seconds, 0.0)
-        return Network(seconds, np.ones(num_devices), self.memory or num_devices)
-
-    def _period(self, nodes: Network, num_stages: int) -> list[tuple[int, ...]]:
-        """Paths of as many microbatches as there are stages to leave out: each is left out equally often."""
-        count = num_stages - 2
-        left = [
-            {1 + (first + k) % count for k in range(self.skipped)}
-            for first in range(count if self.skipped else 1)
-        ]
-        paths = [tuple(stage for stage in range(num_stages) if stage not in out) for out in left]
-        chosen: list[tuple[int, ...]] = []
-        while paths:
-            spans = [
-                dispatch(nodes, _one_behind_another([*chosen, path]), returns=False).span_s for path in paths
-            ]
-            chosen.append(paths.pop(int(np.argmin(spans))))
-        return chosen
-
-
-def _one_behind_another(paths: Sequence[tuple[int, ...]]) -> list[Injection]:
-    """A microbatch a forward."""
-    return [Injection(path, float(number)) for number, path in enumerate(paths)]
-
-
-def _begun_on(found: Dispatch, node: int) -> list[Compute]:
-    """The computes of a node as it began them; the loss belongs to the last stage's forward."""
-    legs = np.argwhere(found.node == node)
-    begun = sorted((float(found.start_s[m, leg]), int(leg), int(m)) for m, leg in legs)
-    last = found.num_hops
-    return [Compute("F" if leg < last else "B", node, m) for _, leg, m in begun if leg != last]
