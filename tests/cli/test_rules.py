@@ -19,7 +19,7 @@ from tests.cli.running import Runner, start
 
 COMMANDS = [
     *"calibrate check checkpoint compare doctor export import list plan".split(),
-    *"quickstart reproduce show simulate systems train validate".split(),
+    *"quickstart reproduce run show simulate systems train validate".split(),
 ]
 SIMULATE = ("simulate", "--schedule", "1f1b", "-p", 2, "-m", 2)
 # What every rule is tried on; {plan} and {trace} are files. The rest trains or measures, see test_training.

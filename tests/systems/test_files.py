@@ -15,7 +15,8 @@ FILES = {"__init__", "card", "mechanism", "ops", "study"}
 FURTHER = {
     "low_bandwidth_partitioning": {"rails"},  # what rings take on three classes of links
     "gpipe": {"image_network"},  # two convolutional networks, beside the schedule and its claims
-    "gnn_pipe": {"graph_file"},  # graphs of others, and what the processes of a job read of one
+    # graphs of others and what processes read of one; what a user runs; what an epoch moves
+    "gnn_pipe": {"graph_file", "job", "volume"},
     "redco": {"tasks"},  # what users write: three tasks beside the decoders that the study cuts
     "galvatron": {"cost"},  # the cost model of a whole planner, as large as its search
     "skip_pipe": {

@@ -15,6 +15,7 @@ from meshwright.api.subjects.schedule_execution import execute_schedule
 from meshwright.api.subjects.simulating import lower, simulate
 from meshwright.api.subjects.subject import Subject, subject
 from meshwright.api.trainings.checkpointing import convert_checkpoint, inspect_checkpoint, verify_checkpoint
+from meshwright.api.trainings.own_job import run_job
 from meshwright.api.trainings.training import Training, run_training, train
 from meshwright.specs.training.checkpoints import Checkpoints
 from meshwright.specs.training.recipe import Recipe
@@ -46,6 +47,7 @@ __all__ = [
     "lower",
     "pareto",
     "plan",
+    "run_job",
     "run_training",
     "simulate",
     "solve",

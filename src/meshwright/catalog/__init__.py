@@ -10,7 +10,7 @@ from meshwright.catalog.listing import (
     names,
     pass_summary,
 )
-from meshwright.catalog.slots import SLOTS, cards, described, filler, slot_names
+from meshwright.catalog.slots import SLOTS, cards, described, filler, job_runner, slot_names
 from meshwright.catalog.user_file import import_file
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "find_pass",
     "find_schedule",
     "import_file",
+    "job_runner",
     "names",
     "pass_summary",
     "slot_names",

@@ -30,6 +30,7 @@ from meshwright.specs.plan.option import described_options, with_options
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sharding import ZERO
 from meshwright.specs.slot import Reference
+from meshwright.specs.training.job_report import JobRunner
 
 ENTRY_POINTS = (
     "meshwright."  # with the slot's plural behind it: the group in which installed packages offer fillers
@@ -129,6 +130,11 @@ SLOTS: Mapping[str, Slot] = {
             "(ClusterSpec, source, target) -> links, in order",
             lambda: {LEVELS: ClusterSpec.by_levels},
             many_of(Link),
+        ),
+        Slot(
+            "job",
+            "meshwright run",
+            "options; `runs`: FILE:FUNCTION beside it, (options, seed, said) -> JobReport",
         ),
         Slot(
             "planner",
@@ -243,6 +249,14 @@ def _made(slot: str, found: Any, reference: Reference, what: str, path: Path | N
         return make()
     made = guarded(make, what, path)
     return made if gives is None else Guarded(made, gives, what, path)
+
+
+def job_runner(job: Any) -> JobRunner:
+    """The function that a job's ``runs`` names: FILE:FUNCTION beside the file of its options, which knows no torch."""
+    folder = type(job).__module__.rpartition(".")[0]
+    file, _, function = job.runs.partition(":")
+    found: JobRunner = getattr(importlib.import_module(f"{folder}.{file}"), function)
+    return found
 
 
 def described(slot: str, name: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ COMMANDS = {
     "check": ("The loop", "look.checking:check"),
     "plan": ("The loop", "plan.planning:plan"),
     "train": ("The loop", "train.training:train"),
+    "run": ("The loop", "train.running:run"),
     "compare": ("The loop", "train.comparing:compare"),
     "calibrate": ("The loop", "train.calibrating:calibrate"),
     "import": ("In and out", "plan.importing:import_file"),

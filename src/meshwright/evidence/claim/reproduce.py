@@ -72,7 +72,7 @@ def reproduce(
         if value is None:
             results.append(recompute(claim, card.module, folder))
         else:
-            results.append(claim.judge(value, null_of(claim, card.module)))
+            results.append(claim.judge(value, null_of(claim, card.module, folder)))
         kept.add(results[-1])
         if done is not None:
             done(results[-1])
@@ -109,9 +109,8 @@ def recompute(claim: Claim, module: str, data: Path | None = None) -> ClaimResul
     """Run the function that a claim names, and judge what it returns."""
     try:
         function = _function(claim, module)
-        is_told = data is not None and DATA in inspect.signature(function).parameters
-        value = function(**claim.arguments, **({DATA: data} if is_told else {}))
-        null = null_of(claim, module)
+        value = _called(function, claim, data)
+        null = null_of(claim, module, data)
     except ModuleNotFoundError as error:
         _check_optional(error)
         return claim.left_out("it needs torch, which is not installed")
@@ -125,13 +124,19 @@ def recompute(claim: Claim, module: str, data: Path | None = None) -> ClaimResul
     return claim.judge(float(value), null)
 
 
-def null_of(claim: Claim, module: str) -> NullValue | None:
+def null_of(claim: Claim, module: str, data: Path | None = None) -> NullValue | None:
     """What the strongest of a claim's null models says. Raises SpecError where one names a function that is not there."""
     values = []
     for name, said in claim.null.items():
-        value = _function(claim, module, said)(**claim.arguments) if isinstance(said, str) else said
+        value = _called(_function(claim, module, said), claim, data) if isinstance(said, str) else said
         values.append(NullValue(name, float(value)))
     return strongest(values, claim.paper_value)
+
+
+def _called(function: Callable[..., float], claim: Claim, data: Path | None) -> float:
+    """Of the claim's arguments, and of the folder of data where it takes one."""
+    is_told = data is not None and DATA in inspect.signature(function).parameters
+    return function(**claim.arguments, **({DATA: data} if is_told else {}))
 
 
 def _folder(data: str | os.PathLike[str]) -> Path:

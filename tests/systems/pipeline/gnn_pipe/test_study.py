@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch
 
 from meshwright.executor.job.pool import Pool
 from meshwright.specs.error import ExecutionError
+from meshwright.systems.pipeline.gnn_pipe import graph_file
 from meshwright.systems.pipeline.gnn_pipe import study as gnn_pipe
 from meshwright.systems.pipeline.gnn_pipe.mechanism import Graph, cut_graph
 from meshwright.systems.pipeline.gnn_pipe.ops import GraphTraining
@@ -20,8 +23,10 @@ GRAPH = gnn_pipe.generated_graph(120)
 ACCURACY = gnn_pipe.accuracy_difference
 
 
-def test_one_chunk_trains_as_the_whole_graph(gloo_pool: Pool) -> None:
-    training = GraphTraining(gnn_pipe.network_of(GRAPH, 4), seed=7, dtype="float64")
+@pytest.mark.parametrize("deep", [{}, {"has_residual": True, "cuts": (1,)}], ids=["plain", "deep"])
+def test_one_chunk_trains_as_the_whole_graph(deep: dict[str, Any], gloo_pool: Pool) -> None:
+    network = replace(gnn_pipe.network_of(GRAPH, 4), **deep)
+    training = GraphTraining(network, seed=7, dtype="float64")
     chunked = cut_graph(GRAPH, 1)
     reached = gnn_pipe.train_in_chunks(chunked, training, 4, gloo_pool)
     weights, losses = gnn_pipe.train_whole(chunked, training, 4)
@@ -48,15 +53,15 @@ def test_the_excess_is_beyond_the_standard_error() -> None:
 
 
 def test_a_graph_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(gnn_pipe.GRAPHS, raising=False)
+    monkeypatch.delenv(graph_file.GRAPHS, raising=False)
     with pytest.raises(ExecutionError, match="'cora' is not here.*--data FOLDER"):
-        gnn_pipe.named_graph("cora")
+        graph_file.named_graph("cora")
     with pytest.raises(ExecutionError, match=f"no cora.npz in {tmp_path}"):
-        gnn_pipe.named_graph("cora", tmp_path)
+        graph_file.named_graph("cora", tmp_path)
     np.savez(tmp_path / "cora.npz", edges=np.array([[0, 1]]))
-    assert gnn_pipe.named_graph("cora", tmp_path).num_nodes == 2
-    monkeypatch.setenv(gnn_pipe.GRAPHS, str(tmp_path))
-    assert gnn_pipe.named_graph("cora").num_nodes == 2
+    assert graph_file.named_graph("cora", tmp_path).num_nodes == 2
+    monkeypatch.setenv(graph_file.GRAPHS, str(tmp_path))
+    assert graph_file.named_graph("cora").num_nodes == 2
 
 
 def test_generated_graphs_can_be_learned(gloo_pool: Pool) -> None:
@@ -87,6 +92,6 @@ def test_seeds_side_by_side_are_those_one_by_one(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cora", "citeseer"])
 def test_accuracy_is_that_of_the_whole_graph(name: str, gloo_pool: Pool, shared_data: Path) -> None:
-    graph = gnn_pipe.named_graph(name, shared_data / "workloads" / "graphs")
+    graph = graph_file.named_graph(name, shared_data / "workloads" / "graphs")
     pairs = [gnn_pipe.accuracy_difference(graph, 2, gloo_pool, seed) for seed in range(2)]
     assert gnn_pipe.excess_points(pairs) <= 1.0 and min(chunks for chunks, _ in pairs) > 0.6

@@ -66,6 +66,7 @@ class GraphNetwork:
     """Layers of a graph network: ``num_features`` numbers a node come in, ``num_classes`` go out, ``width`` are between.
 
     ``has_residual``: layers between the first and the last add what they read, without which deep networks do not learn.
+    ``cuts``: first layers of the stages behind the first; empty: as many layers on each as can be.
     """
 
     num_layers: int
@@ -73,6 +74,7 @@ class GraphNetwork:
     num_features: int
     num_classes: int
     has_residual: bool = False
+    cuts: tuple[int, ...] = ()
 
     @property
     def branch_share(self) -> float:
@@ -94,6 +96,9 @@ class GraphNetwork:
             raise SpecError(
                 f"{self.num_layers} layers on {num_stages} devices", allowed="a layer or more on each"
             )
+        if len(self.cuts) == num_stages - 1:
+            ends = (0, *self.cuts, self.num_layers)
+            return range(ends[stage], ends[stage + 1])
         first, behind = (self.num_layers * s // num_stages for s in (stage, stage + 1))
         return range(first, behind)
 
@@ -204,6 +209,42 @@ def cut_graph(graph: Graph, num_chunks: int) -> ChunkedGraph:
         split,
     )
     return ChunkedGraph(numbered, offsets)
+
+
+def layer_costs(graph: Graph, network: GraphNetwork) -> list[float]:
+    """Multiplications of every layer's forward: features (or embeddings) by weights, and what is made along the edges."""
+    entries = 0 if graph.features is None else int(graph.features.nnz)
+    found = []
+    for layer in range(network.num_layers):
+        taken, made = network.shape(layer)
+        inputs = entries if layer == 0 else graph.num_nodes * taken
+        found.append(float(made * (inputs + 2 * len(graph.edges) + graph.num_nodes)))
+    return found
+
+
+def balanced_cuts(costs: Sequence[float], num_stages: int) -> tuple[int, ...]:
+    """First layers of the stages behind the first, such that the costliest stage costs least; each has a layer.
+
+    Raises SpecError where there are fewer layers than stages.
+    """
+    count = len(costs)
+    if not 1 <= num_stages <= count:
+        raise SpecError(f"{count} layers on {num_stages} devices", allowed="a layer or more on each")
+    sums = np.concatenate([[0.0], np.cumsum(costs)])
+    cuts: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {
+        (1, behind): (float(sums[behind]), ()) for behind in range(1, count + 1)
+    }
+    for stages in range(2, num_stages + 1):
+        for behind in range(stages, count + 1):
+            options = (
+                (
+                    max(cuts[stages - 1, cut][0], float(sums[behind] - sums[cut])),
+                    (*cuts[stages - 1, cut][1], cut),
+                )
+                for cut in range(stages - 1, behind)
+            )
+            cuts[stages, behind] = min(options)
+    return cuts[num_stages, count][1]
 
 
 # Inputs of the layers of a stage for the nodes of one chunk (its part). One that feeds the first layer of all is features.

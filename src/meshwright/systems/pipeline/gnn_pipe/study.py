@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -22,17 +22,22 @@ from meshwright.executor.job.job import DTYPES
 from meshwright.executor.job.pool import Pool, opened_pool
 from meshwright.executor.ops.randomness import random_key
 from meshwright.executor.rank.handler import ValueName
-from meshwright.specs.error import MissingDataError
-from meshwright.systems.pipeline.gnn_pipe.graph_file import read_graph, save_chunked
+from meshwright.specs.training.job_report import JobReport, Said
+from meshwright.specs.units import format_bytes, format_seconds
+from meshwright.systems.pipeline.gnn_pipe.graph_file import named_graph, read_graph, save_chunked
+from meshwright.systems.pipeline.gnn_pipe.job import GraphJob, lines_of_volumes, table_of_volumes
 from meshwright.systems.pipeline.gnn_pipe.mechanism import (
     EMBEDDING,
     OBSERVED,
+    UNLABELLED,
     ChunkedGraph,
     Chunks,
     Graph,
     GraphNetwork,
     ShuffledChunks,
+    balanced_cuts,
     cut_graph,
+    layer_costs,
     simple_edges,
 )
 from meshwright.systems.pipeline.gnn_pipe.ops import (
@@ -44,19 +49,18 @@ from meshwright.systems.pipeline.gnn_pipe.ops import (
     part_of,
     training_loss,
 )
+from meshwright.systems.pipeline.gnn_pipe.volume import CHUNKS_A_DEVICE
 
+DEEP = 16  # layers from which on a network does not learn without residuals
 NUM_PROCESSES, NUM_CHUNKS = 2, 8  # four chunks a stage
-NUM_EPOCHS, NUM_SEEDS = 100, 5
+NUM_EPOCHS, NUM_SEEDS = 100, 3
 NUM_POOLS = 2  # a job keeps one core busy, its two processes wait for each other and for the next job
 WIDTH = 16  # of the hidden layers, as Kipf and Welling have it on these graphs (arXiv 1609.02907)
-GRAPHS = (
-    "MESHWRIGHT_GRAPHS"  # the environment variable that names the folder of graphs where no argument does
-)
-ARCHIVE = "NAME.npz with edges, features (x), labels (y), train and test"
 KEPT = ("parameter", "optimizer_state", EMBEDDING.name, OBSERVED.name)
 # A generated graph: communities on a ring, features around a mean of the class, with these numbers a node.
 NUM_CLASSES, NUM_FEATURES, EDGES_A_NODE, NEAR = 4, 12, 3, 40
 NUM_FROZEN_CHUNKS = 4
+TRAIN_SHARE = 0.6  # of the labelled nodes of a graph that says nothing of a split
 POINTS = 100.0
 Values = list[Mapping[ValueName, Tensor]]
 
@@ -80,8 +84,12 @@ def train_in_chunks(
     num_epochs: int,
     pool: Pool,
     num_devices: int = NUM_PROCESSES,
+    done: Callable[[int, Mapping[str, float]], None] | None = None,
 ) -> Epochs:
-    """Epochs of GNNPipe on `num_devices` processes of the pool: a job each, of the program that the controller chooses."""
+    """Epochs of GNNPipe on `num_devices` processes of the pool: a job each, of the program that the controller chooses.
+
+    `done` is told every epoch's number and what was observed in it.
+    """
     num_labelled = len(chunked.graph.split["train"])
     sizes = [int(((low <= t) & (t < high)).sum()) for t, low, high in _bounds(chunked)]
     shares = tuple(size / num_labelled for size in sizes)
@@ -102,6 +110,8 @@ def train_in_chunks(
             )
             seen = torch.stack([rank[ValueName(OBSERVED.name)] for rank in result.values]).sum(0).tolist()
             reached.observations.append(dict(zip(("loss", "received_bytes"), seen, strict=True)))
+            if done is not None:
+                done(epoch, reached.observations[-1])
             reached.values = [
                 {name: value for name, value in rank.items() if name.kind != OBSERVED.name}
                 for rank in result.values
@@ -138,6 +148,24 @@ def train_whole(
     chunked: ChunkedGraph, training: GraphTraining, num_epochs: int
 ) -> tuple[list[Tensor], list[float]]:
     """The same training on the whole graph in this process: weights of all layers, and the loss of every epoch."""
+    with one_thread():
+        return _trained_whole(chunked, training, num_epochs)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Small products on many threads wait for each other: on two busy cores an epoch took thirty times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _trained_whole(
+    chunked: ChunkedGraph, training: GraphTraining, num_epochs: int
+) -> tuple[list[Tensor], list[float]]:
     network, dtype = training.network, DTYPES[training.dtype]
     layers, part = range(network.num_layers), part_of(chunked, None, dtype)
     weights = [initial_weights(network, layer, training.seed, dtype) for layer in layers]
@@ -170,22 +198,6 @@ def accuracy(
     return float((output.argmax(1).numpy()[chosen] == graph.labels[chosen]).mean())
 
 
-def named_graph(name: str, data: Path | None = None) -> Graph:
-    """A graph from the folder `data`, or without one from that which the environment variable MESHWRIGHT_GRAPHS names.
-
-    Raises:
-        MissingDataError: no folder was named, or the graph is not in it; the package has no data of others.
-    """
-    folder = data or (Path(os.environ[GRAPHS]) if os.environ.get(GRAPHS) else None)
-    if folder is None or not (folder / f"{name}.npz").is_file():
-        raise MissingDataError(
-            f"the graph {name!r} is not here" if folder is None else f"there is no {name}.npz in {folder}",
-            allowed=f"{ARCHIVE}, for each graph of the claims",
-            next=f"meshwright reproduce gnn_pipe --data FOLDER, with {name}.npz in it",
-        )
-    return read_graph(folder / f"{name}.npz")
-
-
 def generated_graph(num_nodes: int, seed: int = 0) -> Graph:
     """Nodes on a ring with edges to near ones, classes as arcs of it, noisy features; every tenth node trains."""
     draws = np.random.default_rng(random_key(seed, num_nodes, "graph") % 2**32)
@@ -201,9 +213,10 @@ def generated_graph(num_nodes: int, seed: int = 0) -> Graph:
 
 
 def network_of(graph: Graph, num_layers: int, width: int = WIDTH) -> GraphNetwork:
-    """Layers for the features and classes of a graph."""
+    """Layers for the features and classes of a graph; more than a few add what they read."""
     assert graph.features is not None, "only graphs with features are trained on"
-    return GraphNetwork(num_layers, width, graph.features.shape[1], graph.num_classes)
+    is_deep = num_layers >= DEEP
+    return GraphNetwork(num_layers, width, graph.features.shape[1], graph.num_classes, is_deep)
 
 
 def received_bytes(num_nodes: int, width: int, num_chunks: int, pool: Pool | None = None) -> float:
@@ -212,6 +225,16 @@ def received_bytes(num_nodes: int, width: int, num_chunks: int, pool: Pool | Non
     training = GraphTraining(network_of(graph, NUM_PROCESSES, width))
     with opened_pool(pool, NUM_PROCESSES) as workers:
         reached = train_in_chunks(cut_graph(graph, num_chunks), training, 2, workers)
+    return reached.observations[-1]["received_bytes"]
+
+
+def received_bytes_of(graph: str, data: Path | None = None, pool: Pool | None = None) -> float:
+    """The same of a real graph and a deep network."""
+    found = named_graph(graph, data)
+    with opened_pool(pool, NUM_PROCESSES) as workers:
+        reached = train_in_chunks(
+            cut_graph(found, NUM_CHUNKS), GraphTraining(network_of(found, DEEP)), 2, workers
+        )
     return reached.observations[-1]["received_bytes"]
 
 
@@ -271,8 +294,97 @@ def accuracy_excess(graph: str, num_layers: int, data: Path | None = None) -> fl
         threads.shutdown(cancel_futures=True)
 
 
+def excess_without_edges(graph: str, num_layers: int, data: Path | None = None) -> float:
+    """The same where chunks know nothing of each other: trained on the graph without the edges between them."""
+    found = named_graph(graph, data)
+    chunked, network = cut_graph(found, NUM_CHUNKS), network_of(found, num_layers)
+    ends = chunked.chunk_of(chunked.graph.edges)
+    parts = replace(chunked.graph, edges=chunked.graph.edges[ends[:, 0] == ends[:, 1]])
+    pairs = []
+    for seed in range(NUM_SEEDS):
+        trainings = (
+            train_whole(one, GraphTraining(network, seed), NUM_EPOCHS)[0]
+            for one in (ChunkedGraph(parts, chunked.offsets), chunked)
+        )
+        cut, whole = (accuracy(chunked, network, weights) for weights in trainings)
+        pairs.append((cut, whole))
+    return excess_points(pairs)
+
+
 def excess_points(pairs: list[tuple[float, float]]) -> float:
     """|mean difference| less its standard error, in points, 0 at least."""
     differences = np.array([chunks - whole for chunks, whole in pairs])
     error = differences.std(ddof=1) / len(differences) ** 0.5
     return float(max(0.0, abs(differences.mean()) - error) * POINTS)
+
+
+def train_graph(job: GraphJob, seed: int, said: Said) -> JobReport:
+    """Counts what an epoch on the job's graph moves, trains on processes, and beside them on the whole graph here."""
+    graph = split_graph(read_graph(job.graph, job.nodes), seed)
+    num_features = 0 if graph.features is None else graph.features.shape[1]
+    network = GraphNetwork(job.layers, job.width, num_features, graph.num_classes, job.residual)
+    found = table_of_volumes(graph, network)
+    told: dict[str, Any] = {
+        "graph": graph.name, "num_nodes": graph.num_nodes, "num_edges": len(graph.edges),
+        "num_features": num_features, "num_classes": graph.num_classes, "volumes": [one._asdict() for one in found],
+    }  # fmt: skip
+    lines = [
+        f"{graph.name}: {graph.num_nodes:,} nodes, {len(graph.edges):,} edges, {num_features:,} features, "
+        f"{graph.num_classes} classes; {job.layers} layers of width {job.width}",
+        *lines_of_volumes(found),
+    ]
+    if not job.epochs or graph.features is None:
+        why = "" if graph.features is not None else ": there are no features (nodes=...)"
+        return JobReport([*lines, f"nothing was trained{why}"], told)
+    trained = _trained(graph, network, job, seed, said)
+    return JobReport([*lines, *_lines_of_training(trained, job)], {**told, "training": trained})
+
+
+def _trained(graph: Graph, network: GraphNetwork, job: GraphJob, seed: int, said: Said) -> dict[str, Any]:
+    """Both trainings, of equal weights and dropout at first."""
+    network = replace(network, cuts=balanced_cuts(layer_costs(graph, network), job.devices))
+    chunked = cut_graph(graph, job.chunks or CHUNKS_A_DEVICE * job.devices)
+    training = GraphTraining(network, seed, rate=job.rate, dropout=job.dropout)
+    part_of(chunked, None, DTYPES[training.dtype])  # refuses what cannot be trained on before processes start
+    began_s = time.perf_counter()
+    with Pool(job.devices) as pool:
+        pool.start()
+        began_s = time.perf_counter()
+        reached = train_in_chunks(
+            chunked, training, job.epochs, pool, job.devices,
+            lambda epoch, seen: said(f"training in chunks, epoch {epoch + 1} of {job.epochs}, loss {seen['loss']:.4f}"),
+        )  # fmt: skip
+        piped_s = time.perf_counter() - began_s
+    said("training on the whole graph")
+    began_s = time.perf_counter()
+    weights, losses = train_whole(chunked, training, job.epochs)
+    return {
+        "layers_of_stages": [len(network.layers(stage, job.devices)) for stage in range(job.devices)],
+        "num_chunks": chunked.num_chunks,
+        "loss": reached.observations[-1]["loss"], "whole_loss": losses[-1],
+        "accuracy": accuracy(chunked, network, reached.weights()),
+        "whole_accuracy": accuracy(chunked, network, weights),
+        "received_bytes": reached.observations[-1]["received_bytes"],
+        "epoch_s": piped_s / job.epochs, "whole_epoch_s": (time.perf_counter() - began_s) / job.epochs,
+    }  # fmt: skip
+
+
+def _lines_of_training(found: Mapping[str, Any], job: GraphJob) -> list[str]:
+    stages = "+".join(map(str, found["layers_of_stages"]))
+    return [
+        f"trained {job.epochs} epochs on {job.devices} processes, layers {stages}, {found['num_chunks']} chunks:",
+        f"  in chunks        loss {found['loss']:.4f}   accuracy {found['accuracy']:.1%}   "
+        f"{format_seconds(found['epoch_s'])} an epoch   {format_bytes(found['received_bytes'])} arrived in the last",
+        f"  the whole graph  loss {found['whole_loss']:.4f}   accuracy {found['whole_accuracy']:.1%}   "
+        f"{format_seconds(found['whole_epoch_s'])} an epoch, one process",
+    ]
+
+
+def split_graph(graph: Graph, seed: int) -> Graph:
+    """The graph with training and test nodes: its own, or of the labelled ones three fifths and the rest, drawn."""
+    if graph.labels is None or {"train", "test"} <= set(graph.split):
+        return graph
+    known = np.flatnonzero(graph.labels != UNLABELLED)
+    drawn = np.random.default_rng(random_key(seed, "graph split") % 2**32).permutation(known)
+    behind = int(len(drawn) * TRAIN_SHARE)
+    return replace(graph, split={"train": np.sort(drawn[:behind]), "test": np.sort(drawn[behind:])})
