@@ -15,6 +15,7 @@ from tests.interop.recipe import GROK_1, LLAMA_70B, TITAN_8B
 from meshwright.prediction.predicted import predict
 from meshwright.specs import Cluster, Plan
 from meshwright.specs.plan.prediction import Basis, Prediction
+from meshwright.specs.plan.utilisation import StepFlops
 
 NOISE = (0.994, 1.003, 1.0, 0.998, 1.006)  # of steps around their median
 
@@ -49,7 +50,9 @@ def log(tmp_path: Path) -> Path:
 def predicting(monkeypatch: pytest.MonkeyPatch, seconds: float, basis: Basis = "interpolated") -> None:
     """Predictions of `seconds`, whatever the plan: what is tested here is what is made of them."""
     estimate = SimpleNamespace(
-        step=Prediction.within(seconds, 0.1, basis), parts={"matmul": 0.6 * seconds, "network": 0.3 * seconds}
+        step=Prediction.within(seconds, 0.1, basis),
+        parts={"matmul": 0.6 * seconds, "network": 0.3 * seconds},
+        flops=StepFlops(4e14, 1e15),
     )
     module = importlib.import_module(
         "meshwright.prediction.predicted"
@@ -118,6 +121,8 @@ def test_compare_a_plan_with_a_log(
 ) -> None:
     predicting(monkeypatch, 1.4)
     data: dict[str, Any] = run("compare", imported_plan, log, "--json").data
+    assert data["predicted"]["mfu"] == pytest.approx(0.4 / 1.4)
+    assert data["measured"]["mfu"] == pytest.approx(0.4 / 1.5105, rel=1e-3)
     assert data["measured"]["source"] == "megatron" and data["measured"]["num_warm_up"] == 2
     assert data["ratio"] == pytest.approx(1.5105 / 1.4, rel=1e-3) and data["is_inside"]
     assert [part["name"] for part in data["parts"]] == ["matmul", "network"]
