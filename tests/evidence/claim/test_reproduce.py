@@ -30,7 +30,7 @@ CLAIM = Claim(
     0.1,
     "how",
     "reason",
-    "bubble_share",
+    "mechanism:bubble_share",
     {"num_partitions": 4, "num_microbatches": 8},
 )
 
@@ -58,7 +58,7 @@ def test_a_run_that_fails_is_a_claim_that_did_not_pass(monkeypatch: pytest.Monke
     def fail(**_: int) -> float:
         raise ExecutionError("rank 1 died")
 
-    monkeypatch.setattr("meshwright.systems.pipeline.gpipe.card.bubble_share", fail)
+    monkeypatch.setattr("meshwright.systems.pipeline.gpipe.mechanism.bubble_share", fail)
     result = recompute(CLAIM, MODULE)
     assert not result.passed and "rank 1 died" in result.how
     assert not result.not_run and result.to_dict()["not_run"] is None
@@ -79,7 +79,7 @@ def test_a_claim_whose_data_is_not_here_was_not_run(monkeypatch: pytest.MonkeyPa
     def absent(**_: int) -> float:
         raise MissingDataError("no graph")
 
-    monkeypatch.setattr("meshwright.systems.pipeline.gpipe.card.bubble_share", absent)
+    monkeypatch.setattr("meshwright.systems.pipeline.gpipe.mechanism.bubble_share", absent)
     result = recompute(CLAIM, MODULE)
     assert result.our_value is None and not result.passed and result.not_run == "no graph"
     assert result.how == "how; not run: no graph"
@@ -96,7 +96,7 @@ def test_a_folder_of_data_is_told_to_the_functions_that_read_one(
     assert not reads_data(card)
     with pytest.raises(SpecError, match="none of its claims reads any"):
         reproduce("gpipe", data=tmp_path)
-    monkeypatch.setattr("meshwright.systems.pipeline.gpipe.card.bubble_share", reading)
+    monkeypatch.setattr("meshwright.systems.pipeline.gpipe.mechanism.bubble_share", reading)
     assert reads_data(card)
     with pytest.raises(SpecError, match="no such folder"):
         reproduce("gpipe", data=tmp_path / "elsewhere")
@@ -136,7 +136,7 @@ def test_a_run_that_was_cut_short_is_gone_on_with(monkeypatch: pytest.MonkeyPatc
         ran.append(number)
         return float(number)
 
-    monkeypatch.setattr("meshwright.systems.pipeline.gpipe.card.bubble_share", counted)
+    monkeypatch.setattr("meshwright.systems.pipeline.gpipe.mechanism.bubble_share", counted)
 
     def stop(result: ClaimResult) -> None:
         if result.our_value == 1.0:
