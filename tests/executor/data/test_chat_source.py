@@ -65,6 +65,8 @@ def test_what_packing_loses_is_told(folder: Path) -> None:
     assert "1 conversations are longer than 96 tokens and lose their ends" in lost
     assert "1 of these lose all of their answers and are left out" in lost
     assert "left out are 2 without an answer, 1 with the characters of a special token" in lost
+    other_way = _chats(folder, evaluate_every=1, evaluate_data=folder / "mixed.jsonl")
+    assert "left out are 2 without an answer" in told_packing(prepared_source(other_way), 96)[1]
     assert told_packing(prepared_source(_chats(folder)), 200)[1] == ""
     assert told_packing(prepared_source(Source(folder / "one.txt")), 16) == ("", "")
 

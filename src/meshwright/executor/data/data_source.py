@@ -7,6 +7,7 @@ of the documents, or `evaluate_data`, which is then read in the same way.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -218,7 +219,8 @@ def _shards(source: Source) -> TokenShards:
             allowed="the same tokenizer for both, and text or conversations in both",
             next="name the tokenizer with --tokenizer",
         )
-    return replace(shards, held_out=held_out.held_out)
+    left_out = Counter(shards.left_out) + Counter(held_out.left_out)
+    return replace(shards, held_out=held_out.held_out, left_out=left_out)
 
 
 def _text(source: Source, part: SourcePart) -> TextSource:

@@ -122,8 +122,6 @@ def _write(
         left_out.clear()
         limit = float(np.nextafter(least, 1.0))
         splits, _ = _write_splits(partial, source, tokenization, dtype, limit, left_out)
-    if left_out:
-        _log.warning("of %s are left out: %s", source.name, told_counts(left_out))
     if not _has_all(splits, source):
         total = sum(split["num_documents"] for split in splits.values())
         raise SpecError(
