@@ -81,10 +81,12 @@ class Planned:
     clip: float = 0.0
     dropout: float = 0.0
     learning_rate: float = ADAMW.learning_rate
+    batch: int = BATCH  # samples of a step
     choices: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
         words = [f"{name}={value}" for name, value in self.choices.items()]
+        words += [f"batch={self.batch}"] * (self.batch != BATCH)
         words += [f"clip={self.clip}"] * bool(self.clip) + [f"dropout={self.dropout}"] * bool(self.dropout)
         return "-".join([self.model, *words])
 
@@ -100,7 +102,7 @@ class Planned:
         options = {"unshard": {"prefetch": 1, "keeps_after_forward": True}}
         passes += [PassOption(name, options.get(name, {})) for name in given.pop("passes", ())]
         cluster = Cluster.detect(self.num_devices)
-        workload = Workload(BATCH, SEQUENCE)
+        workload = Workload(self.batch, SEQUENCE)
         return Plan.of(MODELS[self.model], cluster, workload, passes=tuple(passes), **given).placed(cluster)
 
     def job(self, iterations: int, **fields: Any) -> tuple[Job, Plan]:
@@ -129,7 +131,7 @@ def assert_equal_to_one_process(case: Planned, result: JobResult, iterations: in
     """Losses, gradient norms, every gradient of the first step and of all, the parameters."""
     name = case.choices.get("optimizer", ADAMW.name)
     optimizer: OptimizerConfig = replace(ADAMW, name=name, clip_norm=case.clip or None)
-    expected = reference(case.plan().model, optimizer, BATCH, iterations)
+    expected = reference(case.plan().model, optimizer, case.batch, iterations)
     assert result.losses == pytest.approx(expected.losses, rel=AFTER_ADAMW)
     norms = [it.gradient_norm for it in result.iterations]
     assert norms == pytest.approx(expected.norms, rel=AFTER_ADAMW)

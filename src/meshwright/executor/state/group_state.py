@@ -52,7 +52,8 @@ class GroupState:
     buffer, where they will be reduced, cast or scattered; else they are the parameters' own. ``sum``: what was added up of
     them, whole or a shard, where they are not summed in ``flat``. ``unscattered``: whole gradients of microbatches that wait
     to be scattered. ``moments``: the optimizer's. ``frozen``: the group's shard of what does not train, where that is
-    gathered; ``parameters`` are those that train.
+    gathered; ``parameters`` are those that train. ``num_apart``: gradients of microbatches that are kept apart at most on one
+    rank, until they are added in canonical order; 0: none.
     """
 
     def __init__(
@@ -64,12 +65,12 @@ class GroupState:
         *,
         is_reduced: bool = False,
         division: Division | None = None,
-        is_canonical: bool = False,
+        num_apart: int = 0,
         frozen: FrozenShard | None = None,
     ) -> None:
         self.group, self.parameters, self.formats = group, dict(parameters), formats
         self.is_reduced, self.division, self.frozen = is_reduced, division, frozen
-        self.contributions = CanonicalSum() if is_canonical else None
+        self.contributions = CanonicalSum(num_apart) if num_apart else None
         shapes = {name: tuple(p.shape) for name, p in self.parameters.items()}
         self.layout = FlatLayout(shapes, division.state.degree if division else 1)
         self.has_master = formats.master != formats.parameters

@@ -28,6 +28,7 @@ from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
 from meshwright.executor.ops.token_places import own_tokens
 from meshwright.executor.rank.handler import Row, ValueName
 from meshwright.executor.state.canonical_sum import Contribution
+from meshwright.executor.state.contribution import last_contributions, most_contributions
 from meshwright.executor.state.division import Division
 from meshwright.executor.state.frozen_shard import FrozenShard
 from meshwright.executor.state.group_pieces import group_pieces
@@ -38,9 +39,8 @@ from meshwright.executor.training.stage_modules import build_stages, group_of, i
 from meshwright.executor.training.tensor_layout import PARTIAL_MODULES, SHARDS, TENSOR
 from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.executor.training.visited_share import visited_shares
-from meshwright.ir.core_vocabulary import GRADIENT_KINDS, HOST_STATE, MASTER_COPY, STORE_STATE, UNSHARD
+from meshwright.ir.core_vocabulary import HOST_STATE, MASTER_COPY, STORE_STATE, UNSHARD
 from meshwright.ir.program import Program
-from meshwright.ir.table import Kind
 from meshwright.specs.model.adaptation import LORA_A, LORA_B
 from meshwright.specs.model.layers import stage_layers
 from meshwright.stage.chain.parameters import is_of_experts
@@ -88,7 +88,7 @@ class TrainingState:
             if name == "REDUCE_GRAD"
         }
         self.groups = self._groups(reduced)
-        self.closed = self._ends(own)
+        self.closed = last_contributions(program, own, self._stages_of)
         self.visited = visited_shares(program)
         self.loss: Tensor | None
         self._known: dict[tuple[int, int], MicrobatchData] = {}
@@ -123,6 +123,11 @@ class TrainingState:
         """The stage of the training that a stage of the program is, or is a segment of."""
         return self.segments[stage].stage if self.segments else stage
 
+    @property
+    def _stages_of(self) -> list[int]:
+        """Of every stage of the program, the stage of the training."""
+        return [self.stage_of(stage) for stage in range(self.program.tables.num_stages)]
+
     def microbatch_data(self, microbatch: int, part: int, device: torch.device) -> MicrobatchData:
         """What the steps of segments know of a part of a microbatch. Segments of one follow each other: those of the last
         microbatch are kept."""
@@ -147,23 +152,6 @@ class TrainingState:
             tokens[0], targets[-1], mask, self.data.keys(microbatch, own, chunk), self.data.token_weight(microbatch),
             chunk or self.data.part, continued_BS=tokens[-1],
         )  # fmt: skip
-
-    def _ends(self, own: range) -> dict[int, list[int]]:
-        """By position in this rank's list the groups to which a compute is the last to add for one microbatch: of those that
-        are scattered of all stages here, of others of the stage that it is a segment of."""
-        tables, columns = self.program.tables, self.program.columns
-        adds = [any(p.kind in GRADIENT_KINDS for p in effect.writes) for effect in tables.effects]
-        last: dict[tuple[int, int, int], int] = {}
-        for number, row in enumerate(own):
-            effect, stage = int(columns.effect[row]), int(columns.stage[row])
-            if adds[effect] and tables.effects[effect].kind == Kind.COMPUTE:
-                for g in self.groups_of(stage):
-                    of = -1 if tables.groups[g].scattered else self.stage_of(stage)
-                    last[g, of, int(columns.microbatch[row])] = number
-        closed: dict[int, list[int]] = {}
-        for (g, _, _), number in last.items():
-            closed.setdefault(number, []).append(g)
-        return closed
 
     def _shard(
         self, program: Program, names: Sequence[str], dtype: torch.dtype, device: torch.device
@@ -256,7 +244,8 @@ class TrainingState:
         made = GroupState(
             row, ordered, self.training.optimizer, self.formats,
             is_reduced=is_reduced or any(map(self.is_partial, ordered)), division=self._division(number),
-            is_canonical=layout.is_canonical, frozen=frozen,
+            num_apart=most_contributions(self.program, number, self._stages_of) if layout.is_canonical else 0,
+            frozen=frozen,
         )  # fmt: skip
         if any(effect.name == STORE_STATE.name for effect in self.program.tables.effects):
             made.moments.store()  # between two steps it is on the host
