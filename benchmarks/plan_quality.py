@@ -77,7 +77,7 @@ def main() -> int:
     if not tables:
         print(f"skipped: no tables are given and {BESIDE} has none", file=sys.stderr)
         return 0
-    rows, _ = read_rows(tables)
+    rows = read_rows(tables).rows
     fitted = {row.row_id for row in newest_releases(row for row in rows if row.is_core)}
     jobs = measured_jobs(rows, [row for row in rows if row.row_id in fitted], say)
     checks, skipped = memory_checks(rows)

@@ -71,7 +71,7 @@ def main() -> int:
     if not tables:
         print(f"skipped: no tables are given and {BESIDE} has none", file=sys.stderr)
         return 0
-    everything, _ = read_rows(tables)
+    everything = read_rows(tables).rows
     rows = newest_releases([row for row in everything if row.is_core])
     claims: list[Claim] = []
     for left_out in LEFT_OUT:

@@ -94,7 +94,7 @@ def rewrite(page: Path, blocks: Mapping[str, str]) -> None:
 
 def left_out_rows(tables: Sequence[Path]) -> tuple[list[TrainingRow], dict[str, RowPrediction]]:
     """Core rows, one per configuration, and each one's prediction by constants fitted without its source."""
-    everything, _ = read_rows(tables)
+    everything = read_rows(tables).rows
     rows = newest_releases([row for row in everything if row.is_core])
     return rows, {row.row_id: predicted(row) for row in rows}
 

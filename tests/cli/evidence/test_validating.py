@@ -123,3 +123,15 @@ def test_a_page_shows_whole_per_cents_with_their_digit(result: Result, tmp_path:
     Output(is_quiet=True, report_path=tmp_path / "page.html", is_json=True).deliver(result)
     page = (tmp_path / "page.html").read_text()
     assert ">30.0<" in page and ">30<" not in page
+
+
+def test_a_row_with_an_empty_cell_is_told_beside_the_others(run: Runner, tmp_path: Path) -> None:
+    """One cell of one row empties no table, in text, --json and on the page; the exit code stays 0, as with skipped rows."""
+    table = write_table(tmp_path / "a.csv", [table_row("a-1", 1.0), table_row("a-[2]", 2.0, vocab="")])
+    ran = run("validate", "training", table, "--json", "--quiet", "--report", tmp_path / "page.html")
+    assert ran.code == 0 and [row["row_id"] for row in ran.data["rows"]] == ["a-1"]
+    (unread,) = ran.data["unread"]
+    assert unread["row_id"] == "a-[2]" and "line 3: vocab is ''" in unread["why"]
+    assert "Rows not read" in (tmp_path / "page.html").read_text()
+    shown = run("validate", "training", table)
+    assert shown.code == 0 and "a-[2]" in shown.stdout and "vocab is ''" in shown.stdout

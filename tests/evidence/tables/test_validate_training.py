@@ -152,10 +152,34 @@ def test_several_tables_are_scored_together(tmp_path: Path) -> None:
 def test_a_table_of_something_else_is_left_out_beside_others(tmp_path: Path) -> None:
     runs = write_table(tmp_path / "a.csv", [table_row("a-1", 1.0)])
     stages = write_table(tmp_path / "stages.csv", [{"run": "r", "fwd_us_per_stage": "1 2"}])
-    rows, left_out = read_rows([runs, stages])
-    assert [row.row_id for row in rows] == ["a-1"] and left_out == (str(stages),)
+    found = read_rows([runs, stages])
+    assert [row.row_id for row in found.rows] == ["a-1"] and found.left_out == (str(stages),)
     with pytest.raises(SpecError, match="stages.csv"):
         read_rows([stages])
+
+
+BAD: tuple[dict[str, Any], ...] = (
+    {"layers": ""}, {"vocab": ""}, {"gpus": "eight"}, {"step_time_s": ""}, {"seq": 1e300}, {"heads": -1}, {"row_id": ""},
+    {"tp": "2.5"}, {"step_time_s": "nan"}, {"measured_value": "x", "step_time_s": ""}, {"hidden": 10**300},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD, ids=str)
+def test_a_row_that_cannot_be_read_leaves_the_others(tmp_path: Path, bad: dict[str, Any]) -> None:
+    table = write_table(
+        tmp_path / "a.csv", [table_row("a-1", 1.0), table_row("a-2", 2.0) | bad, table_row("a-3", 3.0)]
+    )
+    found = validate_training([table], predictor=exact)
+    assert [row["row_id"] for row in found.to_rows()] == ["a-1", "a-3"]
+    (unread,) = found.tables.unread
+    assert unread.row_id == ("" if "row_id" in bad else "a-2") and unread.source == "a"
+    assert "line 3" in unread.why and next(iter(bad)).partition("_")[0] in unread.why
+
+
+def test_tables_of_which_nothing_can_be_read_are_refused(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "a.csv", [table_row("a-1", 1.0, layers="")])
+    with pytest.raises(SpecError, match="no row can be read, .*line 2: layers is ''"):
+        validate_training([table], predictor=exact)
 
 
 def test_a_row_that_stands_there_twice_is_refused(tmp_path: Path) -> None:
@@ -181,7 +205,7 @@ def test_the_published_tables_are_read_and_counted_whole(shared_data: Path) -> N
     counts = {name: line.pooled.num_rows for name, line in found.summary.lines.items()}
     assert found.summary.num_rows == 354 and counts["core"] == 230 and counts["not_core"] == 124
     assert counts["moe_newest_release"] == 4, "the README's count of newest MoE rows"
-    assert [Path(path).stem for path in found.left_out] == ["vocab_parallel_stage_times"]
+    assert [Path(path).stem for path in found.tables.left_out] == ["vocab_parallel_stage_times"]
     assert {name for name, score in found.summary.sources.items() if score.num_memory_rows} == {
         "simumax_b200",
         "torchtitan",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from meshwright import api
 from meshwright.cli.frame.output import Output, Result, table_of
 from meshwright.cli.frame.progress import live_line
 from meshwright.evidence.tables.score import Line, Score, Summary
+from meshwright.evidence.tables.table import UnreadRow
 from meshwright.evidence.tables.validate_training import Predictor, Validation
 from meshwright.reports.chart.quantity import quantity
 from meshwright.reports.page.report import DataTable, Figure, Report
@@ -21,6 +23,8 @@ from meshwright.reports.page.validation import skipped_table, validation_report
 from meshwright.specs.error import UnknownNameError
 
 KINDS = ("training",)
+UNREAD = "Rows that cannot be read: not predicted, and in no average"
+MOST_UNREAD = 10  # of them shown in a terminal and on a page
 NUM_WORST = 10  # rows shown in a terminal
 PERCENT = 100.0
 COLUMNS = "Errors in per cent; covered: measured inside the 80 % interval; +-: its median half width."
@@ -53,13 +57,20 @@ def validated_training(out: Output, tables: Sequence[Path], predictor: Predictor
     """The result of `validate training`; `predictor` stands in for the simulator."""
     with live_line(out) as line:
         found = api.validate_training(*tables, progress=line.share, predictor=predictor)
-    for path in found.left_out:
+    tables_read = found.tables
+    for path in tables_read.left_out:
         out.note(f"{path} is left out: it has no row_id, so it is no table of measured runs")
     rows = found.to_rows()
-    data = {"rows": rows, "summary": found.summary.to_dict(), "left_out": list(found.left_out)}
-    return Result(
-        data, _view(found.summary, rows), report=lambda: _page(found, rows), explanation=_explained(found)
-    )
+    data = {
+        "rows": rows,
+        "summary": found.summary.to_dict(),
+        "unread": [asdict(row) for row in tables_read.unread],
+        "left_out": list(tables_read.left_out),
+    }
+    view = _view(found.summary, rows)
+    if tables_read.unread:
+        view.append(table_of(_unmarked(unread_table(tables_read.unread)), UNREAD))
+    return Result(data, view, report=lambda: _page(found, rows), explanation=_explained(found))
 
 
 def _view(summary: Summary, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -88,6 +99,13 @@ def _unmarked(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {key: escape(value) if isinstance(value, str) else value for key, value in row.items()}
         for row in rows
     ]
+
+
+def unread_table(rows: Sequence[UnreadRow]) -> list[dict[str, Any]]:
+    """One row each, the first ones; the last line counts the others."""
+    shown = [{"row": row.row_id or "-", "why": row.why} for row in rows[:MOST_UNREAD]]
+    rest = len(rows) - len(shown)
+    return [*shown, {"row": "-", "why": f"{rest} more; --json has each"}] if rest else shown
 
 
 def source_table(summary: Summary) -> list[dict[str, Any]]:
@@ -187,6 +205,8 @@ def _page(found: Validation, rows: Sequence[Mapping[str, Any]]) -> Report:
             f"Average: mean over sources of their medians. {WORST}. Errors in per cent.",
         ),
     ]
+    if found.tables.unread:
+        tables.append(DataTable("Rows not read", unread_table(found.tables.unread), f"{UNREAD}."))
     return validation_report(
         rows,
         [Figure(*one) for one in headlines(summary)],

@@ -60,6 +60,7 @@ COUNTS = (
 NUMBERS = ("intra_GBps", "inter_GBps", "peak_mem_gib", *TIMES)
 FILLED = ("layers", "hidden", "heads", "vocab", "seq", "global_batch_seqs", "gpus")  # never empty, from 1
 STAGE_TIMES = "fwd_us_per_stage"  # the column that tells a table of single stages
+MOST = 10**12  # of whatever is counted: more is a slip of the finger
 FLOAT8_WORD = re.compile(r"fp8|float8", re.IGNORECASE)
 RELEASE = re.compile(r"\b(\d{2}\.\d{2}(?:\.\d+)?)\b")  # of a container: year, month, patch
 
@@ -105,16 +106,33 @@ class TrainingRow:
         return finite(self.where, column, self.text(column), default)
 
 
+@dataclass(frozen=True)
+class UnreadRow:
+    """A row that says too little or nothing that can be: its name as far as it has one, and `why`, with file and line."""
+
+    row_id: str
+    source: str
+    why: str
+
+
 def read_training_table(path: str | Path) -> tuple[TrainingRow, ...]:
     """All rows of a table. Raises SpecError naming the missing column, or the line and column of a bad number."""
+    found = read_lines(path)
+    for row in found:
+        if isinstance(row, UnreadRow):
+            raise SpecError(row.why)
+    return tuple(row for row in found if isinstance(row, TrainingRow))
+
+
+def read_lines(path: str | Path) -> list[TrainingRow | UnreadRow]:
+    """What stands on each line of a table; a bad line leaves the others as they are. Raises SpecError where it is no table
+    of measured runs."""
     path = Path(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.DictReader(stream)
             check_columns(path, tuple(reader.fieldnames or ()))
-            return tuple(
-                training_row(values, f"{path}, line {reader.line_num}", path.stem) for values in reader
-            )
+            return [_line(values, f"{path}, line {reader.line_num}", path.stem) for values in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise SpecError(
@@ -138,6 +156,14 @@ def check_columns(path: Path, columns: tuple[str, ...]) -> None:
             f"table {path} has no column {missing[0]!r}",
             allowed=f"columns {', '.join(NEEDED)}, and {' or '.join(TIMES)}",
         )
+
+
+def _line(values: Mapping[str, str | None], where: str, name: str) -> TrainingRow | UnreadRow:
+    try:
+        return training_row(values, where, name)
+    except SpecError as error:
+        row_id = (values.get("row_id") or "").strip()
+        return UnreadRow(row_id, row_id.rpartition("-")[0] or name, " ".join(str(error).split()))
 
 
 def training_row(values: Mapping[str, str | None], where: str, name: str) -> TrainingRow:
@@ -189,8 +215,10 @@ def finite(where: str, column: str, text: str, default: float = 0.0) -> float:
 def whole(where: str, column: str, text: str, default: int = 0) -> int:
     """A whole number ("4" or "4.0"); `default` for empty text. Raises SpecError naming line and column."""
     value = finite(where, column, text, default)
-    if value != int(value):
-        raise SpecError(f"{where}: {column} is {text!r}", allowed="a whole number from 0, or nothing")
+    if value != int(value) or value > MOST:
+        raise SpecError(
+            f"{where}: {column} is {text!r}", allowed=f"a whole number from 0 to {MOST:,}, or nothing"
+        )
     return int(value)
 
 

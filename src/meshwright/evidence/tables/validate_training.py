@@ -18,7 +18,7 @@ from meshwright import catalog
 from meshwright.evidence.tables.job import TrainingJob, job_of
 from meshwright.evidence.tables.score import RowPrediction, Summary, memory_error, score_table
 from meshwright.evidence.tables.source import facts_of
-from meshwright.evidence.tables.table import TrainingRow, read_training_table
+from meshwright.evidence.tables.table import TrainingRow, UnreadRow, read_lines
 from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.prediction.predicted import predict
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -43,16 +43,25 @@ class LayoutPrediction:
 
 
 @dataclass(frozen=True)
-class Validation:
-    """Rows, what was predicted of them in the same order, and the scores. `left_out` are files without measured runs."""
+class Tables:
+    """What stands in some tables: rows, rows that cannot be read, and files that hold no measured runs."""
 
     rows: tuple[TrainingRow, ...]
-    predictions: tuple[RowPrediction, ...]
-    summary: Summary
+    unread: tuple[UnreadRow, ...] = ()
     left_out: tuple[str, ...] = ()
 
+
+@dataclass(frozen=True)
+class Validation:
+    """The tables, what was predicted of their rows in the same order, and the scores."""
+
+    tables: Tables
+    predictions: tuple[RowPrediction, ...]
+    summary: Summary
+
     def to_rows(self) -> list[dict[str, Any]]:
-        """One mapping a row for --json: the prediction, and of the row what is needed to group it."""
+        """One mapping a row for --json: the prediction, and of the row what is needed to group it. What could not be read
+        is not among them: there is nothing that a prediction could be compared with."""
         return [
             {
                 **prediction.to_dict(),
@@ -61,7 +70,7 @@ class Validation:
                 "measured_peak_bytes": row.peak_bytes,
                 "memory_error": memory_error(row, prediction),
             }
-            for row, prediction in zip(self.rows, self.predictions, strict=True)
+            for row, prediction in zip(self.tables.rows, self.predictions, strict=True)
         ]
 
     def assumptions(self) -> list[str]:
@@ -83,22 +92,26 @@ def validate_training(
         progress: told the row's id and the share that is done.
         predictor: called as ``predictor(rows, progress=progress)`` in place of `predict_rows`.
 
-    Raises SpecError: no file, no row, a column is missing, or a row stands there twice.
+    Raises SpecError: no file, no row that can be read, a column is missing, or a row stands there twice.
     """
-    rows, left_out = read_rows(paths)
-    predictions = (predictor or predict_rows)(rows, progress=progress)
-    return Validation(rows, tuple(predictions), score_table(rows, predictions), left_out)
+    tables = read_rows(paths)
+    predictions = (predictor or predict_rows)(tables.rows, progress=progress)
+    return Validation(tables, tuple(predictions), score_table(tables.rows, predictions))
 
 
-def read_rows(paths: Sequence[str | Path]) -> tuple[tuple[TrainingRow, ...], tuple[str, ...]]:
-    """All rows of the tables, and the files that hold none. Raises SpecError as `validate_training`."""
+def read_rows(paths: Sequence[str | Path]) -> Tables:
+    """What stands in the tables. Raises SpecError as `validate_training`."""
     if not paths:
         raise SpecError("no table is given", allowed="one or more CSV files of measured training runs")
     files = [Path(path) for path in paths]
     others = [path for path in files if not _has_row_ids(path)]
     if len(others) == len(files):  # nothing would be left: let the reader say what is missing
         others = []
-    rows = tuple(row for path in files if path not in others for row in read_training_table(path))
+    lines = [line for path in files if path not in others for line in read_lines(path)]
+    rows = tuple(line for line in lines if isinstance(line, TrainingRow))
+    unread = tuple(line for line in lines if isinstance(line, UnreadRow))
+    if not rows and unread:
+        raise SpecError(f"no row can be read, the first because of {unread[0].why}")
     if not rows:
         raise SpecError(
             f"no row stands in {', '.join(map(str, files))}", allowed="tables with one measured run a row"
@@ -111,7 +124,7 @@ def read_rows(paths: Sequence[str | Path]) -> tuple[tuple[TrainingRow, ...], tup
             allowed="every row_id once",
             next="give every table once",
         )
-    return rows, tuple(str(path) for path in others)
+    return Tables(rows, unread, tuple(str(path) for path in others))
 
 
 def _has_row_ids(path: Path) -> bool:
