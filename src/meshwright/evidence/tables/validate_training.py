@@ -43,7 +43,7 @@ class LayoutPrediction:
 
 
 @dataclass(frozen=True)
-class Tables:
+class ReadTables:
     """What stands in some tables: rows, rows that cannot be read, and files that hold no measured runs."""
 
     rows: tuple[TrainingRow, ...]
@@ -55,7 +55,7 @@ class Tables:
 class Validation:
     """The tables, what was predicted of their rows in the same order, and the scores."""
 
-    tables: Tables
+    tables: ReadTables
     predictions: tuple[RowPrediction, ...]
     summary: Summary
 
@@ -99,7 +99,7 @@ def validate_training(
     return Validation(tables, tuple(predictions), score_table(tables.rows, predictions))
 
 
-def read_rows(paths: Sequence[str | Path]) -> Tables:
+def read_rows(paths: Sequence[str | Path]) -> ReadTables:
     """What stands in the tables. Raises SpecError as `validate_training`."""
     if not paths:
         raise SpecError("no table is given", allowed="one or more CSV files of measured training runs")
@@ -124,7 +124,7 @@ def read_rows(paths: Sequence[str | Path]) -> Tables:
             allowed="every row_id once",
             next="give every table once",
         )
-    return Tables(rows, unread, tuple(str(path) for path in others))
+    return ReadTables(rows, unread, tuple(str(path) for path in others))
 
 
 def _has_row_ids(path: Path) -> bool:
