@@ -46,6 +46,44 @@ def test_a_sharded_row_is_told_as_it_stands() -> None:
     assert (cluster.name, cluster.devices[0].name, len(cluster.levels)) == ("8xH100", "H100", 1)
 
 
+@pytest.mark.parametrize(
+    ("extras", "is_hidden"),
+    [
+        ("asyncTP", True), ("compile; AsyncTP", True), ("async_tp", True), ("async-TP on", True), ("async TP", True),
+        ("async tensor parallel", True), ("enable_async_tensor_parallel = true", True), ("tp_comm_overlap", True),
+        ("tp-comm overlap", True), ("user buffers", True), ("ub-overlap", True), ("vanilla TP", False), ("compile", False),
+        ("no asyncTP", False), ("without async TP, compile", False), ("tp_comm_overlap=off", False),
+        ("tp-comm-overlap: false; compile", False), ("asynchronous checkpoints", False), ("async checkpoints; tp 2", False),
+    ],
+)  # fmt: skip
+def test_exchanges_that_kernels_hide_have_many_names(extras: str, is_hidden: bool) -> None:
+    assert ("tp" in _job(tp=2, sp=1, extras=extras).plan.overlap) == is_hidden
+
+
+def test_what_a_row_denies_wins_over_what_its_source_is_known_for() -> None:
+    named = {"source_repo": "https://github.com/NVIDIA/Megatron-LM", "tp": 2, "sp": 1, "zero": 1}
+    assert "tp" in _job(**named).plan.overlap
+    assert "tp" not in _job(**named, extras="tp_comm_overlap=false").plan.overlap
+
+
+def test_what_is_hidden_in_part_is_said() -> None:
+    job = _job(tp=2, sp=1, extras="nanotron; tp_mode REDUCE_SCATTER with async communication")
+    assert "tp" not in job.plan.overlap and _says(job, "hides gathers in part")
+
+
+@pytest.mark.parametrize(
+    ("precision", "recipe"),
+    [
+        ("float8 row-wise", "rowwise"), ("fp8 rowwise", "rowwise"), ("float8 rowwise_with_gw_hp", "rowwise"),
+        ("fp8 (per-token scales)", "rowwise"), ("float8 axiswise", "rowwise"), ("float8 tensorwise", "tensorwise"),
+        ("fp8 sub-channel", "blockwise"), ("FP8-SC", "blockwise"), ("FP8-CS", "tensorwise"), ("mxfp8", "mxfp8"),
+        ("fp8 per-tensor, narrow", "tensorwise"),
+    ],
+)  # fmt: skip
+def test_recipes_of_float8_are_told_apart(precision: str, recipe: str) -> None:
+    assert _job(precision=precision).plan.float8 == recipe
+
+
 def test_bandwidths_of_the_row_are_those_of_two_levels() -> None:
     cluster = _job(gpus=32, global_batch_seqs=32, intra_GBps=123, inter_GBps=12.5).cluster
     assert [(level.num_devices, level.bandwidth_bytes_per_s) for level in cluster.levels] == [

@@ -92,7 +92,7 @@ def _plan(
         float8=words.float8_of(row, assumptions),
         reduction_dtype=words.reduction_dtype_of(row, facts),
         master_dtype="float32",
-        overlap=words.overlap_of(row, facts, degrees.tp, sharding),
+        overlap=words.overlap_of(row, facts, degrees.tp, sharding, assumptions),
         vocabulary=words.vocabulary_of(row),
         attention=attention,
         software=words.software_of(row),

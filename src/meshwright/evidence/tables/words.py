@@ -17,8 +17,8 @@ SHARDED: tuple[str, ...] = ("none", "zero1", "zero2", "zero3")  # by the number 
 # tensor ("CS": current scaling; Transformer Engine's hybrid: E4M3 forward, E5M2 backward, delayed scaling).
 FLOAT8_RECIPES = (
     (re.compile(r"mx"), "mxfp8"),
-    (re.compile(r"row"), "rowwise"),
     (re.compile(r"block|-sc\b|sub-?channel"), "blockwise"),
+    (re.compile(r"\brow|axiswise|per[ -](?:token|channel)"), "rowwise"),
     (re.compile(r"tensorwise|-cs\b|hybrid|current|delayed|linears"), "tensorwise"),
 )
 # First match counts; "selective op" is torchtitan's policy by operations.
@@ -40,6 +40,13 @@ VOCABULARY_METHODS: dict[str, Vocabulary] = {
 # Megatron-Bridge 0.5.1 (container 26.06): recipes with experts on Blackwell capture the whole iteration, and fuse
 # grouped products (its release notes).
 CAPTURED_SINCE, GRAPHED = "26.06", re.compile(r"B[23]00")
+# Names of the same thing: kernels that send parts of what they multiply (torch's asyncTP, Transformer Engine's user buffers).
+TP_OVERLAP = r"async[-_ ]?(?:tp\b|tensor)|tp[-_ ]comm|user[-_ ]?buffers?\b|\bub[-_ ]overlap"
+# In front of a name, or the end of what is said behind it: it is not there.
+DENIED_BEFORE = re.compile(r"\b(?:no|not|without|w/o|vanilla|disabled?)[-_ ]+(?:\w+[-_ ])?$")
+OFF = ("off", "false", "no", "none", "0", "disabled")
+# Of column-parallel layers only, whose products begin with what is there (nanotron): row-parallel ones wait.
+PARTLY = re.compile(r"async\w*[-_ ]comm")
 METHOD = re.compile(r"method=([\w-]+)")
 GROUP = re.compile(r"(?:zero\d?|shard\w*) group size (\d+)")
 # The redistribution moves no layer that gains less than this share of the slowest stage: so it gives the counts that
@@ -130,18 +137,35 @@ def attention_of(row: TrainingRow, model: ModelSpec, facts: Facts, assumptions: 
     return facts.attention
 
 
-def overlap_of(row: TrainingRow, facts: Facts, tp: int, sharding: str) -> tuple[str, ...]:
-    """Communication beside computes: what the source is known for, and what the row's extras say."""
+def overlap_of(
+    row: TrainingRow, facts: Facts, tp: int, sharding: str, assumptions: list[str]
+) -> tuple[str, ...]:
+    """Communication beside computes: what the source is known for, and what the row's extras say, which wins."""
     extras = row.text("extras").lower()
-    found = list(facts.overlap if facts.overlap is not None else ("reduce",))
-    if facts.overlap is None and sharding == "zero3":
-        found.append("gather")
-    said = {"reduce": r"overlap[^;]*grad-reduce", "gather": r"overlap[^;]*param-gather"}
-    found += [name for name, words in said.items() if name not in found and re.search(words, extras)]
-    has_words = "tp-comm" in extras or re.search(r"async\w*[ -](?:tp|tensor)", extras) is not None
-    if tp > 1 and (facts.is_tp_overlapped or has_words):
-        found.append("tp")
-    return tuple(found)
+    usual = {*(facts.overlap if facts.overlap is not None else ("reduce",))}
+    usual |= {"gather"} if facts.overlap is None and sharding == "zero3" else set()
+    usual |= {"tp"} if facts.is_tp_overlapped else set()
+    said = {
+        "reduce": says(extras, r"overlap[^;]*grad-reduce"),
+        "gather": says(extras, r"overlap[^;]*param-gather"),
+        "tp": says(extras, TP_OVERLAP),
+    }
+    if tp > 1 and said["tp"] is None and PARTLY.search(extras):
+        assumptions.append(
+            "asynchronous communication of tensor parallelism hides gathers in part: counted as waited for"
+        )
+    found = tuple(name for name, word in said.items() if (name in usual if word is None else word))
+    return found if tp > 1 else tuple(name for name in found if name != "tp")
+
+
+def says(text: str, name: str) -> bool | None:
+    """Does a text name something, or deny it ("no asyncTP", "tp_comm_overlap=off")? None: neither."""
+    found = re.search(name, text)
+    if found is None:
+        return None
+    behind = re.split(r"[;,)]", text[found.end() :])[0].strip()
+    is_off = bool(behind) and re.split(r"[\s=:]+", behind)[-1] in OFF
+    return not (is_off or DENIED_BEFORE.search(text[: found.start()]))
 
 
 def reduction_dtype_of(row: TrainingRow, facts: Facts) -> str:
