@@ -52,7 +52,7 @@ def check_waits(trace: object) -> None:
 
 def test_a_plan_places_its_receives() -> None:
     """The plan simulated on GPUs: receives just in time cost time, one compute ahead hides them."""
-    workload, cluster = Workload(global_batch=32, sequence_length=4096), mw.Cluster("32xH100", nic="100Gb/s")
+    workload, cluster = Workload(global_batch=32, sequence_length=4096), mw.Cluster("32xH100")
     plan = Plan.of(mw.Model("Llama-2-7B"), cluster, workload, pp=4, dp=1, tp=8, dtype="bfloat16")
     seconds = {
         ahead: span_s(

@@ -47,6 +47,21 @@ def test_short_names_that_cannot_be(text):
     assert caught.value.allowed
 
 
+@pytest.mark.parametrize("nic", ["100Gb/s", "12.5GB/s", 12.5e9, 1 / 3 * 1e10])
+def test_a_nic_that_was_given_is_part_of_the_name(nic):
+    """A plan keeps the name of its cluster, and must not run on the usual network instead."""
+    own = Cluster("4x8xH100", nic=nic)
+    assert Cluster(own.name) == own
+    assert own.levels[1].bandwidth_bytes_per_s == (nic if isinstance(nic, float) else 12.5e9)
+    assert Cluster("4x8xH100").name == "4x8xH100"
+
+
+@pytest.mark.parametrize("name", ["4x8xH100 nic=", "4x8xH100 nic=fast", "4x8xH100 nic=-1GB/s"])
+def test_a_nic_that_cannot_be(name):
+    with pytest.raises(SpecError):
+        Cluster(name)
+
+
 def test_unknown_device_lists_near_matches():
     with pytest.raises(UnknownNameError, match="H100"):
         Cluster("8xH10")

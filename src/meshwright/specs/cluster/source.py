@@ -1,7 +1,8 @@
 """Making a cluster from what people have: a short name, a TOML file, or the computer at hand.
 
 A short name is NODESxDEVICESxKIND ("32x8xH100"), DEVICESxKIND ("16384xH100": nodes of the usual size) or
-KIND alone. What it leaves open is written into `ClusterSpec.assumptions`.
+KIND alone; behind it may stand the NIC of each device ("32x8xH100 nic=100Gb/s"). What it leaves open is written into
+`ClusterSpec.assumptions`.
 
 A file says what differs from that:
 
@@ -66,6 +67,7 @@ ASSUMED_RATES = (
     "rates of cores, memory and loopback are assumed until `meshwright calibrate` has measured them"
 )
 _SHORT_NAME = re.compile(r"\s*(?:(\d+)\s*[x*]\s*)?(?:(\d+)\s*[x*]\s*)?([A-Za-z].*?)\s*$")
+_NIC = " nic="  # behind a short name
 _LEVEL_KEYS = ("name", "num_devices", "bandwidth", "latency", "attached", "is_shared", "wiring")
 _LINK_KEYS = ("source", "target", "bandwidth", "latency", "group")
 
@@ -108,6 +110,9 @@ Cluster = ClusterReader()
 
 
 def _from_short_name(text: str, nic: str | float | None) -> ClusterSpec:
+    """The NIC that was given is part of the name: a plan keeps the name only, and runs on this cluster again."""
+    text, behind, said = text.partition(_NIC)
+    nic = said if behind and nic is None else nic
     found = _SHORT_NAME.match(text)
     if found is None:
         raise SpecError(
@@ -132,7 +137,8 @@ def _from_short_name(text: str, nic: str | float | None) -> ClusterSpec:
         rate = format_bandwidth(nic_bytes_per_s)
         assumptions.append(f"each device has a NIC of {rate} in each direction ({node.source})")
     levels = _node_levels(node, num_nodes, per_node, nic_bytes_per_s)
-    return ClusterSpec(text, (device,) * (num_nodes * per_node), levels, assumptions=tuple(assumptions))
+    name = text if nic is None else f"{text}{_NIC}{nic if isinstance(nic, str) else f'{nic!r}B/s'}"
+    return ClusterSpec(name, (device,) * (num_nodes * per_node), levels, assumptions=tuple(assumptions))
 
 
 def _usual_nodes(text: str, num_devices: int, node: NodeSpec) -> tuple[int, int]:
