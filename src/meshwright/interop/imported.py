@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from meshwright.specs.bound import MOST_DEVICES, check_most
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.device import usual_node
 from meshwright.specs.cluster.source import Cluster
@@ -103,8 +104,10 @@ class Draft:
     replaced: list[str] = field(default_factory=list)
 
     def degree(self, axis: str) -> int:
-        """Degree of an axis; 1 where the file does not say."""
-        return self.degrees.get(axis, 1)
+        """Degree of an axis; 1 where the file does not say. Raises PlanError for one that no cluster has devices for."""
+        found = self.degrees.get(axis, 1)
+        check_most(f"{self.where}: {axis}", found, MOST_DEVICES, PlanError)
+        return found
 
     def fill(self) -> None:
         """Take what the user gave beside the file, and say so where the file says something else."""

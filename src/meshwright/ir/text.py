@@ -32,11 +32,11 @@ from meshwright.ir.table import (
     said,
 )
 from meshwright.ir.vocabulary import WORD, Vocabulary
+from meshwright.specs.bound import MOST_MICROBATCHES, check_most
 from meshwright.specs.error import ProgramError
 from meshwright.specs.operator import Operator
 
 VERSION = 1
-MAX_MICROBATCHES = 1_000_000  # a row of a table each; more is a slip of the finger
 _ROW = re.compile(rf"(\d+)({WORD})(\d*)(?:\.(\d+))?(\{{[^}}]*\}})?")
 _TABLES: dict[str, type] = {
     "value": ValueKind, "work": Work, "exchange": Exchange, "size": Size, "group": ParameterGroup,
@@ -293,8 +293,7 @@ def _read_head(line: str) -> tuple[tuple[Axis, ...], int]:
     for word in match[2].split():
         name, _, size = word.partition("=")
         axes.append(Axis(name, int(size.rstrip("*")), not size.endswith("*")))
-    if int(match[3]) > MAX_MICROBATCHES:
-        raise ProgramError(f"line 1: {match[3]} microbatches; a program has up to {MAX_MICROBATCHES:,}")
+    check_most("line 1: microbatches of a program", int(match[3]), MOST_MICROBATCHES, ProgramError)
     if not axes or min(axis.size for axis in axes) < 1 or len({axis.name for axis in axes}) < len(axes):
         raise ProgramError(
             f"line 1: axes {match[2].strip()!r}; name at least one, each once, of size 1 or more"

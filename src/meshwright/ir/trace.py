@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +13,14 @@ from numpy.typing import NDArray
 
 from meshwright.ir.program import Program
 from meshwright.ir.text import from_text, to_text
+from meshwright.specs.array_file import arrays_of
+from meshwright.specs.data_text import json_of
 from meshwright.specs.error import ProgramError
 
 TRACE_VERSION = 1
 Times = NDArray[np.float64]
 # What reading a file that is no trace, or half of one, may raise: of the archive, of its header, of what that lacks.
-_BROKEN = (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, AttributeError)
+_BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,20 +104,16 @@ class Trace:
             ProgramError: the file is no trace, is of a newer schema, or its program does not have the digest it carries.
         """
         try:
-            with np.load(Path(path), allow_pickle=False) as file:
-                data = {name: file[name] for name in file.files}
-            return _trace_of(data, str(path))
+            return _trace_of(arrays_of(Path(path)), str(path))
         except _BROKEN as error:
-            # numpy's own words about a file of another kind advise to load it unsafely
-            why = "it is no .npz file" if "pickle" in str(error) else error
             raise ProgramError(
-                f"{path} is no trace of meshwright ({why}); give a file that simulate or train wrote"
+                f"{path} is no trace of meshwright ({error}); give a file that simulate or train wrote"
             ) from error
 
 
 def _trace_of(data: Mapping[str, Any], path: str) -> Trace:
     """The trace in the arrays of a file; one of `_BROKEN` where it is none."""
-    header = json.loads(str(data["header"]))
+    header = json_of(str(data["header"]))
     if header["schema"] > TRACE_VERSION:
         raise ProgramError(
             f"{path} has trace schema {header['schema']}, this version reads {TRACE_VERSION}; upgrade meshwright"
@@ -131,7 +127,18 @@ def _trace_of(data: Mapping[str, Any], path: str) -> Trace:
     if any(t.shape != (len(end), program.num_rows) for t in (posted, start, end)) or not len(end):
         raise ValueError("its times are not one row for every iteration and one column for every instruction")
     memory = tuple(
-        MemoryCurve(device, tier, data[f"memory_{k}_times_s"], data[f"memory_{k}_bytes"])
+        _curve_of(device, tier, data[f"memory_{k}_times_s"], data[f"memory_{k}_bytes"])
         for k, (device, tier) in enumerate(header["memory"])
     )
+    if not isinstance(header["engine"], str):
+        raise ValueError("its engine is no text")
     return Trace(program, posted, start, end, header["engine"], memory, dict(header["metadata"]))
+
+
+def _curve_of(device: Any, tier: Any, times_s: Times, held: Times) -> MemoryCurve:
+    """One curve; ValueError where it is none."""
+    if type(device) is not int or device < 0 or not isinstance(tier, str):
+        raise ValueError(f"its memory is of device {device!r} and tier {tier!r}")
+    if times_s.ndim != 1 or times_s.shape != held.shape:
+        raise ValueError("its memory is not one number for every time")
+    return MemoryCurve(device, tier, times_s.astype(np.float64), held.astype(np.float64))

@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from meshwright.schedules.pipeline_times import PipelineTimes
+from meshwright.specs.bound import MOST_CELLS, MOST_STAGES, check_most
 from meshwright.specs.error import CountError, ScheduleError
 
 
@@ -25,10 +26,6 @@ class Compute(NamedTuple):
 Orders = list[list[Compute]]
 _TEXT = re.compile(r"(\d*)([A-Za-z]+)(\d+)")
 COUNT = (int, Integral)  # the first is the quick question; NumPy's whole numbers are of the second
-MAX_STAGES = 32_767  # the column of a program that says them
-MAX_CELLS = (
-    2_000_000  # stages x microbatches of one order: a Python object for every compute, gigabytes above this
-)
 
 
 @dataclass(frozen=True)
@@ -126,15 +123,14 @@ class Schedule:
                 f"schedule {self.name} takes {allowed} chunks a device, {num_chunks} were asked for; give --chunks "
                 f"{self.num_chunks}, or take interleaved_1f1b"
             )
-        if num_devices * num_chunks > MAX_STAGES:
-            raise CountError(
-                f"schedule {self.name} was asked for {num_devices * num_chunks:,} stages; a program has up to {MAX_STAGES:,}"
-            )
-        if num_devices * num_chunks * num_microbatches > MAX_CELLS:
-            raise CountError(
-                f"schedule {self.name} was asked for {num_devices * num_chunks:,} stages x {num_microbatches:,} "
-                f"microbatches; an order has up to {MAX_CELLS:,}; take fewer of one"
-            )
+        num_stages = num_devices * num_chunks
+        check_most(f"stages of schedule {self.name}", num_stages, MOST_STAGES, CountError)
+        check_most(
+            f"stages x microbatches of schedule {self.name}",
+            num_stages * num_microbatches,
+            MOST_CELLS,
+            CountError,
+        )
 
 
 def devices_of_stages(orders: Orders) -> dict[int, tuple[int, ...]]:

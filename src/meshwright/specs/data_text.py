@@ -7,8 +7,9 @@ import re
 import tomllib
 from typing import Any
 
+from meshwright.specs.bound import MOST_DOTS
+
 TOO_DEEP = "it is nested deeper than anything that holds data"
-MOST_DOTS = 1000  # of a key: the time of Python's reader grows with their square
 _PIECE = re.compile(r"[=\n,{]")  # what ends a key
 
 

@@ -205,7 +205,7 @@ def test_more_memory_is_never_slower() -> None:
         (4, 2, 2, 1.0, "2 chunks a device and 3 stages"),
         (4, 2, 3, 1.0, "3 chunks a device"),
         (4, 2, 1, 0.0, "effort 0.0"),
-        (10**7, 2, 1, 1.0, "3 stages x 10,000,000 microbatches"),
+        (10**7, 2, 1, 1.0, "stages x microbatches of a searched order: 30,000,000"),
     ],
 )
 def test_refuses_what_cannot_be_searched(

@@ -42,6 +42,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from meshwright.specs.bound import (
+    MOST_DEVICES,
+    MOST_LAYERS,
+    MOST_MICROBATCHES,
+    MOST_SIZE,
+    MOST_TOKENS,
+    check_most,
+)
 from meshwright.specs.error import SpecError
 
 GIB = 2.0**30
@@ -60,7 +68,12 @@ COUNTS = (
 NUMBERS = ("intra_GBps", "inter_GBps", "peak_mem_gib", *TIMES)
 FILLED = ("layers", "hidden", "heads", "vocab", "seq", "global_batch_seqs", "gpus")  # never empty, from 1
 STAGE_TIMES = "fwd_us_per_stage"  # the column that tells a table of single stages
-MOST = 10**12  # of whatever is counted: more is a slip of the finger
+MOST_OF = {
+    "layers": MOST_LAYERS,
+    "gpus": MOST_DEVICES,
+    "global_batch_seqs": MOST_MICROBATCHES,
+    "seq": MOST_TOKENS,
+}
 FLOAT8_WORD = re.compile(r"fp8|float8", re.IGNORECASE)
 RELEASE = re.compile(r"\b(\d{2}\.\d{2}(?:\.\d+)?)\b")  # of a container: year, month, patch
 
@@ -215,10 +228,9 @@ def finite(where: str, column: str, text: str, default: float = 0.0) -> float:
 def whole(where: str, column: str, text: str, default: int = 0) -> int:
     """A whole number ("4" or "4.0"); `default` for empty text. Raises SpecError naming line and column."""
     value = finite(where, column, text, default)
-    if value != int(value) or value > MOST:
-        raise SpecError(
-            f"{where}: {column} is {text!r}", allowed=f"a whole number from 0 to {MOST:,}, or nothing"
-        )
+    if value != int(value):
+        raise SpecError(f"{where}: {column} is {text!r}", allowed="a whole number from 0, or nothing")
+    check_most(f"{where}: {column}", int(value), MOST_OF.get(column, MOST_SIZE))
     return int(value)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from meshwright.interop.launch.shell_words import SEPARATORS, Token, Word, tokens
+from meshwright.specs.bound import MOST_COMPUTED, MOST_EXPANDED, check_most
 from meshwright.specs.error import PlanError
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
@@ -23,8 +24,6 @@ _ARITHMETIC: Mapping[type[ast.AST], Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
-MOST_EXPANDED = 1 << 22  # characters that all expansions of a script give: a launch script has thousands
-MOST_NUMBER = 1 << 63  # beyond it a shell's own arithmetic ends
 
 
 @dataclass
@@ -156,12 +155,8 @@ class ShellScript:
     def _counted(self, name: str, values: list[str]) -> list[str]:
         """The values of a variable that is expanded once more. Raises PlanError where a script doubles its texts for ever."""
         self.num_expanded += sum(map(len, values))
-        if self.num_expanded > MOST_EXPANDED:
-            raise PlanError(
-                f"the script's variables, {name} among them, expand to more than {MOST_EXPANDED:,} characters",
-                allowed="a launch script",
-                next="write the launch command out",
-            )
+        what = f"characters of all that the script's variables expand to, {name} among them"
+        check_most(what, self.num_expanded, MOST_EXPANDED, PlanError)
         return values
 
     def _fill(self, text: str) -> str:
@@ -303,6 +298,6 @@ def _value(node: ast.AST) -> int:
         return -_value(node.operand)
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
         number = _ARITHMETIC[type(node.op)](_value(node.left), _value(node.right))
-        if abs(number) < MOST_NUMBER:
+        if abs(number) < MOST_COMPUTED:
             return number
     raise ValueError("no whole-number arithmetic")

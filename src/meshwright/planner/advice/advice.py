@@ -11,10 +11,11 @@ from meshwright.planner.advice.device_advice import Advice, device_advice
 from meshwright.prediction.memory_estimate import MemoryEstimate, estimate_memory
 from meshwright.prediction.memory_limit import estimated_rejection
 from meshwright.schedules.order import Schedule, registered
+from meshwright.specs.bound import MOST_TOKENS
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError, ScheduleError
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.plan.workload import MOST_TOKENS, Workload
+from meshwright.specs.plan.workload import Workload
 from meshwright.specs.units import format_bytes
 
 SEQUENCE_STEP = 128  # tokens; the longest sequence is a multiple of it and of 2 cp tp

@@ -15,8 +15,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.schedules.order import MAX_CELLS, Compute, Orders
+from meshwright.schedules.order import Compute, Orders
 from meshwright.schedules.searched.stage_times import StageTimes
+from meshwright.specs.bound import MOST_CELLS, check_most
 from meshwright.specs.error import ScheduleError, SpecError
 
 KINDS = "FIW"
@@ -124,10 +125,7 @@ def pipeline_of(
             f"memory caps {', '.join(f'{c:g}' for c in caps)} for {num_devices} devices",
             allowed="one number, or one a device, each of at least 1 full-stage activation",
         )
-    if times.num_stages * num_microbatches > MAX_CELLS:
-        raise SpecError(
-            f"{times.num_stages:,} stages x {num_microbatches:,} microbatches", allowed=f"up to {MAX_CELLS:,}"
-        )
+    check_most("stages x microbatches of a searched order", times.num_stages * num_microbatches, MOST_CELLS)
     most = num_chunks * num_microbatches
     slots = tuple(most if c >= num_microbatches else int(c * num_chunks + 1e-9) for c in caps)
     return Pipeline(times, num_microbatches, num_chunks, slots)

@@ -44,6 +44,7 @@ import os
 import re
 from pathlib import Path
 
+from meshwright.specs.bound import MOST_DEVICES, check_most
 from meshwright.specs.cluster.cluster import ATTACHED, LEVELS, ClusterSpec, Level
 from meshwright.specs.cluster.computer import memory_available_bytes, num_cores
 from meshwright.specs.cluster.device import (
@@ -61,7 +62,6 @@ from meshwright.specs.toml_table import TomlTable
 from meshwright.specs.units import format_bandwidth, parse_bandwidth, parse_seconds
 
 CLUSTER_SCHEMA = 1
-MAX_DEVICES = 1 << 20  # a million devices is a typing mistake
 # What `calibrate` makes untrue
 ASSUMED_RATES = (
     "rates of cores, memory and loopback are assumed until `meshwright calibrate` has measured them"
@@ -121,8 +121,9 @@ def _from_short_name(text: str, nic: str | float | None) -> ClusterSpec:
         )
     counts = [int(count) for count in found.groups()[:2] if count is not None]
     device, node = load_device(found[3]), usual_node(found[3])
-    if any(count < 1 for count in counts) or (counts and math.prod(counts) > MAX_DEVICES):
-        raise SpecError(f"{text!r} has {math.prod(counts)} devices", allowed=f"1 to {MAX_DEVICES}")
+    if any(count < 1 for count in counts):
+        raise SpecError(f"{text!r} has {math.prod(counts)} devices", allowed="1 or more")
+    check_most(f"devices of {text!r}", math.prod(counts), MOST_DEVICES)
     assumptions = [f"{device.name}: {device.note}"] if device.note else []
     if len(counts) == 2:
         num_nodes, per_node = counts
@@ -187,8 +188,7 @@ def _from_table(table: TomlTable) -> ClusterSpec:
     table.check_schema(CLUSTER_SCHEMA)
     table.check_keys(("schema", "name", "costs", "routing", "devices", "levels", "links"))
     devices = tuple(device for entry in table.tables("devices") for device in _devices(entry))
-    if len(devices) > MAX_DEVICES:
-        raise SpecError(f"{table.where}: {len(devices)} devices", allowed=f"1 to {MAX_DEVICES}")
+    check_most(f"{table.where}: devices", len(devices), MOST_DEVICES)
     costs, routing = table.text("costs", ""), table.text("routing", LEVELS)
     for reference in (costs, routing):
         TRUST.doubt(reference)
@@ -204,8 +204,9 @@ def _from_table(table: TomlTable) -> ClusterSpec:
 
 def _devices(table: TomlTable) -> tuple[DeviceSpec, ...]:
     count = table.integer("count")
-    if not 1 <= count <= MAX_DEVICES:
-        raise SpecError(f"{table.where}: 'count' is {count}", allowed=f"1 to {MAX_DEVICES}")
+    if count < 1:
+        raise SpecError(f"{table.where}: 'count' is {count}", allowed="a whole number from 1")
+    check_most(f"{table.where}: 'count'", count, MOST_DEVICES)
     if "preset" in table.values:
         table.check_keys(("preset", "count"))
         return (load_device(table.text("preset")),) * count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
@@ -95,8 +96,11 @@ class ConfigReader(NamedTuple):
         value = self.config.get(name)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-            raise SpecError(f"{self.where}: field {name!r} is {value!r}", allowed="a positive number")
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not 0 < value <= sys.float_info.max:
+            raise SpecError(
+                f"{self.where}: field {name!r} is {value!r}", allowed="a positive number that is finite"
+            )
         return float(value)
 
     def missing(self, name: str) -> NoReturn:

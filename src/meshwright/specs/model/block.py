@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
+from meshwright.specs.bound import MOST_LAYERS
 from meshwright.specs.error import SpecError
 from meshwright.specs.record import plain, record
 
 SCORES = Literal["softmax", "sigmoid"]
 # Which half of an encoder-decoder a block is of; "": a decoder alone.
 Half = Literal["", "encoder", "decoder"]
-MAX_LAYERS = 100_000  # no decoder has as many; a damaged file could ask for any number
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ def _numbers(text: Any, where: str) -> list[int]:
     found: list[int] = []
     for entry in text.split(",") if isinstance(text, str) else ("",):
         first, _, last = entry.strip().partition("-")
-        if not (first.isdecimal() and (last or first).isdecimal()) or int(last or first) >= MAX_LAYERS:
+        if not (first.isdecimal() and (last or first).isdecimal()) or int(last or first) >= MOST_LAYERS:
             raise SpecError(f"{where}: 'layers' is {text!r}", allowed='numbers and ranges, such as "0-2, 5"')
         found += range(int(first), int(last or first) + 1)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args
 
+from meshwright.specs.bound import MOST_LAYERS, MOST_SIZE, check_most
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.block import SCORES, Attention, Experts, LatentRanks
 from meshwright.specs.model.rotary_scaling import LLAMA3
@@ -25,6 +26,7 @@ def check_model(model: ModelShape) -> None:
         )
     if not model.blocks or any(count < 1 for _, count in model.blocks):
         raise SpecError(f"{model.name}: num_layers is {model.num_layers}", allowed="a whole number from 1")
+    check_most(f"{model.name}: num_layers", model.num_layers, MOST_LAYERS)
     _check_counts(model.name, model)
     for block in model.kinds:
         _check_counts(model.name, block)
@@ -49,6 +51,8 @@ def _check_counts(name: str, part: Any) -> None:
         least = 0 if field.default == 0 else 1
         if field.type == "int" and (type(value) is not int or value < least):
             raise SpecError(f"{name}: {field.name} is {value!r}", allowed=f"a whole number from {least}")
+        if field.type == "int":
+            check_most(f"{name}: {field.name}", value, MOST_SIZE)
         if field.name in CAPS and not value >= 0:
             raise SpecError(f"{name}: {field.name} is {value!r}", allowed="a number from 0")
         if is_dataclass(value):

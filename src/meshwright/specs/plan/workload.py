@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from meshwright.specs.bound import MOST_SEQUENCES, MOST_TOKENS, check_most
 from meshwright.specs.error import SpecError
 
-MOST_TOKENS = 2**27  # of a sequence; nobody trains on longer ones
-MOST_SEQUENCES = 2**31 - 1  # of a step; microbatches are counted in 32 bits
 SHARE_TOLERANCE = 1e-9  # shares of lengths are written by hand and need not sum to one to the last bit
 
 
@@ -33,11 +32,7 @@ class Workload:
             if not is_open and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise SpecError(f"workload: {field} is {value!r}", allowed="a whole number from 1")
         for field, most in (("global_batch", MOST_SEQUENCES), ("sequence_length", MOST_TOKENS)):
-            if getattr(self, field) > most:
-                raise SpecError(
-                    f"workload: {field} is {getattr(self, field)}",
-                    allowed=f"a whole number up to {most}",
-                )
+            check_most(f"workload: {field}", getattr(self, field), most)
         for length, share in self.lengths:
             if not 1 <= length <= self.sequence_length or not 0 <= share <= 1:
                 raise SpecError(

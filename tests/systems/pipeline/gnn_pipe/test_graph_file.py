@@ -83,7 +83,7 @@ def test_what_is_no_graph_is_refused(name: str, text: str, said: str, tmp_path: 
                 "edges": np.array([[0, 1]]), "x_indptr": np.array([0]), "x_indices": np.array([0]),
                 "x_data": np.array([1.0]), "x_shape": np.array([3, 3]),
             },
-            "no sparse matrix",
+            "no matrix of numbers",
         ),
     ],
 )  # fmt: skip

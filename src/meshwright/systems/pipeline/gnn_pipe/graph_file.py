@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import zipfile
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from meshwright.specs.array_file import arrays_of
 from meshwright.specs.error import MissingDataError, SpecError
 from meshwright.systems.pipeline.gnn_pipe.mechanism import (
     UNLABELLED,
@@ -189,26 +189,32 @@ def _from_archive(path: Path) -> Graph:
 
 def _features(arrays: Mapping[str, NDArray[Any]], path: Path) -> sparse.csr_array | None:
     """The feature matrix, where the archive has one."""
-    if "x" in arrays:
-        return sparse.csr_array(arrays["x"])
-    if not all(name in arrays for name in CSR):
-        return None
-    indptr, indices, data, shape = (arrays[name] for name in CSR)
     try:
-        return sparse.csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
-    except (ValueError, TypeError) as error:
+        if "x" in arrays:
+            return _matrix(sparse.csr_array(arrays["x"]))
+        if not all(name in arrays for name in CSR):
+            return None
+        indptr, indices, data, shape = (arrays[name] for name in CSR)
+        return _matrix(sparse.csr_array((data, indices, indptr), shape=tuple(shape.tolist())))
+    except (ValueError, TypeError, OverflowError) as error:
         raise SpecError(
-            f"the features of {path} are no sparse matrix ({error})", allowed=", ".join(CSR)
+            f"the features of {path} are no matrix of numbers ({error})", allowed=f"x, or {', '.join(CSR)}"
         ) from error
+
+
+def _matrix(found: sparse.csr_array) -> sparse.csr_array:
+    """A matrix of real numbers; ValueError where it is none."""
+    if found.ndim != 2 or found.dtype.kind not in "biuf":
+        raise ValueError(f"{found.dtype} of shape {found.shape}")
+    return found
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     """What is in an archive; nothing is unpickled."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file)
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
-        raise SpecError(f"{path} is no archive of plain arrays ({error})", allowed=FORMATS) from error
+        return arrays_of(path)
+    except (ValueError, OSError) as error:
+        raise SpecError(f"{path} cannot be read: {error}", allowed=FORMATS) from error
 
 
 def named_graph(name: str, data: Path | None = None) -> Graph:
