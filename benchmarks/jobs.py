@@ -75,7 +75,7 @@ def _job(table: TomlTable, stacks: TomlTable, models: TomlTable) -> Job:
     fixed = dict(stacks.table(stack).values)
     fixed["overlap"] = tuple(fixed["overlap"])
     recipes = tuple(_recipe(entry, model, cluster, workload, fixed) for entry in table.tables("recipes"))
-    name = f"{model.name}, {cluster.name}, {workload.global_batch} x {workload.sequence_length}"
+    name = f"{model.name}, {table.text('cluster')}, {workload.global_batch} x {workload.sequence_length}"
     return Job(name, model, cluster, workload, stack, fixed, recipes)
 
 

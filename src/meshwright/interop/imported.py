@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshwright.specs.bound import MOST_DEVICES, check_most
+from meshwright.specs.bound.bound import MOST_DEVICES, check_most
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.device import usual_node
 from meshwright.specs.cluster.source import Cluster

@@ -32,7 +32,7 @@ from meshwright.ir.table import (
     said,
 )
 from meshwright.ir.vocabulary import WORD, Vocabulary
-from meshwright.specs.bound import MOST_MICROBATCHES, check_most
+from meshwright.specs.bound.bound import MOST_MICROBATCHES, check_most
 from meshwright.specs.error import ProgramError
 from meshwright.specs.operator import Operator
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from meshwright.ir.program import Program
 from meshwright.ir.text import from_text, to_text
-from meshwright.specs.array_file import arrays_of
+from meshwright.specs.bound.array_file import arrays_of
 from meshwright.specs.data_text import json_of
 from meshwright.specs.error import ProgramError
 

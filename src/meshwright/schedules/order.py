@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from meshwright.schedules.pipeline_times import PipelineTimes
-from meshwright.specs.bound import MOST_CELLS, MOST_STAGES, check_most
+from meshwright.specs.bound.bound import MOST_CELLS, MOST_STAGES, check_most
 from meshwright.specs.error import CountError, ScheduleError
 
 

@@ -7,7 +7,7 @@ import re
 import tomllib
 from typing import Any
 
-from meshwright.specs.bound import MOST_DOTS
+from meshwright.specs.bound.bound import MOST_DOTS
 
 TOO_DEEP = "it is nested deeper than anything that holds data"
 _PIECE = re.compile(r"[=\n,{]")  # what ends a key

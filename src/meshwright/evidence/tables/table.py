@@ -42,7 +42,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from meshwright.specs.bound import (
+from meshwright.specs.bound.bound import (
     MOST_DEVICES,
     MOST_LAYERS,
     MOST_MICROBATCHES,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from meshwright.interop.launch.shell_words import SEPARATORS, Token, Word, tokens
-from meshwright.specs.bound import MOST_COMPUTED, MOST_EXPANDED, check_most
+from meshwright.specs.bound.bound import MOST_COMPUTED, MOST_EXPANDED, check_most
 from meshwright.specs.error import PlanError
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)

@@ -11,7 +11,7 @@ from meshwright.planner.advice.device_advice import Advice, device_advice
 from meshwright.prediction.memory_estimate import MemoryEstimate, estimate_memory
 from meshwright.prediction.memory_limit import estimated_rejection
 from meshwright.schedules.order import Schedule, registered
-from meshwright.specs.bound import MOST_TOKENS
+from meshwright.specs.bound.bound import MOST_TOKENS
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError, ScheduleError
 from meshwright.specs.plan.plan import Plan

@@ -17,7 +17,7 @@ from meshwright.planner.search.search import is_ranked_by_form, search
 from meshwright.planner.space.space import Space, space_of
 from meshwright.prediction.memory_limit import checked_memory
 from meshwright.schedules.order import registered
-from meshwright.specs.bound import MOST_TOKENS
+from meshwright.specs.bound.bound import MOST_TOKENS
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec

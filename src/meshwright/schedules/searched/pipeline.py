@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from meshwright.schedules.order import Compute, Orders
 from meshwright.schedules.searched.stage_times import StageTimes
-from meshwright.specs.bound import MOST_CELLS, check_most
+from meshwright.specs.bound.bound import MOST_CELLS, check_most
 from meshwright.specs.error import ScheduleError, SpecError
 
 KINDS = "FIW"

@@ -44,7 +44,7 @@ import os
 import re
 from pathlib import Path
 
-from meshwright.specs.bound import MOST_DEVICES, check_most
+from meshwright.specs.bound.bound import MOST_DEVICES, check_most
 from meshwright.specs.cluster.cluster import ATTACHED, LEVELS, ClusterSpec, Level
 from meshwright.specs.cluster.computer import memory_available_bytes, num_cores
 from meshwright.specs.cluster.device import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
-from meshwright.specs.bound import MOST_LAYERS
+from meshwright.specs.bound.bound import MOST_LAYERS
 from meshwright.specs.error import SpecError
 from meshwright.specs.record import plain, record
 

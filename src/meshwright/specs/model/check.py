@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args
 
-from meshwright.specs.bound import MOST_LAYERS, MOST_SIZE, check_most
+from meshwright.specs.bound.bound import MOST_LAYERS, MOST_SIZE, check_most
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.block import SCORES, Attention, Experts, LatentRanks
 from meshwright.specs.model.rotary_scaling import LLAMA3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from meshwright.specs.bound import MOST_SEQUENCES, MOST_TOKENS, check_most
+from meshwright.specs.bound.bound import MOST_SEQUENCES, MOST_TOKENS, check_most
 from meshwright.specs.error import SpecError
 
 SHARE_TOLERANCE = 1e-9  # shares of lengths are written by hand and need not sum to one to the last bit

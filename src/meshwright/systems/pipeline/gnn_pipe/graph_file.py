@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from meshwright.specs.array_file import arrays_of
+from meshwright.specs.bound.array_file import arrays_of
 from meshwright.specs.error import MissingDataError, SpecError
 from meshwright.systems.pipeline.gnn_pipe.mechanism import (
     UNLABELLED,

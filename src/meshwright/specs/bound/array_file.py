@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.specs.bound import MOST_ARRAY_BYTES, MOST_PACKED, check_most
+from meshwright.specs.bound.bound import MOST_ARRAY_BYTES, MOST_PACKED, check_most
 from meshwright.specs.error import SpecError
 
 _HEADS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

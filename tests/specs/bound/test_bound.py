@@ -10,7 +10,7 @@ from meshwright.interop.launch.shell_script import ShellScript
 from meshwright.ir.text import from_text
 from meshwright.schedules import registered
 from meshwright.specs import Cluster, ModelSpec, Workload
-from meshwright.specs.bound import MOST_COMPUTED, check_most
+from meshwright.specs.bound.bound import MOST_COMPUTED, check_most
 from meshwright.specs.error import MeshwrightError, PlanError, SpecError
 
 ASKED: dict[str, Callable[[], object]] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright.specs.array_file import arrays_of
+from meshwright.specs.bound.array_file import arrays_of
 
 SMALL = 32 << 20  # what refusing may take
 WHOLE = {
