@@ -258,6 +258,11 @@ class PlainDecoder(nn.Module):
         cos_SP, sin_SP = self.get_buffer("cos")[: x.shape[1]], self.get_buffer("sin")[: x.shape[1]]
         if self.model.has_ladder_residual:
             x = self._climbed(x, cos_SP, sin_SP)
+        elif self.model.has_parallel_branches:
+            attended = [
+                one.attention_output(one._attended(x, cos_SP, sin_SP)) for one in self.layers.values()
+            ]
+            x = x + torch.stack([*attended, *(one.fed_forward(x) for one in self.layers.values())]).sum(0)
         else:
             for block in self.layers.values():
                 x = block(x, cos_SP, sin_SP)

@@ -59,6 +59,8 @@ DEEPSEEK = LLAMA.changed(
 )  # fmt: skip
 LADDER = LLAMA.changed(has_ladder_residual=True)
 LADDER_GPT = GPT.changed(has_ladder_residual=True)
+BRANCHES = LLAMA.changed(has_parallel_branches=True)
+BRANCHES_GPT = GPT.changed(has_parallel_branches=True)
 # Two blocks of an encoder and two of its decoder; of an encoder of one block and a tied table.
 ENCODER = LLAMA.changed(num_encoder_layers=2)
 ENCODER_EXPERTS = MIXTRAL.changed(num_encoder_layers=2)
@@ -66,8 +68,8 @@ TIED_ENCODER = QWEN.changed(num_encoder_layers=1, has_tied_embeddings=True)
 MODELS: Mapping[str, ModelSpec] = {
     "llama": LLAMA, "tied": TIED, "qwen": QWEN, "gpt": GPT, "deep": DEEP, "mixtral": MIXTRAL, "qwen moe": QWEN_MOE,
     "mixtral of 4": MIXTRAL_4, "qwen moe of 4": QWEN_MOE_4, "latent": LATENT, "deepseek": DEEPSEEK, "ladder": LADDER,
-    "ladder gpt": LADDER_GPT, "encoder": ENCODER, "tied encoder": TIED_ENCODER,
-    "encoder experts": ENCODER_EXPERTS,
+    "ladder gpt": LADDER_GPT, "branches": BRANCHES, "branches gpt": BRANCHES_GPT, "encoder": ENCODER,
+    "tied encoder": TIED_ENCODER, "encoder experts": ENCODER_EXPERTS,
 }  # fmt: skip
 GRADIENTS, AFTER_ADAMW = 1e-10, 1e-8  # DESIGN's tolerances against one process, float64
 BATCH = 8

@@ -84,6 +84,29 @@ LADDERS = [
 ]
 
 
+BRANCHES = [
+    planned("branches", dp=2, sharding="zero3"),
+    planned("branches gpt", clip=0.1, tp=2),
+    pytest.param(planned("branches", tp=2, dp=2, sequence_parallel=True), marks=pytest.mark.slow),
+    pytest.param(
+        planned("branches gpt", pp=2, tp=2, sequence_parallel=True, schedule="zb_h1"), marks=pytest.mark.slow
+    ),
+    pytest.param(planned("branches", pp=2, schedule="zbv", tp=2, recompute="full"), marks=pytest.mark.slow),
+    pytest.param(
+        planned("branches", tp=2, dp=2, sharding="zero1", split_backward=True), marks=pytest.mark.slow
+    ),
+    pytest.param(planned("branches", cp=2, tp=2), marks=pytest.mark.slow),
+    pytest.param(planned("branches", tp=2, recompute="selective"), marks=pytest.mark.slow),
+    pytest.param(planned("branches", tp=2, microbatch_size=2, token_parts=2), marks=pytest.mark.slow),
+    pytest.param(planned("branches gpt", pp=4), marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("case", BRANCHES, ids=str)
+def test_parallel_branches_in_layouts_equal_one_process(case: Planned, gloo_pool: Pool) -> None:
+    assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
+
+
 @pytest.mark.parametrize("case", LADDERS, ids=str)
 def test_a_ladder_residual_in_layouts_equals_one_process(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)

@@ -18,6 +18,7 @@ FURTHER = {
     # graphs of others and what processes read of one; what a user runs; what an epoch moves
     "gnn_pipe": {"graph_file", "job", "volume"},
     "redco": {"tasks"},  # what users write: three tasks beside the decoders that the study cuts
+    "shallow_again": {"drawn_digits"},  # the images that its study learns from, drawn and not kept
     "galvatron": {"cost"},  # the cost model of a whole planner, as large as its search
     "skip_pipe": {
         "path_search",

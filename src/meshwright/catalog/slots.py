@@ -112,6 +112,12 @@ SLOTS: Mapping[str, Slot] = {
             gives=one_of(ModelSpec),
         ),
         Slot(
+            "tensor_rules",
+            "train --tensor-rules",
+            "(parameters of a module tree, devices) -> TensorRule of each",
+            gives=one_of(Mapping),
+        ),
+        Slot(
             "placement",
             "plan.placement",
             "(Plan, ClusterSpec) -> device numbers in mesh order",

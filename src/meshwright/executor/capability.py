@@ -85,8 +85,8 @@ def _missing_with_edges(plan: Plan) -> list[str]:
     missing = [f"{name}={degree} with connect_stages" for name, degree in degrees if degree > 1]
     if plan.shared.divides_gradients:
         missing.append(f"sharding={plan.sharding} with connect_stages")
-    if plan.model.has_ladder_residual:
-        missing.append("a ladder residual with connect_stages")
+    if plan.model.hands_on_results:
+        missing.append("a ladder residual or parallel branches with connect_stages")
     return missing
 
 

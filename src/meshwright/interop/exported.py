@@ -175,6 +175,7 @@ class Export:
             (scaling is not None, f"{scaling and scaling.kind} scaling of rotary positions"),
             (bool(activation), f"activation {activation}"),
             (model.has_ladder_residual, "a ladder residual"),
+            (model.has_parallel_branches, "parallel branches"),
             (bool(model.num_encoder_layers), "an encoder"),
         ):
             self.need(not is_there, f"model {model.name}", f"{what} is not written")

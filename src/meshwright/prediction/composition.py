@@ -38,9 +38,9 @@ def is_in_segments(plan: Plan) -> bool:
 
 
 def is_refused(plan: Plan) -> bool:
-    """Is no composed price made of the plan? It would hide none of a ladder residual's sums, and parts of microbatches run
-    beside each other as rows only."""
-    return plan.has_parts or (plan.model.has_ladder_residual and is_in_segments(plan))
+    """Is no composed price made of the plan? It would hide none of a ladder residual's sums, make one for every part of
+    parallel branches, and parts of microbatches run beside each other as rows only."""
+    return plan.has_parts or (plan.model.hands_on_results and is_in_segments(plan))
 
 
 def not_composable(plan: Plan, cluster: ClusterSpec) -> tuple[str, ...]:
@@ -53,6 +53,8 @@ def not_composable(plan: Plan, cluster: ClusterSpec) -> tuple[str, ...]:
     )
     if plan.model.has_ladder_residual:
         found.append("(a) with a ladder residual the rows of other parts stand between a sum and its reader")
+    if plan.model.has_parallel_branches:
+        found.append("(c) parallel branches are summed once a stage, not once a part")
     if "tp" in plan.overlap:
         found.append('(b) with overlap "tp" exchanges run beside products of the same stage')
     if plan.cp > 1 and plan.context in RINGS:

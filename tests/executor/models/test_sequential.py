@@ -13,7 +13,7 @@ from torch import Tensor
 from meshwright.api.trainings.training import run_training as train_plan
 from meshwright.executor import run_training
 from meshwright.executor.job.pool import Pool
-from meshwright.executor.models.sequential import build_sequential_stage, load_function
+from meshwright.executor.models.sequential import build_sequential_stage, load_function, load_modules
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.training.tensor_layout import TensorLayout
 from meshwright.executor.training.training_job import RANDOM, RandomTokens
@@ -169,13 +169,13 @@ def test_what_cannot_be_cut_is_refused(number: int, tmp_path: Path) -> None:
     text, message = list(BROKEN.items())[number]
     (tmp_path / "mine.py").write_text(f"from torch import nn\n\ndef model():\n    return {text}\n")
     with pytest.raises(ExecutionError, match=message) as caught:
-        build_sequential_stage(f"{tmp_path / 'mine.py'}:model", MODEL, range(5), True, True)
+        load_modules(f"{tmp_path / 'mine.py'}:model", MODEL)
     assert caught.value.allowed
 
 
 def test_another_width_and_missing_functions_are_refused(mine: str, tmp_path: Path) -> None:
     wide = replace(MODEL, vocabulary_size=31)
-    stage = build_sequential_stage(mine, wide, range(5), True, True)
+    stage = build_sequential_stage(load_modules(mine, wide), wide, range(5), True, True)
     with pytest.raises(ExecutionError, match=r"give \(1, 4, 29\).*\(1, 4, 31\)"):
         stage(torch.zeros(1, 4, dtype=torch.int64))
     with pytest.raises(ExecutionError, match="masked documents"):

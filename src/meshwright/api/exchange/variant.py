@@ -17,7 +17,9 @@ from meshwright.specs.plan.plan import Plan
 class ModelVariant:
     """What makes another model of the one that is given, by its reference; empty: nothing does."""
 
-    variant: str = option("", "Of another model made of it: ladder_residual, or ./mine.py:NAME.")
+    variant: str = option(
+        "", "Of another model made of it: ladder_residual, shallow_again, or ./mine.py:NAME."
+    )
 
     def refuse(self, beside: str) -> None:
         """Raises SpecError where it is asked for beside something that knows its own model."""

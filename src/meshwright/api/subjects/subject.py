@@ -202,7 +202,7 @@ def level_lines(found: Predicted) -> tuple[str, ...]:
     if found.level == "composed":
         return (f"composed of its stages' prices{reasons}",)
     has_parts, composed_s = found.plan.has_parts, found.composed_s
-    if math.isnan(composed_s) and not found.plan.model.has_ladder_residual:
+    if math.isnan(composed_s) and not found.plan.model.hands_on_results:
         whole = found.plan.changed(token_parts=1) if has_parts else found.plan
         composed_s = replace(found, plan=whole, in_segments=False).step.value
     how = "microbatches in parts" if has_parts else "in segments"

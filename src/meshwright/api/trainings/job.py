@@ -143,8 +143,9 @@ def job_of(
         source=_with_their_tokenizer(source),
     )  # fmt: skip
     files, path = {"plan.toml": plan_text(plan)}, str(resumed.path or "")
+    program = place.whole_stages() if told.exchanges_inside else place.program
     job = Job.of(
-        place.program, iterations, training=told, dtype=plan.dtype, device=place.device, measures_memory=measures_memory,
+        program, iterations, training=told, dtype=plan.dtype, device=place.device, measures_memory=measures_memory,
         checkpoints=None if checkpoints is None else CheckpointConfig(checkpoints, path, files),
     )  # fmt: skip
     if not is_launched and job.num_ranks > MAX_RANKS:

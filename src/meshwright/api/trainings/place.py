@@ -36,6 +36,12 @@ class TrainingPlace:
         """What is trained, as it runs there."""
         return _plan_of(self.subject)
 
+    def whole_stages(self) -> Program:
+        """The program of stages that are run as they are, and exchange inside: of modules whose parts are not known."""
+        assert self.subject.predicted is not None, "a plan is predicted before it is trained"
+        schedule = self.subject.predicted.schedule
+        return lower(as_executed(self.plan), schedule, pieces=executed_pieces(self.plan))
+
 
 def place_of(
     what: Plan | Subject,

@@ -44,10 +44,11 @@ from meshwright.executor.rank.watchdog import Position, SharedPositions
 from meshwright.executor.team.collective import start_gather, wait_all
 from meshwright.executor.team.exchange_ends import teams_of
 from meshwright.executor.team.freed_memory import keep_freed_memory
-from meshwright.executor.team.rank_team import RankTeam
+from meshwright.executor.team.rank_team import RankTeam, ranks_along
 from meshwright.executor.team.slowed_link import SlowedLinks
 from meshwright.executor.training.divergence import Divergence
 from meshwright.executor.training.rank_training import TrainingState
+from meshwright.executor.training.tensor_layout import TENSOR
 from meshwright.ir.timing.replay import wire
 from meshwright.specs.cluster.slowing import Slowing
 from meshwright.specs.error import ExecutionError, MeshwrightError
@@ -171,7 +172,7 @@ def run_rank(
     )
     device = _device(job, limits["places"][rank])
     with groups:
-        groups.make([*teams_of(wiring, job.backend), *reports.teams])
+        groups.make([*teams_of(wiring, job.backend), *_inner_teams(job), *reports.teams])
         reports.begin(groups)
         context = _context(job, rank, groups, device, SlowedLinks.of(slowing, rank, limits["places"]))
         context.report_failure = reports.fail
@@ -196,6 +197,9 @@ def run_rank(
         reports.end(folder)
     shared.close()
     reports.send(done=interpreter.num_done)
+
+
+INSIDE = "inside"  # what tells the groups apart by which a user's modules exchange
 
 
 @contextlib.contextmanager
@@ -223,8 +227,18 @@ def _context(job: Job, rank: int, groups: ProcessGroups, device: torch.device, l
         links=links,
     )  # fmt: skip
     if job.training is not None:
-        context.training = TrainingState(job.training, job.program, rank, job.torch_dtype, device)
+        inside = None
+        if job.training.exchanges_inside:
+            inside = groups.labelled(RankTeam.along(job.program, (TENSOR,), rank).ranks, INSIDE)
+        context.training = TrainingState(job.training, job.program, rank, job.torch_dtype, device, inside)
     return context
+
+
+def _inner_teams(job: Job) -> list[Team]:
+    """Who exchanges within a user's modules, which no row says."""
+    if job.training is None or not job.training.exchanges_inside:
+        return []
+    return [(ranks, INSIDE) for ranks in ranks_along(job.program.axes, (TENSOR,))]
 
 
 def _initial_values(job: Job, context: Context, rank: int) -> Mapping[Any, Any]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from meshwright.executor.capability import check_model
 from meshwright.executor.layout.tensor_shard import TensorShard
 from meshwright.executor.models.block import Block, norm_layer
-from meshwright.executor.models.part.ladder_residual import apart, beside, run_ladder
+from meshwright.executor.models.part.ladder_residual import apart, beside, run_branches, run_ladder
 from meshwright.executor.models.tensor_parallel import TensorParallel, VocabularyEmbedding
 from meshwright.executor.models.weights.initialisation import ParameterSource, RandomValues
 from meshwright.executor.ops.attention.document_mask import DocumentMask
@@ -87,10 +87,10 @@ class DecoderStage(nn.Module):
         """
         documents = None if documents_BS is None else DocumentMask(documents_BS)
         late = None
-        if self.model.has_ladder_residual and not self.has_embedding:
+        if self.model.hands_on_results and not self.has_embedding:
             x, late = apart(x)
         x, turn = self.begin(x, documents)
-        if self.model.has_ladder_residual:
+        if self.model.hands_on_results:
             x = self._climbed(x, late, turn, keys, documents)
         else:
             for block in self.layers.values():
@@ -107,13 +107,15 @@ class DecoderStage(nn.Module):
         keys: SampleKeys | None,
         documents: DocumentMask | None,
     ) -> Tensor:
-        """Behind the blocks of a ladder residual: the whole stream with the head, else with what it lacks beside it."""
+        """Behind the blocks of a ladder residual or parallel branches: the whole stream with the head, else with what it
+        lacks beside it."""
         parts: list[Callable[[Tensor], Tensor]] = []
         for block in self.layers.values():
-            assert isinstance(block, Block), "a ladder residual is of plain decoders"
+            assert isinstance(block, Block), "such streams are of plain decoders"
             parts.append(partial(block.attention_result, turn=turn, keys=keys, documents=documents))
             parts.append(partial(block.mlp_result, keys=keys))
-        x_BSE, late_BSE = run_ladder(x_BSE, late_BSE, parts)
+        run = run_branches if self.model.has_parallel_branches else run_ladder
+        x_BSE, late_BSE = run(x_BSE, late_BSE, parts)
         if not self.has_head:
             return beside(x_BSE, late_BSE)
         return x_BSE if late_BSE is None else x_BSE + late_BSE

@@ -20,6 +20,9 @@ gives logits_BSV. A file of the user's has a function without arguments that mak
 
 and a job names it as "mine.py:model". The plan's model stands for it: its hidden and vocabulary sizes are those of the
 messages, its number of layers is that of the modules between the first and the last, and what the plan predicts is of it.
+
+Over several devices of a tensor-parallel group every module has a part of its layers (`cut.module_cut`); what stages send is
+then, as of a decoder, each device's equal part of the stream's width.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from meshwright.executor.models.cut.inner_team import InnerTeam
+from meshwright.executor.models.cut.module_cut import ModuleCut
 from meshwright.executor.models.decoder import DecoderStage
 from meshwright.executor.ops.randomness import SampleKeys
 from meshwright.specs.error import ExecutionError
@@ -46,10 +51,15 @@ class SequentialStage(DecoderStage):
     """Consecutive modules of a Sequential, by their numbers in the whole; names of parameters are those of its state_dict."""
 
     def __init__(
-        self, model: ModelSpec, modules: dict[int, nn.Module], has_embedding: bool, has_head: bool
+        self,
+        model: ModelSpec,
+        modules: dict[int, nn.Module],
+        has_embedding: bool,
+        has_head: bool,
+        team: InnerTeam | None = None,
     ) -> None:
         nn.Module.__init__(self)
-        self.model, self.has_embedding, self.has_head = model, has_embedding, has_head
+        self.model, self.has_embedding, self.has_head, self.team = model, has_embedding, has_head, team
         self.chosen = nn.ModuleDict({str(number): module for number, module in modules.items()})
 
     def forward(
@@ -64,6 +74,8 @@ class SequentialStage(DecoderStage):
                 "masked documents in a user's modules, which know no documents", allowed="document_mask=False"
             )
         leading = x.shape[:2]
+        if self.team is not None and not self.has_embedding:
+            x = self.team.gathered(x)
         for module in self.chosen.values():
             x = module(x)
         width = self.model.vocabulary_size if self.has_head else self.model.hidden_size
@@ -72,7 +84,7 @@ class SequentialStage(DecoderStage):
                 f"modules {', '.join(self.chosen)} give {tuple(x.shape)}",
                 allowed=f"{(*leading, width)}, as the plan's model says",
             )
-        return x
+        return x if self.team is None or self.has_head else self.team.own_part(x)
 
     def global_parameters(self) -> dict[str, nn.Parameter]:
         """Parameters by their names in the whole Sequential's state_dict."""
@@ -83,27 +95,41 @@ class SequentialStage(DecoderStage):
 
 
 def build_sequential_stage(
-    source: str,
+    whole: nn.Sequential,
     model: ModelSpec,
     layers: range,
     has_embedding: bool,
     has_head: bool,
     dtype: torch.dtype = torch.float32,
-    seed: int = 0,
     device: torch.device | str = "cpu",
+    cut: ModuleCut | None = None,
 ) -> SequentialStage:
-    """The stage with blocks `layers` of what `source` ("FILE.py:FUNCTION", or a dotted name) makes. The whole is made on
-    CPU with torch's generator at `seed`, so that every partition begins alike, and the rest is dropped.
+    """The stage with blocks `layers` of a Sequential, or with `cut` this device's part of them; the rest is dropped.
 
-    Raises ExecutionError where it is no such Sequential, or cannot be cut.
+    Raises ExecutionError where a module cannot be cut.
+    """
+    first, last = layers.start + 1 - has_embedding, layers.stop + 1 + has_head
+    modules = {
+        number: (whole[number] if cut is None else cut.module(number, model, dtype)).to(
+            device=device, dtype=dtype
+        )
+        for number in range(first, last)
+    }
+    return SequentialStage(model, modules, has_embedding, has_head, None if cut is None else cut.team)
+
+
+def load_modules(source: str, model: ModelSpec, seed: int = 0) -> nn.Sequential:
+    """What `source` ("FILE.py:FUNCTION", or a dotted name) makes, on CPU with torch's generator at `seed`, so that every
+    partition begins alike.
+
+    Raises ExecutionError where it is no Sequential that stands for the plan's model, or cannot be divided.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         whole = load_function(source)()
     _check(whole, source, model)
-    first, last = layers.start + 1 - has_embedding, layers.stop + 1 + has_head
-    modules = {number: whole[number].to(device=device, dtype=dtype) for number in range(first, last)}
-    return SequentialStage(model, modules, has_embedding, has_head)
+    found: nn.Sequential = whole
+    return found
 
 
 def load_function(source: str) -> Callable[[], Any]:
@@ -155,7 +181,10 @@ def _check(whole: Any, source: str, model: ModelSpec) -> None:
                     allowed="modules of their own",
                 )
     drawn = [
-        type(x).__name__ for x in whole.modules() if getattr(x, "p", 0) and "Dropout" in type(x).__name__
+        type(x).__name__
+        for x in whole.modules()
+        if ("Dropout" in type(x).__name__ and getattr(x, "p", None))
+        or (isinstance(x, nn.MultiheadAttention) and x.dropout)
     ]
     batched = [type(x).__name__ for x in whole.modules() if isinstance(x, nn.modules.batchnorm._NormBase)]
     for name in (*drawn, *batched):

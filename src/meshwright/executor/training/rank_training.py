@@ -17,8 +17,11 @@ from meshwright.executor.layout.piece import Piece
 from meshwright.executor.layout.tensor_shard import TensorShard
 from meshwright.executor.models.chain.stage_segment import StageSegment, stage_segments
 from meshwright.executor.models.chain.step_data import MicrobatchData
+from meshwright.executor.models.cut.inner_team import InnerTeam
+from meshwright.executor.models.cut.module_cut import ModuleCut
 from meshwright.executor.models.decoder import DecoderStage
 from meshwright.executor.models.encoder_decoder import EncoderDecoderStage
+from meshwright.executor.models.sequential import load_modules
 from meshwright.executor.models.skip_decoder import SkipStage
 from meshwright.executor.models.tensor_parallel import TensorParallel
 from meshwright.executor.models.vocabulary_shard import VocabularyShard
@@ -34,9 +37,10 @@ from meshwright.executor.state.frozen_shard import FrozenShard
 from meshwright.executor.state.group_pieces import group_pieces
 from meshwright.executor.state.group_state import GroupState
 from meshwright.executor.team.rank_team import RankTeam
+from meshwright.executor.team.transport import Transport
 from meshwright.executor.training.rank_batches import RankData
 from meshwright.executor.training.stage_modules import build_stages, group_of, is_table_elsewhere
-from meshwright.executor.training.tensor_layout import PARTIAL_MODULES, SHARDS, TENSOR
+from meshwright.executor.training.tensor_layout import BRANCH_NORMS, PARTIAL_MODULES, SHARDS, TENSOR
 from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.executor.training.visited_share import visited_shares
 from meshwright.ir.core_vocabulary import HOST_STATE, MASTER_COPY, STORE_STATE, UNSHARD
@@ -62,11 +66,14 @@ class TrainingState:
         rank: int,
         dtype: torch.dtype,
         device: torch.device,
+        inside: Transport | None = None,
     ) -> None:
+        """`inside`: by which devices that share a user's modules exchange within these (`inner_ranks`)."""
         self.training, self.program = training.prepared(), program
+        self.cut: ModuleCut | None = None
         self.rank, coordinates = rank, program.coordinates(rank)
         self.coordinates, self.formats = coordinates, training.layout.formats(dtype)
-        self.parallel = self._parallel()
+        self.parallel = self._parallel(inside)
         self.pipeline = coordinates.get(program.axes[0].name, 0)
         self.data = RankData(self.training, program, coordinates)
         self.segments = self._segments()
@@ -78,6 +85,7 @@ class TrainingState:
         held = sorted({self.stage_of(stage) for stage in stages})
         self.stages = build_stages(
             self.training, held, dtype, device, has_tables=self.shard is None, parallel=self.parallel, source=self.source,
+            cut=self.cut,
         )  # fmt: skip
         edges = training.stage_edges()
         # of every stage that others read beside the path: which of its outputs each edge reads
@@ -95,9 +103,16 @@ class TrainingState:
         self.begin_iteration(0)
         self.recorded: list[list[Piece]] = []
 
-    def _parallel(self) -> TensorParallel | None:
-        """This rank's part of every matrix; None where it has all."""
+    def _parallel(self, inside: Transport | None) -> TensorParallel | None:
+        """This rank's part of every matrix; None where it has all, or its modules see to their parts themselves."""
         layout, team = self.training.layout, self._tensor_team
+        self.tensor_shard: TensorShard
+        if inside is not None:
+            source, model = self.training.source, self.training.model
+            whole = load_modules(source.modules, model, self.training.seed)
+            self.cut = ModuleCut.of(whole, source.tensor_rules, InnerTeam(team.number, team.degree, inside))
+            self.tensor_shard = self.cut.shard(model)
+            return None
         experts = layout.expert_shard(self.program, self.coordinates)
         if team.degree == experts.degree == 1:
             self.tensor_shard = TensorShard(self.training.model)
@@ -108,7 +123,7 @@ class TrainingState:
 
     def _segments(self) -> tuple[StageSegment, ...]:
         """What every stage of the program is, where stages are chains of segments."""
-        degrees = self.training.layout.inner_degrees
+        degrees = self.training.inner_degrees
         if not degrees.has_segments:
             return ()
         layers = stage_layers(self.training.layers_per_stage)
@@ -256,7 +271,8 @@ class TrainingState:
         the heads, or of what an addition reads or gives? Then it is summed over them."""
         if self.parallel is None or self.parallel.team.degree == 1 or not self.tensor_shard.is_whole(name):
             return False
-        is_of_part = name.split(".")[-2] in (*PARTIAL_MODULES, LORA_A, LORA_B)
+        branches = BRANCH_NORMS if self.training.model.has_parallel_branches else ()
+        is_of_part = name.split(".")[-2] in (*PARTIAL_MODULES, *branches, LORA_A, LORA_B)
         return self.parallel.divides_sequence or is_of_part
 
     def _group_of(self, stage: int, name: str, *, is_table_shared: bool) -> int:

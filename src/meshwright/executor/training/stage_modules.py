@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
+from meshwright.executor.models.cut.module_cut import ModuleCut
 from meshwright.executor.models.decoder import EMBEDDING_WEIGHT, DecoderStage, build_stage
 from meshwright.executor.models.encoder_decoder import build_encoder_decoder_stage
-from meshwright.executor.models.sequential import build_sequential_stage
+from meshwright.executor.models.sequential import build_sequential_stage, load_modules
 from meshwright.executor.models.skip_decoder import build_skip_stage
 from meshwright.executor.models.tensor_parallel import TensorParallel
 from meshwright.executor.models.weights.initialisation import ParameterSource
@@ -29,17 +30,39 @@ def build_stages(
     has_tables: bool,
     parallel: TensorParallel | None,
     source: ParameterSource,
+    cut: ModuleCut | None = None,
 ) -> dict[int, DecoderStage]:
     """The modules of these stages; a table that two of them share is one parameter. Without `has_tables` the vocabulary is
-    elsewhere; with `parallel` they have this device's part of every matrix."""
+    elsewhere; with `parallel`, of a user's modules with `cut`, they have this device's part of every matrix."""
     options = (dtype, training.seed, training.dropout, device)
     layers, shared = stage_layers(training.layers_per_stage), (parallel, source)
+    if training.source.modules:
+        return _of_modules(training, {number: layers[number] for number in numbers}, dtype, device, cut)
     built = {number: _built(training, layers[number], options, shared, has_tables) for number in numbers}
     tables = [p for x in built.values() for n, p in x.global_parameters().items() if n == EMBEDDING_WEIGHT]
     for stage in built.values():
         if tables and training.model.has_tied_embeddings:
             stage.use_table(tables[0])
     return built
+
+
+def _of_modules(
+    training: TrainingConfig,
+    layers: Mapping[int, StageLayers],
+    dtype: torch.dtype,
+    device: torch.device,
+    cut: ModuleCut | None,
+) -> dict[int, DecoderStage]:
+    """Stages of a user's modules."""
+    model = training.model
+    whole = load_modules(training.source.modules, model, training.seed) if cut is None else cut.whole
+    return {
+        number: build_sequential_stage(
+            whole, model, range(own.first_block, own.first_block + own.num_blocks), own.has_embedding, own.has_head,
+            dtype, device, cut,
+        )
+        for number, own in layers.items()
+    }  # fmt: skip
 
 
 def _built(
@@ -58,11 +81,6 @@ def _built(
         )
     if training.layer_edges:
         return build_skip_stage(model, blocks, has_embedding, has_head, training.layer_edges, *options)
-    if training.source.modules:
-        dtype, seed, _, device = options
-        return build_sequential_stage(
-            training.source.modules, model, blocks, has_embedding, has_head, dtype, seed, device
-        )
     return build_stage(
         model,
         blocks,

@@ -30,6 +30,7 @@ PARTIAL_MODULES = (
     *("narrow_query", "narrow_query_norm", "narrow_key_value", "narrow_key_value_norm"),
     *("router", "shared_gate"),
 )
+BRANCH_NORMS = ("attention_norm", "mlp_norm")  # so, too, where parts are parallel branches
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 

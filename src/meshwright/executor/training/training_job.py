@@ -42,6 +42,7 @@ from meshwright.specs.record import record
 from meshwright.specs.training.learning_rate import LearningRate
 from meshwright.specs.training.source import Source
 from meshwright.stage.chain.decoder import decoder_chain
+from meshwright.stage.chain.degrees import InnerDegrees
 
 RANDOM = Source("random")  # tokens that are drawn, for tests and benchmarks; nothing is read
 CONTEXT_AXIS = "cp"
@@ -130,9 +131,9 @@ class TrainingConfig:
             )
         if self.model.is_adapted:
             self._check_adapted()
-        if self.model.has_ladder_residual and self.layer_edges:
+        if self.model.hands_on_results and self.layer_edges:
             raise ExecutionError(
-                "a ladder residual with long skips",
+                "a ladder residual or parallel branches with long skips",
                 allowed="a plain decoder, whose parts follow each other",
             )
         if self.source.modules:
@@ -155,7 +156,7 @@ class TrainingConfig:
             "dropout": self.dropout,
             "an encoder": self.model.num_encoder_layers,
             "long skips": self.layer_edges,
-            "tensor parallelism": self.layout.tp > 1,
+            "sequence parallelism": self.layout.sequence_parallel,
             "context parallelism": self.layout.cp > 1,
             "divided experts": bool(self.layout.expert_axes),
             "selective recompute": self.layout.recompute != "none",
@@ -164,13 +165,25 @@ class TrainingConfig:
             "frozen parameters": self.model.is_adapted,
             "tied tables": self.model.has_tied_embeddings,
             "a ladder residual": self.model.has_ladder_residual,
+            "parallel branches": self.model.has_parallel_branches,
         }
         for name, is_there in held.items():
             if is_there:
                 raise ExecutionError(
                     f"the modules of {self.source.modules} with {name}",
-                    allowed="pipeline and data parallelism, sharding none",
+                    allowed="pipeline, data and tensor parallelism, sharding none",
                 )
+        if self.layout.tp > 1 and not self.source.tensor_rules:
+            raise ExecutionError(
+                f"the modules of {self.source.modules} with tensor parallelism, and no rules to cut them by",
+                allowed="tensor rules, by name or of your own: --tensor-rules NAME, Source(tensor_rules=...)",
+                next="`meshwright list tensor_rules` names them; or plan with tp=1",
+            )
+        if self.layout.tp > 1 and self.model.hidden_size % self.layout.tp:
+            raise ExecutionError(
+                f"a stream of width {self.model.hidden_size} on {self.layout.tp} devices",
+                allowed="a tensor-parallel degree that divides it",
+            )
 
     def _check_adapted(self) -> None:
         """What trains is known of plain decoders."""
@@ -187,10 +200,21 @@ class TrainingConfig:
     @property
     def num_program_stages(self) -> int:
         """Stages of its program: one for each segment, where a stage is a chain of them."""
-        degrees, stages = self.layout.inner_degrees, stage_layers(self.layers_per_stage)
+        degrees, stages = self.inner_degrees, stage_layers(self.layers_per_stage)
         if not degrees.has_segments:
             return len(stages)
         return sum(len(decoder_chain(self.model, layers, degrees).segments) for layers in stages)
+
+    @property
+    def inner_degrees(self) -> InnerDegrees:
+        """How many devices share a microbatch inside a stage, as rows of the program say it. A user's modules are no chains
+        of segments: what is sent inside them is not in rows."""
+        return InnerDegrees() if self.source.modules else self.layout.inner_degrees
+
+    @property
+    def exchanges_inside(self) -> bool:
+        """Do devices exchange within a user's modules?"""
+        return bool(self.source.modules) and self.layout.tp > 1
 
     def is_evaluated(self, iteration: int, num_iterations: int) -> bool:
         """Is the held-out loss found after this iteration of a job?"""
@@ -289,8 +313,8 @@ class TrainingConfig:
         return counts
 
     def shape_of(self, counts: Sequence[int], name: ValueName) -> tuple[int, ...] | None:
-        """Shape of what stages exchange: hidden states and their gradients, [B, S, E] (of a ladder residual
-        [B, S, 2 E]), or a device's equal part of them."""
+        """Shape of what stages exchange: hidden states and their gradients, [B, S, E] (of a ladder residual or parallel
+        branches [B, S, 2 E]), or a device's equal part of them."""
         if name.kind in TRAVELLING:
             return self._block_shape(
                 len(self.layout.part_samples(counts[name.microbatch], self._token_part(name)))
@@ -301,7 +325,7 @@ class TrainingConfig:
         if self.model.num_encoder_layers:
             return None
         length = self.sequence_length // self.tokens_per_target // self.layout.cp
-        width = self.model.hidden_size * (2 if self.model.has_ladder_residual else 1)
+        width = self.model.hidden_size * (2 if self.model.hands_on_results else 1)
         num_samples = counts[name.microbatch]
         if name.kind in ("activation", "gradient"):
             num_samples = len(self.layout.part_samples(num_samples, name.part))

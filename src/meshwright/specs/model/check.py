@@ -41,6 +41,7 @@ def check_model(model: ModelShape) -> None:
                 allowed="activation '' or 'gelu' in GPT-2, '' in the others",
             )
     _check_rotary(model)
+    _check_branches(model)
     _check_halves(model)
 
 
@@ -105,6 +106,21 @@ def _check_routing(name: str, experts: Experts) -> None:
         raise SpecError(f"{name}: {routing}", allowed=f"{', '.join(get_args(SCORES))}, a scale above 0")
 
 
+def _check_branches(model: ModelShape) -> None:
+    """Parallel branches are of dense decoders whose parts have no norms behind them."""
+    held = {
+        "a ladder residual": model.has_ladder_residual,
+        "experts": any(block.experts for block in model.kinds),
+        "norms behind its parts": model.is_gemma,
+        "frozen parameters": model.is_adapted,
+    }
+    if missing := [name for name, is_there in held.items() if is_there and model.has_parallel_branches]:
+        raise SpecError(
+            f"{model.name}: parallel branches with {' and '.join(missing)}",
+            allowed="a dense decoder, all of which trains",
+        )
+
+
 def _check_halves(model: ModelShape) -> None:
     """An encoder and a decoder behind it, or neither; of what both are built for."""
     halves = [block.half for block in model.layers]
@@ -121,6 +137,7 @@ def _check_halves(model: ModelShape) -> None:
         "norms behind its parts": model.is_gemma,
         "attention sinks": model.has_attention_sinks,
         "a ladder residual": model.has_ladder_residual,
+        "parallel branches": model.has_parallel_branches,
         "frozen parameters": model.is_adapted,
         "latent attention": any(block.attention.latent for block in model.kinds),
         "a sliding window": any(block.attention.window for block in model.kinds),

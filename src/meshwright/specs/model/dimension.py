@@ -50,6 +50,7 @@ ADDED_DIMENSIONS: Mapping[str, Any] = {
     "has_unit_gates": True,
     "gate_scale": 1.0,
     "has_ladder_residual": False,
+    "has_parallel_branches": False,
     "num_encoder_layers": 0,
 }
 _DEFAULTS: Mapping[str, Any] = {
@@ -63,7 +64,7 @@ _DEFAULTS: Mapping[str, Any] = {
 _OF_MODEL = (
     *("hidden_size", "vocabulary_size", "max_sequence_length", "has_tied_embeddings", "norm_epsilon"),
     *("rope_theta", "final_logit_cap", "trained", "lora_rank", "lora_alpha", "lora_targets"),
-    "has_ladder_residual",
+    *("has_ladder_residual", "has_parallel_branches"),
 )
 _OF_PART: Mapping[type, Mapping[str, str]] = {
     Attention: {

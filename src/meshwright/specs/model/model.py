@@ -29,7 +29,9 @@ class ModelSpec(ModelShape):
 
     `rotary_scaling` says how rotary frequencies are changed (None: not at all). Logits x become cap * tanh(x / cap) under a
     `final_logit_cap` (0: none). With a ladder residual attention and MLP read the residual stream without the result of the
-    part right before them (`stage.chain.decoder`); what a stage hands on is then that stream and the result.
+    part right before them (`stage.chain.decoder`); what a stage hands on is then that stream and the result. With parallel
+    branches all of them read what the first one reads, and their results are added behind the last; a stage hands on what
+    they read, and the sum of the results so far.
 
     Of an encoder-decoder the first blocks are the encoder's (`BlockSpec.half`), the others its decoder's. A norm stands
     behind the encoder, and the decoder has a table of its own, or shares the tied one.

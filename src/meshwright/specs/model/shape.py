@@ -48,6 +48,7 @@ class ModelShape:
     rotary_scaling: RotaryScaling | None = None
     final_logit_cap: float = 0.0
     has_ladder_residual: bool = False
+    has_parallel_branches: bool = False
     trained: tuple[str, ...] = ()
     lora_rank: int = 0
     lora_alpha: float = 0.0
@@ -68,6 +69,11 @@ class ModelShape:
     def kinds(self) -> tuple[BlockSpec, ...]:
         """Every kind of block once."""
         return tuple(dict.fromkeys(block for block, _ in self.blocks))
+
+    @property
+    def hands_on_results(self) -> bool:
+        """Does a stage give the next one results of parts beside the residual stream, which lacks them?"""
+        return self.has_ladder_residual or self.has_parallel_branches
 
     @cached_property
     def num_encoder_layers(self) -> int:

@@ -25,6 +25,7 @@ class Source:
         evaluate_data: what is held out, of the kind of `data`, all of which is then trained on; None: a twentieth of `data`.
         num_evaluated: global batches of held-out text in one evaluation.
         modules: a torch.nn.Sequential that is trained instead of the plan's model, which gives its sizes: "mine.py:model".
+        tensor_rules: how these modules are cut over tensor-parallel devices: redco, or "./mine.py:rules".
         text_field: field of the objects of a JSONL file that holds the text.
         document_mask: documents packed into one sequence do not see each other; False: a sequence is one text.
     """
@@ -42,7 +43,10 @@ class Source:
     evaluate_every: int = option(0, "Steps between held-out losses.", panel=SEEN)
     evaluate_data: PathLike | None = option(None, "What is held out (a twentieth of --data).", panel=SEEN)
     num_evaluated: int = option(4, "Global batches of each.", "--evaluate-batches", panel=SEEN)
-    modules: str = ""
+    modules: str = option(
+        "", "Train this nn.Sequential, for which the plan's model stands (FILE.py:FUNCTION).", panel=READ
+    )
+    tensor_rules: str = option("", "What cuts it over devices: redco, ./mine.py:NAME.", panel=READ)
     text_field: str = option("text", "Of JSON lines, what holds the text.", panel=READ)
     document_mask: bool = option(
         True, "Documents in a sequence see each other.", "--no-document-mask", panel=READ

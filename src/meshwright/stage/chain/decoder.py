@@ -11,7 +11,8 @@ With context parallelism every device has some tokens of each sequence, and atte
 Chunks of sequences are token parts whose attention reads keys and values of those before them.
 
 With a ladder residual a part reads the stream without the result of the part right before it, which is added one part later
-(Zhang et al. 2025, arXiv 2501.06589): the sum of that result is on its way while the part is computed.
+(Zhang et al. 2025, arXiv 2501.06589): the sum of that result is on its way while the part is computed. Parallel
+branches are another chain (`branches`).
 
 Selective recompute is of attention's core alone, which is cheap for what it keeps (Korthikanti et al., section 5): it is then
 a segment of its own on one device, too. By operation, all of a block is recomputed but attention and every second product,
@@ -25,12 +26,19 @@ from collections.abc import Iterator
 from meshwright.ir.layout import layout_text
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
+from meshwright.stage.chain.branches import branch_items
 from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Moved, Relay, chain_of
 from meshwright.stage.chain.degrees import ALONE, TENSOR, InnerDegrees, StageEnds
 from meshwright.stage.chain.encoder_decoder import encoder_decoder_items
 from meshwright.stage.chain.end import embedded, given, loss, received
 from meshwright.stage.chain.part import dense_part, mixture
-from meshwright.stage.chain.step_layout import EXPERTS_OF_COPIES, EXPERTS_OF_PARTS, EXPERTS_OF_ROWS, laid_out
+from meshwright.stage.chain.step_layout import (
+    BRANCHES,
+    EXPERTS_OF_COPIES,
+    EXPERTS_OF_PARTS,
+    EXPERTS_OF_ROWS,
+    laid_out,
+)
 
 PARTS_OF_BLOCK = ("attention", "mlp")
 # What came beside the stream from the stage before, taken up; and what a stage without blocks has beside it.
@@ -59,7 +67,10 @@ def decoder_chain(
     beside |= dict.fromkeys(degrees.expert_axes, EXPERTS_OF_ROWS)
     if degrees.routes_own_tokens and not degrees.sequence_parallel:
         beside[TENSOR] = EXPERTS_OF_PARTS
+    if model.has_parallel_branches:
+        beside[TENSOR] = BRANCHES
     items_of = encoder_decoder_items if model.num_encoder_layers else _items
+    items_of = branch_items if model.has_parallel_branches else items_of
     items = (laid_out(item, streams, beside) for item in items_of(model, layers, degrees, ends))
     stream = layout_text(streams)
     if degrees.recompute == "selective_op":

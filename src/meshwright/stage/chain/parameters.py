@@ -43,7 +43,7 @@ LAST_PRODUCT = {
 
 def step_parameters(model: ModelSpec, step: ChainStep) -> tuple[str, ...]:
     """Names in the whole model ("layers.3.qkv.weight") of what a step uses; none that the model has not."""
-    if step.name in ("add", "give_both") and step.of[0]:
+    if step.name in ("add", "finished", "give_both") and step.of[0]:
         part, block = step.of
         return tuple(
             n for n in _block_names(model, block) if n == f"layers.{block}.{LAST_PRODUCT[part]}.bias"

@@ -18,6 +18,7 @@ from meshwright.stage.chain.attention_work import attention_bytes, relay_works
 from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Segment
 from meshwright.stage.chain.decoder import CORES, PARTS_OF_BLOCK
 from meshwright.stage.chain.degrees import InnerDegrees
+from meshwright.stage.chain.step_layout import BRANCHES
 from meshwright.stage.operator.expert import INDEX_BYTES
 from meshwright.stage.operator.layer import MicrobatchShape
 from meshwright.stage.operator.stage import PASSES, part_operators
@@ -73,9 +74,16 @@ def _operators(plan: Plan, shape: MicrobatchShape, segment: Segment, name: str) 
 
 
 def _of_step(plan: Plan, shape: MicrobatchShape, step: ChainStep, name: str) -> tuple[Operator, ...]:
-    takes_up = step.name in ("add", "give_both")
+    if step.name == "add_branch":  # of as many numbers as a part adds to the stream, of all tokens
+        whole = shape._replace(sequence_parallel=False)
+        return part_operators(plan.model, f"{step.of[0]} add", name, whole, max(0, step.block))
+    if step.name == "finished":  # a bias on a sum: in the addition of its branch
+        return ()
+    takes_up = step.name in ("add", "give_both") and step.of[0]
     part = f"{step.of[0]} add" if takes_up else PARTS.get(step.name, step.name)
     block = step.of[1] if takes_up else step.block
+    if plan.model.has_parallel_branches and step.name in BRANCHES:
+        shape = shape._replace(sequence_parallel=False)  # of all tokens: behind the gather
     return part_operators(plan.model, part, name, shape, max(0, block))
 
 
@@ -93,6 +101,7 @@ def between_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
     if plan.model.num_encoder_layers:
         rows |= {"encoded": own, "encoded_entered": whole, **_crossed_bytes(plan)}
     rows["carried"] = rows["residual"]
+    rows["branch"] = rows["partial"]
     rows["inner"] = max(_inner_width(kind) for kind in plan.model.kinds) * float(size) / plan.cp / plan.tp
     rows["inner"] *= 2 if plan.model.has_gated_mlp else 1
     vocabulary = -(-plan.model.vocabulary_size // plan.tp)
@@ -223,7 +232,7 @@ def _kept(plan: Plan, layers: StageLayers, *, is_split: bool) -> Iterator[_Kept]
                 step = "cross_attention"
             if step == "attention" and is_split:
                 step = OF_PART.get(tensor.name, "heads")
-            is_entered = tensor.name in GATHERED
+            is_entered = tensor.name in GATHERED and not plan.model.has_parallel_branches
             if step == "mlp" and plan.ep > 1 and plan.model.layers[block].experts:
                 step, is_entered = _step_of_experts(tensor.name), False
             times = times_of_keys if tensor.name == KEYS else 1

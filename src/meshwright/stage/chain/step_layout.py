@@ -86,6 +86,13 @@ EXPERTS_OF_PARTS: Steps = {
 }
 
 
+# Along tp, where the parts of all blocks are parallel branches: what they read has entered once, in front of their norms.
+BRANCHES: Steps = {
+    **dict.fromkeys(("attention_norm", "mlp_norm"), StepLayout(SHARED, SHARED)),
+    "add_branch": StepLayout(PARTIAL, PARTIAL),
+}
+
+
 def laid_out(
     item: ChainStep | Moved | Relay, streams: Layouts, beside: Mapping[str, Steps] | None = None
 ) -> ChainStep | Moved | Relay:

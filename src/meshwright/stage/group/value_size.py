@@ -33,6 +33,10 @@ WHOLE = (
     *("o_proj.bias", "down_proj.bias", "c_proj.bias"),
     *WHOLE_FACTORS,
 )
+BLOCK_NORMS = (
+    "layernorm.",
+    ".ln_",
+)  # of parallel branches each device uses them for its part of every branch
 HEAD_NORMS = ("q_norm.", "k_norm.")  # used for every head
 # A tensor of experts' biases added after the row-parallel product: whole along tp, divided along ep.
 WHOLE_OF_EXPERTS = ("down_proj_bias",)
@@ -141,13 +145,14 @@ def num_local_end_parameters(plan: Plan, layers: StageLayers) -> int:
 
 def num_partial_parameters(plan: Plan, layers: StageLayers) -> int:
     """Parameters of a stage that every device of a tensor-parallel group has whole, and whose gradient is of its tokens
-    (sequence parallelism, experts that are divided along tp), of its heads or of its part of the experts: they are summed
-    over the group before a step."""
+    (sequence parallelism, experts that are divided along tp), of its heads, its part of the experts or of parallel branches:
+    they are summed over the group before a step."""
     model = plan.model
     if plan.tp == 1:
         return 0
     routers = ROUTERS if plan.expert_tp > 1 or plan.ep > 1 else ()
-    parts = WHOLE if plan.sequence_parallel else (*HEAD_NORMS, *LATENTS, *routers, *WHOLE_FACTORS)
+    branches = BLOCK_NORMS if model.has_parallel_branches else ()
+    parts = WHOLE if plan.sequence_parallel else (*HEAD_NORMS, *LATENTS, *routers, *WHOLE_FACTORS, *branches)
     blocks = model.block_kinds(layers.first_block, layers.num_blocks)
     total = sum(
         count * parameter.num_elements

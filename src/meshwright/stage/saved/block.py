@@ -22,6 +22,9 @@ FLOAT8_BYTES = 1
 # What column-parallel products read: with sequence parallelism it is gathered for them.
 GATHERED = ("first norm's output", "cross norm's output", "second norm's output", "norm's output")
 
+# What norms give and keep that stand behind the gather, where parts are parallel branches.
+OF_BRANCHES = ("first norm's output", "second norm's output")
+
 # Who divides a tensor: "rows" sequence parallelism; "inner", "heads", "keys" tensor parallelism (keys: at least one
 # head a device); "experts" the experts' own; "whole" nobody.
 Division = Literal["rows", "inner", "heads", "keys", "experts", "whole"]
@@ -107,7 +110,9 @@ def tensor_bytes(model: ModelSpec, tensor: SavedTensor, context: SavingContext) 
         "experts": context.expert_tp,
         "whole": 1,
     }
-    divisor = 1 if context.keeps_gathered and tensor.name in GATHERED else divisors[tensor.division]
+    is_gathered = context.keeps_gathered and tensor.name in GATHERED
+    is_gathered |= model.has_parallel_branches and tensor.name in OF_BRANCHES
+    divisor = 1 if is_gathered else divisors[tensor.division]
     is_small = context.keeps_float8 and tensor.is_product_input
     each = min(FLOAT8_BYTES, tensor.element_bytes) if is_small else tensor.element_bytes
     return tensor.elements_per_token * each / divisor
@@ -225,6 +230,10 @@ def block_saved(model: ModelSpec, dtype: str = "float32", block: int = 0) -> tup
         SavedTensor("middle residual", hidden, b, "second norm"),
         SavedTensor("second norm's output", hidden, b, "up weight gradient", is_product_input=True),
     ]
+    if model.has_parallel_branches:
+        # all parts read one stream, which the first block keeps (behind a boundary it is what was received)
+        ours = ("middle residual",) if block == 0 else ("middle residual", "input")
+        kept = [tensor for tensor in kept if tensor.name not in ours]
     if attention.has_query_key_norm:
         num_heads = attention.num_heads + attention.num_kv_heads
         kept.append(SavedTensor("qkv", attention.qkv_size, b, "norm of q and k", "heads"))

@@ -249,10 +249,10 @@ def residual_bytes_per_token(model: ModelSpec, dtype: str = "float32") -> int:
 
 def boundary_bytes_per_token(model: ModelSpec, dtype: str = "float32", block: int | None = None) -> int:
     """Bytes per token of the activation that one stage sends to the next, where that begins with `block` (None: the most
-    that any sends); its gradient is as large. With a ladder residual what the last part has made goes beside the stream that
-    lacks it; of an encoder-decoder what the encoder has made beside the decoder's stream."""
+    that any sends); its gradient is as large. With a ladder residual or parallel branches results go beside the stream that
+    lacks them; of an encoder-decoder what the encoder has made beside the decoder's stream."""
     is_beside = bool(model.num_encoder_layers) and (block is None or block > model.num_encoder_layers)
-    return residual_bytes_per_token(model, dtype) * (2 if model.has_ladder_residual or is_beside else 1)
+    return residual_bytes_per_token(model, dtype) * (2 if model.hands_on_results or is_beside else 1)
 
 
 def between_parameters(model: ModelSpec, layers: StageLayers) -> tuple[Parameter, ...]:

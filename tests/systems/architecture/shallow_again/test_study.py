@@ -11,6 +11,7 @@ from torch import nn
 
 from meshwright.executor.job.pool import Pool
 from meshwright.systems.architecture.shallow_again import study
+from meshwright.systems.architecture.shallow_again.drawn_digits import drawn_digits
 
 
 @pytest.mark.parametrize("num_devices", [1, 2, 4])
@@ -42,3 +43,16 @@ def test_transformer_blocks_have_the_slope() -> None:
 def test_losses_are_alike() -> None:
     assert study.loss_ratio() == pytest.approx(1.0, abs=0.05)
     assert study.mean_loss("shallow") < 2.6  # single bytes have 3.3 nats
+
+
+def test_digits_are_drawn_by_their_seed_and_differ() -> None:
+    images, shown = drawn_digits(200, 1)
+    again, same = drawn_digits(200, 1)
+    assert (images == again).all() and (shown == same).all() and set(shown) == set(range(10))
+    assert abs(images[shown == 1].mean() - images[shown == 8].mean()) > 0.05  # two strokes, or seven
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["deep", "shallow"])
+def test_convolutions_learn_drawn_digits(form: str) -> None:
+    assert study.image_accuracy(form, 4) > 0.7  # a guess names a tenth

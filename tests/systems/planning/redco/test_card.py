@@ -18,7 +18,7 @@ def test_claims_that_need_no_processes_hold() -> None:
     assert "2310.16355" in card.paper and card.is_executed and not card.is_simulated
     own = [claim for claim in card.claims if ":" not in claim.by]
     failed = [c.claim for c in own if not c.judge(getattr(redco, c.by)(**c.arguments)).passed]
-    assert not failed and sum(claim.is_evidence for claim in card.claims) == 9
+    assert not failed and sum(claim.is_evidence for claim in card.claims) == 7
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from meshwright.specs.training.tensor_rule import Role, Tree, TreeParameter
 from meshwright.systems.planning.redco.card import gpt2_tree, llama_tree
 from meshwright.systems.planning.redco.mechanism import (
     LEAST_BYTES,
-    Role,
-    Tree,
-    TreeParameter,
     num_block_exchanges,
     published_rules,
     tensor_rules,

@@ -8,14 +8,15 @@ import pytest
 import torch
 import transformers
 
+from meshwright.executor.layout.rule_shard import cut
+from meshwright.executor.models.cut.module_tree import module_tree
+from meshwright.specs.training.tensor_rule import TensorRule
 from meshwright.systems.planning.redco.mechanism import (
     LEAST_BYTES,
-    TensorRule,
     tensor_rules,
     units_of,
     whole_bytes,
 )
-from meshwright.systems.planning.redco.ops import cut, module_tree
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")

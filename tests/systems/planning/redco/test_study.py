@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("torch")
@@ -9,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 
 from meshwright.executor.job.pool import Pool
-from meshwright.specs.error import UnknownNameError
+from meshwright.specs.error import SpecError, UnknownNameError
 from meshwright.systems.planning.redco import study as redco
 from meshwright.systems.planning.redco import tasks
 from meshwright.systems.planning.redco.ops import make_task
@@ -58,6 +60,39 @@ def test_maml_adapts_by_one_step_of_gradient_descent() -> None:
         adapted = parameters - maml.inner_rate * gradient
         errors.append(((tasks.called(network, adapted, x[1, place]) - y[1, place]) ** 2).mean())
     assert torch.allclose(maml.loss(parameters, (x, y)), torch.stack(errors).mean(), rtol=1e-5)
+
+
+LINE = """
+import torch
+from torch import nn
+
+def model():
+    return nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+
+def examples():
+    points = torch.rand(64, 2, generator=torch.Generator().manual_seed(1))
+    return [(x, x.prod()) for x in points]
+
+def collate(examples):
+    return torch.stack([x for x, _ in examples]), torch.stack([y for _, y in examples])
+
+def loss(model, batch):
+    return ((model(batch[0])[:, 0] - batch[1]) ** 2).mean()
+
+def predict(model, batch):
+    return model(batch[0])[:, 0] - batch[1]
+"""
+
+
+def test_three_functions_of_a_file_train_on_two_processes(tmp_path: Path, gloo_pool: Pool) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(LINE)
+    outcome = redco.train_functions(str(path), 150, rate=2e-2, pool=gloo_pool)
+    assert torch.equal(*outcome.parameters_N) and outcome.losses[0] != outcome.losses[1]
+    assert float(outcome.predictions[0].abs().mean()) < 0.06
+    path.write_text(LINE.replace("def predict", "def foresee"))
+    with pytest.raises(SpecError, match="has no function predict"):
+        redco.train_functions(str(path), 1, pool=gloo_pool)
 
 
 def test_unknown_tasks_are_refused() -> None:

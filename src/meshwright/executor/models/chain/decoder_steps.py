@@ -72,16 +72,23 @@ def take_both(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x: Ten
 def give_both(
     stage: DecoderStage, step: ChainStep, data: MicrobatchData, residual_BsE: Tensor, *late: Tensor
 ) -> tuple[Tensor, ...]:
-    """The stream of a ladder residual and the result that it lacks, for another stage."""
-    results = [_result(stage, step, data, each) for each in late]
+    """The stream and the result that it lacks, which may be behind its bias already, for another stage."""
+    results = [_result(stage, step, data, each) if step.of[0] else each for each in late]
     return (beside(residual_BsE, results[0] if results else None),)
 
 
 def add_carried(
     stage: DecoderStage, step: ChainStep, data: MicrobatchData, residual_BsE: Tensor, carried_BsE: Tensor
 ) -> tuple[Tensor, ...]:
-    """The result of a part of the stage before on the residual stream."""
+    """The result of a part of the stage before on the residual stream, or a branch's on the others'."""
     return (residual_BsE + carried_BsE,)
+
+
+def finished(
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, summed_BsE: Tensor
+) -> tuple[Tensor, ...]:
+    """The sum of branches with the bias of one of them."""
+    return (_result(stage, step, data, summed_BsE),)
 
 
 def add(
@@ -208,6 +215,8 @@ STEPS: Mapping[str, StepFunction] = {
     "take_both": take_both,
     "give_both": give_both,
     "add_carried": add_carried,
+    "add_branch": add_carried,
+    "finished": finished,
     "add": add,
     "attention_norm": attention_norm,
     "attention": attention,

@@ -33,3 +33,13 @@ def run_ladder(
         x_BSE = x_BSE if late_BSE is None else x_BSE + late_BSE
         late_BSE = result_BSE
     return x_BSE, late_BSE
+
+
+def run_branches(
+    x_BSE: Tensor, late_BSE: Tensor | None, parts: Iterable[Callable[[Tensor], Tensor]]
+) -> tuple[Tensor, Tensor | None]:
+    """The stream, which all parts read, and the sum of what they add to it."""
+    for part in parts:
+        result_BSE = part(x_BSE)
+        late_BSE = result_BSE if late_BSE is None else late_BSE + result_BSE
+    return x_BSE, late_BSE

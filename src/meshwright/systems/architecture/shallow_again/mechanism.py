@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from meshwright.ir.program import Axis, Program, ProgramBuilder
@@ -19,8 +20,14 @@ from meshwright.ir.table import (
 )
 from meshwright.ir.vocabulary import Name, Vocabulary
 from meshwright.specs.error import SpecError
+from meshwright.specs.model.model import ModelSpec
 
 TENSOR_AXIS = "tp"
+
+
+def shallow_again(model: ModelSpec) -> ModelSpec:
+    """The model with all its parts as branches of one layer: the same parameters, another function; to be trained so."""
+    return replace(model, has_parallel_branches=True)
 
 
 _NAMES = (

@@ -22,9 +22,11 @@ from meshwright.executor.models.one_process import mean_of_batches, optimise
 from meshwright.executor.models.sublayer import KINDS, SublayerSize, first_weight, sublayer
 from meshwright.executor.ops.randomness import keyed_generator, random_key
 from meshwright.executor.rank.handler import ValueName
+from meshwright.executor.training.held_out import one_thread
 from meshwright.ir.table import Kind
-from meshwright.systems.architecture.shallow_again.card import SCALES, check_form, fitted_slope, shallow_again
-from meshwright.systems.architecture.shallow_again.mechanism import HEAD, branches_of
+from meshwright.systems.architecture.shallow_again.card import SCALES, check_form, fitted_slope
+from meshwright.systems.architecture.shallow_again.drawn_digits import DIGITS, drawn_digits
+from meshwright.systems.architecture.shallow_again.mechanism import HEAD, branch_step, branches_of
 from meshwright.systems.architecture.shallow_again.ops import BranchTraining, batch_of, branch, embed, loss_of
 
 NUM_PROCESSES, NUM_CHECKED = 2, 4
@@ -32,6 +34,9 @@ NUM_STEPS, NUM_SEEDS, NUM_HELD_OUT = 800, 2, 4096
 # Of Adam, falling to a tenth on a cosine.
 RATE, LEAST_SHARE = 2e-3, 0.1
 Layer = Callable[[Tensor], Tensor]
+# The network of images: layers of 3 x 3 convolutions, channels, and how it is trained and held against drawings it never saw.
+NUM_CONVOLUTIONS, CHANNELS, IMAGE_BATCH, IMAGE_STEPS, IMAGE_RATE = 6, 8, 32, 800, 3e-3
+NUM_TRAINED, NUM_VALIDATED, VALIDATED = 4096, 512, 1_000_000
 
 
 class ResidualStack(nn.Module):
@@ -87,7 +92,7 @@ def execute(
             }
         )
     return run_program(
-        shallow_again(training.num_layers, num_devices),
+        branch_step(training.num_layers, num_devices),
         initial_values=values,
         iterations=num_steps,
         keep=("parameter",),
@@ -195,3 +200,60 @@ def mean_loss(form: str, num_steps: int = NUM_STEPS) -> float:
 def loss_ratio() -> float:
     """Shallow over deep."""
     return mean_loss("shallow") / mean_loss("deep")
+
+
+class ImageNetwork(nn.Module):
+    """A convolution that makes channels of a drawing, residual ones as a stack or as branches, and ten logits of means: over
+    all of the drawing, or over `places` x `places` parts of it."""
+
+    def __init__(self, form: str, places: int) -> None:
+        super().__init__()
+        self.places = places
+        self.first = nn.Conv2d(1, CHANNELS, 3, padding=1)
+        convolutions = (nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1) for _ in range(NUM_CONVOLUTIONS))
+        stack = ResidualStack([nn.Sequential(nn.ReLU(), one) for one in convolutions])
+        self.layers = stack if form == "deep" else shallow(stack)
+        self.head = nn.Linear(CHANNELS * places**2, len(DIGITS))
+
+    def forward(self, images_BHW: Tensor) -> Tensor:
+        """Logits of the digits."""
+        stream_BCHW = self.layers(self.first(images_BHW[:, None]))
+        means = nn.functional.adaptive_avg_pool2d(stream_BCHW.relu(), self.places)
+        return self.head(means.flatten(1))  # type: ignore[no-any-return]
+
+
+@cache
+def image_outcome(form: str, seed: int, places: int) -> tuple[float, float]:
+    """Nats of drawings it never saw, and the share of them that it names, after training by Adam in one process."""
+    check_form(form)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # both forms begin with the same weights
+        network = ImageNetwork(form, places)
+    images, shown = (torch.from_numpy(each) for each in drawn_digits(NUM_TRAINED, seed))
+    held_out, wanted = (torch.from_numpy(each) for each in drawn_digits(NUM_VALIDATED, VALIDATED + seed))
+    order = torch.randperm(NUM_TRAINED, generator=keyed_generator(random_key("images", seed)))
+    rows = [order.roll(-step * IMAGE_BATCH)[:IMAGE_BATCH] for step in range(IMAGE_STEPS)]
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(network(x), y)
+
+    adam = torch.optim.Adam(network.parameters())
+    with one_thread():
+        optimise(loss, adam, ((images[own], shown[own]) for own in rows), lambda _: IMAGE_RATE)
+        with torch.no_grad():
+            found = network(held_out).argmax(1) == wanted
+        return mean_of_batches(loss, [(held_out, wanted)]), float(found.float().mean())
+
+
+def image_loss_ratio(places: int) -> float:
+    """Shallow over deep, of means over the seeds."""
+    deep, broad = (
+        np.mean([image_outcome(form, seed, places)[0] for seed in range(NUM_SEEDS)])
+        for form in ("deep", "shallow")
+    )
+    return float(broad / deep)
+
+
+def image_accuracy(form: str, places: int) -> float:
+    """Mean over the seeds."""
+    return float(np.mean([image_outcome(form, seed, places)[1] for seed in range(NUM_SEEDS)]))

@@ -1,10 +1,6 @@
 """Which dimension of every parameter is cut over devices, from names and shapes alone; and a training step made of three
 functions of a user.
 
-*Column*: the outputs of a linear layer are cut, nothing is exchanged, what comes out is cut. *Gathered*: so too, and what
-comes out is gathered, as a head's is. *Row*: the inputs are cut, what comes out is a part of a sum. *Table*: rows of a lookup
-are cut, padded to a multiple; a part of a sum comes out. *Whole*: every device has it.
-
 torch keeps the weight of a linear layer as [outputs, inputs]; GPT-2's own layers keep [inputs, outputs].
 """
 
@@ -12,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import (
@@ -26,56 +21,9 @@ from meshwright.ir.table import (
     ValueKind,
 )
 from meshwright.ir.vocabulary import Name, Vocabulary
+from meshwright.specs.option import option
+from meshwright.specs.training.tensor_rule import Cut, TensorRule, Tree, TreeParameter
 
-Role = Literal["linear", "linear_in_out", "table", "vector", "other"]
-
-
-@dataclass(frozen=True)
-class TreeParameter:
-    """One parameter. `role`: a linear weight (either way round), a table of rows to look up, a vector, or anything else."""
-
-    name: str
-    shape: tuple[int, ...]
-    role: Role
-    itemsize: int = 4
-
-    @property
-    def module(self) -> str:
-        """Path of the layer that has it."""
-        return self.name.rpartition(".")[0]
-
-    @property
-    def layer(self) -> str:
-        """Last name of that path, such as "c_proj"."""
-        return self.module.rpartition(".")[2]
-
-    @property
-    def parent(self) -> str:
-        """Path of the module around the layer, such as "h.0.attn"."""
-        return self.module.rpartition(".")[0]
-
-    @property
-    def num_outputs(self) -> int:
-        """Of a linear weight."""
-        return self.shape[1] if self.role == "linear_in_out" else self.shape[0]
-
-    @property
-    def num_inputs(self) -> int:
-        """Of a linear weight."""
-        return self.shape[0] if self.role == "linear_in_out" else self.shape[1]
-
-    @property
-    def num_bytes(self) -> int:
-        """Of the whole parameter."""
-        count = self.itemsize
-        for size in self.shape:
-            count *= size
-        return count
-
-
-Tree = tuple[TreeParameter, ...]
-
-Cut = Literal["column", "gathered", "row", "table", "whole"]
 LEAST_BYTES = (
     1 << 20
 )  # tables, heads and lonely layers up to here are whole: to cut them is not worth an exchange
@@ -98,18 +46,16 @@ ATTENTION_NAMES = (*QUERY_NAMES, *KEY_VALUE_NAMES, *(n for n in FUSED_NAMES if n
 
 
 @dataclass(frozen=True)
-class TensorRule:
-    """What happens to one parameter. `dim`: of its tensor, as it is stored; `sections`: sizes of the outputs that stand one
-    behind the other, each cut by itself; `rows`: of a table with its padding; `is_shared`: whole, though what it makes is
-    used in parts, so that gradients have to be summed. `reason` says why it is whole."""
+class NamedRules:
+    """Tensor rules from names and shapes: outputs and inputs of a network's layers in turn, heads of attention."""
 
-    name: str
-    cut: Cut
-    dim: int | None = None
-    sections: tuple[int, ...] = ()
-    rows: int = 0
-    is_shared: bool = False
-    reason: str = ""
+    least_bytes: int = option(
+        LEAST_BYTES, "Tables, heads, lonely and unknown layers up to here stay whole.", least=0
+    )
+
+    def __call__(self, tree: Tree, num_shards: int) -> dict[str, TensorRule]:
+        """As `tensor_rules`."""
+        return tensor_rules(tree, num_shards, least_bytes=self.least_bytes)
 
 
 def tensor_rules(
@@ -122,8 +68,9 @@ def tensor_rules(
     shape leads back to the stream's width, or where it is the last of its module. Heads and what nothing closes are gathered.
 
     Args:
-        head_dim: numbers of an attention head; 0: not known, and keys and values are taken to have enough heads.
-        least_bytes: tables, heads and lonely layers up to here stay whole.
+        head_dim: numbers of an attention head; 0: not known, and where the tree does not say it either, keys and values are
+            taken to have enough heads.
+        least_bytes: tables, heads, lonely layers and what is not known stay whole up to here; above that it is unknown.
     """
     rules: dict[str, TensorRule] = {}
     for unit in units_of(tree):
@@ -137,6 +84,8 @@ def tensor_rules(
         if one.role == "table" and one.num_bytes > least_bytes:
             padded = -(-one.shape[0] // num_shards) * num_shards
             rules[one.name] = TensorRule(one.name, "table", 0, rows=padded)
+        elif one.role == "other" and len(one.shape) > 1 and one.num_bytes > least_bytes:
+            rules[one.name] = TensorRule(one.name, "unknown", reason=f"{one.num_bytes} bytes of no known use")
         elif one.name not in rules:
             rules[one.name] = _vector_rule(one, weights.get(one.module))
     return rules
@@ -165,7 +114,7 @@ def units_of(tree: Tree) -> list[list[TreeParameter]]:
 
 def _closing_last(tree: Tree) -> list[TreeParameter]:
     """The linear layers in order; within a module those that close by name stand last."""
-    layers = [one for one in tree if one.role in ("linear", "linear_in_out")]
+    layers = [one for one in tree if one.role in ("linear", "linear_in_out", "convolution")]
     first = {one.parent: place for place, one in reversed(list(enumerate(layers)))}
     places = {one.name: place for place, one in enumerate(layers)}
     return sorted(layers, key=lambda one: (first[one.parent], one.layer in ROW_NAMES, places[one.name]))
@@ -194,9 +143,12 @@ def _linear_rule(one: TreeParameter, place: Cut, num_shards: int, head_dim: int)
     if place == "gathered":
         padded = -(-one.num_outputs // num_shards) * num_shards
         return TensorRule(one.name, "gathered", 1 if is_reversed else 0, rows=padded)
-    if head_dim and one.layer in KEY_VALUE_NAMES and (one.num_outputs // head_dim) % num_shards:
-        reason = f"{one.num_outputs // head_dim} key-value heads, {num_shards} devices"
+    num_heads = one.num_heads or (head_dim and one.num_outputs // head_dim)
+    if one.layer in KEY_VALUE_NAMES and num_heads % num_shards:
+        reason = f"{num_heads} key-value heads, {num_shards} devices"
         return TensorRule(one.name, "whole", is_shared=True, reason=reason)
+    if one.layer in ATTENTION_NAMES and one.num_heads % num_shards:
+        return TensorRule(one.name, "whole", reason=f"{one.num_heads} heads, {num_shards} devices")
     sections = sections_of(one)
     if any(size % num_shards for size in sections):
         return TensorRule(one.name, "whole", reason=f"outputs {sections}, {num_shards} devices")
@@ -274,7 +226,7 @@ def whole_bytes(tree: Tree, rules: Mapping[str, TensorRule], least_bytes: int) -
     return [
         one.name
         for one in tree
-        if len(one.shape) == 2 and one.num_bytes > least_bytes and rules[one.name].cut == "whole"
+        if len(one.shape) == 2 and one.num_bytes > least_bytes and rules[one.name].cut in ("whole", "unknown")
     ]
 
 

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,24 +18,25 @@ from torch import Tensor, nn
 
 from meshwright.executor import run_program
 from meshwright.executor.job.pool import Pool, opened_pool
+from meshwright.executor.layout.rule_shard import cut
+from meshwright.executor.models.cut.module_tree import module_tree
 from meshwright.executor.rank.handler import Handlers, ValueName
 from meshwright.ir.vocabulary import Vocabulary
 from meshwright.specs.error import UnknownNameError
 from meshwright.systems.planning.redco.mechanism import PREDICTION, USER_LOSS, tensor_rules, three_functions
 from meshwright.systems.planning.redco.ops import (
-    SUMMED,
     TASKS,
+    Conv1D,
     HeadPlace,
-    InOutLinear,
-    cut,
+    cut_by,
+    everyone,
     make_task,
-    module_tree,
-    shard,
 )
 from meshwright.systems.planning.redco.tasks import (
     Key,
     LanguageModel,
     Maml,
+    UserFunctions,
     Walker,
     called,
     drawn,
@@ -50,7 +52,7 @@ class Gpt2Attention(HeadPlace):
 
     def __init__(self, width: int, head_dim: int) -> None:
         super().__init__(head_dim, 1)
-        self.c_attn, self.c_proj = InOutLinear(width, 3 * width), InOutLinear(width, width)
+        self.c_attn, self.c_proj = Conv1D(width, 3 * width), Conv1D(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Of the normed stream."""
@@ -123,9 +125,9 @@ def gpt2() -> nn.Module:
 
     def block() -> NamedBlock:
         mlp = [
-            ("c_fc", InOutLinear(WIDTH, 4 * WIDTH)),
+            ("c_fc", Conv1D(WIDTH, 4 * WIDTH)),
             ("gelu", nn.GELU()),
-            ("c_proj", InOutLinear(4 * WIDTH, WIDTH)),
+            ("c_proj", Conv1D(4 * WIDTH, WIDTH)),
         ]
         return NamedBlock({
             "ln_1": nn.LayerNorm(WIDTH), "attn": Gpt2Attention(WIDTH, HEAD_DIM),
@@ -171,7 +173,8 @@ def decoder(model: str, rank: int, num_ranks: int) -> nn.Module:
     whole = build(model)
     if num_ranks == 1:
         return whole
-    return shard(whole, tensor_rules(module_tree(whole), num_ranks, HEAD_DIM, least_bytes=0), rank, num_ranks)
+    rules = tensor_rules(module_tree(whole), num_ranks, HEAD_DIM, least_bytes=0)
+    return cut_by(whole, rules, everyone(rank, num_ranks))
 
 
 @dataclass
@@ -193,7 +196,7 @@ class Decoder:
 
     def loss(self, parameters_N: Tensor, batch: Any) -> Tensor:
         """Mean nats of the next token. The all-reduces of the last forward are counted."""
-        SUMMED.clear()
+        everyone(self.rank, self.num_ranks).sums.clear()
         logits = called(decoder(self.model, self.rank, self.num_ranks), parameters_N, batch[:, :-1])
         return F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
 
@@ -201,13 +204,26 @@ class Decoder:
         """Forward all-reduces of every block in the last loss."""
         prefix = "h" if self.model == "gpt2" else "layers"
         counts = [
-            sum(count for path, count in SUMMED.items() if path.startswith(f"{prefix}.{block}."))
+            sum(
+                count
+                for path, count in everyone(self.rank, self.num_ranks).sums.items()
+                if path.startswith(f"{prefix}.{block}.")
+            )
             for block in range(NUM_LAYERS)
         ]
         return torch.tensor(counts, dtype=torch.float64)
 
 
-TASKS.update({"language model": LanguageModel, "maml": Maml, "policy gradient": Walker, "decoder": Decoder})
+FUNCTIONS = "functions of a file"
+TASKS.update(
+    {
+        FUNCTIONS: UserFunctions,
+        "language model": LanguageModel,
+        "maml": Maml,
+        "policy gradient": Walker,
+        "decoder": Decoder,
+    }
+)
 HANDLERS: Handlers = {}  # none of its own: workers import this file for its tasks
 
 NUM_PROCESSES, NUM_CHECKED = 2, 3
@@ -269,6 +285,25 @@ def run_task(
         tuple(rank[ValueName("parameter")] for rank in result.values),
         tuple(rank[ValueName(PREDICTION.name)] for rank in result.values),
     )
+
+
+def train_functions(
+    file: str, num_steps: int, *, num_processes: int = NUM_PROCESSES, num_microbatches: int = 1,
+    rate: float = 1e-3, batch: int = 16, pool: Pool | None = None,
+) -> TaskOutcome:  # fmt: skip
+    """Train the model of a user's file by Adam on processes of this machine, each with batches of its own.
+
+    Args:
+        file: see `tasks.UserFunctions`.
+        batch: examples of a microbatch.
+
+    Raises SpecError where the file lacks a function, and what a failing process raises.
+    """
+    with opened_pool(pool, num_processes) as workers:
+        return run_task(
+            FUNCTIONS, num_steps, workers, num_processes=num_processes, num_microbatches=num_microbatches,
+            file=str(Path(file).resolve()), rate=rate, batch=batch,
+        )  # fmt: skip
 
 
 def _cut_decoder(model: str, num_processes: int, pool: Pool) -> TaskOutcome:

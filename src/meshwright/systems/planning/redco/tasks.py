@@ -1,4 +1,4 @@
-"""Three tasks of three functions: a model of bytes, sines learned by MAML, a walk learned by its return.
+"""Tasks of three functions: a user's file, a model of bytes, sines learned by MAML, a walk learned by its return.
 
 Shapes: B samples, S tokens, T tasks, P points of a task, G cells of the walker's field, N parameters.
 """
@@ -6,9 +6,12 @@ Shapes: B samples, S tokens, T tasks, P points of a task, G cells of the walker'
 from __future__ import annotations
 
 import math
+import runpy
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -18,6 +21,7 @@ from torch import Tensor, nn
 from meshwright.executor.data.corpus import Corpus
 from meshwright.executor.data.tokenization import NUM_BYTE_VALUES
 from meshwright.executor.ops.randomness import keyed_generator, random_key
+from meshwright.specs.error import SpecError
 
 CONTEXT = 16  # bytes that the language model reads
 Key = tuple[int, int, int]
@@ -41,7 +45,7 @@ def flat(model: nn.Module) -> Tensor:
     return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
-def called(model: nn.Module, parameters_N: Tensor, *inputs: Tensor) -> Tensor:
+def called(model: nn.Module, parameters_N: Tensor, *inputs: Any) -> Tensor:
     """What a model gives with such parameters."""
     named = dict(model.named_parameters())
     parts = torch.split(parameters_N, [p.numel() for p in named.values()])
@@ -68,6 +72,57 @@ def sine_network() -> nn.Module:
 def key_generator(name: str, key: Key) -> torch.Generator:
     """Of a step, device and microbatch."""
     return keyed_generator(random_key(name, *key))
+
+
+class _Bound(nn.Module):
+    """A function of a model and a batch, as a module of the batch."""
+
+    def __init__(self, model: nn.Module, function: Callable[[nn.Module, Any], Tensor]) -> None:
+        super().__init__()
+        self.model, self.function = model, function
+
+    def forward(self, batch: Any) -> Tensor:
+        """Of the model as it is."""
+        return self.function(self.model, batch)
+
+
+NEEDED = ("model", "examples", "collate", "loss", "predict")
+
+
+class UserFunctions:
+    """A file with model() and examples(), and three functions: collate(examples), loss(model, batch), predict(model,
+    batch). Batches are drawn by step, device and microbatch; what is predicted is of the first examples.
+
+    Raises SpecError where the file lacks one of them.
+    """
+
+    def __init__(self, file: str, rank: int, num_ranks: int, rate: float = 1e-3, batch: int = 16) -> None:
+        self.rate, self.batch, self.name = rate, batch, Path(file).stem
+        found = runpy.run_path(file)
+        if missing := [name for name in NEEDED if not callable(found.get(name))]:
+            raise SpecError(f"{file} has no function {', '.join(missing)}", allowed=", ".join(NEEDED))
+        self.collate, self.examples = found["collate"], found["examples"]()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # all devices begin alike
+            model = found["model"]()
+        self.losses, self.predictions = _Bound(model, found["loss"]), _Bound(model, found["predict"])
+
+    def first(self) -> Tensor:
+        """Of the user's model."""
+        return flat(self.losses)
+
+    def data(self, key: Key, parameters_N: Tensor) -> Any:
+        """Some examples, collated."""
+        rows = torch.randint(len(self.examples), (self.batch,), generator=key_generator(self.name, key))
+        return self.collate([self.examples[row] for row in rows.tolist()])
+
+    def loss(self, parameters_N: Tensor, batch: Any) -> Tensor:
+        """As the user says."""
+        return called(self.losses, parameters_N, batch)
+
+    def predict(self, parameters_N: Tensor) -> Tensor:
+        """Of the first examples."""
+        return called(self.predictions, parameters_N, self.collate(self.examples[: self.batch]))
 
 
 @dataclass

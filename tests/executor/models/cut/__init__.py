@@ -1,0 +1,1 @@
+"""Cutting a user's modules by tensor rules."""
