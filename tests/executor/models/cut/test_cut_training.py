@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from meshwright.api.trainings.training import run_training as train_plan
 from meshwright.executor.job.gather import JobResult
 from meshwright.executor.job.job import Job
 from meshwright.executor.job.pool import Pool
@@ -23,6 +24,7 @@ from meshwright.executor.models.cut.module_tree import module_tree
 from meshwright.executor.models.sequential import load_modules
 from meshwright.executor.training.tensor_layout import TensorLayout
 from meshwright.executor.training.training_job import RANDOM, RandomTokens, TrainingConfig
+from meshwright.ir.program import Program
 from meshwright.lowering.lower import lower
 from meshwright.schedules import registered
 from meshwright.specs import Cluster, Plan, Workload
@@ -151,6 +153,24 @@ def test_cut_modules_train_as_the_whole_ones(layout: Layout, mine: str, gloo_poo
         optimizer.step()
     trained = {name: p.detach() for name, p in whole.named_parameters()}
     assert largest_difference(result.parameters, trained) < ADAMW_TOLERANCE
+
+
+def test_a_plan_trains_them_and_is_predicted_by_what_stands_for_them(mine: str, gloo_pool: Pool) -> None:
+    plan = Plan.of(MODEL, Cluster.detect(2), Workload(BATCH, SEQUENCE), dtype="float32", tp=2)
+    done = train_plan(
+        plan, source=Source(modules=mine, tensor_rules=ALL, data=RANDOM.data), iterations=2, pool=gloo_pool
+    )
+    assert done.trace is not None and done.result.parameters.keys() >= {"1.up.weight", "3.q_proj.weight"}
+    assert "ALL_REDUCE" not in names_of(done.trace.program) and "ALL_REDUCE" in names_of(
+        done.predicted.program
+    )
+    with pytest.raises(ExecutionError, match="no rules to cut them by"):
+        train_plan(plan, source=Source(modules=mine), iterations=2)
+
+
+def names_of(program: Program) -> set[str]:
+    """Of its rows."""
+    return {program.tables.effects[effect].name for effect in program.columns.effect.tolist()}
 
 
 def test_a_device_has_its_share_of_every_weight(mine: str) -> None:
