@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from meshwright import api
+from meshwright.ir.judge import metrics
 from meshwright.prediction.predicted import Predicted, predict
 from meshwright.specs import Cluster, Plan, Workload, load_model
 from meshwright.specs.error import PlanError, SpecError
@@ -56,7 +57,10 @@ def test_exchanges_inside_stages_are_parts_of_a_step_in_segments() -> None:
     # what computes wait for of these is told as in composed prices, so that parts, and intervals, are of the same kind
     for name in ("exchanges inside, host", "waiting"):
         assert segments.parts[name] == pytest.approx(composed.parts[name], rel=0.01)
-    assert segments.bubble == pytest.approx(composed.bubble, rel=0.01)
+    # one definition: compute streams idle while rows are sent, and are busy with what is priced within them
+    for each in (composed, segments):
+        assert each.bubble == pytest.approx(metrics.bubble(each.trace()), rel=1e-12)
+    assert segments.bubble > 1.2 * composed.bubble
 
 
 def test_what_of_an_exchange_passes_beside_computes_is_said_by_name() -> None:

@@ -23,7 +23,7 @@ from meshwright.prediction.memory_chance import fit_probability
 from meshwright.prediction.memory_estimate import MemoryEstimate, estimate_memory
 from meshwright.prediction.memory_limit import Rejection, estimated_rejection, rejection
 from meshwright.prediction.step_interval import interval_of_costs, interval_of_parts
-from meshwright.prediction.step_part import Hidden, busiest, busy_share, hidden_exchanges, step_parts
+from meshwright.prediction.step_part import Hidden, busiest, hidden_exchanges, step_parts
 from meshwright.prediction.step_program import (
     ITERATIONS,
     StepProgram,
@@ -117,8 +117,7 @@ class Predicted:
         exchanges = hidden_exchanges(trace, busiest(self.program, self.prices)[0])
         parts = step_parts(self.made, self.prices, self.pricing, period_s, exchanges)
         step = interval_of_parts(self.made, self.pricing, width, period_s, parts)
-        busy = busy_share(self.made, self.prices, step.value, trace)
-        return Outcome(step, parts, max(0.0, 1.0 - busy), exchanges)
+        return Outcome(step, parts, metrics.bubble(trace), exchanges)
 
     @property
     def step(self) -> Prediction:
@@ -151,7 +150,10 @@ class Predicted:
 
     @property
     def bubble(self) -> float:
-        """Share of the step in which compute streams idle, over all devices of the pipeline."""
+        """Share of an iteration in which compute streams idle, over all devices of the pipeline, as `simulate` has it.
+
+        What is sent inside layers is waited for where it is rows, and part of computes where prices are composed.
+        """
         return self.outcome.bubble
 
     @property

@@ -99,17 +99,6 @@ def step_parts(
     return {name: value for name, value in ordered if value > 0}
 
 
-def busy_share(made: StepProgram, prices: Prices, step_s: float, trace: Trace) -> float:
-    """Share of a step in which a device computes, or waits for what its stage exchanges inside, in the mean over the devices
-    of the pipeline."""
-    program = made.wiring.program
-    seconds = prices.seconds[prices.cost_of_row]
-    busy_s = float(seconds[program.kinds == Kind.COMPUTE].sum())
-    if not INNER_ROWS.isdisjoint(effect.name for effect in program.tables.effects):
-        busy_s += sum(inside_s(hidden_exchanges(trace, device)) for device in range(program.num_lists))
-    return busy_s / program.num_lists / step_s
-
-
 def inside_s(exchanges: Mapping[str, Hidden]) -> float:
     """Seconds of a device's exchanges between segments beside which it computes nothing."""
     return sum(each.exposed_s for name, each in exchanges.items() if name in INNER_ROWS)

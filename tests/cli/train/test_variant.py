@@ -25,6 +25,17 @@ def test_plan_writes_the_variant_into_its_file(run: Runner, tmp_path: Path) -> N
     assert ModelVariant(LADDER).of_plan(path) == plan
 
 
+def test_a_variant_in_a_file_that_nobody_knows_is_refused(run: Runner, tmp_path: Path) -> None:
+    """Also where the model of the file is another one already."""
+    path = tmp_path / "plan.toml"
+    job = ("llama-3.2-1b", "1x8xH100", "--global-batch", 8, "--seq", 2048, "--fix", "tp=8,recompute=none")
+    assert run("plan", *job, "--variant", LADDER, "-o", path).code == 0
+    path.write_text(path.read_text().replace(f'variant = "{LADDER}"', 'variant = "ladder_residul"'))
+    for verb in ("check", "simulate"):
+        ran = run(verb, path)
+        assert ran.code == 2 and "ladder_residul" in ran.stderr and f"did you mean {LADDER}" in ran.stderr
+
+
 def test_sums_of_a_ladder_are_hidden_on_gpus(run: Runner, tmp_path: Path) -> None:
     """The same plan for the same sizes: what it gains is what its sums took, nearly."""
     path = tmp_path / "plan.toml"

@@ -15,7 +15,7 @@ from meshwright.costs.pricing import pricing_of
 from meshwright.ir.timing.replay import wire
 from meshwright.lowering.place import place
 from meshwright.planner.search.plans import NUM_SHOWN, Plans
-from meshwright.planner.search.search import reasons, search
+from meshwright.planner.search.search import MOST_COMPUTES, reasons, search, simulable
 from meshwright.planner.space.axis import AXES
 from meshwright.planner.space.space import space_of
 from meshwright.prediction.memory_estimate import estimate_memory
@@ -387,3 +387,14 @@ def test_the_microbatch_is_the_fastest_of_all_divisors(
     best = search(model, where, work, fix=fix, layer_wise=False)
     assert best[0].step.value == pytest.approx(min(steps.values()), rel=1e-9)
     assert best[0].step.value == pytest.approx(steps[best[0].plan.microbatch_size], rel=1e-9)
+
+
+def test_steps_of_millions_of_microbatches_are_refused_before_they_are_made() -> None:
+    job = (load_model("llama-3.1-8b"), Cluster("8xH100"))
+    with pytest.raises(
+        PlanError, match="20,000,000 sequences has .* microbatches or more in every plan"
+    ) as caught:
+        search(*job, Workload(20_000_000, 8192), fix=MIXED)
+    assert "up to about" in str(caught.value)
+    short, num_long = simulable(space_of(*job, Workload(40_000, 8192), fix=MIXED))
+    assert num_long > 0 and (2 * short.num_microbatches * short.pp * short.num_chunks).max() <= MOST_COMPUTES

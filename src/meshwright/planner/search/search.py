@@ -45,6 +45,9 @@ LEAST_SIMULATED = 8  # before what the closed form says of the rest may end the 
 # Nothing more is simulated where what is expected of it is behind the best step by more than this: the form's errors
 # differ by so much among pipelines that are alike.
 BEHIND = 1.02
+MOST_COMPUTES = (
+    300_000  # of a step on all devices of a pipeline: such a program is made and run in about ten seconds
+)
 NUM_SAFE = 6  # plans that are simulated beside, where those that are expected to be the fastest may not fit
 NUM_LAYER_WISE = 3  # of the best plans, whose stages are varied
 # What is varied behind the ranking.
@@ -116,14 +119,16 @@ def search(
         )  # fmt: skip
     capacity = min(cluster.memory_bytes, max_memory_bytes or cluster.memory_bytes)
     job: dict[str, Any] = {"fix": fix, "forbid": forbid, "microbatch_sizes": microbatch_sizes}
-    whole = space_of(model, cluster, workload, **job, capacity_bytes=capacity, is_open=True)
+    whole, num_long = simulable(
+        space_of(model, cluster, workload, **job, capacity_bytes=capacity, is_open=True)
+    )
     contenders = Contenders.of(whole, capacity, extrapolate=extrapolate, is_all=objective is Objective.MEMORY)
     trials = _Trials(contenders, capacity, objective, extrapolate, iterations)
     searched = time.perf_counter()
     ends_s = float("inf") if time_limit_s is None else begun + time_limit_s
     is_complete = trials.run(most, ends_s, progress)
     if not trials.plans:  # none of the fast ones fits after all
-        whole = space_of(model, cluster, workload, **job, is_open=True)
+        whole, num_long = simulable(space_of(model, cluster, workload, **job, is_open=True))
         contenders = Contenders.of(whole, capacity, extrapolate=extrapolate, is_all=True)
         trials = _Trials(contenders, capacity, objective, extrapolate, iterations)
         is_complete = trials.run(most, ends_s, progress)
@@ -158,12 +163,34 @@ def search(
     ranked = in_full(best, objective, ends_s)
     if risk is not None:
         ranked = safe_first(ranked, capacity, risk)
-    told = (*assumptions, *_left_out(whole, {*(fix or {}), *forbid}))
+    told = (*assumptions, *_left_out(whole, {*(fix or {}), *forbid}, num_long))
     return Plans(
         tuple(ranked), told, whole.num_candidates, num_too_large, num_slow, len(ranked), search_s=searched - begun,
         simulation_s=time.perf_counter() - searched, is_complete=is_complete, optimality_gap=gap, varied=trials.varied,
         passed_over=_passed_over(ranked, capacity, risk),
     )  # fmt: skip
+
+
+def simulable(space: Space) -> tuple[Space, int]:
+    """The candidates whose steps are short enough to be simulated in seconds, and how many others there are.
+
+    Raises PlanError where there is none.
+    """
+    passes = 2 + (space.recompute == RECOMPUTES.index("full"))
+    num_computes = passes * space.num_microbatches * space.pp * space.num_chunks
+    keep = num_computes <= MOST_COMPUTES
+    if keep.all():
+        return space, 0
+    if not keep.any():
+        batch = space.workload.global_batch
+        most = batch * MOST_COMPUTES // int(num_computes.min())
+        raise PlanError(
+            f"a batch of {batch:,} sequences has {int(space.num_microbatches.min()):,} microbatches or more in every plan: "
+            "such a step is too long to simulate",
+            allowed=f"up to about {most:,} sequences on these devices",
+            next="plan for fewer: behind the fill of a pipeline every further microbatch takes as long",
+        )
+    return space.taken(keep), int(space.num_kinds[~keep].sum())
 
 
 def is_ranked_by_form(cluster: ClusterSpec) -> bool:
@@ -185,11 +212,15 @@ def _check(cluster: ClusterSpec, limit: int | None, num_simulated: int, time_lim
         )
 
 
-def _left_out(space: Space, decided: Set[str]) -> tuple[str, ...]:
+def _left_out(space: Space, decided: Set[str], num_long: int) -> tuple[str, ...]:
     """What the space lacks, for people, of what nobody decided."""
     found, size = [], space.model.vocabulary_size
     if space.cluster.num_devices > 1 and space.tp.max() == 1 and size % 2 and "tp" not in decided:
         found.append(f"no tensor parallelism: a vocabulary of {size} does not divide; give the padded one")
+    if num_long:
+        found.append(
+            f"not tried: {num_long:,} candidates whose step has more than {MOST_COMPUTES:,} computes"
+        )
     if space.left_out:
         found.append(f"not tried, as there are too many candidates: {space.left_out}; --fix makes room")
     return tuple(found)

@@ -504,6 +504,8 @@ class Plan:
         software_class(self.software)  # raises where nobody knows it
         if not Reference.of(self.optimizer).names_code:
             _ = self.update_rule  # raises where nobody knows it
+        if self.variant and not Reference.of(self.variant).names_code:
+            resolve("variant", self.variant)  # likewise: what a file says is not passed over
         self._check_sharding()
 
     def _check_sharding(self) -> None:
