@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import tomllib
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml  # type: ignore[import-untyped]
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.interop.export import LAUNCHERS, export_plan
@@ -54,6 +55,21 @@ def test_a_comment_says_nothing_else(text: str) -> None:
     assert tomllib.loads(written) == {"key": 1}
     assert yaml.safe_load(f"{comment(text)}\nkey: 1\n") == {"key": 1}
     assert ShellScript.read(f"{comment(text)}\nrun 1\n").commands == [["run", "1"]]
+
+
+VISIBLE = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=60)
+
+
+@settings(max_examples=40)
+@given(VISIBLE | st.sampled_from(NAMES), st.sampled_from(("", " - x", ": y", " # z", "\N{PILE OF POO}")))
+def test_a_name_is_a_string_in_yaml_and_nothing_else(name: str, behind: str) -> None:
+    """All documents of the job are those of an ordinary name, but for the job's own name, a label that DNS takes."""
+    plan = replace(PLAN, model=replace(PLAN.model, name=name + behind))
+    found = list(yaml.safe_load_all(export_plan(plan, "k8s", CLUSTER).text))
+    assert [each["kind"] for each in found] == ["ConfigMap", "Service", "Job"]
+    assert tomllib.loads(found[0]["data"]["plan.toml"])["model"]["name"] == name + behind
+    job = {each["metadata"]["name"] for each in found}
+    assert job == {job_name(plan)} and re.fullmatch(r"train(-[a-z0-9]+)*", job.pop())
 
 
 @pytest.mark.parametrize("target", [*LAUNCHERS, "megatron"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from random import Random
 
@@ -307,3 +308,11 @@ def test_a_size_with_the_empty_counts_of_before_is_read() -> None:
     assert before != text and to_text(from_text(before)) == text
     with pytest.raises(ProgramError, match="size"):
         from_text(text.replace("768.0,768.0]", "768.0,768.0,[1]]"))
+
+
+@pytest.mark.parametrize("name", sorted(registered()))
+def test_no_cell_of_a_csv_is_a_formula(name: str) -> None:
+    """What is written there is numbers and names of a closed list, never a text that somebody chose."""
+    found = program_of_orders(registered()[name].orders(4, 8))
+    cells = [cell for line in to_torch_csv(found).splitlines() for cell in line.split(",")]
+    assert cells and all(re.fullmatch(r"\d+[A-Z]\d+", cell) for cell in cells)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from meshwright.specs.error import ExecutionError, SpecError
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 SLURM = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_NODELIST", "SLURM_JOB_ID")
+TOKEN = "MESHWRIGHT_TOKEN"
 # Ports of Slurm jobs: above those of services, below those that Linux gives to clients (32768 and up).
 FIRST_PORT, NUM_PORTS = 20_000, 12_000
 
@@ -20,6 +21,7 @@ class Launch:
     """One process of a job: which of how many, which on its host, and where all meet.
 
     ``starter_listens``: torchrun keeps the store at that place; otherwise process 0 does. ``attempt``: restarts so far.
+    ``token``: a word that the processes of this job have and others do not; empty: there is none.
     """
 
     process: int
@@ -30,6 +32,7 @@ class Launch:
     by: Literal["torchrun", "slurm"]
     starter_listens: bool = False
     attempt: int = 0
+    token: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if (
@@ -65,7 +68,7 @@ def launch_of(environment: Mapping[str, str]) -> Launch | None:
             _number(given, "RANK"), _number(given, "WORLD_SIZE"), _number(given, "LOCAL_RANK"),
             given["MASTER_ADDR"], _number(given, "MASTER_PORT"), "torchrun",
             environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-            int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")),
+            int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")), environment.get(TOKEN, ""),
         )  # fmt: skip
     # a batch script has SLURM_PROCID, too; only a step that srun started has a step's number
     if "SLURM_STEP_ID" in environment and environment.get("SLURM_NTASKS", "1") != "1":
@@ -74,7 +77,7 @@ def launch_of(environment: Mapping[str, str]) -> Launch | None:
             _number(given, "SLURM_PROCID"), _number(given, "SLURM_NTASKS"), _number(given, "SLURM_LOCALID"),
             environment.get("MASTER_ADDR") or first_host(given["SLURM_STEP_NODELIST"]),
             int(environment.get("MASTER_PORT") or FIRST_PORT + _number(given, "SLURM_JOB_ID") % NUM_PORTS),
-            "slurm", attempt=int(environment.get("SLURM_RESTART_COUNT", "0")),
+            "slurm", attempt=int(environment.get("SLURM_RESTART_COUNT", "0")), token=environment.get(TOKEN, ""),
         )  # fmt: skip
     return None
 

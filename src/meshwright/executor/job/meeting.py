@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
+import ipaddress
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +24,7 @@ JOIN = datetime.timedelta(seconds=300)  # hosts of a cluster start minutes apart
 ALL_READ = datetime.timedelta(seconds=30)  # processes that are all there read a few words
 LOOK_S = 0.5  # between two looks of the watch
 HEARD_S = 2.0  # who failed waits this long, so that the others read why before the store goes with it
+LEAST_BACKLOG = 128  # processes that connect at once
 FAILURE, NONE = "failure", b""
 _log = logging.getLogger(__name__)
 
@@ -34,15 +38,42 @@ def meet(launch: Launch, is_second: bool = False) -> Any:
     is_master = launch.process == 0 and not launch.starter_listens and not is_second
     try:
         store = dist.TCPStore(  # type: ignore[attr-defined]
-            launch.address, launch.port, launch.num_processes, is_master, timeout=JOIN, wait_for_workers=False
-        )
-    except (RuntimeError, ValueError) as error:
+            launch.address, launch.port, launch.num_processes, is_master, timeout=JOIN, wait_for_workers=False,
+            master_listen_fd=_listening(launch) if is_master else None,
+        )  # fmt: skip
+    except (RuntimeError, ValueError, OSError) as error:
         raise ExecutionError(
             f"process {launch.process} cannot meet the others at {launch.address}:{launch.port}: {error}",
             allowed="an address of process 0's host that every host reaches, and a free port there",
             next="set MASTER_ADDR and MASTER_PORT",
         ) from error
-    return dist.PrefixStore(f"meshwright-{launch.attempt}", store)  # type: ignore[attr-defined]
+    return dist.PrefixStore(prefix_of(launch), store)  # type: ignore[attr-defined]
+
+
+def prefix_of(launch: Launch) -> str:
+    """What all keys of a job begin with. Who does not know its token reads and writes other keys: it is no lock (torch's
+    store asks nobody who they are, and lists its keys), and keeps jobs apart that meet at one port by mistake."""
+    secret = hashlib.blake2b(launch.token.encode(), digest_size=16).hexdigest() if launch.token else ""
+    return "-".join(filter(None, ("meshwright", str(launch.attempt), secret)))
+
+
+def _listening(launch: Launch) -> int:
+    """A socket that listens at the address of the job and nowhere else: torch's own listens on all interfaces. The store
+    closes it. Raises OSError where the address is not this host's, or the port is taken."""
+    found = socket.getaddrinfo(launch.address, launch.port, type=socket.SOCK_STREAM)
+    family, _, _, _, place = found[0]
+    host = str(place[0])
+    if launch.address not in (host, "localhost") and ipaddress.ip_address(host).is_loopback:
+        # many systems know themselves by a name of loopback, by which other hosts reach another interface
+        _log.warning(
+            "%s is loopback here: the store listens on all interfaces; MASTER_ADDR as a number says on which",
+            launch.address,
+        )
+        host = "" if family == socket.AF_INET else "::"
+    listening = socket.create_server(
+        (host, launch.port), family=family, backlog=max(LEAST_BACKLOG, launch.num_processes)
+    )
+    return listening.detach()
 
 
 def same_job(store: Any, launch: Launch, digest: str) -> None:

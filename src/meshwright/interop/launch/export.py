@@ -50,6 +50,8 @@ cd "$${SLURM_SUBMIT_DIR:-.}"
 cat > $name-plan.toml <<'$end'
 $plan$end
 export OMP_NUM_THREADS="$${OMP_NUM_THREADS:-1}"
+# Keys of the job's store begin with it: what else meets at this port by mistake does not disturb the job.
+export MESHWRIGHT_TOKEN="$${MESHWRIGHT_TOKEN:-$$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')}"
 srun --kill-on-bad-exit=1 meshwright train $name-plan.toml --checkpoints $name-runs --resume "$$@"
 """
 )
