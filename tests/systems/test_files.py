@@ -19,7 +19,12 @@ FURTHER = {
     "gnn_pipe": {"graph_file", "job", "volume"},
     "redco": {"tasks"},  # what users write: three tasks beside the decoders that the study cuts
     "shallow_again": {"drawn_digits"},  # the images that its study learns from, drawn and not kept
-    "galvatron": {"cost"},  # the cost model of a whole planner, as large as its search
+    "galvatron": {
+        "cost",  # the cost model of a whole planner, as large as its search
+        "layerwise_program",  # a plan that no Plan can say, as a program
+        "strategy_price",  # our costs in place of its profiles
+        "planner",  # the search on the models of users
+    },
     "skip_pipe": {
         "path_search",
         "published",

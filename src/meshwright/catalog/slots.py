@@ -20,6 +20,7 @@ from typing import Any
 from meshwright import systems
 from meshwright.catalog.user_file import Guarded, guarded, many_of, of_file, one_of
 from meshwright.ir.program import Program
+from meshwright.planner.search.proposal import Proposal
 from meshwright.schedules.order import Schedule, registered
 from meshwright.specs.cluster.cluster import LEVELS, ClusterSpec
 from meshwright.specs.cluster.device import Link
@@ -27,7 +28,6 @@ from meshwright.specs.error import PlanError, SpecError, UnknownNameError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.optimizer import OPTIMIZERS
 from meshwright.specs.plan.option import described_options, with_options
-from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sharding import ZERO
 from meshwright.specs.slot import Reference
 from meshwright.specs.training.job_report import JobRunner
@@ -146,7 +146,7 @@ SLOTS: Mapping[str, Slot] = {
             "planner",
             "plan --planner",
             "(model, cluster, workload, fix) -> plans, best first",
-            gives=many_of(Plan),
+            gives=Proposal.of,
         ),
     )
 }

@@ -242,3 +242,15 @@ def test_experts_are_limited_by_processors_then_by_the_link():
     assert by_link == pytest.approx(1000 * 1024 * 2 * 7 / 1e11, rel=1e-2)
     with pytest.raises(SpecError, match="at least one"):
         curve.seconds(1, 1, 1, 8, 8, 0)
+
+
+def test_a_ring_over_nodes_is_as_slow_as_the_link_between_neighbours_in_it() -> None:
+    even = Cluster("4x8xH100")
+    slow = tuple(Link(f"device {a}", f"device {b}", 1e9, 5e-6) for a, b in ((0, 16), (16, 0)))
+    costs = NcclCollectives(ClusterSpec("slow", even.devices, even.levels, slow))
+    ring, everyone = Exchange(("dp",), algorithm="ring"), Exchange(("dp",), algorithm="all_to_all")
+    beside, apart = (0, 16, 8, 24), (0, 8, 16, 24)
+    slowed = costs.exchange_cost(ring, 1e9, beside).seconds
+    assert costs.exchange_cost(ring, 1e9, apart) == NcclCollectives(even).exchange_cost(ring, 1e9, apart)
+    assert slowed > 10 * costs.exchange_cost(ring, 1e9, apart).seconds
+    assert costs.exchange_cost(everyone, 1e9, apart) == costs.exchange_cost(everyone, 1e9, beside)

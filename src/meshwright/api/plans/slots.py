@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import product
 from typing import Any
 
 from meshwright import catalog
+from meshwright.costs.kernel.curve import family_of
 from meshwright.planner.search.every_plan import is_forbidden
 from meshwright.planner.search.filled import filled
 from meshwright.planner.search.plans import Plans
+from meshwright.planner.search.proposal import Proposal
 from meshwright.planner.space.axis import named
 from meshwright.planner.space.check import check_names
 from meshwright.schedules.order import Schedule, registered
@@ -105,12 +107,14 @@ def planned_by(
     name: str, model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any],
     forbid: Sequence[str], capacity: int, **given: Any,
 ) -> Plans:  # fmt: skip
-    """The plans of another planner without those that are forbidden, predicted and ranked here as by `filled`.
+    """The plans of another planner without those that are forbidden, predicted and ranked here as by `filled`; its notes are
+    among what was assumed.
 
     Raises PlanError where it has none, or for a word that forbids nothing.
     """
     check_names({}, forbid, {**named(), **NOT_SAID, "schedule": catalog.names("schedules")})
-    every = tuple(catalog.filler("planner", name)(model, cluster, workload, dict(fix)))
+    seen = as_planned_on(cluster, capacity, extrapolate=bool(given.get("extrapolate")))
+    every = Proposal.of(catalog.filler("planner", name)(model, seen, workload, dict(fix)))
     found = [plan for plan in every if not any(is_forbidden(plan, word) for word in forbid)]
     if every and not found:
         raise PlanError(
@@ -124,10 +128,20 @@ def planned_by(
             f"planner {name} finds no plan of {model.name} on {cluster.name}",
             next="fix less, or more devices",
         )
-    return filled(
+    plans = filled(
         found, lambda plan: (plan,), cluster, capacity, f"plans are those of {name}",
         schedule_of=catalog.find_schedule, **given,
     )  # fmt: skip
+    return replace(plans, assumptions=(*plans.assumptions, *every.notes))
+
+
+def as_planned_on(cluster: ClusterSpec, capacity: int, *, extrapolate: bool) -> ClusterSpec:
+    """A cluster as another planner sees it, which is told nothing else: devices with the memory that may be used, and prices
+    by the data sheet where those are what the user accepts."""
+    devices = tuple(replace(each, memory_bytes=min(each.memory_bytes, capacity)) for each in cluster.devices)
+    by_sheet = extrapolate and not cluster.costs and family_of(cluster.devices[0]) is None
+    costs = "roofline" if by_sheet and cluster.machine.price_model == "step" else cluster.costs
+    return replace(cluster, devices=devices, costs=costs)
 
 
 def _texts(given: Any) -> tuple[str, ...]:

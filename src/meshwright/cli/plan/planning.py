@@ -24,6 +24,7 @@ from meshwright.cli.plan.asked import Asked
 from meshwright.cli.plan.cost import costs_lines, costs_notes, costs_view
 from meshwright.cli.plan.importing import variables_of
 from meshwright.cli.plan.like import check_said, check_target, forms_of, like_result, named_parts
+from meshwright.cli.plan.own_search import own_search
 from meshwright.cli.plan.report import Shown, plans_report
 from meshwright.cli.plan.solving import frontier_result, solution_result
 from meshwright.cli.plan.view import (
@@ -110,15 +111,16 @@ def plan(
         if asked.solves:
             return _solved(wanted, where, asked, {"seq": None, **job}, top)
         found = api.plan(wanted, where, **job)
+        ours = own_search(wanted, where, job)
     best = found[0]
     where = calibrated_cluster(where, limits.get("profile"))
     forms = {".toml": best.save}
     helping, helping_view = _helping(found, cluster)
     limit = limits.get("max_memory_bytes")
-    view = plans_view(found, top, where, helping_view, limit)
+    view = plans_view(found, top, where, helping_view, limit, ours)
     view[2:2] = costs_view(found[:top], asked, where)  # behind the table of the plans
     return Result(
-        {**plans_data(found, top, asked, where, limit), **helping},
+        {**plans_data(found, top, asked, where, limit), **helping, **(ours.data() if ours else {})},
         [*view, *costs_notes(where, asked)],
         forms,
         lambda: _report(found, where, top, [each.plain for each in helping_view], limits, asked),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from rich.text import Text
 
@@ -33,6 +33,18 @@ from meshwright.specs.plan.file import plan_text
 from meshwright.specs.plan.plan import AXES as MESH
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.units import format_bytes, format_seconds
+
+
+class Beside(Protocol):
+    """A plan that is shown beside those that were asked for."""
+
+    @property
+    def best(self) -> Predicted | None:
+        """The plan; None where there is none."""
+
+    def line(self, found: Plans) -> str:
+        """One sentence that compares it with the first, or says why there is none."""
+
 
 LEAST_TOLD = 0.001  # of a step, of an exchange that is told by name
 LEAST_GAIN = 0.0005  # of a step; what is told with one digit of a per cent
@@ -123,17 +135,23 @@ def plans_view(
     cluster: ClusterSpec,
     helping: Sequence[Any] = (),
     limit_bytes: int | None = None,
+    beside: Beside | None = None,
 ) -> list[Any]:
-    """The table, why the first is the first, how it was found, what was assumed and what to type for another."""
+    """The table, why the first is the first, how it was found, what was assumed and what to type for another.
+
+    `beside`: a plan that was not asked for, the table's last row, and the sentence that compares the first with it.
+    """
     best = found[0]
     head = (
         f"{best.plan.model.name} on {best.plan.cluster}, {best.plan.workload.global_batch} sequences a step"
     )
+    rows = [plan_row(number, each, limit_bytes) for number, each in enumerate(found[:top], 1)]
     view: list[Any] = [
         Text(head, style="bold"),
-        table_of([plan_row(number, each, limit_bytes) for number, each in enumerate(found[:top], 1)]),
+        table_of([*rows, *([plan_row("ours", beside.best, limit_bytes)] if beside and beside.best else [])]),
     ]
-    lines = (*sentences(found), *level_lines(found[:top]), *tight_lines(found, cluster))
+    said = (beside.line(found),) if beside else ()
+    lines = (*said, *sentences(found), *level_lines(found[:top]), *tight_lines(found, cluster))
     view += [Text(line, overflow="fold") for line in lines]
     every = assumed((*found.assumptions, *assumed_lines(found)), cluster, limit_bytes)
     return [*view, *helping, *assumed_view(every)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, permutations
 from typing import NamedTuple
@@ -149,21 +150,19 @@ class NcclCollectives:
                 uplink = min(uplink, level.bandwidth_bytes_per_s / (sharers if is_everyone else 1))
             if len({node[0] // level.num_devices for node in placement.nodes}) == 1:
                 break
-        ends = {f"device {device}" for node in placement.nodes for device in node}
-        wired = [link for link in self.cluster.links if link.source in ends and link.target in ends]
-        nic = min([nic, *(link.bandwidth_bytes_per_s for link in wired)])
+        if self.cluster.links:
+            used = {
+                (f"device {a}", f"device {b}") for a, b in _pairs(placement.nodes, is_everyone=is_everyone)
+            }
+            wired = [link for link in self.cluster.links if (link.source, link.target) in used]
+            nic = min([nic, *(link.bandwidth_bytes_per_s for link in wired)])
         uplink = min(uplink, per_node * nic)
         return Span(len(placement.nodes), per_node, min(nic, uplink), uplink, chain)
 
     def _routed_rate(self, placement: _Placement, is_everyone: bool) -> float:
         """Bandwidth that a device has to other nodes where it alone sends to the next node's, or to all of them, and links
         are shared as the cluster's routing has it."""
-        nodes = placement.nodes
-        pairs = (
-            [(a, b) for one, two in permutations(nodes, 2) for a in one for b in two]
-            if is_everyone
-            else [pair for k, node in enumerate(nodes) for pair in zip(node, nodes[(k + 1) % len(nodes)])]
-        )
+        pairs = _pairs(placement.nodes, is_everyone=is_everyone)
         links = {link.group: link for pair in pairs for link in self.cluster.path(*pair)}
         used = Counter(group for pair in pairs for group in {link.group for link in self.cluster.path(*pair)})
         each = len(pairs) / len({source for source, _ in pairs})
@@ -187,6 +186,13 @@ class NcclCollectives:
             return chip, "interpolated" if is_same_link else "extrapolated"
         related = _beginning(name, RELATED_CHIPS)
         return self.profile.chips[related or UNKNOWN_CHIP], "extrapolated" if related else "never seen"
+
+
+def _pairs(nodes: Sequence[Sequence[int]], *, is_everyone: bool) -> list[tuple[int, int]]:
+    """Devices of different nodes that send to each other: all of them, or along rings over the nodes in the group's order."""
+    if is_everyone:
+        return [(a, b) for one, two in permutations(nodes, 2) for a in one for b in two]
+    return [pair for k, node in enumerate(nodes) for pair in zip(node, nodes[(k + 1) % len(nodes)])]
 
 
 def _beginning(name: str, chips: dict[str, str]) -> str | None:

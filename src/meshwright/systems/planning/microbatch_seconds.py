@@ -1,4 +1,4 @@
-"""Predicted seconds of one microbatch on the slowest stage of a plan: what two planners of this family rank by."""
+"""Predicted seconds of one microbatch on the stages of a plan: what two planners of this family rank by."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ from meshwright.specs.plan.plan import Plan
 PASSES = ("F", "R", "B")  # of a microbatch on a stage: f and w together
 
 
-def microbatch_s(plan: Plan, cluster: ClusterSpec) -> float:
-    """f + w of the slowest stage: predicted seconds of its passes, exchanges inside included."""
+def stage_seconds(plan: Plan, cluster: ClusterSpec) -> tuple[float, ...]:
+    """f + w of every stage: predicted seconds of its passes of one microbatch, exchanges inside included."""
     costs, made = pricing_of(plan, cluster).costs, step_program(plan, cluster)
     prices, program = made.priced(costs), made.wiring.program
     names = np.array([effect.name for effect in program.tables.effects])[program.columns.effect]
     chosen = (program.kinds == Kind.COMPUTE) & np.isin(names, PASSES)
     seconds = prices.seconds[prices.cost_of_row][chosen]
     busy = np.bincount(program.list_of_row[chosen], weights=seconds, minlength=program.num_lists)
-    return float(busy.max()) / plan.num_microbatches
+    return tuple((busy / plan.num_microbatches).tolist())
+
+
+def microbatch_s(plan: Plan, cluster: ClusterSpec) -> float:
+    """f + w of the slowest stage."""
+    return max(stage_seconds(plan, cluster))

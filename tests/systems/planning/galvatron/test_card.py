@@ -165,11 +165,11 @@ def test_strategies_are_written_as_the_repository_does() -> None:
 
 def test_the_space_multiplies_out_and_names_each_strategy_once(job: ProfiledJob) -> None:
     for space in spaces(job):
-        found = strategies(job, space)
+        found = strategies(4, job.microbatch_samples, space)
         assert len(set(found)) == len(found) and list(found) == sorted(found)
         for s in found:
             assert s.pp * s.tp * s.sp * s.dp == 4 and min(s.tp, s.sp) == 1 and s.dp <= 4
-    whole = strategies(job, SearchCorner(1, 4, True, True))
+    whole = strategies(4, job.microbatch_samples, SearchCorner(1, 4, True, True))
     # 4 without a degree; tensor and Ulysses 4 each of degree 2; 2 each of degree 4, where no replica is left
     assert len(whole) == 4 + 2 * 4 + 2 * 2
 

@@ -12,7 +12,7 @@ from meshwright.systems.planning.galvatron import cost as costs
 from meshwright.systems.planning.galvatron import mechanism
 from meshwright.systems.planning.galvatron.card import published_job
 from meshwright.systems.planning.galvatron.cost import MessageTimes, ProfiledJob, Strategy
-from meshwright.systems.planning.galvatron.mechanism import layerwise_program
+from meshwright.systems.planning.galvatron.layerwise_program import layerwise_program
 
 PLAIN, WIDE = Strategy(1, 1, 1, 8, "zero2"), Strategy(1, 8, 1, 1)
 

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.specs.error import SpecError
 
+Floats = NDArray[np.float64]
 MIB = 2**20
 MS = 1e-3
 BYTES_PER_S = (
@@ -328,13 +330,13 @@ def ends_passes_s(job: ProfiledJob, strategy: Strategy) -> list[tuple[float, flo
 def switch_s(job: ProfiledJob, former: Strategy, latter: Strategy) -> float:
     """Seconds between two neighbouring layers; where no message is needed, a tiny bias that orders equals."""
     if former.width == latter.width:
-        return _bias_s(former, latter)
+        return bias_s(former, latter)
     g = max(former.width, latter.width)
     samples = job.microbatch_samples / (job.hardware.num_devices / latter.pp / g)
     return RESHARD_WEIGHT * job.hardware.reduce_s((g - 1) / g * samples * job.model.boundary_bytes, g, True)
 
 
-def _bias_s(former: Strategy, latter: Strategy) -> float:
+def bias_s(former: Strategy, latter: Strategy) -> float:
     """Sharded and recomputed layers first: the repository's 1e-10 to 3e-9 s."""
     is_same_sharding = former.sharding == latter.sharding
     is_same_recompute = former.is_recomputed == latter.is_recomputed
@@ -352,7 +354,9 @@ def _bias_s(former: Strategy, latter: Strategy) -> float:
     return 1e-9 if former.sharding == "zero3" and latter.is_recomputed else 0.0
 
 
-def pipeline_s(compute_s: Sequence[float], reducing_s: Sequence[float], num_microbatches: int) -> float:
+def pipeline_s(
+    compute_s: Sequence[float] | Floats, reducing_s: Sequence[float] | Floats, num_microbatches: int
+) -> float:
     """Seconds of a step.
 
     Args:

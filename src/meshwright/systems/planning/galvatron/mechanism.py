@@ -1,33 +1,15 @@
-"""The search of Galvatron over strategies a layer, and a plan that it found as a program: every layer and end a piece of its
-stage, at the cost model's seconds.
-
-In the program a layer's own exchanges are inside its passes, as the profile has them; a layer that is spread over more or
-fewer devices than the one before it reshards what it gets, forward and backward half of `cost.switch_s` each. Between stages
-are messages, and the backward of a stage's last microbatch reduces gradients.
-"""
+"""The search of Galvatron over strategies a layer: corners of the space, and the dynamic programme of every stage."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.costs.cost import Cost
-from meshwright.costs.fixed_costs import FixedCosts
-from meshwright.ir.judge import metrics
-from meshwright.ir.program import Program
-from meshwright.ir.table import Work
-from meshwright.lowering.order import program_of_orders
-from meshwright.lowering.transfer.transfer import Transfers
-from meshwright.schedules.order import registered
-from meshwright.simulator.simulate import simulate_program
 from meshwright.specs.error import OutOfMemoryError
-from meshwright.stage.piece import refined
 from meshwright.systems.planning.galvatron import cost as costs
 from meshwright.systems.planning.galvatron.cost import MIB, Candidates, ProfiledJob, Sharding, Strategy
 
@@ -44,13 +26,17 @@ class SearchCorner:
     has_sp: bool
 
 
-def strategies(job: ProfiledJob, space: SearchCorner) -> Candidates:
-    """Every strategy of a layer in a corner, sorted: powers of two whose product is the number of devices."""
+def strategies(num_devices: int, num_samples: int, space: SearchCorner) -> Candidates:
+    """Every strategy of a layer in a corner, sorted: powers of two whose product is the number of devices.
+
+    Args:
+        num_samples: of a microbatch over all replicas, of which there are no more.
+    """
     found = set()
-    devices = job.hardware.num_devices // space.num_stages
-    for width in _powers(1, min(space.max_degree, devices)):
+    devices = num_devices // space.num_stages
+    for width in powers(1, min(space.max_degree, devices)):
         dp = devices // width
-        if dp > job.microbatch_samples:
+        if dp > num_samples:
             continue
         shardings: tuple[Sharding, ...] = ("zero2", "zero3") if dp > 1 else ("none",)
         degrees = {(width, 1)} if space.has_tp else set()
@@ -66,18 +52,18 @@ def strategies(job: ProfiledJob, space: SearchCorner) -> Candidates:
 
 def spaces(job: ProfiledJob) -> Iterator[SearchCorner]:
     """The corners in the repository's order: no more stages than microbatches or layers."""
-    for num_stages in _powers(1, job.hardware.num_devices):
+    for num_stages in powers(1, job.hardware.num_devices):
         if num_stages > min(job.num_microbatches, job.model.num_layers):
             continue
         widest = job.hardware.num_devices // num_stages
         narrowest = widest // min(job.microbatch_samples, widest)
-        degrees = [degree for degree in _powers(1, widest) if degree >= narrowest]
+        degrees = [degree for degree in powers(1, widest) if degree >= narrowest]
         yield from (SearchCorner(num_stages, degree, True, False) for degree in degrees)
         yield SearchCorner(num_stages, widest, False, True)
         yield from (SearchCorner(num_stages, degree, True, True) for degree in degrees)
 
 
-def _powers(first: int, last: int) -> list[int]:
+def powers(first: int, last: int) -> list[int]:
     """Powers of two from first, itself one, to last."""
     return [2**i for i in range(first.bit_length() - 1, last.bit_length())]
 
@@ -111,7 +97,7 @@ def search(job: ProfiledJob, *, is_layerwise: bool = True) -> LayerwisePlan:
     """
     best: LayerwisePlan | None = None
     for space in spaces(job):
-        candidates = strategies(job, space)
+        candidates = strategies(job.hardware.num_devices, job.microbatch_samples, space)
         if not candidates or (best is not None and _bound_s(job, candidates) >= best.step_s):
             continue
         plans = _layerwise_plans if is_layerwise else _uniform_plans
@@ -136,28 +122,30 @@ def best_layers(
     """The dynamic programme of one stage.
 
     Args:
-        layers_s: seconds of a layer by strategy, shape (strategies,).
+        layers_s: seconds of a layer by strategy, shape (strategies,); or (layers, strategies) where layers differ.
         switches_s: seconds between neighbours, shape (former, latter).
-        layers_mib: memory of a layer by strategy, from 0.
+        layers_mib: memory of a layer by strategy, from 0; in MiB, or in any other unit; shaped as `layers_s`.
         num_layers: of the stage.
         limits_mib: memory for the layers, several questions at once.
 
     Returns: for each limit the index of every layer's strategy, or None where nothing fits.
     """
-    num_strategies, num_levels = len(layers_s), max(0, *limits_mib) + 1
+    num_strategies, num_levels = layers_s.shape[-1], max(0, *limits_mib) + 1
+    seconds = np.broadcast_to(layers_s, (num_layers, num_strategies))
+    sizes = np.broadcast_to(layers_mib, (num_layers, num_strategies))
     fastest = np.zeros((num_strategies, num_levels))
     came_from = np.zeros((num_layers, num_strategies, num_levels), dtype=np.int16)
     for layer in range(num_layers):
         # The first layer has no neighbour before it.
         before = switches_s if layer else np.zeros_like(switches_s)
         extended = np.full_like(fastest, np.inf)
-        for s, size in enumerate(layers_mib):
+        for s, size in enumerate(sizes[layer]):
             reach = max(0, num_levels - int(size))
             value, former = _minimum(fastest[:, :reach], before[:, s])
-            extended[s, num_levels - reach :] = value + layers_s[s]
+            extended[s, num_levels - reach :] = value + seconds[layer, s]
             came_from[layer, s, num_levels - reach :] = former
         fastest = extended
-    return [_trace_back(fastest, came_from, layers_mib, limit) for limit in limits_mib]
+    return [_trace_back(fastest, came_from, sizes, limit) for limit in limits_mib]
 
 
 def _minimum(fastest: Floats, switch_s: Floats) -> tuple[Floats, NDArray[np.int16]]:
@@ -173,7 +161,7 @@ def _minimum(fastest: Floats, switch_s: Floats) -> tuple[Floats, NDArray[np.int1
 
 
 def _trace_back(
-    fastest: Floats, came_from: NDArray[np.int16], layers_mib: NDArray[np.int64], limit: int
+    fastest: Floats, came_from: NDArray[np.int16], sizes: NDArray[np.int64], limit: int
 ) -> list[int] | None:
     """The strategies of all layers that end at a limit."""
     if limit < 0 or not np.isfinite(fastest[:, limit]).any():
@@ -181,7 +169,7 @@ def _trace_back(
     chosen, level = [int(np.argmin(fastest[:, limit]))], limit
     for layer in range(len(came_from) - 1, 0, -1):
         former = int(came_from[layer, chosen[-1], level])
-        level -= int(layers_mib[chosen[-1]])
+        level -= int(sizes[layer, chosen[-1]])
         chosen.append(former)
     return chosen[::-1]
 
@@ -254,92 +242,3 @@ def _bound_s(job: ProfiledJob, candidates: Candidates) -> float:
     cut = layers_per_stage(job.model.num_layers, candidates[0].pp)
     compute_s = ends_s + layer_s * np.array(cut)
     return costs.pipeline_s(compute_s, np.zeros_like(compute_s), job.num_microbatches)
-
-
-FORWARD, BACKWARD, LAST_BACKWARD = "F", "B", "B with reduction"
-Seconds = Mapping[str, float]
-
-
-class LayerwiseProgram(NamedTuple):
-    """A plan's step as a program, a list for every stage of the pipeline, and what its passes and messages cost."""
-
-    program: Program
-    costs: FixedCosts
-
-    def span_s(self) -> float:
-        """Seconds of the step on virtual time."""
-        return metrics.span_s(simulate_program(self.program, self.costs, self.costs))
-
-
-def layerwise_program(
-    job: ProfiledJob, layers: Sequence[Strategy], cut: Sequence[int], ends: Strategy
-) -> LayerwiseProgram:
-    """The step of a plan by the job's schedule.
-
-    Args:
-        layers: a strategy each, first layer first.
-        cut: layers of every stage.
-        ends: strategy of embedding and head.
-    """
-    stages = list(_stages(job, layers, cut, ends))
-    orders = registered()[job.schedule].orders(len(cut), job.num_microbatches)
-    program = program_of_orders(refined(orders, [len(pieces) for pieces in stages]))
-    pieces = [piece for stage in stages for piece in stage]
-    seconds = {f"{name} {n}": each[name] for n, each in enumerate(pieces) for name in each}
-    # what a message holds is the result of the last layer before the boundary
-    sends = tuple(_send_s(job, layers[end - 1]) for end in accumulate(cut[:-1]))
-    # what messages attain was measured between these stages, and they take nothing of the computes
-    costs = FixedCosts(
-        seconds, exchange=lambda message: Cost(sends[min(message.ends or (0,))], compute_share=0.0)
-    )
-    return LayerwiseProgram(Transfers()(_with_passes(program, len(pieces))), costs)
-
-
-def _stages(
-    job: ProfiledJob, layers: Sequence[Strategy], cut: Sequence[int], ends: Strategy
-) -> Iterator[list[Seconds]]:
-    """Pieces of every stage by name of the pass: embedding, layers, head. Of a single stage both ends are one piece."""
-    end_passes, first = costs.ends_passes_s(job, ends), 0
-    for stage, count in enumerate(cut):
-        pieces = [_layer(job, layers, first + place, place == 0) for place in range(count)]
-        end = _passes(*end_passes[stage])
-        if stage == len(cut) - 1:
-            pieces.append(end)
-        elif stage == 0:
-            pieces.insert(0, end)
-        yield pieces
-        first += count
-
-
-def _layer(job: ProfiledJob, layers: Sequence[Strategy], number: int, is_first: bool) -> Seconds:
-    """Passes of a layer; the first one of a stage takes what the message brings."""
-    own = layers[number]
-    switch_s = 0.0 if is_first else costs.switch_s(job, layers[number - 1], own) / 2
-    forward_s, backward_s = costs.layer_passes_s(job, own, is_reducing=False)
-    reducing_s = costs.layer_passes_s(job, own)[1]
-    return _passes(forward_s + switch_s, backward_s + switch_s, reducing_s + switch_s)
-
-
-def _passes(forward_s: float, backward_s: float, reducing_s: float | None = None) -> Seconds:
-    """Seconds by pass; the ends reduce nothing, as in the cost model."""
-    return {
-        FORWARD: forward_s,
-        BACKWARD: backward_s,
-        LAST_BACKWARD: backward_s if reducing_s is None else reducing_s,
-    }
-
-
-def _send_s(job: ProfiledJob, layer: Strategy) -> float:
-    """Seconds of one microbatch's hidden states to the next stage."""
-    size = costs.samples_per_device(job, layer) * job.model.boundary_bytes
-    return size / job.hardware.send_per_s[layer.pp]
-
-
-def _with_passes(program: Program, num_pieces: int) -> Program:
-    """The program with a work on every compute: its piece, its pass, and whether gradients are reduced in it."""
-    names = (FORWARD, BACKWARD, LAST_BACKWARD)
-    works = tuple(Work(f"{name} {piece}") for piece in range(num_pieces) for name in names)
-    effects = np.array([effect.name for effect in program.tables.effects])[program.columns.effect]
-    last = program.columns.microbatch == program.columns.microbatch.max()
-    chosen = np.where(effects == FORWARD, 0, np.where(last, 2, 1))
-    return program.with_tables(works=works).with_columns(work=program.columns.stage * len(names) + chosen)

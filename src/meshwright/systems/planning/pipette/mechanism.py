@@ -1,5 +1,7 @@
 """Which node runs which stage of which pipeline, by annealing on link rates; and the plans that Pipette's latency ranks.
 
+The latency is the paper's, said of every run of neighbouring stages instead of all of them (`pipeline_s`).
+
 An order lists nodes pipeline by pipeline: ``order[k * pp + s]`` runs stage s of pipeline k. A node is the innermost level of
 the cluster; a plan's tensor-parallel groups lie in nodes, its mesh has the usual order.
 """
@@ -17,6 +19,7 @@ from typing import Any, Literal
 
 from meshwright.costs.pricing import pricing_of
 from meshwright.ir.table import Exchange
+from meshwright.planner.search.proposal import Proposal
 from meshwright.planner.space.check import check_open
 from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.prediction.memory_limit import Rejection, out_of_memory
@@ -27,14 +30,37 @@ from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import AXES, Plan
 from meshwright.specs.plan.workload import Workload
+from meshwright.specs.units import format_seconds
 from meshwright.stage.group.value_size import num_local_parameters
 from meshwright.stage.saved.saved import boundary_bytes_per_token
-from meshwright.systems.planning.microbatch_seconds import microbatch_s
+from meshwright.systems.planning.microbatch_seconds import stage_seconds
 
 Order = tuple[int, ...]
+BACKWARD_SHARE = 2 / 3  # of f + w: two products for one
 # Start, cooling of every proposal: yimjinkyu1/date2024_pipette, mh_simulated_annealing_opt.py. Cold after this many.
 FIRST_TEMPERATURE, COOLING = 1.0, 0.999
 NUM_PROPOSALS = 10_000
+
+
+def pipeline_s(stage_s: Sequence[float], hop_s: Sequence[float], num_microbatches: int) -> float:
+    """Seconds of 1F1B through one pipeline.
+
+    The first microbatch goes there and back, the others follow at a distance that n neighbouring stages set, whichever run of
+    them sets the longest: under 1F1B a run takes a microbatch in for each that comes back out, so n microbatches wait for a
+    round trip within it. The longest run, all p stages, is the paper's hidden critical path; a single stage its own pace.
+
+    Args:
+        stage_s: f + w of every stage.
+        hop_s: of every boundary, an activation there and its gradient back.
+    """
+    distance_s = 0.0
+    for first in range(len(stage_s)):
+        run_s = stage_s[first]
+        distance_s = max(distance_s, run_s)
+        for last in range(first + 1, len(stage_s)):
+            run_s += hop_s[last - 1] + stage_s[last]
+            distance_s = max(distance_s, run_s / (last - first + 1))
+    return sum(stage_s) + sum(hop_s) + (num_microbatches - 1) * distance_s
 
 
 @dataclass(frozen=True)
@@ -43,9 +69,9 @@ class NodeOrderCost:
 
     Attributes:
         bandwidths: ``bandwidths[i][j]`` bytes per second from a device of node i to its counterpart on node j.
-        pp: nodes of a pipeline.
+        stage_s: f + w of every stage, which runs on one node of each pipeline.
+        num_microbatches: of a step, through every pipeline.
         message_bytes: that one stage sends the next for one microbatch; its gradient, the way back, is as large.
-        num_round_trips: of such messages through a pipeline that a step waits for.
         gradient_bytes: of a stage on one device, all-reduced in a ring over the nodes that run it.
         num_reduced: stages whose rings are looked at, from the first on; the slowest of them counts.
 
@@ -53,15 +79,15 @@ class NodeOrderCost:
     """
 
     bandwidths: tuple[tuple[float, ...], ...]
-    pp: int
+    stage_s: tuple[float, ...]
+    num_microbatches: int
     message_bytes: float
-    num_round_trips: float = 1.0
     gradient_bytes: float = 0.0
     num_reduced: int = 1
 
     def __post_init__(self) -> None:
         n = len(self.bandwidths)
-        if n == 0 or self.pp < 1 or n % self.pp or any(len(row) != n for row in self.bandwidths):
+        if n == 0 or not self.stage_s or n % self.pp or any(len(row) != n for row in self.bandwidths):
             raise SpecError(
                 f"a matrix of {n} rows for pipelines of {self.pp} nodes",
                 allowed="a square matrix of link rates whose size is a multiple of pp",
@@ -70,15 +96,31 @@ class NodeOrderCost:
             raise SpecError("a link rate is not above 0", allowed="bytes per second between any two nodes")
 
     @property
+    def pp(self) -> int:
+        """Nodes of a pipeline."""
+        return len(self.stage_s)
+
+    @property
     def num_nodes(self) -> int:
         """Nodes of the cluster."""
         return len(self.bandwidths)
+
+    @property
+    def numbered(self) -> Order:
+        """The order of a plan without a placement: stage by stage, the nodes as they are numbered."""
+        pipelines = self.num_nodes // self.pp
+        return tuple(stage * pipelines + one for one in range(pipelines) for stage in range(self.pp))
 
     @property
     def is_even(self) -> bool:
         """Are all links alike, so that every order costs the same?"""
         rates = {rate for i, row in enumerate(self.bandwidths) for j, rate in enumerate(row) if i != j}
         return len(rates) <= 1
+
+    @cached_property
+    def compute_s(self) -> float:
+        """Seconds of the pipelines where messages take none."""
+        return pipeline_s(self.stage_s, (0.0,) * (self.pp - 1), self.num_microbatches)
 
     @cached_property
     def hop_s(self) -> tuple[tuple[float, ...], ...]:
@@ -92,30 +134,44 @@ class NodeOrderCost:
             for i in numbers
         )
 
+    def hops_s(self, order: Sequence[int]) -> list[list[float]]:
+        """Of every pipeline its boundaries' seconds there and back."""
+        return [
+            [self.hop_s[one][other] for one, other in pairwise(order[first : first + self.pp])]
+            for first in range(0, len(order), self.pp)
+        ]
+
     def round_trip_s(self, order: Sequence[int]) -> float:
         """T_pp: of the pipeline whose hops take longest."""
-        pp, hop_s = self.pp, self.hop_s
-        slowest = 0.0
-        for first in range(0, len(order), pp):
-            hops = pairwise(order[first : first + pp])
-            slowest = max(slowest, sum(hop_s[one][other] for one, other in hops))
-        return slowest
+        return max(map(sum, self.hops_s(order)))
+
+    def messages_s(self, order: Sequence[int]) -> float:
+        """What messages between stages add to the pipeline that they delay most."""
+        slowest = max(pipeline_s(self.stage_s, hops, self.num_microbatches) for hops in self.hops_s(order))
+        return slowest - self.compute_s
+
+    @cached_property
+    def leads_s(self) -> tuple[float, ...]:
+        """Seconds by which every stage is done with its last backward before the first one is."""
+        backwards = [BACKWARD_SHARE * seconds for seconds in self.stage_s]
+        return tuple(itertools.accumulate(backwards[:-1], initial=0.0))
 
     def reduction_s(self, order: Sequence[int]) -> float:
-        """Ring all-reduce over the k nodes of a stage: 2 (k - 1) / k bytes over its slowest link."""
+        """Ring all-reduces over the k nodes of a stage, each 2 (k - 1) / k bytes over its slowest link: what of the longest
+        is left when the first stage has done its last backward."""
         k = len(order) // self.pp
         if k < 2 or not self.gradient_bytes:
             return 0.0
-        slowest = math.inf
-        for stage in range(self.num_reduced):
+        longest = 0.0
+        for lead_s, stage in zip(self.leads_s, range(self.num_reduced), strict=False):
             nodes = order[stage :: self.pp]
-            for i in range(k):
-                slowest = min(slowest, self.bandwidths[nodes[i - 1]][nodes[i]])
-        return 2 * (k - 1) / k * self.gradient_bytes / slowest
+            slowest = min(self.bandwidths[nodes[i - 1]][nodes[i]] for i in range(k))
+            longest = max(longest, 2 * (k - 1) / k * self.gradient_bytes / slowest - lead_s)
+        return longest
 
     def __call__(self, order: Sequence[int]) -> float:
         """Seconds of a step that the links between nodes add."""
-        return self.num_round_trips * self.round_trip_s(order) + self.reduction_s(order)
+        return self.messages_s(order) + self.reduction_s(order)
 
 
 def anneal(cost: NodeOrderCost, *, seed: int = 0, num_proposals: int = NUM_PROPOSALS) -> Order:
@@ -124,7 +180,7 @@ def anneal(cost: NodeOrderCost, *, seed: int = 0, num_proposals: int = NUM_PROPO
     A worse order is taken with probability exp(-d / T), d its extra cost in units of the first cost's decimal place; T
     falls with every proposal. Equal arguments give equal orders.
     """
-    current = list(range(cost.num_nodes))
+    current = list(cost.numbered)
     current_s = cost(current)
     best, best_s = current, current_s
     if cost.num_nodes < 2 or cost.is_even or current_s <= 0:
@@ -194,7 +250,7 @@ MOVES: tuple[Callable[[list[int], random.Random], list[int]], ...] = (
 
 
 def order_cost(plan: Plan, cluster: ClusterSpec, num_reduced: int = 1) -> NodeOrderCost:
-    """What an order of the cluster's nodes costs the plan: m/p T_pp, and T_dp between nodes.
+    """What an order of the cluster's nodes costs the plan: its messages, and T_dp between nodes.
 
     Raises PlanError where nodes do not run whole groups of one stage.
     """
@@ -204,9 +260,9 @@ def order_cost(plan: Plan, cluster: ClusterSpec, num_reduced: int = 1) -> NodeOr
             f"{plan.product_text()} on {num_nodes} nodes of {size} does not put whole nodes on stages",
             allowed=f"mesh order {', '.join(AXES)}, cp x tp that divides a node, pp that divides the nodes",
         )
-    message, trips = message_bytes(plan), plan.num_microbatches / plan.pp
+    rates, stage_s = attained_rates(plan, cluster), stage_seconds(plan, cluster)
     part = first_gradient_bytes(plan) / copies_in_node(plan, cluster)
-    return NodeOrderCost(attained_rates(plan, cluster), plan.pp, message, trips, part, num_reduced)
+    return NodeOrderCost(rates, stage_s, plan.num_microbatches, message_bytes(plan), part, num_reduced)
 
 
 def message_bytes(plan: Plan) -> float:
@@ -278,7 +334,7 @@ class Recommendation:
 
     Attributes:
         latency_s: T of the plan.
-        numbered_s: T with nodes as they are numbered.
+        numbered_s: T of the same plan without a placement.
         nodes: that run the stages, pipeline by pipeline.
         needed_bytes: of the fullest device, at worst.
     """
@@ -328,11 +384,25 @@ def pipette(
     return tuple(sorted(found, key=lambda each: (each.latency_s, each.needed_bytes)))
 
 
-def planned(
-    model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any]
-) -> tuple[Plan, ...]:
-    """As a planner: every configuration that fits, its nodes placed, with what is fixed."""
-    return tuple(each.plan for each in pipette(model, cluster, workload, **fix))
+def planned(model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any]) -> Proposal:
+    """As a planner: every configuration that fits, its nodes placed, with what is fixed; and what placing is worth."""
+    found = pipette(model, cluster, workload, **fix)
+    return Proposal(tuple(each.plan for each in found), (_note(found[0]),))
+
+
+def _note(best: Recommendation) -> str:
+    """Where the best plan's pipelines are, and what that saves by the latency."""
+    pp, saved_s = best.plan.pp, best.numbered_s - best.latency_s
+    if saved_s <= 0:
+        return (
+            f"pipette's latency of its best plan is {format_seconds(best.latency_s)}, wherever its nodes are"
+        )
+    rows = (best.nodes[first : first + pp] for first in range(0, len(best.nodes), pp))
+    pipelines = "; ".join("-".join(map(str, row)) for row in rows)
+    return (
+        f"pipette's latency of its best plan is {format_seconds(best.latency_s)}, {format_seconds(saved_s)} less than "
+        f"without a placement; its pipelines run, first stage first, on nodes {pipelines}"
+    )
 
 
 def configurations(
@@ -367,18 +437,8 @@ def recommended(
 ) -> Recommendation:
     """A plan with its nodes placed by annealing, and T before and after."""
     cost = order_cost(plan, cluster, 1 if reduced == "first" else plan.pp)
-    compute_s, inner_s = microbatch_s(plan, cluster), inner_reduction_s(plan, cluster)
-    nodes = anneal(cost, seed=seed)
-    latencies = [
-        pipette_s(
-            plan.pp,
-            plan.num_microbatches,
-            compute_s,
-            cost.round_trip_s(order),
-            cost.reduction_s(order) + inner_s,
-        )
-        for order in (nodes, tuple(range(cost.num_nodes)))
-    ]
+    fixed_s, nodes = cost.compute_s + inner_reduction_s(plan, cluster), anneal(cost, seed=seed)
+    latencies = [fixed_s + cost(order) for order in (nodes, cost.numbered)]
     placed = plan.changed(device_order=devices_of(plan, cluster, nodes))
     return Recommendation(placed, latencies[0], latencies[1], nodes, needed_bytes)
 
@@ -386,7 +446,7 @@ def recommended(
 def pipette_s(
     pp: int, num_microbatches: int, compute_s: float, round_trip_s: float, reduction_s: float = 0.0
 ) -> float:
-    """T: seconds of a step by the paper; `compute_s` is f + w, `round_trip_s` T_pp, `reduction_s` T_dp."""
+    """T as the paper writes it, of equal stages: `compute_s` is f + w, `round_trip_s` T_pp, `reduction_s` T_dp."""
     groups = num_microbatches / pp
     return groups * (pp * compute_s + round_trip_s) + (pp - 1) * compute_s + reduction_s
 
