@@ -61,3 +61,11 @@ def test_what_processes_cannot_be_asked_says_why(run: Runner) -> None:
     assert gpus.code == 2 and "processes of this machine" in gpus.stderr
     layers = run(*job, "--seq", 64, "--layer-wise")
     assert layers.code == 2 and "no closed form" in layers.stderr
+
+
+def test_beside_another_planners_plans_stands_the_best_of_ours(run: Runner) -> None:
+    job = (*JOB, *SEQ, *OTHER, "--top", 1)
+    assert "our own search" in " ".join(run(*job).stdout.split())
+    shown = run(*job, "--json")
+    ours, (theirs,) = shown.data["own_search"], shown.data["plans"]
+    assert ours["step_time_s"] <= theirs["step_time_s"] and ours["plan"] != theirs["plan"]
