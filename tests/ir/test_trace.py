@@ -89,3 +89,10 @@ def test_another_array_is_no_trace(tmp_path: Path) -> None:
         np.save(file, np.zeros(3))
     with pytest.raises(ProgramError, match="is no trace"):
         Trace.load(tmp_path / "t.npz")
+
+
+def test_a_header_of_a_million_numbers_is_no_text(tmp_path: Path) -> None:
+    """NumPy takes seconds to write such an array out."""
+    np.savez(tmp_path / "t.npz", header=np.zeros((2,) * 20, bool))
+    with pytest.raises(ProgramError, match="its header is no text"):
+        Trace.load(tmp_path / "t.npz")

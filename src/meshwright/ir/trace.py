@@ -113,6 +113,8 @@ class Trace:
 
 def _trace_of(data: Mapping[str, Any], path: str) -> Trace:
     """The trace in the arrays of a file; one of `_BROKEN` where it is none."""
+    if data["header"].ndim or data["header"].dtype.kind != "U":
+        raise ValueError("its header is no text")
     header = json_of(str(data["header"]))
     if header["schema"] > TRACE_VERSION:
         raise ProgramError(
