@@ -81,11 +81,14 @@ def test_nonsense_is_refused_with_what_is_allowed(parse, text):
         (3.2e-9, "3.2 ns"),
         (0, "0 s"),
         (59.9, "59.9 s"),
-        (90, "1 min 30 s"),
+        (60.4, "60.4 s"),
+        (90, "90 s"),
+        (99.96, "1 min 40 s"),
+        (150, "2 min 30 s"),
         (3599.9, "1 h"),
         (5400, "1 h 30 min"),
         (200_000, "2 d 8 h"),
-        (-90, "-1 min 30 s"),
+        (-150, "-2 min 30 s"),
     ],
 )
 def test_format_seconds(seconds, text):
@@ -104,3 +107,29 @@ def test_format_with_prefixes():
 def test_formatted_bytes_parse_back_within_three_digits(value):
     parsed = units.parse_flops_per_s(units.format_flops_per_s(value).replace(" ", ""))
     assert parsed == pytest.approx(value, rel=6e-3)
+
+
+@pytest.mark.parametrize(("text", "number"), [("512", 512), ("1e3", 1000), ("4M", 4_000_000), ("1.5k", 1500)])
+def test_whole_numbers(text, number):
+    assert units.parse_whole(text) == number
+
+
+@pytest.mark.parametrize("text", ["0", "1.5", "-3", "8kB", "1e999999999", "", "k"])
+def test_what_is_no_whole_number_is_refused(text):
+    with pytest.raises(SpecError):
+        units.parse_whole(text)
+
+
+@pytest.mark.parametrize(
+    "parse", [units.parse_bytes, units.parse_bandwidth, units.parse_seconds, units.parse_count]
+)
+def test_exponents_are_not_worked_out(parse):
+    unit = {units.parse_bytes: "GB", units.parse_bandwidth: "GB/s", units.parse_seconds: "s"}.get(parse, "")
+    with pytest.raises(SpecError):
+        parse("1e999999999" + unit)
+    assert parse("1e-999999999" + unit) == 0
+
+
+def test_a_sequence_of_8k_has_8192_tokens():
+    assert units.parse_sequence("8k") == units.parse_sequence("8192") == 8192
+    assert units.parse_sequence("128K") == 131072 and units.parse_sequence(77) == 77

@@ -25,10 +25,14 @@ _FLOPS_PATTERN = re.compile(_NUMBER + rf"({_PREFIXES})?(?:FLOP/s|FLOPS|flop/s|fl
 _SECONDS_PATTERN = re.compile(_NUMBER + r"(ns|us|µs|ms|min|s|h|d)?\s*$")
 _COUNTS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _COUNT_PATTERN = re.compile(_NUMBER + r"(k|K|M|B|G|T)?\s*$")
+_SEQUENCE_PATTERN = re.compile(r"\s*(\d{1,6})[kK]\s*$")
+TOKENS_OF_K = 1024
+MOST_WHOLE = 1e18
 _WATTS_PATTERN = re.compile(_NUMBER + r"(m|k|M)?W?\s*$")
 _WATTS = {"": Fraction(1), "m": Fraction(1, 10**3), "k": Fraction(10**3), "M": Fraction(10**6)}
 BITS_PER_BYTE = 8
 SIGNIFICANT_DIGITS = 3
+MOST_SECONDS = 100  # from where on whole seconds, beside minutes, are as exact as three digits
 
 
 def parse_bytes(text: str | float) -> int:
@@ -82,6 +86,24 @@ def parse_count(text: str | float) -> int:
     return round(_finite(_scaled(found[1], Fraction(_COUNTS[found[2] or ""])), text))
 
 
+def parse_whole(text: str | int) -> int:
+    """A whole number from 1: "512", "1e3", "4M". Raises SpecError."""
+    if isinstance(text, int):
+        return text
+    found = _COUNT_PATTERN.match(text)
+    is_size = found is not None and float(found[1]) < MOST_WHOLE
+    exact = _exact(found[1]) * _COUNTS[found[2] or ""] if found and is_size else Fraction(0)
+    if exact < 1 or exact.denominator != 1:
+        _refuse(text, "a whole number from 1, such as 512, 1e3 or 4M")
+    return int(exact)
+
+
+def parse_sequence(text: str | int) -> int:
+    """Tokens of a sequence: "8192", or "8k", which are 8 times 1024, as the names of models say it. Raises SpecError."""
+    found = _SEQUENCE_PATTERN.match(text) if isinstance(text, str) else None
+    return parse_whole(int(found[1]) * TOKENS_OF_K if found else text)
+
+
 def parse_watts(text: str | float) -> float:
     """Watts of "700W", "0.7kW", "700" or a number (already watts). Raises SpecError."""
     if isinstance(text, (int, float)):
@@ -120,11 +142,11 @@ def format_count(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Seconds for people: 0.0012 -> "1.2 ms", 90 -> "1 min 30 s", 5400 -> "1 h 30 min"."""
+    """Seconds for people: 0.0012 -> "1.2 ms", 90 -> "90 s", 150 -> "2 min 30 s", 5400 -> "1 h 30 min"."""
     size = abs(seconds)
     if not math.isfinite(seconds) or size == 0:
         return f"{seconds:g} s"
-    if size >= 60:
+    if float(_digits(size)) >= MOST_SECONDS:
         return _long_time(seconds)
     for unit in ("s", "ms", "us"):
         if size >= _SECONDS[unit]:
@@ -166,10 +188,17 @@ def _digits(value: float) -> str:
 
 def _scaled(number: str, scale: Fraction) -> float:
     """The float nearest to number * scale: "5us" is exactly the float 5e-06."""
+    if not math.isfinite(float(number)):
+        return math.inf
     try:
-        return float(Fraction(number) * scale)
+        return float(_exact(number) * scale)
     except OverflowError:
         return math.inf
+
+
+def _exact(number: str) -> Fraction:
+    """A number that a float can hold, exactly; an exponent of a billion digits is never worked out."""
+    return Fraction(number) if float(number) else Fraction(0)
 
 
 def _finite(value: float, text: str) -> float:

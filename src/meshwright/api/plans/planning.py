@@ -105,7 +105,7 @@ def plan(
                 next="leave them out",
             )
         return plan_like(
-like, format, model=model, cluster=cluster, variables=variables, vocab=vocab, progress=progress,
+            like, format, model=model, cluster=cluster, variables=variables, vocab=vocab, progress=progress,
             fix=asked.decided, forbid=asked.forbidden,
             **asked.keywords("fix", "forbid", "dtype", "profile", "planner", "risk", "framework"),
         )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.option import option, words_of
-from meshwright.specs.units import parse_bytes, parse_seconds
+from meshwright.specs.units import parse_bytes, parse_seconds, parse_sequence, parse_whole
 
 BETWEEN = re.compile(r"\+(?![^(]*\))")  # several values; not within options of a name
 TRUE, FALSE = ("true", "yes", "on"), ("false", "no", "off")
@@ -66,8 +66,8 @@ class PlanRequest:
         objective: "time", "cost", "energy" or "memory" (`planner.search.objective`).
     """
 
-    global_batch: int | None = option(None, "Sequences of a step.")
-    seq: int | None = option(None, "Tokens of a sequence.")
+    global_batch: int | None = option(None, "Sequences of a step: 512, 1k.", parse=parse_whole)
+    seq: int | None = option(None, "Tokens of a sequence: 8192, 8k (of 1024).", parse=parse_sequence)
     fix: Mapping[str, Any] | None = option(
         None, "What is decided already: tp=8,pp=4,recompute=full.", parse=fixed_of, repeats=True
     )

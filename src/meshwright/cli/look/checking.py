@@ -18,7 +18,7 @@ from meshwright.cli.look.subject_option import ScheduleCounts, one_of
 from meshwright.cli.view.advice_view import EXPLAINED, advice_figures, advice_view
 from meshwright.cli.view.step_view import memory_figures, memory_line, memory_rows
 from meshwright.specs.error import SpecError
-from meshwright.specs.units import format_bytes, parse_bytes
+from meshwright.specs.units import format_bytes, parse_bytes, parse_sequence, parse_whole
 
 VERDICTS = {True: "yes", False: "no", None: "-"}
 
@@ -43,9 +43,12 @@ def check(
     ] = None,
     memory: Annotated[str | None, typer.Option("--memory", help="Memory of a device, such as 80GB.")] = None,
     global_batch: Annotated[
-        int | None, typer.Option("--global-batch", help="Of a model: sequences of a step.")
+        int | None,
+        typer.Option("--global-batch", help="Of a model: sequences of a step.", parser=parse_whole),
     ] = None,
-    seq: Annotated[int | None, typer.Option("--seq", help="Of a model: tokens of a sequence.")] = None,
+    seq: Annotated[
+        int | None, typer.Option("--seq", help="Of a model: tokens of a sequence.", parser=parse_sequence)
+    ] = None,
     fix: Annotated[
         list[str] | None, typer.Option("--fix", help="Of a model: what is decided already: tp=8,pp=4.")
     ] = None,

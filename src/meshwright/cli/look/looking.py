@@ -24,6 +24,7 @@ from meshwright.reports.trace.terminal import timeline_view
 from meshwright.schedules.order import Schedule
 from meshwright.specs import ClusterSpec, DeviceSpec, ModelSpec, Plan
 from meshwright.specs.cluster.profile import Profile
+from meshwright.specs.cluster.text import cluster_text
 from meshwright.specs.plan.file import plan_text
 from meshwright.specs.record import plain
 from meshwright.specs.units import (
@@ -32,6 +33,7 @@ from meshwright.specs.units import (
     format_count,
     format_flops_per_s,
     format_seconds,
+    parse_sequence,
 )
 
 PROGRAM_FORMS = (".program", ".csv")  # of -o
@@ -43,7 +45,10 @@ def show(
     out: Output,
     what: Annotated[str, typer.Argument(metavar="ANYTHING", help="A name, or a file of any kind.")],
     seq: Annotated[
-        int | None, typer.Option("--seq", help="Sequence length: count attention in the FLOPs, too.")
+        int | None,
+        typer.Option(
+            "--seq", help="Sequence length: count attention in the FLOPs, too.", parser=parse_sequence
+        ),
     ] = None,
 ) -> Result:
     """Show anything: a model, plan, program, trace, profile, schedule, device, cluster or pass."""
@@ -228,7 +233,8 @@ def _cluster(cluster: Any) -> Result:
         for level in levels
     ]  # fmt: skip
     facts = {key: value for key, value in data.items() if key != "levels"}
-    return Result(data, [_facts(facts), table_of(shown)], explanation=cluster.assumptions)
+    forms = {".toml": lambda path: path.write_text(cluster_text(cluster), encoding="utf-8")}
+    return Result(data, [_facts(facts), table_of(shown)], forms, explanation=cluster.assumptions)
 
 
 def _pass(found: Any) -> Result:

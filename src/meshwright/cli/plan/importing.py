@@ -15,7 +15,7 @@ from meshwright.cli.frame.output import Output, Result, table_of
 from meshwright.interop.imported import Imported, Option
 from meshwright.specs.error import SpecError
 from meshwright.specs.plan.file import plan_text
-from meshwright.specs.units import format_count
+from meshwright.specs.units import format_count, parse_sequence, parse_whole
 
 
 @writes(".toml")
@@ -33,8 +33,12 @@ def import_file(
         str, typer.Option("--cluster", help="What it runs on: 8x8xH100, H100, or a .toml file.")
     ] = "",
     gpus: Annotated[int | None, typer.Option("--gpus", help="How many devices the job has.")] = None,
-    seq: Annotated[int | None, typer.Option("--seq", help="Tokens of a sequence.")] = None,
-    global_batch: Annotated[int | None, typer.Option("--global-batch", help="Sequences of a step.")] = None,
+    seq: Annotated[
+        int | None, typer.Option("--seq", help="Tokens of a sequence: 8192, 8k.", parser=parse_sequence)
+    ] = None,
+    global_batch: Annotated[
+        int | None, typer.Option("--global-batch", help="Sequences of a step.", parser=parse_whole)
+    ] = None,
     micro_batch: Annotated[
         int | None, typer.Option("--micro-batch", help="Sequences of a microbatch.")
     ] = None,

@@ -30,6 +30,14 @@ _NODE_KEYS = (
 )
 
 
+# What people say -> the preset that is meant, by the memory or the form that is sold most.
+ALIASES: Mapping[str, str] = {
+    "a100": "a100-80", "a100-80gb": "a100-80", "a100-40gb": "a100-40", "a100-sxm4-80gb": "a100-80",
+    "a100-sxm4-40gb": "a100-40", "h100-80": "h100", "h100-80gb": "h100", "h100-sxm": "h100", "h100-sxm5": "h100",
+    "h200-141gb": "h200", "h200-sxm": "h200", "4090": "rtx-4090", "mi300": "mi300x", "mi250": "mi250x",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class DeviceSpec:
     """One device.
@@ -219,7 +227,7 @@ def _presets() -> Mapping[str, tuple[DeviceSpec, NodeSpec]]:
 
 
 def _preset(name: str) -> tuple[DeviceSpec, NodeSpec]:
-    found = _presets().get(name.lower())
+    found = _presets().get(ALIASES.get(name.lower(), name.lower()))
     if found is None:
         raise UnknownNameError("device", name, device_presets())
     return found

@@ -1,8 +1,8 @@
 """Making a cluster from what people have: a short name, a TOML file, or the computer at hand.
 
 A short name is NODESxDEVICESxKIND ("32x8xH100"), DEVICESxKIND ("16384xH100": nodes of the usual size) or
-KIND alone; behind it may stand the NIC of each device ("32x8xH100 nic=100Gb/s"). What it leaves open is written into
-`ClusterSpec.assumptions`.
+KIND alone; several with + between them are the nodes of one cluster ("8xH100+8xA100"); behind it may stand the NIC of each
+device ("32x8xH100 nic=100Gb/s"). What it leaves open is written into `ClusterSpec.assumptions`.
 
 A file says what differs from that:
 
@@ -42,12 +42,14 @@ from __future__ import annotations
 import math
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from meshwright.specs.bound.bound import MOST_DEVICES, check_most
 from meshwright.specs.cluster.cluster import ATTACHED, LEVELS, ClusterSpec, Level
 from meshwright.specs.cluster.computer import memory_available_bytes, num_cores
 from meshwright.specs.cluster.device import (
+    ALIASES,
     DeviceSpec,
     Link,
     NodeSpec,
@@ -79,7 +81,7 @@ class ClusterReader:
         """A cluster by its short name, or by the path of a TOML file.
 
         Args:
-            text: "32x8xH100", "16384xH100", "H100", a path ending in .toml, or a ClusterSpec.
+            text: "32x8xH100", "16384xH100", "8xH100+8xA100", "H100", a path ending in .toml, or a ClusterSpec.
             nic: bandwidth of the NIC of each device in one direction, "400Gb/s" or bytes per second.
 
         Raises UnknownNameError for an unknown device and SpecError for what cannot be.
@@ -88,7 +90,7 @@ class ClusterReader:
             return text
         if text.endswith(".toml"):
             return self.load(text)
-        return _from_short_name(text, nic)
+        return _mixed(text, nic) if "+" in text.partition(_NIC)[0] else _from_short_name(text, nic)
 
     def load(self, path: str | os.PathLike[str]) -> ClusterSpec:
         """A cluster from a TOML file as this module documents it. Raises SpecError naming file and key."""
@@ -110,9 +112,7 @@ Cluster = ClusterReader()
 
 
 def _from_short_name(text: str, nic: str | float | None) -> ClusterSpec:
-    """The NIC that was given is part of the name: a plan keeps the name only, and runs on this cluster again."""
-    text, behind, said = text.partition(_NIC)
-    nic = said if behind and nic is None else nic
+    text, nic = _nic_of(text, nic)
     found = _SHORT_NAME.match(text)
     if found is None:
         raise SpecError(
@@ -125,6 +125,8 @@ def _from_short_name(text: str, nic: str | float | None) -> ClusterSpec:
         raise SpecError(f"{text!r} has {math.prod(counts)} devices", allowed="1 or more")
     check_most(f"devices of {text!r}", math.prod(counts), MOST_DEVICES)
     assumptions = [f"{device.name}: {device.note}"] if device.note else []
+    if found[3].lower() in ALIASES:
+        assumptions.append(f"{found[3]} is taken as {device.name}")
     if len(counts) == 2:
         num_nodes, per_node = counts
     else:
@@ -138,8 +140,50 @@ def _from_short_name(text: str, nic: str | float | None) -> ClusterSpec:
         rate = format_bandwidth(nic_bytes_per_s)
         assumptions.append(f"each device has a NIC of {rate} in each direction ({node.source})")
     levels = _node_levels(node, num_nodes, per_node, nic_bytes_per_s)
-    name = text if nic is None else f"{text}{_NIC}{nic if isinstance(nic, str) else f'{nic!r}B/s'}"
-    return ClusterSpec(name, (device,) * (num_nodes * per_node), levels, assumptions=tuple(assumptions))
+    return ClusterSpec(
+        _named(text, nic), (device,) * (num_nodes * per_node), levels, assumptions=tuple(assumptions)
+    )
+
+
+def _nic_of(text: str, nic: str | float | None) -> tuple[str, str | float | None]:
+    """A short name without the NIC behind it, and that, unless another is given."""
+    text, behind, said = text.partition(_NIC)
+    return text, said if behind and nic is None else nic
+
+
+def _named(text: str, nic: str | float | None) -> str:
+    """The NIC that was given is part of the name: a plan keeps the name only, and runs on this cluster again."""
+    return text if nic is None else f"{text}{_NIC}{nic if isinstance(nic, str) else f'{nic!r}B/s'}"
+
+
+def _mixed(text: str, nic: str | float | None) -> ClusterSpec:
+    """Nodes of several kinds, as many devices each, with the slowest's links in a node and between nodes."""
+    text, nic = _nic_of(text, nic)
+    nodes = [_from_short_name(part, nic) for part in text.split("+")]
+    inner = [each.levels[0] for each in nodes]
+    if len({(level.num_devices, level.wiring, level.is_shared) for level in inner}) > 1:
+        raise SpecError(
+            f"{text!r}: nodes of {', '.join(str(level.num_devices) for level in inner)} devices, or wired unlike each other",
+            allowed="as many devices a node, wired alike",
+            next="write a cluster file: meshwright show 8xH100 -o cluster.toml is one to begin with",
+        )
+    devices = tuple(device for each in nodes for device in each.devices)
+    usual = [usual_node(each.devices[0].name) for each in nodes]
+    outer = Level(
+        "network",
+        len(devices),
+        min(node.nic_bytes_per_s for node in usual) if nic is None else parse_bandwidth(nic),
+        max(node.nic_latency_s for node in usual),
+    )
+    slowest = replace(
+        inner[0],
+        bandwidth_bytes_per_s=min(level.bandwidth_bytes_per_s for level in inner),
+        latency_s=max(level.latency_s for level in inner),
+    )
+    assumptions = dict.fromkeys(line for each in nodes for line in each.assumptions)
+    assumptions[f"links of all nodes are those of the slowest: {format_bandwidth(slowest.bandwidth_bytes_per_s)} inside, "
+                f"{format_bandwidth(outer.bandwidth_bytes_per_s)} between them"] = None  # fmt: skip
+    return ClusterSpec(_named(text, nic), devices, (slowest, outer), assumptions=tuple(assumptions))
 
 
 def _usual_nodes(text: str, num_devices: int, node: NodeSpec) -> tuple[int, int]:

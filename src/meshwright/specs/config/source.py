@@ -34,6 +34,12 @@ def load_model(reference: str | os.PathLike[str] | Mapping[str, Any] | ModelSpec
         return reference
     if isinstance(reference, Mapping):
         return model_from_config(reference, name=str(reference.get("_name_or_path") or "model"))
+    if not isinstance(reference, str | os.PathLike):
+        raise SpecError(
+            f"a model is given as {type(reference).__name__}",
+            allowed="a name, a config.json or its folder, its parsed content, or a ModelSpec",
+            next="modules of your own are trained with Source(modules=...), by a plan for a model of as many layers",
+        )
     path = Path(reference)
     if path.is_file():
         return _from_file(path, path.parent.name if path.name == CONFIG_FILE else path.stem)
