@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import meshwright
+
 # What neither Windows nor (of the last ones) macOS has; files without an encoding, and letters beyond Latin, are errors.
 WITHOUT = """
 import builtins, os, pathlib, signal, sys
@@ -38,6 +40,7 @@ from meshwright.cli import main
 sys.argv = ["meshwright", *sys.argv[1:]]
 main()
 """
+SOURCES = str(Path(meshwright.__file__).parents[1])  # commands run in folders of their own
 JOB = ("llama-3.2-1b", "2xH100", "--global-batch", "4", "--seq", "512", "--fix", "tp=2,microbatch_size=1")
 
 
@@ -52,7 +55,7 @@ JOB = ("llama-3.2-1b", "2xH100", "--global-batch", "4", "--seq", "512", "--fix",
     ids=lambda words: words[0],
 )
 def test_a_command_needs_nothing_of_linux_alone(words: tuple[str, ...], tmp_path: Path) -> None:
-    env = {**os.environ, "PYTHONIOENCODING": "cp1252", "COLUMNS": "100"}
+    env = {**os.environ, "PYTHONIOENCODING": "cp1252", "COLUMNS": "100", "PYTHONPATH": SOURCES}
     done = subprocess.run(
         [sys.executable, "-X", "warn_default_encoding", "-W", "error::EncodingWarning", "-c", WITHOUT, *words],
         cwd=tmp_path, env=env, capture_output=True, check=False, timeout=120,
