@@ -44,7 +44,7 @@ def orders(found: Predicted) -> Orders:
     return found.schedule.orders(6, 16)
 
 
-@pytest.mark.parametrize(("num_stages", "skipped"), [(4, 1), (6, 2), (5, 3), (3, 0)])
+@pytest.mark.parametrize(("num_stages", "skipped"), [(4, 1), (6, 2), (5, 2), (3, 0)])
 def test_the_schedule_leaves_out_each_stage_equally_often(num_stages: int, skipped: int) -> None:
     middle = num_stages - 2
     orders = SkipPipe(skipped)(num_stages, 2 * middle)
@@ -73,8 +73,9 @@ def test_the_first_and_the_last_stage_are_never_left_out() -> None:
     rows = [[Compute("F", 0, 0), Compute("B", 0, 0)], [Compute("F", 1, 1), Compute("B", 1, 1)]]
     with pytest.raises(ScheduleError, match="stage 1 never computes microbatch 0"):
         program_of_orders(rows, microbatches=2, skips_stages=True)
-    with pytest.raises(CountError, match="0 to 2"):
-        SkipPipe(skipped=3)(4, 4)
+    for skipped in (2, 3):  # with both of the middle left out of every microbatch nobody would train them
+        with pytest.raises(CountError, match=rf"0 to 1; take pp of {skipped + 3} or more"):
+            SkipPipe(skipped)(4, 4)
 
 
 def test_the_network_is_the_users_own(tmp_path: Path) -> None:

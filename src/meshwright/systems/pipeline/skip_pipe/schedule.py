@@ -93,11 +93,13 @@ class SkippingOrder:
 
     def __call__(self, num_devices: int, num_microbatches: int) -> Orders:
         """The orders of the dispatch, stage s on device s. Raises CountError, PlanError, ProgramError."""
-        middle = num_devices - 2
-        if not 0 <= self.skipped <= max(0, middle):
+        most = max(
+            0, num_devices - 3
+        )  # one between the first and the last stays, else none of them is trained
+        if not 0 <= self.skipped <= most:
             raise CountError(
-                f"skip_pipe is to leave out {self.skipped} of {num_devices} stages; the first and the last stay: "
-                f"0 to {max(0, middle)}"
+                f"skip_pipe is to leave out {self.skipped} of {num_devices} stages; the first and the last stay, and one "
+                f"between them: 0 to {most}; take pp of {max(0, self.skipped) + 3} or more, or skip_pipe(skipped={most})"
             )
         nodes = self.nodes(num_devices)
         period = self._period(nodes, num_devices)

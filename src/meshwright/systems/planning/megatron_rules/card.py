@@ -14,7 +14,7 @@ Idea:       The least t p under which a device holds its part: t doubles up to t
 Kind:       planner
 Use:        meshwright plan MODEL CLUSTER --global-batch BATCH --seq TOKENS --planner megatron_rules
 Simulated:  t_f(b) + t_b(b), by predicted kernels and exchanges of the slowest stage; what fits, by the memory estimate
-Executed:   no, because it chooses plans for GPUs; a plan of pp and dp alone runs here as any other
+Executed:   no, because it chooses plans for GPUs; its plans for processes run here as any other
 Differs:    1. Rules of three sources are one planner: degrees, interleaving and b of the paper; recompute of attention's
             core and split norms of arXiv 2205.05198; the optimizer's shards, experts, contexts and the middle v of
             Megatron-LM's README of mixture-of-experts.
