@@ -87,3 +87,27 @@ def test_code_that_breaks_is_told_as_the_users(slot: str, name: str, said: str, 
     asked = {"planner": code} if slot == "planner" else {"fix": {slot: code, "tp": 1, "pp": 1}}
     with pytest.raises(SpecError, match=f"{slot} bad.py:{name} failed: .*{said}.*correct the file"):
         mw.plan("gpt2", "4xH100", **JOB, **asked)
+
+
+def test_plans_with_a_slot_that_hardly_fit_stand_behind_those_that_do() -> None:
+    model = mw.ModelSpec.decoder(28, 2560, 20, vocabulary_size=200_064, max_sequence_length=4096)
+    job: dict[str, Any] = {"global_batch": 64, "seq": 4096, "fix": {"sharding": "low_bandwidth_partitioning"}}
+    found, capacity = mw.plan(model, "4x4xH100", **job), mw.Cluster("4x4xH100").memory_bytes
+    chances = [each.fit_probability(capacity) for each in found]
+    assert chances[0] >= 0.5 > min(chances) and "--risk" in found.passed_over[0].why
+    risky = mw.plan(model, "4x4xH100", **job, risk=1.0)
+    assert risky[0].step.value == min(each.step.value for each in risky) < found[0].step.value
+    assert found.search_s > 0 and found.simulation_s > 0
+
+
+def test_an_order_of_ones_own_takes_whole_tables_unless_a_split_is_fixed() -> None:
+    model = mw.ModelSpec.decoder(8, 512, 8, vocabulary_size=200_064, max_sequence_length=1024)
+    fix = {"schedule": "skip_pipe", "pp": 4}
+    plans = mw.plan(model, "4x1xA100-80", global_batch=16, seq=1024, fix=fix)
+    assert {each.plan.vocabulary for each in plans} == {"ends"}
+
+
+def test_a_planner_of_gpus_plans_processes() -> None:
+    model = mw.ModelSpec.decoder(4, 64, 4, max_sequence_length=64)
+    plans = mw.plan(model, "2xcpu", global_batch=8, seq=64, planner="pipette")
+    assert {each.plan.dtype for each in plans} == {"float32"} and {each.plan.dp for each in plans} == {1, 2}

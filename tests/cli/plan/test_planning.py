@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from tests.cli.running import Runner, rough_profile
 
-from meshwright.cli.plan.view import tight_lines
-from meshwright.specs import Cluster, Plan
+from meshwright.cli.plan.view import level_lines, tight_lines
+from meshwright.prediction.predicted import predict
+from meshwright.specs import Cluster, ModelSpec, Plan, Workload
 
 SMALL = ("plan", "gpt2", "4xH100", "--global-batch", 16, "--seq", 1024)
 
@@ -31,6 +32,14 @@ def test_the_table_says_what_was_found_why_and_on_what_it_rests(run: Runner) -> 
     ):
         assert words in ran.stdout, words
     assert "software 'fused'" in " ".join(ran.stdout.split())
+
+
+def test_what_has_the_same_words_is_told_once() -> None:
+    model, cluster = ModelSpec.decoder(8, 512, 8, max_sequence_length=512), Cluster("2x4xH100")
+    plan = Plan.of(model, cluster, Workload(16, 512), pp=8, dp=1, dtype="bfloat16")
+    found = predict(plan, cluster)
+    (line,) = (each for each in level_lines([found]) if each.startswith("hidden"))
+    assert len(found.exchanges) > 1 and line.count("messages between stages") == 1
 
 
 def test_json_has_the_promised_fields_best_first(run: Runner) -> None:

@@ -71,7 +71,12 @@ def test_the_padded_vocabulary_is_the_least_that_divides() -> None:
 
 def test_links_idle_only_where_each_pair_has_its_own() -> None:
     (found,) = rules.idle_links(*given("8xMI300X", tp=2))
-    assert "uses 1 of 7 links" in found.sentence and found.numbers["idle_share"] == pytest.approx(6 / 7)
+    assert "uses 1 of 7 links" in found.sentence and found.sentence.endswith("tp=1 or tp=8 leaves none idle")
+    (odd,) = rules.idle_links(
+        *given("8xMI300X", ModelSpec.decoder(4, 2560, 20, max_sequence_length=8192), tp=2)
+    )
+    assert odd.sentence.endswith("tp=1 leaves none idle"), "twenty heads are not eight parts"
+    assert found.numbers["idle_share"] == pytest.approx(6 / 7)
     for whole in (1, 8):
         assert not list(rules.idle_links(*given("8xMI300X", tp=whole)))
     assert not list(rules.idle_links(*given("8xH100", tp=2)))

@@ -37,6 +37,17 @@ def test_a_schedule_is_tried_on_as_many_devices_as_it_takes() -> None:
     assert {plan.schedule for plan in plans} == tried and "dualpipe" not in tried
 
 
+@pytest.mark.parametrize(("vocabulary", "left_out"), [("one_barrier", {"dualpipe"}), ("interlaced", None)])
+def test_a_split_vocabulary_is_tried_with_the_orders_that_take_it(
+    vocabulary: str, left_out: set[str] | None
+) -> None:
+    fix = {"pp": 2, "vocabulary": vocabulary, "recompute": "none"}
+    tried = {plan.schedule for plan in choices(MODEL, cluster(), WORKLOAD, registered(), fix)}
+    assert tried == ({"1f1b"} if left_out is None else set(registered()) - left_out)
+    assert search(fix=fix, microbatch_sizes=(2,))[0].plan.vocabulary == vocabulary
+    assert search(fix={"pp": 2, "schedule": "1f1b", "vocabulary": vocabulary}, microbatch_sizes=(4,))
+
+
 def test_stages_never_outnumber_layers() -> None:
     plans = list(choices(MODEL, cluster(8), WORKLOAD, registered(), {}))
     assert max(plan.num_stages for plan in plans) == MODEL.num_layers

@@ -8,9 +8,11 @@ import pytest
 from rich.console import Console
 from tests.reports.sample import pipeline_trace
 
+from meshwright.prediction.predicted import predict
 from meshwright.reports.chart.palette import colour
 from meshwright.reports.trace.legend import MAX_DEVICES
 from meshwright.reports.trace.terminal import TimelineView, timeline_text, timeline_view
+from meshwright.specs import Cluster, ModelSpec, Plan, Workload
 
 GOLDEN_1F1B = """\
 pp0 F0F1F2F3............B0==F4B1==F5B2==F6B3==F7B4==..B5==..B6==..B7==
@@ -38,6 +40,16 @@ def in_colour(view: TimelineView, width: int = 100) -> tuple[str, str]:
 
 def test_1f1b_in_plain_text() -> None:
     assert timeline_text(pipeline_trace(transfer_s=0.0, time_unit="")) == GOLDEN_1F1B
+
+
+def test_passes_of_a_split_vocabulary_are_named() -> None:
+    plan = Plan.of(
+        ModelSpec.decoder(4, 64, 4, max_sequence_length=64), Cluster("2xcpu"), Workload(4, 64), pp=2, dp=1,
+        vocabulary="two_barriers",
+    )  # fmt: skip
+    key = " ".join(timeline_text(predict(plan, Cluster("2xcpu")).trace()).split())
+    assert "S-- softmax of the split vocabulary T-- gradient of the split head" in key
+    assert "LOOKUP-- lookup in the split table" in key
 
 
 def test_plain_text_is_ascii_and_shows_exposed_transfers() -> None:

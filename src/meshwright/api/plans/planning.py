@@ -155,7 +155,7 @@ def _searched(
         )  # fmt: skip
 
     def whole(known: Mapping[str, Any]) -> Plans:
-        return searched_with_slots(own, model, cluster, known, capacity, **told)
+        return searched_with_slots(own, model, cluster, known, capacity, risk, **told)
 
     if asked.framework is None:
         return whole(fixed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import product
@@ -37,6 +38,7 @@ def searched_with_slots(
     cluster: ClusterSpec,
     fix: Mapping[str, Any],
     capacity: int,
+    risk: float | None,
     **given: Any,
 ) -> Plans:
     """What `search` finds for the fields that it knows, with the slots filled that it does not know.
@@ -55,7 +57,9 @@ def searched_with_slots(
     named |= {name: str(rest[name]) for name in ("sharding", "schedule") if name in alike}
     if not named and not passes:
         return search(model, rest)
+    begun = time.perf_counter()
     best = search(Plan.varied(model, named.get("variant", "")), {**rest, **alike})
+    search_s = time.perf_counter() - begun
     choosing = named.pop("sharding", None)
 
     def fill(plan: Plan) -> Iterator[Plan]:
@@ -72,8 +76,9 @@ def searched_with_slots(
     )
     why = f"{told}: simulated in the plans that the search found best without{like}"
     return filled(
-        [each.plan for each in best], fill, cluster, capacity, why, schedule_of=catalog.find_schedule, **given
-    )
+        [each.plan for each in best], fill, cluster, capacity, why,
+        schedule_of=catalog.find_schedule, risk=risk, search_s=search_s, **given,
+    )  # fmt: skip
 
 
 def _alike(fix: Mapping[str, Any], cluster: ClusterSpec) -> dict[str, Any]:
@@ -84,6 +89,9 @@ def _alike(fix: Mapping[str, Any], cluster: ClusterSpec) -> dict[str, Any]:
         found["sharding"] = catalog.filler("sharding", sharding).zero
     if isinstance(schedule, str) and schedule not in registered():
         found |= _pipelines(catalog.find_schedule(schedule), fix, cluster)
+        found.setdefault(
+            "vocabulary", fix.get("vocabulary", Plan.vocabulary)
+        )  # a split is for the orders that it knows
         found["schedule"] = "1f1b" if found["num_chunks"] == 1 else "interleaved_1f1b"
     return found
 
@@ -114,7 +122,9 @@ def planned_by(
     """
     check_names({}, forbid, {**named(), **NOT_SAID, "schedule": catalog.names("schedules")})
     seen = as_planned_on(cluster, capacity, extrapolate=bool(given.get("extrapolate")))
+    begun = time.perf_counter()
     every = Proposal.of(catalog.filler("planner", name)(model, seen, workload, dict(fix)))
+    search_s = time.perf_counter() - begun
     found = [plan for plan in every if not any(is_forbidden(plan, word) for word in forbid)]
     if every and not found:
         raise PlanError(
@@ -130,7 +140,7 @@ def planned_by(
         )
     plans = filled(
         found, lambda plan: (plan,), cluster, capacity, f"plans are those of {name}",
-        schedule_of=catalog.find_schedule, **given,
+        schedule_of=catalog.find_schedule, search_s=search_s, **given,
     )  # fmt: skip
     return replace(plans, assumptions=(*plans.assumptions, *every.notes))
 

@@ -264,11 +264,20 @@ def level_lines(shown: Sequence[Predicted]) -> list[str]:
             reasons.setdefault(reason, []).append(str(number))
     lines = [f"not composable: {', '.join(numbers)}: {reason}" for reason, numbers in reasons.items()]
     told = [
-        f"{part_words(name)} {format_seconds(one.hidden_s)} of {format_seconds(one.seconds)}"
-        for name, one in shown[0].exchanges.items()
-        if one.seconds >= LEAST_TOLD * shown[0].step.value
+        f"{words} {format_seconds(hidden_s)} of {format_seconds(seconds)}"
+        for words, (hidden_s, seconds) in _exchanges(shown[0]).items()
+        if seconds >= LEAST_TOLD * shown[0].step.value
     ]
     return [*lines, *([f"hidden beside computes of 1: {', '.join(told)}"] if told else [])]
+
+
+def _exchanges(plan: Predicted) -> dict[str, tuple[float, float]]:
+    """Seconds beside computes, and all, of what has the same words: sends and receives, forwards and backwards."""
+    found: dict[str, tuple[float, float]] = {}
+    for name, one in plan.exchanges.items():
+        hidden_s, seconds = found.get(part_words(name), (0.0, 0.0))
+        found[part_words(name)] = (hidden_s + one.hidden_s, seconds + one.seconds)
+    return found
 
 
 def _ahead(best: Predicted, second: Predicted) -> str:

@@ -134,7 +134,8 @@ def idle_links(plan: Plan, cluster: ClusterSpec) -> Iterable[Advice]:
         sentence = f"tp={tp} leaves the node of {per_node}; its all-reduces run over NICs"
         yield Advice("links", sentence, numbers)
     elif 1 < tp < per_node and cluster.levels[0].is_paired:
-        sentence = f"tp={tp} uses {tp - 1} of {per_node - 1} links of each GPU; tp=1 or tp={per_node} leaves none idle"
+        also = "" if plan.model.num_heads % per_node else f" or tp={per_node}"
+        sentence = f"tp={tp} uses {tp - 1} of {per_node - 1} links of each GPU; tp=1{also} leaves none idle"
         yield Advice("links", sentence, {**numbers, "idle_share": (per_node - tp) / (per_node - 1)})
 
 

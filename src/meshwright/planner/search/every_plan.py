@@ -193,12 +193,8 @@ def choices(
             raise PlanError(f"{name} is {value!r}", allowed="a whole number from 1")
     for pp, dp in _degrees(cluster.num_devices // _taken(wanted)):
         for name in _orders(schedules, pp):
-            if (
-                model.is_adapted
-                and schedules[name].num_copies > 1
-                and name not in _values(wanted.get("schedule"))
-            ):
-                continue  # copies of a frozen stage: `lower` refuses them
+            if name not in _values(wanted.get("schedule")) and _is_refused(model, schedules[name], wanted):
+                continue
             for options in _options(schedules[name], pp, workload.global_batch, dp, sizes):
                 choice = {"schedule": name, "pp": pp, "dp": dp, **options}
                 if choice["num_chunks"] > 1:  # how many there are is a choice where there are any
@@ -211,6 +207,17 @@ def choices(
                     is_open = "layers_per_stage" not in wanted
                     splits = layer_splits(plan, cluster) if is_open else (plan.layers_per_stage,)
                     yield from (plan.changed(layers_per_stage=split) for split in splits)
+
+
+def _is_refused(model: ModelSpec, schedule: Schedule, wanted: Mapping[str, Any]) -> bool:
+    """Does `lower` refuse the order with what is fixed: copies of a stage that is frozen, or whose vocabulary is split?
+
+    Passes of an interlaced vocabulary have an order of their own with 1F1B only.
+    """
+    split = set(_values(wanted.get("vocabulary", Plan.vocabulary))) - {Plan.vocabulary}
+    if schedule.num_copies > 1 and (model.is_adapted or split):
+        return True
+    return "interlaced" in split and schedule.name != ONE_STAGE_ORDER
 
 
 def _values(given: Any) -> tuple[Any, ...]:

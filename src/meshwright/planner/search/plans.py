@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -101,6 +102,18 @@ def keep_best(plans: Sequence[Predicted]) -> None:
 def safe_first(plans: Sequence[Predicted], capacity_bytes: int, risk: float) -> list[Predicted]:
     """These plans, those that fit with a chance of 1 - `risk` or more before the others, in their order otherwise."""
     return sorted(plans, key=lambda each: each.fit_probability(capacity_bytes) < 1.0 - risk)
+
+
+def passed_over(ranked: Sequence[Predicted], capacity: int, risk: float | None) -> tuple[PassedOver, ...]:
+    """The fastest plan that may not fit, where it is faster than the first."""
+    fastest = min(ranked, key=lambda each: each.step.value)
+    if risk is None or fastest.step.value >= ranked[0].step.value:
+        return ()
+    chance = fastest.fit_probability(capacity)
+    if chance >= 1.0 - risk:
+        return ()
+    why = f"it fits with a chance of {chance:.2f} only; --risk {math.ceil(100 * (1 - chance)) / 100:.2f} accepts it"
+    return (PassedOver(fastest, why),)
 
 
 def in_full(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from operator import itemgetter
@@ -16,7 +15,7 @@ from meshwright.planner.search.contender import Contenders
 from meshwright.planner.search.every_plan import every_plan
 from meshwright.planner.search.expectation import Expectation
 from meshwright.planner.search.objective import DIGITS, Objective, rank, sort_key
-from meshwright.planner.search.plans import PassedOver, Plans, in_full, keep_best, safe_first
+from meshwright.planner.search.plans import Plans, in_full, keep_best, passed_over, safe_first
 from meshwright.planner.search.variation.layer_plan import KINDS, is_uneven
 from meshwright.planner.search.variation.layer_plan import layer_wise as layer_wise_plan
 from meshwright.planner.search.variation.parted_plan import halved, recut
@@ -167,7 +166,7 @@ def search(
     return Plans(
         tuple(ranked), told, whole.num_candidates, num_too_large, num_slow, len(ranked), search_s=searched - begun,
         simulation_s=time.perf_counter() - searched, is_complete=is_complete, optimality_gap=gap, varied=trials.varied,
-        passed_over=_passed_over(ranked, capacity, risk),
+        passed_over=passed_over(ranked, capacity, risk),
     )  # fmt: skip
 
 
@@ -400,18 +399,6 @@ class _Trials:
         others = np.concatenate([np.delete(least, list(self._tried)), self._contenders.skipped_s])
         gap = max(0.0, 1.0 - float(others.min(initial=best)) / best)
         return int((others > best).sum()), gap
-
-
-def _passed_over(ranked: Sequence[Predicted], capacity: int, risk: float | None) -> tuple[PassedOver, ...]:
-    """The fastest plan that may not fit, where it is faster than the first."""
-    fastest = min(ranked, key=lambda each: each.step.value)
-    if risk is None or fastest.step.value >= ranked[0].step.value:
-        return ()
-    chance = fastest.fit_probability(capacity)
-    if chance >= 1.0 - risk:
-        return ()
-    why = f"it fits with a chance of {chance:.2f} only; --risk {math.ceil(100 * (1 - chance)) / 100:.2f} accepts it"
-    return (PassedOver(fastest, why),)
 
 
 def _kinds(fix: Mapping[str, Any], forbid: Sequence[str]) -> tuple[Recompute, ...]:

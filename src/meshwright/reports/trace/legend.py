@@ -19,7 +19,10 @@ MEANINGS = {
     "I": "input gradient",
     "W": "weight gradient",
     "R": "recompute",
-    "S": "step",
+    "S": "softmax of the split vocabulary",
+    "T": "gradient of the split head",
+    "LOOKUP": "lookup in the split table",
+    "SCATTER": "gradient of the split table",
     "STEP": "optimizer step",
 }
 

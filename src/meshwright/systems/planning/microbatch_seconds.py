@@ -20,8 +20,10 @@ def stage_seconds(plan: Plan, cluster: ClusterSpec) -> tuple[float, ...]:
     names = np.array([effect.name for effect in program.tables.effects])[program.columns.effect]
     chosen = (program.kinds == Kind.COMPUTE) & np.isin(names, PASSES)
     seconds = prices.seconds[prices.cost_of_row][chosen]
-    busy = np.bincount(program.list_of_row[chosen], weights=seconds, minlength=program.num_lists)
-    return tuple((busy / plan.num_microbatches).tolist())
+    # each replica has lists of its own where none stands for the others
+    ranks = np.array([program.coordinates(each).get("pp", 0) for each in range(program.num_lists)])
+    busy = np.bincount(ranks[program.list_of_row[chosen]], weights=seconds, minlength=plan.pp)
+    return tuple((busy / np.bincount(ranks) / plan.num_microbatches).tolist())
 
 
 def microbatch_s(plan: Plan, cluster: ClusterSpec) -> float:

@@ -420,7 +420,13 @@ def configurations(
         dp = cluster.num_devices // (pp * tp)
         if workload.global_batch % (dp * microbatch) == 0:
             degrees = {"pp": pp, "tp": tp, "dp": dp, "microbatch_size": microbatch}
-            yield Plan.of(model, cluster, workload, **{**DEFAULTS, **choices, **degrees})
+            yield Plan.of(model, cluster, workload, **{**_defaults(cluster), **choices, **degrees})
+
+
+def _defaults(cluster: ClusterSpec) -> dict[str, Any]:
+    """Megatron-LM's choices; without a dtype where the devices, such as processes of cores, do not compute in that one."""
+    known = DEFAULTS["dtype"] in cluster.devices[0].flops_per_s
+    return {name: value for name, value in DEFAULTS.items() if known or name != "dtype"}
 
 
 def overflow(plan: Plan, cluster: ClusterSpec) -> Rejection:
