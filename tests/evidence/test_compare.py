@@ -113,6 +113,19 @@ def test_rows_feed_the_reports() -> None:
     assert found.to_dict()["counts"]["F"] == {"predicted": 16, "measured": 16}
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "is_beyond"), [(0.5, 9.0, False), (0.5, 0.9, True), (3.0, 9.0, True)]
+)
+def test_a_step_outside_of_its_interval_is_said_with_what_differs_most(
+    low: float, high: float, is_beyond: bool
+) -> None:
+    of = program()
+    said = {"value": 1.0, "low": low, "high": high, "basis": "interpolated"}
+    found = compare(replace(simulated(of), metadata={"step": said}), measured(of))
+    assert bool(found.beyond_interval) is is_beyond
+    assert not is_beyond or "differs most, 1.25x" in found.beyond_interval
+
+
 def test_of_segments_every_kind_has_its_median_and_count() -> None:
     of = program(tp=2, dp=1)
     found = {row.name: row for row in compare(simulated(of), measured(of)).segments}

@@ -17,6 +17,7 @@ from meshwright.ir.trace import Trace
 from meshwright.reports.page.comparison import ComparisonRow, comparison_html, comparison_text
 from meshwright.specs.error import ProgramError
 from meshwright.specs.plan.utilisation import StepFlops
+from meshwright.specs.units import format_seconds
 
 WARM_UP = (
     1  # iterations left out where three or more were run: the first one meets cold caches and new memory
@@ -90,6 +91,28 @@ class Comparison:
     def rows(self) -> list[dict[str, Any]]:
         """One mapping a quantity, as `reports.comparison` takes them."""
         return [quantity.row() for quantity in self.quantities()]
+
+    @property
+    def beyond_interval(self) -> str:
+        """Where the step was measured outside of its predicted interval: that, and which instructions differ most."""
+        step = self.step
+        if (
+            step.measured is None
+            or step.low is None
+            or step.high is None
+            or step.low <= step.measured <= step.high
+        ):
+            return ""
+        rows = [row.seconds for row in self.names if row.seconds.predicted and row.seconds.measured]
+        most = max(rows, key=lambda row: abs((row.measured or 0.0) - (row.predicted or 0.0)), default=None)
+        named = (
+            "" if most is None or not most.predicted or most.measured is None
+            else f"; {most.name} differs most, {most.measured / most.predicted:.2f}x of what was predicted"
+        )  # fmt: skip
+        return (
+            f"the step took {format_seconds(step.measured)}, outside of the predicted {format_seconds(step.low)} to "
+            f"{format_seconds(step.high)}{named}: other work on the machine, or rates of another day (calibrate, run again)"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data in SI units, for --json."""

@@ -20,7 +20,7 @@ from meshwright.cli.quickstart.report import Reached, quickstart_page, typical_i
 from meshwright.cli.view.profile_view import profile_view
 from meshwright.cli.view.training_view import comparison_view, training_figures, training_sentence
 from meshwright.executor.measure.measure import device_name
-from meshwright.planner.search.plans import Plans
+from meshwright.planner.search.plans import NUM_SHOWN, Plans
 from meshwright.prediction.predicted import Predicted
 from meshwright.reports.chart.quantity import quantity
 from meshwright.specs import Cluster, ModelSpec
@@ -110,19 +110,24 @@ def show_now(out: Output, renderable: Any) -> None:
 
 
 def plan_table(ranking: Plans) -> Any:
-    """All plans, the fastest first."""
-    rows = [
-        {
-            "plan": ("-> " if place == 0 else "   ") + candidate.description,
-            "step": quantity(candidate.step.value, "s"),
-            "interval": interval_text(quantity(candidate.step.low, "s"), quantity(candidate.step.high, "s")),
-            "tokens/s": f"{candidate.tokens_per_s:,.0f}",
-            "bubble": quantity(candidate.bubble, "share"),
-            "peak": quantity(candidate.peak_bytes, "B"),
-        }
-        for place, candidate in enumerate(ranking)
-    ]
+    """The fastest plans, and the slowest; --json and the page have all."""
+    left_out = len(ranking) - NUM_SHOWN - 1
+    shown = [*enumerate(ranking)][: NUM_SHOWN if left_out > 0 else None]
+    rows = [_plan_row(place, candidate) for place, candidate in shown]
+    if left_out > 0:
+        rows += [{"plan": f"   ... {left_out} more, down to"}, _plan_row(len(ranking), ranking[-1])]
     return table_of(rows, f"{len(ranking)} plans for {PROCESSES} processes, predicted")
+
+
+def _plan_row(place: int, candidate: Predicted) -> dict[str, Any]:
+    return {
+        "plan": ("-> " if place == 0 else "   ") + candidate.description,
+        "step": quantity(candidate.step.value, "s"),
+        "interval": interval_text(quantity(candidate.step.low, "s"), quantity(candidate.step.high, "s")),
+        "tokens/s": f"{candidate.tokens_per_s:,.0f}",
+        "bubble": quantity(candidate.bubble, "share"),
+        "peak": quantity(candidate.peak_bytes, "B"),
+    }
 
 
 def plan_rows(candidates: Sequence[Predicted]) -> list[dict[str, Any]]:

@@ -94,8 +94,10 @@ def _saved_sentence(done: Training, folder: Path | None) -> str:
 
 def comparison_view(comparison: Comparison, predicted: Trace, measured: Trace) -> list[Any]:
     """The table, and both timelines on one scale, of the last iteration."""
+    beyond = comparison.beyond_interval
     return [
         comparison_table(comparison.rows(), "predicted beside measured"),
+        *([Text(beyond, style="yellow", overflow="fold")] if beyond else []),
         TimelineView({"predicted": predicted, "measured": measured}),
     ]
 

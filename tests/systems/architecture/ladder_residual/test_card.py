@@ -10,7 +10,7 @@ from meshwright.ir.judge.verify import verify
 from meshwright.specs.error import UnknownNameError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.systems.architecture.ladder_residual import card as ladder
-from meshwright.systems.architecture.ladder_residual.card import FORMS, NULLS, points
+from meshwright.systems.architecture.ladder_residual.card import FORMS, points
 
 # At batches of 16 and 64 sums beside kernels are predicted to be hidden wholly; the card says so.
 MISSES = {(4, 16), (8, 16), (8, 64)}
@@ -30,7 +30,7 @@ def test_claims_that_need_no_processes_hold_but_for_the_misses() -> None:
             missed.add((claim.arguments["tp"], claim.arguments["batch"]))
         else:
             others.append((claim.by, dict(claim.arguments)))
-    assert missed == MISSES and others == [("num_nearer", {"null": "mean gain"})]
+    assert missed == MISSES and not others
 
 
 def test_every_published_gain_with_nvlink_is_claimed() -> None:
@@ -82,6 +82,9 @@ def test_unknown_names_are_refused() -> None:
         ladder.forward_program("rope", 2)
     with pytest.raises(UnknownNameError):
         ladder.parts_s("rope", 2, (1.0, 1.0), 1.0)
-    with pytest.raises(UnknownNameError):
-        ladder.num_nearer("rope")
-    assert len(NULLS) == 2
+
+
+def test_the_null_of_a_gain_is_that_of_the_nearest_batch() -> None:
+    assert ladder.nearest_gain(8, 1) == pytest.approx(0.2819, abs=1e-4)
+    assert ladder.nearest_gain(4, 4) == pytest.approx((0.1363 + 0.0867) / 2, abs=1e-4)  # of 1 and of 16
+    assert ladder.nearest_gain(2, 4) == pytest.approx(0.0359, abs=1e-4)  # the only other

@@ -227,6 +227,7 @@ CLAIMS = (
         "reason": "arithmetic",
         "how": "tiles / (ceil(tiles / 304) 304)",
         "by": "wave_efficiency",
+        "source": "the mechanism: tiles run in waves of as many as there are units",
         "cases": (({"num_tiles": 304}, 1.0), ({"num_tiles": 305}, 0.5016447368421053)),
     },
 )

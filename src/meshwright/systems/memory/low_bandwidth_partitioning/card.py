@@ -67,6 +67,7 @@ CLAIMS = (
         "reason": "the formula of the partitioning",
         "how": "sizes of the values that the step's program keeps between microbatches, summed",
         "by": "held_gb",
+        "source": "the mechanism: which level divides which value",
         "cases": (
             ({"name": "ZeRO-3", "billions": 20, "gcds": 384}, 0.8333333333333334),
             ({"name": "ZeRO++", "billions": 20, "gcds": 384}, 5.833333333333333),
@@ -163,6 +164,7 @@ CLAIMS = (
         "reason": "the project's acceptance; float64, nothing quantised",
         "how": "weights over 2, gradients over 2, states over 4; byte model of four layers, four samples each",
         "by": "study:parameter_difference",
+        "source": "the mechanism: where values live changes nothing",
         "cases": (({}, 0.0),),
     },
     {
@@ -173,6 +175,7 @@ CLAIMS = (
         "reason": "the project's acceptance",
         "how": "byte model after a hundred steps, the same data and first weights, blocks of 64 numbers",
         "by": "study:loss_ratio",
+        "source": "the abstract's claim that quality is kept, without a number",
         "cases": (({}, 1.0),),
     },
 )

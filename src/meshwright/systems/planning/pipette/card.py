@@ -78,6 +78,7 @@ CLAIMS = (
         "reason": "the formula's own arithmetic",
         "how": "T with messages less T without; paper_value is m/p 2 (p-1) c, and 2 (p-1) c for AMP",
         "by": "increment_s",
+        "source": "the paper's latency model",
         "cases": (
             ({"model": "pipette", "pp": 8, "num_microbatches": 24}, 4.2),
             ({"model": "amp", "pp": 8, "num_microbatches": 24}, 1.4),
@@ -91,6 +92,7 @@ CLAIMS = (
         "reason": "of equal stages and hops both are formulas: no c and no f+w is in their ratio",
         "how": "T's over simulated 1F1B's; paper_value is a / (a + 2 (p-2)) with a = 2 (p-1) m/p",
         "by": "increment_ratio",
+        "source": "arithmetic on the paper's latency model",
         "cases": (
             ({"pp": 8, "num_microbatches": 24}, 0.7777777777777778),
             ({"pp": 8, "num_microbatches": 64}, 0.9032258064516129),
@@ -106,6 +108,7 @@ CLAIMS = (
         "reason": "as above",
         "how": "as above; paper_value is (a + 2 (p-2)) / (2 (p-1))",
         "by": "increment_over_amp",
+        "source": "arithmetic on 1F1B's order",
         "cases": (
             ({"pp": 8, "num_microbatches": 24}, 3.857142857142857),
             ({"pp": 8, "num_microbatches": 128}, 16.857142857142858),
