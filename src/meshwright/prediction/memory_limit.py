@@ -126,5 +126,5 @@ def out_of_memory(
         given,
         holders=nearest[0].holders,
         allowed=f"plans within {format_bytes(nearest[0].available_bytes)} on every device",
-        next="take more devices, a smaller model, or a shorter sequence" + fewer,
+        next="take more devices (--solve gpus says how many), a smaller model, or a shorter sequence" + fewer,
     )

@@ -21,7 +21,7 @@ OTHER = ("--planner", "megatron_rules")
         ((*SEQ, "--mtbf", "50000h"), "--checkpoint, --restart"),
         ((*SEQ, "--mtbf", "0h", "--checkpoint", "1s", "--restart", "1s"), "times above 0"),
         ((*SEQ, "--solve", "gpu"), "did you mean gpus?"),
-        ((*SEQ, "--solve", "gpus", "--tokens", "2T"), "--deadline 30d"),
+        ((*SEQ, "--solve", "gpus", "--deadline", "30d"), "--tokens 2T"),
         ((*SEQ, "--deadline", "30d"), "without --solve gpus"),
         ((*SEQ, "--solve", "seq"), "except for seq itself"),
         (("--solve", "microbatch"), "--seq not given"),

@@ -46,6 +46,13 @@ def test_the_fewest_devices_by_a_deadline(run: Runner) -> None:
     assert f"{ran.data['value']} devices read 100 G tokens in" in shown and "tried: " in shown
 
 
+def test_without_a_deadline_the_fewest_devices_that_fit(run: Runner) -> None:
+    ran = run(*GPUS)
+    assert ran.code == 0 and "8 devices, in whole nodes, are the fewest on which a plan fits" in ran.stdout
+    ran = run(*GPUS, "--deadline", "2d")
+    assert ran.code == 2 and "--tokens" in ran.stderr
+
+
 def test_an_impossible_deadline_is_the_honest_no(run: Runner) -> None:
     ran = run(*GPUS, "--deadline", "1h", "--tokens", "1T", "--max-gpus", 32)
     said = " ".join(ran.stderr.split())

@@ -215,7 +215,9 @@ def test_quickstart_goes_on_where_nothing_can_be_written(
     ran = run("quickstart", "--seconds", 1, "--folder", tmp_path / "file")
     assert ran.code == 0 and "nothing was written" in ran.stderr and "held-out loss" in ran.stdout
     rows = [line for line in ran.stdout.splitlines() if "pp=" in line and "ms" in line]
-    assert "more, down to" in ran.stdout and len(rows) <= 14  # ten, the slowest, and what is said of the picked one
+    assert (
+        "more, down to" in ran.stdout and len(rows) <= 14
+    )  # ten, the slowest, and what is said of the picked one
 
 
 def test_ctrl_c_ends_the_quickstart_with_what_was_reached(

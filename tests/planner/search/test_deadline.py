@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from meshwright.planner.advice.goodput import Failures, duration
-from meshwright.planner.search.deadline import DeadlineError, fewest_devices, node_size, resized
+from meshwright.planner.search.deadline import (
+    DeadlineError,
+    fewest_devices,
+    node_size,
+    resized,
+    smallest_fitting,
+)
 from meshwright.planner.search.search import search
 from meshwright.planner.search.solve import Solution
 from meshwright.specs import Cluster, ModelSpec, Workload, load_model
@@ -107,3 +113,17 @@ def test_a_cluster_with_links_of_its_own_does_not_grow() -> None:
     wired = replace(Cluster("2x8xH100"), links=(Link("device 0", "device 1", 1e9, 1e-6),))
     with pytest.raises(PlanError, match="equal nodes"):
         resized(wired, 4)
+
+
+def test_the_smallest_cluster_has_a_plan_that_fits_and_fewer_nodes_have_none() -> None:
+    model = load_model("llama-3.1-70b")
+    few: dict[str, Any] = {**FIX, "tp": 8, "recompute": "full", "sharding": "none", "schedule": "1f1b"}
+    solution = smallest_fitting(model, Cluster("8xH100"), Workload(64, 4096), fix=few, num_simulated=1)
+    nodes = solution.value // 8
+    assert nodes > 1 and solution.found[0].plan.num_devices == solution.value
+    does = {each.value: each.does for each in solution.attempts}
+    assert does[solution.value] and not any(does[value] for value in does if value < solution.value)
+    with pytest.raises(OutOfMemoryError):
+        search(model, Cluster(f"{nodes - 1}x8xH100"), Workload(64, 4096), fix=few, num_simulated=1)
+    with pytest.raises(OutOfMemoryError, match="up to 8 devices"):
+        smallest_fitting(model, Cluster("8xH100"), Workload(64, 4096), fix=few, max_devices=8)

@@ -37,7 +37,8 @@ def solve(
 
     Args:
         what: "seq" (of this batch, on this cluster), "microbatch" (with what is fixed) or "gpus" (whole nodes of the
-            cluster's kind that read `num_tokens` by `deadline_s`, failures included where they are given).
+            cluster's kind that read `num_tokens` by `deadline_s`, failures included where they are given; without these,
+            on which some plan fits).
         seq: tokens of a sequence; not for "seq".
         max_devices: with "gpus", none above is tried.
         fix, options: as of `plan` on GPUs, besides its objective and time limit for "gpus".
@@ -45,7 +46,7 @@ def solve(
     Raises PlanError for what does not go together or cannot be, OutOfMemoryError where nothing fits, DeadlineError (a
     PlanError) where no number of devices is in time.
     """
-    from meshwright.planner.search.deadline import MOST_DEVICES, fewest_devices
+    from meshwright.planner.search.deadline import MOST_DEVICES, fewest_devices, smallest_fitting
     from meshwright.planner.search.solve import largest_microbatch, longest_sequence
 
     if what not in SOLVED:
@@ -68,8 +69,17 @@ def solve(
                 allowed="a cluster that grows by nodes, such as 8xH100",
                 next="solve for seq or microbatch, or plan for more processes",
             )
-        if num_tokens is None or deadline_s is None:
-            raise PlanError("solving for gpus", allowed="a deadline and a budget: --deadline 30d --tokens 2T")
+        if deadline_s is None:
+            return smallest_fitting(
+                chosen,
+                spec,
+                Workload(global_batch, length),
+                max_devices=max_devices or MOST_DEVICES,
+                fix=fixed,
+                **options,
+            )
+        if num_tokens is None:
+            raise PlanError("a deadline", allowed="it with a budget: --deadline 30d --tokens 2T")
         return fewest_devices(
             chosen, spec, Workload(global_batch, length), num_tokens=num_tokens, deadline_s=deadline_s,
             failures=failures, max_devices=max_devices or MOST_DEVICES, fix=fixed, **options,

@@ -31,7 +31,9 @@ class Asked:
         None, "That a device draws all the time: 700W.", "--power", parse=parse_watts
     )
     num_tokens: int | None = option(None, "Of the whole training: 2T, 500B.", "--tokens", parse=parse_count)
-    solve: str | None = option(None, "For seq, microbatch, or gpus (--deadline, --tokens).")
+    solve: str | None = option(
+        None, "For seq, microbatch, or gpus: those that fit, or are in time (--deadline, --tokens)."
+    )
     deadline_s: float | None = option(None, "With --solve gpus: 30d.", "--deadline", parse=parse_seconds)
     max_gpus: int | None = option(None, "With --solve gpus, none above.", least=1)
     failures: Failures | None = None
@@ -46,8 +48,8 @@ class Asked:
                 f"--objective {self.objective} with --solve or --pareto",
                 allowed="--objective for a ranking; --pareto shows step and memory together",
             )
-        if self.solve == "gpus" and (self.deadline_s is None or self.num_tokens is None):
-            raise PlanError("--solve gpus", allowed="it with --deadline 30d and --tokens 2T")
+        if self.solve == "gpus" and self.deadline_s is not None and self.num_tokens is None:
+            raise PlanError("--solve gpus with --deadline", allowed="it with --deadline 30d and --tokens 2T")
         if self.solve != "gpus" and (self.deadline_s is not None or self.max_gpus is not None):
             raise PlanError(
                 "--deadline or --max-gpus without --solve gpus", next="add --solve gpus and --tokens"

@@ -49,6 +49,8 @@ def _said(solution: Solution, asked: Asked) -> str:
         return f"{solution.value:,} tokens are the longest sequence for which a plan fits"
     if solution.what == "microbatch":
         return f"{solution.value} sequences are the largest microbatch for which a plan fits"
+    if asked.deadline_s is None:
+        return f"{solution.value} devices, in whole nodes, are the fewest on which a plan fits"
     takes = min(_takes_s(each, asked) for each in solution.found)
     tokens, deadline = format_count(asked.num_tokens or 0), format_seconds(asked.deadline_s or 0.0)
     return f"{solution.value} devices read {tokens} tokens in {format_seconds(takes)}; the deadline is {deadline}"

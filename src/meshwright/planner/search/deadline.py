@@ -1,4 +1,4 @@
-"""Deadline: the fewest devices, whole nodes, whose best plan reads a budget of tokens in time."""
+"""The fewest devices, whole nodes, whose best plan reads a budget of tokens in time, or on which some plan fits at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from meshwright.planner.advice.goodput import Duration, Failures, duration
 from meshwright.planner.search.plans import Plans
 from meshwright.planner.search.search import search
-from meshwright.planner.search.solve import Attempt, Solution
+from meshwright.planner.search.solve import Attempt, Solution, fits_any
 from meshwright.planner.space.axis import MESH_ORDERS
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.device import usual_node
@@ -123,6 +123,70 @@ def fewest_devices(
             return _solution(trials.known, nodes, deadline_s)
     trials.whole_s(best)
     return _solution(trials.known, best, deadline_s)
+
+
+def smallest_fitting(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    *,
+    max_devices: int = MOST_DEVICES,
+    max_memory_bytes: int | None = None,
+    fix: Mapping[str, Any] | None = None,
+    forbid: Sequence[str] = (),
+    **options: Any,
+) -> Solution:
+    """The fewest devices, in whole nodes of the cluster's kind, on which some plan is expected to fit; its plans are ranked.
+
+    Args:
+        cluster: says device, node and network; its number of devices does not matter.
+        max_devices: none above is tried.
+        fix, forbid, max_memory_bytes, options: as of `search.search`.
+
+    Raises OutOfMemoryError where nothing fits on any number, PlanError for a cluster that cannot be resized or as `search`.
+    """
+    node, capacity = node_size(cluster), min(cluster.memory_bytes, max_memory_bytes or cluster.memory_bytes)
+    counts = _node_counts(model, workload, node, max_devices // node)
+    tried: dict[int, bool] = {}
+
+    def fits(place: int) -> bool:
+        nodes = counts[place]
+        if nodes not in tried:
+            where = resized(cluster, nodes)
+            tried[nodes] = fits_any(model, where, workload, fix or {}, forbid, capacity)
+        return tried[nodes]
+
+    place = _first_that(fits, len(counts))
+    if place is None:
+        raise OutOfMemoryError(
+            f"nothing fits on up to {max_devices} devices"
+            if counts
+            else "no number of nodes divides the job",
+            next="raise --max-gpus, fix and forbid less, or change the batch",
+        )
+    where = resized(cluster, counts[place])
+    found = search(
+        model, where, workload, fix=fix, forbid=forbid, max_memory_bytes=max_memory_bytes, **options
+    )
+    attempts = tuple(
+        Attempt(nodes * node, does, "fits" if does else NOTHING_FITS) for nodes, does in sorted(tried.items())
+    )
+    return Solution("gpus", where.num_devices, where, found, attempts)
+
+
+def _first_that(does: Callable[[int], bool], num: int) -> int | None:
+    """The first of `num` places that does, where what is behind one that does does, too; by doubling and bisecting."""
+    low, place = -1, 0
+    while place < num and not does(place):
+        low, place = place, 2 * place + 1
+    if place >= num:
+        if low == num - 1 or not num or not does(num - 1):
+            return None
+        place = num - 1
+    while place - low > 1:
+        middle = (low + place) // 2
+        low, place = (low, middle) if does(middle) else (middle, place)
+    return place
 
 
 class _NodeTrials:

@@ -93,7 +93,7 @@ def longest_sequence(
     def fits(count: int) -> bool:
         if count not in tried:
             work = Workload(global_batch, count * unit)
-            tried[count] = _any_fits(model, cluster, work, fix or {}, forbid, capacity)
+            tried[count] = fits_any(model, cluster, work, fix or {}, forbid, capacity)
         return tried[count]
 
     count, is_monotone = largest_count(fits, MOST_TOKENS // unit)
@@ -184,7 +184,7 @@ def largest_count(fits: Callable[[int], bool], most: int) -> tuple[int, bool]:
     return max([low, *above]), not above
 
 
-def _any_fits(
+def fits_any(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any], forbid: Sequence[str],
     capacity: int,
 ) -> bool:  # fmt: skip
