@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -12,6 +13,18 @@ Batches = Iterable[tuple[Tensor, Tensor]]  # inputs and targets
 Loss = Callable[[Tensor, Tensor], Tensor]  # of a batch, by weights that the optimizer has
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch on one thread within the block: threads that wait for each other on busy cores take many times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@one_thread()
 def optimise(
     loss: Loss, optimizer: torch.optim.Optimizer, batches: Batches, rate: Callable[[int], float]
 ) -> None:
@@ -23,6 +36,7 @@ def optimise(
         optimizer.step()
 
 
+@one_thread()
 def mean_of_batches(loss: Loss, batches: Batches) -> float:
     """The mean of the batches' losses; no graph."""
     with torch.no_grad():

@@ -5,7 +5,6 @@ Shapes: B samples, S tokens, V vocabulary.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from meshwright.executor.data.packing import documents_of, loss_targets
 from meshwright.executor.models.decoder import DecoderStage, build_model
+from meshwright.executor.models.one_process import one_thread
 from meshwright.executor.models.sampling import sample_bytes
 from meshwright.executor.ops.token_cross_entropy import IGNORED_TARGET, token_cross_entropy
 from meshwright.specs.error import ExecutionError
@@ -38,17 +38,6 @@ def trained_model(model: ModelSpec, parameters: Mapping[str, Tensor]) -> Decoder
         for name, slot in slots.items():
             slot.copy_(parameters[name])
     return stage.eval()
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch on one thread within the block: threads that wait for each other on busy cores take many times as long."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class HeldOut(Protocol):

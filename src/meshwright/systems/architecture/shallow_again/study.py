@@ -18,11 +18,10 @@ from meshwright.executor import run_program
 from meshwright.executor.data.corpus import Corpus
 from meshwright.executor.job.gather import JobResult
 from meshwright.executor.job.pool import Pool, opened_pool
-from meshwright.executor.models.one_process import mean_of_batches, optimise
+from meshwright.executor.models.one_process import mean_of_batches, one_thread, optimise
 from meshwright.executor.models.sublayer import KINDS, SublayerSize, first_weight, sublayer
 from meshwright.executor.ops.randomness import keyed_generator, random_key
 from meshwright.executor.rank.handler import ValueName
-from meshwright.executor.training.held_out import one_thread
 from meshwright.ir.table import Kind
 from meshwright.systems.architecture.shallow_again.card import SCALES, check_form, fitted_slope
 from meshwright.systems.architecture.shallow_again.drawn_digits import DIGITS, drawn_digits

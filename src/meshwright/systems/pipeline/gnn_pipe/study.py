@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -20,6 +20,7 @@ from torch import Tensor
 from meshwright.executor import run_program
 from meshwright.executor.job.job import DTYPES
 from meshwright.executor.job.pool import Pool, opened_pool
+from meshwright.executor.models.one_process import one_thread
 from meshwright.executor.ops.randomness import random_key
 from meshwright.executor.rank.handler import ValueName
 from meshwright.specs.training.job_report import JobReport, Said
@@ -150,17 +151,6 @@ def train_whole(
     """The same training on the whole graph in this process: weights of all layers, and the loss of every epoch."""
     with one_thread():
         return _trained_whole(chunked, training, num_epochs)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Small products on many threads wait for each other: on two busy cores an epoch took thirty times as long."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _trained_whole(
