@@ -65,8 +65,9 @@ def names(kind: str) -> tuple[str, ...]:
     return listed[kind]()
 
 
-def find_schedule(name: str | Schedule) -> Schedule:
-    """The schedule of that name: of the package, of an installed package, or ``./mine.py:wave`` from a file.
+def find_schedule(name: str | Schedule | Callable[..., Any]) -> Schedule:
+    """The schedule of that name: of the package, of an installed package, or ``./mine.py:wave`` from a file; or what a
+    function of counts is, decorated or bare.
 
     Raises:
         UnknownNameError: nothing of that name; lists near matches.
@@ -74,6 +75,8 @@ def find_schedule(name: str | Schedule) -> Schedule:
     """
     if isinstance(name, Schedule):
         return name
+    if not isinstance(name, str):
+        return _as_schedule(name, getattr(name, "__name__", "function"))
     if Reference.of(name).names_code:
         return _from_file(name)
     known = own_schedules()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -281,14 +282,14 @@ def _schedule_subject(
     return replace(made, counts={"stages": p, "microbatches": m, "chunks": v})
 
 
-def _schedule_given(given: Any) -> str | Schedule:
-    """A schedule or a name. Raises SpecError for what is neither, such as the name of a model."""
-    if isinstance(given, Schedule):
+def _schedule_given(given: Any) -> str | Schedule | Callable[..., Any]:
+    """A schedule, a function that is one, or a name. Raises SpecError for what is neither, such as the name of a model."""
+    if isinstance(given, Schedule) or inspect.isfunction(given):
         return given
     if not isinstance(given, str | os.PathLike):
         raise SpecError(
             f"a {type(given).__name__} was given",
-            allowed="a plan, a program, orders, a trace, a schedule or its name",
+            allowed="a plan, a program, orders, a trace, a schedule, a function of counts, or a name",
         )
     name = os.fspath(given)
     if name in catalog.names("models"):
