@@ -118,7 +118,9 @@ def corners(job: UserJob) -> Iterator[PricedCorner]:
 
 
 def _priced(job: UserJob, strategy: Strategy, num_samples: int) -> StrategyPrice | None:
-    """The strategy priced; None where heads, width or sequence do not divide."""
+    """The strategy priced; None where heads, width, vocabulary or sequence do not divide."""
+    if job.model.vocabulary_size % strategy.tp:
+        return None
     try:
         plan = plan_of(strategy, num_samples, job.model, job.cluster, job.workload, **job.choices)
     except PlanError:
