@@ -221,7 +221,11 @@ def _value(match: re.Match[str]) -> float:
 
 
 def _number(text: str) -> float:
-    return float(text.replace(",", ""))
+    """A number of a log. Raises SpecError for one that nobody measures."""
+    found = float(text.replace(",", ""))
+    if not math.isfinite(found):
+        raise SpecError(f"the log says {text[:12]!r}...", allowed="numbers that a float holds")
+    return found
 
 
 def _clock(line: str) -> float | None:

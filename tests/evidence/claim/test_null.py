@@ -42,7 +42,9 @@ def test_a_null_is_a_number_or_a_function_of_the_card() -> None:
     module = "meshwright.systems.pipeline.gpipe"
     cases = (({"num_partitions": 4, "num_microbatches": 8}, 0.3),)
     entry = {**ENTRY, "claim": "bubble", "cases": cases}
-    (claim,) = claims_of(({**entry, "null": {"no effect": 0.0, "mean of inputs": "bubble_share"}},), "here")
+    (claim,) = claims_of(
+        ({**entry, "null": {"no effect": 0.0, "mean of inputs": "mechanism:bubble_share"}},), "here"
+    )
     assert null_of(claim, module) == ("mean of inputs", pytest.approx(3 / 11))
     (claim,) = claims_of(({**entry, "null": {"no effect": "no_such_function"}},), "here")
     with pytest.raises(SpecError, match="no_such_function"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -94,7 +93,7 @@ def _vocabulary(options: OptionSet, tp: int) -> int:
     size = options.draft.given.vocabulary_size or size or _tokens_of_tokenizer(options)
     if size is None:
         raise options.draft.missing("how many tokens the vocabulary has", "--vocab", "--vocab-size")
-    rows = math.ceil(size / (step * tp)) * step * tp
+    rows = -(-size // (step * tp)) * step * tp  # of whole numbers: a quotient may be more than a float holds
     if rows != size:
         options.draft.assumptions.append(f"the vocabulary of {size} tokens is padded to {rows}")
     return rows

@@ -35,8 +35,9 @@ class ReduceGradients:
     Groups are the buckets: each is one collective over exactly the axes on which it is replicated (for tied parameters
     also the devices of its stages), so later buckets travel while the step of earlier ones runs.
 
-    `is_tied_last`: what is tied across devices comes behind all computes. Where parameters are gathered for them on the
-    same stream, a device that waited there for another one's backward could not gather what that backward waits for.
+    `is_tied_last`: what is tied across devices comes behind all computes. Where parameters are gathered, or gradients
+    scattered, for them on the same stream, a device that waited there for another one's backward could not do what that
+    backward waits for.
     """
 
     algorithms: Mapping[int, str] = field(default_factory=dict)
@@ -201,6 +202,6 @@ def reductions(lowering: Lowering) -> Pass:
     else:
         sizes, algorithms = {}, reduction_algorithms(held, plan)
     names = {g: size.name for g, size in sizes.items()}
-    reduce = ReduceGradients(algorithms, names, "reduce" in plan.overlap, plan.shared.divides_values)
+    reduce = ReduceGradients(algorithms, names, "reduce" in plan.overlap, plan.shared.divides_gradients)
     distinct = tuple(dict.fromkeys(sizes.values()))
     return lambda program: reduce(program.with_tables(sizes=(*program.tables.sizes, *distinct)))

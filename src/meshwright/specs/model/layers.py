@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from meshwright.specs.bound.bound import MOST_STAGES, check_most
 from meshwright.specs.error import PlanError
 
 
@@ -43,6 +44,7 @@ def split_layers(num_layers: int, num_stages: int) -> tuple[int, ...]:
             f"{num_layers} layers cannot be split over {num_stages} stages",
             allowed="at least one layer and one stage",
         )
+    check_most("stages", num_stages, MOST_STAGES, PlanError)
     share, rest = divmod(num_layers, num_stages)
     if share:
         return tuple(share + (stage < rest) for stage in range(num_stages))
