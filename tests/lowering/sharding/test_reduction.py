@@ -219,7 +219,7 @@ def test_what_is_priced_as_scattered_is_what_the_executor_scatters(choices: dict
 @pytest.mark.parametrize("sharding", ["zero1", "zero2", "zero3"])
 def test_a_tied_table_holds_up_nobody_who_scatters_every_microbatch(sharding: str, schedule: str) -> None:
     """Stages in pieces of a layer: what is tied waits for the first stage's backward, which waits for scatters behind it."""
-    model = ModelSpec.decoder(4, 64, 4, has_tied_embeddings=True)
+    model = ModelSpec.decoder(8, 64, 4, has_tied_embeddings=True)
     choices: dict[str, Any] = {
         "sharding": sharding,
         "schedule": schedule,
@@ -227,4 +227,4 @@ def test_a_tied_table_holds_up_nobody_who_scatters_every_microbatch(sharding: st
         "num_chunks": 1,
     }
     plan = Plan.of(model, Cluster("4xH100"), Workload(8, 64), pp=2, dp=2, microbatch_size=2, **choices)
-    verify(lower(plan, registered()[schedule], pieces=(2, 2)))
+    verify(lower(plan, registered()[schedule], pieces=(4, 4)))
