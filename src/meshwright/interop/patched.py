@@ -109,11 +109,11 @@ def _without(text: str, place: WrittenOption) -> str:
     end = text.find("\n", place.end)
     end = len(text) if end < 0 else end
     before, behind = text[begin : place.start], text[place.end : end]
-    if not before.strip() and behind.strip() in ("", "\\"):
+    if before.strip():
+        return text[:begin] + before.rstrip(" \t") + text[place.end :]
+    if behind.strip() in ("", "\\"):
         return text[:begin] + text[end + 1 :]
-    return text[:begin] + before.rstrip(" \t") + text[place.end :] if before.strip() else text[: place.start] + (
-        text[place.end :].lstrip(" \t")
-    )  # fmt: skip
+    return text[: place.start] + text[place.end :].lstrip(" \t")
 
 
 def _with_new(text: str, words: str) -> str:

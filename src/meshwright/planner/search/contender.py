@@ -59,13 +59,15 @@ class Contenders:
 
     @classmethod
     def of(
-        cls, whole: Space, capacity_bytes: int, *, extrapolate: bool = False, is_all: bool = False
-    ) -> Contenders:
-        """Of these candidates on devices with so many bytes; `is_all`: with nothing skipped.
+        cls, whole: Space, capacity_bytes: int, *, extrapolate: bool = False, is_all: bool = False,
+        sources: CostSources | None = None,
+    ) -> Contenders:  # fmt: skip
+        """Of these candidates on devices with so many bytes; `is_all`: with nothing skipped; `sources`: what priced
+        this space before.
 
         Raises PlanError as `pricing_of`.
         """
-        sources = CostSources(whole, extrapolate=extrapolate)
+        sources = sources or CostSources(whole, extrapolate=extrapolate)
         least_s = bounds_s(whole, sources)
         is_left, found = np.ones(len(whole), dtype=bool), _Found(whole, capacity_bytes, sources)
         limit_s = np.inf if is_all else FIRST * float(least_s.min())

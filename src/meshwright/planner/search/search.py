@@ -136,13 +136,8 @@ def search(
     if risk is not None and objective is not Objective.MEMORY and not trials.make_safe(risk, ends_s):
         # nothing of what is nearly as fast: what needs as much less is looked for as the best may need more
         smaller = int(capacity * trials.least_share())
-        others = _Trials(
-            Contenders.of(whole, smaller, extrapolate=extrapolate),
-            capacity,
-            objective,
-            extrapolate,
-            iterations,
-        )
+        asked = Contenders.of(whole, smaller, extrapolate=extrapolate, sources=contenders.sources)
+        others = _Trials(asked, capacity, objective, extrapolate, iterations)
         others.make_safe(risk, ends_s)
         trials.plans += others.plans
     if is_complete:
