@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import pytest
 import torch
 import torch.nn.functional as F
 from benchmarks.plain_decoder import PlainDecoder
 from torch import Tensor
 
-from meshwright.executor.data.packing import PackedSequences
+from meshwright.executor.data.packing import PackedSequences, SampleCount
+from meshwright.executor.data.token_shard import TokenShards
+from meshwright.executor.job.pool import Pool
 from meshwright.executor.models.decoder import build_model
 from meshwright.executor.ops.token_cross_entropy import IGNORED_TARGET
 from meshwright.specs.model.model import ModelSpec
-from tests.training_case import ADAMW, torch_optimizer
+from meshwright.specs.training.source import Source
+from meshwright.stage.mesh import device_order
+from tests.planned_case import AFTER_ADAMW, BATCH, GRADIENTS, MODELS, Planned
+from tests.training_case import ADAMW, SEQUENCE, largest_difference, torch_optimizer
 
 
 def document_losses(model: Callable[[Tensor], Tensor], tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
@@ -54,3 +61,19 @@ def train_document_by_document(
         norms.append(torch.stack(found).norm().item())
         chosen.step()
     return losses, norms, {name: p.detach().clone() for name, p in plain.named_parameters()}
+
+
+def check_against_documents_alone(case: Planned, shards: TokenShards, pool: Pool, iterations: int) -> None:
+    """Losses, gradient norms and parameters of a job on packed shards are those of one document at a time."""
+    job, plan = case.job(iterations)
+    assert job.training is not None
+    training = replace(job.training, source=Source(str(shards.folder)))
+    result = pool.run(replace(job, training=training), places=device_order(plan))
+    packed = PackedSequences(shards, SampleCount(BATCH))
+    losses, norms, parameters = train_document_by_document(
+        MODELS[case.model], packed, BATCH, range(iterations), SEQUENCE
+    )
+    assert result.losses[0] == pytest.approx(losses[0], abs=GRADIENTS)
+    assert result.losses == pytest.approx(losses, rel=AFTER_ADAMW)
+    assert [it.gradient_norm for it in result.iterations] == pytest.approx(norms, rel=AFTER_ADAMW)
+    assert largest_difference(result.parameters, parameters) < AFTER_ADAMW

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks.plain_decoder import PlainDecoder
-from tests.executor.packed_reference import document_losses, train_document_by_document
+from tests.executor.packed_reference import check_against_documents_alone, document_losses
 from tests.executor.token_data import shards_of
-from tests.planned_case import AFTER_ADAMW, BATCH, GRADIENTS, MODELS, Planned
-from tests.training_case import ADAMW, SEQUENCE, Case, largest_difference, program_of, training_of
+from tests.planned_case import BATCH, GRADIENTS, Planned
+from tests.training_case import ADAMW, SEQUENCE, Case, program_of, training_of
 
 from meshwright.executor import run_training
 from meshwright.executor.data.packing import PackedSequences, SampleCount
@@ -21,7 +21,6 @@ from meshwright.executor.job.pool import Pool
 from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.specs.error import MeshwrightError
 from meshwright.specs.training.source import Source
-from meshwright.stage.mesh import device_order
 
 ITERATIONS = 4
 DOCUMENTS = [[1 + (n * n + i) % 31 for i in range(1 + n * n % 13)] for n in range(36)]
@@ -69,18 +68,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("case", LAYOUTS, ids=str)
 def test_layouts_equal_documents_alone(case: Planned, shards: TokenShards, gloo_pool: Pool) -> None:
-    job, plan = case.job(ITERATIONS)
-    assert job.training is not None
-    training = replace(job.training, source=Source(str(shards.folder)))
-    result = gloo_pool.run(replace(job, training=training), places=device_order(plan))
-    packed = PackedSequences(shards, SampleCount(BATCH))
-    losses, norms, parameters = train_document_by_document(
-        MODELS[case.model], packed, BATCH, range(ITERATIONS), SEQUENCE
-    )
-    assert result.losses[0] == pytest.approx(losses[0], abs=GRADIENTS)
-    assert result.losses == pytest.approx(losses, rel=AFTER_ADAMW)
-    assert [it.gradient_norm for it in result.iterations] == pytest.approx(norms, rel=AFTER_ADAMW)
-    assert largest_difference(result.parameters, parameters) < AFTER_ADAMW
+    check_against_documents_alone(case, shards, gloo_pool, ITERATIONS)
 
 
 def _run(training: TrainingConfig, case: Case, iterations: int, pool: Pool) -> list[float]:
