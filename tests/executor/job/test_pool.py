@@ -91,6 +91,13 @@ def test_ranks_may_sit_on_other_workers(gloo_pool: Pool) -> None:
         run(gloo_pool, places=(2, 2))
 
 
+def test_where_ranks_meet_stays_when_the_folder_of_their_job_goes(gloo_pool: Pool) -> None:
+    """torch's store looks at its file again when it is let go of, maybe after the job: without it, it ends the process."""
+    found: set[Path] = set()
+    run(gloo_pool, progress=lambda _: found.update(gloo_pool._folder.rglob("*rendezvous*")))
+    assert found and {path.parent for path in found} == {gloo_pool._folder}
+
+
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux")
 def test_ports_are_on_the_loopback_only(gloo_pool: Pool) -> None:
     run(gloo_pool)

@@ -104,8 +104,7 @@ class Pool:
             shared.close()
         if result.was_killed:
             self._end_workers(at_once=True)
-        # the store of a worker may delete its own file at the same moment; what is left goes with the pool's folder
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)  # what is left goes with the pool's folder
         return result
 
     def start(self) -> None:

@@ -155,7 +155,7 @@ def run_rank(
     folder: Path, rank: int, reports: RankReports, load_handlers: LoadHandlers, meeting: Any = None
 ) -> None:
     """Read a job, run all its iterations on this rank, and write what they gave. ``meeting``: where the ranks have met;
-    None: they meet at a file in the folder.
+    None: they meet at a file beside the folder.
     """
     job = Job.read(folder, rank)
     torch.set_num_threads(job.num_threads)
@@ -168,7 +168,7 @@ def run_rank(
     slow_computes(ranked, slowing.factor(limits["places"][rank]))
     # The parent's watchdog decides, and says more: the backend's own timeout comes behind it.
     groups = ProcessGroups(
-        rank, job.num_ranks, meeting or folder / "rendezvous", job.backend, 2 * limits["timeout_s"] + 60
+        rank, job.num_ranks, meeting or rendezvous_of(folder), job.backend, 2 * limits["timeout_s"] + 60
     )
     device = _device(job, limits["places"][rank])
     with groups:
@@ -197,6 +197,13 @@ def run_rank(
         reports.end(folder)
     shared.close()
     reports.send(done=interpreter.num_done)
+
+
+def rendezvous_of(folder: Path) -> Path:
+    """The file at which the ranks of a job meet. It lies beside the job's folder, not in it: torch's store opens its file once
+    more when it is let go of, waits for minutes where that is gone, and then ends the process; and a process may let go of
+    it after the parent has removed the folder."""
+    return folder.with_name(f"{folder.name}.rendezvous")
 
 
 INSIDE = "inside"  # what tells the groups apart by which a user's modules exchange
