@@ -5,6 +5,7 @@
 #   make test-all     the same with the slow tests: everything; before an issue is closed
 #   make lint         ruff, import direction, strict types
 #   make docs         the documentation into site/, strictly
+#   make docs-version the documentation of this version beside that of others, in the branch gh-pages (nothing is pushed)
 #   make gpu          what wants a CUDA device, on the one of this machine, with its own PyTorch (PYTHON=/path/to/python3)
 #   make gpu-wheels   the few small packages that `make gpu` needs, for a machine without network
 #   make bench        every program in benchmarks/, one after the other
@@ -19,7 +20,7 @@ ifeq ($(strip $(PATH)),)
 export PATH := /usr/local/bin:/usr/bin:/bin
 endif
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-all lint format docs bench gpu gpu-wheels wheel clean distclean
+.PHONY: help quickstart test test-all lint format docs docs-version bench gpu gpu-wheels wheel clean distclean
 
 # The first interpreter that starts and is new enough: a pyenv shim may exist and not start.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -83,6 +84,11 @@ format: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+
+docs-version: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/mike deploy --update-aliases \
+	  $$($(PY) -c 'import meshwright; print(meshwright.__version__)') latest
+	$(VENV)/bin/mike set-default latest
 
 bench: $(VENV)/.installed-dev
 	@for program in $(sort $(wildcard benchmarks/*.py)); do \
