@@ -13,7 +13,6 @@ import pytest
 
 from tests.design.source import CHECKOUT
 
-
 BIN = Path(sys.executable).parent  # mike asks the PATH for mkdocs
 
 
