@@ -200,9 +200,9 @@ def run_rank(
 
 
 def rendezvous_of(folder: Path) -> Path:
-    """The file at which the ranks of a job meet. It lies beside the job's folder, not in it: torch's store opens its file once
-    more when it is let go of, waits for minutes where that is gone, and then ends the process; and a process may let go of
-    it after the parent has removed the folder."""
+    """The file at which the ranks of a job meet. It lies beside the job's folder, not in it: torch's store opens its file
+    once more when it is let go of, waits for minutes where that is gone, and then ends the process; and a process may let
+    go of it after the parent has removed the folder."""
     return folder.with_name(f"{folder.name}.rendezvous")
 
 
