@@ -30,6 +30,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
             return call
 
     class Run:
+        id = "w1"
+
         def log(self, values: Any, step: int) -> None:
             made.append(("log", step, values))
 

@@ -95,6 +95,28 @@ def test_format_seconds(seconds, text):
     assert units.format_seconds(seconds) == text
 
 
+@pytest.mark.parametrize(
+    ("chance", "text"),
+    [
+        (0, "0 %"),
+        (1e-9, "0.1 %"),
+        (0.004, "0.4 %"),
+        (0.16, "16 %"),
+        (0.989, "99 %"),
+        (0.9996, "99.9 %"),
+        (1 - 1e-9, "99.9 %"),
+        (1, "100 %"),
+    ],
+)
+def test_what_may_be_otherwise_is_never_said_to_be_certain(chance, text):
+    assert units.format_chance(chance) == text
+
+
+def test_one_of_a_thing_is_not_several():
+    assert units.counted(1, "candidate") == "1 candidate"
+    assert units.counted(0, "plan") == "0 plans" and units.counted(1234, "plan") == "1,234 plans"
+
+
 def test_format_with_prefixes():
     assert units.format_bytes(80e9) == "80 GB"
     assert units.format_bytes(999_999) == "1 MB"

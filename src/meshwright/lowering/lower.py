@@ -11,7 +11,7 @@ from meshwright.lowering.memory.offload import OptimizerOnHost
 from meshwright.lowering.memory.recompute import recomputed
 from meshwright.lowering.order import by_hop, program_of_orders, with_works
 from meshwright.lowering.pipeline import Implied, Lowering, PlanPass, named_passes, ordered
-from meshwright.lowering.segment.segmented import is_segmented, segmented, works_of_parts, works_of_segments
+from meshwright.lowering.segment.segmented import is_segmented, segmented, works_of_segments
 from meshwright.lowering.sharding.adapted import check_adapted
 from meshwright.lowering.sharding.canonical import CANONICAL, CanonicalOrder
 from meshwright.lowering.sharding.gather import Unsharding, gathered
@@ -136,7 +136,7 @@ def lower(
         program = program if made is None else made(program)
     of_parts = dict[tuple[str, int, int], Work]()
     if is_segmented(lowering):
-        found, of_parts = works_of_segments(lowering, program), works_of_parts(lowering)
+        found, of_parts = works_of_segments(lowering, program)
     else:
         found = works(plan, stages, num_stepped_parameters(program, lowering.held))
     for one in pipeline:

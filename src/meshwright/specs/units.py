@@ -141,6 +141,19 @@ def format_count(count: float) -> str:
     return _with_prefix(count, "").rstrip()
 
 
+def format_chance(chance: float) -> str:
+    """A probability for people; what may be otherwise is neither 0 nor 100 %: 0.9996 -> "99.9 %", 0.16 -> "16 %"."""
+    tenths = 1000 * chance
+    if 10 <= tenths <= 990 or chance in (0, 1):
+        return f"{tenths / 10:.0f} %"
+    return f"{(math.floor(tenths) if chance > 0.5 else math.ceil(tenths)) / 10:g} %"
+
+
+def counted(number: int, what: str) -> str:
+    """So many of something whose plural has an s: "1 plan", "1,234 plans"."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 def format_seconds(seconds: float) -> str:
     """Seconds for people: 0.0012 -> "1.2 ms", 90 -> "90 s", 150 -> "2 min 30 s", 5400 -> "1 h 30 min"."""
     size = abs(seconds)

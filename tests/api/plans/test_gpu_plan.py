@@ -9,7 +9,7 @@ import pytest
 
 import meshwright as mw
 from meshwright import api
-from meshwright.api.trainings import training
+from meshwright.api.trainings import ready
 from meshwright.api.trainings.training import run_training
 
 MODEL = mw.ModelSpec.decoder(4, 32, 2, max_sequence_length=16)
@@ -62,7 +62,7 @@ def test_a_plan_for_gpus_trains_on_processes_of_this_machine(monkeypatch: pytest
         seen.append(made)
         raise mw.PlanError("far enough", allowed="nothing")
 
-    monkeypatch.setattr(training, "_require_proof", stop)
+    monkeypatch.setattr(ready, "_require_proof", stop)
     with pytest.raises(mw.PlanError, match="far enough"):
         run_training(plan, iterations=1)
     assert seen[0].cluster is not None and seen[0].cluster.devices[0].name == "cpu"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.sink_calls import FACTS, Calls, calls
 
-from meshwright.api.trainings.sink import DATABASE, MLflow, WandB, address_of, told
+from meshwright.api.trainings.sink import DATABASE, RUNS_FILE, MLflow, WandB, address_of, told
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.training.sinks import Sinks
 
@@ -83,3 +83,38 @@ def test_what_was_opened_is_closed_where_the_next_cannot_be(
     ):
         pytest.fail("a step was told")
     assert calls[-1] == ("finish",)
+
+
+def both(folder: Path | None, is_resumed: bool) -> None:
+    with told(Sinks(wandb="mine", mlflow="http://there:5000"), FACTS, 0, is_resumed, None, folder):
+        pass
+
+
+def test_a_training_that_goes_on_goes_on_in_its_runs(calls: Calls, tmp_path: Path) -> None:
+    """In the runs that its folder knows; of another project, or begun anew, it has runs of its own."""
+    both(tmp_path / "kept", False)
+    calls.clear()
+    both(tmp_path / "kept", True)
+    assert calls[0][1] == {
+        "project": "mine",
+        "mode": "offline",
+        "config": FACTS,
+        "id": "w1",
+        "resume": "allow",
+    }
+    names = [one[0] for one in calls]
+    assert ("update_run", "r1", "RUNNING") in calls and "create_run" not in names and "log_param" not in names
+    for folder, is_resumed in ((tmp_path / "kept", False), (tmp_path / "other", True), (None, True)):
+        calls.clear()
+        both(folder, is_resumed)
+        assert "id" not in calls[0][1] and "create_run" in [one[0] for one in calls]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"wandb": 3, "mlflow": {}}'])
+def test_a_damaged_file_of_runs_begins_new_ones(calls: Calls, tmp_path: Path, text: str) -> None:
+    (tmp_path / RUNS_FILE).write_text(text)
+    both(tmp_path, True)
+    assert "id" not in calls[0][1] and "create_run" in [one[0] for one in calls]
+    calls.clear()
+    both(tmp_path, True)
+    assert calls[0][1]["id"] == "w1"

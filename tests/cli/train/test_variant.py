@@ -36,6 +36,15 @@ def test_a_variant_in_a_file_that_nobody_knows_is_refused(run: Runner, tmp_path:
         assert ran.code == 2 and "ladder_residul" in ran.stderr and f"did you mean {LADDER}" in ran.stderr
 
 
+def test_a_variant_in_a_file_that_made_another_model_is_told_apart(run: Runner, tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    job = ("llama-3.2-1b", "1x8xH100", "--global-batch", 8, "--seq", 2048, "--fix", "tp=8,recompute=none")
+    assert run("plan", *job, "--variant", LADDER, "-o", path).code == 0
+    path.write_text(path.read_text().replace(f'variant = "{LADDER}"', 'variant = "shallow_again"'))
+    ran = run("simulate", path)
+    assert ran.code == 2 and "the model is not what variant shallow_again makes" in ran.stderr
+
+
 def test_sums_of_a_ladder_are_hidden_on_gpus(run: Runner, tmp_path: Path) -> None:
     """The same plan for the same sizes: what it gains is what its sums took, nearly."""
     path = tmp_path / "plan.toml"

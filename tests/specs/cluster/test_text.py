@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.specs.cluster.test_source import documented
 
-from meshwright.specs import Cluster, SpecError
+from meshwright.specs import Cluster, SpecError, UnknownNameError
 from meshwright.specs.cluster.text import cluster_text
 
 
@@ -43,3 +43,15 @@ def test_nodes_of_several_kinds_have_the_links_of_the_slowest() -> None:
     assert slow_nic.bandwidth_bytes_per_s(0, 8) == 12.5e9 and Cluster(slow_nic.name) == slow_nic
     with pytest.raises(SpecError, match="devices a node"):
         Cluster("8xH100+4xA100")
+
+
+def test_a_file_under_a_short_name_keeps_it_only_where_it_means_that(tmp_path: Path) -> None:
+    """A plan keeps its cluster's name alone: under the short name it would run on the usual network again."""
+    usual, path = Cluster("2x8xH100"), tmp_path / "ours.toml"
+    node, network = usual.levels
+    slower = replace(usual, levels=(node, replace(network, bandwidth_bytes_per_s=12.5e9)))
+    path.write_text(cluster_text(slower), encoding="utf-8")
+    slow = Cluster.load(path)
+    assert slow.bandwidth_bytes_per_s(0, 8) == 12.5e9 and slow.name == "2x8xH100 (ours.toml)"
+    with pytest.raises(UnknownNameError):
+        Cluster(slow.name)

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from meshwright.api.subjects.diagnosing import require_torch
 from meshwright.api.subjects.loading import is_data_file, load
-from meshwright.api.subjects.simulating import simulate
 from meshwright.api.subjects.subject import Subject, subject
-from meshwright.api.trainings.drift import DriftWatch
-from meshwright.api.trainings.job import Resumed, in_their_folder, job_of, prepare, resumed_from, with_recipe
-from meshwright.api.trainings.metrics import Meter, StepMetrics
+from meshwright.api.trainings.job import in_their_folder, prepare, with_recipe
+from meshwright.api.trainings.metrics import StepMetrics
 from meshwright.api.trainings.place import Wanted, place_of
-from meshwright.api.trainings.sink import told
-from meshwright.executor.capability import check_plan
+from meshwright.api.trainings.ready import ReadyTraining, ready_training
 from meshwright.ir.trace import Trace
-from meshwright.prediction.description import describe
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.cluster.slowing import Slowing
@@ -45,8 +39,6 @@ Keywords = ParamSpec("Keywords")
 logger = logging.getLogger(__name__)
 # how many predicted steps a rank may stand still, and at least how long
 TIMEOUT_STEPS, LEAST_TIMEOUT_S = 20.0, 30.0
-# a run by the clock gets this many times the predicted iterations, so that the clock ends it
-SPARE_ITERATIONS = 4.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,54 +134,32 @@ def run_training(
 
     Raises ExecutionError, OutOfMemoryError, SpecError, and what `subject` raises.
     """
-    length = Length(iterations, tokens, seconds)
-    recipe = _recipe(recipe, learning_rate)
-    source = source or Source(data)
+    length, recipe = Length(iterations, tokens, seconds), _recipe(recipe, learning_rate)
     checkpoints = in_their_folder(checkpoints)
     place = place_of(_with_recipe(what, recipe), cluster, profile, device, None if launch is None else 1)
-    made, plan = place.subject, place.plan
-    check_plan(plan)
-    require_torch()
-    _require_proof(made)
-    resumed = resumed_from(checkpoints, first_step, seed, launch is None or launch.process == 0)
-    predicted = simulate(made)
-    step_s = float(predicted.metadata["step"]["value"])
-    num_steps = length.num_steps(plan, resumed.step, resumed.tokens)
-    rates = recipe.rates(num_steps, length.lead(plan, resumed.step, resumed.tokens))
-    said = said or _nothing
-    job = job_of(
-        plan, place, _num_iterations(num_steps, seconds, step_s, resumed), recipe, rates, source,
-        checkpoints, resumed, measures_memory, is_launched=launch is not None,
-    )  # fmt: skip
-    flops = StepFlops.of(plan, made.cluster, getattr(made.computes, "profile", None))
-    meter = Meter(
-        rates, step_s, flops, resumed.step, num_steps, seconds, resumed.tokens,
-        DriftWatch(predicted, step_s, job.program),
-    )  # fmt: skip
+    ready = ready_training(
+        place, length, recipe, source or Source(data), checkpoints, first_step, seed, launch
+    )
+    job = ready.job(measures_memory, is_launched=launch is not None)
     if launch is None:
+        said = said or _nothing
         prepare(job, said)
         said(f"starting {job.num_ranks} processes" + " on GPUs" * (place.device == "cuda"))
     seen: list[StepMetrics] = []
-
-    def note(one: StepMetrics) -> None:
-        seen.append(one)
-        if one.drift is not None and progress is None:
-            logger.warning("%s", one.drift)
-        tell(one)
-
-    sinks = Sinks(metrics, tensorboard, wandb, mlflow)
-    if launch is not None and launch.process != (device_order(plan) or (0,))[0]:
-        sinks, progress = Sinks(), None  # one process tells
-    facts = _facts(plan, recipe, source, resumed)
-    with told(sinks, facts, resumed.step, resumed.is_asked, progress) as tell:
+    with ready.told(Sinks(metrics, tensorboard, wandb, mlflow), progress, launch, seen) as tell:
         result = _run(
-            job, plan, pool, launch, slowing, timeout_s=max(LEAST_TIMEOUT_S, TIMEOUT_STEPS * step_s),
-            progress=meter.follow(note), duration_s=seconds,
+            job, place.plan, pool, launch, slowing, timeout_s=max(LEAST_TIMEOUT_S, TIMEOUT_STEPS * ready.step_s),
+            progress=ready.meter(job).follow(tell), duration_s=seconds,
         )  # fmt: skip
+    return _trained(ready, result, seen)
+
+
+def _trained(ready: ReadyTraining, result: JobResult, seen: Sequence[StepMetrics]) -> Training:
+    """What it gave; the measured trace says its FLOPs."""
     if result.trace is not None:
-        metadata = {**result.trace.metadata, "flops": flops.to_dict()}
+        metadata = {**result.trace.metadata, "flops": ready.flops.to_dict()}
         result = replace(result, trace=replace(result.trace, metadata=metadata))
-    return Training(plan, predicted, result, flops, resumed.step, tuple(seen))
+    return Training(ready.place.plan, ready.predicted, result, ready.flops, ready.resumed.step, tuple(seen))
 
 
 def _traced(run: Callable[Keywords, Training]) -> Callable[Keywords, Trace]:
@@ -215,16 +185,6 @@ def _traced(run: Callable[Keywords, Training]) -> Callable[Keywords, Trace]:
 
 
 train = _traced(run_training)
-
-
-def _facts(plan: Plan, recipe: Recipe, source: Source, resumed: Resumed) -> dict[str, Any]:
-    """What tells a training from others, beside its curves."""
-    return {
-        "model": plan.model.name, "plan": describe(plan), "num_devices": plan.num_devices,
-        "global_batch": plan.workload.global_batch, "sequence_length": plan.workload.sequence_length,
-        "optimizer": plan.optimizer, "learning_rate": recipe.learning_rate, "data": source.name,
-        "seed": resumed.seed, "first_step": resumed.step,
-    }  # fmt: skip
 
 
 def _nothing(text: str) -> None:
@@ -258,21 +218,6 @@ def _recipe(recipe: Recipe | None, learning_rate: float | None) -> Recipe:
     return Recipe(learning_rate)
 
 
-def _num_iterations(num_steps: int | None, seconds: float | None, step_s: float, resumed: Resumed) -> int:
-    """Iterations of this run. Raises SpecError where the training has reached its end already."""
-    ends = []
-    if num_steps is not None:
-        ends.append(num_steps - resumed.step)
-    if seconds is not None:
-        ends.append(max(2, math.ceil(SPARE_ITERATIONS * seconds / step_s)))
-    if min(ends) < 1:
-        raise SpecError(
-            f"{resumed.path or 'the training'} has done {resumed.step} steps, and {num_steps} are asked for",
-            allowed=f"more than {resumed.step} steps in all (--iterations or --tokens count from the very first)",
-        )
-    return min(ends)
-
-
 def _with_recipe(what: Any, recipe: Recipe) -> Plan | Subject:
     """The plan that is trained, or what was made of it already. Raises SpecError for what is none."""
     if isinstance(what, str | os.PathLike) and not is_data_file(what):
@@ -288,12 +233,3 @@ def _with_recipe(what: Any, recipe: Recipe) -> Plan | Subject:
         if wanted is not plan or not isinstance(made, Subject):
             return wanted
     return made if isinstance(made, Subject) else subject(made)
-
-
-def _require_proof(made: Subject) -> None:
-    """A program that is not legal, not whole, or does not fit is refused before any process starts."""
-    from meshwright.api.plans.checking import check
-
-    proof = check(made)
-    if proof.error is not None:
-        raise proof.error

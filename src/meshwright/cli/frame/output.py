@@ -205,7 +205,8 @@ def table_of(rows: Sequence[Mapping[str, Any]], title: str = "") -> RenderableTy
     for name in names:
         values = [row.get(name) for row in rows]
         is_number = all(_looks_numeric(value) for value in values)
-        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+        longest = max(map(len, name.split()), default=0)  # a head is broken between words, not in one
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold", min_width=longest)
     for row in rows:
         table.add_row(*("" if row.get(name) is None else str(row[name]) for name in names))
     return table

@@ -16,7 +16,7 @@ from meshwright.planner.search.plans import Plans
 from meshwright.planner.search.solve import Solution
 from meshwright.prediction.predicted import Predicted
 from meshwright.specs.cluster.cluster import ClusterSpec
-from meshwright.specs.units import format_count, format_seconds
+from meshwright.specs.units import counted, format_count, format_seconds
 
 
 def solution_result(solution: Solution, asked: Asked, data: Mapping[str, Any], view: Sequence[Any]) -> Result:
@@ -78,8 +78,8 @@ def frontier_result(found: Plans, asked: Asked, cluster: ClusterSpec, limit: int
     head = f"{plan.model.name} on {plan.cluster}, {plan.workload.global_batch} sequences a step: step against memory"
     rows = [{**plan_row(place, each), "slower": _slower(best, each)} for place, each in enumerate(found, 1)]
     counts = (
-        f"{found.num_candidates:,} candidates, {found.num_evaluated:,} fit, {found.num_on_frontier} on the frontier of the "
-        f"closed form; {found.num_simulated} simulated, of which {len(found)} no other beats in both"
+        f"{counted(found.num_candidates, 'candidate')}, {found.num_evaluated:,} fit, {found.num_on_frontier} on the frontier "
+        f"of the closed form; {found.num_simulated} simulated, of which {len(found)} no other beats in both"
     )
     view = [
         Text(head, style="bold"), table_of([_narrow(each) for each in rows]), *costs_view(found, asked, cluster),

@@ -32,7 +32,7 @@ from meshwright.specs.model.layers import split_layers
 from meshwright.specs.plan.file import plan_text
 from meshwright.specs.plan.plan import AXES as MESH
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.units import format_bytes, format_seconds
+from meshwright.specs.units import counted, format_bytes, format_chance, format_seconds
 
 
 class Beside(Protocol):
@@ -179,7 +179,8 @@ def plan_row(number: int | str, each: Predicted, limit_bytes: int | None = None)
 def _risk_words(each: Predicted, limit_bytes: int | None) -> str:
     """The mark of a plan that may not fit."""
     chance = each.fit_probability(limit_bytes)
-    return "" if chance >= 1 else f", fits\u00a0{math.floor(100 * chance)}\u00a0%"
+    words = f"fits {format_chance(chance)}".replace(" ", "\u00a0")  # stay on one line of the cell
+    return "" if chance >= 1 else f", {words}"
 
 
 def _priced(each: Predicted) -> dict[str, str]:
@@ -241,9 +242,9 @@ def sentences(found: Plans) -> list[str]:
         gain = 100 * (best.step.value / over.plan.step.value - 1)
         lines.append(f"{gain:.1f} % faster is {over.plan.description}: {over.why}")
     lines.append(
-        f"{found.num_candidates:,} candidates: {found.num_too_large:,} do not fit, {found.num_slower:,} are proven slower "
-        f"than the best, {found.num_evaluated:,} ranked; {len(found)} simulated; {format_seconds(found.search_s)} search, "
-        f"{format_seconds(found.simulation_s)} simulation"
+        f"{counted(found.num_candidates, 'candidate')}: {found.num_too_large:,} do not fit, {found.num_slower:,} are proven "
+        f"slower than the best, {found.num_evaluated:,} ranked; {len(found)} simulated; {format_seconds(found.search_s)} "
+        f"search, {format_seconds(found.simulation_s)} simulation"
     )
     if found.varied:
         told = (f"{what} {number or 'none'}" for what, number in found.varied.items())

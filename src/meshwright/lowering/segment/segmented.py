@@ -16,7 +16,7 @@ from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import CONNECT_STAGES, Plan
 from meshwright.specs.plan.sequence_part import RINGS
 from meshwright.stage.chain.attention_work import FIRST, RELAY_STEPS
-from meshwright.stage.chain.chain import AGAIN, GRADIENT
+from meshwright.stage.chain.chain import AGAIN, GRADIENT, Chain
 from meshwright.stage.chain.decoder import decoder_chain
 from meshwright.stage.chain.degrees import InnerDegrees, StageEnds, recomputed_in_segments, stage_ends
 from meshwright.stage.chain.parameters import (
@@ -30,6 +30,8 @@ from meshwright.stage.group.parameter_group import OF_EXPERTS, TIED, num_stepped
 from meshwright.stage.mesh import collapsed_axes, expert_axes
 from meshwright.stage.stage_pass import step_work
 
+OfSegments = dict[tuple[str, int], Work]  # by name and stage
+OfParts = dict[tuple[str, int, int], Work]  # by name, stage and part
 OF_STEPS = frozenset(kind.name for kind in RELAY_KINDS)
 COUNTED = ("counts", "arrived")  # numbers of every expert, of a part as of a whole microbatch
 
@@ -85,38 +87,37 @@ def segmented(lowering: Lowering) -> Pass:
     return refine
 
 
-def works_of_segments(lowering: Lowering, program: Program) -> dict[tuple[str, int], Work]:
-    """Of every pass of every segment, and of the STEP of what each owns."""
-    plan, found = lowering.plan, dict[tuple[str, int], Work]()
+def works_of_segments(lowering: Lowering, program: Program) -> tuple[OfSegments, OfParts]:
+    """Of every pass of every segment, and of the STEP of what each owns; and these passes by the part of a row, none where
+    microbatches are not cut and there are no relays."""
+    plan, found, of_parts = lowering.plan, OfSegments(), OfParts()
     share, stepped = 1.0 / plan.num_chunks, num_stepped_parameters(program, lowering.held)
-    number = 0
-    for layers in lowering.stages:
-        chain = decoder_chain(plan.model, layers, inner_degrees(plan))
-        for own in segment_works(plan, chain, share):
-            found |= {(name, number): work for name, work in own.items()}
-            found["STEP", number] = step_work(plan, stepped[number], share)
-            number += 1
-    return found
-
-
-def works_of_parts(lowering: Lowering) -> dict[tuple[str, int, int], Work]:
-    """Of every pass of every segment by the part of a row; none where microbatches are not cut and there are no relays."""
-    plan, found = lowering.plan, dict[tuple[str, int, int], Work]()
-    if not plan.has_parts and (plan.cp == 1 or plan.context not in RINGS):
-        return found
+    is_in_parts = plan.has_parts or (plan.cp > 1 and plan.context in RINGS)
     first = 0
     for layers in lowering.stages:
         chain = decoder_chain(plan.model, layers, inner_degrees(plan))
         for part in range(len(plan.parts)):
-            works = segment_works(plan, chain, 1.0 / plan.num_chunks, part)
-            for number, (segment, own) in enumerate(zip(chain.segments, works, strict=True), first):
-                steps = 1 if segment.relay is None else segment.relay.num_steps
-                for name in (name for name in own if not name.endswith(FIRST)):
-                    parts = range(part * steps, (part + 1) * steps) if name in RELAY_STEPS else (part,)
-                    found |= {(name, number, own_part): own[name] for own_part in parts}
-                    found[name, number, parts[0]] = own.get(name + FIRST, own[name])
+            works = list(segment_works(plan, chain, share, part))
+            if part == 0:
+                found |= {(name, n): work for n, own in enumerate(works, first) for name, work in own.items()}
+            if is_in_parts:
+                of_parts |= _works_of_part(chain, works, first, part)
+        for number in range(first, first + len(chain.segments)):
+            found["STEP", number] = step_work(plan, stepped[number], share)
         first += len(chain.segments)
-    return found
+    return found, of_parts
+
+
+def _works_of_part(
+    chain: Chain, works: Sequence[dict[str, Work]], first: int, part: int
+) -> Iterator[tuple[tuple[str, int, int], Work]]:
+    """Of the rows of a part of microbatches, in a relay one a step; the first step of all may have a work of its own."""
+    for number, (segment, own) in enumerate(zip(chain.segments, works, strict=True), first):
+        steps = 1 if segment.relay is None else segment.relay.num_steps
+        for name in (name for name in own if not name.endswith(FIRST)):
+            parts = range(part * steps, (part + 1) * steps) if name in RELAY_STEPS else (part,)
+            yield from (((name, number, own_part), own[name]) for own_part in parts)
+            yield (name, number, parts[0]), own.get(name + FIRST, own[name])
 
 
 def _value_bytes(lowering: Lowering, stages: Sequence[StageRows], program: Program) -> Iterator[ValueBytes]:

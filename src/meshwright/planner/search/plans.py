@@ -11,9 +11,11 @@ from typing import NamedTuple, overload
 from meshwright.planner.search.objective import Objective, sort_key
 from meshwright.prediction.memory_limit import Rejection
 from meshwright.prediction.predicted import Predicted
+from meshwright.specs.units import counted, format_chance
 
 NUM_SHOWN = 10  # plans that are printed
 NUM_KEPT = 5  # of the best plans, whose programs stay for whoever simulates them next
+LEAST_CHANCE = 0.01  # a plan that fits less likely is nobody's choice: to accept it is to accept any
 
 
 class PassedOver(NamedTuple):
@@ -87,7 +89,7 @@ class Plans(Sequence[Predicted]):
         lines = [f"{place:>3}  {found}" for place, found in enumerate(self.plans[:NUM_SHOWN], 1)]
         lines += [f"     and {len(self) - NUM_SHOWN} more"] if len(self) > NUM_SHOWN else []
         lines.append(
-            f"     {self.num_candidates} candidates, {self.num_excluded_by_bound} excluded by a bound"
+            f"     {counted(self.num_candidates, 'candidate')}, {self.num_excluded_by_bound:,} excluded by a bound"
         )
         lines += [f"     assumed: {line}" for line in self.assumptions]
         return "\n".join(lines)
@@ -105,14 +107,16 @@ def safe_first(plans: Sequence[Predicted], capacity_bytes: int, risk: float) -> 
 
 
 def passed_over(ranked: Sequence[Predicted], capacity: int, risk: float | None) -> tuple[PassedOver, ...]:
-    """The fastest plan that may not fit, where it is faster than the first."""
-    fastest = min(ranked, key=lambda each: each.step.value)
+    """The fastest plan that may not fit, where it is faster than the first; none that hardly ever fits."""
+    possible = [each for each in ranked if each.fit_probability(capacity) >= LEAST_CHANCE] or ranked[:1]
+    fastest = min(possible, key=lambda each: each.step.value)
     if risk is None or fastest.step.value >= ranked[0].step.value:
         return ()
     chance = fastest.fit_probability(capacity)
     if chance >= 1.0 - risk:
         return ()
-    why = f"it fits with a chance of {chance:.2f} only; --risk {math.ceil(100 * (1 - chance)) / 100:.2f} accepts it"
+    risked = math.ceil(100 * (1 - chance)) / 100
+    why = f"it fits with a chance of {format_chance(chance)} only; --risk {risked:.2f} accepts it"
     return (PassedOver(fastest, why),)
 
 

@@ -36,7 +36,7 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import RECOMPUTES, Plan, Recompute
 from meshwright.specs.plan.token_part import shares_of
 from meshwright.specs.plan.workload import Workload
-from meshwright.specs.units import format_bytes
+from meshwright.specs.units import counted, format_bytes
 
 # Candidates that are simulated: the closed form is within a few percent, so the best is among them.
 NUM_SIMULATED = 32
@@ -213,7 +213,7 @@ def _left_out(space: Space, decided: Set[str], num_long: int) -> tuple[str, ...]
         found.append(f"no tensor parallelism: a vocabulary of {size} does not divide; give the padded one")
     if num_long:
         found.append(
-            f"not tried: {num_long:,} candidates whose step has more than {MOST_COMPUTES:,} computes"
+            f"not tried: {counted(num_long, 'candidate')} whose step has more than {MOST_COMPUTES:,} computes"
         )
     if space.left_out:
         found.append(f"not tried, as there are too many candidates: {space.left_out}; --fix makes room")

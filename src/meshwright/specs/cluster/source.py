@@ -58,7 +58,7 @@ from meshwright.specs.cluster.device import (
     usual_node,
     wiring_from_table,
 )
-from meshwright.specs.error import SpecError
+from meshwright.specs.error import SpecError, UnknownNameError
 from meshwright.specs.slot import TRUST
 from meshwright.specs.toml_table import TomlTable
 from meshwright.specs.units import format_bandwidth, parse_bandwidth, parse_seconds
@@ -93,8 +93,19 @@ class ClusterReader:
         return _mixed(text, nic) if "+" in text.partition(_NIC)[0] else _from_short_name(text, nic)
 
     def load(self, path: str | os.PathLike[str]) -> ClusterSpec:
-        """A cluster from a TOML file as this module documents it. Raises SpecError naming file and key."""
-        return _from_table(TomlTable.read(Path(path), SpecError))
+        """A cluster from a TOML file as this module documents it; under a short name only where it is what that means, as a
+        plan keeps the name alone. Raises SpecError naming file and key."""
+        made = _from_table(TomlTable.read(Path(path), SpecError))
+        is_misnamed = self._is_of_another(made)
+        return replace(made, name=f"{made.name} ({Path(path).name})") if is_misnamed else made
+
+    def _is_of_another(self, made: ClusterSpec) -> bool:
+        """Is its name the short name of a cluster that differs in anything?"""
+        try:
+            meant = self(made.name)
+        except (SpecError, UnknownNameError):
+            return False
+        return replace(meant, assumptions=()) != replace(made, assumptions=())
 
     def detect(self, num_processes: int | None = None) -> ClusterSpec:
         """This computer as a cluster of CPU processes (one for each core unless said otherwise).

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.dtype import DTYPE_BYTES
-from meshwright.specs.error import PlanError
+from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.model.division import check_division, shared_by_expert
 from meshwright.specs.model.layers import StageLayers, split_layers, stage_layers
 from meshwright.specs.model.model import ModelSpec
@@ -194,6 +194,26 @@ class Plan:
             raise PlanError(f"variant {variant} made a {type(made).__name__}", allowed="a ModelSpec")
         return made
 
+    def _check_variant(self, where: str) -> None:
+        """Raise PlanError where the variant did not make the model.
+
+        It is told of those that make of what they made the same; what changes a model every time, and code of a user's own,
+        is taken as it is said.
+        """
+        if not self.variant or Reference.of(self.variant).names_code:
+            return
+        try:
+            made = self.varied(self.model, self.variant)
+            is_another = made != self.model and self.varied(made, self.variant) == made
+        except SpecError:
+            is_another = True  # it makes nothing of this model at all
+        if is_another:
+            raise PlanError(
+                f"{where}: the model is not what variant {self.variant} makes",
+                allowed="the variant that the plan was made for",
+                next="make the plan again: meshwright plan MODEL CLUSTER --variant NAME -o plan.toml",
+            )
+
     def as_variant(self, variant: str) -> Plan:
         """The same plan for the model that a variant makes of its own. Raises PlanError where it is another's already."""
         if self.variant == variant:
@@ -376,6 +396,7 @@ class Plan:
         if format:
             return cls._verbs("load(format=...)").load(path, format, **given)
         plan = read_plan(cls, path)
+        plan._check_variant(os.fspath(path))
         if not trust:
             for reference in plan.references:
                 TRUST.doubt(reference)

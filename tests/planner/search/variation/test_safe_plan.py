@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
+from types import SimpleNamespace
+from typing import Any
 
-from meshwright.planner.search.plans import Plans
+from meshwright.planner.search.plans import Plans, passed_over
 from meshwright.planner.search.search import search
 from meshwright.planner.space.space import space_of
 from meshwright.prediction.predicted import predict
@@ -43,6 +45,19 @@ def test_the_faster_plan_is_named_with_the_risk_that_accepts_it() -> None:
     accepted = found(risk)
     assert accepted[0].plan == over.plan.plan and not accepted.passed_over
     assert 1 - over.plan.fit_probability() <= risk < 1 - over.plan.fit_probability() + 0.02
+
+
+def likely(step_s: float, chance: float) -> Any:
+    return SimpleNamespace(step=SimpleNamespace(value=step_s), fit_probability=lambda capacity: chance)
+
+
+def test_what_hardly_ever_fits_is_not_offered() -> None:
+    """--risk 1 accepts anything, which is no advice; the fastest that may fit is."""
+    safe, never, seldom, certain = likely(3, 1), likely(1, 0.0), likely(1, 0.004), likely(2, 0.9996)
+    assert passed_over([safe, never, seldom], 1, 0.0) == ()
+    (over,) = passed_over([safe, never, certain, seldom], 1, 0.0)
+    assert over.plan is certain
+    assert over.why == "it fits with a chance of 99.9 % only; --risk 0.01 accepts it"
 
 
 def test_risky_plans_stand_behind_all_others() -> None:
