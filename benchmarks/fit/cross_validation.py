@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from scipy.optimize import linprog
 
-from meshwright.costs.step.profile import StepFit, Width
+from meshwright.costs.step.profile import MANY_DEVICES, MOST_FITTED_DEVICES, StepFit, Width
 from meshwright.evidence.tables.table import TrainingRow
 from meshwright.prediction.predicted import Predicted, predict
 from meshwright.prediction.step_trait import TRAITS, step_traits
@@ -31,7 +31,7 @@ from .fit_steps import (
 )
 from .step_data import MeasuredStep, Progress, measured_steps
 
-By = Literal["source", "model"]
+By = Literal["source", "model", "size"]
 SHARE = 0.80  # of the errors of sources left out in turn among those that are fitted, what a width contains
 NOT_SPELT = re.compile(r"[^a-z0-9]")
 NUM_CHOOSING = 3  # rows of a left-out source that may choose its software class
@@ -84,7 +84,10 @@ class Folds:
 
 
 def group_of(row: TrainingRow, by: By) -> str:
-    """What is left out together with a row; sources spell one model differently (gpt3-175B, gpt3_175b)."""
+    """What is left out together with a row; sources spell one model differently (gpt3-175B, gpt3_175b).
+    By size: MANY_DEVICES, or nothing."""
+    if by == "size":
+        return MANY_DEVICES if row.count("gpus") > MOST_FITTED_DEVICES else ""
     return row.source if by == "source" else NOT_SPELT.sub("", row.text("model").lower())
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from meshwright.costs.step.profile import StepProfile
+from meshwright.costs.step.profile import MANY_DEVICES, StepProfile
 from meshwright.evidence.tables.table import read_training_table
 
 from .cross_validation import Folds, folds_of
@@ -36,11 +36,11 @@ def seen(steps: Sequence[MeasuredStep]) -> dict[str, dict[str, Any]]:
 
 
 def step_profile(folds: Folds) -> StepProfile:
-    """The fit of all rows, and one without each source."""
+    """The fit of all rows, one without each source, and one without rows of many devices."""
     sources = sorted({step.row.source for step in folds.steps})
-    return StepProfile(
-        folds.fit(), {source: folds.fit((source,)) for source in sources}, seen(folds.steps), SOURCE
-    )
+    left_out = {source: folds.fit((source,)) for source in sources}
+    left_out[MANY_DEVICES] = folds.fit((MANY_DEVICES,), "size")
+    return StepProfile(folds.fit(), left_out, seen(folds.steps), SOURCE)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -55,7 +55,9 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"{row_id}: {reason}\n")
     profile = step_profile(folds_of(steps))
     chosen.output.write_text(json.dumps(profile.to_dict(), indent=1) + "\n", encoding="utf-8")
-    sys.stderr.write(f"{len(steps)} rows, {len(profile.left_out)} sources -> {chosen.output}\n")
+    sys.stderr.write(
+        f"{len(steps)} rows, {len({step.row.source for step in steps})} sources -> {chosen.output}\n"
+    )
     return 0
 
 

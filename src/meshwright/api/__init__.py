@@ -4,7 +4,7 @@ from meshwright.api.exchange.calibrating import calibrate, compare
 from meshwright.api.exchange.exporting import export_plan
 from meshwright.api.exchange.importing import calibrate_log, compare_log, import_plan
 from meshwright.api.exchange.plan_verbs import Plan
-from meshwright.api.exchange.validating import validate_training
+from meshwright.api.exchange.validating import validate_training, validate_unseen
 from meshwright.api.plans.checking import Check, check
 from meshwright.api.plans.planning import plan
 from meshwright.api.plans.solving import pareto, solve
@@ -54,5 +54,6 @@ __all__ = [
     "subject",
     "train",
     "validate_training",
+    "validate_unseen",
     "verify_checkpoint",
 ]

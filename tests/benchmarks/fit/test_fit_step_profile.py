@@ -13,7 +13,7 @@ from fit.step_data import measured_steps
 from tests.benchmarks.step_sample import JOBS, SMALL, SOURCES, made_steps, noise, step_row, three_sources
 from tests.evidence.training_sample import table_row, write_table
 
-from meshwright.costs.step.profile import STEP_PROFILE_SCHEMA, StepProfile
+from meshwright.costs.step.profile import MANY_DEVICES, STEP_PROFILE_SCHEMA, StepProfile
 from meshwright.prediction.predicted import predict
 
 EXPERTS = {"n_experts": 8, "topk": 2, "moe_ffn": 768, "ffn": 0, "dense_layers": 0, "shared_ffn": 0}
@@ -33,11 +33,12 @@ def test_of_each_device_the_largest_number_and_what_ran_at_all() -> None:
     }
 
 
-def test_a_profile_has_a_fit_without_each_source() -> None:
+def test_a_profile_has_a_fit_without_each_source_and_one_without_many_devices() -> None:
     found = folds_of(made_steps(three_sources(), noise))
     profile = step_profile(found)
-    assert set(profile.left_out) == set(SOURCES) and profile.fit == found.fit()
-    assert all(fit == found.fit((source,)) for source, fit in profile.left_out.items())
+    assert set(profile.left_out) == {*SOURCES, MANY_DEVICES} and profile.fit == found.fit()
+    assert all(profile.left_out[source] == found.fit((source,)) for source in SOURCES)
+    assert profile.left_out[MANY_DEVICES] == found.fit((MANY_DEVICES,), "size")
     assert set(profile.seen) == {"H100", "A100-80"}
     assert StepProfile.from_dict(json.loads(json.dumps(profile.to_dict()))).to_dict() == profile.to_dict()
 

@@ -1,4 +1,4 @@
-"""`validate_training`: predictions beside tables of measured training runs."""
+"""`validate_training`, `validate_unseen`: predictions beside tables of measured training runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from meshwright.evidence.tables.validate_training import Predictor, Validation
+    from meshwright.evidence.unseen.validate_unseen import Unseen
 
 
 def validate_training(
@@ -26,3 +27,17 @@ def validate_training(
     from meshwright.evidence.tables.validate_training import validate_training as validate
 
     return validate(tables, progress=progress, predictor=predictor)
+
+
+def validate_unseen(*tables: str | Path, progress: Callable[[str, float], None] | None = None) -> Unseen:
+    """Predict every core row of these CSV files, or folders of them, by constants that were fitted without its source.
+
+    Args:
+        progress: told the id of a row and the share of rows that is done.
+
+    Returns the scores by source and kind, what few rows of one's own are worth, rows of many devices by those of few, the
+    order of layouts, and what of that should hold. Raises SpecError for a table that cannot be read.
+    """
+    from meshwright.evidence.unseen.validate_unseen import validate_unseen as validate
+
+    return validate(tables, progress=progress)

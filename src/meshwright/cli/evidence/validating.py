@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from meshwright import api
+from meshwright.cli.evidence.unseen_view import validated_unseen
 from meshwright.cli.frame.output import Output, Result, table_of
 from meshwright.cli.frame.progress import live_line
 from meshwright.evidence.tables.score import Line, Score, Summary
@@ -22,7 +23,7 @@ from meshwright.reports.page.report import DataTable, Figure, Report
 from meshwright.reports.page.validation import skipped_table, validation_report
 from meshwright.specs.error import UnknownNameError
 
-KINDS = ("training",)
+KINDS = ("training", "unseen")
 UNREAD = "Rows that cannot be read: not predicted, and in no average"
 MOST_UNREAD = 10  # of them shown in a terminal and on a page
 NUM_WORST = 10  # rows shown in a terminal
@@ -42,15 +43,22 @@ LINE_NAMES = {
 
 def validate(
     out: Output,
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="What was measured: training.")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="training: by the packaged constants; unseen: each source by those without it.",
+        ),
+    ],
     tables: Annotated[
-        list[Path], typer.Argument(metavar="TABLE...", help="CSV files of the calibration schema.")
+        list[Path],
+        typer.Argument(metavar="TABLE...", help="CSV files of the calibration schema, or of unseen folders."),
     ],
 ) -> Result:
     """Predict every row of tables of measured runs and say how far off the predictions are."""
     if kind not in KINDS:
-        raise UnknownNameError("kind of table", kind, KINDS)
-    return validated_training(out, tables)
+        raise UnknownNameError("kind of validation", kind, KINDS)
+    return validated_unseen(out, tables) if kind == "unseen" else validated_training(out, tables)
 
 
 def validated_training(out: Output, tables: Sequence[Path], predictor: Predictor | None = None) -> Result:

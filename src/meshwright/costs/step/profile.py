@@ -15,6 +15,8 @@ from meshwright.specs.error import SpecError, UnknownNameError
 
 STEP_PROFILE_SCHEMA = 1
 DIGITS = 5
+# Of the fits without a group of rows, beside those without a source: the one without any row of more devices than this.
+MOST_FITTED_DEVICES, MANY_DEVICES = 64, "more than 64 devices"
 LEAST_HALF_WIDTH, MOST_HALF_WIDTH = 0.02, 0.60  # relative; a run repeats to about 2 %
 
 
@@ -47,8 +49,9 @@ class StepFit:
 
 @dataclass(frozen=True)
 class StepProfile:
-    """The fit on all rows, the fits without one source each (for whoever has to predict a row it was not fitted on), and
-    on what: `seen` has for each device the largest number of them, and which precisions and kinds of model ran."""
+    """The fit on all rows, the fits without one source each (for whoever has to predict a row it was not fitted on) and
+    without those of MANY_DEVICES, and on what: `seen` has for each device the largest number of them, and which precisions
+    and kinds of model ran."""
 
     fit: StepFit
     left_out: Mapping[str, StepFit]
@@ -56,7 +59,7 @@ class StepProfile:
     source: str = ""
 
     def without(self, source: str) -> StepFit:
-        """The fit without a source; of all rows where it is empty. Raises UnknownNameError."""
+        """The fit without a source, or MANY_DEVICES; of all rows where it is empty. Raises UnknownNameError."""
         if not source:
             return self.fit
         if source not in self.left_out:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
@@ -32,7 +32,8 @@ LAYOUT_COLUMNS = (
 
 @dataclass(frozen=True)
 class RowPrediction:
-    """What a model says of one row: seconds of a step and bytes of the fullest device, or why it says nothing."""
+    """What a model says of one row: seconds of a step and bytes of the fullest device, or why it says nothing. `parts`:
+    seconds of the busiest device by kind of work, where the model knows them."""
 
     row_id: str
     measured_s: float
@@ -44,6 +45,7 @@ class RowPrediction:
     upper_peak_bytes: float | None = None
     skipped: str | None = None
     assumptions: tuple[str, ...] = ()
+    parts: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def error(self) -> float:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import csv
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from meshwright import catalog
+from meshwright.costs.step.profile import StepFit
 from meshwright.evidence.tables.job import TrainingJob, job_of
 from meshwright.evidence.tables.score import RowPrediction, Summary, memory_error, score_table
 from meshwright.evidence.tables.source import facts_of
@@ -34,12 +35,14 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class LayoutPrediction:
-    """Seconds of a step with their interval, and peaks of the fullest device in bytes (None: memory is not known)."""
+    """Seconds of a step with their interval, peaks of the fullest device in bytes (None: memory is not known), and `parts`,
+    seconds of its busiest device by kind of work."""
 
     step: Prediction
     allocated_bytes: float | None = None
     reserved_bytes: float | None = None
     upper_bytes: float | None = None
+    parts: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -171,16 +174,17 @@ def predict_rows(
     return found
 
 
-def predict_layout(plan: Plan, cluster: ClusterSpec) -> LayoutPrediction:
-    """The simulator's step and memory of a plan. Raises what these raise."""
+def predict_layout(plan: Plan, cluster: ClusterSpec, fit: StepFit | None = None) -> LayoutPrediction:
+    """The simulator's step and memory of a plan, by these constants (None: the package's). Raises what these raise."""
     schedule = catalog.find_schedule(plan.schedule)  # an unknown name is refused before anything is lowered
-    step = predict(plan, cluster, schedule=schedule, extrapolate=True).step
+    predicted = predict(plan, cluster, schedule=schedule, extrapolate=True, fit=fit)
     memory = estimate_memory(plan, cluster, schedule)
     return LayoutPrediction(
-        step,
+        predicted.step,
         allocated_bytes=memory.allocated_bytes,
         reserved_bytes=memory.reserved_bytes,
         upper_bytes=memory.upper_bytes,
+        parts=predicted.parts,
     )
 
 
@@ -214,6 +218,7 @@ def _of_row(job: TrainingJob, layout: LayoutPrediction | MeshwrightError) -> Row
         predicted_peak_bytes=layout.reserved_bytes if is_reserved else layout.allocated_bytes,
         upper_peak_bytes=layout.upper_bytes,
         assumptions=tuple(job.assumptions),
+        parts=layout.parts,
     )
 
 
