@@ -29,7 +29,7 @@ OTHER = ("--planner", "megatron_rules")
         ((*SEQ, "--solve", "microbatch", "--fix", "microbatch_size=2"), "fixed and solved for"),
         ((*SEQ, "--pareto", "--objective", "memory"), "together"),
         ((*SEQ, "--pareto", "--time-limit", "1s"), "--time-limit"),
-        ((*SEQ, "--like", "train.sh", "--pareto"), "--like alone"),
+        ((*SEQ, "--like", "train.sh", "--pareto"), "--like with --solve, --pareto"),
         ((*SEQ, *OTHER, "--pareto"), "--pareto with --planner megatron_rules; allowed: "),
         (("--solve", "seq", *OTHER), "--solve seq with --planner megatron_rules; allowed: "),
         ((*SEQ, *OTHER, "--like", "plan.toml"), "--like with --planner megatron_rules; allowed: "),

@@ -64,7 +64,7 @@ def test_today_comes_first_then_the_better_plan_and_the_change(run: Runner, job:
 def test_json_has_today_with_the_keys_of_a_plan_and_the_difference(run: Runner, job: Path) -> None:
     data = like(run, job, "megatron", "--json", "-o", job / "best.toml").data
     today, best = data["today"], data["plans"][0]
-    assert set(best) <= set(today) and today["fits"] and today["misfit"] is None
+    assert set(best) - {"place"} <= set(today) and today["fits"] and today["misfit"] is None
     assert best["step_time_s"] < today["step_time_s"] and not data["is_today_best"]
     changes = {each["option"]: (each["change"], each["before"], each["after"]) for each in data["diff"]}
     assert changes["--recompute-activations"] == ("removed", "", None)
@@ -192,3 +192,28 @@ def test_mistakes_get_one_message(
     ran = run("plan", *arguments)
     assert ran.code == 2 and words in ran.stderr.replace("\n", " "), ran.stderr
     assert ran.stdout == "" and "Traceback" not in ran.stderr
+
+
+def test_what_today_costs_stands_beside_what_the_better_plan_does(run: Runner, job: Path) -> None:
+    money = (
+        "--price",
+        2.5,
+        "--tokens",
+        "100B",
+        "--mtbf",
+        "50000h",
+        "--checkpoint",
+        "60s",
+        "--restart",
+        "10min",
+    )
+    data = like(run, job, "megatron", "--json", *money).data
+    today, best = data["today"], data["plans"][0]
+    # all devices are paid by the hour: 2.5 USD of each
+    hours = today["step_time_s"] / (64 * 4096) * 1e9 / 3600
+    assert today["usd_per_billion_tokens"] == pytest.approx(16 * 2.5 * hours)
+    for key in ("usd_per_billion_tokens", "kwh_per_billion_tokens", "time_to_tokens_s"):
+        assert best[key] < today[key]
+    shown = like(run, job, "megatron", *money).stdout
+    rows = [row.split()[0] for row in shown.partition("USD/B tokens")[2].splitlines() if row.strip()]
+    assert rows.index("today") < rows.index("1") and "100 G tokens" in shown

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,41 +11,60 @@ from typing import Any
 import pytest
 from tests.cli.running import Runner, rough_profile
 
-from meshwright.cli.plan.view import level_lines, tight_lines
+from meshwright.cli.plan.remark import level_lines, tight_lines
 from meshwright.prediction.predicted import predict
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload
 
 SMALL = ("plan", "gpt2", "4xH100", "--global-batch", 16, "--seq", 1024)
 
+DEGREES = ("tp", "cp", "ep", "pp")
 WIDE = ("plan", "llama-3.2-1b", "4xH100", "--global-batch", 16, "--seq", 4096, "--fix", "microbatch_size=1")
 
 
-def test_the_table_says_what_was_found_why_and_on_what_it_rests(run: Runner) -> None:
+def test_the_table_and_a_few_sentences_say_what_was_found_and_the_rest_is_explained(run: Runner) -> None:
     ran = run(*WIDE, "--fix", "tp=2", "--top", 3)
     assert ran.code == 0, ran.stderr
-    for words in (
-        "tp2",
-        "MFU",
-        "bubble",
-        "1 before 2",
-        "most of the step",
-        "candidates",
-        "bfloat16 computes",
-    ):
+    for words in ("tp2", "MFU", "1 before ", "most of the step", "candidates", "--explain"):
         assert words in ran.stdout, words
-    assert "software 'fused'" in " ".join(ran.stdout.split())
+    said = ran.stdout.partition("1 before ")[2].splitlines()
+    assert len(said) <= 10 and "bfloat16 computes" not in ran.stdout
+    more = " ".join(run(*WIDE, "--fix", "tp=2", "--top", 3, "--explain").stdout.split())
+    for words in ("basis interpolated: ", "priced in segments", "bfloat16 computes", "software 'fused'"):
+        assert words in more, words
+
+
+def test_different_ideas_are_shown_and_all_plans_where_they_are_asked_for(run: Runner) -> None:
+    job = ("plan", "llama-3.1-8b", "8xH100", "--global-batch", 64, "--seq", 8192, "--json")
+    ideas, every = run(*job).data["plans"], run(*job, "--all").data
+    plans = [tomllib.loads(each["plan"]) for each in ideas]
+    kinds = [(each.get("recompute"), each.get("schedule"), *map(each.get, DEGREES)) for each in plans]
+    assert len(set(kinds)) == len(kinds) >= 3
+    assert max(Counter(kind[2:] for kind in kinds).values()) <= 2
+    assert [each["place"] for each in every["plans"]] == list(range(1, every["num_simulated"] + 1))
+    places = {each["place"]: each["description"] for each in every["plans"]}
+    assert all(places[each["place"]] == each["description"] for each in ideas)
+
+
+def test_a_narrow_terminal_has_the_plans_in_words_that_can_be_read(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run(*WIDE, "--fix", "tp=2", "--top", 3).stdout
+    head = next(line for line in shown.splitlines() if "tokens/s/GPU" in line)
+    assert "memory" in head and "bubble" not in head and "\N{REPLACEMENT CHARACTER}" not in shown
+    assert "tp2 dp2, micro 1" in shown and max(map(len, shown.splitlines())) <= 80
 
 
 def test_what_has_the_same_words_is_told_once() -> None:
     model, cluster = ModelSpec.decoder(8, 512, 8, max_sequence_length=512), Cluster("2x4xH100")
     plan = Plan.of(model, cluster, Workload(16, 512), pp=8, dp=1, dtype="bfloat16")
     found = predict(plan, cluster)
-    (line,) = (each for each in level_lines([found]) if each.startswith("hidden"))
+    (line,) = (each for each in level_lines({1: found}) if each.startswith("hidden"))
     assert len(found.exchanges) > 1 and line.count("messages between stages") == 1
 
 
 def test_json_has_the_promised_fields_best_first(run: Runner) -> None:
-    ran = run(*SMALL, "--json", "--top", 4)
+    ran = run(*SMALL, "--json", "--all", "--top", 4)
     assert ran.code == 0 and len(ran.data["plans"]) == 4
     steps = [each["step_time_s"] for each in ran.data["plans"]]
     assert steps == sorted(steps)
@@ -66,15 +87,15 @@ def test_rates_of_this_computer_are_assumed_until_it_was_calibrated(run: Runner,
         '{"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 16, "vocab_size": 64}'
     )
     asked = ("plan", model, "this computer", "--global-batch", 4, "--seq", 16)
-    before = " ".join(run(*asked).stdout.split())
+    before = " ".join(run(*asked, "--explain").stdout.split())
     assert "assumed until `meshwright calibrate`" in before
     rough_profile().save(cache / "meshwright" / "profile.json")
-    after = " ".join(run(*asked).stdout.split())
+    after = " ".join(run(*asked, "--explain").stdout.split())
     assert "times rest on the profile" in after and "assumed until" not in after
 
 
 def test_every_assumption_is_told_with_what_overrides_it(run: Runner) -> None:
-    ran = run(*WIDE, "--fix", "tp=2", "--top", 1, "--max-memory", "60GB")
+    ran = run(*WIDE, "--fix", "tp=2", "--top", 1, "--max-memory", "60GB", "--explain")
     told = " ".join(ran.stdout.split())
     for words in (
         "may fill 60 GB [--max-memory 72GB]",
@@ -100,7 +121,7 @@ def test_a_plan_that_fits_only_as_expected_is_told_so(worst_gb: float, is_told: 
 
 def test_the_plan_of_least_memory_is_first_for_its_memory(run: Runner) -> None:
     shown = run(*SMALL, "--objective", "memory", "--top", 2).stdout
-    line = " ".join(shown.split()).partition("1 before 2: ")[2]
+    line = " ".join(shown.split()).partition("1 before 3: ")[2]
     assert "-" not in line.partition(";")[0] and "less memory" in line.partition(";")[0]
 
 
@@ -113,7 +134,7 @@ def test_the_best_plan_is_a_file_that_simulates_to_the_same_step(run: Runner, tm
 
 
 def test_a_vocabulary_that_does_not_divide_is_said(run: Runner) -> None:
-    assert "50257 does not divide" in run(*SMALL, "--top", 1).stdout
+    assert "50257 does not divide" in run(*SMALL, "--top", 1, "--explain").stdout
 
 
 def test_what_is_fixed_twice_over_may_be_said_in_one_or_more_options(run: Runner) -> None:

@@ -36,7 +36,7 @@ def found() -> Plans:
 def report(found: Plans) -> Report:
     """The page of the fixture `found`."""
     lines = (*found.assumptions, *found[0].assumptions)
-    return plans_report(Shown(found, Cluster("2x8xH100"), 2, assumptions=lines))
+    return plans_report(Shown(found, Cluster("2x8xH100"), dict(enumerate(found[:2], 1)), assumptions=lines))
 
 
 def text_of(path: Path) -> str:

@@ -7,7 +7,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from meshwright.specs.option import option
 from meshwright.specs.whole_file import whole_file
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
 
     from meshwright.reports.page.report import Report
 
@@ -27,6 +27,7 @@ ALL = "For every command"
 JSON_SCHEMA = (
     1  # of the object that --json prints; a field may be added, none is changed without a new number
 )
+GAP = 3  # characters between two columns of a table
 PAGE_SUFFIXES = (".html", ".htm")
 EVERY_FORM = (".json", ".txt")  # of -o, of all commands: the data, and what a terminal shows
 DONE, FAILED, MISTAKE, REFUSED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -195,13 +196,16 @@ def text_of(view: Sequence[RenderableType]) -> str:
     return captured.get()
 
 
-def table_of(rows: Sequence[Mapping[str, Any]], title: str = "") -> RenderableType:
-    """Rows of texts and numbers as a table; columns whose values are all numbers stand to the right."""
+def table_of(
+    rows: Sequence[Mapping[str, Any]], title: str = "", without: Sequence[str] = ()
+) -> RenderableType:
+    """Rows of texts and numbers as a table; columns whose values are all numbers stand to the right. Those of `without` are
+    left out."""
     from rich import box
     from rich.table import Table
 
     table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in without]
     for name in names:
         values = [row.get(name) for row in rows]
         is_number = all(_looks_numeric(value) for value in values)
@@ -210,6 +214,31 @@ def table_of(rows: Sequence[Mapping[str, Any]], title: str = "") -> RenderableTy
     for row in rows:
         table.add_row(*("" if row.get(name) is None else str(row[name]) for name in names))
     return table
+
+
+@dataclass(frozen=True)
+class NarrowingTable:
+    """Rows as a table that leaves columns out, one after the other, until `text`, its one column of words, has `least`
+    characters or as many as it needs: words of a few characters a line are no table.
+
+    ``optional``: those that may be left out, the first of them first; --json has them all.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    text: str
+    optional: Sequence[str]
+    least: int = 26
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """The widest that fits."""
+        wanted = min(self.least, max(len(str(row.get(self.text, ""))) for row in self.rows))
+        for count in range(len(self.optional) + 1):
+            table = table_of(self.rows, without=(*self.optional[:count], self.text))
+            if console.measure(table, options=options.update(width=10_000)).maximum + wanted + GAP <= (
+                options.max_width
+            ):
+                break
+        yield table_of(self.rows, without=self.optional[:count])
 
 
 def interval_text(low: str, high: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from meshwright.api.plans.request import PlanRequest
@@ -10,14 +11,33 @@ from meshwright.api.subjects.loading import cluster_named
 from meshwright.planner.advice.goodput import Failures
 from meshwright.planner.advice.running_cost import with_rates
 from meshwright.planner.search.objective import objective_named
+from meshwright.planner.search.plans import Plans
+from meshwright.prediction.predicted import Predicted
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError, UnknownNameError
 from meshwright.specs.option import option
 from meshwright.specs.units import parse_count, parse_seconds, parse_watts
 
+NUM_SHOWN = 5  # plans in the table, unless --top says otherwise
+
 
 def _objective(text: str) -> str:
     return str(objective_named(text).value)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which of the plans that were found are shown."""
+
+    top: int | None = option(None, f"How many plans are shown ({NUM_SHOWN}).", least=1)
+    shows_all: bool = option(False, "Show every plan that was simulated, those that are alike, too.", "--all")
+
+    def of(self, found: Plans, of_others: bool = False) -> dict[int, Predicted]:
+        """By place: the best of different ideas; all where all are asked for, or of another planner, which shows its own."""
+        every = self.shows_all or of_others
+        most = self.top or (len(found) if self.shows_all else NUM_SHOWN)
+        chosen = dict(enumerate(found, 1)) if every else found.ideas
+        return dict(itertools.islice(chosen.items(), most))
 
 
 @dataclass(frozen=True)
@@ -68,15 +88,19 @@ class Asked:
 
     def on(self, name: str) -> ClusterSpec:
         """The cluster of that name, with the price and power that were given. Raises as `cluster_named`."""
-        return with_rates(cluster_named(name), self.price_per_hour_usd, self.power_w)
+        return self.rated(cluster_named(name))
+
+    def rated(self, cluster: ClusterSpec) -> ClusterSpec:
+        """The cluster with the price and power that were given."""
+        return with_rates(cluster, self.price_per_hour_usd, self.power_w)
 
     def check(self, request: PlanRequest, has_like: bool) -> None:
         """Raise PlanError for what does not go with the rest of the command."""
-        if has_like and self != Asked():
+        if has_like and (self.solves or self.objective == "memory"):
             raise PlanError(
-                "--like with objectives, prices, failures, --solve or --pareto",
-                allowed="--like alone, or those without it",
-                next="plan without --like for money, failures and numbers",
+                "--like with --solve, --pareto or --objective memory",
+                allowed="--like with prices, tokens and failures; on one cluster money ranks as time does",
+                next="plan without --like for numbers and frontiers",
             )
         if self.solves and (request.risk is not None or request.framework is not None):
             raise PlanError(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
-
-from rich.text import Text
 
 from meshwright.cli.frame.output import table_of
 from meshwright.cli.plan.asked import Asked
@@ -53,17 +51,11 @@ def costs_lines(cluster: ClusterSpec, asked: Asked) -> list[str]:
     return lines
 
 
-def costs_notes(cluster: ClusterSpec, asked: Asked) -> list[Any]:
-    """The same for people, where they see these numbers."""
-    lines = costs_lines(cluster, asked) if asked.shows_costs else []
-    return [Text(f"- {line}", style="dim", overflow="fold") for line in lines]
-
-
-def costs_view(plans: Sequence[Any], asked: Asked, cluster: ClusterSpec) -> list[Any]:
-    """A table of what the plans cost and how long they take; columns only where they are known."""
+def costs_view(plans: Mapping[Any, Predicted], asked: Asked, cluster: ClusterSpec) -> list[Any]:
+    """A table of what the plans cost and how long they take, by place; columns only where they are known."""
     if not asked.shows_costs:
         return []
-    rows = [{"": n, **_costs_row(each, asked, cluster)} for n, each in enumerate(plans, 1)]
+    rows = [{"": place, **_costs_row(each, asked, cluster)} for place, each in plans.items()]
     return [table_of(rows)] if len(rows[0]) > 1 else []
 
 

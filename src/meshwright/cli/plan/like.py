@@ -9,11 +9,16 @@ from typing import Any
 from rich.text import Text
 
 from meshwright.api.plans.like import PlansLike
-from meshwright.cli.frame.output import Output, Result, table_of
+from meshwright.cli.frame.output import Output, Result
+from meshwright.cli.plan.asked import Asked
 from meshwright.cli.plan.assumed import flag_of
-from meshwright.cli.plan.view import assumed_data, assumed_view, plan_data, plan_row
+from meshwright.cli.plan.cost import costs_data, costs_view
+from meshwright.cli.plan.remark import details, ending, headlines
+from meshwright.cli.plan.view import assumed_data, explained, plan_data, plan_row, plan_table, told_lines
 from meshwright.interop.exported import Refusal
+from meshwright.prediction.predicted import Predicted
 from meshwright.reports.page.plan_page import Assumed
+from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
 from meshwright.specs.units import format_seconds
 
@@ -25,13 +30,15 @@ COLOURS = {"added": "green", "removed": "red", "changed": ""}
 
 
 def like_result(
-    out: Output, found: PlansLike, to: str, data: dict[str, Any], top: int, sentences: Sequence[str]
-) -> Result:
+    out: Output, found: PlansLike, to: str, data: dict[str, Any], shown: Mapping[int, Predicted],
+    costs: tuple[Asked, ClusterSpec],
+) -> Result:  # fmt: skip
     """The result of the command.
 
     Args:
         to: whose words -o writes: "plan" or the file's own program.
-        data, sentences: what the command shows of a search.
+        data, shown: what the command shows of a search.
+        costs: the prices and failures that were asked for, and the cluster with its rates.
     """
     forms = _forms(found, to)
     if (
@@ -44,16 +51,17 @@ def like_result(
         out.note("a file of its own is written, which has the plan and none of your other options")
         for line in found.exported.left_open:
             out.note(f"left to you: {line}")
-    lines = _assumed(found, data)
-    view = [*_view(found, top, sentences), *assumed_view(lines)]
-    whole = {**data, **_data(found), **assumed_data(lines)}
-    return Result(whole, view, forms, explanation=whole["assumptions"])
+    whole = {**data, **_data(found, costs), **assumed_data(_assumed(found, data))}
+    last = ending(found.found, len(shown), len(whole["assumptions"]))
+    view = [*_view(found, shown, costs), *told_lines([last])]
+    lines = [*details(found.found, shown), *_counted(found), *explained(whole)]
+    return Result(whole, view, forms, explanation=lines)
 
 
 def _assumed(found: PlansLike, data: Mapping[str, Any]) -> list[Assumed]:
-    """What today's file and the search rest on; without what --like takes no flag for."""
+    """What today's file and the search rest on."""
     flags = {**{line: flag_of(line) for line in found.assumptions}, **data["overridden_by"]}
-    return [Assumed(line, flag) for line, flag in flags.items() if not flag.startswith("--price")]
+    return [Assumed(line, flag) for line, flag in flags.items()]
 
 
 def check_target(like: Path, form: str, to: str | None) -> str:
@@ -113,13 +121,18 @@ def _forms(found: PlansLike, to: str) -> dict[str, Callable[[Path], Any]]:
     return forms
 
 
-def _data(found: PlansLike) -> dict[str, Any]:
+def _data(found: PlansLike, costs: tuple[Asked, ClusterSpec]) -> dict[str, Any]:
     faster = None if found.faster is None else {
         **plan_data(found.faster), "refusals": [each.to_dict() for each in found.faster_refusals],
     }  # fmt: skip
     return {
         "num_simulated": found.num_simulated,
-        "today": {**plan_data(found.today), "fits": not found.misfit, "misfit": found.misfit or None},
+        "today": {
+            **plan_data(found.today),
+            **costs_data(found.today, *costs),
+            "fits": not found.misfit,
+            "misfit": found.misfit or None,
+        },
         "is_today_best": found.best is found.today,
         "diff": [each.to_dict() for each in found.changes],
         "exported": None if found.exported is None else found.exported.text,
@@ -131,18 +144,18 @@ def _data(found: PlansLike) -> dict[str, Any]:
     }
 
 
-def _view(found: PlansLike, top: int, sentences: Sequence[str]) -> list[Any]:
-    """Head, table, how today's compares, the change, what cannot be said, how the search went."""
+def _view(found: PlansLike, shown: Mapping[int, Predicted], costs: tuple[Asked, ClusterSpec]) -> list[Any]:
+    """Head, tables, how today's compares, the change, what cannot be said, why the first is the first."""
     plan = found.today.plan
     head = f"{plan.model.name} on {plan.cluster}, {plan.workload.global_batch} sequences a step"
-    rows = [plan_row(TODAY, found.today), *(plan_row(n, each) for n, each in enumerate(found[:top], 1))]
-    lines = [*_compared(found), *_unsaid(found)]
-    view: list[Any] = [Text(head, style="bold"), table_of(rows)]
-    view += [Text(line, overflow="fold") for line in lines]
+    listed: dict[Any, Predicted] = {TODAY: found.today, **shown}
+    rows = [plan_row(place, each) for place, each in listed.items()]
+    view: list[Any] = [Text(head, style="bold"), plan_table(rows), *costs_view(listed, *costs)]
+    view += told_lines([*_compared(found), *_unsaid(found)])
     if found.changes:
         view += [Text(""), Text(_title(found), style="bold")]
         view += [Text(str(change), style=COLOURS[change.kind], overflow="fold") for change in found.changes]
-    view += [Text(""), *(Text(line, overflow="fold") for line in (*sentences, *_counted(found)))]
+    view += [Text(""), *told_lines(headlines(found.found, shown, costs[1]))]
     view += [Text(f"NOT understood, today's prediction is without it: {each}") for each in found.unknown]
     return view
 

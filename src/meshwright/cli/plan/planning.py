@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from meshwright import api
 from meshwright.api.exchange.adapting import TrainedPart
@@ -20,20 +19,15 @@ from meshwright.api.subjects.loading import cluster_named
 from meshwright.cli.frame.command import writes
 from meshwright.cli.frame.output import Output, Result
 from meshwright.cli.frame.progress import live_line
-from meshwright.cli.plan.asked import Asked
-from meshwright.cli.plan.cost import costs_lines, costs_notes, costs_view
+from meshwright.cli.plan.asked import Asked, Selection
+from meshwright.cli.plan.cost import costs_lines, costs_view
 from meshwright.cli.plan.importing import variables_of
 from meshwright.cli.plan.like import check_said, check_target, forms_of, like_result, named_parts
 from meshwright.cli.plan.own_search import own_search
+from meshwright.cli.plan.remark import details, ending, headlines
 from meshwright.cli.plan.report import Shown, plans_report
 from meshwright.cli.plan.solving import frontier_result, solution_result
-from meshwright.cli.plan.view import (
-    assumed_lines,
-    plans_data,
-    plans_view,
-    sentences,
-    tight_lines,
-)
+from meshwright.cli.plan.view import assumed_lines, explained, plans_data, plans_view, told_lines
 from meshwright.cli.view.advice_view import change_figures
 from meshwright.costs.measured.calibrated_cluster import calibrated_cluster
 from meshwright.planner.advice.goodput import Failures
@@ -74,6 +68,7 @@ def plan(
     part: TrainedPart,
     asked: Asked,
     other: ModelVariant,
+    selection: Selection,
     model: Annotated[
         str | None, typer.Argument(help="A name (meshwright list models) or config.json.")
     ] = None,
@@ -81,7 +76,6 @@ def plan(
         str | None, typer.Argument(help="What it runs on: 8x8xH100, 16384xH100, or a .toml file.")
     ] = None,
     failures: Failures | None = None,
-    top: Annotated[int, typer.Option("--top", help="How many plans are shown.", min=1)] = 5,
 ) -> Result:
     """Search every plan that a cluster allows: the fastest that fit, with step, memory and reasons. Nothing fits: exit 3.
 
@@ -97,7 +91,7 @@ def plan(
     if today.like is not None:
         part.refuse("--like, which says the model")
         other.refuse("--like, which says the model")
-        return _like(out, today, (model, cluster), limits, top)
+        return _like(out, today, (model, cluster), limits, asked, selection)
     out.check_form((".toml",))
     check_said(
         model, cluster, request.global_batch, 0 if asked.solve == "seq" else request.seq, today.form, today.to
@@ -109,27 +103,31 @@ def plan(
     with live_line(out) as line:
         job = {**limits, "progress": line.share}
         if asked.solves:
-            return _solved(wanted, where, asked, {"seq": None, **job}, top)
+            return _solved(wanted, where, asked, {"seq": None, **job}, selection)
         found = api.plan(wanted, where, **job)
         ours = own_search(wanted, where, job)
-    best = found[0]
+    shown = selection.of(found, of_others=ours is not None)
     where = calibrated_cluster(where, limits.get("profile"))
-    forms = {".toml": best.save}
-    helping, helping_view = _helping(found, cluster)
     limit = limits.get("max_memory_bytes")
-    view = plans_view(found, top, where, helping_view, limit, ours)
-    view[2:2] = costs_view(found[:top], asked, where)  # behind the table of the plans
+    data = plans_data(found, shown, asked, where, limit)
+    helping, sentence = _helping(found, cluster)
+    table, beside = plans_view(found, shown, limit), [ours.line(found)] if ours else []
+    if ours and ours.best:
+        table = plans_view(found, {**shown, "ours": ours.best}, limit)
     return Result(
-        {**plans_data(found, top, asked, where, limit), **helping, **(ours.data() if ours else {})},
-        [*view, *costs_notes(where, asked)],
-        forms,
-        lambda: _report(found, where, top, [each.plain for each in helping_view], limits, asked),
-        explanation=[*assumed_lines(found), *found.assumptions, *costs_lines(where, asked)],
-    )
+        {**data, **helping, **(ours.data() if ours else {})},
+        [
+            *table, *costs_view(shown, asked, where), *told_lines([*beside, *headlines(found, shown, where), *sentence]),
+            *told_lines([ending(found, len(shown), len(data["assumptions"]))]),
+        ],
+        {".toml": found[0].save},
+        lambda: _report(found, where, shown, sentence, limits, asked),
+        explanation=[*details(found, shown), *explained(data)],
+    )  # fmt: skip
 
 
 def _report(
-    found: Plans, cluster: ClusterSpec, top: int, remarks: Sequence[str],
+    found: Plans, cluster: ClusterSpec, shown: Mapping[int, Predicted], remarks: Sequence[str],
     limits: Mapping[str, Any], asked: Asked | None = None, also: Sequence[str] = (), today: Predicted | None = None,
 ) -> Report:  # fmt: skip
     """The page of --report; `also` are more assumptions."""
@@ -140,43 +138,49 @@ def _report(
         *(costs_lines(cluster, asked) if asked else ()),
     ]
     limit = limits.get("max_memory_bytes")
-    return plans_report(Shown(found, cluster, top, remarks, lines, today, limit, asked))
+    return plans_report(Shown(found, cluster, shown, remarks, lines, today, limit, asked))
 
 
 def _solved(
-    model: str | ModelSpec, cluster: ClusterSpec, asked: Asked, job: Mapping[str, Any], top: int
+    model: str | ModelSpec, cluster: ClusterSpec, asked: Asked, job: Mapping[str, Any], selection: Selection
 ) -> Result:
     """--solve and --pareto: a number with its plans, or all plans that no other beats."""
     if asked.pareto:
         front = pareto(model, cluster, **job)
         limit = job.get("max_memory_bytes")
-        shown = frontier_result(front, asked, cluster, limit)
-        return replace(shown, report=lambda: _report(front, cluster, len(front), (), job, asked))
+        every = dict(enumerate(front, 1))
+        told = frontier_result(front, asked, cluster, limit)
+        return replace(told, report=lambda: _report(front, cluster, every, (), job, asked))
     budget: dict[str, Any] = {"max_devices": asked.max_gpus, "deadline_s": asked.deadline_s}
     if asked.solve == "gpus":
         budget |= {"num_tokens": asked.num_tokens, "failures": asked.failures}
     solution = solve(model, cluster, str(asked.solve), **job, **budget)
-    where = solution.cluster
-    limit = job.get("max_memory_bytes")
-    view = plans_view(solution.found, top, where, limit_bytes=limit)
-    view[2:2] = costs_view(solution.found[:top], asked, where)
-    view += costs_notes(where, asked)
-    solved = solution_result(solution, asked, plans_data(solution.found, top, asked, where, limit), view)
-    return replace(solved, report=lambda: _report(solution.found, where, top, solution.notes, job, asked))
+    where, found = solution.cluster, solution.found
+    limit, shown = job.get("max_memory_bytes"), selection.of(found)
+    data = plans_data(found, shown, asked, where, limit)
+    lines = [*headlines(found, shown, where), ending(found, len(shown), len(data["assumptions"]))]
+    view = [*plans_view(found, shown, limit), *costs_view(shown, asked, where), *told_lines(lines)]
+    solved = solution_result(solution, asked, data, view)
+    return replace(
+        solved,
+        report=lambda: _report(found, where, shown, solution.notes, job, asked),
+        explanation=[*details(found, shown), *explained(data)],
+    )
 
 
-def _helping(found: Plans, cluster: str | None) -> tuple[dict[str, Any], list[Any]]:
+def _helping(found: Plans, cluster: str | None) -> tuple[dict[str, Any], list[str]]:
     """The change of hardware that would help the first plan most, for --json and for people; nothing for processes."""
     change = helps_most(found[0], cluster_named(cluster or found[0].plan.cluster))
     if change is None:
         return {"hardware_change": None}, []
     line = f"the change of hardware that would help most: {change.sentence}"
-    return {"hardware_change": change_figures(change)}, [Text(line, overflow="fold")]
+    return {"hardware_change": change_figures(change)}, [line]
 
 
 def _like(
-    out: Output, today: Today, names: tuple[str | None, str | None], choices: dict[str, Any], top: int
-) -> Result:
+    out: Output, today: Today, names: tuple[str | None, str | None], choices: dict[str, Any], asked: Asked,
+    selection: Selection,
+) -> Result:  # fmt: skip
     """--like: today's plan first, then the others, then the change."""
     assert today.like is not None, "the caller asked"
     target = check_target(today.like, today.form, today.to)
@@ -187,15 +191,15 @@ def _like(
             model, cluster, like=today.like, format=today.form, variables=today.variables or {}, vocab=today.vocab,
             progress=line.share, **choices,
         )  # fmt: skip
-    where, limit = cluster_of_job(cluster, found.best.plan), choices.get("max_memory_bytes")
-    data = plans_data(found.found, top, cluster=where, limit_bytes=limit)
-    lines = [*sentences(found.found), *tight_lines(found.found, where)]
-    shown = like_result(out, found, target, data, top, lines)
+    where, limit = asked.rated(cluster_of_job(cluster, found.best.plan)), choices.get("max_memory_bytes")
+    shown = selection.of(found.found)
+    data = plans_data(found.found, shown, asked, where, limit)
+    told = like_result(out, found, target, data, shown, (asked, where))
     misfit = [f"today's plan does not fit: {found.misfit}"] if found.misfit else []
     return replace(
-        shown,
+        told,
         report=lambda: _report(
-            found.found, where, top, misfit, choices, also=found.assumptions, today=found.today
+            found.found, where, shown, misfit, choices, asked, also=found.assumptions, today=found.today
         ),
     )
 

@@ -10,7 +10,8 @@ from meshwright.cli.frame.output import interval_text
 from meshwright.cli.plan.asked import Asked
 from meshwright.cli.plan.assumed import assumed
 from meshwright.cli.plan.cost import rhythm
-from meshwright.cli.plan.view import part_words, plan_row, uneven_layers
+from meshwright.cli.plan.remark import part_words
+from meshwright.cli.plan.view import plan_row, uneven_layers
 from meshwright.planner.advice.running_cost import SECONDS_PER_HOUR, price_per_hour_usd, running_cost
 from meshwright.planner.search.plans import Plans
 from meshwright.planner.search.search import reasons
@@ -37,7 +38,7 @@ class Shown:
     Attributes:
         found: the plans, the best first.
         cluster: what they run on, with its price and power.
-        top: so many of them are in the table.
+        shown: those in the table, by their place.
         remarks: sentences behind why the first is the first.
         assumptions: sentences.
         today: the plan that runs today, where one was given.
@@ -47,7 +48,7 @@ class Shown:
 
     found: Plans
     cluster: ClusterSpec
-    top: int
+    shown: Mapping[int, Predicted]
     remarks: Sequence[str] = ()
     assumptions: Sequence[str] = ()
     today: Predicted | None = None
@@ -59,7 +60,7 @@ def plans_report(shown: Shown) -> Report:
     """The page. Runs the shown plans once more, for their timelines and for what they wait for."""
     best, cluster = shown.found[0], shown.cluster
     everything = [(str(place), each) for place, each in enumerate(shown.found, 1)]
-    listed = everything[: shown.top]
+    listed = [(str(place), each) for place, each in shown.shown.items()]
     if shown.today is not None:
         listed = [("today", shown.today), *listed]
     ran = {label: step_waiting(each) for label, each in listed if each.parts}

@@ -11,7 +11,7 @@ from meshwright.cli.frame.output import Result, table_of
 from meshwright.cli.plan.asked import Asked
 from meshwright.cli.plan.assumed import assumed
 from meshwright.cli.plan.cost import costs_data, costs_lines, costs_view, rhythm
-from meshwright.cli.plan.view import assumed_data, assumed_view, plan_data, plan_row
+from meshwright.cli.plan.view import assumed_data, explained, plan_data, plan_row, told_lines
 from meshwright.planner.search.plans import Plans
 from meshwright.planner.search.solve import Solution
 from meshwright.prediction.predicted import Predicted
@@ -82,10 +82,11 @@ def frontier_result(found: Plans, asked: Asked, cluster: ClusterSpec, limit: int
         f"of the closed form; {found.num_simulated} simulated, of which {len(found)} no other beats in both"
     )
     view = [
-        Text(head, style="bold"), table_of([_narrow(each) for each in rows]), *costs_view(found, asked, cluster),
-        Text(counts, overflow="fold"), *assumed_view(lines),
+        Text(head, style="bold"), table_of([_narrow(each) for each in rows]),
+        *costs_view(dict(enumerate(found, 1)), asked, cluster),
+        *told_lines([f"{counts}; {len(lines)} assumptions: --explain"]),
     ]  # fmt: skip
-    return Result(data, view, {".toml": best.save}, explanation=data["assumptions"])
+    return Result(data, view, {".toml": best.save}, explanation=explained(data))
 
 
 def _slower(best: Predicted, each: Predicted) -> str:

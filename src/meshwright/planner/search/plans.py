@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, overload
@@ -14,6 +15,9 @@ from meshwright.prediction.predicted import Predicted
 from meshwright.specs.units import counted, format_chance
 
 NUM_SHOWN = 10  # plans that are printed
+NUM_ALIKE = (
+    2  # of these with the same degrees, as they are told apart by schedule, recompute and sharding alone
+)
 NUM_KEPT = 5  # of the best plans, whose programs stay for whoever simulates them next
 LEAST_CHANCE = 0.01  # a plan that fits less likely is nobody's choice: to accept it is to accept any
 
@@ -75,6 +79,21 @@ class Plans(Sequence[Predicted]):
         """Seconds that it took."""
         return self.search_s + self.simulation_s
 
+    @property
+    def ideas(self) -> dict[int, Predicted]:
+        """By place, from 1: the plans that differ in more than details, the best of each schedule, recompute and sharding;
+        at most two of these with the same degrees."""
+        known, alike, found = set(), Counter[tuple[int, ...]](), dict[int, Predicted]()
+        for place, each in enumerate(self.plans, 1):
+            plan = each.plan
+            degrees = (plan.tp, plan.cp, plan.ep, plan.pp)
+            idea = (degrees, plan.schedule if plan.pp > 1 else "", plan.recompute, plan.sharding)
+            if idea not in known and alike[degrees] < NUM_ALIKE:
+                known.add(idea)
+                alike[degrees] += 1
+                found[place] = each
+        return found
+
     def __len__(self) -> int:
         return len(self.plans)
 
@@ -86,8 +105,9 @@ class Plans(Sequence[Predicted]):
         return self.plans[index]
 
     def __repr__(self) -> str:
-        lines = [f"{place:>3}  {found}" for place, found in enumerate(self.plans[:NUM_SHOWN], 1)]
-        lines += [f"     and {len(self) - NUM_SHOWN} more"] if len(self) > NUM_SHOWN else []
+        shown = list(self.ideas.items())[:NUM_SHOWN]
+        lines = [f"{place:>3}  {found}" for place, found in shown]
+        lines += [f"     and {len(self) - len(shown)} more"] if len(self) > len(shown) else []
         lines.append(
             f"     {counted(self.num_candidates, 'candidate')}, {self.num_excluded_by_bound:,} excluded by a bound"
         )
