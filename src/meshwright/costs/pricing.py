@@ -15,6 +15,7 @@ from typing import Protocol
 from meshwright.costs.collective.nccl import NcclCollectives
 from meshwright.costs.cost import CommunicationModel, CostModel
 from meshwright.costs.kernel.curve import GpuKernels, family_of, gpu_costs, roofline_of
+from meshwright.costs.kernel.packaged import load_kernel_profile
 from meshwright.costs.measured.calibrated_cluster import device_factors, measured_basis, profile_of
 from meshwright.costs.measured.measured_costs import MeasuredCosts
 from meshwright.costs.roofline import UNCERTAINTY, Roofline
@@ -39,6 +40,10 @@ OVERLAP_WORDS: Mapping[str, str] = {
     "gather": "the gathering of parameters",
     "tp": "tensor-parallel exchanges",
 }
+
+# Half width at least, where only kernels of a family were measured: the 80th percentile of errors of steps that are priced
+# with the constants of other families, of the worst of three (A100; benchmarks/borrowed_steps.py).
+BORROWED_UNCERTAINTY = 0.26
 
 
 class NamedCosts(CostModel, CommunicationModel, Protocol):
@@ -66,7 +71,7 @@ class Pricing:
     @property
     def is_measured(self) -> bool:
         """Were steps measured on a relative of the device?"""
-        return isinstance(self.costs, StepCosts)
+        return isinstance(self.costs, StepCosts) and not self.costs.kernels.is_borrowed
 
     def parts(self, work: Work) -> dict[str, float]:
         """Device seconds of a work by kind of kernel; nothing where they are measured as a whole."""
@@ -137,10 +142,7 @@ def _step_pricing(plan: Plan, cluster: ClusterSpec, fit: StepFit, extrapolate: b
     device = cluster.devices[0]
     family = family_of(device)
     if family is not None:
-        constants = fit.of(family)
-        basis = f"kernels and messages: published measurements of {family.upper()}, times constants fitted on measured steps"
-        lines = _assumptions(plan, cluster, basis, constants.step_s)
-        return Pricing(step_costs(plan, cluster, constants), lines, constants.step_s, fit.width)
+        return _family_pricing(plan, cluster, family, fit)
     if not extrapolate:
         raise PlanError(
             f"no training step was ever measured on {device.name} or a relative of it",
@@ -152,6 +154,29 @@ def _step_pricing(plan: Plan, cluster: ClusterSpec, fit: StepFit, extrapolate: b
     roofline, assumptions = roofline_of(cluster)
     lines = (*_assumptions(plan, cluster, basis, overhead), *assumptions)
     return Pricing(roofline, lines, overhead, fit.width, UNCERTAINTY)
+
+
+def _family_pricing(plan: Plan, cluster: ClusterSpec, family: str, fit: StepFit) -> Pricing:
+    """GPUs of a family whose kernels were measured, and mostly steps as well."""
+    if load_kernel_profile(family).lender:
+        costs = step_costs(plan, cluster, fit.typical)
+        lines = _assumptions(
+            plan, cluster, _borrowed_basis(cluster.devices[0], family), costs.constants.step_s
+        )
+        lines = (*lines, *costs.kernels.assumptions)
+        return Pricing(costs, lines, costs.constants.step_s, fit.width, BORROWED_UNCERTAINTY)
+    constants = fit.of(family)
+    basis = f"kernels and messages: published measurements of {family.upper()}, times constants fitted on measured steps"
+    lines = _assumptions(plan, cluster, basis, constants.step_s)
+    return Pricing(step_costs(plan, cluster, constants), lines, constants.step_s, fit.width)
+
+
+def _borrowed_basis(device: DeviceSpec, family: str) -> str:
+    """For people: what a step of a chip rests on of whose family only kernels were measured."""
+    return (
+        f"no step of {device.name} was ever measured: few published kernels of {family.upper()}, times the median of the "
+        "constants of chips on which steps were"
+    )
 
 
 def _assumptions(plan: Plan, cluster: ClusterSpec, basis: str, step_s: float) -> tuple[str, ...]:

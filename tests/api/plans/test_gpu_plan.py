@@ -50,7 +50,7 @@ def test_a_chip_without_bfloat16_computes_in_float16() -> None:
 
 def test_planning_for_a_chip_that_nobody_measured_has_to_be_asked_for() -> None:
     with pytest.raises(mw.PlanError, match="--extrapolate"):
-        mw.plan(MODEL, "2xMI300X", global_batch=4, seq=16, microbatch_sizes=(1,))
+        mw.plan(MODEL, "2xMI250X", global_batch=4, seq=16, microbatch_sizes=(1,))
 
 
 def test_a_plan_for_gpus_trains_on_processes_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ from fit.kernel_fit import fit_constants, fit_curve, fit_grid, half_fitted, scor
 from fit.kernel_table import KernelTable, is_first_half, read_kernel_tables
 
 from meshwright.costs.kernel.gemm import GEMM
-from meshwright.costs.kernel.profile import KernelProfile, load_kernel_profile
+from meshwright.costs.kernel.packaged import load_kernel_profile
+from meshwright.costs.kernel.profile import KernelProfile
 
 TRUE = {
     "launch_s": 4e-6, "memory_efficiency": 0.85, "tile_overhead_s": 1e-6, "sharpness": 4.0,

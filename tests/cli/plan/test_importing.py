@@ -232,7 +232,7 @@ def test_a_log_of_another_job_is_doubted(run: Runner, tmp_path: Path) -> None:
     assert "CAUTION: the log's global batch is 128" in run("compare", path, log).stdout
 
 
-@pytest.mark.parametrize("device", ["MI300X", "L40S", "V100"])
+@pytest.mark.parametrize("device", ["MI250X", "L40S", "V100"])
 @pytest.mark.parametrize("form", ["megatron", "torchtitan", "deepspeed"])
 def test_a_device_never_measured_is_imported_and_predicted_only_when_asked(
     run: Runner, log: Path, tmp_path: Path, form: str, device: str
@@ -265,7 +265,7 @@ def test_calibrate_from_a_trace(
 
 
 def test_what_was_never_seen_is_refused_unless_asked_for(run: Runner, imported_plan: Path, log: Path) -> None:
-    arguments = ("compare", imported_plan, log, "--cluster", "4x8xMI300X")
+    arguments = ("compare", imported_plan, log, "--cluster", "4x8xL40S")
     refused = run(*arguments)
     assert refused.code == 2 and "--extrapolate" in refused.stderr
     assert run(*arguments, "--extrapolate", "--json").data["basis"] == "never seen"

@@ -202,7 +202,7 @@ def test_processes_on_cpus_are_planned_with_the_same_options(run: Runner) -> Non
         (("gpt2", "4xH100", "--global-batch", 16, "--seq", 1024, "--fix", "tp"), "NAME=VALUE"),
         (("gpt2", "4xH100", "--global-batch", 16, "--seq", 1024, "--fix", "wings=2"), "wings"),
         (("gpt2", "4xH100", "--global-batch", 16, "--seq", 1024, "--max-memory", "1TB"), "up to 85.5 GB"),
-        (("gpt2", "4xMI300X", "--global-batch", 16, "--seq", 1024), "--extrapolate"),
+        (("gpt2", "4xMI250X", "--global-batch", 16, "--seq", 1024), "--extrapolate"),
         (("gpt2", "4xH100", "--seq", 1024), "--global-batch"),
     ],
 )

@@ -12,7 +12,8 @@ from meshwright.costs.kernel.chip import Columns
 from meshwright.costs.kernel.curve import BACKWARD_PRODUCTS, BACKWARD_RATE, GpuKernels, gpu_costs
 from meshwright.costs.kernel.grid import CorrectionGrid, corners
 from meshwright.costs.kernel.moe import balanced_loads, power_law_loads
-from meshwright.costs.kernel.profile import FORMULAS, KernelProfile, load_kernel_profile
+from meshwright.costs.kernel.packaged import load_kernel_profile
+from meshwright.costs.kernel.profile import FORMULAS, KernelProfile
 from meshwright.costs.roofline import Roofline
 from meshwright.ir.table import Exchange, Work
 from meshwright.specs.cluster.device import DeviceSpec, load_device

@@ -13,6 +13,7 @@ from tests.evidence.training_sample import table_row
 from meshwright.evidence.tables.job import TrainingJob, job_of
 from meshwright.evidence.tables.table import TrainingRow, read_training_table, training_row
 from meshwright.evidence.tables.words import redistributed, with_vocabulary_as_layers
+from meshwright.prediction.predicted import predict
 from meshwright.specs.error import MeshwrightError, PlanError, SpecError
 
 MOE = {"n_experts": 8, "topk": 2, "moe_ffn": 768, "ffn": 0, "dense_layers": 0, "shared_ffn": 0}
@@ -429,3 +430,15 @@ def test_of_the_other_rows_only_adapters_and_four_bits_are_left_out(shared_data:
                 job_of(row)
             except SpecError as error:
                 assert "LoRA" in str(error) or "FP4" in str(error)
+
+
+def test_steps_on_amd_are_near_though_nothing_was_fitted_on_them(shared_data: Path) -> None:
+    table = shared_data / "calibration" / "training_wild" / "primus_amd.csv"
+    rows = [row for row in read_training_table(table) if row.is_core]
+    errors = []
+    for row in rows:
+        job = job_of(row)
+        step = predict(job.plan, job.cluster).step
+        assert step.basis == "never seen" and step.low <= row.measured_s <= step.high
+        errors.append(abs(step.value / row.measured_s - 1))
+    assert len(errors) == 6 and sorted(errors)[3] <= 0.15

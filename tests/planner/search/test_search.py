@@ -300,8 +300,8 @@ def test_unknown_and_unmeasured_chips() -> None:
     with pytest.raises(UnknownNameError):
         found("8xH1000")
     with pytest.raises(PlanError, match="--extrapolate"):
-        found("8xMI300X")
-    assert found("8xMI300X", extrapolate=True, num_simulated=1)[0].step.basis == "never seen"
+        found("8xMI250X")
+    assert found("8xMI250X", extrapolate=True, num_simulated=1)[0].step.basis == "never seen"
 
 
 def test_stages_that_differ_are_tried_where_asked_and_are_no_slower() -> None:

@@ -4,7 +4,7 @@ from importlib import resources
 
 import pytest
 
-from meshwright.costs.kernel.profile import load_kernel_profile
+from meshwright.costs.kernel.packaged import load_kernel_profile
 from meshwright.specs import (
     DeviceSpec,
     Link,
@@ -34,6 +34,9 @@ def test_presets_are_there_with_their_source():
         ("GB200", 186, 8e12, 2.5e15, 72),
         ("GB300", 279, 8e12, 2.5e15, 72),
         ("MI300X", 192, 5.3e12, 1307.4e12, 8),
+        ("MI325X", 274.877907, 6e12, 1307.4e12, 8),
+        ("MI350X", 309.237645, 8e12, 2306.9e12, 8),
+        ("MI355X", 309.237645, 8e12, 2516.6e12, 8),
         ("L40S", 48, 864e9, 362.05e12, 8),
         ("RTX-4090", 24, 1.008e12, 165.2e12, 8),
         ("RTX-PRO-6000", 96, 1.792e12, 503.8e12, 8),
@@ -64,7 +67,8 @@ def test_float8_is_twice_the_dense_16_bit_rate(name):
         (("B200", "GB200"), 900, 400),  # NVLink 5, ConnectX-7
         (("B300", "GB300"), 900, 800),  # NVLink 5, ConnectX-8
         (("V100",), 150, 50),
-        (("MI300X",), 64, 400),  # of one of seven links
+        (("MI300X", "MI325X"), 64, 400),  # of one of seven links
+        (("MI350X", "MI355X"), 76.8, 400),
     ],
 )
 def test_usual_nodes_by_the_generation_of_their_links(names, bandwidth, nic):
@@ -79,7 +83,9 @@ def test_the_power_limited_h100_says_so():
     assert load_device("H100").power_w == 700 and not load_device("H100").note
 
 
-@pytest.mark.parametrize(("name", "family"), [("A100-80", "a100"), ("H100", "h100"), ("B200", "b200")])
+@pytest.mark.parametrize(("name", "family"), [
+    ("A100-80", "a100"), ("H100", "h100"), ("B200", "b200"), ("MI300X", "mi300x"), ("MI355X", "mi355x"),
+])  # fmt: skip
 def test_presets_agree_with_the_chips_of_the_fitted_profiles(name, family):
     device, chip = load_device(name), load_kernel_profile(family).chip
     assert device.memory_bandwidth_bytes_per_s == pytest.approx(chip.memory_bytes_per_s, rel=0.02)

@@ -28,6 +28,9 @@ RELATED_CHIPS = {
     "gb200": "B200",
     "gb300": "B200",
     "b300": "B200",
+    "mi325x": "MI300X",
+    "mi350x": "MI300X",
+    "mi355x": "MI300X",
 }
 UNKNOWN_CHIP = "H100"  # its efficiencies, on the link rates of a chip nobody measured
 EXTRAPOLATED_UNCERTAINTY = 0.25  # least half width outside the measured range

@@ -17,7 +17,8 @@ from meshwright.costs.kernel.attention import MOST_SHARING, UNSHARED
 from meshwright.costs.kernel.chip import Chip, Columns
 from meshwright.costs.kernel.gemm import RESULT_BYTES
 from meshwright.costs.kernel.moe import Loads
-from meshwright.costs.kernel.profile import KernelCurve, KernelProfile, Shape, load_kernel_profile
+from meshwright.costs.kernel.packaged import load_kernel_profile
+from meshwright.costs.kernel.profile import KernelCurve, KernelProfile, Shape
 from meshwright.costs.roofline import HOST_LINK_BYTES_PER_S, MATMUL_EFFICIENCY, UNCERTAINTY, Roofline
 from meshwright.ir.table import Exchange, Work
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -31,6 +32,7 @@ from meshwright.specs.plan.prediction import Basis, weakest
 FAMILIES: Mapping[str, str] = {
     "gb200": "b200", "gb300": "b200", "b200": "b200", "b300": "b200",
     "gh200": "h100", "h200": "h100", "h100": "h100", "h800": "h100", "a100": "a100", "a800": "a100",
+    "mi300x": "mi300x", "mi325x": "mi300x", "mi350x": "mi355x", "mi355x": "mi355x",
 }  # fmt: skip
 SAME_SPEC = 0.02  # a device whose peaks are this near to the profile's is the one that was measured
 ATTENTION_PROFILE = "h100"  # whose attention constants stand in where a chip's own were not measured
@@ -111,18 +113,36 @@ class GpuKernels:
             )
         profile = load_kernel_profile(family)
         chip, is_same = chip_of(self.device, profile)
+        is_same = is_same and not profile.lender
         for name, value in {"_profile": profile, "_chip": chip, "_is_same": is_same}.items():
             object.__setattr__(self, name, value)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the times rest on, for people."""
-        how = "" if self._is_same else f", scaled to {self.device.name} by the ratio of their data sheets"
-        backward = BACKWARD_PRODUCTS / BACKWARD_RATE
+        own = self._profile.chip.name.upper()
+        how = f", scaled to {self.device.name} by the ratio of their data sheets"
+        said = f"curves fitted on measured {own} kernels{'' if self._is_same else how}"
+        if self._profile.lender:
+            said = (
+                f"curves of {self._profile.lender.upper()}, moved to what few published kernels of {own} took"
+            )
+            said += "" if self.device.name.upper() == own else how
+        known = "assumed, not" if self._profile.attention_backward is None else "as"
         return (
-            f"kernels are priced by curves fitted on measured {self._profile.chip.name.upper()} kernels{how}",
-            f"attention backward takes {backward:.2f} times its forward: assumed, not measured",
+            f"kernels are priced by {said}",
+            f"attention backward takes {self._backward:.2f} times its forward: {known} measured",
         )
+
+    @property
+    def is_borrowed(self) -> bool:
+        """Are the curves another chip's, moved to few kernels of this one?"""
+        return bool(self._profile.lender)
+
+    @property
+    def _backward(self) -> float:
+        """Seconds of attention's backward over those of its forward."""
+        return self._profile.attention_backward or BACKWARD_PRODUCTS / BACKWARD_RATE
 
     def cost(self, work: Work, device: Any = None) -> Cost:
         """The sum over the work's operators; its interval is the time-weighted error of its operators."""
@@ -203,13 +223,12 @@ class GpuKernels:
         return Shape("context_attention", "bfloat16" if dtype == "float8" else dtype, sizes, profile)
 
     def _attention(self, operator: Operator, dtype: str) -> KernelEstimate:
-        """Forward from its curve; backward a documented multiple of it."""
+        """Forward from its curve; backward a multiple of it."""
         priced = self._on_curve(self._context(operator, dtype))
         if operator.phase == "forward":
             return priced
         basis = weakest(priced.basis, "extrapolated")
-        factor = BACKWARD_PRODUCTS / BACKWARD_RATE
-        return KernelEstimate(priced.seconds * factor, priced.error + BACKWARD_ERROR, basis)
+        return KernelEstimate(priced.seconds * self._backward, priced.error + BACKWARD_ERROR, basis)
 
     def experts(
         self, loads: Loads, hidden: int, inner: int, dtype: str, is_gated: bool = True

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
-from importlib import resources
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,13 +76,19 @@ class Streaming:
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """Everything fitted for one chip. `streaming` is by operator (add, activation, norm, ...)."""
+    """Everything fitted for one chip. `streaming` is by operator (add, activation, norm, ...).
+
+    `lender`: the chip whose curves these are, moved to few kernels of this one (`borrowed`); empty where its own were fitted.
+    `attention_backward`: seconds of attention's backward over those of its forward; None where nobody measured it.
+    """
 
     chip: Chip
     curves: tuple[KernelCurve, ...]
     streaming: Mapping[str, Streaming]
     source: str
     licence: str
+    lender: str = ""
+    attention_backward: float | None = None
 
     def curve(self, formula: str, dtype: str) -> KernelCurve | None:
         """The curve of a kind and format; None where it was not measured."""
@@ -138,12 +141,3 @@ def _curve(data: Mapping[str, Any]) -> KernelCurve:
     grid = CorrectionGrid(nodes, tuple(data["grid"]["values"]))
     ranges = {name: (low, high) for name, (low, high) in data["ranges"].items()}
     return KernelCurve(**{**data, "grid": grid, "ranges": ranges})
-
-
-@cache
-def load_kernel_profile(name: str) -> KernelProfile:
-    """A profile that comes with the package ("a100", "h100", "b200"). Raises SpecError where there is none."""
-    path = resources.files("meshwright.costs") / "profiles" / f"{name}.json"
-    if not path.is_file():
-        raise SpecError(f"no kernel profile {name!r}", allowed="a100, h100, b200")
-    return KernelProfile.from_dict(json.loads(path.read_text(encoding="utf-8")))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from importlib import resources
+from statistics import median
 from typing import Any
 
 from meshwright.costs.cost import rounded
@@ -45,6 +46,13 @@ class StepFit:
         if family not in self.constants:
             raise UnknownNameError("family of chips", family, sorted(self.constants))
         return self.constants[family]
+
+    @property
+    def typical(self) -> StepConstants:
+        """Constants of a family in which no step was measured: of each the median of those in which steps were."""
+        names = [each.name for each in fields(StepConstants)]
+        measured = self.constants.values()
+        return StepConstants(**{name: median(getattr(each, name) for each in measured) for name in names})
 
 
 @dataclass(frozen=True)

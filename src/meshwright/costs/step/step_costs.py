@@ -25,8 +25,11 @@ CAST_BYTES = 6
 GROUPED = 1.15
 # Beginning of the algorithm's name of expert parallelism; behind it stands to how many experts a token goes.
 ROUTED = "all_to_all.top"
-# Of the device that most steps of a family were measured on: A100 SXM, H100 SXM, HGX B200 (NVIDIA data sheets).
-USUAL_POWER_W: Mapping[str, float] = {"a100": 400.0, "h100": 700.0, "b200": 1000.0}
+# Of the device that most steps of a family, or its kernels, were measured on: A100 SXM, H100 SXM, HGX B200 (NVIDIA data
+# sheets), MI300X, MI355X (AMD data sheets).
+USUAL_POWER_W: Mapping[str, float] = {
+    "a100": 400.0, "h100": 700.0, "b200": 1000.0, "mi300x": 750.0, "mi355x": 1400.0,
+}  # fmt: skip
 LINEAR_KINDS = ("matmul", "grouped_matmul")
 
 

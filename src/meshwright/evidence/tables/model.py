@@ -29,6 +29,10 @@ DEVICES: Mapping[str, str] = {
     "b300-sxm": "B300",
     "gb200-nvl72": "GB200",
     "gb300-nvl72": "GB300",
+    "mi300x-192gb": "MI300X",
+    "mi325x-256gb": "MI325X",
+    "mi350x-288gb": "MI350X",
+    "mi355x-288gb": "MI355X",
 }
 # DeepSeek-V3's latent attention (its config.json on the Hugging Face hub), where a row says no more than "mla".
 LATENT: Mapping[str, int] = {
