@@ -25,7 +25,7 @@ from meshwright.executor.rank.value_store import ValueStore
 from meshwright.executor.rank.watchdog import Position, SharedPositions
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Effect, Kind, Microbatch, Pattern, ValueKind
-from meshwright.ir.timing.replay import wire
+from meshwright.ir.timing.wiring import wire
 
 NUM_ROWS = 1_000
 NUM_ROUNDS = 21

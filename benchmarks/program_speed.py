@@ -26,7 +26,7 @@ from meshwright.costs.fixed_costs import FixedCosts
 from meshwright.ir.judge.verify import Verification, verify
 from meshwright.ir.program import Axis, Program
 from meshwright.ir.table import Work
-from meshwright.ir.timing.replay import wire
+from meshwright.ir.timing.wiring import wire
 from meshwright.lowering import Transfers, program_of_orders, with_works
 from meshwright.schedules import registered
 from meshwright.simulator import Prices, price, run_events

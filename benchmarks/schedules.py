@@ -104,7 +104,7 @@ def searched(num_devices: int, num_microbatches: int, spread: float = 0.0) -> li
 def simulated(orders: Orders, num_microbatches: int, num_chunks: int) -> tuple[float, float, float]:
     """Span in seconds, bubble and peak activations of an order, through the simulator."""
     from meshwright.costs.fixed_costs import FixedCosts
-    from meshwright.ir.timing.replay import wire
+    from meshwright.ir.timing.wiring import wire
     from meshwright.simulator.pricing import price
     from meshwright.simulator.simulate import simulate_priced
 

@@ -29,7 +29,7 @@ from meshwright.executor.team.freed_memory import keep_freed_memory
 from meshwright.executor.training.rank_training import TrainingState
 from meshwright.executor.training.training_job import RandomTokens, TrainingConfig
 from meshwright.ir.program import Program
-from meshwright.ir.timing.replay import wire
+from meshwright.ir.timing.wiring import wire
 
 NUM_RANKS = 2
 NUM_WARM_UPS = 2

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from contended_program import COSTS, HOPS, PARTS, STAGES, contended
 
-from meshwright.ir.timing.replay import replay, wire
+from meshwright.ir.timing.replay import replay
+from meshwright.ir.timing.wiring import wire
 from meshwright.simulator import price, run
 from meshwright.simulator.event.reference import interpret_events
 from meshwright.specs.cluster.machine import HOSTS

@@ -12,7 +12,8 @@ from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import INDEX_MODES, WHEN_MODES, Effect, Exchange, Kind, Pattern, ValueKind
 from meshwright.ir.text import default_stream, from_text, to_text
 from meshwright.ir.timing.reference import interpret
-from meshwright.ir.timing.replay import HOSTS, replay, wire
+from meshwright.ir.timing.replay import HOSTS, replay
+from meshwright.ir.timing.wiring import wire
 from meshwright.ir.vocabulary import Name, Vocabulary
 from meshwright.specs.error import ProgramError
 from tests.ir.random_program import random_general, random_pipeline

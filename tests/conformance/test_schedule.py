@@ -17,7 +17,8 @@ from meshwright.ir.program import Axis, Program
 from meshwright.ir.table import ParameterGroup
 from meshwright.ir.text import from_text, to_text
 from meshwright.ir.timing.reference import interpret
-from meshwright.ir.timing.replay import HOSTS, replay, wire
+from meshwright.ir.timing.replay import HOSTS, replay
+from meshwright.ir.timing.wiring import wire
 from meshwright.ir.trace import Trace
 from meshwright.lowering.memory.recompute import Recompute
 from meshwright.lowering.order import program_of_orders

@@ -15,7 +15,8 @@ from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Axis, Program
 from meshwright.ir.table import Exchange, Inner, ParameterGroup, Work
 from meshwright.ir.text import canonical, from_text, from_torch_csv, to_text, to_torch_csv
-from meshwright.ir.timing.replay import replay, wire
+from meshwright.ir.timing.replay import replay
+from meshwright.ir.timing.wiring import wire
 from meshwright.lowering.memory.recompute import Recompute
 from meshwright.lowering.order import program_of_orders, with_works
 from meshwright.lowering.sharding.reduction import OptimizerStep, ReduceGradients

@@ -9,7 +9,7 @@ import pytest
 from meshwright import api
 from meshwright.ir.program import Program
 from meshwright.ir.text import from_text, to_text
-from meshwright.ir.timing.replay import wire
+from meshwright.ir.timing.wiring import wire
 from meshwright.ir.trace import Trace
 from meshwright.lowering.forward_only import ForwardOnly
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meshwright.ir.program import Program
-from meshwright.ir.timing.replay import wire
+from meshwright.ir.timing.wiring import wire
 from meshwright.ir.trace import Trace
 from tests.probes.offloaded_step import offloaded_step
 from tests.probes.ring_step import ring_step

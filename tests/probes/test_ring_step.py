@@ -55,7 +55,7 @@ def attention_first(program: Program) -> Program:
 @pytest.mark.parametrize("host", HOSTS)
 def test_one_slot_is_a_deadlock_even_where_nobody_reads_behind_the_write(host: str) -> None:
     verify(attention_first(ring_step(slots=2)), host)
-    with pytest.raises(DeadlockError, match="a ring more slots"):
+    with pytest.raises(DeadlockError, match="give the ring more slots"):
         verify(attention_first(ring_step(slots=1)), host)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.ir.program import Program
-from meshwright.ir.timing.replay import replay, wire
+from meshwright.ir.timing.replay import replay
+from meshwright.ir.timing.wiring import wire
 from meshwright.ir.trace import Trace
 from meshwright.simulator.ledger import memory_curves
 

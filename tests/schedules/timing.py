@@ -8,7 +8,8 @@ import numpy as np
 
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind, Work
-from meshwright.ir.timing.replay import replay, wire
+from meshwright.ir.timing.replay import replay
+from meshwright.ir.timing.wiring import wire
 from meshwright.ir.trace import Trace
 from meshwright.lowering.order import program_of_orders, with_works
 from meshwright.lowering.transfer.transfer import Transfers

@@ -36,7 +36,8 @@ from meshwright.ir.text import from_text, from_torch_csv, to_text, to_torch_csv
 from meshwright.ir.timing.dependencies import dependencies
 from meshwright.ir.timing.dependency_table import Dependencies
 from meshwright.ir.timing.reference import interpret
-from meshwright.ir.timing.replay import Wiring, replay, wire
+from meshwright.ir.timing.replay import replay
+from meshwright.ir.timing.wiring import Wiring, wire
 from meshwright.ir.trace import MemoryCurve, Trace
 from meshwright.ir.vocabulary import Name, Vocabulary
 

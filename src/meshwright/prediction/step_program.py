@@ -13,7 +13,8 @@ from meshwright.costs.step.step_costs import StepConstants
 from meshwright.ir.judge import metrics
 from meshwright.ir.program import Program
 from meshwright.ir.timing.matching import moved_codes
-from meshwright.ir.timing.replay import Wiring, replay, wire
+from meshwright.ir.timing.replay import replay
+from meshwright.ir.timing.wiring import Wiring, wire
 from meshwright.ir.trace import Trace
 from meshwright.lowering.lower import lower
 from meshwright.lowering.place import Placement, place

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
-from meshwright.ir.timing.replay import Wiring
+from meshwright.ir.timing.wiring import Wiring
 from meshwright.simulator.pricing import Prices
 
 TOLERANCE = 1e-9  # shares are quotients of measured numbers; a sum of 1 + 1e-9 is 1

@@ -13,7 +13,7 @@ from meshwright.costs.cost import CommunicationModel, Cost, CostModel
 from meshwright.ir.program import Program
 from meshwright.ir.table import Exchange, Kind, Work
 from meshwright.ir.timing.matching import moved_codes
-from meshwright.ir.timing.replay import Wiring
+from meshwright.ir.timing.wiring import Wiring
 from meshwright.lowering.place import Placement
 from meshwright.specs.plan.prediction import weakest
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from meshwright.costs.cost import CommunicationModel, CostModel
 from meshwright.ir.program import Program
-from meshwright.ir.timing.replay import Wiring, replay, wire
+from meshwright.ir.timing.replay import replay
+from meshwright.ir.timing.wiring import Wiring, wire
 from meshwright.ir.trace import MemoryCurve, Trace
 from meshwright.lowering.place import Placement
 from meshwright.simulator.certificate import is_uncontended

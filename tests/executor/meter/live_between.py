@@ -26,7 +26,7 @@ from meshwright.executor.rank.value_store import ValueStore
 from meshwright.executor.rank.watchdog import Position, SharedPositions
 from meshwright.executor.team.exchange_ends import teams_of
 from meshwright.executor.training.rank_training import TrainingState
-from meshwright.ir.timing.replay import wire
+from meshwright.ir.timing.wiring import wire
 
 BACKWARD = ("R", "B", "I")
 YOUNGEST = 0  # generation of the garbage collector

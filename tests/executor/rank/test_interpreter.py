@@ -28,7 +28,7 @@ from meshwright.executor.rank.value_store import ValueStore
 from meshwright.executor.rank.watchdog import Position, SharedPositions, text_of_position
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Effect, Exchange, Kind, Pattern, ValueKind
-from meshwright.ir.timing.replay import wire
+from meshwright.ir.timing.wiring import wire
 from meshwright.ir.vocabulary import Vocabulary
 from meshwright.specs.error import ExecutionError
 

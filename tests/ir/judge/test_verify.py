@@ -29,7 +29,8 @@ from meshwright.ir.table import (
     ValueKind,
 )
 from meshwright.ir.text import from_text, to_text
-from meshwright.ir.timing.replay import replay, wire
+from meshwright.ir.timing.replay import replay
+from meshwright.ir.timing.wiring import wire
 from meshwright.ir.value_space import codes_of
 from meshwright.ir.vocabulary import Name, Vocabulary
 from meshwright.lowering.memory.recompute import Recompute

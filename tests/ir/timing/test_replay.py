@@ -14,7 +14,8 @@ from meshwright.ir.kernel import kernel
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Effect, Exchange, Kind, Pattern, ValueKind
 from meshwright.ir.timing.reference import interpret
-from meshwright.ir.timing.replay import replay, wire
+from meshwright.ir.timing.replay import replay
+from meshwright.ir.timing.wiring import wire
 from meshwright.specs.cluster.machine import HOSTS
 from meshwright.specs.error import DeadlockError
 

@@ -26,7 +26,7 @@ from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
 from meshwright.ir.table import Exchange, Work
 from meshwright.ir.text import from_text, to_text
-from meshwright.ir.timing.replay import wire
+from meshwright.ir.timing.wiring import wire
 from meshwright.ir.value_space import codes_of, effect_of, value_space
 from meshwright.lowering.lower import lower
 from meshwright.lowering.order import with_works

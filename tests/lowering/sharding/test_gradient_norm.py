@@ -12,7 +12,8 @@ from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Axis, Program
 from meshwright.ir.table import ParameterGroup, ValueBytes
 from meshwright.ir.text import from_text, to_text
-from meshwright.ir.timing.replay import replay, wire
+from meshwright.ir.timing.replay import replay
+from meshwright.ir.timing.wiring import wire
 from meshwright.ir.trace import Trace
 from meshwright.lowering.lower import lower
 from meshwright.lowering.order import program_of_orders

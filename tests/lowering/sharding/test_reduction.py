@@ -13,7 +13,8 @@ from tests.ir.random_program import random_orders
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Axis, Program
 from meshwright.ir.table import Exchange, Kind, ParameterGroup
-from meshwright.ir.timing.replay import replay, wire
+from meshwright.ir.timing.replay import replay
+from meshwright.ir.timing.wiring import wire
 from meshwright.ir.value_space import effect_of
 from meshwright.lowering.lower import lower
 from meshwright.lowering.order import program_of_orders

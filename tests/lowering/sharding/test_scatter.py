@@ -16,7 +16,8 @@ from meshwright.ir.core_vocabulary import MICROBATCH_GRADIENT
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind, ValueBytes
-from meshwright.ir.timing.replay import replay, wire
+from meshwright.ir.timing.replay import replay
+from meshwright.ir.timing.wiring import wire
 from meshwright.lowering.lower import lower
 from meshwright.lowering.sharding.scatter import IN_FLIGHT
 from meshwright.schedules import registered

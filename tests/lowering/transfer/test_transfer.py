@@ -13,7 +13,8 @@ from meshwright.ir.judge.metrics import span_s
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
-from meshwright.ir.timing.replay import HOSTS, replay, wire
+from meshwright.ir.timing.replay import HOSTS, replay
+from meshwright.ir.timing.wiring import wire
 from meshwright.lowering.order import program_of_orders
 from meshwright.lowering.transfer import transfer
 from meshwright.lowering.transfer.transfer import Transfers

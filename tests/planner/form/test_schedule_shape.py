@@ -7,7 +7,8 @@ import pytest
 from meshwright.costs.fixed_costs import FixedCosts
 from meshwright.ir.judge import metrics
 from meshwright.ir.table import Microbatch
-from meshwright.ir.timing.replay import replay, wire
+from meshwright.ir.timing.replay import replay
+from meshwright.ir.timing.wiring import wire
 from meshwright.ir.trace import Trace
 from meshwright.lowering.order import program_of_orders, with_shares
 from meshwright.lowering.transfer.transfer import Transfers

@@ -67,6 +67,16 @@ def test_what_is_skipped_is_not_the_best_by_the_form(name: str, monkeypatch: pyt
     assert np.isin(every.form.step_s[best], some.form.step_s).all()
 
 
+def test_time_ends_the_look_as_soon_as_one_fits_and_what_was_left_counts_as_skipped() -> None:
+    found = space("experts")
+    whole = Contenders.of(found, found.cluster.memory_bytes, is_all=True)
+    ended = Contenders.of(found, found.cluster.memory_bytes, is_all=True, ends_s=0.0)
+    assert whole.is_complete and not ended.is_complete
+    assert 0 < len(ended.space) < len(whole.space)
+    assert len(ended.space) + ended.num_too_large + len(ended.skipped_s) == len(found)
+    assert (ended.skipped_s <= ended.form.step_s.min()).any()  # the gap says what may have been left
+
+
 def test_the_winner_is_that_of_a_search_that_skips_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     job = (MODEL, Cluster("8xH100"), Workload(24, 4096))
     monkeypatch.setattr(contender, "ENOUGH", 8)

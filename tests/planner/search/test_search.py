@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.costs.pricing import pricing_of
-from meshwright.ir.timing.replay import wire
+from meshwright.ir.timing.wiring import wire
 from meshwright.lowering.place import place
 from meshwright.planner.search.plans import NUM_SHOWN, Plans
 from meshwright.planner.search.search import MOST_COMPUTES, reasons, search, simulable

@@ -133,7 +133,7 @@ def check(
     The verdicts are in the result, a refusal in `error`; raises only where there is no program to check.
     """
     from meshwright.ir.judge.verify import verify
-    from meshwright.ir.timing.replay import wire
+    from meshwright.ir.timing.wiring import wire
 
     if global_batch is not None or seq is not None or fix:
         try:

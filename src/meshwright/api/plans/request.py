@@ -55,7 +55,7 @@ class PlanRequest:
             chose is bfloat16, with master parameters and gradients in float32.
         dtype: the same as fixing it.
         forbid: names of choices that must not be used, one or several.
-        max_memory_bytes, time_limit_s: of a device; of the simulations.
+        max_memory_bytes, time_limit_s: of a device; of the whole search.
         extrapolate: plan for GPUs that were never measured, too, by their data sheet.
         profile: of this machine, or its file; None: the one in the user's cache.
         planner: a name of `meshwright list planners`, or ./mine.py:NAME.
@@ -78,7 +78,7 @@ class PlanRequest:
         None, "Of a device, at most: 72GB.", "--max-memory", parse=parse_bytes
     )
     time_limit_s: float | None = option(
-        None, "Stop simulating after so long: 5s.", "--time-limit", parse=parse_seconds
+        None, "End after so long with the best so far: 30s.", "--time-limit", parse=parse_seconds
     )
     extrapolate: bool = option(False, "Accept GPUs that were never measured, by their data sheet.")
     profile: Profile | Path | None = option(None, "Of processes on CPUs: what `calibrate -o` wrote.")

@@ -12,7 +12,7 @@ from meshwright.executor.rank.rank_list import compile_rank
 from meshwright.executor.rank.stream.device_streams import is_asynchronous
 from meshwright.executor.rank.value_store import ValueStore
 from meshwright.executor.rank.watchdog import Position
-from meshwright.ir.timing.replay import wire
+from meshwright.ir.timing.wiring import wire
 from meshwright.lowering.forward_only import ForwardOnly
 
 

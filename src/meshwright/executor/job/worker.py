@@ -49,7 +49,7 @@ from meshwright.executor.team.slowed_link import SlowedLinks
 from meshwright.executor.training.divergence import Divergence
 from meshwright.executor.training.rank_training import TrainingState
 from meshwright.executor.training.tensor_layout import TENSOR
-from meshwright.ir.timing.replay import wire
+from meshwright.ir.timing.wiring import wire
 from meshwright.specs.cluster.slowing import Slowing
 from meshwright.specs.error import ExecutionError, MeshwrightError
 

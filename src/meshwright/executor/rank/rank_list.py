@@ -12,7 +12,7 @@ from meshwright.executor.team.exchange_ends import ends_of
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind, Pattern
 from meshwright.ir.timing.dependency_table import Dependencies
-from meshwright.ir.timing.replay import Wiring
+from meshwright.ir.timing.wiring import Wiring
 from meshwright.ir.value_space import codes_of
 from meshwright.specs.error import ExecutionError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.ir.table import Kind
-from meshwright.ir.timing.replay import Wiring
+from meshwright.ir.timing.wiring import Wiring
 
 
 def ends_of(wiring: Wiring, row: int) -> list[int]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from meshwright.ir.grid import grid
 from meshwright.ir.kernel.kernel import call
-from meshwright.ir.timing.replay import Wiring
+from meshwright.ir.timing.wiring import Wiring
 from meshwright.specs.error import ProgramError
 
 

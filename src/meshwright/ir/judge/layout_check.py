@@ -26,7 +26,7 @@ from meshwright.ir.layout import (
 )
 from meshwright.ir.program import Program
 from meshwright.ir.table import Effect, Exchange, Kind, Pattern
-from meshwright.ir.timing.replay import Wiring
+from meshwright.ir.timing.wiring import Wiring
 from meshwright.ir.value_space import num_microbatches, pattern_tables, row_tables
 from meshwright.specs.error import ProgramError
 

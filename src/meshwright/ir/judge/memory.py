@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from meshwright.ir.kernel.kernel import call
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
-from meshwright.ir.timing.replay import Wiring
+from meshwright.ir.timing.wiring import Wiring
 
 Ints = NDArray[Any]
 MAX_PEERS = 6  # peers whose clock a device carries; to know less only loosens the bound

@@ -25,7 +25,8 @@ from meshwright.ir.judge.operation_check import (
 from meshwright.ir.kernel.kernel import call
 from meshwright.ir.program import Program
 from meshwright.ir.table import Duty, Effect, Kind
-from meshwright.ir.timing.replay import Wiring, replay, wire
+from meshwright.ir.timing.replay import replay
+from meshwright.ir.timing.wiring import Wiring, wire
 from meshwright.specs.error import ProgramError, ScheduleError
 
 Ints = NDArray[Any]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,56 +10,13 @@ from numpy.typing import NDArray
 from meshwright.ir.grid import grid
 from meshwright.ir.kernel.kernel import call
 from meshwright.ir.program import Program
-from meshwright.ir.table import Kind
-from meshwright.ir.timing.dependencies import dependencies
-from meshwright.ir.timing.dependency_table import Dependencies
-from meshwright.ir.timing.matching import match
+from meshwright.ir.timing.wait_cycle import advice, cycle_text, wait_cycle
+from meshwright.ir.timing.wiring import Wiring, wire
 from meshwright.specs.cluster.machine import HOSTS
 from meshwright.specs.error import DeadlockError, SpecError
 
 Ints = NDArray[Any]
 Times = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Wiring:
-    """A program compiled for replay: dependencies, exchange partners, and the streams as flat lists of rows."""
-
-    program: Program
-    deps: Dependencies
-    next_end: Ints
-    stream_ptr: Ints
-    stream_rows: Ints
-    stream_of_row: Ints
-
-
-def wire(program: Program) -> Wiring:
-    """Compile a program once; `replay`, `verify` and the engines reuse it.
-
-    Raises:
-        ProgramError, ScheduleError: as `dependencies` and `match`.
-    """
-    deps = dependencies(program)
-    next_end = match(program, deps.space)
-    num_streams = len(program.tables.streams)
-    key = program.list_of_row * np.int32(num_streams) + program.columns.stream
-    counts = np.bincount(key, minlength=program.num_lists * num_streams)
-    used = np.flatnonzero(counts)
-    number = np.zeros(len(counts), dtype=np.int32)
-    number[used] = np.arange(len(used), dtype=np.int32)
-    of_row = number[key]
-    ptr = np.concatenate([[0], np.cumsum(counts[used])]).astype(np.int32)
-    rows = np.zeros(program.num_rows, dtype=np.int32)
-    call(_fill_streams, program.num_rows, (of_row, ptr[:-1].copy()), [rows])
-    return Wiring(program, deps, next_end, ptr, rows, of_row)
-
-
-def _fill_streams(of_row: Any, place: Any, rows: Any) -> int:
-    """Kernel: a counting sort of the rows by stream; order within a stream stays."""
-    for i in range(len(of_row)):
-        rows[place[of_row[i]]] = i
-        place[of_row[i]] += 1
-    return 0
 
 
 def _replay(
@@ -359,7 +315,7 @@ def replay(
         ]
         remaining = call(_replay, n, (*inputs, t, n), outputs)
         if remaining:
-            _raise_deadlock(program, end, remaining)
+            raise _deadlock(wiring, posted, end, issued if in_order else None, remaining)
         if deps.max_lag:
             place = (t % history) * n
             past_end[place : place + n] = end
@@ -374,18 +330,12 @@ def replay_program(
     return replay(wire(program), seconds, latency_s, iterations=iterations, host=host)
 
 
-def _raise_deadlock(program: Program, end: Times, remaining: int) -> None:
-    """Say what each blocked device waits at, and show the grid at the first."""
-    stuck = np.flatnonzero(end < 0)
-    devices, first = np.unique(program.list_of_row[stuck], return_index=True)
-    heads = [
-        f"device {d} at {program.text_of(int(stuck[k]))}"
-        for d, k in zip(devices.tolist()[:4], first.tolist()[:4], strict=True)
-    ]
-    kinds = {Kind(int(kind)).name for kind in program.kinds[stuck]}
-    raise DeadlockError(
-        f"deadlock: {remaining} of {program.num_rows} rows can never start ({', '.join(heads)}"
-        f"{', ...' if len(devices) > 4 else ''}); they wait for each other through "
-        f"{', '.join(sorted(kinds))}; change the order of these rows, or give exchanges a stream per peer and direction, a "
-        f"batch, or a ring more slots\n" + grid(program, int(stuck[0]))
+def _deadlock(
+    wiring: Wiring, posted: Times, end: Times, issued: Times | None, remaining: int
+) -> DeadlockError:
+    """What says who waits for whom in a circle, what opens it, and shows the grid at its first row."""
+    program, cycle = wiring.program, wait_cycle(wiring, posted, end, issued)
+    return DeadlockError(
+        f"deadlock: {remaining} of {program.num_rows} rows can never start\n{cycle_text(program, cycle)}\n"
+        f"{advice(program, cycle)}\n{grid(program, cycle[0].row)}"
     )

@@ -7,7 +7,8 @@ candidates are held against memory and priced until the next has a bound well be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,7 @@ class Contenders:
         nearest: of those that were looked at the smallest, at most `NUM_KEPT`, the smallest first.
         skipped_s: seconds below which no step of each of the others is.
         sources: what all were priced from.
+        is_complete: False where time ended the look.
     """
 
     space: Space
@@ -56,32 +58,39 @@ class Contenders:
     nearest: Space
     skipped_s: Floats
     sources: CostSources
+    is_complete: bool = True
 
     @classmethod
     def of(
         cls, whole: Space, capacity_bytes: int, *, extrapolate: bool = False, is_all: bool = False,
-        sources: CostSources | None = None,
+        sources: CostSources | None = None, ends_s: float = float("inf"),
     ) -> Contenders:  # fmt: skip
         """Of these candidates on devices with so many bytes; `is_all`: with nothing skipped; `sources`: what priced
-        this space before.
+        this space before. After `ends_s` on the clock no more are looked at, once one fits.
 
         Raises PlanError as `pricing_of`.
         """
         sources = sources or CostSources(whole, extrapolate=extrapolate)
         least_s = bounds_s(whole, sources)
         is_left, found = np.ones(len(whole), dtype=bool), _Found(whole, capacity_bytes, sources)
-        limit_s = np.inf if is_all else FIRST * float(least_s.min())
+        is_complete = True
+        limit_s = np.inf if is_all and ends_s == np.inf else FIRST * float(least_s.min())
         while is_left.any():
             own = np.flatnonzero(is_left & (least_s <= limit_s))
             is_left[own] = False
             found.look_at(own)
             next_s = float(least_s[is_left].min(initial=np.inf))
-            if found.num_fitting >= ENOUGH and next_s > BEHIND * found.best_s:
+            is_enough = found.num_fitting >= ENOUGH and not is_all
+            if is_enough and next_s > BEHIND * found.best_s:
+                break
+            if found.num_fitting and is_left.any() and time.perf_counter() >= ends_s:
+                is_complete = False
                 break
             limit_s = max(FURTHER * limit_s, FIRST * next_s)
-            if found.num_fitting >= ENOUGH:
+            if is_enough:
                 limit_s = min(limit_s, BEHIND * found.best_s)
-        return found.contenders(np.repeat(least_s[is_left], whole.num_kinds[is_left]))
+        skipped_s = np.repeat(least_s[is_left], whole.num_kinds[is_left])
+        return replace(found.contenders(skipped_s), is_complete=is_complete)
 
 
 def bounds_s(space: Space, sources: CostSources) -> Floats:

@@ -40,6 +40,9 @@ from meshwright.specs.units import counted, format_bytes
 
 # Candidates that are simulated: the closed form is within a few percent, so the best is among them.
 NUM_SIMULATED = 32
+RANKING_SHARE = (
+    0.5  # of a time limit: when the closed form has ranked so long, what it has found by then is simulated
+)
 LEAST_SIMULATED = 8  # before what the closed form says of the rest may end the search
 # Nothing more is simulated where what is expected of it is behind the best step by more than this: the form's errors
 # differ by so much among pipelines that are alike.
@@ -86,7 +89,8 @@ def search(
         fix, forbid, microbatch_sizes: as of `space.space_of`.
         max_memory_bytes: of a device, where less is to be used than it has.
         num_simulated: how many are simulated, at most; None: of those that the closed form ranks its best 32, else all.
-        time_limit_s: no further simulation begins after so many seconds; one plan is always simulated.
+        time_limit_s: of the whole search. Half of it is for the ranking by the closed form, after which no further candidates
+            are looked at as soon as one fits; no simulation begins after all of it. One plan is always simulated.
         progress: called with a plan in words and the share that is done, 0 to 1.
         extrapolate: accept devices on whose relatives no step was measured.
         assumptions: what was chosen for the user; the result hands it on.
@@ -121,22 +125,30 @@ def search(
     whole, num_long = simulable(
         space_of(model, cluster, workload, **job, capacity_bytes=capacity, is_open=True)
     )
-    contenders = Contenders.of(whole, capacity, extrapolate=extrapolate, is_all=objective is Objective.MEMORY)
+    limit_s = float("inf") if time_limit_s is None else time_limit_s
+    ends_s, ranked_s = begun + limit_s, begun + RANKING_SHARE * limit_s
+    if progress is not None:
+        progress(f"ranking {counted(whole.num_candidates, 'candidate')}", 0.0)
+    contenders = Contenders.of(
+        whole, capacity, extrapolate=extrapolate, is_all=objective is Objective.MEMORY, ends_s=ranked_s
+    )
     trials = _Trials(contenders, capacity, objective, extrapolate, iterations)
     searched = time.perf_counter()
-    ends_s = float("inf") if time_limit_s is None else begun + time_limit_s
-    is_complete = trials.run(most, ends_s, progress)
+    is_complete = trials.run(most, ends_s, progress) and contenders.is_complete
     if not trials.plans:  # none of the fast ones fits after all
         whole, num_long = simulable(space_of(model, cluster, workload, **job, is_open=True))
-        contenders = Contenders.of(whole, capacity, extrapolate=extrapolate, is_all=True)
+        contenders = Contenders.of(whole, capacity, extrapolate=extrapolate, is_all=True, ends_s=ranked_s)
         trials = _Trials(contenders, capacity, objective, extrapolate, iterations)
-        is_complete = trials.run(most, ends_s, progress)
+        is_complete = trials.run(most, ends_s, progress) and contenders.is_complete
     if not trials.plans:
         raise _nothing_fits(contenders.nearest, whole.num_candidates, capacity)
-    if risk is not None and objective is not Objective.MEMORY and not trials.make_safe(risk, ends_s):
+    is_safe = risk is None or objective is Objective.MEMORY or trials.make_safe(risk, ends_s)
+    if risk is not None and not is_safe and time.perf_counter() < ends_s:
         # nothing of what is nearly as fast: what needs as much less is looked for as the best may need more
         smaller = int(capacity * trials.least_share())
-        asked = Contenders.of(whole, smaller, extrapolate=extrapolate, sources=contenders.sources)
+        asked = Contenders.of(
+            whole, smaller, extrapolate=extrapolate, sources=contenders.sources, ends_s=ends_s
+        )
         others = _Trials(asked, capacity, objective, extrapolate, iterations)
         others.make_safe(risk, ends_s)
         trials.plans += others.plans

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from meshwright.ir.kernel.kernel import call
 from meshwright.ir.table import Kind
 from meshwright.ir.timing.dependency_table import RING
-from meshwright.ir.timing.replay import Wiring
+from meshwright.ir.timing.wiring import Wiring
 from meshwright.simulator.certificate import occupies_links
 from meshwright.simulator.event.kernel import EventState, EventTables, run_flows
 from meshwright.simulator.event.reference import UNITS, never_posted

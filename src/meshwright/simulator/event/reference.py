@@ -13,7 +13,7 @@ from meshwright.ir.grid import grid
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
 from meshwright.ir.timing.dependency_table import RING
-from meshwright.ir.timing.replay import Wiring
+from meshwright.ir.timing.wiring import Wiring
 from meshwright.simulator.certificate import occupies_links
 from meshwright.simulator.pricing import Prices
 from meshwright.specs.error import DeadlockError

@@ -25,7 +25,7 @@ from meshwright.executor.rank.value_store import ValueStore
 from meshwright.executor.rank.watchdog import Position, SharedPositions, text_of_position
 from meshwright.ir.program import Axis, Program, ProgramBuilder
 from meshwright.ir.table import Effect, Kind, Pattern, ValueKind
-from meshwright.ir.timing.replay import wire
+from meshwright.ir.timing.wiring import wire
 
 MADE, LOADED, WORKED, USED = (Pattern(name, index="none") for name in ("made", "loaded", "worked", "used"))
 KINDS = tuple(

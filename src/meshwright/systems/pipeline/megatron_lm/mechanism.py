@@ -12,7 +12,7 @@ from meshwright.costs.fixed_costs import FixedCosts
 from meshwright.costs.pricing import pricing_of
 from meshwright.ir.judge import metrics
 from meshwright.ir.timing.matching import moved_codes
-from meshwright.ir.timing.replay import wire
+from meshwright.ir.timing.wiring import wire
 from meshwright.ir.value_space import value_space
 from meshwright.lowering.textbook_pipeline import textbook_pipeline
 from meshwright.prediction.predicted import predict

@@ -11,7 +11,7 @@ import random
 from functools import cache
 
 from meshwright.costs.pricing import pricing_of
-from meshwright.ir.timing.replay import wire
+from meshwright.ir.timing.wiring import wire
 from meshwright.lowering.place import place
 from meshwright.prediction.step_program import period_s, step_program
 from meshwright.simulator.pricing import price
