@@ -61,6 +61,8 @@ MORE = [
     planned("qwen moe", clip=0.1, tp=2, ep=2),
     planned(clip=0.1, dp=4, ep=2, sharding="zero3", split_backward=True),
     planned("qwen moe", clip=0.1, dp=2, tp=2, ep=2, sequence_parallel=True, sharding="zero2"),
+    planned("qwen moe", clip=0.1, dp=2, tp=2, ep=2, etp=1, sequence_parallel=True, sharding="zero1"),
+    planned(dp=2, tp=2, ep=2, etp=1),
     planned(clip=0.1, dp=2, cp=2, ep=4, sharding="zero2"),
     planned(tp=2, ep=2, sequence_parallel=True),
     planned("qwen moe of 4", dp=4, ep=4, sharding="zero1"),

@@ -70,6 +70,8 @@ def test_experts_and_state_cut_twice():
         ({"dp": 2, "cp": 2}, 4, ("dp", "cp")),
         ({"dp": 2, "tp": 2}, 2, ("dp",)),  # every expert divided by tp
         ({"dp": 2, "tp": 2}, 4, ("dp", "tp")),  # whole experts
+        ({"dp": 2, "tp": 2, "etp": 1}, 2, ("tp",)),
+        ({"dp": 2, "cp": 2, "tp": 2, "etp": 1}, 4, ("cp", "tp")),
         ({"dp": 1, "tp": 4}, 4, ("tp",)),
         ({"dp": 2, "cp": 2, "tp": 2}, 8, ("dp", "cp", "tp")),
     ],

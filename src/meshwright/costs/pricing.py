@@ -39,6 +39,7 @@ OVERLAP_WORDS: Mapping[str, str] = {
     "reduce": "the reduction of gradients",
     "gather": "the gathering of parameters",
     "tp": "tensor-parallel exchanges",
+    "ep": "tokens to experts and back",
 }
 
 # Half width at least, where only kernels of a family were measured: the 80th percentile of errors of steps that are priced

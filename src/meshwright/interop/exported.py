@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.specs.error import PlanError
+from meshwright.specs.model.division import shared_by_expert
 from meshwright.specs.plan.file import plan_text
 from meshwright.specs.plan.plan import AXES, OVERLAPS, Plan
 from meshwright.specs.plan.sharding import ZERO
@@ -203,6 +204,7 @@ def canonical(plan: Plan, software: str = "") -> Plan:
         mesh_order=_mesh_order(plan),
         device_order=() if in_order else plan.device_order,
         recompute_blocks=() if plan.recompute_blocks == plan.layers_per_stage else plan.recompute_blocks,
+        etp=0 if plan.expert_tp == shared_by_expert(plan.tp, plan.dp * plan.cp, plan.ep) else plan.etp,
         sharding=sharding,
         sharding_degree=degree,
         reduction_dtype=plan.gradient_dtype,
@@ -225,6 +227,7 @@ def _overlap(plan: Plan, sharding: str) -> tuple[str, ...]:
         "reduce": plan.dp * plan.cp > 1 or plan.ep > 1,
         "gather": sharding != "none",
         "tp": plan.tp > 1,
+        "ep": plan.ep > 1,
     }
     return tuple(name for name in OVERLAPS if name in plan.overlap and happens[name])
 

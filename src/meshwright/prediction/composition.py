@@ -57,6 +57,8 @@ def not_composable(plan: Plan, cluster: ClusterSpec) -> tuple[str, ...]:
         found.append("(c) parallel branches are summed once a stage, not once a part")
     if "tp" in plan.overlap:
         found.append('(b) with overlap "tp" exchanges run beside products of the same stage')
+    if "ep" in plan.overlap:
+        found.append('(b) with overlap "ep" tokens travel beside computes of another microbatch')
     if plan.cp > 1 and plan.context in RINGS:
         found.append("(b) keys and values of a ring travel beside attention of the same stage")
     if cluster.is_routed:

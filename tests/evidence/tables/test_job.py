@@ -158,12 +158,31 @@ def test_float8_without_a_recipe_is_said() -> None:
         ("selective (attention core)", "selective"),
         ("selective or none", "selective"),
         ("selective op", "selective_op"),
+        ("selective (layernorm, moe act)", "none"),  # attention is not computed again
+        ("selective (layernorm, core_attn)", "selective"),
         ("full", "full"),
         ("none", "none"),
     ],
 )
 def test_words_of_recompute(words: str, recompute: str) -> None:
     assert _job(recompute=words).plan.recompute == recompute
+
+
+@pytest.mark.parametrize(
+    ("fields", "etp", "overlap"),
+    [
+        ({"tp": 2, "cp": 2, "ep": 4}, 1, ()),  # experts take in devices of tp and cp
+        ({"tp": 2, "cp": 2, "ep": 2}, 0, ()),  # too few to do so: divided, as a plan has it
+        ({"tp": 1, "ep": 4}, 0, ()),
+        ({"tp": 2, "ep": 4, "extras": "DeepEP; 1f1b A2A overlap"}, 1, ("ep",)),
+        ({"tp": 2, "ep": 4, "extras": "DeepEP; no A2A overlap"}, 1, ()),
+    ],
+)
+def test_experts_of_a_source_that_keeps_them_whole(
+    fields: dict[str, object], etp: int, overlap: object
+) -> None:
+    job = _job("moe_modelzoo-1", n_experts=8, topk=2, moe_ffn=512, gpus=16, global_batch_seqs=64, **fields)
+    assert job.plan.etp == etp and job.plan.overlap == ("reduce", "gather", *overlap)
 
 
 def test_open_recompute_is_none_where_it_fits_else_full() -> None:

@@ -181,6 +181,19 @@ def test_how_blocks_are_recomputed_is_read_once_and_told_where_it_is_not_as_said
     assert "no --recompute-num-layers: one block of every stage" in short.assumptions
 
 
+def test_experts_may_be_whole_on_devices_of_tensor_parallelism_and_their_tokens_overlap() -> None:
+    experts = (
+        "--num-experts 8 --expert-model-parallel-size 4 --tensor-model-parallel-size 2 --sequence-parallel "
+    )
+    more = "--overlap-moe-expert-parallel-comm --expert-tensor-parallel-size "
+    found = read(BASE + experts + more + "1")
+    assert (found.plan.etp, found.plan.expert_tp) == (1, 1) and "ep" in found.plan.overlap
+    assert not [option for option in found.unknown if "expert" in option.name]
+    assert read(BASE + experts + more + "2").plan.etp == 0
+    refused = read(BASE + experts.replace("size 4", "size 1") + more + "1")
+    assert "--expert-tensor-parallel-size" in {option.name for option in refused.unknown}
+
+
 def test_graphs_of_parts_of_a_layer_are_not_understood() -> None:
     found = read(BASE + "--cuda-graph-impl transformer_engine --cuda-graph-scope attn moe_router")
     assert {option.name for option in found.unknown} == {"--cuda-graph-impl", "--cuda-graph-scope"}

@@ -77,7 +77,10 @@ def test_world_size_message_prints_the_whole_product():
         ({"context": "spiral"}, "ring or ring_contiguous or all_gather or ulysses"),
         ({"reduction_dtype": "fp32"}, "reduction_dtype is 'fp32'"),
         ({"master_dtype": "fp32"}, "master_dtype is 'fp32'"),
-        ({"overlap": ("everything",)}, "each of reduce, gather, tp at most once"),
+        ({"pp": 1, "dp": 4, "tp": 2, "etp": 3}, "0, tp where ep divides dp x cp = 4"),
+        ({"pp": 1, "dp": 4, "tp": 2, "etp": 1}, "1 where ep is a multiple of cp x tp = 2"),
+        ({"pp": 1, "dp": 4, "tp": 2, "ep": 8, "etp": 2}, "0, tp where ep divides"),
+        ({"overlap": ("everything",)}, "each of reduce, gather, tp, ep at most once"),
         ({"overlap": ("reduce", "reduce")}, "at most once"),
     ],
 )
@@ -119,6 +122,8 @@ def test_the_innermost_axis_is_next_to_itself_and_an_order_moves_devices():
         ({"pp": 1, "dp": 2, "cp": 2, "tp": 2, "sharding": "zero3"}, 4, 2),
         ({"pp": 1, "dp": 2, "cp": 2, "tp": 2, "ep": 4}, 1, 2),
         ({"pp": 1, "dp": 2, "cp": 2, "tp": 2, "ep": 8}, 1, 1),
+        ({"pp": 1, "dp": 2, "cp": 2, "tp": 2, "ep": 4, "etp": 1}, 1, 1),
+        ({"pp": 1, "dp": 2, "cp": 2, "tp": 2, "ep": 4, "etp": 2}, 1, 2),
     ],
     ids=str,
 )

@@ -165,6 +165,25 @@ def test_whole_experts_leave_one_sum_a_block():
     assert inner_of(work_of(whole, "B", 1), TENSOR)["all_reduce", HIDDEN_BYTES] == 1
 
 
+def test_experts_that_are_whole_get_the_tokens_of_a_part_of_the_sequence_and_gather_nothing():
+    """Where tp devices divide each expert, all routed tokens are gathered along tp and their results scattered again; by
+    hand: [T k, h] twice a block, as many bytes as the all-to-alls of all tp devices together."""
+    choices = {"pp": 4, "dp": 2, "tp": 2, "ep": 2, "sequence_parallel": True}
+    divided, whole = (work_of(program_of(EXPERTS, **choices, **more), "F", 1) for more in ({}, {"etp": 1}))
+    routed = EXPERTS.experts.num_experts_per_token * HIDDEN_BYTES
+    assert inner_of(divided, EXPERT) == inner_of(whole, EXPERT) == {("all_to_all.top2", routed / 2): 2}
+    sent = {kind: inner_of(divided, TENSOR)[kind, routed] for kind in ("all_gather", "reduce_scatter")}
+    assert sent == {"all_gather": 1, "reduce_scatter": 1}
+    assert {size for _, size in inner_of(whole, TENSOR)} == {HIDDEN_BYTES}
+
+
+def test_tokens_may_travel_beside_products_of_experts():
+    beside = {
+        each.beside for each in work_of(program_of(EXPERTS, pp=4, dp=2, ep=2, overlap=("ep",)), "F", 1).inner
+    }
+    assert beside == {"grouped_matmul"}
+
+
 def test_the_weight_half_of_a_split_backward_sends_nothing():
     program = program_of(EXPERTS, pp=2, dp=2, cp=2, tp=2, ep=4, schedule="zb_h1")
     assert work_of(program, "I", 0).inner and not work_of(program, "W", 0).inner

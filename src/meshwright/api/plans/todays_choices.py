@@ -34,7 +34,7 @@ def decided(now: Todays, fix: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[
         if given != said:
             notes.append(f"{name} is fixed to {given or 'nothing'}; today it is {said or 'nothing'}")
     if "tp" in plan.overlap:
-        todays["overlap"] = OVERLAPS
+        todays["overlap"] = tuple(name for name in OVERLAPS if name != "ep" or name in plan.overlap)
         notes.append("exchanges of tensor parallelism overlap as today")
     kept = {name: value for name, value in todays.items() if name not in fix}
     return {**todays, **fix}, (*notes, f"as today: {_told(kept)}")

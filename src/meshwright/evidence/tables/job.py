@@ -82,9 +82,10 @@ def _plan(
         tp=degrees.tp,
         cp=degrees.cp,
         ep=degrees.ep,
+        etp=_expert_tp(degrees, facts),
         num_chunks=num_chunks,
         microbatch_size=_microbatch_size(row, facts, degrees.dp, model, assumptions),
-        recompute=words.recompute_of(row) or "none",
+        recompute=words.recompute_of(row, assumptions) or "none",
         sharding=sharding,
         dtype=dtype,
         sequence_parallel=row.count("sp") > 0 and degrees.tp > 1,
@@ -112,6 +113,12 @@ def _degrees(row: TrainingRow, assumptions: list[str]) -> _Degrees:
     if row.text("dp") and row.count("dp") != dp:
         assumptions.append(f"dp is {row.text('dp')} in the table: {dp} = gpus / (tp x pp x cp) is used")
     return _Degrees(tp, pp, cp, ep if row.is_moe else 1, dp)
+
+
+def _expert_tp(degrees: _Degrees, facts: Facts) -> int:
+    """1 where the source keeps experts whole and their devices can take in those of tp; else as plans have it."""
+    inside = degrees.cp * degrees.tp
+    return int(facts.has_whole_experts and degrees.tp > 1 and degrees.ep > 1 and degrees.ep % inside == 0)
 
 
 def _num_chunks(row: TrainingRow, facts: Facts, pp: int, model: ModelSpec, assumptions: list[str]) -> int:

@@ -25,6 +25,7 @@ class Facts:
         is_tp_overlapped: tensor parallelism's communication runs beside computes where tp > 1.
         attention: "unfused_dropout" before FlashAttention.
         reduction_dtype: of gradients, where the row does not say.
+        has_whole_experts: no expert is divided along tp.
         zero: what is sharded where the row does not say.
         microbatch_size, num_chunks: where the row does not say: from parameters, and from parameters and the
             layers of a pipeline rank. None: 1.
@@ -39,6 +40,7 @@ class Facts:
     is_tp_overlapped: bool = False
     attention: Attention = "flash"
     reduction_dtype: str = "float32"
+    has_whole_experts: bool = False
     zero: int = 0
     microbatch_size: Callable[[float], int] | None = None
     num_chunks: Callable[[float, float], int] | None = None
@@ -127,6 +129,16 @@ SOURCES: Mapping[str, Facts] = {
         recomputes=("none", "selective"),
         reference="Megatron-Bridge's performance recipes (scripts/performance): distributed optimizer, "
         "grad_reduce_in_fp32 off, all communication overlapped, recompute_modules of layernorm and moe_act at most",
+    ),
+    "moe_modelzoo": Facts(
+        stack="megatron",
+        repository="Megatron-MoE-ModelZoo",
+        overlap=SHARDED_OVERLAP,
+        has_whole_experts=True,
+        zero=1,
+        recomputes=("none",),
+        reference="model_configs/benchmarking/*.yaml: distributed optimizer, grad-reduce and param-gather overlapped, "
+        "expert-tensor-parallel-size 1, no tp-comm-overlap; scripts recompute layernorm and moe_act at most",
     ),
     "mlperf_train": Facts(
         stack="megatron",

@@ -37,11 +37,17 @@ VOCABULARY_METHODS: dict[str, Vocabulary] = {
     "vocab-2": "one_barrier",
     "interlaced": "interlaced",
 }
+# Behind "selective" may stand which modules are computed again, by Megatron-LM's names or in words (its option
+# --recompute-modules: without it, attention's core; layernorm and moe_act cost next to nothing, and leave attention alone).
+NAMED_MODULES = re.compile(r"selective\s*\(([^)]+)\)")
+ATTENTION_CORE = re.compile(r"attn|attention")
 # Megatron-Bridge 0.5.1 (container 26.06): recipes with experts on Blackwell capture the whole iteration, and fuse
 # grouped products (its release notes).
 CAPTURED_SINCE, GRAPHED = "26.06", re.compile(r"B[23]00")
 # Names of the same thing: kernels that send parts of what they multiply (torch's asyncTP, Transformer Engine's user buffers).
 TP_OVERLAP = r"async[-_ ]?(?:tp\b|tensor)|tp[-_ ]comm|user[-_ ]?buffers?\b|\bub[-_ ]overlap"
+# Tokens of one microbatch travel to experts and back beside the computes of another.
+EP_OVERLAP = r"a2a overlap|all[-_ ]to[-_ ]all overlap|overlap-moe-expert-parallel-comm"
 # In front of a name, or the end of what is said behind it: it is not there.
 DENIED_BEFORE = re.compile(r"\b(?:no|not|without|w/o|vanilla|disabled?)[-_ ]+(?:\w+[-_ ])?$")
 OFF = ("off", "false", "no", "none", "0", "disabled")
@@ -102,10 +108,16 @@ def float8_of(row: TrainingRow, assumptions: list[str]) -> str:
     return found or "tensorwise"
 
 
-def recompute_of(row: TrainingRow) -> Recompute | None:
+def recompute_of(row: TrainingRow, assumptions: list[str] | None = None) -> Recompute | None:
     """What is computed again in the backward; None where the row does not say."""
     text = row.text("recompute").lower()
-    return next((kind for words, kind in RECOMPUTES if words.search(text)), None)
+    found = next((kind for words, kind in RECOMPUTES if words.search(text)), None)
+    named = NAMED_MODULES.search(text)
+    if found == "selective" and named is not None and not ATTENTION_CORE.search(named[1]):
+        if assumptions is not None:
+            assumptions.append(f"recompute of {named[1]} is counted as none: attention is not computed again")
+        return "none"
+    return found
 
 
 def stack_of(row: TrainingRow, facts: Facts) -> str:
@@ -149,6 +161,7 @@ def overlap_of(
         "reduce": says(extras, r"overlap[^;]*grad-reduce"),
         "gather": says(extras, r"overlap[^;]*param-gather"),
         "tp": says(extras, TP_OVERLAP),
+        "ep": says(extras, EP_OVERLAP) if row.is_moe else False,
     }
     if tp > 1 and said["tp"] is None and PARTLY.search(extras):
         assumptions.append(

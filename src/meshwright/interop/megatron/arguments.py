@@ -22,7 +22,12 @@ DEGREES = {
 }  # fmt: skip
 # Our kind of context parallelism -> what --cp-comm-type says; the first is meant where it is left out.
 CONTEXTS = {"ring": "p2p", "all_gather": "all_gather", "ulysses": "a2a"}
-OVERLAPS = {"reduce": "overlap-grad-reduce", "gather": "overlap-param-gather", "tp": "tp-comm-overlap"}
+OVERLAPS = {
+    "reduce": "overlap-grad-reduce",
+    "gather": "overlap-param-gather",
+    "tp": "tp-comm-overlap",
+    "ep": "overlap-moe-expert-parallel-comm",
+}
 _FLOAT8 = {"delayed": "tensorwise", "tensorwise": "tensorwise", "blockwise": "blockwise", "mxfp8": "mxfp8"}
 _FSDP_STRATEGIES = {
     "no_shard": "none", "optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "zero3",
@@ -98,13 +103,18 @@ def _read_degrees(options: OptionSet) -> None:
 
 
 def _read_expert_degree(options: OptionSet, num_replicas: int) -> None:
-    """Devices that share an expert: a plan's follow from its other degrees, so another number is not understood."""
+    """Devices that share an expert, where another number is said than follows from the other degrees: one, or none that a
+    plan has."""
     name, degree = "expert-tensor-parallel-size", options.draft.degree
     ours = shared_by_expert(degree("tp"), num_replicas, degree("ep"))
-    if options.values.get(name, [str(ours)]) == [str(ours)]:
-        options.integer(name, "tensor parallelism inside an expert = {value}")
-    else:
+    said = options.values.get(name, [str(ours)])
+    takes_in_tp = degree("ep") > 1 and degree("ep") % (degree("cp") * degree("tp")) == 0
+    if said != [str(ours)] and not (said == ["1"] and takes_in_tp):
         options.reject(name, f"a plan of these degrees divides an expert over {ours} devices")
+        return
+    options.integer(name, "tensor parallelism inside an expert = {value}")
+    if said != [str(ours)]:
+        options.draft.choices["etp"] = 1
 
 
 def _read_world(options: OptionSet) -> None:

@@ -98,7 +98,6 @@ NOT_IN_A_PLAN: Mapping[str, str] = {
     "moe-expert-capacity-factor": "experts take every token that is routed to them, evenly",
     "moe-pad-expert-input-to-capacity": "experts take every token that is routed to them, evenly",
     "moe-shared-expert-overlap": "the shared expert is not overlapped with the exchange of tokens",
-    "overlap-moe-expert-parallel-comm": "the exchange of tokens is not overlapped with computes",
     "delay-wgrad-compute": "weight gradients are computed in the backward pass",
     "overlap-param-gather-with-optimizer-step": "parameters are gathered after the step",
     "enable-cuda-graph": "launches are counted",

@@ -41,7 +41,7 @@ ATTENTIONS: tuple[Attention, ...] = ("flash", "unfused", "unfused_dropout")
 GATHERED: tuple[Gathered, ...] = ("again", "kept")
 FLOAT8_RECIPES = ("", "tensorwise", "rowwise", "blockwise", "mxfp8")
 CONNECT_STAGES = "connect_stages"  # the pass by which stages have edges beside the path
-OVERLAPS = ("reduce", "gather", "tp")  # what may run beside computes
+OVERLAPS = ("reduce", "gather", "tp", "ep")  # what may run beside computes
 AXES = ("pp", "dp", "cp", "tp")  # default order of the mesh, outermost first: tp is next to itself
 
 
@@ -76,8 +76,8 @@ class Plan:
     """One decision.
 
     `pp`, `dp`, `cp`, `tp` are degrees of the mesh, laid out over the devices in `mesh_order` (outermost
-    first). `ep`, the experts' degree, lies inside tp x cp x dp, from the inside out; the experts' own
-    tensor-parallel degree is tp where ep divides dp x cp, else 1. `sequence_parallel` divides norms and
+    first). `ep`, the experts' degree, lies inside tp x cp x dp, from the inside out; `etp`, the experts' own tensor-parallel
+    degree, is tp or 1 (0: tp where ep divides dp x cp, else 1). `sequence_parallel` divides norms and
     residuals along tp. `sharding_degree` devices of dp x cp share one copy of what is sharded (0: all of them).
     `layers_per_stage` has pp * num_chunks counts of blocks, stage s on pipeline rank s modulo pp unless the
     schedule places it otherwise. `recompute_blocks` says for every stage how many of its blocks, its first ones,
@@ -88,7 +88,8 @@ class Plan:
     activations, `float8` the recipe of linear layers that compute in float8 (empty: none), `reduction_dtype` the
     format in which gradients are summed and reduced, `master_dtype` that of the optimizer's own copy of the
     parameters and of its moments (empty: `dtype`, and no copy). `overlap` names the communication that runs
-    beside computes: "reduce" (gradients), "gather" (parameters), "tp" (tensor parallelism). `context` says how the devices
+    beside computes: "reduce" (gradients), "gather" (parameters), "tp" (tensor parallelism), "ep" (tokens to experts and back,
+    beside products of another microbatch's experts). `context` says how the devices
     of cp that share sequences attend: "ring" (keys and values travel, tokens in a zigzag), "ring_contiguous", "all_gather"
     (of keys and values), "ulysses" (heads are divided instead). `gathered` says what becomes of the inputs that sequence
     parallelism gathers for products: "again" (they are gathered once more for the backward) or "kept". `software` names an
@@ -111,6 +112,7 @@ class Plan:
     tp: int = 1
     cp: int = 1
     ep: int = 1
+    etp: int = 0
     mesh_order: tuple[str, ...] = AXES
     num_chunks: int = 1
     microbatch_size: int = 1
@@ -317,7 +319,7 @@ class Plan:
     @property
     def expert_tp(self) -> int:
         """Devices that share one expert's matrices."""
-        return shared_by_expert(self.tp, self.dp * self.cp, self.ep)
+        return self.etp or shared_by_expert(self.tp, self.dp * self.cp, self.ep)
 
     @property
     def software_class(self) -> SoftwareClass:
@@ -444,6 +446,19 @@ class Plan:
             raise PlanError(
                 f"ep({self.ep}) does not divide dp({self.dp}) x cp({self.cp}) x tp({self.tp}) = {attended}",
                 allowed="an expert degree that divides dp x cp x tp",
+            )
+        self._check_expert_tp()
+
+    def _check_expert_tp(self) -> None:
+        """Experts are whole on devices that take in those of tp and cp, or divided as attention is."""
+        inside, replicas = self.cp * self.tp, self.dp * self.cp
+        if self.etp in (0, self.tp) and (not self.etp or replicas % self.ep == 0):
+            return
+        is_whole = self.etp == 1 and self.ep > 1 and self.ep % inside == 0
+        if not is_whole:
+            raise PlanError(
+                f"etp({self.etp}) with ep({self.ep}), tp({self.tp}), cp({self.cp}), dp({self.dp})",
+                allowed=f"0, tp where ep divides dp x cp = {replicas}, or 1 where ep is a multiple of cp x tp = {inside}",
             )
 
     def _check_halves(self) -> None:

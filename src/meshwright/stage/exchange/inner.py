@@ -164,13 +164,14 @@ def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inn
     num_bytes = float(rows * model.hidden_size * shape.element_bytes)
     # a token goes once to every node that has experts for it: how many it has is part of the algorithm's name
     exchange = Exchange(expert_axes(plan), algorithm=f"all_to_all.top{experts.num_experts_per_token}")
+    beside = "grouped_matmul" if "ep" in plan.overlap else ""
     if not plan.sequence_parallel or plan.expert_tp == 1:
-        return [Inner(exchange, num_bytes, 2 * count, "", "expert parallel")]
+        return [Inner(exchange, num_bytes, 2 * count, beside, "expert parallel")]
     shared = [
         Inner(Exchange(("tp",), algorithm=kind), num_bytes, count, "", "tensor parallel")
         for kind in ("all_gather", "reduce_scatter")
     ]
-    return [Inner(exchange, num_bytes / plan.tp, 2 * count, "", "expert parallel"), *shared]
+    return [Inner(exchange, num_bytes / plan.tp, 2 * count, beside, "expert parallel"), *shared]
 
 
 def _vocabulary(plan: Plan, shape: MicrobatchShape) -> list[Inner]:
