@@ -164,6 +164,17 @@ def test_a_float8_product_casts_what_it_reads_unless_that_was_cast(phase: Phase)
     assert found - fused == pytest.approx(0.5 * 1.1 * cast)
 
 
+def test_a_gradient_as_large_as_its_table_is_written_read_and_added() -> None:
+    tokens, hidden, words = 2048, 3072, 32_000
+    scatter = Operator("embedding", 1.0, 3.0 * 2 * tokens * hidden, (tokens, hidden, words), phase="backward")
+    lookup = replace(scatter, phase="forward")
+    whole = replace(PLAIN, sums_whole_tables=True)
+    for operator, num_bytes in ((scatter, 4 * words * hidden * 2), (lookup, 0)):
+        of_rows, of_table = (costs(ONES, each).parts(work(operator))["stream"] for each in (PLAIN, whole))
+        rate = CLUSTER.devices[0].memory_bandwidth_bytes_per_s * STREAM_EFFICIENCY
+        assert of_table - of_rows == pytest.approx(num_bytes / rate)
+
+
 def test_experts_cast_the_rows_of_all_of_them() -> None:
     found = costs(ONES).parts(work(experts(), dtype="float8"))["matmul"]
     alone = GROUPED * KERNELS.operator(experts(), "float8").seconds

@@ -39,6 +39,19 @@ def test_s_has_two_products_of_three_with_one_barrier_and_one_with_two() -> None
             assert sum(products) == count * product
 
 
+def test_t_scales_what_s_made_of_its_own_rows_but_where_s_waited_for_the_sums() -> None:
+    """Bytes of the loss and of scaling, for each logit of a device: forward 4, backward 8, in 16 bits."""
+    made, _ = plan("ends", 256)
+    logits = 2_048 * 256_000 // 8
+    for algorithm, wanted in (("one_barrier", (12, 8)), ("two_barriers", (4, 16)), ("interlaced", (4, 8))):
+        split = vocabulary_works(made, algorithm, 8)  # type: ignore[arg-type]
+        touched = [
+            sum(o.total_bytes for o in split[name, 3].operators if o.kind != "matmul") / logits
+            for name in "ST"
+        ]
+        assert touched == list(wanted)
+
+
 def test_rows_are_padded_to_whole_numbers() -> None:
     made, _ = plan("ends", 32)
     odd = replace(made, model=replace(made.model, vocabulary_size=31_993))

@@ -76,12 +76,14 @@ def test_the_loss_moves_least_in_one_kernel_and_most_in_copies_to_float32() -> N
     assert loss_bytes("eager, fused loss") == (2, 4)
     assert loss_bytes("compiled") == loss_bytes("fused") == (6, 8)
     assert loss_bytes("eager") == (14, 14)
+    assert loss_bytes("fused, stepwise loss") == (6 + 4 + 8 + 8 + 4 + 8, 8 + 6)
 
 
 @pytest.mark.parametrize(
     ("name", "is_native", "is_eager"),
     [
         ("fused", True, False),
+        ("fused, stepwise loss", True, False),
         ("compiled", False, False),
         ("eager", False, True),
         ("eager, fused loss", False, True),

@@ -11,6 +11,7 @@ from meshwright.costs.collective.nccl import NcclCollectives
 from meshwright.costs.cost import Cost, Flow
 from meshwright.costs.kernel.curve import STREAM_EFFICIENCY, GpuKernels, family_of
 from meshwright.ir.table import Exchange, Work
+from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.error import SpecError
 from meshwright.specs.operator import Operator
 from meshwright.specs.plan.prediction import Basis, weakest
@@ -19,6 +20,8 @@ from meshwright.specs.plan.software import SoftwareClass
 # A cast to float8 reads 16 bits, writes the matrix and its transpose for the weight gradient, and reads 16 bits once
 # more for the largest element (Transformer Engine, current scaling).
 CAST_BYTES = 6
+# Of a gradient as large as its table: zeros are written; it is read, and the sum read and written.
+WHOLE_TABLE_TOUCHES = 4
 # Products of all experts in one launch against one product of as many rows, both measured in training: 1.1 to 1.3 by
 # rows of an expert (medians of the published system file of SimuMax for B200, forward and input gradient). Products of
 # all heads in one launch (unfused attention) are taken alike.
@@ -165,6 +168,7 @@ class StepCosts:
             seconds *= 1.0 if self.software.has_native_attention else c.attention_portable
         else:
             seconds *= c.stream * self.software.share(operator)
+            seconds += self._whole_table_s(operator, given)
         return seconds, estimate.basis
 
     def _cast_s(self, operator: Operator) -> float:
@@ -173,7 +177,16 @@ class StepCosts:
             return 0.0
         m, _, k = operator.shape[-3:]
         groups = operator.shape[0] if operator.kind == "grouped_matmul" else 1
-        num_bytes = CAST_BYTES * groups * m * k * self.software.cast_share
+        return self._streamed_s(CAST_BYTES * groups * m * k * self.software.cast_share)
+
+    def _whole_table_s(self, operator: Operator, dtype: str) -> float:
+        """What an embedding's gradient moves beyond the rows of its tokens, where it is as large as its table."""
+        if operator.variant != "embedding_backward" or not self.software.sums_whole_tables:
+            return 0.0
+        _, hidden, words = operator.shape
+        return self._streamed_s(WHOLE_TABLE_TOUCHES * words * hidden * dtype_bytes(dtype))
+
+    def _streamed_s(self, num_bytes: float) -> float:
         rate = self.kernels.device.memory_bandwidth_bytes_per_s * STREAM_EFFICIENCY
         return num_bytes / rate * self.constants.stream
 

@@ -11,10 +11,11 @@ from dataclasses import replace
 
 from meshwright.ir.table import Exchange, Inner, Work
 from meshwright.lowering.vocabulary.split import Algorithm
+from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.operator import Operator, merged, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.exchange.inner import LOSS_ELEMENT_BYTES, LOSS_EXCHANGES
-from meshwright.stage.operator.layer import MicrobatchShape
+from meshwright.stage.operator.layer import SCALE_TOUCHES, MicrobatchShape
 from meshwright.stage.operator.stage import embedding_operators, head_operators
 from meshwright.stage.stage_pass import FINAL_NORM, TABLE_KIND
 from meshwright.stage.work import microbatch_shape
@@ -38,10 +39,24 @@ def vocabulary_works(plan: Plan, algorithm: Algorithm, num_stages: int) -> dict[
         )
         for name, halves in HALVES[algorithm].items()
     }
+    operators["T"] += _rescaled(model, shape, algorithm)
     for name, half in (("LOOKUP", "F"), ("SCATTER", "B")):
         operators[name] = tuple(o for o in embedding_operators(model, half, shape) if o.kind == TABLE_KIND)
     made = {name: _work(plan, name, shape, own, algorithm) for name, own in operators.items()}
     return {(name, stage): work for name, work in made.items() for stage in range(num_stages)}
+
+
+def _rescaled(model: ModelSpec, shape: MicrobatchShape, algorithm: Algorithm) -> tuple[Operator, ...]:
+    """What T does with the softmax of the device's own rows, once the sums of all are known. With one barrier S has made the
+    output's gradient of it as it was: T makes the logits' gradient anew. With two it is multiplied first; interlaced, S has
+    waited for the sums."""
+    if algorithm == "one_barrier":
+        return tuple(each for each in head_operators(model, "I", shape) if each.kind == "loss")
+    if algorithm == "interlaced":
+        return ()
+    dims = (shape.num_tokens, model.vocabulary_size // shape.tp)
+    work = dims[0] * dims[1]
+    return (Operator("elementwise", work, SCALE_TOUCHES * work * LOSS_ELEMENT_BYTES, dims, label="rescale"),)
 
 
 def _work(

@@ -26,6 +26,8 @@ class SoftwareClass:
             all generations have.
         waits_for_routing: the host waits in every layer of experts until it knows how many tokens each gets; False where
             the whole step is one captured graph.
+        sums_whole_tables: an embedding's gradient is made as large as its table, and added to the sum whole (PyTorch's own);
+            False: the tokens' rows are added.
         stops_early: recompute ends with the last tensor that the backward needs; the product behind it is not run.
     """
 
@@ -40,6 +42,7 @@ class SoftwareClass:
     has_native_attention: bool = True
     waits_for_routing: bool = True
     stops_early: bool = False
+    sums_whole_tables: bool = False
 
     def share(self, operator: Operator) -> float:
         """Of the unfused bytes of an operator, the part that is moved."""
@@ -56,6 +59,9 @@ _FUSED_LOSS = {"loss": 0.5, "loss_backward": 0.5}
 _FLOAT_LOSS = {"loss": 3.5, "loss_backward": 1.75}
 # The same, with the copies and sums joined by a compiler: 6 and 8.
 _COMPILED_LOSS = {"loss": 1.5, "loss_backward": 1.0}
+# One by one in float32 (cross_entropy.py of Megatron-LM): logits are widened, searched for the largest, lowered by it,
+# raised, summed and divided; backward multiplied by the loss's gradient and narrowed: 38 and 14.
+_STEPWISE_LOSS = {"loss": 9.5, "loss_backward": 1.75}
 
 # Of the gap between two kernels, what a captured graph leaves: 1 to 2 us of 10 (CUDA programming guide, graphs).
 CAPTURED_GAPS = 0.2
@@ -71,6 +77,11 @@ CLASSES: Mapping[str, SoftwareClass] = {
             "captured", "as fused, and the whole step is one CUDA graph: nothing waits for the host",
             {**_FUSED, **_COMPILED_LOSS}, gap_share=CAPTURED_GAPS, cast_share=0.5, fuses_blocks=True, fuses_loss=True,
             waits_for_routing=False,
+        ),
+        SoftwareClass(
+            "fused, stepwise loss",
+            "as fused, but the loss operation by operation (Megatron-LM without --cross-entropy-loss-fusion)",
+            {**_FUSED, **_STEPWISE_LOSS}, cast_share=0.5, fuses_blocks=True, sums_whole_tables=True,
         ),
         SoftwareClass(
             "eager", "every operation by itself, as PyTorch launches it; the loss in float32",
