@@ -136,7 +136,7 @@ def plan_of(this: TableRow, name: str) -> tuple[Plan, ClusterSpec]:
         master_dtype="float32",
         overlap=("reduce",) if this.has_torch_ddp else (),
         attention="unfused_dropout",
-        software="fused",
+        software="fused, stepwise loss",
     )
     return made, cluster
 

@@ -24,7 +24,7 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan, Vocabulary
 from meshwright.specs.plan.workload import Workload
 
-TABLE = "sail-sg/VocabularyParallelism, artifact/README.md (8 A100, p=8, m=128, 2,048 tokens)"
+TABLE = "sail-sg/VocabularyParallelism, artifact/README.md (8 A100, p=8, m=128)"
 SOURCE = "vocab_parallel"  # the name of the rows of this paper: constants are taken without them
 VOCABULARIES = {32: 32_000, 64: 64_000, 128: 128_000, 256: 256_000}
 NUM_STAGES, NUM_MICROBATCHES, SEQUENCE_LENGTH = 8, 128, 2_048
@@ -37,28 +37,29 @@ PASS_SECONDS = {"F": 1.0, "I": 1.0, "W": 1.0, "B": 2.0, "S": 0.2, "T": 0.2, "LOO
 STAGE_NAMES = ("F", "I", "W", "B")
 
 
-def plan(vocabulary: Vocabulary, thousands: int) -> tuple[Plan, ClusterSpec]:
-    """A cell of the table as a plan, and its cluster. Raises UnknownNameError."""
+def plan(vocabulary: Vocabulary, thousands: int, tokens: int = SEQUENCE_LENGTH) -> tuple[Plan, ClusterSpec]:
+    """A cell of the table as a plan, and its cluster; `tokens` of a sequence. In float16 with its gradients, FlashAttention,
+    no dropout and no fused loss, as the authors' pretrain_gpt.sh starts it. Raises UnknownNameError."""
     if thousands not in VOCABULARIES:
         raise UnknownNameError("vocabulary of the table", str(thousands), [str(key) for key in VOCABULARIES])
     model = ModelSpec.gpt(
         NUM_LAYERS, HIDDEN_SIZE, NUM_HEADS, vocabulary_size=VOCABULARIES[thousands],
-        max_sequence_length=SEQUENCE_LENGTH, name=f"gpt-4b-v{thousands}k", source=TABLE,
+        max_sequence_length=tokens, name=f"gpt-4b-v{thousands}k", source=TABLE,
     )  # fmt: skip
     model = replace(model, has_tied_embeddings=False)
     cluster = Cluster("8xA100-80")
     made = Plan.of(
-        model, cluster, Workload(NUM_MICROBATCHES, SEQUENCE_LENGTH), schedule="1f1b", pp=NUM_STAGES, microbatch_size=1,
-        dtype="bfloat16", reduction_dtype="float32", master_dtype="float32", overlap=(), vocabulary=vocabulary,
-        software="fused",
+        model, cluster, Workload(NUM_MICROBATCHES, tokens), schedule="1f1b", pp=NUM_STAGES, microbatch_size=1,
+        dtype="float16", reduction_dtype="float16", master_dtype="float32", overlap=(), vocabulary=vocabulary,
+        software="fused, stepwise loss",
     )  # fmt: skip
     return made, cluster
 
 
-def redistributed(thousands: int) -> tuple[Plan, ClusterSpec]:
-    """A cell of the column "redis": blocks moved from the last stage to those before it, the latest first. Raises
+def redistributed(thousands: int, tokens: int = SEQUENCE_LENGTH) -> tuple[Plan, ClusterSpec]:
+    """A cell of the rows "redis": blocks moved from the last stage to those before it, the latest first. Raises
     UnknownNameError."""
-    made, cluster = plan("ends", thousands)
+    made, cluster = plan("ends", thousands, tokens)
     last = LAST_BLOCKS[thousands]
     share, rest = divmod(NUM_LAYERS - last, NUM_STAGES - 1)
     others = (share + (stage >= NUM_STAGES - 1 - rest) for stage in range(NUM_STAGES - 1))
