@@ -28,6 +28,7 @@ MICROBATCH_SIZES = (1, 2, 4, 8, 16)  # sequences; the paper's figure on microbat
 CONTEXT_TOKENS = (
     8192  # README of megatron/core/transformer/moe, guideline 5: contexts are split from 8K tokens on
 )
+LEAST_STAGES = 2  # that Megatron-LM cuts into chunks
 RECOMPUTES = ("selective", "full")  # the cheaper one first
 SPARE = "what the estimate may be short of"  # from the expected peak to its upper end
 Beside = Callable[
@@ -48,6 +49,7 @@ def plan_of(
     workload: Workload,
     *,
     beside: Beside = nothing_beside,
+    least_stages: int = LEAST_STAGES,
     **choices: Any,
 ) -> Plan:
     """The plan that the rules give: the first that fits even at the upper end of its memory estimate, else the first that is
@@ -56,6 +58,7 @@ def plan_of(
     Args:
         cluster: GPUs; its innermost level is the node.
         beside: bytes that the stack keeps on a device beside what the estimate knows.
+        least_stages: fewest stages that the stack cuts into chunks.
         choices: further fields of a plan, such as dtype; recompute and sharding, where given, replace the rule's.
 
     Raises:
@@ -71,7 +74,7 @@ def plan_of(
             plan = _rung(model, cluster, workload, degrees, {**choices, "recompute": recompute})
             rejection = missed(plan)
             if rejection is None:
-                return interleaved(with_microbatch(plan, cluster, missed), missed)
+                return with_microbatch(plan, cluster, missed, least_stages)
             rejected.append(rejection)
     if not rejected:
         raise PlanError(
@@ -125,22 +128,27 @@ def num_chunks(num_layers: int) -> int:
     return divisors[max((len(divisors) - 1) // 2, min(1, len(divisors) - 1))]
 
 
-def with_microbatch(plan: Plan, cluster: ClusterSpec, missed: Missed) -> Plan:
-    """The plan with the microbatch that the paper's closed form makes fastest, of those that fit."""
+def with_microbatch(plan: Plan, cluster: ClusterSpec, missed: Missed, least_stages: int) -> Plan:
+    """The plan with its chunks and the microbatch that the paper's closed form makes fastest, of those that fit."""
     share = plan.workload.global_batch // plan.dp
     tried = [plan.changed(microbatch_size=size) for size in MICROBATCH_SIZES if share % size == 0]
     fitting = [each for each in tried if each == plan or missed(each) is None]
-    return min(fitting, key=lambda each: closed_form_s(each, cluster))
+    whole = min(
+        fitting,
+        key=lambda each: closed_form_s(each, cluster, interleaved(each, missed, least_stages).num_chunks),
+    )
+    return interleaved(whole, missed, least_stages)
 
 
-def closed_form_s(plan: Plan, cluster: ClusterSpec) -> float:
-    """(B'/b + p - 1) (t_f(b) + t_b(b)): seconds of the microbatches of a step, without gradients and optimizer."""
-    return (plan.num_microbatches + plan.pp - 1) * microbatch_s(plan, cluster)
+def closed_form_s(plan: Plan, cluster: ClusterSpec, num_chunks: int = 1) -> float:
+    """(B'/b + (p - 1) / v) (t_f(b) + t_b(b)): seconds of the microbatches of a step, of a plan that will be cut into v
+    chunks, without gradients and optimizer."""
+    return (plan.num_microbatches + (plan.pp - 1) / num_chunks) * microbatch_s(plan, cluster)
 
 
-def interleaved(plan: Plan, missed: Missed) -> Plan:
+def interleaved(plan: Plan, missed: Missed, least_stages: int = LEAST_STAGES) -> Plan:
     """The plan with chunks where the schedule allows it (p divides the microbatches) and its memory fits."""
-    if plan.pp == 1 or plan.num_microbatches % plan.pp or plan.model.num_layers % plan.pp:
+    if plan.pp < least_stages or plan.num_microbatches % plan.pp or plan.model.num_layers % plan.pp:
         return plan
     layers = plan.model.num_layers // plan.pp
     chunks = num_chunks(layers)
