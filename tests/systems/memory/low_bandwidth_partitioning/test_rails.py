@@ -24,10 +24,14 @@ LARGE_BYTES = 1e12
         ((0, 8, 16), 12.5e9),  # one does
     ],
 )
-def test_a_gather_runs_at_the_slowest_level(devices: tuple[int, ...], bytes_per_s: float) -> None:
+def test_a_gather_runs_at_the_slowest_level_and_crowds_between_nodes(
+    devices: tuple[int, ...], bytes_per_s: float
+) -> None:
     seconds = Rails(frontier(32)).exchange_cost(GATHER, LARGE_BYTES, devices).seconds
     n = len(devices)
-    assert seconds == pytest.approx((n - 1) / n * LARGE_BYTES / (LINK_EFFICIENCY * bytes_per_s), rel=1e-3)
+    crowded = 1 + 0.00286 * n if max(devices) >= 8 else 1.0
+    wanted = (n - 1) / n * LARGE_BYTES / (LINK_EFFICIENCY * bytes_per_s) * crowded
+    assert seconds == pytest.approx(wanted, rel=1e-3)
 
 
 def test_flows_leave_a_unit_by_all_its_members_and_none_takes_more_than_its_link() -> None:
