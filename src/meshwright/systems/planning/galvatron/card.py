@@ -23,7 +23,9 @@ Differs:    1. Nothing adapts at run time; neither does the repository, whatever
             4. A depth, width and mode whose lower bound is no better than the best plan so far is skipped.
             5. The ends are priced without the reduction of their gradients, as the repository's score does.
             6. The abstract of 2504.03662 has no number; that of 2211.13878 says "always superior to limited parallelism",
-            which is claimed as the gain over one strategy. The tables of the papers are not recomputed: no source here.
+            which is claimed as the gain over one strategy. The tables of the papers are not recomputed: no source here. Nor
+            are the all-reduces of its profile (profile.toml: 2, 4 and 8 devices, 1 to 1,024 MiB), 15 of which were claimed
+            as fitted before: the search takes them as they are, and the repository does not say of which GPUs they are.
             7. The simulated step of 5.'s plans is made of profiles and is no Plan. It reshards between layers of different
             width, which the score leaves out, and sends beside computes, which the score adds to them; the cost model has
             sums of forward and backward, of which exchanges are split evenly.
