@@ -46,7 +46,6 @@ app = typer.Typer(
     help="Plan, simulate and run distributed training: one program, two interpreters.",
     epilog="Start with: meshwright simulate --schedule 1f1b --stages 4 --microbatches 8",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings=HELP_NAMES,
 )

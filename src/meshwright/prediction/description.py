@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from meshwright.specs.model.layers import split_layers
-from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.plan import AXES, Plan
 
 LONGEST_LAYERS = 40  # characters: more stages than that are told by their smallest and largest
+PLAIN_SCHEDULES = ("1f1b", "gpipe")  # that need no explanation; every framework has the first
 LEAST_RUN = 3  # as many equal stages in a row are told as one
 
 
@@ -31,6 +32,26 @@ def describe(plan: Plan) -> str:
     words.append(vocabulary_words(plan))
     words += ["split backward"] if plan.split_backward else []
     return " ".join(word for word in words if word)
+
+
+def num_choices(plan: Plan) -> int:
+    """How many things of a plan are not as usual: the fewer, the simpler it is to run. Data parallelism and the size of a
+    microbatch do not count."""
+    is_even = plan.layers_per_stage == split_layers(plan.model.num_layers, plan.num_stages)
+    chosen = (
+        *(degree > 1 for degree in (plan.tp, plan.cp, plan.ep, plan.pp)),
+        plan.pp > 1 and plan.schedule not in PLAIN_SCHEDULES,
+        plan.num_chunks > 1,
+        not is_even,
+        plan.sharding != "none",
+        plan.sharding_degree,
+        plan.recompute != "none",
+        sum(plan.num_recomputed_blocks) not in (0, plan.model.num_layers),
+        plan.mesh_order != AXES,
+        plan.split_backward,
+        *(words(plan) for words in (context_words, parts_words, gathered_words, vocabulary_words)),
+    )
+    return sum(map(bool, chosen))
 
 
 def context_words(plan: Plan) -> str:

@@ -52,6 +52,17 @@ class Outcome(NamedTuple):
     bubble: float
     exchanges: Mapping[str, Hidden]
 
+    def scaled(self, factor: float) -> Outcome:
+        """The same where everything takes `factor` times as long."""
+        if factor == 1.0:
+            return self
+        return Outcome(
+            self.step.scaled(factor),
+            {kind: factor * seconds for kind, seconds in self.parts.items()},
+            self.bubble,
+            {name: Hidden(*(factor * seconds for seconds in one)) for name, one in self.exchanges.items()},
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
@@ -64,6 +75,7 @@ class Predicted:
         iterations: of the simulation from which the step is taken.
         in_segments: as of `step_program`.
         composed_s: of a step in segments, seconds that the composed prices of its stages say; NaN where nobody asked them.
+        factor: by which all its seconds were measured to be longer than they are priced (`of_measured_steps`).
     """
 
     plan: Plan
@@ -74,6 +86,7 @@ class Predicted:
     iterations: int = ITERATIONS
     in_segments: bool = False
     composed_s: float = float("nan")
+    factor: float = 1.0
 
     @cached_property
     def made(self) -> StepProgram:
@@ -113,11 +126,11 @@ class Predicted:
         period_s = metrics.period_s(trace)
         if width is None:
             step = interval_of_costs(self.made, self.prices, self._iterations)
-            return Outcome(step, {}, metrics.bubble(trace), {})
+            return Outcome(step, {}, metrics.bubble(trace), {}).scaled(self.factor)
         exchanges = hidden_exchanges(trace, busiest(self.program, self.prices)[0])
         parts = step_parts(self.made, self.prices, self.pricing, period_s, exchanges)
         step = interval_of_parts(self.made, self.pricing, width, period_s, parts)
-        return Outcome(step, parts, metrics.bubble(trace), exchanges)
+        return Outcome(step, parts, metrics.bubble(trace), exchanges).scaled(self.factor)
 
     @property
     def step(self) -> Prediction:
@@ -235,9 +248,11 @@ class Predicted:
         told["step"] = {"value": step.value, "low": step.low, "high": step.high, "basis": step.basis}
         if self.pricing.width is None:
             return replace(found, metadata=told)
-        told["step"]["overhead"], told["parts"] = overhead_s, dict(self.parts)
+        told["step"]["overhead"], told["parts"] = self.factor * overhead_s, dict(self.parts)
         later = overhead_s * np.arange(found.num_iterations)[:, None]
-        posted, start, end = (time + later for time in (found.posted_s, found.start_s, found.end_s))
+        posted, start, end = (
+            self.factor * (time + later) for time in (found.posted_s, found.start_s, found.end_s)
+        )
         return replace(found, posted_s=posted, start_s=start, end_s=end, metadata=told)
 
     def refined(self) -> Predicted:
@@ -245,6 +260,20 @@ class Predicted:
         if self.level != "composed" or not is_in_segments(self.plan):
             return self
         return replace(self, in_segments=True, composed_s=self.step.value)
+
+    def of_measured_steps(self, factor: float, said: str) -> Predicted:
+        """The same plan where steps of such devices were measured to take `factor` times as long as predicted; `said` is
+        what that rests on, for people. Nothing is simulated again."""
+        pricing = replace(self.pricing, assumptions=(*self.pricing.assumptions, said))
+        found = replace(
+            self, pricing=pricing, factor=factor * self.factor, closed_form_s=factor * self.closed_form_s,
+            composed_s=factor * self.composed_s,
+        )  # fmt: skip
+        known = {name: value for name, value in vars(self).items() if name not in vars(found)}
+        if "outcome" in known:
+            known["outcome"] = self.outcome.scaled(factor)
+        vars(found).update(known)
+        return found
 
     def forget(self) -> None:
         """Let go of program, prices and timeline, whose results stay: of many plans few are asked for again."""

@@ -33,7 +33,8 @@ class StepWaiting:
 def step_waiting(predicted: Predicted) -> StepWaiting:
     """Replay a step of GPUs twice: as it is, and with messages between stages and reductions that take no time."""
     made, prices = predicted.made, predicted.prices
-    program, seconds, latency_s = made.wiring.program, prices.seconds, prices.latency_s
+    program, factor = made.wiring.program, predicted.factor
+    seconds, latency_s = factor * prices.seconds, factor * prices.latency_s
     device, busy_s = busiest(program, prices)
     inner = [each.name in INNER_ROWS for each in program.tables.effects]
     is_of_stage = (program.kinds == Kind.COMPUTE) | np.array(inner)[program.columns.effect]
@@ -49,6 +50,6 @@ def step_waiting(predicted: Predicted) -> StepWaiting:
 
     whole = trace(np.ones(len(seconds), dtype=bool))
     period_s, alone_s = metrics.period_s(whole), metrics.period_s(trace(stays))
-    waiting_s = max(0.0, period_s - busy_s - inside_s(hidden_exchanges(whole, device)))
+    waiting_s = max(0.0, period_s - factor * busy_s - inside_s(hidden_exchanges(whole, device)))
     exposed_s = min(waiting_s, max(0.0, period_s - alone_s))
     return StepWaiting(whole, waiting_s - exposed_s, exposed_s)

@@ -321,3 +321,38 @@ def test_what_only_a_shell_knows_is_asked_for(run: Runner, tmp_path: Path, value
     (tmp_path / "job.sh").write_text(f"pretrain_gpt.py --num-layers {value} --hidden-size 64 --seq-length 16")
     ran = run("import", tmp_path / "job.sh", "--from", "megatron", "--cluster", "8xH100")
     assert ran.code == 2 and words in " ".join(ran.stderr.split())
+
+
+def test_predict_measure_correct_and_plan_again(run: Runner, tmp_path: Path) -> None:
+    """The profile of a log scales every time that `plan` tells, in the table, beside today's plan and on the page."""
+    job = (
+        "plan",
+        "gpt2",
+        "4xH100",
+        "--global-batch",
+        16,
+        "--seq",
+        1024,
+        "--fix",
+        "pp=1,recompute=none,microbatch_size=1",
+    )
+    path, profile, page = tmp_path / "plan.toml", tmp_path / "my.profile.json", tmp_path / "page.html"
+    first = run(*job, "--json", "-o", path).data["plans"]
+    log = write_log(tmp_path / "run.log", "megatron", Plan.load(path), 1.25 * first[0]["step_time_s"])
+    assert run("calibrate", "--from-log", log, "--plan", path, "-o", profile).code == 0
+    again = run(*job, "--profile", profile, "--json", "--report", page).data
+    assert [each["description"] for each in again["plans"]] == [each["description"] for each in first]
+    for each, before in zip(again["plans"], first, strict=True):
+        assert each["step_time_s"] == pytest.approx(1.25 * before["step_time_s"], rel=1e-3)
+        assert each["mfu"] == pytest.approx(before["mfu"] / 1.25, rel=1e-3)
+        assert sum(each["parts"].values()) == pytest.approx(1.25 * sum(before["parts"].values()), rel=1e-3)
+    assert any("of your log" in line and "1.25" in line for line in again["assumptions"])
+    assert "of your log" in page.read_text()
+    like = run(
+        "plan", "--like", path, "--profile", profile, "--fix", "pp=1,microbatch_size=1", "--json", "--top", 1
+    ).data
+    assert like["today"]["step_time_s"] == pytest.approx(again["plans"][0]["step_time_s"], rel=1e-3)
+    refused = run("plan", "gpt2", "4xA100-80", *job[3:], "--profile", profile)
+    assert refused.code == 2 and "the profile is of H100" in refused.stderr
+    late = run(*job, "--profile", profile, "--solve", "gpus", "--deadline", "1d", "--tokens", "1B")
+    assert late.code == 2 and "divide the deadline" in " ".join(late.stderr.split())

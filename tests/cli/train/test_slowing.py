@@ -97,7 +97,7 @@ def test_mistakes_are_told(run: Runner, plan_file: Path, slow_profile: Path) -> 
         (("calibrate", "--slow-process", "1=2", "--from-log", plan_file, "--plan", plan_file), "--from-log"),
         (
             ("plan", "llama-3.1-8b", "8xH100", "--global-batch", 8, "--seq", 512, "--profile", slow_profile),
-            "2xcpu",
+            "calibrate --from-log",
         ),
     ]:
         ran = run(*arguments)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from meshwright import catalog
 from meshwright.api.exchange.exporting import export_plan
+from meshwright.api.plans.measured_steps import MeasuredSteps
 from meshwright.api.plans.patched_job import patched_job
 from meshwright.api.plans.todays_choices import decided, obeys, sayable_choices
 from meshwright.api.plans.todays_plan import Todays, todays_plan
@@ -16,6 +18,7 @@ from meshwright.interop.exported import Exported, ExportError, Refusal, canonica
 from meshwright.interop.plan_difference import OptionChange, difference, exported_options, plan_options
 from meshwright.interop.torchtitan.option import RENAMED
 from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.error import MeshwrightError, OutOfMemoryError, PlanError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
@@ -101,6 +104,7 @@ def plan_like(
     num_simulated: int = NUM_SIMULATED,
     progress: Progress | None = None,
     extrapolate: bool = False,
+    profile: Profile | Path | None = None,
     **options: Any,
 ) -> PlansLike:
     """Today's plan beside the fastest that its program can say, and what changes.
@@ -115,7 +119,8 @@ def plan_like(
         num_simulated: how many plans are simulated, over all parts of the space that the target can say.
         progress: called with a plan in words and the share that is done, 0 to 1.
         extrapolate: accept devices that were never measured.
-        options: of `planner.search.search`: microbatch_sizes, max_memory_bytes, time_limit_s.
+        profile: of `calibrate --from-log`: all times are what that log was measured to take over what was predicted.
+        options: of `planner.search.search`: microbatch_sizes, max_memory_bytes; time_limit_s is of all searches together.
 
     Raises PlanError where a fact is missing or contradicts the file, OutOfMemoryError where no plan fits.
     """
@@ -134,10 +139,19 @@ def plan_like(
     patched, unpatched = patched_job(now, best.plan, changes, exported)
     beyond = [pair for pair in others if sayable and pair[0].step.value < best.step.value]
     faster, why = beyond[0] if beyond else (None, ())
-    return PlansLike(
+    told = PlansLike(
         today, misfit, found, best, changes, exported, patched, unpatched, refusals, faster, why,
         sum(map(len, results)), now.unknown, (*now.assumptions, *assumed),
     )  # fmt: skip
+    return _as_measured(told, MeasuredSteps(profile, now.cluster))
+
+
+def _as_measured(told: PlansLike, steps: MeasuredSteps) -> PlansLike:
+    """The same with the times of a log."""
+    today, found = steps.of_plan(told.today), steps.of_plans(told.found)
+    best = today if told.best is told.today else found[0]
+    faster = None if told.faster is None else steps.of_plan(told.faster)
+    return replace(told, today=today, found=found, best=best, faster=faster)
 
 
 def _predicted(
@@ -163,6 +177,8 @@ def _searched(
     """One search for each region that the target can say, then one without its limits if it has any."""
     parts = sayable_choices(now, wanted)
     tries = [*parts, *([] if parts == [wanted] else [wanted])]
+    if whole.get("time_limit_s"):
+        whole = {**whole, "time_limit_s": whole["time_limit_s"] / len(tries)}
     results: list[Plans] = []
     errors: list[MeshwrightError] = []
     for place, part in enumerate(tries):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from meshwright.schedules.order import Schedule
 
 OWN_PLANNER = "search"
+LEAST_LIMIT_S = 1e-6  # of a search behind others that took all the time: one plan is always simulated
 RISK = 0.0  # that the first plan does not fit: its memory does at the upper end of its interval
 OF_OTHERS = "--fix, --forbid, --objective, --max-memory, --extrapolate"
 # What only our search can be told -> how the command says it.
@@ -107,7 +109,7 @@ def plan(
         return plan_like(
             like, format, model=model, cluster=cluster, variables=variables, vocab=vocab, progress=progress,
             fix=asked.decided, forbid=asked.forbidden,
-            **asked.keywords("fix", "forbid", "dtype", "profile", "planner", "risk", "framework"),
+            **asked.keywords("fix", "forbid", "dtype", "planner", "risk", "framework"),
         )  # fmt: skip
     if model is None or cluster is None or asked.global_batch is None or asked.seq is None:
         raise PlanError(
@@ -121,13 +123,17 @@ def _searched(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, asked: PlanRequest,
     progress: Callable[[str, float], None] | None,
 ) -> Plans:  # fmt: skip
+    from meshwright.api.plans.measured_steps import MeasuredSteps
     from meshwright.api.plans.sayable import searched_for
     from meshwright.api.plans.slots import planned_by, searched_with_slots
     from meshwright.costs.measured.calibrated_cluster import calibrated_cluster
     from meshwright.planner.search.objective import Objective, check_rates, objective_named
+    from meshwright.planner.search.plans import simplest_first
     from meshwright.planner.search.search import search
 
+    begun = time.perf_counter()
     profile = Profile.load(asked.profile) if isinstance(asked.profile, Path) else asked.profile
+    measured = MeasuredSteps(profile, cluster)
     cluster = calibrated_cluster(cluster, profile)
     objective = objective_named(asked.objective or Objective.TIME)
     check_rates(objective, cluster)
@@ -145,21 +151,30 @@ def _searched(
     if asked.planner not in (None, OWN_PLANNER):
         limits = [said for name, said in OF_OUR_SEARCH.items() if getattr(asked, name)]
         check_own_planner(asked.planner if limits else None, " and ".join(limits))
-        return planned_by(asked.planner, model, cluster, workload, fixed, asked.forbidden, capacity, **told)
+        return measured.of_plans(
+            planned_by(asked.planner, model, cluster, workload, fixed, asked.forbidden, capacity, **told)
+        )
 
     def own(chosen: ModelSpec, known: Mapping[str, Any]) -> Plans:
+        limits = asked.keywords(*SAID)
+        if asked.time_limit_s is not None and asked.framework is not None:  # several searches
+            left_s = asked.time_limit_s - (time.perf_counter() - begun)
+            limits["time_limit_s"] = max(0.5 * left_s, LEAST_LIMIT_S)
         return search(
             chosen, cluster, workload, fix=known, forbid=asked.forbidden, assumptions=assumptions,
-            schedules=known_schedules(known), objective=ranked_by, profile=profile, progress=progress, risk=risk,
-            **asked.keywords(*SAID),
+            schedules=known_schedules(known), objective=ranked_by, profile=profile, progress=progress, risk=risk, **limits,
         )  # fmt: skip
 
     def whole(known: Mapping[str, Any]) -> Plans:
         return searched_with_slots(own, model, cluster, known, capacity, risk, **told)
 
     if asked.framework is None:
-        return whole(fixed)
-    return searched_for(asked.framework, whole, (model, cluster, workload), fixed, capacity, risk)
+        found = whole(fixed)
+    else:
+        found = searched_for(asked.framework, whole, (model, cluster, workload), fixed, capacity, risk)
+    if ranked_by is not Objective.MEMORY:
+        found = simplest_first(found, capacity, risk)
+    return measured.of_plans(found)
 
 
 def check_own_planner(planner: str | None, asked: str) -> None:

@@ -57,7 +57,8 @@ class PlanRequest:
         forbid: names of choices that must not be used, one or several.
         max_memory_bytes, time_limit_s: of a device; of the whole search.
         extrapolate: plan for GPUs that were never measured, too, by their data sheet.
-        profile: of this machine, or its file; None: the one in the user's cache.
+        profile: of this machine, or its file; None: the one in the user's cache. Of GPUs one of `calibrate --from-log`: all
+            times are then by its factor longer than predicted.
         planner: a name of `meshwright list planners`, or ./mine.py:NAME.
         layer_wise, microbatch_sizes, num_simulated, iterations: as of `planner.search.search`.
         risk: chance, from 0, which is the default, to 1, that the first plan does not fit; those that do not with a larger
@@ -81,7 +82,9 @@ class PlanRequest:
         None, "End after so long with the best so far: 30s.", "--time-limit", parse=parse_seconds
     )
     extrapolate: bool = option(False, "Accept GPUs that were never measured, by their data sheet.")
-    profile: Profile | Path | None = option(None, "Of processes on CPUs: what `calibrate -o` wrote.")
+    profile: Profile | Path | None = option(
+        None, "What `calibrate -o` wrote: of processes on CPUs, or of GPUs from a log of yours."
+    )
     planner: str | None = option(
         None, "Another search than ours: a name of `meshwright list planners`, or ./mine.py:NAME."
     )

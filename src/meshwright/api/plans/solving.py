@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from meshwright.api.plans.measured_steps import MeasuredSteps
 from meshwright.api.plans.planning import ModelLike, check_own_planner, with_formats
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.config.source import load_model
@@ -54,6 +55,7 @@ def solve(
     check_own_planner(options.pop("planner", None), f"--solve {what}")
     spec, fixed = _prepared(cluster, fix, options)
     chosen = load_model(model)
+    steps = _measured_steps(spec, what, deadline_s, options)
     if (what == "seq") != (seq is None):
         given = "without a sequence" if seq is None else f"with a sequence of {seq}"
         raise PlanError(
@@ -70,14 +72,10 @@ def solve(
                 next="solve for seq or microbatch, or plan for more processes",
             )
         if deadline_s is None:
-            return smallest_fitting(
-                chosen,
-                spec,
-                Workload(global_batch, length),
-                max_devices=max_devices or MOST_DEVICES,
-                fix=fixed,
-                **options,
-            )
+            fitting = smallest_fitting(
+                chosen, spec, Workload(global_batch, length), max_devices=max_devices or MOST_DEVICES, fix=fixed, **options
+            )  # fmt: skip
+            return steps.of_solution(fitting)
         if num_tokens is None:
             raise PlanError("a deadline", allowed="it with a budget: --deadline 30d --tokens 2T")
         return fewest_devices(
@@ -87,8 +85,27 @@ def solve(
     if deadline_s is not None or max_devices is not None:
         raise PlanError(f"a deadline or most devices with solving for {what}", allowed="them with gpus")
     if what == "seq":
-        return longest_sequence(chosen, spec, global_batch, fix=fixed, **options)
-    return largest_microbatch(chosen, spec, Workload(global_batch, length), fix=fixed, **options)
+        return steps.of_solution(longest_sequence(chosen, spec, global_batch, fix=fixed, **options))
+    return steps.of_solution(
+        largest_microbatch(chosen, spec, Workload(global_batch, length), fix=fixed, **options)
+    )
+
+
+def _measured_steps(
+    cluster: ClusterSpec, what: str, deadline_s: float | None, options: dict[str, Any]
+) -> MeasuredSteps:
+    """What a log says of the steps, taken out of the options where they are of GPUs. Raises PlanError with a deadline, whose
+    search compares steps as they are predicted."""
+    steps = MeasuredSteps(options.get("profile"), cluster)
+    if not cluster.machine.is_here:
+        options.pop("profile", None)
+    if steps.said and deadline_s is not None:
+        raise PlanError(
+            f"--solve {what} --deadline with a profile of a log",
+            allowed="a profile for plans, and for numbers that are solved for by what fits",
+            next=f"leave --profile out and divide the deadline by its factor, {steps.factor:.3f}",
+        )
+    return steps
 
 
 def pareto(
@@ -111,8 +128,8 @@ def pareto(
 
     check_own_planner(options.pop("planner", None), "--pareto")
     spec, fixed = _prepared(cluster, fix, options)
-    work = Workload(global_batch, seq)
-    return frontier(load_model(model), spec, work, fix=fixed, forbid=forbid, **options)
+    work, steps = Workload(global_batch, seq), _measured_steps(spec, "", None, options)
+    return steps.of_plans(frontier(load_model(model), spec, work, fix=fixed, forbid=forbid, **options))
 
 
 def _prepared(

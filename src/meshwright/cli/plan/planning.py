@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from meshwright import api
+from meshwright import api, catalog
 from meshwright.api.exchange.adapting import TrainedPart
 from meshwright.api.exchange.variant import ModelVariant
 from meshwright.api.plans.request import PlanRequest
@@ -37,7 +37,6 @@ from meshwright.prediction.predicted import Predicted
 from meshwright.reports.page.report import Report
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
-from meshwright.specs.error import SpecError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.option import option
 
@@ -60,6 +59,11 @@ class Today:
     )
 
 
+def model_names_like(incomplete: str) -> list[str]:
+    """What a shell offers for the beginning of a model's name."""
+    return [name for name in catalog.names("models") if name.startswith(incomplete)]
+
+
 @writes(".toml", ".sh", ".json")
 def plan(
     out: Output,
@@ -70,7 +74,10 @@ def plan(
     other: ModelVariant,
     selection: Selection,
     model: Annotated[
-        str | None, typer.Argument(help="A name (meshwright list models) or config.json.")
+        str | None,
+        typer.Argument(
+            help="A name (meshwright list models) or config.json.", autocompletion=model_names_like
+        ),
     ] = None,
     cluster: Annotated[
         str | None, typer.Argument(help="What it runs on: 8x8xH100, 16384xH100, or a .toml file.")
@@ -87,7 +94,9 @@ def plan(
     if other.variant:
         limits["fix"] = other.in_fix(request.fix)
     if request.profile is not None:
-        limits["profile"] = _profile(request.profile, today.like, cluster)
+        limits["profile"] = (
+            Profile.load(request.profile) if isinstance(request.profile, Path) else request.profile
+        )
     if today.like is not None:
         part.refuse("--like, which says the model")
         other.refuse("--like, which says the model")
@@ -202,14 +211,3 @@ def _like(
             found.found, where, shown, misfit, choices, asked, also=found.assumptions, today=found.today
         ),
     )
-
-
-def _profile(path: Profile | Path, like: Path | None, cluster: str | None) -> Profile:
-    """A profile's file; it prices processes of this machine, and nothing else."""
-    if like is not None or cluster is None or not cluster_named(cluster).machine.is_here:
-        raise SpecError(
-            f"--profile {path} is given for what does not run on processes of this machine",
-            allowed="a cluster of CPU processes, such as 2xcpu",
-            next="leave it out: GPUs are priced by published measurements",
-        )
-    return path if isinstance(path, Profile) else Profile.load(path)

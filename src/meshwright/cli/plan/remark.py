@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from meshwright.evidence.log_comparison import KINDS
-from meshwright.planner.search.plans import Plans
+from meshwright.planner.search.plans import TIE, Plans
 from meshwright.planner.search.search import reasons
 from meshwright.prediction.predicted import Predicted
 from meshwright.prediction.step_trait import BESIDE
@@ -23,10 +23,23 @@ BASES: Mapping[str, str] = {
 }
 
 
+NEVER_SEEN = "never seen"
+UNMEASURED_HERE = (
+    "not calibrated: these are rates of a data sheet, and which plan is faster is a guess; `meshwright calibrate` measures "
+    "this machine in half a minute, then plan again"
+)
+UNMEASURED = (
+    "not calibrated: no step on such devices was ever measured; after a run `meshwright calibrate --from-log LOG --plan PLAN "
+    "-o my.profile.json` measures yours, then plan again with --profile my.profile.json"
+)
+
+
 def headlines(found: Plans, shown: Mapping[int, Predicted], cluster: ClusterSpec) -> list[str]:
     """Why the first is the first, what binds it, and whatever makes it doubtful."""
     best = found[0]
     lines = []
+    if found.num_tied:
+        lines.append(f"1 is the simplest of {found.num_tied} plans that are as fast, within {100 * TIE:g} %")
     if len(shown) > 1:
         second = list(shown)[1]
         why = f"; on the busiest device {_differences(shown)}" if best.parts else ""
@@ -37,9 +50,11 @@ def headlines(found: Plans, shown: Mapping[int, Predicted], cluster: ClusterSpec
 
 
 def _doubts(found: Plans, cluster: ClusterSpec) -> list[str]:
-    """What is faster and was passed over, that memory may not suffice, and a search that ended early."""
+    """That nothing was measured, what was passed over, that memory may not suffice, that the search ended early."""
     best = found[0]
     lines = []
+    if best.step.basis == NEVER_SEEN:
+        lines.append(UNMEASURED_HERE if cluster.machine.is_here else UNMEASURED)
     for over in found.passed_over:
         gain = 100 * (best.step.value / over.plan.step.value - 1)
         lines.append(f"{gain:.1f} % faster is {over.plan.description}: {over.why}")
@@ -126,7 +141,7 @@ def _ahead(best: Predicted, second: Predicted) -> str:
     if gain >= LEAST_GAIN:
         return f"{100 * gain:.1f} % faster"
     if saved > 0:
-        slower = f", {-100 * gain:.1f} % slower" if gain <= -LEAST_GAIN else ""
+        slower = f", {-100 * gain:.1f} % slower" if gain <= -TIE else ""
         return f"{format_bytes(saved)} less memory{slower or ', as fast'}"
     return "as fast"
 

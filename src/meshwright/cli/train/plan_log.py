@@ -46,7 +46,7 @@ def calibrated_from_run(
     }
     lines = [
         table_of(log_rows(found)),
-        f"{profile.device}: a step takes {found.ratio:.3f} x the prediction; `compare --profile FILE` uses that",
+        f"{profile.device}: a step takes {found.ratio:.3f} x the prediction; `compare` and `plan` take it as --profile FILE",
     ]
     return Result(
         data, lines, {".profile.json": profile.save}, explanation=[profile.source, *found.run.notes]

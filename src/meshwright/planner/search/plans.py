@@ -6,10 +6,11 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, overload
 
 from meshwright.planner.search.objective import Objective, sort_key
+from meshwright.prediction.description import num_choices
 from meshwright.prediction.memory_limit import Rejection
 from meshwright.prediction.predicted import Predicted
 from meshwright.specs.units import counted, format_chance
@@ -19,6 +20,9 @@ NUM_ALIKE = (
     2  # of these with the same degrees, as they are told apart by schedule, recompute and sharding alone
 )
 NUM_KEPT = 5  # of the best plans, whose programs stay for whoever simulates them next
+# Of a step: what is faster by less is as fast. Medians of repeated runs of one plan differ by as much, and the order in which
+# sums of prices put plans means less.
+TIE = 0.005
 LEAST_CHANCE = 0.01  # a plan that fits less likely is nobody's choice: to accept it is to accept any
 
 
@@ -46,6 +50,7 @@ class Plans(Sequence[Predicted]):
         is_complete: False where a time limit or Ctrl-C ended the simulations early.
         optimality_gap: how much shorter than the best plan's step any candidate's may be, as a share of it: none of the
             computes' sums of the candidates that were not simulated leaves more. None where steps are not what is ranked.
+        num_tied: where the first is the simplest of several that are as fast, how many these are; else 0.
         passed_over: plans that are faster than the first and were no first answer, the fastest of each reason.
     """
 
@@ -63,6 +68,7 @@ class Plans(Sequence[Predicted]):
     optimality_gap: float | None = None
     rejected: tuple[Rejection, ...] = ()
     passed_over: tuple[PassedOver, ...] = ()
+    num_tied: int = 0
 
     @property
     def num_excluded_by_bound(self) -> int:
@@ -113,6 +119,20 @@ class Plans(Sequence[Predicted]):
         )
         lines += [f"     assumed: {line}" for line in self.assumptions]
         return "\n".join(lines)
+
+
+def simplest_first(found: Plans, capacity_bytes: int, risk: float) -> Plans:
+    """These plans, with the simplest of those first that are as fast as the first and fit as surely: what is within `TIE` of
+    it nobody could tell from it by running both. The first of equally simple ones."""
+    best = found[0]
+    near = [each for each in found if each.step.value <= (1 + TIE) * best.step.value]
+    wanted = min(1.0 - risk, best.fit_probability(capacity_bytes))
+    tied = [each for each in near if each is best or each.fit_probability(capacity_bytes) >= wanted]
+    first = min(tied, key=lambda each: num_choices(each.plan))
+    if first is best:
+        return found
+    others = (each for each in found if each is not first)
+    return replace(found, plans=(first, *others), num_tied=len(tied))
 
 
 def keep_best(plans: Sequence[Predicted]) -> None:
