@@ -12,7 +12,7 @@ from tests.evidence.training_sample import table_row
 
 from meshwright.evidence.tables.job import TrainingJob, job_of
 from meshwright.evidence.tables.table import TrainingRow, read_training_table, training_row
-from meshwright.evidence.tables.words import redistributed, with_vocabulary_as_layers
+from meshwright.evidence.tables.words import by_cumulative_cost, redistributed, with_vocabulary_as_layers
 from meshwright.prediction.predicted import predict
 from meshwright.specs.error import MeshwrightError, PlanError, SpecError
 
@@ -461,3 +461,36 @@ def test_steps_on_amd_are_near_though_nothing_was_fitted_on_them(shared_data: Pa
         assert step.basis == "never seen" and step.low <= row.measured_s <= step.high
         errors.append(abs(step.value / row.measured_s - 1))
     assert len(errors) == 6 and sorted(errors)[3] <= 0.15
+
+
+@pytest.mark.parametrize(
+    ("fields", "software"),
+    [
+        ({"extras": "my own loop"}, "eager"),
+        ({"extras": "Megatron-DeepSpeed"}, "fused"),
+        ({"extras": "NeMo, CUDA graphs"}, "captured"),
+        ({"extras": "NeMo, no CUDA graphs"}, "fused"),
+        ({"source_repo": "somebody/Megatron-LM"}, "fused"),
+        ({"extras": "my own loop, compiled"}, "fused"),
+        ({"extras": "NeMo, CUDA graphs", **MOE}, "fused"),
+    ],
+)
+def test_of_software_that_nobody_knows_every_operation_runs_by_itself(
+    fields: dict[str, str | int], software: str
+) -> None:
+    assert _job(schedule="1f1b", zero=1, **fields).plan.software == software
+
+
+def test_a_run_of_a_day_before_fused_attention_writes_its_scores() -> None:
+    named = {"schedule": "1f1b", "zero": 1, "extras": "Megatron"}
+    assert _job(**named, note="line 3, 2022-02-26; after the fix of 2022-02-25").plan.attention == "unfused"
+    assert _job(**named, note="2022-02-26, measured again 2023-02-26").plan.attention == "flash"
+
+
+def test_stages_that_are_balanced_by_cost_have_few_blocks_beside_the_head() -> None:
+    """By hand: 16 blocks and a head of 4 on 4 stages, 5 each; a stage ends behind the block that exceeds its share."""
+    assert by_cumulative_cost(16, 4, 4.0) == (6, 5, 5, 0)
+    assert by_cumulative_cost(4, 2, 0.0) == (3, 1)
+    named = {"source_repo": "somebody/nanotron", "schedule": "1f1b", "zero": 1, "pp": 4, "dp": 2}
+    layers = _job(**named).plan.layers_per_stage
+    assert sum(layers) == 32 and layers[-1] < layers[0]

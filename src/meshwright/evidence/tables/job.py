@@ -75,7 +75,7 @@ def _plan(
         cluster=cluster.name,
         num_devices=cluster.num_devices,
         workload=Workload(row.count("global_batch_seqs"), row.sequence_length),
-        layers_per_stage=_layers(row, model, degrees.pp * num_chunks, assumptions),
+        layers_per_stage=_layers(row, facts, model, degrees.pp * num_chunks, assumptions),
         schedule=words.schedule_of(row, num_chunks),
         pp=degrees.pp,
         dp=degrees.dp,
@@ -96,7 +96,7 @@ def _plan(
         overlap=words.overlap_of(row, facts, degrees.tp, sharding, assumptions),
         vocabulary=words.vocabulary_of(row),
         attention=attention,
-        software=words.software_of(row),
+        software=words.software_of(row, facts),
     )
 
 
@@ -133,9 +133,16 @@ def _num_chunks(row: TrainingRow, facts: Facts, pp: int, model: ModelSpec, assum
     return chunks
 
 
-def _layers(row: TrainingRow, model: ModelSpec, num_stages: int, assumptions: list[str]) -> tuple[int, ...]:
-    """Blocks a stage: even where they divide, else with embedding and head as layers, else the first ones get more."""
+def _layers(
+    row: TrainingRow, facts: Facts, model: ModelSpec, num_stages: int, assumptions: list[str]
+) -> tuple[int, ...]:
+    """Blocks a stage: as the source balances them; even where they divide, else with embedding and head as layers, else the
+    first ones get more."""
     num_layers = model.num_layers
+    if facts.stages == "by cost" and num_stages > 1:
+        block = (model.num_matmul_parameters - model.num_head_parameters) / num_layers
+        assumptions.append(f"stages are balanced by the cost of their products ({facts.reference})")
+        return words.by_cumulative_cost(num_layers, num_stages, model.num_head_parameters / block)
     if words.method_of(row) == "redis":
         return _redistributed(row, model, num_stages, assumptions)
     if num_layers % num_stages:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from meshwright.specs.plan.plan import Attention, Recompute
 
@@ -23,6 +24,8 @@ class Facts:
         repository: part of `source_repo` by which the source is known, too.
         overlap: communication that runs beside computes; None: gradients, and with sharded parameters these, too.
         is_tp_overlapped: tensor parallelism's communication runs beside computes where tp > 1.
+        software: efficiency class, where rows do not say it; empty: by their words.
+        stages: "even", or "by cost": blocks go to a stage until its share of all products is exceeded, the head included.
         attention: "unfused_dropout" before FlashAttention.
         reduction_dtype: of gradients, where the row does not say.
         has_whole_experts: no expert is divided along tp.
@@ -38,6 +41,8 @@ class Facts:
     repository: str = ""
     overlap: tuple[str, ...] | None = None
     is_tp_overlapped: bool = False
+    software: str = ""
+    stages: Literal["even", "by cost"] = "even"
     attention: Attention = "flash"
     reduction_dtype: str = "float32"
     has_whole_experts: bool = False
@@ -176,6 +181,13 @@ SOURCES: Mapping[str, Facts] = {
         reduction_dtype="bfloat16",
         zero=1,
         reference="InternEvo's 7B configuration: overlap_sync_grad on, overlap_sync_param off; gradients in bfloat16",
+    ),
+    "nanotron_playbook": Facts(
+        stack="nanotron",
+        repository="nanotron",
+        software="eager",
+        stages="by cost",
+        reference="nanotron: modules of PyTorch run eagerly; build_model balances pipeline blocks by get_block_compute_costs",
     ),
 }
 

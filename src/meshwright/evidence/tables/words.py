@@ -44,6 +44,11 @@ ATTENTION_CORE = re.compile(r"attn|attention")
 # Megatron-Bridge 0.5.1 (container 26.06): recipes with experts on Blackwell capture the whole iteration, and fuse
 # grouped products (its release notes).
 CAPTURED_SINCE, GRAPHED = "26.06", re.compile(r"B[23]00")
+# Software whose norms, activations and casts are fused by hand.
+FUSING = re.compile(r"megatron|nemo|transformer[ _-]?engine")
+WHOLE_GRAPH = re.compile(r"cuda[ _-]?graph")
+# Fused attention began with FlashAttention (arXiv 2205.14135, of that day); a run of an earlier date wrote its scores.
+FUSED_ATTENTION_SINCE, DATE = "2022-05-27", re.compile(r"\b20\d\d-[01]\d-[0-3]\d\b")
 # Names of the same thing: kernels that send parts of what they multiply (torch's asyncTP, Transformer Engine's user buffers).
 TP_OVERLAP = r"async[-_ ]?(?:tp\b|tensor)|tp[-_ ]comm|user[-_ ]?buffers?\b|\bub[-_ ]overlap"
 # Tokens of one microbatch travel to experts and back beside the computes of another.
@@ -127,13 +132,19 @@ def stack_of(row: TrainingRow, facts: Facts) -> str:
     return "torchtitan compiled" if "compile" in row.text("extras").lower() else "torchtitan eager"
 
 
-def software_of(row: TrainingRow) -> str:
+def software_of(row: TrainingRow, facts: Facts) -> str:
     """Efficiency class by what the row says of its software, whoever wrote it: FSDP as PyTorch has it runs eager or
-    compiled; a first FSDP ("fsdp") without more words is eager, with the usual fused loss; who names no FSDP fuses."""
+    compiled; a first FSDP ("fsdp") without more words is eager, with the usual fused loss; who names no FSDP fuses where it
+    is known to, or says so; of software that nobody knows every operation runs by itself."""
     schedule, extras = row.text("schedule").lower(), row.text("extras").lower()
     if "fsdp" not in schedule:
         is_captured = row.is_moe and row.release >= CAPTURED_SINCE and GRAPHED.search(row.text("gpu"))
-        return "captured" if is_captured else "fused"
+        if is_captured or (not row.is_moe and says(extras, WHOLE_GRAPH.pattern)):
+            return "captured"
+        if facts.software:
+            return facts.software
+        is_fused = facts.stack or FUSING.search(f"{schedule} {extras} {row.text('source_repo').lower()}")
+        return "fused" if is_fused or "compile" in extras else "eager"
     if "eager" in extras:
         return "eager"
     return "compiled" if "compile" in extras or "fsdp2" in schedule else "eager, fused loss"
@@ -141,8 +152,12 @@ def software_of(row: TrainingRow) -> str:
 
 def attention_of(row: TrainingRow, model: ModelSpec, facts: Facts, assumptions: list[str]) -> Attention:
     """How attention is computed: as the source's time had it; with sinks (a learned term of every softmax), unfused."""
+    dates = DATE.findall(row.text("note"))
     if facts.attention != "flash":
         assumptions.append("attention writes its scores: the source came before FlashAttention")
+    elif dates and max(dates) < FUSED_ATTENTION_SINCE:
+        assumptions.append("attention writes its scores: the run came before FlashAttention")
+        return "unfused"
     elif model.architecture == "gpt_oss" and row.release < CAPTURED_SINCE:
         assumptions.append("attention with sinks writes its scores: fused kernels did not have them")
         return "unfused"
@@ -250,6 +265,17 @@ def redistributed(num_layers: int, num_stages: int, head_blocks: float) -> tuple
     last = next(last for last in choices if largest(last) <= least * WORTH_MOVING)
     share, rest = divmod(num_layers - last, others)
     return (*(share + (stage >= others - rest) for stage in range(others)), last)
+
+
+def by_cumulative_cost(num_layers: int, num_stages: int, head_blocks: float) -> tuple[int, ...]:
+    """Blocks a stage where each goes to the stage of the one before it, or to the next one once the cost up to there exceeds
+    that stage's equal share; the head costs as much as `head_blocks` blocks."""
+    share = (num_layers + head_blocks) / num_stages
+    counts, stage = [0] * num_stages, 0
+    for cost in range(1, num_layers + 1):
+        counts[stage] += 1
+        stage += cost > share * (stage + 1)
+    return tuple(counts)
 
 
 def with_vocabulary_as_layers(num_layers: int, num_stages: int) -> tuple[int, ...] | None:
