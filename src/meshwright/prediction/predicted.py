@@ -39,8 +39,14 @@ from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.prediction import Prediction
 from meshwright.specs.plan.utilisation import StepFlops, Utilisation
+from meshwright.specs.row_table import html_table
 from meshwright.specs.units import format_bytes, format_seconds
 
+# Of a plan, in `Predicted.row`.
+ROW_FIELDS = (
+    *("tp", "cp", "ep", "pp", "dp", "schedule", "num_chunks", "microbatch_size"),
+    *("recompute", "sharding", "sequence_parallel", "dtype"),
+)
 Level = Literal["composed", "segments", "stages"]
 
 
@@ -288,6 +294,17 @@ class Predicted:
         """The plan in a few words."""
         return describe(self.plan)
 
+    @property
+    def row(self) -> dict[str, Any]:
+        """The decision and what it will do as plain values in SI units, one column each."""
+        chosen = {name: getattr(self.plan, name) for name in ROW_FIELDS}
+        step = self.step
+        return {
+            "plan": self.description, **chosen, "step_s": step.value, "step_low_s": step.low, "step_high_s": step.high,
+            "basis": step.basis, "tokens_per_s": self.tokens_per_s, "mfu": self.mfu, "bubble": self.bubble,
+            "peak_bytes": self.peak_bytes, "worst_bytes": self.bound_bytes, "fit_probability": self.fit_probability(),
+        }  # fmt: skip
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as TOML. Raises PlanError where the file cannot be written."""
         self.plan.save(path)
@@ -305,6 +322,10 @@ class Predicted:
 
     def __repr__(self) -> str:
         return f"<Predicted {self}>"
+
+    def _repr_html_(self) -> str:
+        name = f"{self.plan.model.name} on {self.plan.cluster}"
+        return html_table([{name: key, "": value} for key, value in self.row.items()])
 
 
 def predict(

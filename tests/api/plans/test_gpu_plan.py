@@ -91,3 +91,14 @@ def test_one_word_is_forbidden_or_overlapped_as_a_list_of_it_is() -> None:
 def test_a_sequence_beyond_what_the_model_was_made_for_is_said() -> None:
     found = mw.plan(MODEL, "1xH100", global_batch=1, seq=32)
     assert any("was made for 16 tokens" in line for line in found.assumptions)
+
+
+def test_a_notebook_shows_plans_and_a_plan_and_nobody_reads_a_dump() -> None:
+    ranking = mw.plan(MODEL, "2xH100", global_batch=4, seq=16, microbatch_sizes=(1,))
+    rows, plan = ranking.rows, ranking[0].plan
+    assert [row["place"] for row in rows] == list(range(1, len(ranking) + 1))
+    assert rows[0]["step_s"] == ranking[0].step.value and rows[0]["dp"] == plan.dp
+    shown = ranking._repr_html_()
+    assert shown.count("<tr>") == 1 + min(10, len(ranking)) and ranking[0].description in shown
+    assert ranking[0].description in ranking[0]._repr_html_()
+    assert "global_batch = 4" in plan._repr_html_() and len(repr(plan)) < 160 and "2xH100" in repr(plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -131,6 +132,20 @@ def test_the_best_plan_is_a_file_that_simulates_to_the_same_step(run: Runner, tm
     assert ran.code == 0 and Plan.load(file).pp == 1
     again = run("simulate", file, "--json")
     assert again.data["step"]["value"] == pytest.approx(ran.data["plans"][0]["step_time_s"])
+
+
+def test_all_simulated_plans_are_a_table_for_other_programs(run: Runner, tmp_path: Path) -> None:
+    file = tmp_path / "plans.csv"
+    data = run(*SMALL, "--fix", "pp=1,cp=1", "--json", "--all", "-o", file).data
+    with file.open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == data["num_simulated"] == len(data["plans"])
+    for row, each in zip(rows, data["plans"], strict=True):
+        assert (
+            float(row["step_s"]) == pytest.approx(each["step_time_s"]) and row["plan"] == each["description"]
+        )
+        assert int(row["tp"]) * int(row["dp"]) == 4 and int(row["place"]) == each["place"]
+        assert float(row["peak_bytes"]) == pytest.approx(each["peak_memory_bytes"])
 
 
 def test_a_vocabulary_that_does_not_divide_is_said(run: Runner) -> None:

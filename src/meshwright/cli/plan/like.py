@@ -108,12 +108,12 @@ def check_said(
 
 def forms_of(form: str, to: str) -> tuple[str, ...]:
     """The suffixes of -o: our own file's and, unless --to says otherwise, those of the program behind --from."""
-    return (".toml", SCRIPT) if form == SCRIPTED and to != PLAN else (".toml",)
+    return (".toml", ".csv", SCRIPT) if form == SCRIPTED and to != PLAN else (".toml", ".csv")
 
 
 def _forms(found: PlansLike, to: str) -> dict[str, Callable[[Path], Any]]:
     """Writers by suffix: ours for .toml unless --to says otherwise, the program's for a suffix that is only its own."""
-    forms: dict[str, Callable[[Path], Any]] = {".toml": found.best.plan.save}
+    forms: dict[str, Callable[[Path], Any]] = {".toml": found.best.plan.save, ".csv": found.found.to_csv}
     exported = found.exported
     if exported is not None and to != PLAN and (to or exported.suffix == SCRIPT):
         text = found.patched or exported.text

@@ -64,7 +64,7 @@ def model_names_like(incomplete: str) -> list[str]:
     return [name for name in catalog.names("models") if name.startswith(incomplete)]
 
 
-@writes(".toml", ".sh", ".json")
+@writes(".toml", ".csv", ".sh", ".json")
 def plan(
     out: Output,
     request: PlanRequest,
@@ -86,7 +86,8 @@ def plan(
 ) -> Result:
     """Search every plan that a cluster allows: the fastest that fit, with step, memory and reasons. Nothing fits: exit 3.
 
-    -o writes .toml (the best plan), which simulate, check and compare take; with --like also the file's own form.
+    -o writes .toml (the best plan), which simulate, check and compare take, or .csv (all simulated plans); with --like
+    also the file's own form.
     """
     asked = replace(asked, failures=failures)
     asked.check(request, today.like is not None)
@@ -101,7 +102,7 @@ def plan(
         part.refuse("--like, which says the model")
         other.refuse("--like, which says the model")
         return _like(out, today, (model, cluster), limits, asked, selection)
-    out.check_form((".toml",))
+    out.check_form((".toml", ".csv"))
     check_said(
         model, cluster, request.global_batch, 0 if asked.solve == "seq" else request.seq, today.form, today.to
     )
@@ -129,7 +130,7 @@ def plan(
             *table, *costs_view(shown, asked, where), *told_lines([*beside, *headlines(found, shown, where), *sentence]),
             *told_lines([ending(found, len(shown), len(data["assumptions"]))]),
         ],
-        {".toml": found[0].save},
+        {".toml": found[0].save, ".csv": found.to_csv},
         lambda: _report(found, where, shown, sentence, limits, asked),
         explanation=[*details(found, shown), *explained(data)],
     )  # fmt: skip

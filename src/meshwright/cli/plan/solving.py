@@ -38,7 +38,7 @@ def solution_result(solution: Solution, asked: Asked, data: Mapping[str, Any], v
     head = [Text(_said(solution, asked), style="bold"), *(Text(line, overflow="fold") for line in lines)]
     best = solution.found[0]
     return Result(
-        {**solved, **data}, [*head, *view], {".toml": best.save},
+        {**solved, **data}, [*head, *view], {".toml": best.save, ".csv": solution.found.to_csv},
         explanation=[*best.assumptions, *solution.found.assumptions],
     )  # fmt: skip
 
@@ -86,7 +86,7 @@ def frontier_result(found: Plans, asked: Asked, cluster: ClusterSpec, limit: int
         *costs_view(dict(enumerate(found, 1)), asked, cluster),
         *told_lines([f"{counts}; {len(lines)} assumptions: --explain"]),
     ]  # fmt: skip
-    return Result(data, view, {".toml": best.save}, explanation=explained(data))
+    return Result(data, view, {".toml": best.save, ".csv": found.to_csv}, explanation=explained(data))
 
 
 def _slower(best: Predicted, each: Predicted) -> str:

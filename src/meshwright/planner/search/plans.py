@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, overload
+from pathlib import Path
+from typing import Any, NamedTuple, overload
 
 from meshwright.planner.search.objective import Objective, sort_key
 from meshwright.prediction.description import num_choices
 from meshwright.prediction.memory_limit import Rejection
 from meshwright.prediction.predicted import Predicted
+from meshwright.specs.row_table import csv_text, data_frame, html_table
 from meshwright.specs.units import counted, format_chance
+from meshwright.specs.whole_file import whole_file
 
 NUM_SHOWN = 10  # plans that are printed
 NUM_ALIKE = (
@@ -109,6 +113,24 @@ class Plans(Sequence[Predicted]):
     def __getitem__(self, index: slice) -> tuple[Predicted, ...]: ...
     def __getitem__(self, index: int | slice) -> Predicted | tuple[Predicted, ...]:
         return self.plans[index]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Each plan as plain values in SI units (`Predicted.row`), with its place."""
+        return [{"place": place, **each.row} for place, each in enumerate(self.plans, 1)]
+
+    def to_dataframe(self) -> Any:
+        """The rows as a pandas DataFrame. Raises SpecError without pandas."""
+        return data_frame(self.rows)
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the rows as CSV."""
+        with whole_file(Path(path)) as file:
+            file.write_text(csv_text(self.rows), encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        best = self.plans[0].plan
+        return html_table(self.rows[:NUM_SHOWN], f"{best.model.name} on {best.cluster}")
 
     def __repr__(self) -> str:
         shown = list(self.ideas.items())[:NUM_SHOWN]

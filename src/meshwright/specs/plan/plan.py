@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -14,7 +15,7 @@ from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.model.division import check_division, shared_by_expert
 from meshwright.specs.model.layers import StageLayers, split_layers, stage_layers
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.plan.file import read_plan, save_plan
+from meshwright.specs.plan.file import plan_text, read_plan, save_plan
 from meshwright.specs.plan.halves import check_halves
 from meshwright.specs.plan.optimizer import UpdateRule, update_rule
 from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, CONTEXTS, Context, SequencePart, check_heads
@@ -22,6 +23,7 @@ from meshwright.specs.plan.sharding import ZERO, Sharding
 from meshwright.specs.plan.software import SoftwareClass, software_class
 from meshwright.specs.plan.token_part import PARTS_OF, PartsOf, TokenPart, TokenParts, parts_of_microbatch
 from meshwright.specs.plan.workload import Workload
+from meshwright.specs.printable import BREAKS, printable
 from meshwright.specs.slot import TRUST, Reference, reference_text, resolve
 
 Recompute = Literal["none", "selective", "selective_op", "full"]
@@ -422,6 +424,13 @@ class Plan:
                 next="import meshwright.api",
             )
         return cls.verbs
+
+    def __repr__(self) -> str:
+        words = f"{self.product_text()}, {self.schedule}, microbatch {self.microbatch_size}"
+        return f"<Plan of {self.model.name} on {self.cluster}: {words}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(printable(plan_text(self), BREAKS))}</pre>"
 
     def product_text(self) -> str:
         """The whole product of degrees, for messages: "pp(4) x dp(2) x cp(1) x tp(1) = 8"."""
