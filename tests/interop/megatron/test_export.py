@@ -16,7 +16,12 @@ from meshwright.specs.error import PlanError
 
 # Megatron's options for these two are read as "does not matter", and a name is not an option.
 NOT_READ = ("name", "source", "norm_epsilon", "rope_theta", "architecture")
-UNSAID = {"gemma-2-9b": "window", "gpt-oss-20b": "sinks", "gpt-oss-120b": "sinks", "mistral-7b": "window"}
+UNSAID = {
+    **dict.fromkeys(("gemma-2-9b", "gemma-3-1b", "gemma-3-4b", "gemma-3-12b", "gemma-3-27b"), "window"),
+    "gpt-oss-20b": "sinks",
+    "gpt-oss-120b": "sinks",
+    "mistral-7b": "window",
+}
 CLUSTER = "2x8xH100"
 
 

@@ -133,3 +133,23 @@ def test_a_family_s_own_routing_is_not_said():
     assert model_from_config({**DEEPSEEK_V3, "n_group": None, "topk_group": None}).experts.routing is None
     changed = model_from_config({**QWEN2_MOE, "norm_topk_prob": True})
     assert changed.experts.routing is not None and changed.digest != model_from_config(QWEN2_MOE).digest
+
+
+def test_a_family_of_another_name_and_the_same_files_is_read_as_that_one():
+    assert model_from_config({**DEEPSEEK_V3, "model_type": "kimi_k2"}) == model_from_config(DEEPSEEK_V3)
+
+
+@pytest.mark.parametrize(
+    ("family", "lacking"),
+    [
+        ("llama4", "without positions"),
+        ("llama4_text", "without positions"),
+        ("qwen3_next", "linear attention"),
+        ("glm4_moe", "partial_rotary_factor"),
+        ("gemma3", "text_config"),
+    ],
+)
+def test_a_family_whose_blocks_are_not_known_is_refused_with_what_lacks(family, lacking):
+    with pytest.raises(SpecError, match=lacking) as caught:
+        model_from_config({**LLAMA, "model_type": family})
+    assert family in str(caught.value) and "deepseek_v3" in caught.value.allowed

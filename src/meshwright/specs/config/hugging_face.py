@@ -29,6 +29,17 @@ _GPT2_ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_python": "gelu",
 }
+# Families under a name of their own whose files say the same as another's: Kimi K2 runs as deepseek_v3 by its own guide
+# (docs/deploy_guidance.md of MoonshotAI/Kimi-K2).
+SAME_AS: Mapping[str, Architecture] = {"kimi_k2": "deepseek_v3"}
+# What families lack here that people ask for: their blocks are none of those that a ModelSpec can have.
+LACKING: Mapping[str, str] = {
+    "gemma3": "a model of pictures and text; its text_config, whose model_type is gemma3_text, is read as a config.json",
+    "llama4": "a model of pictures and text, whose text has attention within chunks and blocks without positions",
+    "llama4_text": "attention within chunks and blocks without positions are not known here",
+    "qwen3_next": "blocks of linear attention (gated delta rule) and gated attention are not known here",
+    "glm4_moe": "positions that turn a part of each head (partial_rotary_factor) are not known here",
+}
 _GEMMA_ACTIVATIONS = ("gelu_pytorch_tanh", "gelu")  # "gelu" in files of Gemma 1 means the former
 
 
@@ -55,7 +66,13 @@ def _architecture(config: Mapping[str, Any], where: str) -> Architecture:
     for architecture in ARCHITECTURES:
         if given == architecture:
             return architecture
+    if given in SAME_AS:
+        return SAME_AS[str(given)]
     state = f"is {given!r}" if "model_type" in config else "is missing"
+    if given in LACKING:
+        raise SpecError(
+            f"{where}: field 'model_type' {state}: {LACKING[str(given)]}", allowed=", ".join(ARCHITECTURES)
+        )
     if config.get("is_encoder_decoder"):
         raise SpecError(
             f"{where}: field 'model_type' {state}, an encoder-decoder",
