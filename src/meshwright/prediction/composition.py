@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from meshwright.lowering.segment.segmented import inner_degrees
 from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.model.parameter_name import MODULES
 from meshwright.specs.plan.plan import CONNECT_STAGES, Plan
 from meshwright.specs.plan.sequence_part import RINGS
 from meshwright.stage.piece import is_vocabulary_split
@@ -29,6 +30,7 @@ def not_in_rows(plan: Plan) -> tuple[str, ...]:
     found += [f"recompute={plan.recompute}"] if plan.recompute not in ("none", "full") else []
     found += [CONNECT_STAGES] if plan.connects_stages else []
     found += ["recompute_blocks"] if plan.recompute_blocks else []
+    found += [f"{plan.model.architecture} blocks"] if plan.model.architecture not in MODULES else []
     return tuple(found)
 
 

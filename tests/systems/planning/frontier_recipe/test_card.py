@@ -178,3 +178,15 @@ def test_as_a_planner_it_gives_layouts_of_the_users_own_model_that_fit() -> None
     }
     with pytest.raises(PlanError, match="tp is decided here"):
         filler("planner", "frontier_recipe")(*job, {"tp": 2})
+
+
+def test_the_sweep_tells_its_failures_and_takes_models_that_nobody_executes() -> None:
+    job = (load_model("gemma-2-9b"), Cluster("4xMI250X"), Workload(8, 2048))
+    found = frontier_recipe.planned(*job, {})
+    (note,) = found.notes
+    assert note.startswith(f"{len(found)} layouts of the sweep fit; ") and "needs" in note
+    failed = note.partition("(")[2].partition(")")[0].split(", ")
+    assert "tp1 pp1 micro 1" in failed and len(failed) == int(note.split("; ")[1].split()[0])
+    assert not any(f"tp{each.tp} pp{each.pp} micro {each.microbatch_size}" in failed for each in found)
+    with pytest.raises(OutOfMemoryError, match=r"none of the sweep's \d+ layouts fits"):
+        frontier_recipe.planned(load_model("llama-3.1-70b"), *job[1:], {})

@@ -8,6 +8,7 @@ from functools import cache
 from itertools import product, starmap
 from typing import Any
 
+from meshwright.planner.search.proposal import Proposal
 from meshwright.planner.space.check import check_open
 from meshwright.prediction.memory_limit import checked_memory
 from meshwright.prediction.predicted import predict
@@ -140,15 +141,14 @@ def whole_layouts(num_gcds: int, global_batch: int) -> Iterator[RecipeLayout]:
             yield layout
 
 
-def planned(
-    model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any]
-) -> tuple[Plan, ...]:
-    """As a planner: layouts that divide a cluster and fit it, as the recipe runs its own, the fastest by the roofline first.
+def planned(model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any]) -> Proposal:
+    """As a planner: layouts that divide a cluster and fit it, as the recipe runs its own, the fastest by the roofline first;
+    the notes say every layout that failed, as the recipe counts them.
 
-    Raises PlanError where TP, PP or the microbatch is fixed: they are decided here.
+    Raises PlanError where TP, PP or the microbatch is fixed: they are decided here; OutOfMemoryError where none fits.
     """
     check_open(fix, ("tp", "pp", "microbatch_size"))
-    node, found = cluster.levels[0].num_devices, []
+    node, found, failed = cluster.levels[0].num_devices, list[tuple[float, Plan]](), dict[RecipeLayout, str]()
     for layout in whole_layouts(cluster.num_devices, workload.global_batch):
         if layout.tp > node or layout.pp > model.num_layers:
             continue
@@ -156,11 +156,27 @@ def planned(
         usual = {"schedule": SCHEDULE, "sharding": sharding, "recompute": "full", "overlap": ()}
         try:
             made = Plan.of(model, cluster, workload, **{**usual, **fix, **asdict(layout)})
-            if not failure(made, cluster):
-                found.append((roofline_teraflops(made, cluster), made))
         except PlanError:
             continue  # TP does not divide the heads or the words of this model
-    return tuple(made for _, made in sorted(found, key=lambda each: -each[0]))
+        if reason := failure(made, cluster):
+            failed[layout] = reason
+        else:
+            found.append((roofline_teraflops(made, cluster), made))
+    if failed and not found:
+        least = list(failed.values())[-1]
+        raise OutOfMemoryError(
+            f"none of the sweep's {len(failed)} layouts fits: {least}", next="take more devices"
+        )
+    plans = tuple(made for _, made in sorted(found, key=lambda each: -each[0]))
+    return Proposal(plans, (f"{len(plans)} layouts of the sweep fit; {_failures(failed)}",))
+
+
+def _failures(failed: Mapping[RecipeLayout, str]) -> str:
+    """How many layouts do not fit, which, and why the last one, which is cut finest."""
+    if not failed:
+        return "none fails"
+    names = ", ".join(f"tp{each.tp} pp{each.pp} micro {each.microbatch_size}" for each in failed)
+    return f"{len(failed)} do not fit ({names}); the last one: {list(failed.values())[-1]}"
 
 
 def failure(made: Plan, cluster: ClusterSpec) -> str:
