@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -204,3 +205,16 @@ def test_calibrate_keeps_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> No
     assert kept() == profile and profile.num_processes == 3
     mw.calibrate(2, keeps=False)
     assert kept() == profile
+
+
+@pytest.mark.parametrize(
+    ("call", "near"),
+    [
+        (lambda: mw.simulate("1f1b", stagess=4), "stages"),
+        (lambda: mw.check("1f1b", microbatch=4), "microbatches"),
+        (lambda: mw.train("plan.toml", itrations=4), "iterations"),
+    ],
+)
+def test_a_misspelt_argument_is_told_with_its_near_match(call: Callable[[], object], near: str) -> None:
+    with pytest.raises(mw.UnknownNameError, match=f"did you mean .*{near}"):
+        call()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from meshwright.api.subjects.keywords import check_keywords
 from meshwright.api.subjects.subject import Subject, subject
 from meshwright.executor.capability import check_plan
 from meshwright.specs.error import (
@@ -135,6 +136,7 @@ def check(
     from meshwright.ir.judge.verify import verify
     from meshwright.ir.timing.wiring import wire
 
+    check_keywords("check", choices, check, subject)
     if global_batch is not None or seq is not None or fix:
         try:
             what = _planned(what, choices, global_batch, seq, fix, memory_bytes)

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from meshwright import catalog
+from meshwright.api.subjects.keywords import check_keywords
 from meshwright.api.subjects.subject import Subject, subject
 from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
@@ -26,6 +27,7 @@ def simulate(what: Any = None, *, iterations: int | None = None, **choices: Any)
     """
     from meshwright.simulator.simulate import simulate_program
 
+    check_keywords("simulate", choices, simulate, subject)
     made = what if isinstance(what, Subject) else subject(what, **choices)
     if made.computes is None or made.messages is None:
         raise SpecError(f"{made.label} has no costs", allowed="times=(F, I, W)")

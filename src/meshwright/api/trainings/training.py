@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+from meshwright.api.subjects.keywords import check_keywords
 from meshwright.api.subjects.loading import is_data_file, load
 from meshwright.api.subjects.subject import Subject, subject
 from meshwright.api.trainings.job import in_their_folder, prepare, with_recipe
@@ -174,6 +175,7 @@ def _traced(run: Callable[Keywords, Training]) -> Callable[Keywords, Trace]:
 
         Raises ExecutionError, OutOfMemoryError, and what `subject` raises.
         """
+        check_keywords("train", choices, run)
         done = run(*given, **choices)
         if done.trace is None:
             raise ExecutionError("the training was interrupted twice and left no trace")
