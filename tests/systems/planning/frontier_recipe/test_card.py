@@ -190,3 +190,8 @@ def test_the_sweep_tells_its_failures_and_takes_models_that_nobody_executes() ->
     assert not any(f"tp{each.tp} pp{each.pp} micro {each.microbatch_size}" in failed for each in found)
     with pytest.raises(OutOfMemoryError, match=r"none of the sweep's \d+ layouts fits"):
         frontier_recipe.planned(load_model("llama-3.1-70b"), *job[1:], {})
+
+
+def test_the_sweep_leaves_out_degrees_that_do_not_divide_the_words() -> None:
+    found = frontier_recipe.planned(load_model("gpt2"), Cluster("4xMI250X"), Workload(8, 1024), {})
+    assert len(found) and {each.tp for each in found} == {1}  # 50257 words

@@ -156,12 +156,12 @@ def planned(model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Map
         usual = {"schedule": SCHEDULE, "sharding": sharding, "recompute": "full", "overlap": ()}
         try:
             made = Plan.of(model, cluster, workload, **{**usual, **fix, **asdict(layout)})
+            if reason := failure(made, cluster):
+                failed[layout] = reason
+            else:
+                found.append((roofline_teraflops(made, cluster), made))
         except PlanError:
             continue  # TP does not divide the heads or the words of this model
-        if reason := failure(made, cluster):
-            failed[layout] = reason
-        else:
-            found.append((roofline_teraflops(made, cluster), made))
     if failed and not found:
         least = list(failed.values())[-1]
         raise OutOfMemoryError(
