@@ -218,19 +218,22 @@ def _walk(row: Sequence[Compute]) -> tuple[InFlight, ...]:
     stages = tuple(sorted({compute.stage for compute in row}))
     place = {stage: k for k, stage in enumerate(stages)}
     counts = [0] * (2 * len(stages))
-    seen = set()
+    seen, is_more = set(), False
     for name, stage, _ in row:
         k = place[stage]
+        if name in ("B", "W"):
+            if is_more:  # than before and behind: only such a moment may be the peak
+                seen.add(tuple(counts))
+            counts[k] -= 1
+        if name == "W":
+            counts[len(stages) + k] -= 1
         if name == "F":
             counts[k] += 1
         elif name == "I":
             counts[len(stages) + k] += 1
-        if name in ("F", "I"):
-            seen.add(tuple(counts))
-        if name in ("B", "W"):
-            counts[k] -= 1
-        if name == "W":
-            counts[len(stages) + k] -= 1
+        is_more = name in ("F", "I") or (is_more and name not in ("B", "W"))
+    if is_more:
+        seen.add(tuple(counts))
     tops = _undominated(seen)
     return tuple(InFlight(stages, top[: len(stages)], top[len(stages) :]) for top in tops)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from meshwright.planner.form.closed_form import closed_form
 from meshwright.planner.form.cost_table import CostSources, tables_of
 from meshwright.planner.search import contender
-from meshwright.planner.search.contender import Contenders, bounds_s
+from meshwright.planner.search.contender import Contenders, bounds_of
 from meshwright.planner.search.search import search
 from meshwright.planner.space.axis import AXES
 from meshwright.planner.space.space import Space, space_of
@@ -44,7 +44,8 @@ def space(name: str) -> Space:
 @pytest.mark.parametrize("name", SPACES)
 def test_a_bound_is_below_the_closed_form_and_the_step(name: str) -> None:
     found = space(name)
-    bounds, form = bounds_s(found, CostSources(found)), closed_form(found, tables_of(found))
+    (bounds, even), form = bounds_of(found, CostSources(found)), closed_form(found, tables_of(found))
+    assert (even <= bounds).all()
     assert (bounds <= form.step_s * (1 + 1e-9)).all()
     assert (bounds <= form.least_s * (1 + 1e-9))[found.pp == 1].all()  # where no device waits for another
     assert np.median(bounds / form.step_s) > 0.5  # a bound that says something

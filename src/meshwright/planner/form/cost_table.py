@@ -7,12 +7,14 @@ candidate (pipeline, chunks, data parallelism) is arithmetic on these rows: `clo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.costs.pricing import Pricing
+from meshwright.planner.form.distinct import Answers, distinct
 from meshwright.planner.form.part_seconds import (
     PassSeconds,
     ReductionSeconds,
@@ -42,11 +44,6 @@ Ints = NDArray[np.int64]
 # What decides what a device keeps (besides expert_tp, and ZeRO-3 or not); and what decides how long its passes take.
 WAY = ("tp", "cp", "context", "ep", "sequence_parallel", "microbatch_size", "recompute", "float8")
 EMBEDDING, HEAD = -2, -1  # places behind the kinds of blocks
-BYTES = (
-    *("saved", "saved_whole", "pending", "dense", "expert", "transient", "gathered", "ends", "ends_reduced", "loss"),
-    *("table_gradient", "messages", "sent", "share", "share_gathered", "waiting"),
-)  # fmt: skip
-MOST_CODES = 4_000_000  # combinations that are counted by their place; more of them are sorted
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,16 +115,6 @@ class CostTables:
     send: Floats
     send_row: Ints
 
-    def taken(self, chosen: Ints) -> CostTables:
-        """Those of the candidates with these numbers."""
-        return replace(
-            self,
-            run=self.run[chosen],
-            way=self.way[chosen],
-            group=self.group[chosen],
-            send_row=self.send_row[chosen],
-        )
-
 
 class CostSources:
     """What tables of one model on one cluster are made from, whatever part of the space they are of: what was asked for
@@ -141,9 +128,38 @@ class CostSources:
     def __init__(self, space: Space, *, extrapolate: bool = False, is_priced: bool = True) -> None:
         self.counts, self.parts = _parts(space)
         self.prices = SpacePrices(space, extrapolate) if is_priced else None
-        sites = Sites(space.cluster)
-        self.passes = PassSeconds(self.parts, self.prices, sites)
-        self.exchanges = ReductionSeconds(self.prices, sites)
+        self.sites = Sites(space.cluster)
+        self.passes = PassSeconds(self.parts, self.prices, self.sites)
+        self.exchanges = ReductionSeconds(self.prices, self.sites)
+        self._kept, self._sent = Answers[dict[str, Any]](), Answers[float]()
+
+    def kept(self, space: Space) -> tuple[Ints, list[Ints], dict[str, Any]]:
+        """Every candidate's way, what decides it, and what each way keeps."""
+        is_zero3 = (space.sharding == SHARDINGS.index("zero3")).astype(np.int64)
+        columns = [
+            *(getattr(space, name) for name in WAY),
+            space.expert_tp,
+            is_zero3,
+            *vocabulary_keys(space),
+        ]
+        way, first = distinct(columns)
+
+        def kept(row: int) -> dict[str, Any]:
+            alone = space.one_stage(row)
+            return _kept(alone, space.plan(row) if space.vocabulary[row] else alone, self.parts)
+
+        return way, columns, columns_of(self._kept.of(columns, first, kept))
+
+    def sent_s(self, space: Space, sent_bytes: Floats, pricing: Pricing | None) -> tuple[Ints, Floats]:
+        """Every candidate's row of messages to the next stage, and the seconds of each; `sent_bytes` of a device."""
+        size, stride = sent_bytes.astype(np.int64), self.sites.told_apart(space.strides["pp"])
+        send_row, first = distinct(columns := [size, stride, space.pp])
+
+        def seconds(row: int) -> float:
+            return sent_s(space, pricing, float(sent_bytes[row]), int(stride[row]), int(space.pp[row]))
+
+        asked = self._sent if pricing else Answers[float]()  # without prices nothing is known of seconds
+        return send_row, np.array(asked.of(columns, first, seconds))
 
     def computed_s(self, plan: Plan) -> float:
         """Seconds that the passes of one microbatch compute, over all stages; what they exchange aside."""
@@ -152,59 +168,33 @@ class CostSources:
 
 
 def tables_of(
-    space: Space, *, extrapolate: bool = False, is_priced: bool = True, known: CostTables | None = None,
-    sources: CostSources | None = None,
-) -> CostTables:  # fmt: skip
+    space: Space, *, extrapolate: bool = False, is_priced: bool = True, sources: CostSources | None = None
+) -> CostTables:
     """The tables of a space, every distinct way, run, group and boundary asked for once.
 
     Args:
         extrapolate: as of `pricing_of`.
         sources: of a space of which this is a part; its prices are taken, if this is priced.
         is_priced: False leaves all seconds at zero: memory needs none, and a space is smaller once it is known.
-        known: tables of the same candidates without prices; their bytes are not counted again.
 
     Raises PlanError as `pricing_of`.
     """
     sources = sources or CostSources(space, extrapolate=extrapolate)
-    way, kept = (
-        _bytes(space, sources.parts)
-        if known is None
-        else (known.way, {name: getattr(known, name) for name in BYTES})
-    )
-    prices = sources.prices if is_priced else None
-    run, first = (
-        distinct([way, *_inner_strides(space), vocabulary_strides(space)])
-        if prices
-        else (np.zeros_like(way), way[:0])
-    )
-    taken = sources.passes.of_all(space, first, is_priced=is_priced)
-    group, first = distinct(_group_keys(space))
-    exchanged = sources.exchanges.of_all(space, first, is_priced=is_priced)
-    strides = space.strides
-    send_row, sent = distinct([kept["sent"][way].astype(np.int64), strides["pp"], space.pp])
-    some = space.plan(0)
-    pricing = prices.of(some) if prices else None
-    send = [
-        sent_s(space, pricing, float(kept["sent"][way[n]]), int(strides["pp"][n]), int(space.pp[n]))
-        for n in sent
-    ]
+    way, columns, kept = sources.kept(space)
+    inner, pricing = _inner_strides(space, sources.sites), None
+    run, first = np.zeros_like(way), way[:0]
+    if is_priced and sources.prices:
+        run, first = distinct([way, *inner])
+        pricing = sources.prices.of(space.plan(0))
+    taken = sources.passes.of_all(space, [*columns, *inner], first, is_priced=is_priced)
+    group, first = distinct(keys := _group_keys(space, sources.sites))
+    exchanged = sources.exchanges.of_all(space, keys, first, is_priced=is_priced)
+    send_row, send = sources.sent_s(space, kept["sent"][way], pricing)
     return CostTables(
-        counts=sources.counts, run=run, way=way, group=group, step=stepped_s(some, pricing),
-        step_s=pricing.step_s if pricing else 0.0, send_row=send_row, send=np.array(send),
+        counts=sources.counts, run=run, way=way, group=group, step=stepped_s(space.plan(0), pricing),
+        step_s=pricing.step_s if pricing else 0.0, send_row=send_row, send=send,
         expert_shards=_expert_shards(space)[first], **kept, **taken, **exchanged,
     )  # fmt: skip
-
-
-def _bytes(space: Space, parts: Sequence[StageLayers]) -> tuple[Ints, dict[str, Any]]:
-    """Every candidate's way, and what each way keeps."""
-    is_zero3 = (space.sharding == SHARDINGS.index("zero3")).astype(np.int64)
-    columns = [*(getattr(space, name) for name in WAY), space.expert_tp, is_zero3, *vocabulary_keys(space)]
-    way, first = distinct(columns)
-    found = []
-    for n in first.tolist():
-        alone = space.one_stage(n)
-        found.append(_kept(alone, space.plan(n) if space.vocabulary[n] else alone, parts))
-    return way, columns_of(found)
 
 
 def _expert_shards(space: Space) -> Ints:
@@ -217,39 +207,20 @@ def _expert_shards(space: Space) -> Ints:
     return np.asarray(np.maximum(1, shared // np.maximum(1, own)))
 
 
-def _inner_strides(space: Space) -> list[Ints]:
+def _inner_strides(space: Space, sites: Sites) -> list[Ints]:
     """Steps between devices along the axes on which a stage exchanges: they decide which of its exchanges cross nodes."""
     strides = space.strides
-    return [np.where(space.cp > 1, strides["cp"], 0), np.where(space.ep > 1, strides["dp"], 0)]
+    along = [np.where(space.cp > 1, strides["cp"], 0), np.where(space.ep > 1, strides["dp"], 0)]
+    return [sites.told_apart(each) for each in (*along, vocabulary_strides(space))]
 
 
-def _group_keys(space: Space) -> list[Ints]:
+def _group_keys(space: Space, sites: Sites) -> list[Ints]:
     """What decides among whom gradients and parameters are exchanged, and how."""
     strides = space.strides
     is_sharded = (space.sharding > 0).astype(np.int64)
     along = [np.where(space.dp > 1, strides["dp"], 0), np.where(space.cp > 1, strides["cp"], 0)]
-    return [space.tp, space.cp, space.ep, space.dp, is_sharded, space.sharding_degree, *along]
-
-
-def distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Number of every row's combination, and the first row of each."""
-    code = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
-        top = int(column.max()) + 1
-        if top * (int(code.max()) + 1) > MOST_CODES:  # then only those that occur are numbered
-            code = np.unique(code, return_inverse=True)[1].reshape(-1)
-        if top * (int(code.max()) + 1) > MOST_CODES:
-            values, column = np.unique(column, return_inverse=True)
-            column, top = column.reshape(-1), len(values)
-        code = code * top + column
-    if int(code.max()) < MOST_CODES:  # dense enough to count
-        number = np.full(int(code.max()) + 1, -1, dtype=np.int64)
-        number[code[::-1]] = np.arange(len(code) - 1, -1, -1)
-        first = number[number >= 0]
-        number[number >= 0] = np.arange(len(first))
-        return number[code], first
-    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    return inverse.reshape(-1), first
+    keys = [space.tp, space.cp, space.ep, space.dp, is_sharded, space.sharding_degree]
+    return [*keys, *(sites.told_apart(each) for each in along)]
 
 
 def _parts(space: Space) -> tuple[Ints, list[StageLayers]]:

@@ -14,6 +14,7 @@ from meshwright.costs.cost import Cost
 from meshwright.costs.pricing import Pricing, pricing_of
 from meshwright.costs.step.step_costs import StepCosts
 from meshwright.ir.table import Exchange, Work
+from meshwright.planner.form.distinct import Answers
 from meshwright.planner.form.vocabulary_share import share_seconds
 from meshwright.planner.space.site import Sites
 from meshwright.planner.space.space import Space
@@ -86,13 +87,17 @@ class PassSeconds:
         self._operators: dict[tuple[object, ...], list[tuple[Operator, ...]]] = {}
         self._known: dict[tuple[object, ...], tuple[Floats, Floats, Floats]] = {}
         self._split: dict[tuple[object, ...], dict[str, Any]] = {}
+        self._asked = Answers[dict[str, Any]]()
 
-    def of_all(self, space: Space, numbers: Ints, *, is_priced: bool = True) -> dict[str, Any]:
-        """Seconds of these candidates' passes, row by row; nothing where nobody prices."""
-        if self._prices is None or not is_priced:
+    def of_all(
+        self, space: Space, columns: Sequence[Ints], numbers: Ints, *, is_priced: bool = True
+    ) -> dict[str, Any]:
+        """Seconds of these candidates' passes, row by row; `columns` decide them. Nothing where nobody prices."""
+        prices = self._prices
+        if prices is None or not is_priced:
             nothing = np.zeros((1, len(self._parts)))
             return {**dict.fromkeys(TAKEN, nothing), **dict.fromkeys(TAKEN_ONCE, np.zeros(1))}
-        return columns_of([self._of(space.plan(int(n)), self._prices) for n in numbers])
+        return columns_of(self._asked.of(columns, numbers, lambda n: self._of(space.plan(n), prices)))
 
     def least_s(self, plan: Plan, name: str) -> Floats:
         """What a pass computes at least, part by part, wherever the plan's devices stand: its operators, and what
@@ -281,13 +286,16 @@ class ReductionSeconds:
     def __init__(self, prices: SpacePrices | None, sites: Sites) -> None:
         self._prices, self._sites = prices, sites
         self._known: dict[tuple[str, tuple[int, ...]], Floats] = {}
+        self._asked = Answers[dict[str, Floats]]()
 
-    def of_all(self, space: Space, numbers: Ints, *, is_priced: bool = True) -> dict[str, Any]:
-        """Of these candidates' groups, row by row; of one device 0. Nothing where nobody prices."""
+    def of_all(
+        self, space: Space, columns: Sequence[Ints], numbers: Ints, *, is_priced: bool = True
+    ) -> dict[str, Any]:
+        """Of these candidates' groups, row by row; `columns` decide them; of one device 0. Nothing where nobody prices."""
         if self._prices is None or not is_priced:
             nothing = np.zeros((1, len(GRID)))
             return dict.fromkeys(EXCHANGES, nothing)
-        return columns_of([self._of(space.plan(int(n))) for n in numbers])
+        return columns_of(self._asked.of(columns, numbers, lambda n: self._of(space.plan(n))))
 
     def _of(self, plan: Plan) -> dict[str, Floats]:
         found: dict[str, Floats] = {}

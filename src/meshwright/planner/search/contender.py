@@ -1,21 +1,24 @@
 """Contenders: of a space those that fit and may be the fastest, evaluated; the rest is proven to be slower, unseen.
 
-Best first: what a candidate's passes compute on all devices together, over the number of devices, with what the devices of
-a pipeline wait for each other on average, is less than its step, and has few distinct values. From the least of them on,
-candidates are held against memory and priced until the next has a bound well behind the best step that was found.
+Best first: what any device of a candidate's pipeline computes, with what it waits for before and behind, is less than its
+step, and has few distinct values. From the least of them on, candidates are held against memory and priced until the next
+has a bound well behind the best step that was found.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.planner.form.closed_form import ClosedForm
-from meshwright.planner.form.cost_table import EMBEDDING, HEAD, CostSources, distinct
+from meshwright.planner.form.cost_table import EMBEDDING, HEAD, CostSources
+from meshwright.planner.form.distinct import distinct
 from meshwright.planner.form.pipeline_form import FULL
+from meshwright.planner.form.schedule_shape import stage_devices
 from meshwright.planner.search.fitting import Fitting
 from meshwright.planner.space.axis import SHARDINGS
 from meshwright.planner.space.space import Space
@@ -29,10 +32,8 @@ Ints = NDArray[np.int64]
 # Candidates whose bound is behind the closed form's best step by more than this are not looked at: the form is within a few
 # percent, and what is behind in computes alone is never made up.
 BEHIND = 1.1
-FIRST, FURTHER = (
-    1.03,
-    1.1,
-)  # times the least bound: what is evaluated first; and how much further, while the best step found is behind that
+# Times the least bound: what is evaluated first; and how much further, while the best step found is behind that.
+FIRST, FURTHER = 1.03, 1.1
 ENOUGH = 512  # candidates that fit, before any are left out: a small space is evaluated whole
 NUM_KEPT = 2 * NUM_NEAREST  # of the smallest, which are named where nothing fits
 # What decides the bound, besides software; how devices of cp attend does not.
@@ -48,6 +49,8 @@ class Contenders:
         num_too_large: of those that were looked at, how many do not fit.
         nearest: of those that were looked at the smallest, at most `NUM_KEPT`, the smallest first.
         skipped_s: seconds below which no step of each of the others is.
+        uneven, uneven_s: of these pipelines which may be as fast as the best if they spread what the embedding and the head
+            compute over all devices, and the seconds below which no step of theirs is then.
         sources: what all were priced from.
         is_complete: False where time ended the look.
     """
@@ -57,6 +60,8 @@ class Contenders:
     num_too_large: int
     nearest: Space
     skipped_s: Floats
+    uneven: Space
+    uneven_s: Floats
     sources: CostSources
     is_complete: bool = True
 
@@ -71,7 +76,7 @@ class Contenders:
         Raises PlanError as `pricing_of`.
         """
         sources = sources or CostSources(whole, extrapolate=extrapolate)
-        least_s = bounds_s(whole, sources)
+        least_s, even_s = bounds_of(whole, sources)
         is_left, found = np.ones(len(whole), dtype=bool), _Found(whole, capacity_bytes, sources)
         is_complete = True
         limit_s = np.inf if is_all and ends_s == np.inf else FIRST * float(least_s.min())
@@ -89,20 +94,67 @@ class Contenders:
             limit_s = max(FURTHER * limit_s, FIRST * next_s)
             if is_enough:
                 limit_s = min(limit_s, BEHIND * found.best_s)
+        uneven = np.flatnonzero(is_left & (even_s < found.best_s) & (whole.pp > 1))
+        uneven = uneven[np.argsort(even_s[uneven], kind="stable")]
         skipped_s = np.repeat(least_s[is_left], whole.num_kinds[is_left])
-        return replace(found.contenders(skipped_s), is_complete=is_complete)
+        return Contenders(*found.all(), skipped_s, whole.taken(uneven), even_s[uneven], sources, is_complete)
 
 
-def bounds_s(space: Space, sources: CostSources) -> Floats:
-    """Seconds below which no step of a candidate is: what its busiest device computes is at least the mean of all, and so
-    is that with what the device waits for before its first compute and behind its last."""
+class Bounds(NamedTuple):
+    """Seconds below which no step of a candidate is, [n].
+
+    Attributes:
+        least_s: what any of its devices computes, behind the first microbatch's way to it and before the last one's way back.
+        even_s: the same, with what the embedding and the head compute spread over all devices.
+    """
+
+    least_s: Floats
+    even_s: Floats
+
+
+def bounds_of(space: Space, sources: CostSources) -> Bounds:
+    """The first compute of a device is a forward of its first stage, and the last one its backward: before and behind them
+    a microbatch passes all stages ahead of it. Where a backward has two halves, the second fills the wait behind."""
+    seconds, blocks = _least_seconds(space, sources), _block_counts(space)
+    is_whole = space.vocabulary == 0
+    # of a split vocabulary nothing is counted: what a part of it takes is not known here
+    embedding, head = (np.where(is_whole, each, 0.0) for each in (seconds.embedding, seconds.head))
+    again = np.where(space.recompute == FULL, seconds.again, 0.0)
+    splits = np.array([registered()[name].splits_backward for name in space.names["schedule"]])[
+        space.schedule
+    ]
+    m, behind = space.num_microbatches, np.where(splits, 0.0, seconds.block - seconds.forward)
+    computed = seconds.blocks + embedding + head + blocks.rerun * again
+    least_s = even_s = m * computed / space.pp + np.where(splits, 0.0, blocks.ahead * seconds.block)
+    for each in blocks.devices:
+        busy_s = m * (each.blocks * seconds.block + each.rerun * again)
+        busy_s += each.ahead * (seconds.forward + behind)
+        ends_s = m * (each.has_embedding * embedding + each.has_head * head)
+        even_s, least_s = np.maximum(even_s, busy_s), np.maximum(least_s, busy_s + ends_s)
+    return Bounds(least_s + seconds.overhead, even_s + seconds.overhead)
+
+
+class _Seconds(NamedTuple):
+    """Of every candidate at least, of one microbatch there and back: all blocks, one of them, of this its forward, the
+    embedding and the head; one block that runs again; and of a step what no pass takes."""
+
+    blocks: Floats
+    block: Floats
+    forward: Floats
+    embedding: Floats
+    head: Floats
+    again: Floats
+    overhead: Floats
+
+
+def _least_seconds(space: Space, sources: CostSources) -> _Seconds:
+    """What others compute is less for no recompute."""
     named = space.formats.get("software", "")
     software = [software_class(named, gathers_values=ZERO[each].divides_values).name for each in SHARDINGS]
     number_of = np.array([software.index(name) for name in software])
     columns = [getattr(space, name) for name in ALONG]
     way, first = distinct([*columns, space.expert_tp, number_of[space.sharding]])
     number, found, has_full = sources.counts.sum(axis=0), [], FULL in space.recompute
-    # what others compute is less for no recompute
     plans = [space.one_stage(row, recompute="none") for row in first.tolist()]
     sources.passes.prepare(plans, ("F", "B"))
     for plan in plans:
@@ -110,32 +162,54 @@ def bounds_s(space: Space, sources: CostSources) -> Floats:
         again = forward  # R is F, but in software that stops early
         if has_full and plan.software_class.stops_early:
             again = sources.passes.least_s(plan.changed(recompute="full"), "R")
-        ends = both[EMBEDDING] + both[HEAD]
-        whole = both[:EMBEDDING] @ number + ends
-        of_block = (each[:EMBEDDING].min() for each in (both, again))
-        found.append((sources.passes.overhead_s(plan), whole, ends, *of_block))
-    overhead_s, whole, ends, both, again = np.array(found).T[:, way]
-    # of a split vocabulary nothing is counted: what a part of it takes is not known here
-    whole = np.where(space.vocabulary > 0, whole - ends, whole)
-    splits = np.array([registered()[name].splits_backward for name in space.names["schedule"]])
-    ahead, recomputed = _block_counts(space)
-    # where a backward has two halves, the second fills what would be a wait behind
-    waited = np.where(splits[space.schedule], 0.0, ahead * both)
-    computed = whole + np.where(space.recompute == FULL, recomputed * again, 0.0)
-    return np.asarray(space.num_microbatches * computed / space.pp + waited + overhead_s)
+        of_block = (each[:EMBEDDING].min() for each in (both, forward))
+        ends = (both[EMBEDDING], both[HEAD], again[:EMBEDDING].min(), sources.passes.overhead_s(plan))
+        found.append((both[:EMBEDDING] @ number, *of_block, *ends))
+    return _Seconds(*np.array(found).T[:, way])
 
 
-def _block_counts(space: Space) -> tuple[Floats, Floats]:
-    """Blocks that a microbatch passes before it first reaches a device, on average over the devices of its pipeline; and
-    those of the model that run again, where any do."""
-    shape, first = distinct([space.pp, space.num_chunks, space.layers, space.recompute_blocks])
-    found = []
-    for row in first.tolist():
-        pp, layers = int(space.pp[row]), np.array(space.layers_per_stage(row))
-        most = int(space.recompute_blocks[row]) or int(layers.max())
-        found.append((layers[:pp] @ np.arange(pp - 1, -1, -1) / pp, np.minimum(layers, most).sum()))
-    ahead, recomputed = np.array(found, dtype=float).T
-    return ahead[shape], recomputed[shape]
+class _DeviceBlocks(NamedTuple):
+    """Of every candidate, what one device has: blocks that a microbatch passes before it first reaches it, its own, how many
+    of these run again where any do, and whether it has the ends of the model."""
+
+    ahead: Floats
+    blocks: Floats
+    rerun: Floats
+    has_embedding: Floats
+    has_head: Floats
+
+
+class _Blocks(NamedTuple):
+    """Blocks ahead of a device, on average over those of its pipeline; blocks of the model that run again, where any do; and
+    the devices that may be the last to end: of most blocks, of most ahead, and of either end."""
+
+    ahead: Floats
+    rerun: Floats
+    devices: tuple[_DeviceBlocks, ...]
+
+
+def _block_counts(space: Space) -> _Blocks:
+    columns = [space.pp, space.num_chunks, space.layers, space.recompute_blocks, space.schedule]
+    shape, first = distinct(columns)
+    found = np.array([_counts_of(space, row) for row in first.tolist()], dtype=float).T[:, shape]
+    size = len(_DeviceBlocks._fields)
+    devices = (_DeviceBlocks(*found[place : place + size]) for place in range(2, len(found), size))
+    return _Blocks(found[0], found[1], tuple(devices))
+
+
+def _counts_of(space: Space, row: int) -> list[float]:
+    """Of one candidate, the numbers of `_Blocks`."""
+    pp, chunks = int(space.pp[row]), int(space.num_chunks[row])
+    layers = np.array(space.layers_per_stage(row))
+    rerun = np.minimum(layers, int(space.recompute_blocks[row]) or int(layers.max()))
+    schedule = space.names["schedule"][int(space.schedule[row])]
+    placed = np.array(stage_devices(schedule, pp, chunks) if pp > 1 else (0,) * chunks)
+    blocks, again = (np.bincount(placed, weights=each, minlength=pp) for each in (layers, rerun))
+    ahead = (np.cumsum(layers) - layers)[np.unique(placed, return_index=True)[1]]
+    found = [float(ahead.mean()), float(rerun.sum())]
+    for device in (int(blocks.argmax()), int(ahead.argmax()), int(placed[0]), int(placed[-1])):
+        found += [ahead[device], blocks[device], again[device], device == placed[0], device == placed[-1]]
+    return found
 
 
 class _Found:
@@ -162,8 +236,8 @@ class _Found:
             self.num_fitting += len(rows)
             self.best_s = min(self.best_s, float(form.step_s.min(initial=np.inf)))
 
-    def contenders(self, skipped_s: Floats) -> Contenders:
-        """All that fit, in the order of the whole space."""
+    def all(self) -> tuple[Space, ClosedForm, int, Space]:
+        """What fits, in the order of the whole space, and its form; how many do not fit, and the smallest of all."""
         needed = np.concatenate([each for each, _ in self._smallest])
         nearest = Space.joined([each for _, each in self._smallest])
         nearest = nearest.taken(np.argsort(needed, kind="stable")[:NUM_KEPT])
@@ -172,4 +246,4 @@ class _Found:
         form = ClosedForm.joined([form for _, form, _ in self._fitting]).taken(order)
         spaces = [space for _, _, space in self._fitting]
         space = Space.joined(spaces).taken(order) if spaces else nearest.taken(order)
-        return Contenders(space, form, self._num_seen - len(numbers), nearest, skipped_s, self._sources)
+        return space, form, self._num_seen - len(numbers), nearest

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.planner.form.cost_table import distinct
+from meshwright.planner.form.distinct import distinct
 from meshwright.planner.space.space import Space
 
 Floats = NDArray[np.float64]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.planner.form.closed_form import ClosedForm, closed_form
-from meshwright.planner.form.cost_table import CostSources, CostTables, tables_of
+from meshwright.planner.form.cost_table import CostSources, tables_of
 from meshwright.planner.search.variation.layer_plan import is_uneven
 from meshwright.planner.space.space import Space
 
@@ -36,7 +36,6 @@ class Fitting:
     memory: ClosedForm
     most_bytes: float
     numbers: NDArray[np.int64]
-    tables: CostTables
     sources: CostSources | None
 
     @classmethod
@@ -45,19 +44,17 @@ class Fitting:
 
         `sources`: of a space of which this is a part.
         """
-        tables = tables_of(whole, is_priced=False, sources=sources)
-        memory = closed_form(whole, tables)
+        memory = closed_form(whole, tables_of(whole, is_priced=False, sources=sources))
         most_bytes = capacity_bytes * (1 + (MIXED_SLACK if is_uneven(whole.model) else MEMORY_SLACK))
         numbers = np.flatnonzero(memory.needed_bytes <= most_bytes)
-        return cls(whole, memory, most_bytes, numbers, tables, sources)
+        return cls(whole, memory, most_bytes, numbers, sources)
 
     def priced(self, *, extrapolate: bool = False) -> tuple[NDArray[np.int64], Space, ClosedForm]:
         """Those that may fit, of open kinds each, with their bytes and steps, behind the row of each in the whole. One there
         has to be. Raises PlanError as `pricing_of`."""
         space = self.whole.taken(self.numbers)
         if not space.open_contexts:
-            known = self.tables.taken(self.numbers)
-            tables = tables_of(space, extrapolate=extrapolate, known=known, sources=self.sources)
+            tables = tables_of(space, extrapolate=extrapolate, sources=self.sources)
             form = closed_form(space, tables, has_memory=False)
             return self.numbers, space, form.with_memory(self.memory.taken(self.numbers))
         rows, space = np.repeat(self.numbers, space.num_kinds), space.decided()

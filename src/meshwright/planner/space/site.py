@@ -39,6 +39,12 @@ class Sites:
         self._known: dict[tuple[object, ...], tuple[int, ...]] = {}
         self._asked: dict[tuple[object, ...], tuple[int, ...]] = {}
 
+    def told_apart(self, strides: Ints) -> Ints:
+        """Steps between neighbours, as far as exchanges can tell: whole nodes are as far as one where all nodes are."""
+        if not self._is_flat:
+            return strides
+        return np.where(strides % self._node == 0, np.minimum(strides, self._node), strides)
+
     def members(self, plan: Plan, axes: Sequence[str]) -> tuple[int, ...]:
         """Devices of a group that lies as the plan's along these axes."""
         key = (plan.mesh, plan.ep, plan.sharing_degree, tuple(axes))

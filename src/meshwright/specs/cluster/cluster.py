@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from meshwright.specs.cluster.device import WIRINGS, DeviceSpec, Link, Wiring
@@ -85,7 +86,7 @@ class ClusterSpec:
         """Number of devices."""
         return len(self.devices)
 
-    @property
+    @cached_property
     def is_homogeneous(self) -> bool:
         """Are all devices of one kind?"""
         first = self.devices[0]
@@ -96,7 +97,7 @@ class ClusterSpec:
         """The rules of its devices' kind."""
         return self.devices[0].machine
 
-    @property
+    @cached_property
     def memory_bytes(self) -> int:
         """Memory of the smallest device."""
         return min(device.memory_bytes for device in self.devices)

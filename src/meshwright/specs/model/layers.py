@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from meshwright.specs.bound.bound import MOST_STAGES, check_most
@@ -33,6 +34,7 @@ def begins_decoder(layers: StageLayers, num_encoder_layers: int) -> bool:
     )
 
 
+@lru_cache(maxsize=4096)
 def split_layers(num_layers: int, num_stages: int) -> tuple[int, ...]:
     """Blocks per stage as even as can be; the remainder goes to the first stages (30 on 4: 8, 8, 7, 7).
 

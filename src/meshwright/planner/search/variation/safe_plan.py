@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from meshwright.planner.form.cost_table import distinct
+from meshwright.planner.form.distinct import distinct
 from meshwright.planner.search.contender import Contenders
 from meshwright.planner.search.objective import DIGITS
 from meshwright.prediction.memory_chance import fit_probability

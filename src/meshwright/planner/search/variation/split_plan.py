@@ -14,10 +14,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.planner.form.cost_table import EMBEDDING, HEAD, distinct
+from meshwright.planner.form.cost_table import EMBEDDING, HEAD
+from meshwright.planner.form.distinct import distinct
 from meshwright.planner.search.contender import ALONG, Contenders
 from meshwright.planner.search.fitting import Fitting
 from meshwright.planner.search.objective import DIGITS
+from meshwright.planner.space.space import Space
 from meshwright.specs.plan.optimizer import update_rule
 from meshwright.specs.plan.plan import VOCABULARIES, Plan, Vocabulary
 from meshwright.specs.plan.token_part import shares_of
@@ -25,21 +27,17 @@ from meshwright.specs.plan.token_part import shares_of
 Floats = NDArray[np.float64]
 FIRST: Vocabulary = "one_barrier"  # keeps least, and is priced
 NUM_SPLIT = 3  # candidates that are simulated so,
-MOST_PRICED = 4096  # of so many that the form prices
+MOST_PRICED = 16384  # of so many that the form prices; bounds come before estimates, and many of them are far below the step
 
 
 def split(contenders: Contenders, best_s: float, capacity_bytes: int) -> list[tuple[Plan, float]]:
     """Candidates with a split vocabulary whose steps may be shorter than `best_s`, the fastest first; each with its seconds
     by the closed form."""
-    space, form = contenders.space, contenders.form
     if not _can_split(contenders):
         return []
-    hoped_s = form.step_s - _heads_s(contenders)
-    rows = np.flatnonzero((space.pp > 1) & (hoped_s < best_s))
-    rows = rows[np.argsort(hoped_s[rows], kind="stable")][:MOST_PRICED]
-    if not len(rows):
+    found = _hopeful(contenders, best_s)
+    if not len(found):
         return []
-    found = space.taken(rows)
     number = found.names["vocabulary"].index(FIRST)
     found = replace(found, open_contexts={}, vocabulary=np.full_like(found.vocabulary, number))
     fitting = Fitting.of(found, capacity_bytes, contenders.sources)
@@ -56,6 +54,17 @@ def split(contenders: Contenders, best_s: float, capacity_bytes: int) -> list[tu
             seen.add(key)
             chosen.append((fits.plan(row), seconds))
     return chosen
+
+
+def _hopeful(contenders: Contenders, best_s: float) -> Space:
+    """Candidates that may be faster than that, the most hopeful first; of those that were left out because their ends have
+    too much to do, each with the first of its kinds of context parallelism."""
+    space = contenders.space
+    hoped_s = contenders.form.step_s - _heads_s(contenders)
+    hoped_s = np.concatenate([np.where(space.pp > 1, hoped_s, np.inf), contenders.uneven_s])
+    every = Space.joined([space, contenders.uneven]) if len(contenders.uneven) else space
+    rows = np.flatnonzero(hoped_s < best_s)
+    return every.taken(rows[np.argsort(hoped_s[rows], kind="stable")][:MOST_PRICED])
 
 
 def other_splits(plan: Plan) -> Iterator[Plan]:
