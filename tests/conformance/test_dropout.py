@@ -22,6 +22,7 @@ from meshwright.executor.ops.randomness import SampleKeys, keep_mask
 from meshwright.executor.training.training_job import RandomTokens
 from meshwright.ir.judge.verify import verify
 from meshwright.schedules import registered
+from tests.covering import covered
 from tests.training_case import (
     MODEL,
     SEQUENCE,
@@ -43,7 +44,11 @@ USES = {"attention_output": "attention", "down": "mlp"}  # what is dropped: modu
 CASES = [case for case in cases(sorted(registered()), ((2, 4),)) if case.variant != "plain"]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.schedule}-{c.variant}")
+@pytest.mark.parametrize(
+    "case",
+    covered(CASES, [{"schedule": case.schedule, "variant": case.variant} for case in CASES], 1),
+    ids=lambda c: f"{c.schedule}-{c.variant}",
+)
 def test_one_process_finds_the_same(case: Case, gloo_pool: Pool) -> None:
     program = program_of(case)
     verify(program)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -62,8 +62,8 @@ def test_more_layouts_of_chunks_equal_one_process(case: Planned, gloo_pool: Pool
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 
 
-def covering_set(*degrees: tuple[int, int, int]) -> list[Planned]:
-    """Every pair of choices that is legal, of these degrees (pp, dp, tp)."""
+def covering_set(*degrees: tuple[int, int, int], together: Literal[1, 2] = 2) -> list[Planned]:
+    """Every pair of choices that is legal, of these degrees (pp, dp, tp), or every choice (`together` 1)."""
     factors = {
         "degrees": degrees,
         "token_parts": (2, "1:3", "1:2:1"),
@@ -81,10 +81,19 @@ def covering_set(*degrees: tuple[int, int, int]) -> list[Planned]:
         choices = {name: row[name] for name in row if name not in ("degrees", "model", "token_parts")}
         rows.append(row)
         cases.append(chunks(row["token_parts"], row["model"], 0.1 * (pp > 1), pp=pp, dp=dp, tp=tp, **choices))
-    return legal(cases[i] for i in covering(rows))
+    return legal(cases[i] for i in covering(rows, together))
 
 
-@pytest.mark.parametrize("case", covering_set((1, 1, 2), (1, 2, 1), (2, 1, 1)), ids=str)
+ON_TWO = ((1, 1, 2), (1, 2, 1), (2, 1, 1))
+
+
+@pytest.mark.parametrize("case", covering_set(*ON_TWO, together=1), ids=str)
+def test_every_choice_with_chunks_on_two_processes(case: Planned, gloo_pool: Pool) -> None:
+    assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", covering_set(*ON_TWO), ids=str)
 def test_a_covering_set_of_chunks_on_two_processes(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 

@@ -25,7 +25,7 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import GATHERED
 from meshwright.stage.group.value_size import num_local_parameters
 from meshwright.stage.mesh import device_order
-from tests.covering import covering, product
+from tests.covering import always, covering, product
 from tests.executor.training.edge_case import edged_program
 from tests.planned_case import BATCH, ENCODER, Planned, assert_equal_to_one_process, legal
 from tests.training_case import SEQUENCE, SGD, largest_difference, reference
@@ -58,7 +58,7 @@ BESIDE = [
 ]
 
 
-@pytest.mark.parametrize("case", SMOKE, ids=str)
+@pytest.mark.parametrize("case", always(SMOKE, {1, 2, 4}), ids=str)
 def test_layouts_equal_one_process(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 
@@ -134,6 +134,7 @@ def test_whole_stages_equal_one_process(
     assert largest_difference(result.parameters, expected.parameters) < TOLERANCE
 
 
+@pytest.mark.slow
 def test_draws_do_not_know_the_layout(gloo_pool: Pool) -> None:
     layouts = [
         planned(dropout=0.3),

@@ -98,7 +98,7 @@ def test_the_interlaced_vocabulary_is_refused_with_other_schedules(choices: dict
 
 
 @pytest.mark.parametrize(
-    ("vocabulary", "model", "choices"), covered(PLANS, [choices_of(*each) for each in PLANS]), ids=said
+    ("vocabulary", "model", "choices"), covered(PLANS, [choices_of(*each) for each in PLANS], 1), ids=said
 )
 def test_a_plan_trains_what_one_process_trains(
     gloo_pool: Pool, model: ModelSpec, choices: dict[str, Any], vocabulary: str

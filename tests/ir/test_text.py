@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.ir import text as program_text
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Axis, Program
 from meshwright.ir.table import Exchange, Inner, ParameterGroup, Work
@@ -25,6 +26,7 @@ from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules import Compute, Schedule, registered
 from meshwright.specs.error import ProgramError
 from meshwright.specs.operator import Operator
+from tests.covering import examples
 from tests.golden.text import check_golden
 from tests.ir.random_program import random_costs, random_program
 
@@ -88,7 +90,7 @@ def test_the_example_of_the_design() -> None:
     assert program.tables.duties and program.tables.paths[0][1].device == 1
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.integers(0, 10**9))
 def test_random_programs_round_trip(seed: int) -> None:
     """Text gives back the same rows, the same text, the same digest, and the same times."""
@@ -317,3 +319,14 @@ def test_no_cell_of_a_csv_is_a_formula(name: str) -> None:
     found = program_of_orders(registered()[name].orders(4, 8))
     cells = [cell for line in to_torch_csv(found).splitlines() for cell in line.split(",")]
     assert cells and all(re.fullmatch(r"\d+[A-Z]\d+", cell) for cell in cells)
+
+
+def test_exchanges_are_looked_through_once_and_not_for_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts of rows with exchanges of their own took time by the square of their length."""
+    program = from_text(
+        (Path(__file__).parents[1] / "golden" / "segments_tp_sequence_parallel.txt").read_text()
+    )
+    asked, real = [], program_text._implied_exchange
+    monkeypatch.setattr(program_text, "_implied_exchange", lambda *given: asked.append(1) or real(*given))
+    to_text(program)
+    assert program.num_rows <= len(asked) <= 4 * program.num_rows

@@ -16,6 +16,7 @@ from meshwright.schedules import registered
 from meshwright.simulator import price, simulate_program
 from meshwright.specs import Cluster, PassOption, Plan, PlanError, Workload
 from meshwright.stage.mesh import device_order
+from tests.covering import examples
 from tests.lowering.plans import (
     DENSE,
     EXPERTS,
@@ -52,7 +53,7 @@ def plans(draw: st.DrawFn) -> Plan:
     return plan(model, **choices)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(plans())
 def test_one_list_stands_for_all_devices_of_an_axis(chosen: Plan) -> None:
     program = lowered(chosen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -46,10 +46,7 @@ _FIELDS = {
     "value": "value_kinds", "effect": "effects", "work": "works", "exchange": "exchanges", "size": "sizes",
     "group": "groups", "bytes": "value_bytes", "duty": "duties",
 }  # fmt: skip
-_DECLARED = {
-    table: get_type_hints(table)
-    for table in (*_TABLES.values(), Microbatch, Pattern, Effect, Operator, Inner)
-}
+_STREAMS = {Kind.COLLECTIVE: "reduce", Kind.LOAD: "load", Kind.STORE: "store", Kind.CALL: "host"}
 # What braces behind a row may say, and how.
 _SAYS = {
     "effect": r"\d+", "hop": r"\d+", "microbatch": r"\d+", "exchange": r"-1|\d+", "stream": r".+", "work": r"-1|\d+",
@@ -68,9 +65,10 @@ def to_text(program: Program) -> str:
     p = canonical(program)
     base = _default_tables(p)
     lines = [_head(p), *(f"vocabulary {owner}" for owner in p.vocabulary.owners), *_table_lines(p, base)]
+    written = {exchange: place for place, exchange in enumerate(_written_exchanges(p))}
     for device in range(p.num_lists):
         rows = range(int(p.offsets[device]), int(p.offsets[device + 1]))
-        texts = [p.text_of(i) + _deviation(p, i) for i in rows]
+        texts = [p.text_of(i) + _deviation(p, i, written) for i in rows]
         lines.append(f"{device}: {' '.join(texts)}".rstrip())
     return "\n".join(lines) + "\n"
 
@@ -165,9 +163,7 @@ def default_stream(p: Program, kind: Kind, exchange: Exchange | None) -> str:
         if exchange.ends is None:
             return f"{word}/{exchange.axes[0]}{exchange.shift:+d}"
         return f"{word}/{exchange.axes[0]}{exchange.ends[-1 if kind == Kind.SEND else 0]}"
-    return {Kind.COLLECTIVE: "reduce", Kind.LOAD: "load", Kind.STORE: "store", Kind.CALL: "host"}.get(
-        kind, "compute"
-    )
+    return _STREAMS.get(kind, "compute")
 
 
 def _default_effect(t: Tables, name: str) -> int:
@@ -180,8 +176,8 @@ def _default_hop(p: Program, stage: int, microbatch: int) -> int:
     return next((hop for hop, at in enumerate(p.path_of(microbatch)) if at.stage == stage), stage)
 
 
-def _deviation(p: Program, i: int) -> str:
-    """What a row has that its text, tables and path do not imply, in braces."""
+def _deviation(p: Program, i: int, written: Mapping[Exchange, int]) -> str:
+    """What a row has that its text, tables and path do not imply, in braces. ``written``: places of exchanges in the text."""
     t, c = p.tables, p.columns
     effect = t.effects[c.effect[i]]
     says: list[str] = []
@@ -194,7 +190,7 @@ def _deviation(p: Program, i: int) -> str:
         says.append(f"microbatch={int(c.microbatch[i])}")
     exchange = t.exchanges[c.exchange[i]] if c.exchange[i] >= 0 else None
     if exchange != default_exchange(p, i):
-        says.append(f"exchange={_written_exchanges(p).index(exchange) if exchange is not None else -1}")
+        says.append(f"exchange={-1 if exchange is None else written[exchange]}")
     if t.streams[c.stream[i]] != default_stream(p, effect.kind, exchange):
         says.append(f"stream={t.streams[c.stream[i]]}")
     if int(c.work[i]) != default_work(t, effect.name, int(c.stage[i])):
@@ -328,24 +324,35 @@ def _size(row: Any) -> Size:
 
 def _typed(made: Any) -> Any:
     """The row, every field of the type that it declares."""
-    for name, declared in _DECLARED[type(made)].items():
-        if not _is_of(getattr(made, name), declared):
+    for name, is_of in _FIELDS_OF[type(made)]:
+        if not is_of(getattr(made, name)):
             raise TypeError(f"its {name} is {getattr(made, name)!r}")
     return made
 
 
-def _is_of(value: Any, declared: Any) -> bool:
-    """Is a value of a declared type? A whole number is a float, too; one that is not finite is none."""
-    if get_origin(declared) is tuple:
-        return isinstance(value, tuple) and all(_is_of(item, get_args(declared)[0]) for item in value)
-    if get_origin(declared) is Literal:
-        return value in get_args(declared)
-    if get_origin(declared) is UnionType:
-        return any(_is_of(value, one) for one in get_args(declared))
-    if declared in (int, float):
-        is_number = type(value) is int or (declared is float and type(value) is float)
-        return is_number and math.isfinite(value)
-    return isinstance(value, declared)
+def _is_of(declared: Any) -> Callable[[Any], bool]:
+    """Whether a value is of a declared type. A whole number is a float, too; one that is not finite is none."""
+    origin, within = get_origin(declared), get_args(declared)
+    if origin is tuple:
+        is_item = _is_of(within[0])
+        return lambda value: isinstance(value, tuple) and all(map(is_item, value))
+    if origin is Literal:
+        return within.__contains__
+    if origin is UnionType:
+        any_of = tuple(map(_is_of, within))
+        return lambda value: any(is_of(value) for is_of in any_of)
+    if declared is int:
+        return lambda value: type(value) is int
+    if declared is float:
+        return lambda value: type(value) is int or (type(value) is float and math.isfinite(value))
+    return lambda value: isinstance(value, declared)
+
+
+# Every field of a table's rows, with the question whether a value is of its type.
+_FIELDS_OF: dict[type, tuple[tuple[str, Callable[[Any], bool]], ...]] = {
+    table: tuple((name, _is_of(declared)) for name, declared in get_type_hints(table).items())
+    for table in (*_TABLES.values(), Microbatch, Pattern, Effect, Operator, Inner)
+}
 
 
 def _effect(row: Any) -> Effect:

@@ -174,3 +174,14 @@ def test_sampling_with_top_k_one_is_greedy_and_wrong_settings_are_refused() -> N
         sample_bytes(stage, b"a", 5, window=4, top_k=0)
     with pytest.raises(ExecutionError, match="whole model"):
         sample_bytes(build_stage(LLAMA, range(1), True, False), b"a", 5, window=4)
+
+
+@pytest.mark.parametrize("name", ["llama tied", "gpt2 exact"])
+def test_no_number_is_drawn_before_its_value_is_given(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the meta device PyTorch imports its compiler for it: more than a second of every worker."""
+
+    def drawn(*given: object) -> Tensor:
+        pytest.fail("a table was drawn on the meta device")
+
+    monkeypatch.setattr(torch.nn.init, "normal_", drawn)
+    build_model(MODELS[name])

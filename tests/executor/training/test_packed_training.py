@@ -44,9 +44,17 @@ LAYOUTS = [
     Planned(choices={"pp": 2}),
     Planned("gpt", choices={"pp": 2, "dp": 2, "schedule": "zb_h1"}),
     Planned("qwen", choices={"tp": 2, "dp": 2, "sequence_parallel": True, "sharding": "zero3"}),
-    Planned("gpt", choices={"tp": 2, "sequence_parallel": True, "recompute": "full"}),
+    pytest.param(
+        Planned("gpt", choices={"tp": 2, "sequence_parallel": True, "recompute": "full"}),
+        marks=pytest.mark.slow,
+        id="recompute-tp=2",
+    ),
     Planned("tied", choices={"pp": 2, "vocabulary": "one_barrier"}),
-    Planned(choices={"pp": 2, "dp": 2, "vocabulary": "two_barriers"}),
+    pytest.param(
+        Planned(choices={"pp": 2, "dp": 2, "vocabulary": "two_barriers"}),
+        marks=pytest.mark.slow,
+        id="two_barriers-dp=2",
+    ),
     Planned(choices={"pp": 2, "vocabulary": "interlaced"}),
     pytest.param(
         Planned(choices={"tp": 2, "microbatch_size": 4, "token_parts": "3:1"}),

@@ -56,7 +56,7 @@ def choices_of(case: Case, optimizer: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("case", "optimizer"), covered(STEPS, [choices_of(*each) for each in STEPS]), ids=str
+    ("case", "optimizer"), covered(STEPS, [choices_of(*each) for each in STEPS], 1), ids=str
 )
 def test_it_is_the_clipped_step_of_one_process(gloo_pool: Pool, case: Case, optimizer: str) -> None:
     """Tied tables and replicas count once in the norm; what was stepped early and undone leaves no trace."""

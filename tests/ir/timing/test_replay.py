@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.covering import examples
 from tests.ir.random_program import random_costs, random_general, random_pipeline
 
 from meshwright.ir.kernel import kernel
@@ -41,7 +42,7 @@ def agree(program: Program, seed: int, iterations: int = ITERATIONS) -> int:
     return ran
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.integers(0, 10**9))
 def test_random_pipelines_replay_as_the_reference(seed: int) -> None:
     program = random_pipeline(Random(seed))
@@ -49,7 +50,7 @@ def test_random_pipelines_replay_as_the_reference(seed: int) -> None:
         assert agree(program, seed) == len(HOSTS), "a pipeline from a legal order never deadlocks"
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(st.integers(0, 10**9))
 def test_random_general_programs_replay_as_the_reference(seed: int) -> None:
     agree(random_general(Random(seed)), seed)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.covering import examples
 from tests.ir.random_program import random_general
 from tests.ir.timing import obvious_ring
 
@@ -54,7 +55,7 @@ def with_rings(rng: Random) -> Program:
     return program.with_tables(value_kinds=tuple(kinds))
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.integers(0, 10**9))
 def test_rings_of_random_programs_are_the_obvious_ones(seed: int) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:

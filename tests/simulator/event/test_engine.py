@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.covering import examples
 from tests.ir.random_program import random_program
 from tests.simulator.program import SCHEDULES, training_step
 
@@ -194,7 +195,7 @@ def agree(seed: int) -> int:
     return slowed
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.integers(0, 10**9))
 def test_random_contended_programs_run_as_the_reference(seed: int) -> None:
     agree(seed)

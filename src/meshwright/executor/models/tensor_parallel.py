@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from meshwright.executor.layout.tensor_shard import TensorShard
+from meshwright.executor.ops.embedding import SplitEmbedding
 from meshwright.executor.ops.token_cross_entropy import IGNORED_TARGET
 from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, deliver, registered_queue
 from meshwright.executor.team.rank_team import RankTeam
@@ -34,7 +35,7 @@ class TensorParallel:
         return (self.team.number, self.team.degree) if self.divides_sequence else (0, 1)
 
 
-class VocabularyEmbedding(nn.Embedding):
+class VocabularyEmbedding(SplitEmbedding):
     """This device's rows of the embedding: tokens_BS -> a term of a sum over the devices, [B, S, E]."""
 
     def __init__(self, num_rows: int, width: int, parallel: TensorParallel) -> None:

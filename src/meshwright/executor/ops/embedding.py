@@ -55,6 +55,12 @@ class _Embedding(torch.autograd.Function):
 class SplitEmbedding(nn.Embedding):
     """nn.Embedding with a split backward."""
 
+    def reset_parameters(self) -> None:
+        """Nothing on the meta device, whose values are given later: PyTorch draws normal numbers there by importing its
+        compiler, which takes a worker seconds."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
     def forward(self, input: Tensor) -> Tensor:
         """Integer tokens [...] -> [..., embedding_dim]."""
         return embedding(input, self.weight, self.padding_idx)

@@ -115,7 +115,10 @@ class _Compiler:
         self.residents: dict[int, int] = {}
         self.last_version = {code: version for version, code in enumerate(self.codes)}
         self.latest: dict[int, int] = {}  # code -> version, of the rows compiled so far
+        self.streams = self._own_streams()
         self.names: dict[int, ValueName] = {}
+        self.named: dict[tuple[int, Pattern], list[int]] = {}
+        self.accumulating = {kind.name for kind in self.program.tables.value_kinds if kind.accumulates}
 
     def compile(self) -> RankList:
         """All steps in order."""
@@ -159,9 +162,14 @@ class _Compiler:
 
     def _stream(self, i: int) -> str:
         """The stream that runs a row; empty for what the host runs itself."""
-        if self.program.kinds[i] == Kind.COMPUTE and not self.is_asynchronous:
-            return ""
-        return str(self.program.tables.streams[self.program.columns.stream[i]])
+        return self.streams[i - self.low]
+
+    def _own_streams(self) -> list[str]:
+        names, compute = self.program.tables.streams, int(Kind.COMPUTE)
+        rows = slice(self.low, self.high)
+        numbers, kinds = self.program.columns.stream[rows].tolist(), self.program.kinds[rows].tolist()
+        on_host = [kind == compute and not self.is_asynchronous for kind in kinds]
+        return ["" if is_host else names[number] for number, is_host in zip(numbers, on_host, strict=True)]
 
     def _closes_batch(self, i: int) -> bool:
         """Is row ``i`` the last of its batch on its stream?"""
@@ -222,8 +230,14 @@ class _Compiler:
         return int(lists[other]), (), sender - int(self.program.offsets[lists[sender]])
 
     def _names_of(self, i: int, pattern: Pattern) -> tuple[ValueName, ...] | None:
-        codes = codes_of(self.program, i, (pattern,), self.deps.space)
+        codes = self._codes(i, pattern)
         return tuple(self.name(code) for code in codes) if codes or pattern.is_many else None
+
+    def _codes(self, i: int, pattern: Pattern) -> list[int]:
+        """The values that a pattern of a row names; looked up once for the row's names and once for its places."""
+        if (i, pattern) not in self.named:
+            self.named[i, pattern] = codes_of(self.program, i, (pattern,), self.deps.space)
+        return self.named[i, pattern]
 
     def _values(self, i: int) -> tuple[Any, Any]:
         """Where the row's inputs are and where its outputs go, pattern by pattern."""
@@ -232,7 +246,7 @@ class _Compiler:
         reads: list[Any] = []
         for pattern in effect.reads:
             found: list[Read] = []
-            for code in codes_of(self.program, i, (pattern,), self.deps.space):
+            for code in self._codes(i, pattern):
                 version = (
                     int(self.deps.version[edge]) - self.first_version
                     if edge < int(self.deps.ptr[i + 1])
@@ -252,7 +266,7 @@ class _Compiler:
         writes: list[Any] = []
         for pattern in effect.writes:
             made: list[Write] = []
-            for code in codes_of(self.program, i, (pattern,), self.deps.space):
+            for code in self._codes(i, pattern):
                 made.append(Write(version, self._before(code), self._is_kept(code, version)))
                 self.latest[code] = version
                 version += 1
@@ -260,8 +274,7 @@ class _Compiler:
         return tuple(reads), tuple(writes)
 
     def _accumulates(self, code: int) -> bool:
-        kinds = {kind.name: kind for kind in self.program.tables.value_kinds}
-        return kinds[self.name(code).kind].accumulates
+        return self.name(code).kind in self.accumulating
 
     def _before(self, code: int) -> int:
         """The version that an accumulating write adds to, or -1."""
