@@ -21,8 +21,15 @@ TRUE = StepConstants(matmul=1.35, attention=1.2, stream=1.2, step_s=0.02)
 # Source -> its machine and layout; each has a short, a long and a deep job.
 SOURCES: dict[str, dict[str, Any]] = {
     "a": {"schedule": "fsdp2", "extras": "compile"},
-    "b": {"zero": 1, "pp": 2, "dp": 4, "num_microbatches": 4},
-    "c": {"gpu": "A100-80GB-SXM", "zero": 0, "tp": 2, "dp": 4, "num_microbatches": 4},
+    "b": {"extras": "Megatron-LM", "zero": 1, "pp": 2, "dp": 4, "num_microbatches": 4},
+    "c": {
+        "extras": "Megatron-LM",
+        "gpu": "A100-80GB-SXM",
+        "zero": 0,
+        "tp": 2,
+        "dp": 4,
+        "num_microbatches": 4,
+    },
 }
 JOBS: tuple[dict[str, Any], ...] = (
     {"model": "short"},

@@ -156,7 +156,7 @@ def test_three_rows_of_a_source_choose_its_class_for_the_others() -> None:
     steps, _ = measured_steps(rows)
     made = {
         step.row.row_id: simulated_s(
-            step_program(step.job.plan.changed(software="eager"), step.job.cluster), TRUE
+            step_program(step.job.plan.changed(software="fused"), step.job.cluster), TRUE
         )
         for step in steps
     }

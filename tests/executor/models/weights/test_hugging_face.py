@@ -163,7 +163,10 @@ def test_logits_of_a_folder_of_ours(name: str, tmp_path: Path) -> None:
     assert type(again) is type(theirs) and again.dtype == torch.float32
     with torch.no_grad():
         expected = stage(_tokens())
-    torch.testing.assert_close(_logits(again), expected, rtol=0, atol=_tolerance(name))
+    atol = _tolerance(name) * max(
+        1.0, float(expected.abs().max())
+    )  # of larger logits: what was added is no small change
+    torch.testing.assert_close(_logits(again), expected, rtol=0, atol=atol)
     assert load_model(tmp_path / "ours").digest == model.digest
 
 
