@@ -14,7 +14,7 @@ from meshwright.executor.job.pool import Pool
 from meshwright.specs.error import ExecutionError
 from meshwright.systems.pipeline.gnn_pipe import graph_file
 from meshwright.systems.pipeline.gnn_pipe import study as gnn_pipe
-from meshwright.systems.pipeline.gnn_pipe.mechanism import Graph, cut_graph
+from meshwright.systems.pipeline.gnn_pipe.mechanism import ChunkedGraph, Graph, cut_graph
 from meshwright.systems.pipeline.gnn_pipe.ops import GraphTraining
 
 pytest.importorskip("torch")
@@ -69,11 +69,33 @@ def test_generated_graphs_can_be_learned(gloo_pool: Pool) -> None:
     assert chunks > 0.6 and whole > 0.6  # a guess is right in a quarter
 
 
+def test_a_claim_and_its_null_compare_with_one_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The null trains without the edges between chunks; on the whole graph the claim has trained already."""
+    monkeypatch.setattr(gnn_pipe, "NUM_SEEDS", 2)
+    monkeypatch.setattr(gnn_pipe, "NUM_EPOCHS", 2)
+    monkeypatch.setattr(gnn_pipe, "named_graph", lambda name, data: GRAPH)
+    for kept in (gnn_pipe.graph_of_claim, gnn_pipe.whole_accuracy):
+        kept.cache_clear()
+    trained, train = [], gnn_pipe.train_whole
+
+    def counting(chunked: ChunkedGraph, *given: Any) -> Any:
+        trained.append(chunked)
+        return train(chunked, *given)
+
+    monkeypatch.setattr(gnn_pipe, "train_whole", counting)
+    graph = gnn_pipe.graph_of_claim("generated", None)
+    for seed in range(2):
+        gnn_pipe.whole_accuracy(graph, 2, seed, 2)
+    gnn_pipe.excess_without_edges("generated", 2)
+    assert len(trained) == 4, "two seeds on the whole graph, two without edges between chunks"
+
+
 @pytest.mark.slow
 def test_seeds_side_by_side_are_those_one_by_one(
     gloo_pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gnn_pipe, "NUM_SEEDS", 3)
+    gnn_pipe.graph_of_claim.cache_clear()
     seen = []
 
     def recorded(graph: Graph, num_layers: int, pool: Pool, seed: int) -> tuple[float, float]:
