@@ -36,28 +36,28 @@ class Fitting:
     memory: ClosedForm
     most_bytes: float
     numbers: NDArray[np.int64]
-    sources: CostSources | None
+    sources: CostSources
 
     @classmethod
-    def of(cls, whole: Space, capacity_bytes: int, sources: CostSources | None = None) -> Fitting:
+    def of(cls, whole: Space, capacity_bytes: int, sources: CostSources) -> Fitting:
         """Those that fit into so many bytes of a device, or miss them by no more than the form may be off.
 
-        `sources`: of a space of which this is a part.
+        `sources`: of this space, or of one of which it is a part.
         """
         memory = closed_form(whole, tables_of(whole, is_priced=False, sources=sources))
         most_bytes = capacity_bytes * (1 + (MIXED_SLACK if is_uneven(whole.model) else MEMORY_SLACK))
         numbers = np.flatnonzero(memory.needed_bytes <= most_bytes)
         return cls(whole, memory, most_bytes, numbers, sources)
 
-    def priced(self, *, extrapolate: bool = False) -> tuple[NDArray[np.int64], Space, ClosedForm]:
+    def priced(self) -> tuple[NDArray[np.int64], Space, ClosedForm]:
         """Those that may fit, of open kinds each, with their bytes and steps, behind the row of each in the whole. One there
         has to be. Raises PlanError as `pricing_of`."""
         space = self.whole.taken(self.numbers)
         if not space.open_contexts:
-            tables = tables_of(space, extrapolate=extrapolate, sources=self.sources)
+            tables = tables_of(space, sources=self.sources)
             form = closed_form(space, tables, has_memory=False)
             return self.numbers, space, form.with_memory(self.memory.taken(self.numbers))
         rows, space = np.repeat(self.numbers, space.num_kinds), space.decided()
-        form = closed_form(space, tables_of(space, extrapolate=extrapolate, sources=self.sources))
+        form = closed_form(space, tables_of(space, sources=self.sources))
         fits = np.flatnonzero(form.needed_bytes <= self.most_bytes)
         return rows[fits], space.taken(fits), form.taken(fits)

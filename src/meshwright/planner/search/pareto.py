@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.planner.form.cost_table import CostSources
 from meshwright.planner.search.fitting import Fitting
 from meshwright.planner.search.plans import Plans
 from meshwright.planner.search.search import is_ranked_by_form, search
@@ -93,13 +94,13 @@ def frontier(
     whole = space_of(
         model, cluster, workload, fix=fix, forbid=forbid, microbatch_sizes=microbatch_sizes, is_open=True
     )
-    fitting = Fitting.of(whole, capacity)
+    fitting = Fitting.of(whole, capacity, CostSources(whole, extrapolate=extrapolate))
     num_fitting = 0
     searched_s = time.perf_counter() - begun
     members: list[Predicted] = []
     front: Ints = np.empty(0, dtype=np.int64)
     if len(fitting.numbers):
-        rows, space, form = fitting.priced(extrapolate=extrapolate)
+        rows, space, form = fitting.priced()
         num_fitting, step_s = len(rows), form.step_s
         front = undominated(step_s, form.allocated_bytes, LEAST_GAIN)
         chosen = _spread(front, most)
