@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright import api
-from meshwright.cli.frame.output import Output, Result, table_of
+from meshwright.cli.frame.output import PERCENT, Output, Result, percent, table_of
 from meshwright.cli.frame.progress import live_line
 from meshwright.evidence.tables.score import Score
 from meshwright.evidence.unseen.ordering import JobOrder
@@ -16,7 +16,6 @@ from meshwright.evidence.unseen.validate_unseen import Limit, Unseen
 from meshwright.reports.page.report import DataTable
 from meshwright.reports.page.validation import validation_report
 
-PERCENT = 100.0
 SOURCES = (
     "By source, each by constants that were fitted without it; core rows, one per configuration; errors in %"
 )
@@ -76,13 +75,13 @@ def _scores(scores: Mapping[str, Score], label: str) -> list[dict[str, Any]]:
             label: name,
             "rows": each.num_rows,
             "skip": each.num_skipped,
-            "median": _percent(each.median_error),
-            "bias": _percent(each.bias),
-            "<= 10": _percent(each.within_10),
-            "covered": _percent(each.coverage),
-            "+-": _percent(each.half_width),
-            "memory": _percent(each.memory_error),
-            "in bound": _percent(None if each.above_upper is None else 1.0 - each.above_upper),
+            "median": percent(each.median_error),
+            "bias": percent(each.bias),
+            "<= 10": percent(each.within_10),
+            "covered": percent(each.coverage),
+            "+-": percent(each.half_width),
+            "memory": percent(each.memory_error),
+            "in bound": percent(None if each.above_upper is None else 1.0 - each.above_upper),
         }
         for name, each in scores.items()
         if each.num_rows
@@ -94,10 +93,10 @@ def few_table(found: Unseen) -> list[dict[str, Any]]:
     what rows of up to 64 devices say of those above."""
     rows = []
     for source, own in found.sources.items():
-        row: dict[str, Any] = {"source": source, "none": _percent(own.median_error)}
+        row: dict[str, Any] = {"source": source, "none": percent(own.median_error)}
         for number, ways in found.few.items():
-            row |= {f"{number}, {name}": _percent(errors.get(source)) for name, errors in ways.items()}
-        rows.append({**row, "above 64 devices": _percent(found.beyond.get(source))})
+            row |= {f"{number}, {name}": percent(errors.get(source)) for name, errors in ways.items()}
+        rows.append({**row, "above 64 devices": percent(found.beyond.get(source))})
     return rows
 
 
@@ -106,22 +105,16 @@ def _order_row(name: str, jobs: Sequence[JobOrder]) -> dict[str, Any]:
         "order": name,
         "jobs": len(jobs),
         "layouts": sum(job.num_layouts for job in jobs),
-        "regret, median": _percent(statistics.median(job.regret for job in jobs)),
-        "regret, worst": _percent(max(job.regret for job in jobs)),
+        "regret, median": percent(statistics.median(job.regret for job in jobs)),
+        "regret, worst": percent(max(job.regret for job in jobs)),
         "correlation, median": round(statistics.median(job.correlation for job in jobs), 3),
         "worst job": max(jobs, key=lambda job: job.regret).job,
     }
 
 
 def _limit_row(limit: Limit) -> dict[str, Any]:
-    is_share = "correlation" not in limit.name and "behind" not in limit.name
-    scale = PERCENT if is_share else 1.0
+    scale = PERCENT if limit.is_share else 1.0
     ends = {"at least": limit.least, "at most": limit.most}
     told = " and ".join(f"{word} {scale * end:g}" for word, end in ends.items() if abs(end) != float("inf"))
-    value = "-" if limit.value is None else round(scale * limit.value, 1 if is_share else 3)
+    value = "-" if limit.value is None else round(scale * limit.value, 1 if limit.is_share else 3)
     return {"what": limit.name, "value": value, "should be": told, "holds": "yes" if limit.holds else "no"}
-
-
-def _percent(share: float | None) -> float | str:
-    """A share in per cent with one digit, or a dash."""
-    return "-" if share is None else round(PERCENT * share, 1)

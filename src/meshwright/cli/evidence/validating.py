@@ -13,7 +13,7 @@ from rich.text import Text
 
 from meshwright import api
 from meshwright.cli.evidence.unseen_view import validated_unseen
-from meshwright.cli.frame.output import Output, Result, table_of
+from meshwright.cli.frame.output import Output, Result, percent, table_of
 from meshwright.cli.frame.progress import live_line
 from meshwright.evidence.tables.score import Line, Score, Summary
 from meshwright.evidence.tables.table import UnreadRow
@@ -27,7 +27,6 @@ KINDS = ("training", "unseen")
 UNREAD = "Rows that cannot be read: not predicted, and in no average"
 MOST_UNREAD = 10  # of them shown in a terminal and on a page
 NUM_WORST = 10  # rows shown in a terminal
-PERCENT = 100.0
 COLUMNS = "Errors in per cent; covered: measured inside the 80 % interval; +-: its median half width."
 WORST = "Worst: the source of five rows or more with the largest median error"
 LINE_NAMES = {
@@ -133,12 +132,12 @@ def _line_row(name: str, line: Line) -> dict[str, Any]:
         "selection": name,
         "rows": line.pooled.num_rows,
         "sources": len(line.by_source),
-        "average": _percent(line.average_median_error),
-        "|bias|": _percent(line.average_bias),
-        "median": _percent(line.pooled.median_error),
-        "<= 10": _percent(line.pooled.within_10),
-        "<= 20": _percent(line.pooled.within_20),
-        "worst": "-" if worst is None else _percent(line.by_source[worst].median_error),
+        "average": percent(line.average_median_error),
+        "|bias|": percent(line.average_bias),
+        "median": percent(line.pooled.median_error),
+        "<= 10": percent(line.pooled.within_10),
+        "<= 20": percent(line.pooled.within_20),
+        "worst": "-" if worst is None else percent(line.by_source[worst].median_error),
         "source": worst or "-",
     }
 
@@ -147,14 +146,14 @@ def _columns(score: Score) -> dict[str, Any]:
     return {
         "rows": score.num_rows,
         "skip": score.num_skipped,
-        "median": _percent(score.median_error),
-        "mean": _percent(score.mean_error),
-        "<= 10": _percent(score.within_10),
-        "<= 20": _percent(score.within_20),
-        "bias": _percent(score.bias),
-        "covered": _percent(score.coverage),
-        "+-": _percent(score.half_width),
-        "memory": _percent(score.memory_error),
+        "median": percent(score.median_error),
+        "mean": percent(score.mean_error),
+        "<= 10": percent(score.within_10),
+        "<= 20": percent(score.within_20),
+        "bias": percent(score.bias),
+        "covered": percent(score.coverage),
+        "+-": percent(score.half_width),
+        "memory": percent(score.memory_error),
     }
 
 
@@ -195,7 +194,7 @@ def _worst_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "row": row["row_id"],
         "predicted": quantity(row["predicted_s"], "s"),
         "measured": quantity(row["measured_s"], "s"),
-        "error": _percent(row["error"]),
+        "error": percent(row["error"]),
         "basis": row["basis"],
         "core": "yes" if row["is_core"] else "no",
     }
@@ -244,10 +243,5 @@ def _explained(found: Validation) -> list[str]:
     return [*rules, *found.assumptions()]
 
 
-def _percent(share: float | None) -> float | str:
-    """A share in per cent with one digit, or a dash."""
-    return "-" if share is None else round(PERCENT * share, 1)
-
-
 def _share(share: float | None) -> str:
-    return "-" if share is None else f"{_percent(share)} %"
+    return "-" if share is None else f"{percent(share)} %"

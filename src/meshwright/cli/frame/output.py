@@ -27,6 +27,7 @@ ALL = "For every command"
 JSON_SCHEMA = (
     1  # of the object that --json prints; a field may be added, none is changed without a new number
 )
+PERCENT = 100.0
 GAP = 3  # characters between two columns of a table
 PAGE_SUFFIXES = (".html", ".htm")
 EVERY_FORM = (".json", ".txt")  # of -o, of all commands: the data, and what a terminal shows
@@ -239,6 +240,11 @@ class NarrowingTable:
             ):
                 break
         yield table_of(self.rows, without=self.optional[:count])
+
+
+def percent(share: float | None) -> float | str:
+    """A share in per cent with one digit, for a cell of a table; a dash where it is not known."""
+    return "-" if share is None else round(PERCENT * share, 1)
 
 
 def interval_text(low: str, high: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,12 +46,13 @@ KINDS: Mapping[str, Callable[[TrainingRow], bool]] = {
 
 @dataclass(frozen=True)
 class Limit:
-    """One number, and the least and the most that it should be; shares, but for correlations."""
+    """One number, and the least and the most that it should be; a share, or a count or correlation."""
 
     name: str
     value: float | None
     most: float = float("inf")
     least: float = float("-inf")
+    is_share: bool = True
 
     @property
     def holds(self) -> bool:
@@ -115,22 +117,15 @@ def validate_unseen(paths: Sequence[str | Path], *, progress: Progress | None = 
     tables = read_rows(_files(paths))
     rows = newest_releases(row for row in tables.rows if row.is_core)
     scored = left_out(rows, progress)
-    sources = _by(scored, lambda row: row.source)
+    sources = _by_source(scored)
     kinds = {name: [pair for pair in scored if is_in(pair[0])] for name, is_in in KINDS.items()}
     few = {number: _few(sources, number) for number in FEW}
     beyond = _beyond(rows, progress)
     jobs = {name: orders(scored, rank) for name, rank in ORDERS.items()}
-    limits = _limits(scored, kinds, few, beyond, jobs[next(iter(ORDERS))])
-    return Unseen(
-        tables,
-        tuple(scored),
-        {name: score(pairs) for name, pairs in sorted(sources.items())},
-        {name: score(pairs) for name, pairs in kinds.items()},
-        few,
-        beyond,
-        jobs,
-        limits,
-    )
+    of_sources = {name: score(pairs) for name, pairs in sorted(sources.items())}
+    of_kinds = {name: score(pairs) for name, pairs in kinds.items()}
+    limits = _limits(of_sources, of_kinds, kinds, few, beyond, jobs[next(iter(ORDERS))])
+    return Unseen(tables, tuple(scored), of_sources, of_kinds, few, beyond, jobs, limits)
 
 
 def _files(paths: Sequence[str | Path]) -> list[Path]:
@@ -141,10 +136,10 @@ def _files(paths: Sequence[str | Path]) -> list[Path]:
     return found
 
 
-def _by(scored: Sequence[Scored], key: Callable[[TrainingRow], str]) -> dict[str, list[Scored]]:
+def _by_source(scored: Sequence[Scored]) -> dict[str, list[Scored]]:
     found: dict[str, list[Scored]] = {}
     for pair in scored:
-        found.setdefault(key(pair[0]), []).append(pair)
+        found.setdefault(pair[0].source, []).append(pair)
     return found
 
 
@@ -162,7 +157,7 @@ def _few(sources: Mapping[str, Sequence[Scored]], number: int) -> dict[str, dict
 def _beyond(rows: Sequence[TrainingRow], progress: Progress | None) -> dict[str, float]:
     """Source -> median error of rows of many devices, by constants of rows of few, corrected by the source's own of these."""
     found = {}
-    for source, pairs in _by(from_few_devices(rows, progress), lambda row: row.source).items():
+    for source, pairs in _by_source(from_few_devices(rows, progress)).items():
         predicted = [pair for pair in pairs if pair[1].predicted_s]
         own = [pair for pair in predicted if not has_many_devices(pair[0])]
         above = [pair for pair in predicted if has_many_devices(pair[0])]
@@ -175,7 +170,8 @@ def _beyond(rows: Sequence[TrainingRow], progress: Progress | None) -> dict[str,
 
 
 def _limits(
-    scored: Sequence[Scored],
+    of_sources: Mapping[str, Score],
+    of_kinds: Mapping[str, Score],
     kinds: Mapping[str, Sequence[Scored]],
     few: Mapping[int, Mapping[str, Mapping[str, float]]],
     beyond: Mapping[str, float],
@@ -183,7 +179,8 @@ def _limits(
 ) -> list[Limit]:
     """What should hold of rows that nobody fitted. Averages are of sources, each weighing alike."""
     dense, amd, experts = (_medians(kinds[name]) for name in ("dense", "AMD", "experts"))
-    large = [error for source, error in dense.items() if _count(kinds["dense"], source) >= LEAST_ROWS]
+    counts = Counter(row.source for row, _ in kinds["dense"])
+    large = [error for source, error in dense.items() if counts[source] >= LEAST_ROWS]
     found = [
         Limit("dense: average over sources of the median error", mean(dense.values()), 0.07),
         Limit(f"dense: worst source of {LEAST_ROWS} rows or more", max(large, default=None), 0.15),
@@ -204,18 +201,21 @@ def _limits(
         )
         behind = sum(ours[source] >= null[source] for source in ours)
         found.append(
-            Limit(f"{number} rows of one's own: sources behind their median ratio", float(behind), 0.0)
+            Limit(
+                f"{number} rows of one's own: sources behind their median ratio",
+                float(behind),
+                0.0,
+                is_share=False,
+            )
         )
     found.append(
         Limit("above 64 devices from 64 and fewer: worst source", max(beyond.values(), default=None), 0.10)
     )
     found += [
-        Limit(f"inside the 80 % interval: {name}", score(pairs).coverage, 0.88, 0.72)
-        for name, pairs in kinds.items()
+        Limit(f"inside the 80 % interval: {name}", each.coverage, 0.88, 0.72)
+        for name, each in of_kinds.items()
     ]
-    memory = [
-        each for each in map(score, _by(scored, lambda row: row.source).values()) if each.num_memory_rows
-    ]
+    memory = [each for each in of_sources.values() if each.num_memory_rows]
     found += [
         Limit(
             "memory: average over sources of the median error",
@@ -233,6 +233,7 @@ def _limits(
             "order of layouts: rank correlation, median job",
             _median([job.correlation for job in jobs]),
             least=0.9,
+            is_share=False,
         ),
     ]
     return found
@@ -240,13 +241,7 @@ def _limits(
 
 def _medians(pairs: Sequence[Scored]) -> dict[str, float]:
     """Source -> median error."""
-    return {
-        source: score(own).median_error or 0.0 for source, own in _by(pairs, lambda row: row.source).items()
-    }
-
-
-def _count(pairs: Sequence[Scored], source: str) -> int:
-    return sum(row.source == source for row, _ in pairs)
+    return {source: score(own).median_error or 0.0 for source, own in _by_source(pairs).items()}
 
 
 def _pooled(pairs: Sequence[Scored]) -> float | None:
@@ -254,7 +249,8 @@ def _pooled(pairs: Sequence[Scored]) -> float | None:
     if not pairs:
         return None
     errors = np.array([abs(prediction.error) for _, prediction in pairs])
-    weights = np.array([1.0 / _count(pairs, row.source) for row, _ in pairs])
+    counts = Counter(row.source for row, _ in pairs)
+    weights = np.array([1.0 / counts[row.source] for row, _ in pairs])
     order = np.argsort(errors, kind="stable")
     reached = np.cumsum(weights[order])
     return float(errors[order][np.searchsorted(reached, reached[-1] / 2)])
@@ -262,7 +258,7 @@ def _pooled(pairs: Sequence[Scored]) -> float | None:
 
 def _near(pairs: Sequence[Scored]) -> float | None:
     """The share of rows within 10 %, averaged over sources."""
-    return mean(score(own).within_10 for own in _by(pairs, lambda row: row.source).values())
+    return mean(score(own).within_10 for own in _by_source(pairs).values())
 
 
 def _within_bound(memory: Sequence[Score]) -> float | None:
