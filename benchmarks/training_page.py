@@ -31,7 +31,7 @@ from meshwright.evidence.tables.validate_training import read_rows
 from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.prediction.predicted import Predicted, predict
 from meshwright.prediction.step_trait import BESIDE as BESIDE_STREAMS
-from meshwright.prediction.step_trait import TRAITS
+from meshwright.prediction.step_trait import UNCERTAIN
 from meshwright.reports import Chart, Series, Theme, chart_svg
 from meshwright.reports.chart.bars import bars_svg
 from meshwright.reports.chart.quantity import quantity
@@ -185,12 +185,12 @@ def constants_table() -> Iterator[str]:
 
 
 def width_table() -> Iterator[str]:
-    """Base and slopes of the half width, in per cent."""
+    """Spreads of kinds of work, in per cent, and the ends of the interval in deviations."""
     width = packaged_step_profile().fit.width
-    yield "| | base | " + " | ".join(f"`{name}`" for name in TRAITS) + " |"
-    yield "|---|---:|" + "---:|" * len(TRAITS)
-    slopes = " | ".join(f"{100 * width.slopes.get(name, 0.0):.1f}" for name in TRAITS)
-    yield f"| half width, % | {100 * width.base:.1f} | {slopes} |"
+    yield "| | " + " | ".join(f"`{name}`" for name in UNCERTAIN) + " | ends |"
+    yield "|---|" + "---:|" * len(UNCERTAIN) + "---:|"
+    spreads = " | ".join(f"{100 * width.spreads[name]:.0f}" for name in UNCERTAIN)
+    yield f"| spread, % | {spreads} | {width.low:.2f} to {width.high:.2f} |"
 
 
 def software_table() -> Iterator[str]:

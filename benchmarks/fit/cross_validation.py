@@ -1,38 +1,28 @@
 """Cross-validation of predicted steps: every source, or model, predicted by constants that were fitted on the others.
 
-The half width of an interval is fitted as the constants are: on errors of rows that were left out in turn among those
-that are fitted, so a left-out source says nothing about its own interval either.
+Intervals are not fitted here (see `fit_widths`): a fit has the expected ones.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.optimize import linprog
 
-from meshwright.costs.step.profile import MANY_DEVICES, MOST_FITTED_DEVICES, StepFit, Width
+from meshwright.costs.step.profile import MANY_DEVICES, MOST_FITTED_DEVICES, StepFit
 from meshwright.evidence.tables.table import TrainingRow
 from meshwright.prediction.predicted import Predicted, predict
-from meshwright.prediction.step_trait import TRAITS, step_traits
 from meshwright.specs.error import SpecError
 from meshwright.specs.plan.software import CLASSES
 
-from .fit_steps import (
-    Linearised,
-    fitted,
-    linearised,
-    logarithms,
-    source_weights,
-    start,
-)
+from .fit_steps import Linearised, fitted, linearised, source_weights, start
+from .fit_widths import EXPECTED
 from .step_data import MeasuredStep, Progress, measured_steps
 
 By = Literal["source", "model", "size"]
-SHARE = 0.80  # of the errors of sources left out in turn among those that are fitted, what a width contains
 NOT_SPELT = re.compile(r"[^a-z0-9]")
 NUM_CHOOSING = 3  # rows of a left-out source that may choose its software class
 ROUNDS = 2  # linearised at what is expected, then at what was fitted
@@ -40,14 +30,13 @@ ROUNDS = 2  # linearised at what is expected, then at what was fitted
 
 @dataclass(frozen=True, eq=False)
 class Folds:
-    """Rows that were fitted together: their linearised steps, weights, groups and traits."""
+    """Rows that were fitted together, and their linearised steps."""
 
     steps: tuple[MeasuredStep, ...]
     data: Linearised
-    traits: tuple[Mapping[str, float], ...]
 
     def fit(self, without: Sequence[str] = (), by: By = "source") -> StepFit:
-        """Constants and widths from the rows of all groups but these. Raises SpecError where too few are left."""
+        """Constants from the rows of all groups but these. Raises SpecError where too few are left."""
         rows = [
             i for i, step in enumerate(self.steps) if group_of(step.row, by) not in without and step.is_fitted
         ]
@@ -55,32 +44,11 @@ class Folds:
         if len(sources) < 2:
             raise SpecError(
                 f"measured steps of {len(sources)} source(s) are left to fit on",
-                allowed="steps of two sources or more: intervals are of sources that are left out in turn",
+                allowed="steps of two sources or more, of which each can be left out",
                 next="add a table of another source",
             )
-        constants = fitted(self.data.take(rows), self._weights(rows))
-        return StepFit(constants, self._width(rows, without, by))
-
-    def _weights(self, rows: Sequence[int]) -> np.ndarray:
-        return source_weights([self.steps[i].row.source for i in rows])
-
-    def _width(self, rows: Sequence[int], without: Sequence[str], by: By) -> Width:
-        """The width that contains SHARE of the errors of sources left out in turn among `rows`."""
-        errors, traits = [], []
-        sources = sorted({self.steps[i].row.source for i in rows})
-        for source in sources:
-            inside = [i for i in rows if self.steps[i].row.source != source]
-            constants = fitted(self.data.take(inside), self._weights(inside))
-            tested = [
-                i
-                for i, step in enumerate(self.steps)
-                if step.row.source == source and group_of(step.row, by) not in without
-            ]
-            own = self.data.take(tested)
-            predicted = own.predicted(logarithms(constants))
-            errors += list(own.measured_s / predicted - 1.0)
-            traits += [self.traits[i] for i in tested]
-        return width_of(errors, traits, TRAITS, SHARE)
+        weights = source_weights([self.steps[i].row.source for i in rows])
+        return StepFit(fitted(self.data.take(rows), weights), EXPECTED)
 
 
 def group_of(row: TrainingRow, by: By) -> str:
@@ -102,9 +70,7 @@ def folds_of(steps: Sequence[MeasuredStep], progress: Progress | None = None) ->
             [step.family for step in steps], constants,
         )  # fmt: skip
         constants = fitted(data, source_weights([step.row.source for step in steps]))
-    fit = StepFit(constants, Width(0.0))
-    traits = [step_traits(s.job.plan, predict(s.job.plan, s.job.cluster, fit=fit).parts) for s in steps]
-    return Folds(tuple(steps), data, tuple(traits))
+    return Folds(tuple(steps), data)
 
 
 def left_out_predictions(folds: Folds, by: By) -> dict[str, Predicted]:
@@ -148,18 +114,3 @@ def _median_error(steps: Sequence[MeasuredStep], name: str, fit: StepFit) -> flo
 
 def _with_class(step: MeasuredStep, name: str, fit: StepFit) -> float:
     return predict(step.job.plan.changed(software=name), step.job.cluster, fit=fit).step.value
-
-
-def width_of(
-    errors: Sequence[float], traits: Sequence[Mapping[str, float]], names: Sequence[str], share: float
-) -> Width:
-    """The linear half width that contains `share` of the absolute errors and is narrow elsewhere: quantile regression,
-    as a linear program over base and slopes, which are not negative."""
-    size = len(errors)
-    columns = np.array([[1.0, *(each.get(name, 0.0) for name in names)] for each in traits])
-    above, below = np.full(size, share / size), np.full(size, (1.0 - share) / size)
-    cost = np.concatenate([np.full(columns.shape[1], 1e-6), above, below])
-    equal = np.hstack([columns, np.eye(size), -np.eye(size)])
-    found = linprog(cost, A_eq=equal, b_eq=np.abs(errors), bounds=(0, None), method="highs")
-    base, *slopes = map(float, found.x[: columns.shape[1]])
-    return Width(base, dict(zip(names, slopes, strict=True)))

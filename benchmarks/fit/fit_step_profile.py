@@ -1,6 +1,8 @@
-"""Fits the step profile on tables of measured training steps, and writes the package's data.
+"""Fits the constants of the step profile on tables of measured training steps, and writes the package's data.
 
 python -m benchmarks.fit.fit_step_profile TABLE.csv ... -o src/meshwright/costs/profiles/steps.json
+
+Its intervals are the expected ones until `fit_widths` has seen how far measured steps are from what it predicts.
 """
 
 from __future__ import annotations

@@ -3,13 +3,14 @@ is refused unless asked for."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from meshwright import api
-from meshwright.costs.pricing import BORROWED_UNCERTAINTY, pricing_of
+from meshwright.costs.pricing import pricing_of
 from meshwright.costs.roofline import UNCERTAINTY, Roofline
 from meshwright.ir.judge import metrics
 from meshwright.prediction.memory_estimate import estimate_memory
@@ -103,7 +104,9 @@ def test_a_chip_of_which_kernels_were_published_needs_no_flag_and_says_how_sure_
     plan = planned(f"8x{name}", pp=2, tp=2, sequence_parallel=True)
     found = predicted(plan)
     assert found.step.basis == "never seen" and not found.pricing.is_measured
-    assert found.step.high - found.step.value >= BORROWED_UNCERTAINTY * found.step.value * (1 - 1e-12)
+    width = found.pricing.width
+    assert width is not None
+    assert math.log(found.step.high / found.step.value) > width.high * width.spreads["unseen"]
     assert any(f"no step of {name} was ever measured" in line for line in found.assumptions)
     assert predicted(plan, extrapolate=True).step == found.step
 

@@ -9,7 +9,7 @@ import pytest
 from fit.fit_steps import FAMILIES, NAMES
 
 from meshwright.costs.step.profile import packaged_step_profile
-from meshwright.prediction.step_trait import TRAITS
+from meshwright.prediction.step_trait import UNCERTAIN
 from meshwright.specs.plan.software import CLASSES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -38,8 +38,8 @@ def test_the_table_of_constants_is_that_of_the_package() -> None:
 
 def test_the_table_of_widths_is_that_of_the_package() -> None:
     width = packaged_step_profile().fit.width
-    packaged = [width.base, *(width.slopes.get(name, 0.0) for name in TRAITS)]
-    assert block("width")[0][1:] == [f"{100 * value:.1f}" for value in packaged], REFRESH
+    packaged = [f"{100 * width.spreads[name]:.0f}" for name in UNCERTAIN]
+    assert block("width")[0][1:] == [*packaged, f"{width.low:.2f} to {width.high:.2f}"], REFRESH
 
 
 def test_every_software_class_is_explained() -> None:

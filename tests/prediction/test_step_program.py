@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any
@@ -12,9 +13,8 @@ from meshwright.costs.step.profile import StepFit, Width, packaged_step_profile
 from meshwright.costs.step.step_costs import StepConstants
 from meshwright.lowering.lower import lower
 from meshwright.prediction.predicted import Predicted, predict
-from meshwright.prediction.step_interval import EXTRAPOLATED_WIDER
 from meshwright.prediction.step_program import pipeline_times, schedule_of, simulated_s, step_program
-from meshwright.prediction.step_trait import BESIDE, step_traits
+from meshwright.prediction.step_trait import BESIDE, step_shares
 from meshwright.schedules.order import registered
 from meshwright.specs import Cluster, ClusterSpec, ModelSpec, Plan, Workload, load_model
 from meshwright.specs.cluster.device import Link, device_presets
@@ -257,17 +257,16 @@ def test_a_left_out_source_has_its_own_fit() -> None:
     assert predict(plan, cluster).step == predict(plan, cluster, fit=profile.fit).step
 
 
-def test_a_width_is_of_the_traits_and_wider_where_extrapolated() -> None:
-    fit = StepFit(FIT.constants, Width(0.1, {"waiting": 0.5}))
-    for name, factor, basis in (
-        ("8xH100", 1.0, "interpolated"),
-        ("8xGB300", EXTRAPOLATED_WIDER, "extrapolated"),
-    ):
+def test_an_interval_is_as_wide_as_its_kinds_of_work_say_and_wider_where_extrapolated() -> None:
+    fit = StepFit(FIT.constants, Width({"messages": 0.5, "products": 0.1, "unseen": 0.3}, -1.0, 2.0))
+    for name, basis, least in (("8xH100", "interpolated", 0.0), ("8xGB300", "extrapolated", 0.3)):
         plan, cluster = planned(name)
         found = predict(plan, cluster, fit=fit)
-        width = 0.1 + 0.5 * step_traits(plan, found.parts)["waiting"]
-        half = (found.step.high - found.step.low) / 2 / found.step.value
-        assert (found.step.basis, half) == (basis, pytest.approx(width * factor))
+        low, high = fit.width.ends(step_shares(plan, cluster, found.parts, found.step.basis))
+        assert found.step.basis == basis and high >= math.exp(2.0 * least)
+        assert (found.step.low, found.step.high) == pytest.approx(
+            (low * found.step.value, high * found.step.value)
+        )
 
 
 def test_a_relative_of_a_measured_chip_is_priced_by_its_data_sheet() -> None:
@@ -313,7 +312,7 @@ def test_an_unknown_schedule_source_and_family_are_refused() -> None:
     with pytest.raises(UnknownNameError, match="source of measured steps"):
         predict(plan, cluster, left_out="nobody")
     with pytest.raises(UnknownNameError, match="family of chips"):
-        predict(plan, cluster, fit=StepFit({"a100": StepConstants()}, Width(0.1)))
+        predict(plan, cluster, fit=StepFit({"a100": StepConstants()}, Width({})))
 
 
 def test_the_program_is_as_fine_as_parameters_are_gathered() -> None:

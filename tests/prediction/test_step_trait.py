@@ -1,13 +1,14 @@
-"""Traits by hand from parts and plans, and when a prediction is interpolated."""
+"""Shares of kinds of work by hand from parts and plans, and when a prediction is interpolated."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from meshwright.costs.step.profile import StepFit, StepProfile, Width, packaged_step_profile
-from meshwright.prediction.step_trait import BESIDE, MORE_DEVICES, TRAITS, step_basis, step_traits
+from meshwright.prediction.step_trait import BESIDE, MORE_DEVICES, UNCERTAIN, step_basis, step_shares
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload, load_model
 
 DENSE = ModelSpec.decoder(4, 64, 4, max_sequence_length=64)
@@ -23,37 +24,49 @@ def plan(cluster: str = "8xH100", model: ModelSpec = DENSE, **choices: Any) -> P
     return Plan.of(model, Cluster(cluster), Workload(1024, 64), dtype="bfloat16", **choices)
 
 
-def test_waiting_is_a_share_of_the_stream_of_computes_and_choices_are_one() -> None:
-    """Of 10 s on the stream 0.75 are waited; 270 s on other streams do not count."""
-    plain = step_traits(plan(), PARTS)
-    assert plain == pytest.approx({"float8": 0.0, "full_recompute": 0.0, "waiting": 0.075})
-    assert step_traits(plan(float8="mxfp8"), PARTS) == {**plain, "float8": 1.0}
-    assert step_traits(plan(recompute="full"), PARTS) == {**plain, "full_recompute": 1.0}
-    half = step_traits(plan(recompute="full", recompute_blocks=(2,)), PARTS)
-    assert half == {**plain, "full_recompute": 0.5}
-    for recompute in ("selective", "selective_op"):
-        assert step_traits(plan(recompute=recompute), PARTS) == plain
+def shares(parts: Mapping[str, float] = PARTS, cluster: str = "8xH100", **choices: Any) -> dict[str, float]:
+    return step_shares(plan(cluster, **choices), Cluster(cluster), parts, "interpolated")
 
 
-def test_traits_are_those_that_widths_are_fitted_on() -> None:
-    assert set(step_traits(plan(), PARTS)) == set(TRAITS)
-    assert {name for fit in FITS for name in fit.width.slopes} <= set(TRAITS), (
-        "the packaged slopes have a trait each"
-    )
+def test_shares_are_of_the_stream_of_computes() -> None:
+    """Of 10 s on the stream 0.75 are waited and 0.5 are exchanges; 270 s on other streams do not count."""
+    found = shares()
+    assert found == pytest.approx({
+        "products": 0.5, "attention": 0.2, "memory": 0.1, "host": 0.075, "messages": 0.125, "tp between nodes": 0.0,
+        "float8": 0.0, "unseen": 0.0, "run": 1.0,
+    })  # fmt: skip
+    assert tuple(found) == UNCERTAIN
+
+
+def test_exchanges_of_tensor_parallelism_that_leaves_the_node_are_a_kind_of_their_own() -> None:
+    inside, between = (shares(cluster="4x2xH100", tp=tp) for tp in (2, 4))
+    assert (inside["messages"], inside["tp between nodes"]) == pytest.approx((0.125, 0.0))
+    assert (between["messages"], between["tp between nodes"]) == pytest.approx((0.075, 0.05))
+
+
+def test_products_in_float8_and_what_nobody_ran_are_on_top() -> None:
+    assert shares(float8="mxfp8") == {**shares(), "float8": shares()["products"]}
+    for basis in ("extrapolated", "never seen"):
+        found = step_shares(plan(), Cluster("8xH100"), PARTS, basis)  # type: ignore[arg-type]
+        assert found == {**shares(), "unseen": 1.0}
+
+
+def test_the_packaged_spreads_are_of_these_kinds() -> None:
+    assert all(set(fit.width.spreads) == set(UNCERTAIN) for fit in FITS)
 
 
 def test_what_runs_beside_computes_is_not_part_of_the_step() -> None:
     without = {name: seconds for name, seconds in PARTS.items() if name not in BESIDE}
-    assert len(without) < len(PARTS) and step_traits(plan(), without) == step_traits(plan(), PARTS)
+    assert len(without) < len(PARTS) and shares(without) == shares()
 
 
 def test_nothing_at_all_has_no_shares() -> None:
-    assert set(step_traits(plan(), {}).values()) == {0.0}
+    assert shares({}) == {**dict.fromkeys(UNCERTAIN, 0.0), "run": 1.0}
 
 
 def profile(**known: Any) -> StepProfile:
     seen = {"most_devices": 16, "float8": False, "experts": False, **known}
-    return StepProfile(StepFit({}, Width(0.1)), {}, {"H100": seen})
+    return StepProfile(StepFit({}, Width({})), {}, {"H100": seen})
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,6 @@ OVERLAP_WORDS: Mapping[str, str] = {
     "ep": "tokens to experts and back",
 }
 
-# Half width at least, where only kernels of a family were measured: the 80th percentile of errors of steps that are priced
-# with the constants of other families, of the worst of three (A100; benchmarks/borrowed_steps.py).
-BORROWED_UNCERTAINTY = 0.26
-
 
 class NamedCosts(CostModel, CommunicationModel, Protocol):
     """What fills the slot `cluster.costs`: a function of a cluster gives seconds of works, and of messages."""
@@ -60,7 +56,7 @@ class Pricing:
         assumptions: what the prediction rests on, for people.
         step_s: seconds of a step that no instruction takes: data, norm of the gradient, the host.
         width: of the interval, by traits of the plan; None where every cost has an interval of its own.
-        least_width: relative half width that an interval which was not interpolated has at least.
+        least_width: relative half width that the interval has at least.
     """
 
     costs: StepCosts | Roofline | GpuKernels | MeasuredCosts | NamedCosts
@@ -165,7 +161,7 @@ def _family_pricing(plan: Plan, cluster: ClusterSpec, family: str, fit: StepFit)
             plan, cluster, _borrowed_basis(cluster.devices[0], family), costs.constants.step_s
         )
         lines = (*lines, *costs.kernels.assumptions)
-        return Pricing(costs, lines, costs.constants.step_s, fit.width, BORROWED_UNCERTAINTY)
+        return Pricing(costs, lines, costs.constants.step_s, fit.width)
     constants = fit.of(family)
     basis = f"kernels and messages: published measurements of {family.upper()}, times constants fitted on measured steps"
     lines = _assumptions(plan, cluster, basis, constants.step_s)

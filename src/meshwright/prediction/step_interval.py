@@ -10,14 +10,13 @@ from meshwright.costs.step.profile import Width, packaged_step_profile
 from meshwright.ir.judge import metrics
 from meshwright.ir.trace import Trace
 from meshwright.prediction.step_program import StepProgram
-from meshwright.prediction.step_trait import step_basis, step_traits
+from meshwright.prediction.step_trait import step_basis, step_shares
 from meshwright.simulator.pricing import Prices
 from meshwright.simulator.simulate import run
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.prediction import Basis, Prediction, weakest
 
-EXTRAPOLATED_WIDER = 1.5  # intervals of what was extrapolated, against what was fitted
 MEASURED_DTYPES = ("bfloat16", "float16")  # in which measured steps ran; float8 recipes cast from the first
 
 
@@ -26,10 +25,9 @@ def interval_of_parts(
 ) -> Prediction:
     """The 80 % interval of steps like this one, by what they are made of; `period_s` is between ends of iterations."""
     basis = _basis(made.plan, made.cluster, pricing)
-    share = width.at(step_traits(made.plan, parts))
-    if basis != "interpolated":
-        share = max(share * EXTRAPOLATED_WIDER, pricing.least_width)
-    return Prediction.within(period_s + pricing.step_s, min(share, 1.0), basis)
+    low, high = width.ends(step_shares(made.plan, made.cluster, parts, basis))
+    step_s, least = period_s + pricing.step_s, pricing.least_width
+    return Prediction(step_s, step_s * min(low, 1.0 - least), step_s * max(high, 1.0 + least), basis)
 
 
 def interval_of_costs(made: StepProgram, prices: Prices, trace: Trace) -> Prediction:

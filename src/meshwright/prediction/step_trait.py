@@ -1,4 +1,4 @@
-"""Traits of a plan that decide how sure its predicted step is, and what the prediction rests on."""
+"""What a predicted step is made of, by how sure each kind of work is, and what the prediction rests on."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshwright.costs.step.profile import StepProfile
+from meshwright.prediction.step_part import INSIDE, OVERHEAD, WAITING
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.prediction import Basis
 
-# Others were tried (attention, experts, exchanges inside a stage, gaps): left-out errors do not grow with them.
-TRAITS = ("float8", "full_recompute", "waiting")
 # Parts that run on other streams; what the step waits for of them is in "waiting".
 BESIDE = (
     *(
@@ -27,20 +26,36 @@ BESIDE = (
     ),
     *("ALL_GATHER", "REDUCE_SCATTER", "ALL_REDUCE", "MAXIMUM"),  # between segments
 )
+MESSAGES = "messages"
 MORE_DEVICES = 4  # times as many devices as were ever measured is another network
+# Which kind of work a part of a step is; what is not here is bound by memory.
+KIND_OF: Mapping[str, str] = {
+    "matmul": "products", "attention": "attention", "gap": "host", OVERHEAD: "host", INSIDE: MESSAGES, WAITING: MESSAGES,
+}  # fmt: skip
+MEMORY = "memory"
+# All of these add up to the step but the last three, which are on top: float8 of products, what nobody ran, every run.
+UNCERTAIN = ("products", "attention", MEMORY, "host", MESSAGES, "tp between nodes", "float8", "unseen", "run")
 
 
-def step_traits(plan: Plan, parts: Mapping[str, float]) -> dict[str, float]:
-    """Choices that software makes differently (1 where the plan has them, recompute by its share of the blocks), and the
-    share of the step in which the busiest device waits: bubbles, and communication that nothing runs beside."""
-    beside = sum(parts.get(name, 0.0) for name in BESIDE)
-    total = sum(parts.values()) - beside
-    is_full = plan.recompute == "full"
-    return {
-        "float8": 1.0 if plan.float8 else 0.0,
-        "full_recompute": sum(plan.num_recomputed_blocks) / plan.model.num_layers if is_full else 0.0,
-        "waiting": parts.get("waiting", 0.0) / total if total > 0 else 0.0,
-    }
+def step_shares(
+    plan: Plan, cluster: ClusterSpec, parts: Mapping[str, float], basis: Basis
+) -> dict[str, float]:
+    """Of a step's seconds on the busiest device, the share of each kind of work in UNCERTAIN.
+
+    What it waits for is of messages, as are exchanges inside a stage; these are a kind of their own where tensor parallelism
+    leaves the node. "float8" is the share of products in it, "unseen" 1 where the prediction is not interpolated, "run" 1.
+    """
+    found = dict.fromkeys(UNCERTAIN, 0.0)
+    total = sum(seconds for name, seconds in parts.items() if name not in BESIDE)
+    for name, seconds in parts.items():
+        if name not in BESIDE and total > 0:
+            found[KIND_OF.get(name, MEMORY)] += seconds / total
+    if plan.tp > cluster.levels[0].num_devices and total > 0:
+        found["tp between nodes"] = parts.get(INSIDE, 0.0) / total
+        found[MESSAGES] -= found["tp between nodes"]
+    found["float8"] = found["products"] if plan.float8 else 0.0
+    found["unseen"], found["run"] = float(basis != "interpolated"), 1.0
+    return found
 
 
 def step_basis(plan: Plan, cluster: ClusterSpec, profile: StepProfile) -> Basis:

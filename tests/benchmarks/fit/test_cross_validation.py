@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fit.cross_validation import (
-    SHARE,
     By,
     Folds,
     chosen_class_predictions,
@@ -17,9 +16,8 @@ from fit.cross_validation import (
     folds_of,
     group_of,
     left_out_predictions,
-    width_of,
 )
-from fit.fit_steps import logarithms
+from fit.fit_widths import EXPECTED
 from fit.step_data import measured_steps
 from tests.benchmarks.step_sample import (
     JOBS,
@@ -34,7 +32,6 @@ from tests.benchmarks.step_sample import (
 
 from meshwright.evidence.tables.table import TrainingRow, read_training_table
 from meshwright.prediction.step_program import simulated_s, step_program
-from meshwright.prediction.step_trait import TRAITS
 from meshwright.specs.error import SpecError
 
 
@@ -51,7 +48,7 @@ def twice(found: Folds, name: str, by: By) -> Folds:
 
 
 @pytest.mark.parametrize(("by", "name"), [("source", "a"), ("source", "c"), ("model", "deep")])
-def test_rows_say_nothing_about_their_own_prediction_or_interval(by: By, name: str) -> None:
+def test_rows_say_nothing_about_their_own_prediction(by: By, name: str) -> None:
     before, after = left_out_predictions(folds(), by), left_out_predictions(twice(folds(), name, by), by)
     own = {step.row.row_id for step in folds().steps if group_of(step.row, by) == name}
     assert len(before) == 9 and len(own) == 3
@@ -86,24 +83,13 @@ def test_groups_are_sources_or_models() -> None:
     assert (group_of(row, "source"), group_of(row, "model")) == ("some-name", "llama")
 
 
-def test_folds_have_what_is_fitted_and_what_widths_are_made_of() -> None:
+def test_folds_have_what_is_fitted() -> None:
     found = folds()
-    assert len(found.steps) == len(found.traits) == len(found.data.measured_s) == len(SOURCES) * len(JOBS)
-    assert all(set(each) == set(TRAITS) for each in found.traits)
+    assert len(found.steps) == len(found.data.measured_s) == len(SOURCES) * len(JOBS)
     fit = found.fit()
-    assert fit.width.base >= 0 and all(slope >= 0 for slope in fit.width.slopes.values())
+    assert fit.width == EXPECTED, "how wide intervals are is fitted apart"
     assert fit.constants["h100"] != found.fit(("a",)).constants["h100"]
     assert found.fit(("nobody",)).constants == fit.constants
-
-
-def test_a_width_is_of_errors_of_sources_that_are_left_out_in_turn() -> None:
-    found, errors, traits = folds(), [], []
-    for source in SOURCES:
-        own = [i for i, step in enumerate(found.steps) if step.row.source == source]
-        data = found.data.take(own)
-        errors += list(data.measured_s / data.predicted(logarithms(found.fit((source,)).constants)) - 1)
-        traits += [found.traits[i] for i in own]
-    assert found.fit().width == width_of(errors, traits, TRAITS, SHARE)
 
 
 def test_rows_that_cannot_have_been_as_told_are_predicted_and_not_fitted() -> None:

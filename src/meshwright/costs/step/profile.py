@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
@@ -14,24 +15,47 @@ from meshwright.costs.cost import rounded
 from meshwright.costs.step.step_costs import StepConstants
 from meshwright.specs.error import SpecError, UnknownNameError
 
-STEP_PROFILE_SCHEMA = 1
+STEP_PROFILE_SCHEMA = 2
 DIGITS = 5
 # Of the fits without a group of rows, beside those without a source: the one without any row of more devices than this.
 MOST_FITTED_DEVICES, MANY_DEVICES = 64, "more than 64 devices"
-LEAST_HALF_WIDTH, MOST_HALF_WIDTH = 0.02, 0.60  # relative; a run repeats to about 2 %
+LEAST_DEVIATION = 0.02  # of a step's logarithm: a run repeats to about 2 %
+NORMAL_END = 1.2816  # of 80 % of a normal distribution, in deviations
 
 
 @dataclass(frozen=True)
 class Width:
-    """Half width of the 80 % interval, as a linear function of what a plan has: `base` and `slopes` by name of a trait."""
+    """How far steps of a stack that no fit has seen are from what is predicted of them.
 
-    base: float
-    slopes: Mapping[str, float] = field(default_factory=dict)
+    Attributes:
+        spreads: by kind of work (`prediction.step_trait`) the standard deviation, over stacks, of the logarithm of what one
+            takes for it over what is expected.
+        low, high: ends of the 80 % interval, in deviations of the step's logarithm. Not of one size: steps are longer than
+            predicted more often, and by more, than shorter.
 
-    def at(self, traits: Mapping[str, float]) -> float:
-        """Relative half width for these traits (see `planner.step_trait`)."""
-        width = self.base + sum(slope * traits.get(name, 0.0) for name, slope in self.slopes.items())
-        return min(max(width, LEAST_HALF_WIDTH), MOST_HALF_WIDTH)
+    Who knows more of a stack than its kind gives `StepFit` a width with smaller spreads.
+    """
+
+    spreads: Mapping[str, float]
+    low: float = -NORMAL_END
+    high: float = NORMAL_END
+
+    def __post_init__(self) -> None:
+        if not (self.low < 0 < self.high and all(spread >= 0 for spread in self.spreads.values())):
+            raise SpecError(
+                f"a width from {self.low:g} to {self.high:g} deviations of {dict(self.spreads)}",
+                allowed="low below 0, high above, and spreads from 0",
+            )
+
+    def deviation(self, shares: Mapping[str, float]) -> float:
+        """Of the logarithm of a step with these shares of kinds of work, of which each is as far off as it likes."""
+        each = (spread * shares.get(name, 0.0) for name, spread in self.spreads.items())
+        return max(math.hypot(*each), LEAST_DEVIATION)
+
+    def ends(self, shares: Mapping[str, float]) -> tuple[float, float]:
+        """The interval's ends over the predicted step, one below 1 and one above."""
+        deviation = self.deviation(shares)
+        return math.exp(self.low * deviation), math.exp(self.high * deviation)
 
 
 @dataclass(frozen=True)
@@ -59,12 +83,20 @@ class StepFit:
 class StepProfile:
     """The fit on all rows, the fits without one source each (for whoever has to predict a row it was not fitted on) and
     without those of MANY_DEVICES, and on what: `seen` has for each device the largest number of them, and which precisions
-    and kinds of model ran."""
+    and kinds of model ran. `widths` are without one source each of those that say how wide intervals are, but took no part in
+    the constants."""
 
     fit: StepFit
     left_out: Mapping[str, StepFit]
     seen: Mapping[str, Mapping[str, Any]]
     source: str = ""
+    widths: Mapping[str, Width] = field(default_factory=dict)
+
+    def blind_to(self, source: str) -> StepFit:
+        """What is known without a source, whatever it took part in; of one that nobody knows, everything."""
+        if source in self.left_out:
+            return self.left_out[source]
+        return StepFit(self.fit.constants, self.widths.get(source, self.fit.width))
 
     def without(self, source: str) -> StepFit:
         """The fit without a source, or MANY_DEVICES; of all rows where it is empty. Raises UnknownNameError."""
@@ -82,6 +114,7 @@ class StepProfile:
             "seen": {name: dict(each) for name, each in self.seen.items()},
             "fit": rounded(asdict(self.fit), DIGITS),
             "left_out": {name: rounded(asdict(each), DIGITS) for name, each in self.left_out.items()},
+            "widths": {name: rounded(asdict(each), DIGITS) for name, each in self.widths.items()},
         }
 
     @classmethod
@@ -96,12 +129,13 @@ class StepProfile:
             {name: _fit_from_dict(each) for name, each in table["left_out"].items()},
             table["seen"],
             table.get("source", ""),
+            {name: Width(**each) for name, each in table["widths"].items()},
         )
 
 
 def _fit_from_dict(table: Mapping[str, Any]) -> StepFit:
     constants = {family: StepConstants(**each) for family, each in table["constants"].items()}
-    return StepFit(constants, Width(table["width"]["base"], table["width"]["slopes"]))
+    return StepFit(constants, Width(**table["width"]))
 
 
 @cache

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.evidence.tables.score import Scored
-from meshwright.prediction.step_part import INSIDE, OVERHEAD, WAITING
-from meshwright.prediction.step_trait import BESIDE
+from meshwright.prediction.step_trait import BESIDE, KIND_OF, MEMORY
 
 Floats = NDArray[np.float64]
 Correction = Callable[[Sequence[Scored]], Floats]  # of rows: their corrected seconds [R]
@@ -32,11 +31,6 @@ SPREADS: Mapping[str, float] = {
     "host": 1.0,
     "messages": 0.34,
 }
-# Which kind a part of a step is of; what is not here is of "memory".
-KINDS: Mapping[str, str] = {
-    "matmul": "products", "attention": "attention", "stream": "memory", "gap": "host", OVERHEAD: "host",
-    INSIDE: "messages", WAITING: "messages",
-}  # fmt: skip
 SPREAD_OF_ALL = SPREADS["products"]
 # Of one row: what it is off by when its source's median is taken away (0.033 in the median, over the ten sources that the
 # constants were fitted on, each left out), as a standard deviation.
@@ -83,7 +77,7 @@ def _shares(rows: Sequence[Scored]) -> Floats:
     for number, (_, prediction) in enumerate(rows):
         for name, seconds in prediction.parts.items():
             if name not in BESIDE:
-                found[number, kinds.index(KINDS.get(name, "memory"))] += seconds
+                found[number, kinds.index(KIND_OF.get(name, MEMORY))] += seconds
     found += LEAST_PART
     return np.asarray(found / found.sum(axis=1, keepdims=True))
 

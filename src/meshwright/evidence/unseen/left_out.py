@@ -12,9 +12,8 @@ from meshwright.evidence.tables.validate_training import Progress, predict_layou
 
 
 def left_out(rows: Sequence[TrainingRow], progress: Progress | None = None) -> list[Scored]:
-    """Every row by the packaged constants of a fit without its source; of a source that no fit knows, by those of all."""
-    profile = packaged_step_profile()
-    return _by_source(rows, lambda source: profile.left_out.get(source, profile.fit), progress)
+    """Every row by the packaged constants and widths that its source took no part in."""
+    return _by_source(rows, packaged_step_profile().blind_to, progress)
 
 
 def is_known(source: str) -> bool:
