@@ -1,7 +1,7 @@
 """Memory: the predicted peak of every row of the training tables that has one, beside what was measured.
 
 A row is a plan (`meshwright.evidence.tables.job`), and the plan's peak comes from `planner.memory_estimate`: allocated
-bytes, or reserved ones where the source reports these (`training_source.Facts`). No constant of the estimate is fitted to
+bytes, or reserved ones where the source reports these (`specs.stack.traits`). No constant of the estimate is fitted to
 these rows, though they were in view when its terms were chosen (the block of freed logits was added after torchtitan's).
 The column "left out" shows, for what it is worth, one common factor fitted on the other sources and applied to the one
 left out.
@@ -28,7 +28,7 @@ from pathlib import Path
 import meshwright
 from meshwright.catalog import find_schedule
 from meshwright.evidence.tables.job import job_of
-from meshwright.evidence.tables.source import facts_of
+from meshwright.evidence.tables.published import traits_of_row
 from meshwright.evidence.tables.table import TrainingRow, read_training_table
 from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.specs.units import format_bytes
@@ -109,7 +109,7 @@ def point(row: TrainingRow) -> Point:
     began = time.perf_counter()
     memory = estimate_memory(job.plan, job.cluster, schedule)
     took = time.perf_counter() - began
-    is_reserved = facts_of(row.source, row.text("source_repo")).reports_reserved
+    is_reserved = traits_of_row(row).reports == "reserved"
     predicted = memory.reserved_bytes if is_reserved else memory.allocated_bytes
     holders = ", ".join(f"{what} {format_bytes(size)}" for what, size in memory.holders[:NUM_HOLDERS])
     return Point(

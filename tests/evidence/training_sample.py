@@ -34,6 +34,10 @@ class SampleRow:
     def config_key(self) -> tuple[str, str]:
         return self.source, self.group or self.row_id
 
+    def text(self, column: str) -> str:
+        """What stands in a column."""
+        return self.values.get(column, "")
+
 
 def predicted(row: SampleRow, error: float, half_width: float | None = None, **fields: Any) -> RowPrediction:
     """A prediction that is off by `error`, with an interval of a relative half width."""

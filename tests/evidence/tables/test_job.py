@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tests.evidence.training_sample import table_row
 
 from meshwright.evidence.tables.job import TrainingJob, job_of
-from meshwright.evidence.tables.table import TrainingRow, read_training_table, training_row
+from meshwright.evidence.tables.table import TrainingRow, read_lines, read_training_table, training_row
 from meshwright.evidence.tables.words import by_cumulative_cost, redistributed, with_vocabulary_as_layers
 from meshwright.prediction.predicted import predict
 from meshwright.specs.error import MeshwrightError, PlanError, SpecError
@@ -181,7 +182,10 @@ def test_words_of_recompute(words: str, recompute: str) -> None:
 def test_experts_of_a_source_that_keeps_them_whole(
     fields: dict[str, object], etp: int, overlap: object
 ) -> None:
-    job = _job("moe_modelzoo-1", n_experts=8, topk=2, moe_ffn=512, gpus=16, global_batch_seqs=64, **fields)
+    job = _job(
+        source_repo="yanring/Megatron-MoE-ModelZoo", n_experts=8, topk=2, moe_ffn=512, gpus=16, global_batch_seqs=64,
+        **fields,
+    )  # fmt: skip
     assert job.plan.etp == etp and job.plan.overlap == ("reduce", "gather", *overlap)
 
 
@@ -192,7 +196,7 @@ def test_open_recompute_is_none_where_it_fits_else_full() -> None:
 
 
 def test_a_source_that_never_recomputes_all_is_not_said_to() -> None:
-    job = _job("megatron_bridge-1", recompute="", seq=131072)
+    job = _job(source_repo="NVIDIA-NeMo/Megatron-Bridge", recompute="", seq=131072)
     assert job.plan.recompute == "selective"
     assert _says(job, "none of the choices fits")
 
@@ -206,22 +210,17 @@ def test_adapters_and_four_bits_are_refused(fields) -> None:
 
 
 def test_words_of_extras_decide_sharing_and_overlap() -> None:
-    plan = _job("internevo-1", extras="zero1 group size 8", gpus=64, zero=1, global_batch_seqs=128).plan
+    named = {"source_repo": "InternLM/InternEvo", "gpus": 64, "zero": 1, "global_batch_seqs": 128}
+    plan = _job(**named, extras="zero1 group size 8").plan
     assert (plan.sharding, plan.sharding_degree, plan.overlap) == ("zero1", 8, ("reduce",))
-    assert (
-        _job(
-            "internevo-1", extras="zero1 group size all", gpus=64, zero=1, global_batch_seqs=128
-        ).plan.sharding_degree
-        == 0
-    )
+    assert _job(**named, extras="zero1 group size all").plan.sharding_degree == 0
     plan = _job(tp=2, sp=1, zero=1, extras="overlap grad-reduce, param-gather, tp-comm").plan
     assert (set(plan.overlap), plan.sequence_parallel) == ({"reduce", "gather", "tp"}, True)
 
 
 def test_mixed_precision_of_fsdp_decides_the_format_of_sums() -> None:
     formats = {
-        kind: _job("mosaic-1", extras=f"fsdp_mixed_precision={kind}").plan.reduction_dtype
-        for kind in ("DEFAULT", "PURE")
+        kind: _job(extras=f"fsdp_mixed_precision={kind}").plan.reduction_dtype for kind in ("DEFAULT", "PURE")
     }
     assert formats == {"DEFAULT": "float32", "PURE": "bfloat16"}
 
@@ -285,16 +284,16 @@ def test_the_2021_papers_open_columns(layers, hidden, heads, tp, pp, gpus, batch
         "ffn": 4 * hidden,
     }
     job = _job(
-        "megatron_sc21-1", **fields, vocab=51200, seq=2048, gated_mlp=0, tied_emb=1, tp=tp, pp=pp, gpus=gpus,
+        note="arXiv 2104.04473, table 1", **fields, vocab=51200, seq=2048, gated_mlp=0, tied_emb=1, tp=tp, pp=pp, gpus=gpus,
         global_batch_seqs=batch, micro_batch_seqs="", num_microbatches="", vpp="", zero=0,
     )  # fmt: skip
     assert (job.plan.microbatch_size, job.plan.num_chunks) == (microbatch, chunks)
-    assert (job.plan.attention, job.plan.overlap, job.stack) == ("unfused_dropout", (), "megatron 2021")
+    assert (job.plan.attention, job.plan.overlap, job.stack) == ("unfused_dropout", (), "Megatron-LM, early")
 
 
 def test_as_many_chunks_as_divide() -> None:
     job = _job(
-        "megatron_h100-1", **GPT, gpus=64, pp=8, vpp="", global_batch_seqs=64, micro_batch_seqs="",
+        source_repo="NVIDIA/Megatron-LM", **GPT, gpus=64, pp=8, vpp="", global_batch_seqs=64, micro_batch_seqs="",
         num_microbatches="",
     )  # fmt: skip
     assert (job.plan.num_chunks, job.plan.microbatch_size) == (4, 4)
@@ -311,7 +310,7 @@ def test_a_known_number_of_microbatches_gives_their_size() -> None:
     assert _job(micro_batch_seqs="", num_microbatches=1).plan.microbatch_size == 2
 
 
-def test_a_source_is_known_by_its_repository_too() -> None:
+def test_software_is_known_by_its_repository_too() -> None:
     assert _job(source_repo="pytorch/torchtitan", extras="compile").stack == "torchtitan compiled"
     assert _job(source_repo="pytorch/torchtitan", extras="eager").stack == "torchtitan eager"
 
@@ -439,6 +438,24 @@ def test_every_core_row_of_the_shared_tables_becomes_a_plan(shared_data: Path) -
         read_training_table(folder / STAGE_TIMES)
 
 
+def test_nothing_follows_from_what_a_table_calls_its_source(shared_data: Path) -> None:
+    tables = [
+        path
+        for path in sorted((shared_data / "calibration").glob("training*/*.csv"))
+        if path.name != STAGE_TIMES
+    ]
+    rows = [
+        row for path in tables for row in read_lines(path) if isinstance(row, TrainingRow) and row.is_core
+    ]
+    seen = {(row.source, row.text("extras"), row.text("schedule"), row.text("note")): row for row in rows}
+    assert len({row.source for row in rows}) == 15
+    for row in seen.values():
+        other = replace(row, source="somebody", row_id="somebody-1")
+        assert (job_of(other).plan, job_of(other).stack) == (
+            replace(job_of(row).plan, model=job_of(other).plan.model), job_of(row).stack
+        )  # fmt: skip
+
+
 def test_of_the_other_rows_only_adapters_and_four_bits_are_left_out(shared_data: Path) -> None:
     folder = shared_data / "calibration" / "training"
     for path in sorted(folder.glob("*.csv")):
@@ -483,8 +500,13 @@ def test_of_software_that_nobody_knows_every_operation_runs_by_itself(
 
 def test_a_run_of_a_day_before_fused_attention_writes_its_scores() -> None:
     named = {"schedule": "1f1b", "zero": 1, "extras": "Megatron"}
-    assert _job(**named, note="line 3, 2022-02-26; after the fix of 2022-02-25").plan.attention == "unfused"
+    assert (
+        _job(**named, note="line 3, 2022-02-26; after the fix of 2022-02-25").plan.attention
+        == "unfused_dropout"
+    )
     assert _job(**named, note="2022-02-26, measured again 2023-02-26").plan.attention == "flash"
+    named["extras"] = "my own loop"
+    assert _job(**named, note="arXiv 2104.12345").plan.attention == "unfused"
 
 
 def test_stages_that_are_balanced_by_cost_have_few_blocks_beside_the_head() -> None:

@@ -114,7 +114,7 @@ def test_our_own_mistakes_are_not_skipped_rows() -> None:
 
 @pytest.mark.parametrize(
     ("row_id", "repository", "num_bytes"),
-    [("torchtitan-1", "", 60.0), ("a-1", "https://github.com/pytorch/torchtitan", 60.0), ("a-1", "", 50.0)],
+    [("torchtitan-1", "", 50.0), ("a-1", "https://github.com/pytorch/torchtitan", 60.0), ("a-1", "", 50.0)],
 )
 def test_reserved_memory_is_predicted_where_reserved_was_measured(
     row_id: str, repository: str, num_bytes: float

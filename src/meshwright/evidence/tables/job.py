@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from meshwright import catalog
 from meshwright.evidence.tables import words
 from meshwright.evidence.tables.model import cluster_of, model_of
-from meshwright.evidence.tables.source import Facts, facts_of
+from meshwright.evidence.tables.published import Published, day_of, published_of, traits_of_row
 from meshwright.evidence.tables.table import TrainingRow
 from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -16,6 +16,7 @@ from meshwright.specs.model.layers import split_layers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.workload import Workload
+from meshwright.specs.stack.traits import Traits
 
 
 @dataclass(frozen=True)
@@ -48,55 +49,56 @@ def job_of(row: TrainingRow) -> TrainingJob:
     """
     words.check_trains(row)
     assumptions: list[str] = []
-    facts = facts_of(row.source, row.text("source_repo"))
+    traits, published = traits_of_row(row), published_of(row)
     degrees = _degrees(row, assumptions)
     model = model_of(row, degrees.tp, assumptions)
     cluster = cluster_of(row, assumptions)
-    plan = _plan(row, facts, degrees, model, cluster, assumptions)
-    plan = _with_recompute(row, facts, plan, cluster, assumptions)
-    return TrainingJob(row, plan, cluster, words.stack_of(row, facts), tuple(assumptions))
+    plan = _plan(row, traits, published, degrees, model, cluster, assumptions)
+    plan = _with_recompute(row, published, plan, cluster, assumptions)
+    return TrainingJob(row, plan, cluster, words.stack_of(row, traits), tuple(assumptions))
 
 
 def _plan(
     row: TrainingRow,
-    facts: Facts,
+    traits: Traits,
+    published: Published,
     degrees: _Degrees,
     model: ModelSpec,
     cluster: ClusterSpec,
     assumptions: list[str],
 ) -> Plan:
-    num_chunks = _num_chunks(row, facts, degrees.pp, model, assumptions)
-    sharding = words.SHARDED[_zero(row, facts, assumptions)]
+    num_chunks = _num_chunks(row, published, degrees.pp, model, assumptions)
+    sharding = words.SHARDED[_zero(row, traits, assumptions)]
     dtype = words.dtype_of(row, assumptions)
     copies = degrees.dp * degrees.cp
-    attention = words.attention_of(row, model, facts, assumptions)
+    attention = words.attention_of(row, model, traits, day_of(row), assumptions)
     return Plan(
         model=model,
         cluster=cluster.name,
         num_devices=cluster.num_devices,
         workload=Workload(row.count("global_batch_seqs"), row.sequence_length),
-        layers_per_stage=_layers(row, facts, model, degrees.pp * num_chunks, assumptions),
+        layers_per_stage=_layers(row, traits, model, degrees.pp * num_chunks, assumptions),
         schedule=words.schedule_of(row, num_chunks),
         pp=degrees.pp,
         dp=degrees.dp,
         tp=degrees.tp,
         cp=degrees.cp,
         ep=degrees.ep,
-        etp=_expert_tp(degrees, facts),
+        etp=_expert_tp(degrees, traits),
         num_chunks=num_chunks,
-        microbatch_size=_microbatch_size(row, facts, degrees.dp, model, assumptions),
+        microbatch_size=_microbatch_size(row, published, degrees.dp, model, assumptions),
         recompute=words.recompute_of(row, assumptions) or "none",
         sharding=sharding,
         dtype=dtype,
         sequence_parallel=row.count("sp") > 0 and degrees.tp > 1,
         sharding_degree=words.sharding_degree_of(row, copies, assumptions) if sharding != "none" else 0,
         float8=words.float8_of(row, assumptions),
-        reduction_dtype=words.reduction_dtype_of(row, facts),
+        reduction_dtype=words.reduction_dtype_of(row, traits),
         master_dtype="float32",
-        overlap=words.overlap_of(row, facts, degrees.tp, sharding, assumptions),
+        overlap=words.overlap_of(row, traits, degrees.tp, degrees.pp, sharding, assumptions),
         vocabulary=words.vocabulary_of(row),
         attention=attention,
-        software=words.software_of(row, facts),
+        software=words.software_of(row, traits),
     )
 
 
@@ -115,33 +117,35 @@ def _degrees(row: TrainingRow, assumptions: list[str]) -> _Degrees:
     return _Degrees(tp, pp, cp, ep if row.is_moe else 1, dp)
 
 
-def _expert_tp(degrees: _Degrees, facts: Facts) -> int:
-    """1 where the source keeps experts whole and their devices can take in those of tp; else as plans have it."""
+def _expert_tp(degrees: _Degrees, traits: Traits) -> int:
+    """1 where experts stay whole and their devices can take in those of tp; else as plans have it."""
     inside = degrees.cp * degrees.tp
-    return int(facts.has_whole_experts and degrees.tp > 1 and degrees.ep > 1 and degrees.ep % inside == 0)
+    return int(traits.has_whole_experts and degrees.tp > 1 and degrees.ep > 1 and degrees.ep % inside == 0)
 
 
-def _num_chunks(row: TrainingRow, facts: Facts, pp: int, model: ModelSpec, assumptions: list[str]) -> int:
-    """Chunks a device: as given, else the source's rule; a pipeline of one stage has one."""
+def _num_chunks(
+    row: TrainingRow, published: Published, pp: int, model: ModelSpec, assumptions: list[str]
+) -> int:
+    """Chunks a device: as given, else by the rule of who published it; a pipeline of one stage has one."""
     if pp == 1:
         return 1
     if row.text("vpp"):
         return max(1, row.count("vpp"))
-    rule = facts.num_chunks
+    rule = published.num_chunks
     chunks = 1 if rule is None else rule(float(model.num_parameters), model.num_layers / pp)
-    assumptions.append(f"vpp is empty: {chunks} chunks a device ({facts.reference})")
+    assumptions.append(f"vpp is empty: {chunks} chunks a device ({published.reference})")
     return chunks
 
 
 def _layers(
-    row: TrainingRow, facts: Facts, model: ModelSpec, num_stages: int, assumptions: list[str]
+    row: TrainingRow, traits: Traits, model: ModelSpec, num_stages: int, assumptions: list[str]
 ) -> tuple[int, ...]:
-    """Blocks a stage: as the source balances them; even where they divide, else with embedding and head as layers, else the
+    """Blocks a stage: as the software balances them; even where they divide, else with embedding and head as layers, else the
     first ones get more."""
     num_layers = model.num_layers
-    if facts.stages == "by cost" and num_stages > 1:
+    if traits.balances == "by cost" and num_stages > 1:
         block = (model.num_matmul_parameters - model.num_head_parameters) / num_layers
-        assumptions.append(f"stages are balanced by the cost of their products ({facts.reference})")
+        assumptions.append(f"stages are balanced by the cost of their products ({traits.reference})")
         return words.by_cumulative_cost(num_layers, num_stages, model.num_head_parameters / block)
     if words.method_of(row) == "redis":
         return _redistributed(row, model, num_stages, assumptions)
@@ -172,9 +176,9 @@ def _redistributed(
 
 
 def _microbatch_size(
-    row: TrainingRow, facts: Facts, dp: int, model: ModelSpec, assumptions: list[str]
+    row: TrainingRow, published: Published, dp: int, model: ModelSpec, assumptions: list[str]
 ) -> int:
-    """Sequences of a microbatch: as given, else from their number, else the source's rule; the nearest that divides."""
+    """Sequences of a microbatch: as given, else from their number, else by who published it; the nearest that divides."""
     batch = row.count("global_batch_seqs")
     if batch % dp:
         raise SpecError(
@@ -182,7 +186,7 @@ def _microbatch_size(
             allowed=f"a global batch that is a multiple of {dp}",
         )
     share = batch // dp
-    wanted = _wanted_microbatch(row, facts, share, model, assumptions)
+    wanted = _wanted_microbatch(row, published, share, model, assumptions)
     sizes = (size for size in range(1, share + 1) if share % size == 0)
     size = min(sizes, key=lambda size: (abs(size - wanted), size))
     if size != wanted:
@@ -191,7 +195,7 @@ def _microbatch_size(
 
 
 def _wanted_microbatch(
-    row: TrainingRow, facts: Facts, share: int, model: ModelSpec, assumptions: list[str]
+    row: TrainingRow, published: Published, share: int, model: ModelSpec, assumptions: list[str]
 ) -> int:
     given, number = row.count("micro_batch_seqs"), row.count("num_microbatches")
     if given:
@@ -199,15 +203,15 @@ def _wanted_microbatch(
     if number and share % number == 0:
         assumptions.append(f"micro_batch_seqs is empty: {share // number} for {number} microbatches")
         return share // number
-    size = 1 if facts.microbatch_size is None else facts.microbatch_size(float(model.num_parameters))
-    assumptions.append(f"micro_batch_seqs is empty: {size} ({facts.reference})")
+    size = 1 if published.microbatch_size is None else published.microbatch_size(float(model.num_parameters))
+    assumptions.append(f"micro_batch_seqs is empty: {size} ({published.reference})")
     return size
 
 
-def _zero(row: TrainingRow, facts: Facts, assumptions: list[str]) -> int:
+def _zero(row: TrainingRow, traits: Traits, assumptions: list[str]) -> int:
     if not row.text("zero"):
-        assumptions.append(f"zero is empty: {facts.zero} ({facts.reference})")
-        return facts.zero
+        assumptions.append(f"zero is empty: {traits.shards} ({traits.reference})")
+        return traits.shards
     level = row.count("zero")
     if level >= len(words.SHARDED):
         raise SpecError(f"{row.where}: zero is {level}", allowed="0 to 3")
@@ -215,11 +219,11 @@ def _zero(row: TrainingRow, facts: Facts, assumptions: list[str]) -> int:
 
 
 def _with_recompute(
-    row: TrainingRow, facts: Facts, plan: Plan, cluster: ClusterSpec, assumptions: list[str]
+    row: TrainingRow, published: Published, plan: Plan, cluster: ClusterSpec, assumptions: list[str]
 ) -> Plan:
     """Where the row does not say what is recomputed: nothing if that fits the memory, else attention's core, else all.
 
-    A source may be known to recompute less than all. What must fit are tensors and the driver's context: the run did
+    Who published it may be known to recompute less than all. What must fit are tensors and the driver's context: the run did
     fit, and whoever tuned it for a published figure kept the allocator from losing memory to fragments.
     """
     said = row.text("recompute")
@@ -229,12 +233,12 @@ def _with_recompute(
         return plan
     given = f"recompute is {said!r}" if said else "recompute is empty"
     schedule, tried = catalog.find_schedule(plan.schedule), plan
-    for kind in facts.recomputes:
+    for kind in published.recomputes:
         tried = replace(plan, recompute=kind)
         memory = estimate_memory(tried, cluster, schedule)
         needed = max(device.allocated_bytes + device.context_bytes for device in memory.devices)
         if needed <= cluster.memory_bytes:
-            assumptions.append(f"{given}: {kind}, the first of {', '.join(facts.recomputes)} that fits")
+            assumptions.append(f"{given}: {kind}, the first of {', '.join(published.recomputes)} that fits")
             return tried
     assumptions.append(f"{given}: {tried.recompute}, though by the estimate none of the choices fits")
     return tried

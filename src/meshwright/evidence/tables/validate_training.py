@@ -17,8 +17,8 @@ from typing import Any
 from meshwright import catalog
 from meshwright.costs.step.profile import StepFit
 from meshwright.evidence.tables.job import TrainingJob, job_of
+from meshwright.evidence.tables.published import traits_of_row
 from meshwright.evidence.tables.score import RowPrediction, Summary, memory_error, score_table
-from meshwright.evidence.tables.source import facts_of
 from meshwright.evidence.tables.table import TrainingRow, UnreadRow, read_lines
 from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.prediction.predicted import predict
@@ -207,7 +207,7 @@ def _of_row(job: TrainingJob, layout: LayoutPrediction | MeshwrightError) -> Row
     row = job.row
     if isinstance(layout, MeshwrightError):
         return _skipped(row, layout)
-    is_reserved = facts_of(row.source, row.values.get("source_repo", "")).reports_reserved
+    is_reserved = traits_of_row(row).reports == "reserved"
     return RowPrediction(
         row_id=row.row_id,
         measured_s=row.measured_s,

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from meshwright.evidence.tables.source import Facts
 from meshwright.evidence.tables.table import FLOAT8_WORD, TrainingRow
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Attention, Recompute, Vocabulary
+from meshwright.specs.stack.traits import FUSED_ATTENTION_SINCE, Traits
 
 SHARDED: tuple[str, ...] = ("none", "zero1", "zero2", "zero3")  # by the number in column zero
 # First match counts. Words of the recipes: blocks of 128 (DeepSeek's, "SC": sub-channel), one scale a row, one a
@@ -44,11 +44,9 @@ ATTENTION_CORE = re.compile(r"attn|attention")
 # Megatron-Bridge 0.5.1 (container 26.06): recipes with experts on Blackwell capture the whole iteration, and fuse
 # grouped products (its release notes).
 CAPTURED_SINCE, GRAPHED = "26.06", re.compile(r"B[23]00")
-# Software whose norms, activations and casts are fused by hand.
-FUSING = re.compile(r"megatron|nemo|transformer[ _-]?engine")
+# A library of layers whose norms, activations and casts are fused by hand, whoever uses it.
+FUSING = re.compile(r"transformer[ _-]?engine")
 WHOLE_GRAPH = re.compile(r"cuda[ _-]?graph")
-# Fused attention began with FlashAttention (arXiv 2205.14135, of that day); a run of an earlier date wrote its scores.
-FUSED_ATTENTION_SINCE, DATE = "2022-05-27", re.compile(r"\b20\d\d-[01]\d-[0-3]\d\b")
 # Names of the same thing: kernels that send parts of what they multiply (torch's asyncTP, Transformer Engine's user buffers).
 TP_OVERLAP = r"async[-_ ]?(?:tp\b|tensor)|tp[-_ ]comm|user[-_ ]?buffers?\b|\bub[-_ ]overlap"
 # Tokens of one microbatch travel to experts and back beside the computes of another.
@@ -125,14 +123,14 @@ def recompute_of(row: TrainingRow, assumptions: list[str] | None = None) -> Reco
     return found
 
 
-def stack_of(row: TrainingRow, facts: Facts) -> str:
+def stack_of(row: TrainingRow, traits: Traits) -> str:
     """Name of the software; torchtitan runs compiled or eager, and differs as much as two stacks."""
-    if facts.stack != "torchtitan":
-        return facts.stack
+    if traits.stack != "torchtitan":
+        return traits.stack
     return "torchtitan compiled" if "compile" in row.text("extras").lower() else "torchtitan eager"
 
 
-def software_of(row: TrainingRow, facts: Facts) -> str:
+def software_of(row: TrainingRow, traits: Traits) -> str:
     """Efficiency class by what the row says of its software, whoever wrote it: FSDP as PyTorch has it runs eager or
     compiled; a first FSDP ("fsdp") without more words is eager, with the usual fused loss; who names no FSDP fuses where it
     is known to, or says so; of software that nobody knows every operation runs by itself."""
@@ -141,37 +139,36 @@ def software_of(row: TrainingRow, facts: Facts) -> str:
         is_captured = row.is_moe and row.release >= CAPTURED_SINCE and GRAPHED.search(row.text("gpu"))
         if is_captured or (not row.is_moe and says(extras, WHOLE_GRAPH.pattern)):
             return "captured"
-        if facts.software:
-            return facts.software
-        is_fused = facts.stack or FUSING.search(f"{schedule} {extras} {row.text('source_repo').lower()}")
+        if traits.fuses:
+            return traits.fuses
+        is_fused = FUSING.search(f"{schedule} {extras} {row.text('source_repo').lower()}")
         return "fused" if is_fused or "compile" in extras else "eager"
     if "eager" in extras:
         return "eager"
     return "compiled" if "compile" in extras or "fsdp2" in schedule else "eager, fused loss"
 
 
-def attention_of(row: TrainingRow, model: ModelSpec, facts: Facts, assumptions: list[str]) -> Attention:
-    """How attention is computed: as the source's time had it; with sinks (a learned term of every softmax), unfused."""
-    dates = DATE.findall(row.text("note"))
-    if facts.attention != "flash":
-        assumptions.append("attention writes its scores: the source came before FlashAttention")
-    elif dates and max(dates) < FUSED_ATTENTION_SINCE:
+def attention_of(
+    row: TrainingRow, model: ModelSpec, traits: Traits, day: str, assumptions: list[str]
+) -> Attention:
+    """How attention is computed: as its time had it; with sinks (a learned term of every softmax), unfused."""
+    if traits.attention != "flash":
+        assumptions.append("attention writes its scores: the run came before FlashAttention")
+    elif "" < day < FUSED_ATTENTION_SINCE:
         assumptions.append("attention writes its scores: the run came before FlashAttention")
         return "unfused"
     elif model.architecture == "gpt_oss" and row.release < CAPTURED_SINCE:
         assumptions.append("attention with sinks writes its scores: fused kernels did not have them")
         return "unfused"
-    return facts.attention
+    return traits.attention
 
 
 def overlap_of(
-    row: TrainingRow, facts: Facts, tp: int, sharding: str, assumptions: list[str]
+    row: TrainingRow, traits: Traits, tp: int, pp: int, sharding: str, assumptions: list[str]
 ) -> tuple[str, ...]:
-    """Communication beside computes: what the source is known for, and what the row's extras say, which wins."""
+    """Communication beside computes: what the software is known for, and what the row's extras say, which wins."""
     extras = row.text("extras").lower()
-    usual = {*(facts.overlap if facts.overlap is not None else ("reduce",))}
-    usual |= {"gather"} if facts.overlap is None and sharding == "zero3" else set()
-    usual |= {"tp"} if facts.is_tp_overlapped else set()
+    usual = traits.beside(is_sharded=sharding == "zero3", is_piped=pp > 1)
     said = {
         "reduce": says(extras, r"overlap[^;]*grad-reduce"),
         "gather": says(extras, r"overlap[^;]*param-gather"),
@@ -196,11 +193,11 @@ def says(text: str, name: str) -> bool | None:
     return not (is_off or DENIED_BEFORE.search(text[: found.start()]))
 
 
-def reduction_dtype_of(row: TrainingRow, facts: Facts) -> str:
+def reduction_dtype_of(row: TrainingRow, traits: Traits) -> str:
     """Format in which gradients are reduced; Composer's PURE has it in the row."""
     if "mixed_precision=pure" in row.text("extras").lower():
         return "bfloat16"
-    return facts.reduction_dtype
+    return traits.reduces_in
 
 
 def sharding_degree_of(row: TrainingRow, num_copies: int, assumptions: list[str]) -> int:

@@ -1,0 +1,1 @@
+"""Training stacks: what each one does."""
