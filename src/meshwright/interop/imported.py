@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from meshwright.interop.stack_trait import FoundTrait, found_traits, open_question
 from meshwright.specs.bound.bound import MOST_DEVICES, check_most
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.device import usual_node
@@ -15,6 +16,7 @@ from meshwright.specs.model.layers import split_layers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.workload import Workload
+from meshwright.specs.stack.traits import traits_of
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Imported:
         unknown: options that are not known, or that ask for what a plan cannot say; the plan is without them.
         assumptions: what the file left open, and how it was filled in.
         replaced: those of them that put what the user gave in the place of what the file says.
+        stack: the software, by name. traits: what it does, as the plan keeps it.
     """
 
     plan: Plan
@@ -68,12 +71,16 @@ class Imported:
     unknown: tuple[Option, ...]
     assumptions: tuple[str, ...]
     replaced: tuple[str, ...] = ()
+    stack: str = ""
+    traits: tuple[FoundTrait, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The lists and the notes as plain data."""
         lists = {"understood": self.understood, "irrelevant": self.irrelevant, "unknown": self.unknown}
         return {
             "origin": self.origin,
+            "stack": self.stack,
+            "traits": [trait.to_dict() for trait in self.traits],
             **{name: [option.to_dict() for option in options] for name, options in lists.items()},
             "assumptions": list(self.assumptions),
         }
@@ -211,9 +218,14 @@ class Draft:
             plan = Plan.of(model, cluster, Workload(batch, self.sequence_length), **choices)
         except PlanError as error:
             raise PlanError(f"{self.where}: {error.given}", allowed=error.allowed, next=error.next) from None
+        stack, traits = (
+            traits_of([self.origin]),
+            found_traits(plan, [option.name for option in self.understood]),
+        )
+        asked = open_question(traits, stack, self.where)
         return Imported(
             plan, self.origin, tuple(self.understood), tuple(self.irrelevant), tuple(self.unknown),
-            tuple(self.assumptions), tuple(self.replaced),
+            (*self.assumptions, asked) if asked else tuple(self.assumptions), tuple(self.replaced), stack.stack, traits,
         )  # fmt: skip
 
     def data_parallel(self, num_devices: int) -> int:

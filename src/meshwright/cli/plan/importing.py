@@ -105,8 +105,17 @@ def _view(found: Imported) -> list[Any]:
         f"{plan.model.name} ({format_count(plan.model.num_parameters)} parameters) on "
         f"{plan.cluster}: {plan.product_text()}, ep {plan.ep}, {plan.schedule}, {plan.recompute} recompute, {plan.sharding}"
     )
+    said = [
+        {
+            "trait": trait.name,
+            "value": trait.value,
+            "said by": ", ".join(trait.said_by) or f"as {found.stack} does",
+        }
+        for trait in found.traits
+    ]
     irrelevant = ", ".join(option.name for option in found.irrelevant) or "none"
-    parts: list[Any] = [Text(head, style="bold"), _table(found.understood, "understood")]
+    parts: list[Any] = [Text(head, style="bold"), table_of(said, f"what {found.stack} does here")]
+    parts += [_table(found.understood, "understood")]
     parts += [Text(f"do not matter for a plan ({len(found.irrelevant)}): {irrelevant}", overflow="fold")]
     parts += [Text(f"assumed: {line}", overflow="fold") for line in found.assumptions]
     if found.unknown:

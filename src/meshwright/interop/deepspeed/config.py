@@ -9,10 +9,11 @@ from typing import Any
 from meshwright.interop.imported import Draft, Given, Imported, Option
 from meshwright.specs.data_text import json_of
 from meshwright.specs.error import PlanError
+from meshwright.specs.stack.traits import traits_of
 
 SHARDINGS = ("none", "zero1", "zero2", "zero3")  # by zero_optimization.stage
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-SOFTWARE = "eager"
+SOFTWARE = traits_of(["deepspeed"]).fuses
 
 IRRELEVANT: Mapping[str, str] = {
     **dict.fromkeys(

@@ -10,8 +10,9 @@ from meshwright.interop.option_set import OptionSet, launch_words
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.division import shared_by_expert
 from meshwright.specs.model.layers import split_layers
+from meshwright.specs.stack.traits import traits_of
 
-SOFTWARE = "fused"  # the efficiency class of Megatron-LM with Transformer Engine
+SOFTWARE = traits_of(["megatron"]).fuses  # its efficiency class, with Transformer Engine
 CAPTURED = "captured"  # the same as one graph for the whole step
 ATTENTION_DROPOUT = "0.1"  # where --attention-dropout is left out
 GRAPH_SCOPE, WHOLE_STEP = "cuda-graph-scope", "full_iteration"
