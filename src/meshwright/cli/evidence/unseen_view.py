@@ -62,7 +62,7 @@ def validated_unseen(out: Output, paths: Sequence[Path]) -> Result:
         explanation=(
             "a source that the packaged constants were fitted on is predicted by a fit without it, another by all",
             "error is predicted / measured - 1; a skipped row counts as 100 %",
-            "by kind of work: the most probable factors of products, attention, memory, host and messages, given these rows",
+            "by Bayes' rule: what these rows say of level, kinds of work, host and layout, with a prior of other sources",
             "median ratio: every prediction times the median of measured over predicted of these rows",
             "above 64 devices: by constants fitted without such rows, corrected by the source's own rows of fewer",
         ),

@@ -33,7 +33,7 @@ LAYOUT_COLUMNS = (
 @dataclass(frozen=True)
 class RowPrediction:
     """What a model says of one row: seconds of a step and bytes of the fullest device, or why it says nothing. `parts`:
-    seconds of the busiest device by kind of work, where the model knows them."""
+    seconds of the busiest device by kind of work, and `traits`, what the plan is in numbers, where the model knows them."""
 
     row_id: str
     measured_s: float
@@ -46,6 +46,7 @@ class RowPrediction:
     skipped: str | None = None
     assumptions: tuple[str, ...] = ()
     parts: Mapping[str, float] = field(default_factory=dict, hash=False)
+    traits: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def error(self) -> float:

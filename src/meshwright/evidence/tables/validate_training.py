@@ -21,6 +21,7 @@ from meshwright.evidence.tables.published import traits_of_row
 from meshwright.evidence.tables.score import RowPrediction, Summary, memory_error, score_table
 from meshwright.evidence.tables.table import TrainingRow, UnreadRow, read_lines
 from meshwright.prediction.memory_estimate import estimate_memory
+from meshwright.prediction.own_runs.trait import run_traits
 from meshwright.prediction.predicted import predict
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import MeshwrightError, SpecError
@@ -35,14 +36,15 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class LayoutPrediction:
-    """Seconds of a step with their interval, peaks of the fullest device in bytes (None: memory is not known), and `parts`,
-    seconds of its busiest device by kind of work."""
+    """Seconds of a step with their interval, peaks of the fullest device in bytes (None: memory is not known), `parts`,
+    seconds of its busiest device by kind of work, and `traits`, what the plan is in numbers."""
 
     step: Prediction
     allocated_bytes: float | None = None
     reserved_bytes: float | None = None
     upper_bytes: float | None = None
     parts: Mapping[str, float] = field(default_factory=dict, hash=False)
+    traits: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,7 @@ def predict_layout(plan: Plan, cluster: ClusterSpec, fit: StepFit | None = None)
         reserved_bytes=memory.reserved_bytes,
         upper_bytes=memory.upper_bytes,
         parts=predicted.parts,
+        traits=run_traits(plan, cluster),
     )
 
 
@@ -219,6 +222,7 @@ def _of_row(job: TrainingJob, layout: LayoutPrediction | MeshwrightError) -> Row
         upper_peak_bytes=layout.upper_bytes,
         assumptions=tuple(job.assumptions),
         parts=layout.parts,
+        traits=layout.traits,
     )
 
 

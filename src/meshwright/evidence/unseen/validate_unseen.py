@@ -29,7 +29,7 @@ from meshwright.evidence.unseen.ordering import ORDERS, JobOrder, orders
 DRAWS = 50
 FEW = (3, 10)  # measured rows of one's own
 LEARNERS: Mapping[str, few_rows.Learn] = {
-    "by kind of work": few_rows.by_kind_of_work,
+    "by Bayes' rule": few_rows.by_posterior,
     "median ratio": few_rows.by_median,
 }
 NEWEST_CHIPS = ("b200", "b300", "gb200", "gb300", "mi325x", "mi350x", "mi355x")
@@ -164,7 +164,7 @@ def _beyond(rows: Sequence[TrainingRow], progress: Progress | None) -> dict[str,
         num_skipped = sum(has_many_devices(row) for row, _ in pairs) - len(above)
         if own:
             measured = np.array([row.measured_s for row, _ in above])
-            errors = np.abs(few_rows.by_kind_of_work(own)(above) / measured - 1.0) if above else []
+            errors = np.abs(few_rows.by_posterior(own)(above) / measured - 1.0) if above else []
             found[source] = float(np.median([*errors, *[1.0] * num_skipped]))
     return found
 
