@@ -33,7 +33,7 @@ def test_shares_are_of_the_stream_of_computes() -> None:
     found = shares()
     assert found == pytest.approx({
         "products": 0.5, "attention": 0.2, "memory": 0.1, "host": 0.075, "messages": 0.125, "tp between nodes": 0.0,
-        "float8": 0.0, "unseen": 0.0, "run": 1.0,
+        "float8": 0.0, "eager pipelines": 0.0, "unseen": 0.0, "run": 1.0,
     })  # fmt: skip
     assert tuple(found) == UNCERTAIN
 
@@ -42,6 +42,21 @@ def test_exchanges_of_tensor_parallelism_that_leaves_the_node_are_a_kind_of_thei
     inside, between = (shares(cluster="4x2xH100", tp=tp) for tp in (2, 4))
     assert (inside["messages"], inside["tp between nodes"]) == pytest.approx((0.125, 0.0))
     assert (between["messages"], between["tp between nodes"]) == pytest.approx((0.075, 0.05))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "pp", "software", "share"),
+    [
+        ("4x2xH100", 2, "eager", 1.0),
+        ("4x2xH100", 1, "eager", 0.0),
+        ("8xH100", 2, "eager", 0.0),
+        ("4x2xH100", 2, "fused", 0.0),
+    ],
+)
+def test_eager_pipelines_between_nodes_are_surprises(
+    cluster: str, pp: int, software: str, share: float
+) -> None:
+    assert shares(cluster=cluster, pp=pp, software=software)["eager pipelines"] == share
 
 
 def test_products_in_float8_and_what_nobody_ran_are_on_top() -> None:

@@ -33,8 +33,11 @@ KIND_OF: Mapping[str, str] = {
     "matmul": "products", "attention": "attention", "gap": "host", OVERHEAD: "host", INSIDE: MESSAGES, WAITING: MESSAGES,
 }  # fmt: skip
 MEMORY = "memory"
-# All of these add up to the step but the last three, which are on top: float8 of products, what nobody ran, every run.
-UNCERTAIN = ("products", "attention", MEMORY, "host", MESSAGES, "tp between nodes", "float8", "unseen", "run")
+# The first six add up to the step; the others are on top.
+UNCERTAIN = (
+    *("products", "attention", MEMORY, "host", MESSAGES, "tp between nodes"),
+    *("float8", "eager pipelines", "unseen", "run"),
+)
 
 
 def step_shares(
@@ -43,17 +46,21 @@ def step_shares(
     """Of a step's seconds on the busiest device, the share of each kind of work in UNCERTAIN.
 
     What it waits for is of messages, as are exchanges inside a stage; these are a kind of their own where tensor parallelism
-    leaves the node. "float8" is the share of products in it, "unseen" 1 where the prediction is not interpolated, "run" 1.
+    leaves the node. "float8" is the share of products in it. 1 or 0: "eager pipelines" between nodes, whose host takes
+    part in every message; "unseen", where the prediction is not interpolated; "run".
     """
     found = dict.fromkeys(UNCERTAIN, 0.0)
     total = sum(seconds for name, seconds in parts.items() if name not in BESIDE)
     for name, seconds in parts.items():
         if name not in BESIDE and total > 0:
             found[KIND_OF.get(name, MEMORY)] += seconds / total
-    if plan.tp > cluster.levels[0].num_devices and total > 0:
+    node = cluster.levels[0].num_devices
+    if plan.tp > node and total > 0:
         found["tp between nodes"] = parts.get(INSIDE, 0.0) / total
         found[MESSAGES] -= found["tp between nodes"]
     found["float8"] = found["products"] if plan.float8 else 0.0
+    is_between = plan.pp > 1 and plan.num_devices > node
+    found["eager pipelines"] = float(is_between and not plan.software_class.fuses_blocks)
     found["unseen"], found["run"] = float(basis != "interpolated"), 1.0
     return found
 
