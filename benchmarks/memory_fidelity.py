@@ -28,7 +28,7 @@ from pathlib import Path
 import meshwright
 from meshwright.catalog import find_schedule
 from meshwright.evidence.tables.job import job_of
-from meshwright.evidence.tables.published import traits_of_row
+from meshwright.evidence.tables.memory_column import column_of, peak_of
 from meshwright.evidence.tables.table import TrainingRow, read_training_table
 from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.specs.units import format_bytes
@@ -109,12 +109,9 @@ def point(row: TrainingRow) -> Point:
     began = time.perf_counter()
     memory = estimate_memory(job.plan, job.cluster, schedule)
     took = time.perf_counter() - began
-    is_reserved = traits_of_row(row).reports == "reserved"
-    predicted = memory.reserved_bytes if is_reserved else memory.allocated_bytes
+    peak = peak_of(column_of(row), memory, job.plan, job.cluster.memory_bytes, row.peak_bytes)
     holders = ", ".join(f"{what} {format_bytes(size)}" for what, size in memory.holders[:NUM_HOLDERS])
-    return Point(
-        row.row_id, row.source, predicted, float(row.peak_bytes or 0), memory.upper_bytes, took, holders
-    )
+    return Point(row.row_id, row.source, peak.expected, float(row.peak_bytes or 0), peak.upper, took, holders)
 
 
 def share_above(points: Sequence[Point]) -> float:

@@ -4,8 +4,16 @@ import pytest
 
 from meshwright.catalog import find_schedule
 from meshwright.prediction import memory_estimate
-from meshwright.prediction.memory_buffer import exchange_bytes, freed_logits_bytes, loss_bytes
-from meshwright.prediction.memory_estimate import FRAGMENTATION, MAX_FRAGMENTATION, estimate_memory, in_flight
+from meshwright.prediction.memory_allocator import FRAGMENTATION, MAX_FRAGMENTATION, WORST_FRAGMENTATION
+from meshwright.prediction.memory_buffer import (
+    exchange_bytes,
+    freed_logits_bytes,
+    late_bytes,
+    loss_bytes,
+    most_context_bytes,
+)
+from meshwright.prediction.memory_estimate import estimate_memory
+from meshwright.schedules.in_flight import in_flight
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload, load_model
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.stage.work import stage_works
@@ -25,38 +33,6 @@ def held(device):
     return dict(device.holders)
 
 
-@pytest.mark.parametrize(("p", "m"), [(1, 4), (4, 8), (8, 3), (8, 64)])
-def test_in_flight_of_1f1b_and_gpipe(p, m):
-    found = [[v.saved for v in device] for device in in_flight(find_schedule("1f1b"), p, m, 1)]
-    assert found == [[(min(p - stage, m),)] for stage in range(p)]
-    assert [[v.saved for v in device] for device in in_flight(find_schedule("gpipe"), p, m, 1)] == [
-        [(m,)]
-    ] * p
-
-
-@pytest.mark.parametrize(
-    ("p", "v", "expected"), [(4, 2, [11, 9, 7, 5]), (8, 2, [23, 21, 19, 17, 15, 13, 11, 9])]
-)
-def test_in_flight_of_interleaved(p, v, expected):
-    """2 (p - r - 1) + (v - 1) p + 1 chunks on rank r (Narayanan et al., arXiv 2104.04473)."""
-    found = in_flight(find_schedule("interleaved_1f1b"), p, 8 * p, v)
-    assert [max(sum(vector.saved) for vector in device) for device in found] == expected
-    assert all(vector.stages == (r, r + p) for r, device in enumerate(found) for vector in device)
-
-
-def test_in_flight_of_a_split_backward_counts_what_waits_for_w():
-    found = in_flight(find_schedule("zb_h1"), 4, 8, 1)
-    assert max(vector.saved[0] for vector in found[0]) == 4
-    assert max(vector.pending[0] for vector in found[3]) > 0
-
-
-def test_a_moment_that_another_exceeds_everywhere_is_left_out():
-    for device in in_flight(find_schedule("interleaved_1f1b"), 4, 16, 4):
-        for one in device:
-            others = [other.saved for other in device if other is not one]
-            assert not any(all(a <= b for a, b in zip(one.saved, other, strict=True)) for other in others)
-
-
 def test_bytes_of_a_dense_model_on_one_device_by_hand():
     plan, memory = estimated(devices="1xB200", sequence_length=8192, batch=4)
     n, tokens = LLAMA.num_parameters, 8192
@@ -70,7 +46,9 @@ def test_bytes_of_a_dense_model_on_one_device_by_hand():
     }  # fmt: skip
     assert [size for _, size in memory.holders] == sorted((size for _, size in memory.holders), reverse=True)
     assert memory.allocated_bytes == sum(size for _, size in memory.holders)
-    assert memory.reserved_bytes == pytest.approx(FRAGMENTATION * memory.allocated_bytes)
+    passing = activations + tokens * 128256 * 10
+    assert memory.fullest.lasting_bytes == 18 * n  # it fills its segments; what comes and goes does not
+    assert memory.reserved_bytes == pytest.approx(18 * n + FRAGMENTATION * passing)
 
 
 def test_an_unfused_loss_keeps_three_and_leaves_one_behind():
@@ -85,7 +63,8 @@ def test_an_unfused_loss_keeps_three_and_leaves_one_behind():
     logits = 32768 * 128256
     device = memory.fullest
     assert device.moment == "loss" and held(device)["logits and their gradient"] == 12 * logits
-    assert device.reserved_bytes == pytest.approx(FRAGMENTATION * (device.allocated_bytes + 2 * logits))
+    passing = device.allocated_bytes - device.lasting_bytes + 2 * logits
+    assert device.reserved_bytes == pytest.approx(device.lasting_bytes + FRAGMENTATION * passing)
     assert (
         estimated(software="", **choices)[1].allocated_bytes == device.allocated_bytes
     )  # sharded: PyTorch's loss
@@ -215,7 +194,7 @@ def test_experts_and_their_exchange_are_held():
     )  # 2 experts a token, there and back
 
 
-@pytest.mark.parametrize("software", ["", "eager", "compiled"])
+@pytest.mark.parametrize("software", ["", "eager", "compiled", "eager, float32 sums"])
 @pytest.mark.parametrize("sharding", ["none", "zero1", "zero2", "zero3"])
 def test_bounds_are_in_order(software, sharding):
     _, memory = estimated(SMALL, pp=2, dp=4, sharding=sharding, software=software)
@@ -262,3 +241,79 @@ def test_buffers_of_context_parallelism_are_of_its_kind():
     assert held_bytes() == held_bytes(context="ring_contiguous") == ring
     assert held_bytes(context="all_gather") == 2 * 4 * 2048 * tokens * 2  # and gradients of all four
     assert held_bytes(context="ulysses") == 2 * (4096 + 2048) * tokens * 2  # before and behind the exchange
+
+
+SUMS = "eager, float32 sums"
+
+
+def test_gradients_beside_their_sums_are_there_when_a_backward_ends_or_always():
+    """2 bytes a parameter: behind the last block, where one microbatch's activations are gone, or beside all of them."""
+    choices = {"devices": "4xH100", "pp": 4, "batch": 4, "recompute": "full"}
+    usual, sums, always = (
+        estimated(software=name, **choices)[1].devices[1] for name in ("fused", SUMS, "fused, float32 sums")
+    )
+    n = held(usual)["parameters"] / 2
+    assert held(sums)["gradients of one microbatch"] == 2 * n and sums.moment == "embedding backward"
+    assert held(always)["gradients before they are summed"] == 2 * n
+    assert always.allocated_bytes == pytest.approx(usual.allocated_bytes + 2 * n)
+    assert always.lasting_bytes == pytest.approx(usual.lasting_bytes + 2 * n)
+    _, narrow = estimated(software=SUMS, **{**choices, "reduction_dtype": "bfloat16"})
+    assert "gradients of one microbatch" not in held(narrow.devices[1])
+
+
+def test_replicas_have_buckets_or_flat_copies_and_one_alone_has_neither():
+    def sizes(sharding, batch=64, devices="8xH100"):
+        _, memory = estimated(SMALL, devices, batch=batch, software=SUMS, sharding=sharding)
+        device = memory.fullest
+        passing = device.allocated_bytes - device.lasting_bytes
+        freed = 2 / 8 * held(device)["logits and their gradient"]
+        unexplained = device.reserved_bytes - device.lasting_bytes - MAX_FRAGMENTATION * (passing + freed)
+        return held(device).get("buckets of gradients", 0.0), unexplained
+
+    n = SMALL.num_parameters
+    assert sizes("none") == (2 * n, pytest.approx(0.0, abs=1))
+    assert sizes("zero1") == (0.0, pytest.approx(2 * n * (1 + 1 / 8) / 2))
+    assert sizes("none", 8, "1xH100") == (0.0, pytest.approx(0.0, abs=1))
+
+
+def test_rows_of_tensor_parallelism_come_back_late_where_the_host_is_ahead():
+    """By hand: two of [tokens, hidden] in bfloat16 a block, but for the device's own half."""
+    choices = {"devices": "2xH100", "tp": 2}
+    plan, memory = estimated(batch=4, software=SUMS, sequence_parallel=True, **choices)
+    late = late_bytes(stage_works(plan, plan.stages())[0])
+    assert late == 2 * 4096 * 4096 * 2 / 2 * 32
+    for other in (
+        {"software": SUMS, "sequence_parallel": False},
+        {"software": "eager", "sequence_parallel": True},
+    ):
+        plan, _ = estimated(**choices, **other)
+        assert late_bytes(stage_works(plan, plan.stages())[0]) == 0
+    _, single = estimated(batch=1, software=SUMS, sequence_parallel=True, **choices)
+    assert memory.allocated_bytes == pytest.approx(single.allocated_bytes)
+    assert memory.reserved_bytes - single.reserved_bytes == pytest.approx(MAX_FRAGMENTATION * late)
+    assert memory.upper_bytes == pytest.approx(single.upper_bytes)  # at most, of one microbatch, too
+
+
+def test_a_host_that_waits_for_stages_is_half_as_far_ahead():
+    choices = {"devices": "8xH100", "pp": 4, "tp": 2, "dp": 1, "software": SUMS, "sequence_parallel": True}
+    plan, memory = estimated(**choices)
+    late = late_bytes(stage_works(plan, plan.stages())[0])
+    first, last = memory.devices[0], memory.devices[-1]
+    passing = first.allocated_bytes - first.lasting_bytes
+    assert first.reserved_bytes == pytest.approx(
+        first.lasting_bytes + MAX_FRAGMENTATION * (passing + 3 * late / 2)
+    )
+    passing = last.allocated_bytes - last.lasting_bytes + 2 / 8 * held(last)["logits and their gradient"]
+    assert last.reserved_bytes == pytest.approx(last.lasting_bytes + MAX_FRAGMENTATION * passing)
+    assert first.upper_bytes > first.lasting_bytes + WORST_FRAGMENTATION * (
+        first.allocated_bytes - first.lasting_bytes
+    )
+
+
+def test_a_context_at_most_has_every_kernel_and_more_communicators():
+    single, _ = estimated(devices="1xH100")
+    assert most_context_bytes(single) == 2 << 30
+    split, memory = estimated(devices="8xH100", pp=4, tp=2, dp=1)
+    # of all devices, two neighbours, and what the model is divided over, beside those of two axes
+    assert most_context_bytes(split) == (2 << 30) + (4 + 2) * 64 * (4194304 + 524288 + 4915200)
+    assert memory.context_bytes == (512 << 20) + 2 * (256 << 20)

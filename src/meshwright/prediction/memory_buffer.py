@@ -23,16 +23,19 @@ from meshwright.stage.work import StageWork
 
 FLOAT32_BYTES = 4
 MIB = 1 << 20
-# Of logits in float32 at once, unfused: log-probabilities, their gradient, the logits' gradient (PyTorch's cross
-# entropy, whose input is widened before). Fused by hand: the logits, widened, and their exponentials.
-NUM_UNFUSED_LOGITS = 3
-NUM_FUSED_LOGITS = 2
+NUM_FUSED_LOGITS = 2  # in float32 at once, fused by hand: the logits, widened, and their exponentials
 NUM_GATHERED_BLOCKS = 2  # FSDP gathers the next block while one computes
+NUM_LATE_ROWS = 2  # of a block: two products of tensor parallelism end in a reduction
 NUM_MESSAGES = 2  # of a stage's boundary: a received gradient, and a result on its way
 # Outside PyTorch's allocator: the driver's context with the kernels of its libraries, half a GiB as a rule of thumb; and
 # for every NCCL communicator 32 channels with a buffer of 4 MiB (the default of NCCL_BUFFSIZE) in each direction.
 CUDA_CONTEXT_BYTES = 512 * MIB
+# Loaded at once: 1573 MiB on A100 (BLOOM's chronicles, bigscience-workshop/bigscience), 1 to 2 GB (The Ultra-Scale Playbook).
+MOST_CUDA_CONTEXT_BYTES = 2048 * MIB
 COMMUNICATOR_BYTES = 32 * 2 * 4 * MIB
+# With buffers of all three protocols: beside these "simple" ones 8 x 512 x 8 x 16 bytes of LL, and 120 x 640 x 8 x 8 of LL128
+# (NCCL, src/init.cc).
+MOST_COMMUNICATOR_BYTES = 32 * 2 * (4 * MIB + 8 * 512 * 8 * 16 + 120 * 640 * 8 * 8)
 
 
 def loss_bytes(work: StageWork) -> float:
@@ -49,7 +52,7 @@ def bytes_of_logit(software: SoftwareClass, dtype: str) -> float:
         return dtype_bytes(dtype)
     if software.fuses_loss:
         return dtype_bytes(dtype) + NUM_FUSED_LOGITS * FLOAT32_BYTES
-    return NUM_UNFUSED_LOGITS * FLOAT32_BYTES
+    return software.keeps.num_wide_logits * FLOAT32_BYTES
 
 
 def waiting_bytes(plan: Plan) -> float:
@@ -71,9 +74,10 @@ def freed_logits_bytes(work: StageWork) -> float:
     """Of an unfused loss: the logits before they were widened. Nobody needs them in the backward, and their block is too
     small for what the loss asks for there, so the allocator keeps it beside.
     """
-    if work.plan.software_class.fuses_loss:
+    software = work.plan.software_class
+    if software.fuses_loss:
         return 0.0
-    return loss_bytes(work) / (NUM_UNFUSED_LOGITS * FLOAT32_BYTES) * work.element_bytes
+    return loss_bytes(work) / (software.keeps.num_wide_logits * FLOAT32_BYTES) * work.element_bytes
 
 
 def recomputed_bytes(work: StageWork) -> float:
@@ -154,6 +158,48 @@ def reduction_bytes(work: StageWork) -> float:
     return float(work.num_largest_block * (size + reduced) + work.num_end_parameters * size)
 
 
+def narrow_gradient_bytes(work: StageWork) -> float:
+    """16-bit gradients of a whole stage, before they are added to their sums."""
+    plan = work.plan
+    is_beside = plan.software_class.keeps.narrow_gradients and not plan.shared.divides_values
+    if not is_beside or plan.dtype != "bfloat16" or plan.gradient_dtype == plan.dtype:
+        return 0.0
+    return float(num_stage_parameters(work) * work.element_bytes)
+
+
+def bucket_bytes(work: StageWork) -> float:
+    """Buckets of gradients that stay, where replicas share nothing."""
+    plan = work.plan
+    if not plan.software_class.keeps.has_buckets or plan.sharding != "none" or plan.dp * plan.cp == 1:
+        return 0.0
+    return float(num_stage_parameters(work) * work.element_bytes)
+
+
+def flat_bytes(work: StageWork) -> float:
+    """Flat copies in an exchange of sharded replicas: of all, and of a device's part."""
+    plan, copies = work.plan, work.plan.dp * work.plan.cp
+    if plan.sharding == "none" or plan.shared.divides_values or copies == 1:
+        return 0.0
+    whole = num_stage_parameters(work) * work.element_bytes
+    return min(whole * (1.0 + 1.0 / copies), plan.software_class.keeps.flat_bytes)
+
+
+def num_stage_parameters(work: StageWork) -> int:
+    """Of blocks and ends, on one device, before sharding."""
+    return sum(work.block_parameters) + work.num_end_parameters
+
+
+def late_bytes(work: StageWork) -> float:
+    """What sequence parallelism gathers or reduces in the blocks of one microbatch, and gives back late: behind attention
+    and behind the MLP the rows of all tp devices, but for the device's own part.
+    """
+    plan = work.plan
+    if not plan.software_class.keeps.returns_late or not plan.sequence_parallel:
+        return 0.0
+    rows = work.num_tokens * work.model.hidden_size * work.element_bytes * (1.0 - 1.0 / plan.tp)
+    return NUM_LATE_ROWS * rows * work.layers.num_blocks
+
+
 def table_gradient_bytes(work: StageWork) -> float:
     """The gradient of the embedding's table, or of a device's part of it, dense, before it is added to the kept one."""
     plan = work.plan
@@ -203,5 +249,20 @@ def message_bytes(work: StageWork) -> float:
 
 def context_bytes(plan: Plan) -> float:
     """Outside the framework's allocator: the driver's context and one communicator for each axis of several devices."""
-    num_communicators = sum(degree > 1 for degree in (plan.pp, plan.dp, plan.cp, plan.tp, plan.ep))
-    return float(CUDA_CONTEXT_BYTES + num_communicators * COMMUNICATOR_BYTES)
+    return float(CUDA_CONTEXT_BYTES + num_axes(plan) * COMMUNICATOR_BYTES)
+
+
+def most_context_bytes(plan: Plan) -> float:
+    """The same at most: all kernels of all libraries loaded at once (CUDA before 11.7), buffers of all protocols, and
+    communicators that no axis has: of all devices, of every pair of neighbours in a pipeline (torch.distributed.send), of a
+    table tied across it, and of what a model is divided over.
+    """
+    if plan.num_devices == 1:
+        return float(MOST_CUDA_CONTEXT_BYTES)
+    more = 1 + (plan.pp > 1) * (2 + plan.model.has_tied_embeddings + (plan.tp > 1))
+    return float(MOST_CUDA_CONTEXT_BYTES + (num_axes(plan) + more) * MOST_COMMUNICATOR_BYTES)
+
+
+def num_axes(plan: Plan) -> int:
+    """Of several devices each: they have a communicator."""
+    return sum(degree > 1 for degree in (plan.pp, plan.dp, plan.cp, plan.tp, plan.ep))

@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from operator import mul
 from typing import NamedTuple
 
 from meshwright.prediction import memory_buffer as buffer
-from meshwright.schedules.order import Compute, Schedule
+from meshwright.prediction.memory_allocator import LASTING, NARROW, Unused, held_bytes
+from meshwright.schedules.in_flight import InFlight, in_flight
+from meshwright.schedules.order import Schedule
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.group.value_size import gradient_bytes, optimizer_bytes, parameter_bytes
@@ -28,11 +29,6 @@ from meshwright.stage.saved.size import (
 )
 from meshwright.stage.work import StageWork, stage_works
 
-# Share of what PyTorch's allocator reserves that is in freed blocks which fit no request: 15 % on average over eight
-# language models (Guo et al., GMLake, arXiv 2401.08156), next to nothing where segments expand. The estimate is half way.
-WASTED_SHARE = 0.15
-MAX_FRAGMENTATION = 1.0 / (1.0 - WASTED_SHARE)
-FRAGMENTATION = (1.0 + MAX_FRAGMENTATION) / 2
 # Microbatches in flight beyond the schedule's where the vocabulary is split over the pipeline, because of its
 # barriers (Yeung et al., arXiv 2411.05288, table 2): p + 1, p + 2 and 1.5 p instead of p.
 ADDED_MICROBATCHES: Mapping[str, int] = {"one_barrier": 1, "two_barriers": 2}
@@ -66,6 +62,11 @@ class DeviceMemory:
     def needed_bytes(self) -> float:
         """What the device must have: reserved and context."""
         return self.reserved_bytes + self.context_bytes
+
+    @property
+    def lasting_bytes(self) -> float:
+        """Of the tensors, those that stay for the whole run."""
+        return sum(size for what, size in self.holders if what in LASTING)
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,8 @@ def estimate_memory(plan: Plan, cluster: ClusterSpec, schedule: Schedule) -> Mem
         ScheduleError: the schedule's order is none.
     """
     is_host = cluster.machine.memory_rule == "bound"
-    usual, worst = (1.0, 1.0) if is_host else (FRAGMENTATION, MAX_FRAGMENTATION)
     works = stage_works(plan, plan.stages())
-    freed = 0.0 if is_host else buffer.freed_logits_bytes(works[-1])
+    freed = buffer.freed_logits_bytes(works[-1])
     context = 0.0 if is_host else buffer.context_bytes(plan)
     sizes = _sizes_of_stages(plan, works)
     peaks = in_flight(schedule, plan.pp, plan.num_microbatches, plan.num_chunks)
@@ -127,18 +127,34 @@ def estimate_memory(plan: Plan, cluster: ClusterSpec, schedule: Schedule) -> Mem
         own = [sizes[stage] for stage in tops[0].stages] if tops else []
         moment, holders = _peak(plan, own, *_activation_bytes(plan, tops, [each.saved for each in own], own))
         most = _peak(plan, own, *_activation_bytes(plan, tops, [each.most_saved for each in own], own))[1]
-        bound = sum(most.values()) + sum(each.kept_whole for each in own)
-        allocated, kept = sum(holders.values()), freed if moment == "loss" else 0.0
-        reserved, upper = usual * (allocated + kept), worst * (bound + kept)
+        whole = sum(each.kept_whole for each in own)
+        reserved, upper = sum(holders.values()), sum(most.values()) + whole
+        if not is_host:
+            flat, late = sum(each.flat for each in own), _late_bytes(plan, tops, own)
+            unused = Unused(freed if moment == "loss" else 0.0, *late, flat)
+            reserved, upper = held_bytes(plan.software_class.keeps.segments, holders, most, whole, unused)
         largest_first = tuple(sorted(holders.items(), key=lambda pair: -pair[1]))
+        allocated = sum(holders.values())
         devices.append(DeviceMemory(device, moment, allocated, reserved, upper, context, largest_first))
     return MemoryEstimate(tuple(devices))
+
+
+def _late_bytes(plan: Plan, tops: Sequence[InFlight], stages: Sequence[StageSizes]) -> tuple[float, float]:
+    """What blocks gave back late: as a rule, and at most. A host that nothing makes wait is ahead by a microbatch. In a
+    pipeline it waits for what it receives: at most all microbatches in flight went ahead of the device, at least only the
+    first did not, and the rule is half way.
+    """
+    most = max((sum(map(mul, top.saved, [each.late for each in stages])) for top in tops), default=0.0)
+    first = stages[0].late if stages else 0.0
+    if plan.pp == 1:
+        return (most if plan.num_microbatches > 1 else 0.0), most
+    return max(0.0, most - first) / 2, most
 
 
 class StageSizes(NamedTuple):
     """Bytes of one stage: there all the time, of one microbatch in flight, and at the moments of a step by the name under
     which they are held. `loss`: None where it is elsewhere. `most_saved`: in software that keeps all it may.
-    `kept_whole`: at most, beside all others."""
+    `kept_whole`: at most, beside all others. `late`, `flat`: in no tensor (`memory_allocator.Unused`)."""
 
     loss: float | None
     messages: float
@@ -149,8 +165,11 @@ class StageSizes(NamedTuple):
     pending: float
     gathered: float
     in_backward: dict[str, float]
+    narrow_gradients: float
     table_gradient: float
     kept_whole: float
+    late: float
+    flat: float
 
 
 def _sizes_of_stages(plan: Plan, works: Sequence[StageWork]) -> list[StageSizes]:
@@ -171,6 +190,10 @@ def _sizes_of_stages(plan: Plan, works: Sequence[StageWork]) -> list[StageSizes]
 def _stage_sizes(work: StageWork) -> StageSizes:
     plan, layers, tokens, context = work.plan, work.layers, work.num_tokens, work.context
     most = context._replace(is_fused=False, has_dropout=True, keeps_float8=False)
+    narrow, is_lasting = (
+        buffer.narrow_gradient_bytes(work),
+        plan.software_class.keeps.narrow_gradients == "always",
+    )
     saved, most_saved = (in_flight_bytes_per_token(plan, layers, each) for each in (context, most))
     return StageSizes(
         loss=buffer.loss_bytes(work) if layers.has_head or is_vocabulary_split(plan) else None,
@@ -178,6 +201,8 @@ def _stage_sizes(work: StageWork) -> StageSizes:
         always={
             "parameters": parameter_bytes(plan, layers),
             "optimizer state": optimizer_bytes(plan, layers),
+            "buckets of gradients": buffer.bucket_bytes(work),
+            NARROW: narrow if is_lasting else 0.0,
         },
         gradients=gradient_bytes(plan, layers),
         saved=tokens * saved,
@@ -191,67 +216,19 @@ def _stage_sizes(work: StageWork) -> StageSizes:
             "exchanges inside a block": buffer.exchange_bytes(work),
             "gradients before their reduction": buffer.reduction_bytes(work),
         },
+        narrow_gradients=0.0 if is_lasting else narrow,
         table_gradient=buffer.table_gradient_bytes(work),
         kept_whole=buffer.kept_whole_bytes(work),
+        late=buffer.late_bytes(work),
+        flat=buffer.flat_bytes(work),
     )
-
-
-@dataclass(frozen=True)
-class InFlight:
-    """A moment of a device's order at which no other has more: for each of its stages the number of microbatches
-    between F and the end of their backward, and between I and W."""
-
-    stages: tuple[int, ...]
-    saved: tuple[int, ...]
-    pending: tuple[int, ...]
-
-
-@lru_cache(maxsize=256)
-def in_flight(
-    schedule: Schedule, num_devices: int, num_microbatches: int, num_chunks: int
-) -> tuple[tuple[InFlight, ...], ...]:
-    """For every device the moments of its order that may be its peak, whatever its stages keep."""
-    return tuple(_walk(row) for row in schedule.orders(num_devices, num_microbatches, num_chunks))
-
-
-def _walk(row: Sequence[Compute]) -> tuple[InFlight, ...]:
-    stages = tuple(sorted({compute.stage for compute in row}))
-    place = {stage: k for k, stage in enumerate(stages)}
-    counts = [0] * (2 * len(stages))
-    seen, is_more = set(), False
-    for name, stage, _ in row:
-        k = place[stage]
-        if name in ("B", "W"):
-            if is_more:  # than before and behind: only such a moment may be the peak
-                seen.add(tuple(counts))
-            counts[k] -= 1
-        if name == "W":
-            counts[len(stages) + k] -= 1
-        if name == "F":
-            counts[k] += 1
-        elif name == "I":
-            counts[len(stages) + k] += 1
-        is_more = name in ("F", "I") or (is_more and name not in ("B", "W"))
-    if is_more:
-        seen.add(tuple(counts))
-    tops = _undominated(seen)
-    return tuple(InFlight(stages, top[: len(stages)], top[len(stages) :]) for top in tops)
-
-
-def _undominated(seen: set[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Those that no other exceeds in every place; few, as a device has few stages."""
-    tops: list[tuple[int, ...]] = []
-    for counts in sorted(seen, key=sum, reverse=True):
-        if not any(all(a <= b for a, b in zip(counts, top, strict=True)) for top in tops):
-            tops.append(counts)
-    return tops
 
 
 def _peak(
     plan: Plan, stages: Sequence[StageSizes], activations: float, one_less: float
 ) -> tuple[str, dict[str, float]]:
     """The fullest moment of a device and what it holds then."""
-    held = {what: sum(each.always[what] for each in stages) for what in ("parameters", "optimizer state")}
+    held = {what: sum(each.always[what] for each in stages) for what in stages[0].always} if stages else {}
     gradients = {"gradients": sum(each.gradients for each in stages)}
     # FSDP has no gradients before a step's first backward, and a block's part only behind its own
     is_first = plan.shared.divides_values and plan.num_microbatches == 1
@@ -264,10 +241,12 @@ def _peak(
     }  # fmt: skip
     worst = max((each.in_backward for each in stages), key=lambda sizes: sum(sizes.values()), default={})
     table = max((each.table_gradient for each in stages), default=0.0)
+    narrow = max((each.narrow_gradients for each in stages), default=0.0)
     moments: dict[str, dict[str, float]] = {
         "backward": {**running, **worst},
         "embedding backward": {
-            **held, **gradients, ACTIVATIONS: one_less, **messages, "gradient of the embedding": table, **waiting,
+            **held, **gradients, ACTIVATIONS: one_less, **messages, "gradient of the embedding": table,
+            "gradients of one microbatch": narrow, **waiting,
         },
         "optimizer step": {**held, **gradients},
     }  # fmt: skip

@@ -19,9 +19,8 @@ from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
 from meshwright.prediction.composition import is_in_segments, is_refused, not_composable, sends_inside
 from meshwright.prediction.description import describe
-from meshwright.prediction.memory_chance import fit_probability
 from meshwright.prediction.memory_estimate import MemoryEstimate, estimate_memory
-from meshwright.prediction.memory_limit import Rejection, estimated_rejection, rejection
+from meshwright.prediction.memory_limit import Rejection, estimated_rejection, fit_probability, rejection
 from meshwright.prediction.step_interval import interval_of_costs, interval_of_parts
 from meshwright.prediction.step_part import Hidden, busiest, hidden_exchanges, step_parts
 from meshwright.prediction.step_program import (
@@ -228,7 +227,7 @@ class Predicted:
         return estimated_rejection(self.plan, self.memory, available)
 
     def fit_probability(self, most_bytes: int | None = None) -> float:
-        """How likely it fits its devices, or so many bytes of each: on GPUs by the interval of its memory (`memory_chance`);
+        """How likely it fits its devices, or so many bytes of each: on GPUs by the interval of its memory (`memory_limit`);
         where the bound of all legal orders is the rule, that it is proven or is not."""
         if self.memory is None:
             return float(self.rejected(most_bytes) is None)

@@ -483,8 +483,10 @@ def test_steps_on_amd_are_near_though_nothing_was_fitted_on_them(shared_data: Pa
 @pytest.mark.parametrize(
     ("fields", "software"),
     [
-        ({"extras": "my own loop"}, "eager"),
-        ({"extras": "Megatron-DeepSpeed"}, "fused"),
+        ({"extras": "my own loop"}, "eager, float32 sums"),
+        ({"extras": "Megatron-DeepSpeed"}, "fused, float32 sums"),
+        ({"extras": "fused cross entropy", "source_repo": "AMD-AGI/Primus"}, "fused, loss in place"),
+        ({"extras": "NeMo, fused cross entropy"}, "fused"),
         ({"extras": "NeMo, CUDA graphs"}, "captured"),
         ({"extras": "NeMo, no CUDA graphs"}, "fused"),
         ({"source_repo": "somebody/Megatron-LM"}, "fused"),

@@ -16,6 +16,7 @@ from meshwright.evidence.tables.validate_training import (
     read_rows,
     validate_training,
 )
+from meshwright.prediction.memory_estimate import DeviceMemory, MemoryEstimate
 from meshwright.specs import Cluster, ClusterSpec, ModelSpec, Plan, Workload
 from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.plan.prediction import Prediction
@@ -40,7 +41,8 @@ def plan_of(row_id: str, microbatch_size: int = 1) -> Plan:
 
 def layout(value: float = 2.0) -> LayoutPrediction:
     step = Prediction.within(value, 0.1, "interpolated")
-    return LayoutPrediction(step, allocated_bytes=50.0, reserved_bytes=60.0, upper_bytes=70.0)
+    device = DeviceMemory(0, "backward", 50.0, 60.0, 70.0, 0.0, (("parameters", 40.0), ("logits", 10.0)))
+    return LayoutPrediction(step, MemoryEstimate((device,)))
 
 
 def rows_of(*names: str) -> Any:
@@ -113,16 +115,20 @@ def test_our_own_mistakes_are_not_skipped_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row_id", "repository", "num_bytes"),
-    [("torchtitan-1", "", 50.0), ("a-1", "https://github.com/pytorch/torchtitan", 60.0), ("a-1", "", 50.0)],
+    ("values", "num_bytes"),
+    [
+        ({"source_repo": "https://github.com/pytorch/torchtitan"}, 60.0),
+        ({"source_repo": "https://github.com/pytorch/torchtitan", "note": "max allocated over ranks"}, 50.0),
+        ({}, 60.0),
+    ],
 )
-def test_reserved_memory_is_predicted_where_reserved_was_measured(
-    row_id: str, repository: str, num_bytes: float
+def test_what_was_measured_is_predicted_and_the_middle_where_nobody_knows(
+    values: dict[str, str], num_bytes: float
 ) -> None:
     def plan_row(row: Any) -> Any:
         return Job(row, plan_of(row.row_id), stack="torchtitan compiled", assumptions=("vpp 1",))
 
-    rows: Any = [SampleRow(row_id, values={"source_repo": repository})]
+    rows: Any = [SampleRow("a-1", values=values)]
     (found,) = predict_rows(rows, plan_row=plan_row, predict=lambda plan, cluster: layout())
     assert found.predicted_peak_bytes == num_bytes and found.upper_peak_bytes == 70.0
     assert (found.low_s, found.high_s, found.basis) == pytest.approx((1.8, 2.2, "interpolated"))

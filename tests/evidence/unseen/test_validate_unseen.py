@@ -22,7 +22,7 @@ NEAR_ONE_LIMIT = Limit("x", 0.72, 0.88, 0.72)
 def folder(tmp_path: Path) -> Path:
     """Two stacks on 8 and 128 devices; one row is of a device that nobody has."""
     known = [
-        table_row(f"torchtitan-{n}", 0.2, gpus=g, dp=g, global_batch_seqs=g, **SMALL)
+        table_row(f"torchtitan-{n}", 0.2, gpus=g, dp=g, global_batch_seqs=g, peak_mem_gib=9, **SMALL)
         for n, g in ((1, 8), (2, 128))
     ]
     other = [table_row("own-1", 0.2, **SMALL), table_row("own-2", 0.2, gpu="Abacus", **SMALL)]
@@ -50,6 +50,8 @@ def test_every_limit_has_a_number_where_there_are_rows(folder: Path) -> None:
     assert values["dense: average over sources of the median error"] is not None
     assert values["experts: average over sources of the median error"] is None
     assert list(found.beyond) == ["torchtitan"]
+    assert values["memory: chances, mean distance from observed shares"] == found.chances.error
+    assert (found.chances.num_rows, found.chances.num_sources) == (2, 1)
     assert json.loads(json.dumps(found.to_dict()))["kinds"]["dense"]["num_rows"] == 4
 
 
@@ -62,5 +64,10 @@ def test_a_limit_may_be_met_from_both_sides() -> None:
 def test_a_terminal_shows_sources_and_what_should_hold(folder: Path) -> None:
     result = validated_unseen(Output(is_quiet=True), [folder])
     shown = text_of(result.view)
-    assert "torchtitan" in shown and "What should hold" in shown and result.exit_code == 0
+    assert (
+        "torchtitan" in shown
+        and "What should hold" in shown
+        and "Chance that memory" in shown
+        and result.exit_code == 0
+    )
     assert result.report is not None and result.report().tables

@@ -12,6 +12,7 @@ from meshwright.cli.frame.output import PERCENT, Output, Result, percent, table_
 from meshwright.cli.frame.progress import live_line
 from meshwright.evidence.tables.score import Score
 from meshwright.evidence.unseen.ordering import JobOrder
+from meshwright.evidence.unseen.reliability import Reliability
 from meshwright.evidence.unseen.validate_unseen import Limit, Unseen
 from meshwright.reports.page.report import DataTable
 from meshwright.reports.page.validation import validation_report
@@ -24,6 +25,7 @@ KINDS = (
 )
 FEW = "Rows of one's own: median error of the others in %, median of 50 draws"
 ORDER = "Order of layouts of one job, jobs of ten layouts or more: regret of the first choice in %, rank correlation"
+CHANCES = "Chance that memory is enough, and the share of measured peaks for which it was; sources weigh alike; in %"
 LIMITS = "What should hold (shares in %)"
 
 
@@ -38,6 +40,7 @@ def validated_unseen(out: Output, paths: Sequence[Path]) -> Result:
         KINDS: _scores(found.kinds, "kind"),
         FEW: few_table(found),
         ORDER: [_order_row(name, jobs) for name, jobs in found.jobs.items() if jobs],
+        CHANCES: _chance_rows(found.chances),
         LIMITS: [_limit_row(limit) for limit in found.limits],
     }
     shown = {title: rows for title, rows in tables.items() if rows}
@@ -64,6 +67,7 @@ def validated_unseen(out: Output, paths: Sequence[Path]) -> Result:
             "error is predicted / measured - 1; a skipped row counts as 100 %",
             "by Bayes' rule: what these rows say of level, kinds of work, host and layout, with a prior of other sources",
             "median ratio: every prediction times the median of measured over predicted of these rows",
+            "bound +: how far memory's bound is above what is expected, median; ran at: mean chance that what ran would fit",
             "above 64 devices: by constants fitted without such rows, corrected by the source's own rows of fewer",
         ),
     )
@@ -98,6 +102,22 @@ def few_table(found: Unseen) -> list[dict[str, Any]]:
             row |= {f"{number}, {name}": percent(errors.get(source)) for name, errors in ways.items()}
         rows.append({**row, "above 64 devices": percent(found.beyond.get(source))})
     return rows
+
+
+def _chance_rows(chances: Reliability) -> list[dict[str, Any]]:
+    """One row: a column a level."""
+    if not chances.levels:
+        return []
+    shares = zip(chances.levels, chances.observed, strict=True)
+    return [
+        {
+            "rows": chances.num_rows,
+            "sources": chances.num_sources,
+            "bound +": percent(chances.bound_above),
+            "ran at": percent(chances.fit_chance),
+        }
+        | {f"{level:.0%}": percent(share) for level, share in shares}
+    ]
 
 
 def _order_row(name: str, jobs: Sequence[JobOrder]) -> dict[str, Any]:

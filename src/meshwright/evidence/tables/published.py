@@ -99,11 +99,15 @@ PUBLISHED = (
         reference="NeMo's performance recipes: distributed Adam, microbatches of one sequence",
     ),
     Published(
+        "AMD-AGI/Primus", settings={"fuses_loss": "fused, loss in place"},
+        reference="scripts of examples/moe_package fuse the loss with --cross_entropy_fusion_impl te",
+    ),
+    Published(
         "SimuMax", "Megatron-LM", reference="SimuMax compares with Megatron-LM and its distributed optimizer"
     ),
     Published(
-        r"VocabularyParallelism|2411\.05288", "Megatron-LM", settings={"overlaps": ()},
-        reference="a fork of Megatron-LM (arXiv 2411.05288)",
+        r"VocabularyParallelism|2411\.05288", "Megatron-LM", settings={"overlaps": (), "reports": "reserved"},
+        reference="a fork of Megatron-LM (arXiv 2411.05288); artifact/quick_exp.sh takes the largest \"max reserved\"",
     ),
 )  # fmt: skip
 

@@ -33,7 +33,8 @@ LAYOUT_COLUMNS = (
 @dataclass(frozen=True)
 class RowPrediction:
     """What a model says of one row: seconds of a step and bytes of the fullest device, or why it says nothing. `parts`:
-    seconds of the busiest device by kind of work, and `traits`, what the plan is in numbers, where the model knows them."""
+    seconds of the busiest device by kind of work, and `traits`, what the plan is in numbers, where the model knows them.
+    `peak_chance`: that the peak is no more than was measured; `fit_chance`: that the run fits on its devices."""
 
     row_id: str
     measured_s: float
@@ -43,6 +44,8 @@ class RowPrediction:
     basis: str = ""
     predicted_peak_bytes: float | None = None
     upper_peak_bytes: float | None = None
+    peak_chance: float | None = None
+    fit_chance: float | None = None
     skipped: str | None = None
     assumptions: tuple[str, ...] = ()
     parts: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -79,6 +82,8 @@ class RowPrediction:
             "basis": self.basis or None,
             "predicted_peak_bytes": self.predicted_peak_bytes,
             "upper_peak_bytes": self.upper_peak_bytes,
+            "peak_chance": self.peak_chance,
+            "fit_chance": self.fit_chance,
             "skipped": self.skipped,
             "assumptions": list(self.assumptions),
         }

@@ -17,10 +17,11 @@ from typing import Any
 from meshwright import catalog
 from meshwright.costs.step.profile import StepFit
 from meshwright.evidence.tables.job import TrainingJob, job_of
-from meshwright.evidence.tables.published import traits_of_row
+from meshwright.evidence.tables.memory_column import column_of, peak_of
 from meshwright.evidence.tables.score import RowPrediction, Summary, memory_error, score_table
 from meshwright.evidence.tables.table import TrainingRow, UnreadRow, read_lines
-from meshwright.prediction.memory_estimate import estimate_memory
+from meshwright.prediction.memory_estimate import MemoryEstimate, estimate_memory
+from meshwright.prediction.memory_limit import fit_probability
 from meshwright.prediction.own_runs.trait import run_traits
 from meshwright.prediction.predicted import predict
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -36,13 +37,11 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class LayoutPrediction:
-    """Seconds of a step with their interval, peaks of the fullest device in bytes (None: memory is not known), `parts`,
+    """Seconds of a step with their interval, `memory` (None: it is not known), `parts`,
     seconds of its busiest device by kind of work, and `traits`, what the plan is in numbers."""
 
     step: Prediction
-    allocated_bytes: float | None = None
-    reserved_bytes: float | None = None
-    upper_bytes: float | None = None
+    memory: MemoryEstimate | None = None
     parts: Mapping[str, float] = field(default_factory=dict, hash=False)
     traits: Mapping[str, float] = field(default_factory=dict, hash=False)
 
@@ -183,9 +182,7 @@ def predict_layout(plan: Plan, cluster: ClusterSpec, fit: StepFit | None = None)
     memory = estimate_memory(plan, cluster, schedule)
     return LayoutPrediction(
         predicted.step,
-        allocated_bytes=memory.allocated_bytes,
-        reserved_bytes=memory.reserved_bytes,
-        upper_bytes=memory.upper_bytes,
+        memory=memory,
         parts=predicted.parts,
         traits=run_traits(plan, cluster),
     )
@@ -210,7 +207,8 @@ def _of_row(job: TrainingJob, layout: LayoutPrediction | MeshwrightError) -> Row
     row = job.row
     if isinstance(layout, MeshwrightError):
         return _skipped(row, layout)
-    is_reserved = traits_of_row(row).reports == "reserved"
+    memory, capacity = layout.memory, job.cluster.memory_bytes
+    peak = None if memory is None else peak_of(column_of(row), memory, job.plan, capacity, row.peak_bytes)
     return RowPrediction(
         row_id=row.row_id,
         measured_s=row.measured_s,
@@ -218,8 +216,10 @@ def _of_row(job: TrainingJob, layout: LayoutPrediction | MeshwrightError) -> Row
         low_s=layout.step.low,
         high_s=layout.step.high,
         basis=layout.step.basis,
-        predicted_peak_bytes=layout.reserved_bytes if is_reserved else layout.allocated_bytes,
-        upper_peak_bytes=layout.upper_bytes,
+        predicted_peak_bytes=None if peak is None else peak.expected,
+        upper_peak_bytes=None if peak is None else peak.upper,
+        peak_chance=None if peak is None else peak.chance,
+        fit_chance=None if memory is None else fit_probability(memory, capacity),
         assumptions=tuple(job.assumptions),
         parts=layout.parts,
         traits=layout.traits,

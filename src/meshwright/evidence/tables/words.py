@@ -46,6 +46,8 @@ ATTENTION_CORE = re.compile(r"attn|attention")
 CAPTURED_SINCE, GRAPHED = "26.06", re.compile(r"B[23]00")
 # A library of layers whose norms, activations and casts are fused by hand, whoever uses it.
 FUSING = re.compile(r"transformer[ _-]?engine")
+FUSED_LOSS = re.compile(r"fused cross[- _]entropy")
+UNKNOWN_SOFTWARE = "eager, float32 sums"
 WHOLE_GRAPH = re.compile(r"cuda[ _-]?graph")
 # Names of the same thing: kernels that send parts of what they multiply (torch's asyncTP, Transformer Engine's user buffers).
 TP_OVERLAP = r"async[-_ ]?(?:tp\b|tensor)|tp[-_ ]comm|user[-_ ]?buffers?\b|\bub[-_ ]overlap"
@@ -133,16 +135,18 @@ def stack_of(row: TrainingRow, traits: Traits) -> str:
 def software_of(row: TrainingRow, traits: Traits) -> str:
     """Efficiency class by what the row says of its software, whoever wrote it: FSDP as PyTorch has it runs eager or
     compiled; a first FSDP ("fsdp") without more words is eager, with the usual fused loss; who names no FSDP fuses where it
-    is known to, or says so; of software that nobody knows every operation runs by itself."""
+    is known to, or says so; of software that nobody knows every operation runs by itself, and it keeps the most."""
     schedule, extras = row.text("schedule").lower(), row.text("extras").lower()
     if "fsdp" not in schedule:
         is_captured = row.is_moe and row.release >= CAPTURED_SINCE and GRAPHED.search(row.text("gpu"))
         if is_captured or (not row.is_moe and says(extras, WHOLE_GRAPH.pattern)):
             return "captured"
+        if traits.fuses_loss and FUSED_LOSS.search(extras):
+            return traits.fuses_loss
         if traits.fuses:
             return traits.fuses
         is_fused = FUSING.search(f"{schedule} {extras} {row.text('source_repo').lower()}")
-        return "fused" if is_fused or "compile" in extras else "eager"
+        return "fused" if is_fused or "compile" in extras else UNKNOWN_SOFTWARE
     if "eager" in extras:
         return "eager"
     return "compiled" if "compile" in extras or "fsdp2" in schedule else "eager, fused loss"

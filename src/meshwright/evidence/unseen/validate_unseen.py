@@ -25,6 +25,7 @@ from meshwright.evidence.tables.validate_training import Progress, ReadTables, r
 from meshwright.evidence.unseen import few_rows
 from meshwright.evidence.unseen.left_out import from_few_devices, has_many_devices, is_known, left_out
 from meshwright.evidence.unseen.ordering import ORDERS, JobOrder, orders
+from meshwright.evidence.unseen.reliability import Reliability, reliability
 
 DRAWS = 50
 FEW = (3, 10)  # measured rows of one's own
@@ -78,6 +79,7 @@ class Unseen:
         few: number of one's own rows -> way to learn from them -> source -> median error of the others.
         beyond: source -> median error above MOST_FITTED_DEVICES devices of what rows up to there say.
         jobs: name of an order -> what it is worth in each job.
+        chances: of memory, and how often they came true.
         limits: what should hold.
     """
 
@@ -88,6 +90,7 @@ class Unseen:
     few: Mapping[int, Mapping[str, Mapping[str, float]]]
     beyond: Mapping[str, float]
     jobs: Mapping[str, Sequence[JobOrder]]
+    chances: Reliability
     limits: Sequence[Limit]
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,6 +102,7 @@ class Unseen:
             "few_rows": {str(number): each for number, each in self.few.items()},
             "beyond_few_devices": dict(self.beyond),
             "jobs": {name: [asdict(job) for job in found] for name, found in self.jobs.items()},
+            "memory_chances": {**asdict(self.chances), "error": self.chances.error},
             "limits": [limit.to_dict() for limit in self.limits],
             "unread": [asdict(row) for row in self.tables.unread],
             "left_out": list(self.tables.left_out),
@@ -124,8 +128,9 @@ def validate_unseen(paths: Sequence[str | Path], *, progress: Progress | None = 
     jobs = {name: orders(scored, rank) for name, rank in ORDERS.items()}
     of_sources = {name: score(pairs) for name, pairs in sorted(sources.items())}
     of_kinds = {name: score(pairs) for name, pairs in kinds.items()}
-    limits = _limits(of_sources, of_kinds, kinds, few, beyond, jobs[next(iter(ORDERS))])
-    return Unseen(tables, tuple(scored), of_sources, of_kinds, few, beyond, jobs, limits)
+    chances = reliability(scored)
+    limits = _limits(of_sources, of_kinds, kinds, few, beyond, jobs[next(iter(ORDERS))], chances)
+    return Unseen(tables, tuple(scored), of_sources, of_kinds, few, beyond, jobs, chances, limits)
 
 
 def _files(paths: Sequence[str | Path]) -> list[Path]:
@@ -176,6 +181,7 @@ def _limits(
     few: Mapping[int, Mapping[str, Mapping[str, float]]],
     beyond: Mapping[str, float],
     jobs: Sequence[JobOrder],
+    chances: Reliability,
 ) -> list[Limit]:
     """What should hold of rows that nobody fitted. Averages are of sources, each weighing alike."""
     dense, amd, experts = (_medians(kinds[name]) for name in ("dense", "AMD", "experts"))
@@ -223,6 +229,7 @@ def _limits(
             0.08,
         ),
         Limit("memory: rows within the bound", _within_bound(memory), least=0.95),
+        Limit("memory: chances, mean distance from observed shares", chances.error, 0.10),
         Limit(
             "order of layouts: regret of the first choice, median job",
             _median([job.regret for job in jobs]),

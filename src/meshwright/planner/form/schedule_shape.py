@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.prediction.memory_estimate import in_flight
+from meshwright.schedules.in_flight import in_flight
 from meshwright.schedules.order import Orders, registered
 from meshwright.specs.error import ScheduleError
 

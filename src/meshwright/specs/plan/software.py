@@ -3,10 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from meshwright.specs.error import UnknownNameError
 from meshwright.specs.operator import Operator
+
+# Of PyTorch's caching allocator: "fixed", as it comes: a segment stays as large as it was asked for; "": nobody knows, they
+# may as well expand (PYTORCH_CUDA_ALLOC_CONF=expandable_segments, which torchtitan's launch script sets).
+Segments = Literal["", "fixed"]
+NarrowGradients = Literal["", "backward", "always"]
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """What one kind of software keeps.
+
+    Attributes:
+        narrow_gradients: those of bfloat16 whose sums are float32: "", each is added where it is made; "backward", those of a
+            whole stage are there until its microbatch's backward has ended (nanotron's FP32GradientAccumulator.backward);
+            "always", until the next one begins (DeepSpeed's BF16_Optimizer.backward).
+        has_buckets: where nothing is sharded, data parallelism copies gradients into buckets that stay (PyTorch's
+            DistributedDataParallel without gradient_as_bucket_view).
+        flat_bytes: the most that an exchange of data parallelism copies into one flat tensor at once; inf: all of a stage.
+            No freed block is large enough for it.
+        returns_late: what sequence parallelism gathers and reduces is given back to the allocator only when the device is
+            done with it, while the host is ahead (PyTorch's Tensor.record_stream; off where
+            TORCH_NCCL_AVOID_RECORD_STREAMS is set).
+        num_wide_logits: logits in float32 at once where the loss is not fused: log-probabilities, their gradient, the
+            logits' gradient (PyTorch's cross entropy); 2: widened, and their exponentials, in whose place the gradient is
+            written (cross entropies of split vocabularies).
+        segments: of the caching allocator.
+    """
+
+    narrow_gradients: NarrowGradients = ""
+    has_buckets: bool = False
+    flat_bytes: float = 0.0
+    returns_late: bool = False
+    num_wide_logits: int = 3
+    segments: Segments = ""
 
 
 @dataclass(frozen=True)
@@ -29,6 +64,7 @@ class SoftwareClass:
         sums_whole_tables: an embedding's gradient is made as large as its table, and added to the sum whole (PyTorch's own);
             False: the tokens' rows are added.
         stops_early: recompute ends with the last tensor that the backward needs; the product behind it is not run.
+        keeps: what it holds on a device beside what every training needs.
     """
 
     name: str
@@ -43,6 +79,7 @@ class SoftwareClass:
     waits_for_routing: bool = True
     stops_early: bool = False
     sums_whole_tables: bool = False
+    keeps: Keeping = Keeping()
 
     def share(self, operator: Operator) -> float:
         """Of the unfused bytes of an operator, the part that is moved."""
@@ -97,6 +134,27 @@ CLASSES: Mapping[str, SoftwareClass] = {
         ),
     )
 }  # fmt: skip
+# Kernels of another class, other things kept. nanotron gathers all parameters of a stage into one tensor after the step
+# (all_gather_coalesced); DeepSpeed reduces in pieces of 5e8 elements (MEMORY_OPT_ALLREDUCE_SIZE of runtime/engine.py).
+DEEPSPEED_FLAT_BYTES = 5e8 * 4
+_KEEPING = (
+    replace(
+        CLASSES["eager"], name="eager, float32 sums",
+        meaning="as eager; all gradients beside their sums in float32, exchanges return memory late (nanotron)",
+        keeps=Keeping("backward", True, float("inf"), True, num_wide_logits=2, segments="fixed"),
+    ),
+    replace(
+        CLASSES["fused"], name="fused, float32 sums",
+        meaning="as fused; all gradients beside their sums in float32 (Megatron-DeepSpeed)",
+        keeps=Keeping("always", flat_bytes=DEEPSPEED_FLAT_BYTES, segments="fixed"),
+    ),
+    replace(
+        CLASSES["fused"], name="fused, loss in place",
+        meaning="as fused; the loss writes the logits' gradient in their place (Transformer Engine's cross entropy)",
+        has_loss_in_place=True,
+    ),
+)  # fmt: skip
+CLASSES = {**CLASSES, **{each.name: each for each in _KEEPING}}
 # What `executor` runs, filled in where a plan is lowered for processes; not among those to choose a prediction from.
 EXECUTOR = SoftwareClass(
     "executor", "PyTorch's operations one by one; the loss, and the logits' gradient, in their place", has_loss_in_place=True,

@@ -29,7 +29,9 @@ class Traits:
         attention: "unfused_dropout" writes scores and drops some of them.
         balances: "evenly", or "by cost": blocks go to a stage until its share of all products is exceeded, head included.
         has_whole_experts: no expert is divided along tp.
-        reports: what its log calls memory: what tensors take ("allocated"), or what the allocator holds ("reserved").
+        fuses_loss: the class where a run says that its loss is fused; empty: no other.
+        reports: what its log calls memory: what tensors take ("allocated"), or what the allocator holds ("reserved"); empty:
+            nobody knows. reports_of: the "fullest" device of a pipeline, or the "first".
         reference: where that stands.
     """
 
@@ -44,7 +46,9 @@ class Traits:
     attention: Attention = "flash"
     balances: Literal["evenly", "by cost"] = "evenly"
     has_whole_experts: bool = False
-    reports: Literal["allocated", "reserved"] = "allocated"
+    fuses_loss: str = ""
+    reports: Literal["", "allocated", "reserved"] = ""
+    reports_of: Literal["fullest", "first"] = "fullest"
     reference: str = "general rule for software that is not known"
 
     def beside(self, *, is_sharded: bool, is_piped: bool) -> tuple[str, ...]:
@@ -70,21 +74,24 @@ STACKS = (
         "in float32, PURE in bfloat16",
     ),
     Traits(
-        "nanotron", "nanotron", fuses="eager", balances="by cost",
-        reference="nanotron: modules of PyTorch run eagerly; build_model balances pipeline blocks by get_block_compute_costs",
+        "nanotron", "nanotron", fuses="eager, float32 sums", balances="by cost", reports="reserved", reports_of="first",
+        reference="nanotron: PyTorch's modules run eagerly; build_model balances pipeline blocks by get_block_compute_costs; "
+        "rank 0 logs allocated and reserved (helpers.py), and only the latter knows activations, as log_memory resets peaks "
+        "behind every backward of the first five steps (trainer.py) and a benchmark ends with the third",
     ),
     Traits(
         "InternEvo", "internevo", fuses="fused", overlaps=GRADIENTS, shards=1, reduces_in="bfloat16",
         reference="InternEvo's 7B configuration: overlap_sync_grad on, overlap_sync_param off; gradients in bfloat16",
     ),
     Traits(
-        "Megatron-DeepSpeed, early", "megatron[-_ ]?deepspeed|gpt-?neox", until=FUSED_ATTENTION_SINCE, fuses="fused",
-        pipeline_overlaps=(), attention="unfused_dropout",
+        "Megatron-DeepSpeed, early", "megatron[-_ ]?deepspeed|gpt-?neox", until=FUSED_ATTENTION_SINCE,
+        fuses="fused, float32 sums", pipeline_overlaps=(), attention="unfused_dropout",
         reference="DeepSpeed's pipeline engine sums gradients behind the last backward (runtime/pipe/schedule.py); "
         "--attention-dropout is 0.1 where nobody says otherwise (arguments.py)",
     ),
     Traits(
-        "Megatron-DeepSpeed", "megatron[-_ ]?deepspeed|gpt-?neox", fuses="fused", pipeline_overlaps=(),
+        "Megatron-DeepSpeed", "megatron[-_ ]?deepspeed|gpt-?neox", fuses="fused, float32 sums",
+        pipeline_overlaps=(),
         reference="DeepSpeed's pipeline engine sums gradients behind the last backward (runtime/pipe/schedule.py)",
     ),
     Traits(

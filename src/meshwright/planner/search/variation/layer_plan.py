@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from meshwright.planner.form.layer_costs import LayerCosts, layer_costs
 from meshwright.planner.space.axis import MESH_ORDERS
 from meshwright.prediction import memory_buffer as buffer
-from meshwright.prediction.memory_estimate import InFlight, estimate_memory, in_flight
+from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.prediction.memory_limit import estimated_rejection
 from meshwright.prediction.predicted import Predicted, predict
+from meshwright.schedules.in_flight import InFlight, in_flight
 from meshwright.schedules.order import registered
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.model.model import ModelSpec

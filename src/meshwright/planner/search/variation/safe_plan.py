@@ -14,8 +14,8 @@ import numpy as np
 from meshwright.planner.form.distinct import distinct
 from meshwright.planner.search.contender import Contenders
 from meshwright.planner.search.objective import DIGITS
-from meshwright.prediction.memory_chance import fit_probability
 from meshwright.prediction.memory_estimate import estimate_memory
+from meshwright.prediction.memory_limit import fit_probability
 from meshwright.schedules.order import registered
 
 NUM_ASKED = 200  # candidates whose interval is worked out: about a second at most
