@@ -17,9 +17,8 @@ WASTED_SHARE, MOST_WASTED_SHARE = 0.15, 0.33
 MAX_FRAGMENTATION = 1.0 / (1.0 - WASTED_SHARE)
 FRAGMENTATION = (1.0 + MAX_FRAGMENTATION) / 2
 WORST_FRAGMENTATION = 1.0 / (1.0 - MOST_WASTED_SHARE)
-NUM_FLAT_COPIES = (
-    2  # at most: of a reduction, and of a gather behind the step; neither fits the other's block
-)
+# At most: of a reduction, and of a gather behind the step; neither fits the other's block.
+NUM_FLAT_COPIES = 2
 NARROW = "gradients before they are summed"
 LASTING = ("parameters", "optimizer state", "gradients", "buckets of gradients", NARROW)
 
@@ -49,6 +48,5 @@ def held_bytes(
         most_passing = bound - most_lasting + unused.most_late
         usual = lasting + MAX_FRAGMENTATION * passing + flat
         return usual, most_lasting + WORST_FRAGMENTATION * most_passing + most_flat
-    return lasting + FRAGMENTATION * passing + flat, MAX_FRAGMENTATION * (
-        bound + unused.most_late
-    ) + most_flat
+    most_held = MAX_FRAGMENTATION * (bound + unused.most_late)
+    return lasting + FRAGMENTATION * passing + flat, most_held + most_flat

@@ -69,6 +69,7 @@ def test_each_quantity_is_of_the_devices_that_were_read() -> None:
 def test_a_run_that_ended_held_no_more_than_there_is() -> None:
     assert gib(MemoryColumn("reserved"), capacity=23) == (22, 40)
     assert gib(MemoryColumn("reserved"), capacity=15) == (20, 40)  # tensors it had
+    assert gib(MemoryColumn("device"), capacity=26)[0] == 26
 
 
 def test_a_chance_is_of_what_was_measured_and_tensors_have_none() -> None:

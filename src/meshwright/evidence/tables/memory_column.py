@@ -70,7 +70,8 @@ def peak_of(
     least = devices[0].context_bytes
     most = most_context_bytes(plan) if least else 0.0
     outside = (least + most) / 2 if column.counts == "device" else 0.0
-    held = max(max(each.allocated_bytes, min(each.reserved_bytes, capacity - least)) for each in devices)
+    inside = capacity - (outside or least)
+    held = max(max(each.allocated_bytes, min(each.reserved_bytes, inside)) for each in devices)
     upper += most if column.counts == "device" or not column.is_known else 0.0
     room = None if measured is None else measured - outside + least
     chance = None if room is None else fit_probability(MemoryEstimate(tuple(devices)), room)

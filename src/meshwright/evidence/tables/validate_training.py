@@ -37,8 +37,8 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class LayoutPrediction:
-    """Seconds of a step with their interval, `memory` (None: it is not known), `parts`,
-    seconds of its busiest device by kind of work, and `traits`, what the plan is in numbers."""
+    """Seconds of a step with their interval, `memory` (None: it is not known), `parts`, seconds of its busiest device by kind
+    of work, and `traits`, what the plan is in numbers."""
 
     step: Prediction
     memory: MemoryEstimate | None = None
