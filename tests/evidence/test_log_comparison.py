@@ -10,18 +10,13 @@ import pytest
 from meshwright.costs.step.step_costs import StepConstants
 from meshwright.evidence.log_comparison import (
     KINDS,
-    STEP_FACTOR,
     LogComparison,
     compare_log,
-    profile_factor,
-    step_profile,
 )
 from meshwright.interop.training_log import MeasuredRun
 from meshwright.prediction.predicted import predict
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload
-from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.config.source import load_model
-from meshwright.specs.error import SpecError
 from meshwright.specs.plan.prediction import Prediction
 
 PARTS = {"waiting": 2.0, "matmul": 6.0, "gap": 0.5, "REDUCE_GRAD": 3.0, "nothing": 0.0}
@@ -29,12 +24,10 @@ CLUSTER = Cluster("8xH100")
 PLAN = Plan.of(ModelSpec.decoder(2, 64, 4), CLUSTER, Workload(8, 16))
 
 
-def compared(
-    measured_s: float, factor: float = 1.0, plan: Plan = PLAN, batch: int | None = None
-) -> LogComparison:
+def compared(measured_s: float, plan: Plan = PLAN, batch: int | None = None) -> LogComparison:
     steps = np.array([measured_s - 0.1, measured_s, measured_s + 0.1])
     run = MeasuredRun(steps, "megatron", 1, global_batch=batch)
-    return compare_log(Prediction.within(10.0, 0.1, "interpolated"), PARTS, run, plan, factor=factor)
+    return compare_log(Prediction.within(10.0, 0.1, "interpolated"), PARTS, run, plan)
 
 
 def test_ratio_and_interval() -> None:
@@ -67,16 +60,9 @@ def test_a_part_that_is_too_short_cannot_explain_a_faster_run() -> None:
     assert "cannot be it alone" in found.differences()[-1]
 
 
-def test_a_profile_scales_prediction_interval_and_parts() -> None:
-    found = compared(11.0, factor=1.1)
-    assert found.predicted.value == pytest.approx(11.0) and found.ratio == pytest.approx(1.0)
-    assert (found.predicted.low, found.predicted.high) == pytest.approx((9.9, 12.1))
-    assert found.parts[0].seconds == pytest.approx(6.6)
-
-
-def test_the_constants_of_the_parts_are_named_and_the_factor_last() -> None:
+def test_the_constants_of_the_parts_are_named() -> None:
     movable = compared(12.0).movable
-    assert movable == ("matmul", "node_exchange", "network_exchange", "crowding", "gap_s", STEP_FACTOR)
+    assert movable == ("matmul", "node_exchange", "network_exchange", "crowding", "gap_s")
     assert "float8" in compared(12.0, plan=PLAN.changed(dtype="bfloat16", float8="tensorwise")).movable
 
 
@@ -104,29 +90,7 @@ def test_every_part_of_a_real_prediction_is_explained() -> None:
 
 def test_a_log_of_another_batch_is_doubted() -> None:
     assert compared(12.0, batch=8).doubts == () == compared(12.0).doubts
-    assert "16" in compared(12.0, batch=16).doubts[0]
-
-
-def test_a_calibration_from_a_log_makes_the_next_prediction_the_measured_one(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    profile = step_profile(compared(12.0), "H100", "a log")
-    path = tmp_path_factory.mktemp("profile") / "my.profile.json"
-    profile.save(path)
-    factor = profile_factor(Profile.load(path), "H100")
-    assert factor == pytest.approx(1.2)
-    assert compared(12.0, factor).ratio == pytest.approx(1.0)
-    # Calibrating on top of a profile gives the same factor, not its square.
-    again = step_profile(compared(12.0, factor), "H100", "a log")
-    assert again.constants[STEP_FACTOR] == pytest.approx(1.2)
-
-
-def test_a_profile_of_something_else_is_refused() -> None:
-    assert profile_factor(None, "H100") == 1.0
-    with pytest.raises(SpecError, match="H100"):
-        profile_factor(Profile("A100-80", constants={STEP_FACTOR: 1.1}), "H100")
-    with pytest.raises(SpecError, match="from-log"):
-        profile_factor(Profile("H100"), "H100")
+    assert "16" in compared(12.0, batch=16).doubts[0] == compared(12.0, batch=16).mistaken
 
 
 def test_plain_data() -> None:

@@ -2,7 +2,8 @@
 
 from meshwright.api.exchange.calibrating import calibrate, compare
 from meshwright.api.exchange.exporting import export_plan
-from meshwright.api.exchange.importing import calibrate_log, compare_log, import_plan
+from meshwright.api.exchange.importing import compare_log, import_plan
+from meshwright.api.exchange.learning import calibrate_runs
 from meshwright.api.exchange.plan_verbs import Plan
 from meshwright.api.exchange.validating import validate_training, validate_unseen
 from meshwright.api.plans.checking import Check, check
@@ -31,7 +32,7 @@ __all__ = [
     "Subject",
     "Training",
     "calibrate",
-    "calibrate_log",
+    "calibrate_runs",
     "check",
     "compare",
     "compare_log",

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from meshwright.interop.training_log import MeasuredRun
-from meshwright.specs.cluster.profile import Profile
-from meshwright.specs.error import SpecError
+from meshwright.prediction.own_runs.own_stack import STEP_FACTOR
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.prediction import Prediction
 from meshwright.specs.plan.utilisation import StepFlops, Utilisation
 
-STEP_FACTOR = "step_factor"  # of a profile: seconds of a measured step / seconds of the predicted one
 NUM_PARTS_TOLD = 5
 
 
@@ -75,11 +73,11 @@ class LogComparison:
     """A plan's predicted step beside the measured ones.
 
     Attributes:
-        predicted: seconds of a step with interval and basis; `factor` of a profile is in it.
+        predicted: seconds of a step with interval and basis; what a profile says is in it.
         run: what the log says.
         plan: what was predicted.
         parts: parts of the prediction, the largest first.
-        factor: by which a profile scaled the prediction (1: none).
+        factor: by which a profile of one's own runs corrected the prediction (1: none).
         predicted_peak_bytes: estimated peak of what the log prints (allocated or reserved), if it prints one.
         flops: model FLOPs of a step on a device.
     """
@@ -124,16 +122,26 @@ class LogComparison:
         return found
 
     @property
+    def mistaken(self) -> str:
+        """Why the log is not of this plan; empty where it may be."""
+        said, planned = self.run.global_batch, self.plan.workload.global_batch
+        if said is not None and said != planned:
+            return f"the log's global batch is {said}, the plan's {planned}: this is not the run of this plan"
+        mfu = None if self.used is None else self.used[1].mfu
+        return (
+            ""
+            if mfu is None or mfu <= 1
+            else f"its steps would use {mfu:.0%} of what the devices can compute"
+        )
+
+    @property
     def doubts(self) -> tuple[str, ...]:
         """Why the log may not be of this plan, or says little."""
-        said, planned = self.run.global_batch, self.plan.workload.global_batch
         found = []
         if len(self.run.step_s) == 1:
             found += ["one value is no median, and a first step is slow: give the log of several steps"]
-        if said is not None and said != planned:
-            found += [
-                f"the log's global batch is {said}, the plan's {planned}: this is not the run of this plan"
-            ]
+        if self.mistaken:
+            found += [self.mistaken]
         products_s = sum(part.seconds for part in self.parts if part.name in PRODUCTS)
         if self.run.median_s < products_s * self.predicted.low / self.predicted.value:
             told = (
@@ -147,9 +155,9 @@ class LogComparison:
 
     @property
     def movable(self) -> tuple[str, ...]:
-        """The fitted constants of the largest parts, those of the largest first; the factor that is written last."""
+        """The fitted constants of the largest parts, those of the largest first."""
         told = self.binding[:NUM_PARTS_TOLD]
-        return (*dict.fromkeys(name for part in told for name in self._constants(part)), STEP_FACTOR)
+        return tuple(dict.fromkeys(name for part in told for name in self._constants(part)))
 
     def _constants(self, part: Part) -> Iterable[str]:
         yield from part.kind.constants
@@ -221,52 +229,15 @@ def compare_log(
         parts: its seconds by kind.
         run: what was measured.
         plan: of the prediction.
-        factor: of a profile (`step_factor`); it scales the prediction and its parts.
+        factor: by which a profile corrected the prediction; it is in it.
         predicted_peak_bytes: of the kind of peak that the log prints.
         flops: of a step on a device.
     """
-    scaled = predicted.scaled(factor)
-    difference = run.median_s - scaled.value
+    difference = run.median_s - predicted.value
     found = []
     for name, seconds in sorted(parts.items(), key=lambda part: -part[1]):
-        part = Part(name, seconds * factor, None)
-        wanted = part.seconds + difference
-        if part.seconds > 0:
-            needed = wanted / part.seconds if wanted > 0 and not part.kind.is_beside else None
-            found.append(Part(name, part.seconds, needed))
-    return LogComparison(scaled, run, plan, tuple(found), factor, predicted_peak_bytes, flops)
-
-
-def step_profile(comparison: LogComparison, device: str, source: str) -> Profile:
-    """A user's profile of one number: measured over predicted, of this plan's software on this device."""
-    plan = comparison.plan
-    low, high = comparison.run.quartiles_s
-    return Profile(
-        device=device,
-        dtype=plan.dtype,
-        num_processes=plan.num_devices,
-        constants={STEP_FACTOR: comparison.factor * comparison.ratio},
-        source=(
-            f"{source}: median step {comparison.run.median_s:.6g} s (quartiles {low:.6g} to {high:.6g}), predicted "
-            f"{comparison.predicted.value / comparison.factor:.6g} s for {plan.model.name} on {plan.num_devices} devices, "
-            f"software class {plan.software_class.name}"
-        ),
-    )
-
-
-def profile_factor(profile: Profile | None, device: str) -> float:
-    """The factor of a profile; 1 without one. Raises SpecError where it is of another device, or has no factor."""
-    if profile is None:
-        return 1.0
-    if STEP_FACTOR not in profile.constants:
-        raise SpecError(
-            f"the profile of {profile.device} has no {STEP_FACTOR}",
-            allowed="a profile that `calibrate --from-log` wrote",
-            next="run `meshwright calibrate --from-log LOG --plan PLAN -o my.profile.json`",
-        )
-    if profile.device != device:
-        raise SpecError(
-            f"the profile is of {profile.device}, the plan's cluster has {device}",
-            allowed=f"a profile of {device}",
-        )
-    return profile.constants[STEP_FACTOR]
+        wanted = seconds + difference
+        if seconds > 0:
+            is_beside = Part(name, seconds, None).kind.is_beside
+            found.append(Part(name, seconds, wanted / seconds if wanted > 0 and not is_beside else None))
+    return LogComparison(predicted, run, plan, tuple(found), factor, predicted_peak_bytes, flops)

@@ -57,12 +57,17 @@ class Outcome(NamedTuple):
     bubble: float
     exchanges: Mapping[str, Hidden]
 
-    def scaled(self, factor: float) -> Outcome:
-        """The same where everything takes `factor` times as long."""
-        if factor == 1.0:
+    def scaled(self, factor: float, ends: tuple[float, float] | None = None) -> Outcome:
+        """The same where everything takes `factor` times as long; `ends`: of the interval over the step, if it is known
+        better."""
+        if factor == 1.0 and ends is None:
             return self
+        step = self.step.scaled(factor)
+        if ends is not None:
+            basis = "extrapolated" if step.basis == "never seen" else step.basis
+            step = Prediction(step.value, ends[0] * step.value, ends[1] * step.value, basis)
         return Outcome(
-            self.step.scaled(factor),
+            step,
             {kind: factor * seconds for kind, seconds in self.parts.items()},
             self.bubble,
             {name: Hidden(*(factor * seconds for seconds in one)) for name, one in self.exchanges.items()},
@@ -81,6 +86,7 @@ class Predicted:
         in_segments: as of `step_program`.
         composed_s: of a step in segments, seconds that the composed prices of its stages say; NaN where nobody asked them.
         factor: by which all its seconds were measured to be longer than they are priced (`of_measured_steps`).
+        ends: of its interval over the step, as of runs of one's own; None: as of the fit.
     """
 
     plan: Plan
@@ -92,6 +98,7 @@ class Predicted:
     in_segments: bool = False
     composed_s: float = float("nan")
     factor: float = 1.0
+    ends: tuple[float, float] | None = None
 
     @cached_property
     def made(self) -> StepProgram:
@@ -131,11 +138,11 @@ class Predicted:
         period_s = metrics.period_s(trace)
         if width is None:
             step = interval_of_costs(self.made, self.prices, self._iterations)
-            return Outcome(step, {}, metrics.bubble(trace), {}).scaled(self.factor)
+            return Outcome(step, {}, metrics.bubble(trace), {}).scaled(self.factor, self.ends)
         exchanges = hidden_exchanges(trace, busiest(self.program, self.prices)[0])
         parts = step_parts(self.made, self.prices, self.pricing, period_s, exchanges)
         step = interval_of_parts(self.made, self.pricing, width, period_s, parts)
-        return Outcome(step, parts, metrics.bubble(trace), exchanges).scaled(self.factor)
+        return Outcome(step, parts, metrics.bubble(trace), exchanges).scaled(self.factor, self.ends)
 
     @property
     def step(self) -> Prediction:
@@ -266,17 +273,19 @@ class Predicted:
             return self
         return replace(self, in_segments=True, composed_s=self.step.value)
 
-    def of_measured_steps(self, factor: float, said: str) -> Predicted:
-        """The same plan where steps of such devices were measured to take `factor` times as long as predicted; `said` is
-        what that rests on, for people. Nothing is simulated again."""
+    def of_measured_steps(
+        self, factor: float, said: str, ends: tuple[float, float] | None = None
+    ) -> Predicted:
+        """The same plan where steps of such devices were measured to take `factor` times as long as predicted, with an
+        interval of these ends over the step; `said` is what that rests on, for people. Nothing is simulated again."""
         pricing = replace(self.pricing, assumptions=(*self.pricing.assumptions, said))
         found = replace(
             self, pricing=pricing, factor=factor * self.factor, closed_form_s=factor * self.closed_form_s,
-            composed_s=factor * self.composed_s,
+            composed_s=factor * self.composed_s, ends=ends or self.ends,
         )  # fmt: skip
         known = {name: value for name, value in vars(self).items() if name not in vars(found)}
         if "outcome" in known:
-            known["outcome"] = self.outcome.scaled(factor)
+            known["outcome"] = self.outcome.scaled(factor, ends)
         vars(found).update(known)
         return found
 

@@ -1,4 +1,4 @@
-"""`import_plan`, `compare_log` and `calibrate_log`: configurations and logs of other programs."""
+"""`import_plan` and `compare_log`: configurations and logs of other programs."""
 
 from __future__ import annotations
 
@@ -78,25 +78,23 @@ def compare_log(
         plan: a plan or its file.
         log: the log's file; its format is found by its content.
         cluster: where the plan runs; None: the cluster that the plan names.
-        profile: of `calibrate --from-log`, whose factor scales the prediction.
+        profile: of `calibrate --from-log`, by whose runs the prediction is corrected.
         extrapolate: predict for devices that were never measured, too, by their data sheet.
 
     Raises PlanError for such devices otherwise, and SpecError for a log in which nothing is recognised.
     """
     from meshwright.evidence.log_comparison import compare_log as compare
-    from meshwright.evidence.log_comparison import profile_factor
     from meshwright.interop.training_log import read_run
 
     chosen = plan if isinstance(plan, Plan) else Plan.load(plan)
     where = cluster_named(cluster or chosen.cluster)
-    kept = profile if isinstance(profile, Profile) or profile is None else Profile.load(Path(profile))
-    factor = profile_factor(kept, where.devices[0].name)
     run = read_run(Path(log), tokens_per_device=chosen.workload.tokens_per_step / chosen.num_devices)
     from meshwright.prediction.memory_estimate import estimate_memory
+    from meshwright.prediction.own_runs.own_stack import OwnStack
     from meshwright.prediction.predicted import predict
 
-    schedule = catalog.find_schedule(chosen.schedule)
-    estimate = predict(chosen, where, schedule=schedule, extrapolate=extrapolate)
+    schedule, stack = catalog.find_schedule(chosen.schedule), OwnStack.of(profile, where)
+    estimate = stack.of_plan(predict(chosen, where, schedule=schedule, extrapolate=extrapolate))
     peak = None
     if run.peak_bytes is not None:
         memory = estimate_memory(chosen, where, schedule)
@@ -106,20 +104,7 @@ def compare_log(
         estimate.parts,
         run,
         chosen,
-        factor=factor,
+        factor=estimate.factor,
         predicted_peak_bytes=peak,
         flops=estimate.flops,
     )
-
-
-def calibrate_log(
-    plan: Plan | PathLike, log: PathLike, *, cluster: str | ClusterSpec | None = None
-) -> tuple[Profile, LogComparison]:
-    """A profile of one factor, measured step over predicted step, from a log or a saved trace of a plan."""
-    from meshwright.evidence.log_comparison import step_profile
-
-    chosen = plan if isinstance(plan, Plan) else Plan.load(plan)
-    # a run is measured here, so that the prediction it scales may rest on a data sheet
-    found = compare_log(chosen, log, cluster=cluster, extrapolate=True)
-    device = cluster_named(cluster or chosen.cluster).devices[0].name
-    return step_profile(found, device, f"{found.run.source} {Path(log).name}"), found

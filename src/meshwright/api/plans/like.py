@@ -119,16 +119,18 @@ def plan_like(
         num_simulated: how many plans are simulated, over all parts of the space that the target can say.
         progress: called with a plan in words and the share that is done, 0 to 1.
         extrapolate: accept devices that were never measured.
-        profile: of `calibrate --from-log`: all times are what that log was measured to take over what was predicted.
+        profile: of `calibrate --from-log`: all times are corrected by what those runs took.
         options: of `planner.search.search`: microbatch_sizes, max_memory_bytes; time_limit_s is of all searches together.
 
     Raises PlanError where a fact is missing or contradicts the file, OutOfMemoryError where no plan fits.
     """
     now = todays_plan(like, format, model, cluster, global_batch, seq, variables, vocab)
+    steps = MeasuredSteps(profile, now.cluster)
     today, misfit = _predicted(now.plan, now.cluster, extrapolate, options.get("max_memory_bytes"))
+    today = steps.of_plan(today)
     wanted, assumed = decided(now, dict(fix or {}))
     whole = {"forbid": tuple(forbid), "extrapolate": extrapolate, **options}
-    results = _searched(now, wanted, whole, num_simulated, progress)
+    results = [steps.of_plans(each) for each in _searched(now, wanted, whole, num_simulated, progress)]
     sayable, others = _sorted_out(results, now)
     found = _joined(results, sayable or [each for each, _ in others])
     is_allowed = not misfit and obeys(now.plan, fix or {}, forbid)
@@ -139,19 +141,10 @@ def plan_like(
     patched, unpatched = patched_job(now, best.plan, changes, exported)
     beyond = [pair for pair in others if sayable and pair[0].step.value < best.step.value]
     faster, why = beyond[0] if beyond else (None, ())
-    told = PlansLike(
+    return PlansLike(
         today, misfit, found, best, changes, exported, patched, unpatched, refusals, faster, why,
         sum(map(len, results)), now.unknown, (*now.assumptions, *assumed),
     )  # fmt: skip
-    return _as_measured(told, MeasuredSteps(profile, now.cluster))
-
-
-def _as_measured(told: PlansLike, steps: MeasuredSteps) -> PlansLike:
-    """The same with the times of a log."""
-    today, found = steps.of_plan(told.today), steps.of_plans(told.found)
-    best = today if told.best is told.today else found[0]
-    faster = None if told.faster is None else steps.of_plan(told.faster)
-    return replace(told, today=today, found=found, best=best, faster=faster)
 
 
 def _predicted(

@@ -151,9 +151,10 @@ def _searched(
     if asked.planner not in (None, OWN_PLANNER):
         limits = [said for name, said in OF_OUR_SEARCH.items() if getattr(asked, name)]
         check_own_planner(asked.planner if limits else None, " and ".join(limits))
-        return measured.of_plans(
-            planned_by(asked.planner, model, cluster, workload, fixed, asked.forbidden, capacity, **told)
+        planned = planned_by(
+            asked.planner, model, cluster, workload, fixed, asked.forbidden, capacity, **told
         )
+        return measured.of_plans(planned)
 
     def own(chosen: ModelSpec, known: Mapping[str, Any]) -> Plans:
         limits = asked.keywords(*SAID)
@@ -172,9 +173,9 @@ def _searched(
         found = whole(fixed)
     else:
         found = searched_for(asked.framework, whole, (model, cluster, workload), fixed, capacity, risk)
-    if ranked_by is not Objective.MEMORY:
-        found = simplest_first(found, capacity, risk)
-    return measured.of_plans(found)
+    if ranked_by is Objective.MEMORY:
+        return measured.of_plans(found)
+    return simplest_first(measured.ranked(found, capacity, risk), capacity, risk)
 
 
 def check_own_planner(planner: str | None, asked: str) -> None:

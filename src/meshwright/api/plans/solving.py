@@ -103,7 +103,7 @@ def _measured_steps(
         raise PlanError(
             f"--solve {what} --deadline with a profile of a log",
             allowed="a profile for plans, and for numbers that are solved for by what fits",
-            next=f"leave --profile out and divide the deadline by its factor, {steps.factor:.3f}",
+            next="leave --profile out, and plan with it on as many GPUs as are found",
         )
     return steps
 
@@ -129,7 +129,7 @@ def pareto(
     check_own_planner(options.pop("planner", None), "--pareto")
     spec, fixed = _prepared(cluster, fix, options)
     work, steps = Workload(global_batch, seq), _measured_steps(spec, "", None, options)
-    return steps.of_plans(frontier(load_model(model), spec, work, fix=fixed, forbid=forbid, **options))
+    return steps.frontier(frontier(load_model(model), spec, work, fix=fixed, forbid=forbid, **options))
 
 
 def _prepared(

@@ -98,7 +98,8 @@ def subject(
         comm: latency in seconds of a hop between different devices.
         split, recompute: apply these passes.
         cluster: where a plan runs, if not the cluster that it names.
-        profile: what this machine was measured to take; None: the one in the user's cache, if there is one.
+        profile: what this machine was measured to take; None: the one in the user's cache, if there is one. Of a plan on GPUs
+            what `calibrate --from-log` learned of runs on such.
         with_step: of a bare schedule, also the gradient reduction over two replicas and the optimizer step.
         extrapolate: price plans on devices that were never measured by their data sheet.
         segments: of a plan on GPUs, what it sends inside a stage as rows of the program, or a price composed of the stage's
@@ -158,6 +159,7 @@ def plan_subject(
 
     Raises PlanError where no step was measured on a relative of the devices, and `extrapolate` is off.
     """
+    from meshwright.prediction.own_runs.own_stack import OwnStack
     from meshwright.prediction.predicted import predict
 
     schedule = catalog.find_schedule(plan.schedule)
@@ -167,7 +169,8 @@ def plan_subject(
     found = predict(
         plan, where, schedule=schedule, profile=profile, extrapolate=extrapolate, in_segments=bool(segments)
     )
-    return predicted_subject(found.refined() if segments is None else found)
+    stack = OwnStack.of(profile, where)
+    return predicted_subject(stack.of_plan(found.refined() if segments is None else found))
 
 
 def _check_segments(plan: Plan) -> None:

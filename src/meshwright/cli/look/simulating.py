@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ from meshwright.cli.frame.output import Output, Result
 from meshwright.cli.look.schedule_table import TABLE_FORMS, is_table, schedule_table
 from meshwright.cli.look.subject_option import ScheduleCounts, one_of
 from meshwright.cli.view.trace_view import TRACE_FORMS, trace_figures, trace_result
+from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.error import SpecError
 from meshwright.specs.option import option
 
@@ -84,6 +86,12 @@ def simulate(
             help="Of a plan on GPUs: what is sent inside a stage as rows, or in composed prices; rows where they say it all.",
         ),
     ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            "--profile", help="Of a plan: what `calibrate -o` wrote, of processes or of runs of yours."
+        ),
+    ] = None,
 ) -> Result:
     """Run a plan, a program or a schedule on virtual time, and draw it.
 
@@ -116,7 +124,10 @@ def simulate(
     else:
         plan = part.of_plan(given) if part.is_asked else given
         plan = other.of_plan(plan) if other.variant else plan
-        subject = api.subject(plan, **choices, cluster=cluster, extrapolate=extrapolate, segments=segments)
+        subject = api.subject(
+            plan, **choices, cluster=cluster, extrapolate=extrapolate, segments=segments,
+            profile=None if profile is None else Profile.load(profile),
+        )  # fmt: skip
     return trace_result(api.simulate(subject, iterations=iterations), subject)
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
 from meshwright import api
+from meshwright.api.exchange.learning import LearnedStack
 from meshwright.cli.frame.output import Result, interval_text, table_of
-from meshwright.evidence.log_comparison import NUM_PARTS_TOLD, STEP_FACTOR, LogComparison
+from meshwright.evidence.log_comparison import NUM_PARTS_TOLD, LogComparison
 from meshwright.prediction.description import describe
+from meshwright.prediction.own_runs import finding
 from meshwright.reports.page.report import DataTable, Figure, Report
 from meshwright.specs.error import SpecError
 from meshwright.specs.units import format_bytes, format_flops_per_s, format_seconds
 
+NUM_RUNS_SHOWN = 12
 FAR = 5.0  # nothing takes so many times as long as predicted
 
 
@@ -28,29 +32,69 @@ def there(path: Path) -> Path:
     return path
 
 
-def calibrated_from_run(
-    log: Path | None, trace: Path | None, plan: Path | None, cluster: str | None
-) -> Result:
-    """A profile of one factor, from a run of a plan."""
-    if plan is None or (log is None) == (trace is None):
+def calibrated_from_runs(logs: Sequence[Path], plans: Sequence[Path], cluster: str | None) -> Result:
+    """A profile of runs: logs and traces with their plans, or tables."""
+    tables = [there(log) for log in logs if log.suffix == ".csv"]
+    others = [there(log) for log in logs if log.suffix != ".csv"]
+    if not logs or len(plans) not in (len(others), 1) or bool(plans) != bool(others):
         raise SpecError(
-            "a calibration from a run needs the run and its plan",
-            allowed="--from-log LOG --plan PLAN, or --from-trace TRACE.npz --plan PLAN",
+            f"a calibration of {len(others)} logs with {len(plans)} plans",
+            allowed="--from-log LOG --plan PLAN, each as often, or one plan of all logs; or --from-log TABLE.csv alone",
         )
-    profile, found = api.calibrate_log(there(plan), there(log or trace or plan), cluster=cluster)
-    data = {
-        "device": profile.device,
-        "constants": dict(profile.constants),
-        "plan": str(plan),
-        **found.to_dict(),
-    }
-    lines = [
-        table_of(log_rows(found)),
-        f"{profile.device}: a step takes {found.ratio:.3f} x the prediction; `compare` and `plan` take it as --profile FILE",
+    each = [there(plan) for plan in plans] * (len(others) if len(plans) == 1 else 1)
+    found = api.calibrate_runs(list(zip(each, others)), tables, cluster=cluster)
+    return learned(found)
+
+
+def learned(found: LearnedStack) -> Result:
+    """What runs taught: the runs, factors before and after, how they are read, and what would teach more."""
+    data = found.to_dict()
+    lines: list[Any] = [
+        table_of(log_rows(each)) for each in found.comparisons[:1] if len(found.profile.runs) == 1
     ]
-    return Result(
-        data, lines, {".profile.json": profile.save}, explanation=[profile.source, *found.run.notes]
-    )
+    if not lines:
+        lines.append(table_of([_run_row(run) for run in data["runs"]][:NUM_RUNS_SHOWN]))
+    lines += [table_of([_factor_row(each) for each in data["factors"]])]
+    likely = sorted(data["readings"].items(), key=lambda pair: -pair[1])
+    said = [
+        f"{data['effective_runs']:.1f} of {len(data['runs'])} runs count; "
+        + ", ".join(f"{name}: {chance:.0%}" for name, chance in likely),
+        *(
+            f"OUTLIER: {run['name']}, {run['ratio']:.2f} x the prediction"
+            for run in data["runs"]
+            if run["is_outlier"]
+        ),
+        *(f"left out: {line}" for line in data["left_out"]),
+        *finding.host_lines(found.posterior),
+        *data["advice"],
+        f"{found.profile.device}: `plan`, `simulate` and `compare` take it as --profile FILE",
+    ]
+    notes = [
+        "a factor is of what is expected of a stack nobody knows, before and after these runs, with a standard deviation",
+        "a run counts less the further it is from what the others say, by Student's distribution",
+        *(note for each in found.comparisons for note in each.run.notes),
+    ]
+    lines += [Text(line, overflow="fold") for line in said]
+    return Result(data, lines, {".profile.json": found.profile.save}, explanation=notes)
+
+
+def _run_row(run: dict[str, Any]) -> dict[str, str]:
+    return {
+        "run": run["name"],
+        "measured": format_seconds(run["measured_s"]),
+        "predicted": format_seconds(run["predicted_s"]),
+        "ratio": f"{run['ratio']:.3f}",
+        "counts": f"{run['weight']:.2f}",
+    }
+
+
+def _factor_row(each: dict[str, Any]) -> dict[str, str]:
+    return {
+        "kind of work": each["kind"],
+        "before": f"1.00 +- {each['prior_spread']:.2f}",
+        "after": f"{each['factor']:.2f} +- {each['factor'] * each['spread']:.2f}",
+        "learned": f"{each['learned']:.0%}",
+    }
 
 
 def compared_log(found: LogComparison) -> Result:
@@ -60,11 +104,8 @@ def compared_log(found: LogComparison) -> Result:
     view += [table_of(part_rows(found))]
     beside = ", ".join(f"{meaning} {format_seconds(seconds)}" for meaning, seconds in found.beside.items())
     lines = [f"beside computes: {beside}"] if beside else []
-    moved = ", ".join(name for name in found.movable if name != STEP_FACTOR)
-    lines += [f"a calibration would move the constants {moved}"]
-    lines += [
-        f"`calibrate --from-log` writes one factor for the whole step, {STEP_FACTOR} = {found.factor * found.ratio:.3f}"
-    ]
+    lines += [f"a fit on this run would move the constants {', '.join(found.movable)}"]
+    lines += ["`calibrate --from-log` learns from this run what is to be expected of the next plans"]
     view += [Text(line, overflow="fold") for line in lines]
     notes = [
         "ranges are the 80 % interval of the prediction, and the quartiles of the log around its median",

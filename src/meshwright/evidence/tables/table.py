@@ -50,7 +50,7 @@ from meshwright.specs.bound.bound import (
     MOST_TOKENS,
     check_most,
 )
-from meshwright.specs.error import SpecError
+from meshwright.specs.error import SpecError, UnknownNameError
 
 GIB = 2.0**30
 MS = 1e-3
@@ -74,6 +74,11 @@ MOST_OF = {
     "global_batch_seqs": MOST_MICROBATCHES,
     "seq": MOST_TOKENS,
 }
+# Columns of the schema that nothing is planned by, and what tells where a row is from.
+NOTED = (
+    *("split", "config_group", "model", "attention", "params_total", "schedule", "extras", "recompute", "measured_value"),
+    *("unit", "model_tflops_per_gpu", "inferred", "source_repo", "source_commit", "source_path", "note"),
+)  # fmt: skip
 FLOAT8_WORD = re.compile(r"fp8|float8", re.IGNORECASE)
 RELEASE = re.compile(r"\b(\d{2}\.\d{2}(?:\.\d+)?)\b")  # of a container: year, month, patch
 
@@ -169,6 +174,19 @@ def check_columns(path: Path, columns: tuple[str, ...]) -> None:
             f"table {path} has no column {missing[0]!r}",
             allowed=f"columns {', '.join(NEEDED)}, and {' or '.join(TIMES)}",
         )
+
+
+def check_known_columns(path: Path) -> None:
+    """Raises UnknownNameError for a column that the schema lacks: one that is mistyped would be left out without a word."""
+    known = {*NEEDED, *COUNTS, *NUMBERS, *NOTED}
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            columns = next(csv.reader(stream), [])
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"table {path} cannot be read: {error}", allowed="a CSV file") from error
+    for column in columns:
+        if column not in known:
+            raise UnknownNameError(f"column of table {path.name}", column, known)
 
 
 def _line(values: Mapping[str, str | None], where: str, name: str) -> TrainingRow | UnreadRow:

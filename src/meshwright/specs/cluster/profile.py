@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from meshwright.specs.cluster.own_run import OwnRun
 from meshwright.specs.data_text import json_of
 from meshwright.specs.error import SpecError
 from meshwright.specs.whole_file import whole_file
 
-PROFILE_SCHEMA = 3  # 2: `process_factors`; 3: the table all_to_all
+PROFILE_SCHEMA = 4  # 2: `process_factors`; 3: the table all_to_all; 4: `runs`
 
 # Tables of compute: kind of operator, then its phase unless forward; shapes are those of `Operator`.
 # Seconds are of one call while every process is busy.
@@ -97,6 +98,7 @@ class Profile:
         passes: whole passes of real stages, against which the sum of operators is calibrated.
         process_factors: what a compute takes on each process over the mean of all, which the tables hold; empty: all
             processes are alike.
+        runs: of a user's own on such devices, beside what was predicted of them.
         measured: when, ISO 8601; empty when unknown.
         source: who measured and how, for people.
     """
@@ -110,6 +112,7 @@ class Profile:
     measured: str = ""
     source: str = ""
     process_factors: tuple[float, ...] = ()
+    runs: tuple[OwnRun, ...] = ()
 
     def __post_init__(self) -> None:
         factors = self.process_factors
@@ -231,6 +234,7 @@ def _as_dict(profile: Profile) -> dict[str, Any]:
         "constants": dict(profile.constants),
         "passes": [{**asdict(sample), "model": dict(sample.model)} for sample in profile.passes],
         "process_factors": list(profile.process_factors),
+        "runs": [asdict(run) for run in profile.runs],
     }
 
 
@@ -258,6 +262,7 @@ def _from_dict(data: Any) -> Profile:
             measured=str(data.get("measured", "")),
             source=str(data.get("source", "")),
             process_factors=tuple(float(factor) for factor in data.get("process_factors", ())),
+            runs=tuple(OwnRun(**row) for row in data.get("runs", ())),
         )
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise SpecError(
