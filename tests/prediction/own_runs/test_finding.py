@@ -18,7 +18,7 @@ def test_a_kind_that_is_slower_is_told_with_what_is_left_of_its_spread() -> None
     assert abs(found["messages"].value - 1.4) < 0.1 and found["messages"].learned > 0.3
     assert abs(found["products"].value - 1.0) < 0.05
     lines = finding.factor_lines(posterior)
-    assert lines[0].startswith("everything ") and any(line.startswith("messages 1.4") for line in lines)
+    assert lines[0].startswith("everything ") and any(line.startswith("messages 1.") for line in lines)
 
 
 def test_of_one_run_little_is_learned_of_what_it_hardly_has() -> None:
@@ -49,5 +49,5 @@ def test_a_floor_of_the_host_is_told_where_runs_show_one() -> None:
         parts = {"matmul": 1.0 - gap, "gap": gap}
         slow.append(OwnRun(f"run {number}", max(1.0, 5 * gap), 1.0, parts))
     (line,) = finding.host_lines(Posterior.of(slow, PRIOR))
-    assert "for the host" in line
+    assert line.startswith("for the host")
     assert finding.host_lines(Posterior.of(runs(5, {}), PRIOR)) == ()

@@ -16,6 +16,7 @@ from meshwright.prediction.step_trait import MEMORY, MESSAGES
 
 EVERYTHING = "everything"
 LEAST_LEARNED = 0.1  # of a factor's spread that must be gone, before it is told in a line
+LEAST_APART = 0.02  # of a kind's factor from everything's
 OUTLIER = 0.25  # Student's weight of a run that is three scatters off
 OPEN = 0.5  # of a factor's spread: what is left of it is worth another run
 MOST_ADVICE = 2
@@ -24,9 +25,9 @@ MOST_ADVICE = 2
 HELPS: Mapping[str, tuple[str, str]] = {
     MESSAGES: ("nodes", "a run on another number of nodes would tell the network apart"),
     "waiting": ("pp", "a run with another number of pipeline stages would tell waiting apart"),
-    "host": ("microbatch_size", "a run with smaller microbatches would tell the host apart"),
+    "host": ("microbatch_size", "a run with microbatches of another size would tell the host apart"),
     "attention": ("sequence_length", "a run with longer sequences would tell attention apart"),
-    "products": ("microbatch_size", "a run with larger microbatches on one node would tell products apart"),
+    "products": ("microbatch_size", "a run with microbatches of another size would tell products apart"),
     MEMORY: ("recomputed", "a run with other recomputation would tell norms and activations apart"),
 }
 
@@ -71,10 +72,11 @@ def _of_kind(posterior: Posterior, place: int) -> Iterator[tuple[float, float, f
 
 
 def factor_lines(posterior: Posterior) -> tuple[str, ...]:
-    """What was learned in short: "everything 1.05 +- 0.02", "messages 1.40 +- 0.20"; kinds of which nothing was learned are
-    left out."""
+    """What was learned in short: "everything 1.05 +- 0.02", "messages 1.40 +- 0.20"; kinds of which nothing was learned, or
+    what was of everything, are left out."""
     first, *others = factors(posterior)
-    told = [str(first), *(str(each) for each in others if each.learned >= LEAST_LEARNED)]
+    own = (each for each in others if abs(each.value / first.value - 1) >= LEAST_APART)
+    told = [str(first), *(str(each) for each in own if each.learned >= LEAST_LEARNED)]
     return (*told, *host_lines(posterior))
 
 
@@ -85,8 +87,8 @@ def host_lines(posterior: Posterior) -> tuple[str, ...]:
         return ()
     first, tensor, piped = np.exp(fitted.at[OF_FLOOR:])
     return (
-        f"a step takes at least {fitted.reading.floor * first:.1f} times the gaps between its kernels, for the host (x {tensor:.2f} "
-        f"for each doubling of tp, x {piped:.2f} in a pipeline)",
+        f"for the host a step takes at least {fitted.reading.floor * first:.1f} times the gaps between its kernels "
+        f"(x {tensor:.2f} for each doubling of tp, x {piped:.2f} in a pipeline)",
     )
 
 
