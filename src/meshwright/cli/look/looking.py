@@ -167,6 +167,7 @@ def _profile(profile: Any) -> Result:
         "constants": dict(profile.constants),
         "num_samples": {name: len(samples) for name, samples in profile.tables.items()},
         "num_passes": len(profile.passes),
+        "num_runs": len(profile.runs),
     }
     return Result(data, [_facts(data)])
 
