@@ -105,9 +105,8 @@ class Reading:
         of_errors = student(errors / self.scatter, self.freedom) - math.log(self.scatter)
         of_rest = 0.5 * ((open_ - errors) * pulls).sum(axis=-1)
         volume = np.linalg.slogdet(covariance)[1] - np.log(noise).sum(axis=-1)
-        evidence = (
-            of_errors.sum(axis=-1) - of_rest - 0.5 * volume + self._of_level(at[..., 0], variances[..., 0])
-        )
+        of_level = self._of_level(at[..., 0], variances[..., 0])
+        evidence = of_errors.sum(axis=-1) - of_rest - 0.5 * volume + of_level
         wide = np.asarray((open_ * pulls).sum(axis=-1))
         return Fitted(self, table, at, variances, slopes, covariance, pulls, weights, evidence, wide)
 
