@@ -176,7 +176,7 @@ def constants_table() -> Iterator[str]:
     yield "|---|---|---|---:|---:|---:|"
     for name in NAMES:
         prior = PRIORS[name]
-        scale, unit = UNITS.get(name, (1.0, "factor" if name != "crowding" else "a member"))
+        scale, unit = UNITS.get(name, (1.0, "factor" if name != "jitter" else "share"))
         own = [f"{family.upper()} {scale * value:.3g}" for family, value in prior.of_family.items()]
         expected = ", ".join([f"{scale * prior.centre:.3g}", *own])
         span = f"{scale * prior.low:.3g} to {scale * prior.high:.3g}"

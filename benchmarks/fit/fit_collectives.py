@@ -38,11 +38,12 @@ from meshwright.costs.collective.profile import (
     PROFILE_FILE,
     ChipCollectives,
     CollectiveProfile,
+    NetworkCollectives,
     Spread,
 )
 from meshwright.costs.cost import rounded
 
-from . import fit_rccl
+from . import fit_efa, fit_rccl
 from .collective_constant import (
     EXPERT_CONSTANTS,
     NETWORK_CONSTANTS,
@@ -256,8 +257,13 @@ def fit_profile(tables: Path) -> CollectiveProfile:
         "simai",
         "aiconfigurator (DeepEP)",
         fit_rccl.SOURCE,
+        fit_efa.SOURCE,
     )
-    return CollectiveProfile(chips, network, score(tested).percentile_80, experts, sources)
+    networks = {
+        "infiniband": NetworkCollectives(network, score(tested).percentile_80),
+        "efa": fit_efa.fitted_network(node),
+    }
+    return CollectiveProfile(chips, networks, experts, sources)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

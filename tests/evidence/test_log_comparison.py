@@ -62,7 +62,7 @@ def test_a_part_that_is_too_short_cannot_explain_a_faster_run() -> None:
 
 def test_the_constants_of_the_parts_are_named() -> None:
     movable = compared(12.0).movable
-    assert movable == ("matmul", "node_exchange", "network_exchange", "crowding", "gap_s")
+    assert movable == ("matmul", "node_exchange", "network_exchange", "jitter", "gap_s")
     assert "float8" in compared(12.0, plan=PLAN.changed(dtype="bfloat16", float8="tensorwise")).movable
 
 

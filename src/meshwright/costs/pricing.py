@@ -157,15 +157,15 @@ def _family_pricing(plan: Plan, cluster: ClusterSpec, family: str, fit: StepFit)
     """GPUs of a family whose kernels were measured, and mostly steps as well."""
     if load_kernel_profile(family).lender:
         costs = step_costs(plan, cluster, fit.typical)
-        lines = _assumptions(
-            plan, cluster, _borrowed_basis(cluster.devices[0], family), costs.constants.step_s
-        )
+        overhead = costs.constants.step_s * plan.software_class.step_share
+        lines = _assumptions(plan, cluster, _borrowed_basis(cluster.devices[0], family), overhead)
         lines = (*lines, *costs.kernels.assumptions)
-        return Pricing(costs, lines, costs.constants.step_s, fit.width)
+        return Pricing(costs, lines, overhead, fit.width)
     constants = fit.of(family)
     basis = f"kernels and messages: published measurements of {family.upper()}, times constants fitted on measured steps"
-    lines = _assumptions(plan, cluster, basis, constants.step_s)
-    return Pricing(step_costs(plan, cluster, constants), lines, constants.step_s, fit.width)
+    overhead = constants.step_s * plan.software_class.step_share
+    lines = _assumptions(plan, cluster, basis, overhead)
+    return Pricing(step_costs(plan, cluster, constants), lines, overhead, fit.width)
 
 
 def _borrowed_basis(device: DeviceSpec, family: str) -> str:

@@ -27,7 +27,7 @@ class PartKind(NamedTuple):
 
 
 PRODUCTS = ("matmul", "attention")  # parts that nothing makes shorter: kernels were measured
-EXCHANGES = ("node_exchange", "network_exchange", "crowding")
+EXCHANGES = ("node_exchange", "network_exchange", "jitter")
 # By the names of `prediction.predicted.Predicted.parts`.
 KINDS: Mapping[str, PartKind] = {
     "matmul": PartKind("matrix products", ("matmul",)),

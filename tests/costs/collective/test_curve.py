@@ -140,7 +140,7 @@ def test_another_schema_or_a_missing_entry_is_refused():
     document = packaged_profile().to_document()
     with pytest.raises(SpecError, match="schema"):
         CollectiveProfile.from_document({**document, "schema": 99})
-    del document["network"]
+    del document["networks"]
     with pytest.raises(SpecError, match="network"):
         CollectiveProfile.from_document(document)
 

@@ -54,10 +54,11 @@ def test_an_uplink_of_a_node_of_pairs_is_reached_without_a_switch():
         (replace(PAIRS, is_shared=True), NETWORK, SPINE),
         (NODE, replace(NETWORK, wiring="pairs"), SPINE),
         (NODE, NETWORK, replace(SPINE, wiring="torus")),
+        (NODE, NETWORK, replace(SPINE, fabric="wool")),
     ],
 )
-def test_pairs_that_share_or_are_no_devices_are_refused(levels):
-    with pytest.raises(SpecError, match="pairs|torus"):
+def test_pairs_that_share_or_are_no_devices_and_unknown_fabrics_are_refused(levels):
+    with pytest.raises(SpecError, match="pairs|torus|wool"):
         ClusterSpec("mesh", (H100,) * 16, levels)
 
 

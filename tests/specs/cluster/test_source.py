@@ -7,6 +7,7 @@ import pytest
 from meshwright.specs import Cluster, SpecError, UnknownNameError
 from meshwright.specs.cluster import source as cluster_source
 from meshwright.specs.cluster.computer import memory_available_bytes, num_cores
+from meshwright.specs.cluster.text import cluster_text
 
 
 def test_nodes_times_devices():
@@ -94,6 +95,7 @@ def test_the_documented_file_loads(tmp_path):
         ("count = 64", "count = 65", "joins all devices"),
         ('"device"', '"nowhere"', "device or group"),
         ('wiring = "switch"', 'wiring = "ring"', "'wiring' is 'ring'"),
+        ('wiring = "switch"', 'fabric = "yarn"', "'fabric' is 'yarn'"),
         ('name = "ours"', "name = ", "not a TOML file"),
     ],
 )
@@ -103,6 +105,16 @@ def test_a_broken_file_gives_one_clear_message(tmp_path, old, new, said):
     with pytest.raises(SpecError, match=re.escape(said)) as caught:
         Cluster.load(path)
     assert str(path) in str(caught.value) or "cluster ours" in str(caught.value)
+
+
+def test_a_fabric_stands_behind_the_nic_and_comes_back_from_the_name_and_from_a_file(tmp_path):
+    cluster = Cluster("4x8xH100 nic=50GB/s efa")
+    assert [level.fabric for level in cluster.levels] == ["infiniband", "efa"]
+    assert cluster.levels[1].bandwidth_bytes_per_s == 50e9
+    assert Cluster(cluster.name) == cluster
+    path = tmp_path / "efa.toml"
+    path.write_text(cluster_text(cluster))
+    assert Cluster.load(path).levels == cluster.levels
 
 
 def test_a_device_in_full(tmp_path):

@@ -10,7 +10,12 @@ from typing import NamedTuple
 
 from meshwright.costs.collective.collective import RING_PASSES, collective_table, flows_between
 from meshwright.costs.collective.curve import NodeCurve, Span, Way, across_nodes_ways, fastest
-from meshwright.costs.collective.profile import ChipCollectives, CollectiveProfile, packaged_profile
+from meshwright.costs.collective.profile import (
+    ChipCollectives,
+    CollectiveProfile,
+    NetworkCollectives,
+    packaged_profile,
+)
 from meshwright.costs.cost import Cost, Flow
 from meshwright.ir.table import Exchange
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -83,7 +88,7 @@ class NcclCollectives:
         spread, far_s = chip.spread.at(num_bytes), 0.0
         if len(self._placement(devices).nodes) > 1:
             far_s = self._far_s(devices) if operation == "send_receive" else 0.0
-            basis, spread = _weaker(basis), max(spread, self.profile.network_spread)
+            basis, spread = _weaker(basis), max(spread, self._network.spread)
         elif len(devices) > chip.most_members or num_bytes > chip.most_bytes:
             basis = _weaker(basis)
         least = {"interpolated": 0.0, "extrapolated": EXTRAPOLATED_UNCERTAINTY}.get(
@@ -93,10 +98,15 @@ class NcclCollectives:
             seconds, far_s, compute_share=0.0, link_share=1.0, uncertainty=max(spread, least), basis=basis
         )
 
+    @property
+    def _network(self) -> NetworkCollectives:
+        """Of the outermost level's fabric."""
+        return self.profile.networks[self.cluster.levels[-1].fabric]
+
     def _far_s(self, ends: tuple[int, ...]) -> float:
         """Latency of a message to another node beyond that of a hall, which is in the constants: what follows it on the way
         does not wait for it."""
-        return max(0.0, self.cluster.latency_s(ends[0], ends[1]) - self.profile.network.low_hop_s)
+        return max(0.0, self.cluster.latency_s(ends[0], ends[1]) - self._network.curve.low_hop_s)
 
     def ways(
         self, operation: str, num_bytes: float, devices: tuple[int, ...], dtype: str = ""
@@ -106,7 +116,7 @@ class NcclCollectives:
         if len(placement.nodes) == 1:
             return curve.ways(operation, num_bytes, len(devices), dtype)
         span = self._span(placement, is_everyone=operation == "all_to_all")
-        return across_nodes_ways(curve, self.profile.network, operation, num_bytes, span, dtype)
+        return across_nodes_ways(curve, self._network.curve, operation, num_bytes, span, dtype)
 
     def flows(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> tuple[Flow, ...]:
         """Bytes from device to device. Over nodes a ring runs once through each NIC, so its bytes are spread over them."""

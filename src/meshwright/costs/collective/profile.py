@@ -16,7 +16,7 @@ from meshwright.costs.collective.curve import NetworkCurve, NodeCurve, Pipe
 from meshwright.costs.collective.expert import ExpertCurve
 from meshwright.specs.error import SpecError
 
-PROFILE_SCHEMA = 1
+PROFILE_SCHEMA = 2
 PROFILE_FILE = "collectives_nccl.json"
 LARGE_BYTES = 1 << 20  # errors are told apart above and below one MiB
 
@@ -44,12 +44,19 @@ class ChipCollectives:
 
 
 @dataclass(frozen=True)
+class NetworkCollectives:
+    """One measured kind of network: its curve, and the 80th percentile of errors on rows that were not fitted."""
+
+    curve: NetworkCurve
+    spread: float
+
+
+@dataclass(frozen=True)
 class CollectiveProfile:
-    """All fitted constants. `expert`: by kernel, "dispatch" and "combine", on H100."""
+    """All fitted constants. `networks`: by fabric of a cluster; `expert`: by kernel, "dispatch" and "combine", on H100."""
 
     chips: Mapping[str, ChipCollectives]
-    network: NetworkCurve
-    network_spread: float
+    networks: Mapping[str, NetworkCollectives]
     expert: Mapping[str, ExpertCurve]
     sources: tuple[str, ...]
 
@@ -60,8 +67,7 @@ class CollectiveProfile:
             "sources": list(self.sources),
             "units": "seconds, bytes, bytes per second; spreads are relative",
             "chips": {name: asdict(chip) for name, chip in self.chips.items()},
-            "network": asdict(self.network),
-            "network_spread": self.network_spread,
+            "networks": {name: asdict(network) for name, network in self.networks.items()},
             "expert": {name: asdict(curve) for name, curve in self.expert.items()},
         }
 
@@ -77,8 +83,7 @@ class CollectiveProfile:
         try:
             return cls(
                 chips={name: _chip(entry) for name, entry in document["chips"].items()},
-                network=NetworkCurve(**document["network"]),
-                network_spread=float(document["network_spread"]),
+                networks={name: _network(entry) for name, entry in document["networks"].items()},
                 expert={name: ExpertCurve(**entry) for name, entry in document["expert"].items()},
                 sources=tuple(document["sources"]),
             )
@@ -93,6 +98,10 @@ def packaged_profile() -> CollectiveProfile:
     """The constants that come with the package."""
     text = (resources.files("meshwright.costs") / "profiles" / PROFILE_FILE).read_text(encoding="utf-8")
     return CollectiveProfile.from_document(json.loads(text))
+
+
+def _network(entry: Mapping[str, Any]) -> NetworkCollectives:
+    return NetworkCollectives(NetworkCurve(**entry["curve"]), float(entry["spread"]))
 
 
 def _chip(entry: Mapping[str, Any]) -> ChipCollectives:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -49,7 +50,8 @@ class StepConstants:
         stream: kernels bound by memory.
         float8: products in float8, on top of `matmul`.
         node_exchange, network_exchange: collectives within a node, and between nodes.
-        crowding: of a ring between nodes each member adds this share to its time.
+        jitter: of a collective between nodes: what the delays of single nodes add to its time, as a share; all wait for the
+            slowest of them (`slowest_of`).
         gap_s: between two kernels: launch, tail, allocation.
         step_s: once a step: data, norm of the gradient, synchronisation with the host.
         expert_s: least time of the host for one layer of experts, forward and backward.
@@ -62,7 +64,7 @@ class StepConstants:
     float8: float = 0.95
     node_exchange: float = 1.2
     network_exchange: float = 1.2
-    crowding: float = 0.003
+    jitter: float = 0.05
     gap_s: float = 15e-6
     step_s: float = 30e-3
     expert_s: float = 8e-3
@@ -133,8 +135,14 @@ class StepCosts:
         return {**found, "gap": launches * self.constants.gap_s * self.software.gap_share}
 
     def host_s(self, work: Work) -> float:
-        """What the host needs for a work with experts: it waits for the counts of routed tokens and launches kernels for
-        each of them; a third forward, two thirds backward, as with arithmetic."""
+        """What the host needs for a work: to dispatch its operators and exchanges, where nothing fuses or captures them; and
+        with experts, as it waits for the counts of routed tokens and launches kernels for each of them, a third forward, two
+        thirds backward, as with arithmetic."""
+        launched = sum(op.count for op in work.operators if op.kind != "optimizer")
+        launched += sum(inner.count for inner in work.inner)
+        return launched * self.software.operator_s + self._routing_s(work)
+
+    def _routing_s(self, work: Work) -> float:
         if not self.software.waits_for_routing:
             return 0.0
         forward = sum(op.count for op in work.operators if op.kind == "routing" and op.phase == "forward")
@@ -205,9 +213,7 @@ class StepCosts:
             return cost.scaled(c.node_exchange)
         if exchange.algorithm.startswith(ROUTED):
             return self._routed(cost, exchange, num_bytes, devices, num_nodes)
-        is_one_ring = not exchange.algorithm.endswith("two_level")
-        members = len(devices) if is_one_ring else num_nodes
-        return cost.scaled(c.network_exchange * (1 + c.crowding * members))
+        return cost.scaled(c.network_exchange * (1 + c.jitter * slowest_of(num_nodes)))
 
     def _routed(
         self, cost: Cost, exchange: Exchange, num_bytes: float, devices: tuple[int, ...], num_nodes: int
@@ -234,6 +240,12 @@ class StepCosts:
     def flows(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> tuple[Flow, ...]:
         """As `links` says."""
         return self.links.flows(exchange, num_bytes, devices)
+
+
+def slowest_of(number: int) -> float:
+    """How much longer the slowest of so many nodes is expected to take than one of them, in units of `jitter`: delays whose
+    tail falls as the square of their size (Pareto) have a largest that grows as the root of their number."""
+    return math.sqrt(number) - 1.0
 
 
 def _given_dtype(operator: Operator, dtype: str) -> str:

@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from meshwright.evidence.tables.table import TrainingRow
-from meshwright.specs.cluster.cluster import ClusterSpec, Level
+from meshwright.specs.cluster.cluster import ClusterSpec, Fabric, Level
 from meshwright.specs.cluster.device import DeviceSpec, NodeSpec, load_device, usual_node
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.shape import Architecture
 
+EFA = re.compile(r"\bEFA\b|elastic fabric", re.IGNORECASE)  # Amazon's network, as rows call it
 VOCABULARY_MULTIPLE = 128  # Megatron-LM pads the vocabulary to a multiple of this times tp
 FEEDFORWARD_FACTOR = 4  # of the hidden size, where the width of the MLP is not given
 GATED_SHARE = 2 / 3  # a gated MLP with three matrices of this width has the parameters of one with two
@@ -105,12 +106,18 @@ def cluster_of(row: TrainingRow, assumptions: list[str]) -> ClusterSpec:
     )  # tables tell all links of a GPU
     levels = [replace(node, bandwidth_bytes_per_s=link)]
     if num_devices > per_node:
-        levels.append(Level("network", num_devices, outer, usual.nic_latency_s))
+        levels.append(Level("network", num_devices, outer, usual.nic_latency_s, fabric=_fabric(row)))
         if not row.text("inter_GBps"):
             assumptions.append(f"inter_GBps is empty: {outer / GB_PER_S:g} as usual for {device.name}")
     if not row.text("intra_GBps"):
         assumptions.append(f"intra_GBps is empty: {inner / GB_PER_S:g} as usual for {device.name}")
     return ClusterSpec(_cluster_name(num_devices, per_node, device), (device,) * num_devices, tuple(levels))
+
+
+def _fabric(row: TrainingRow) -> Fabric:
+    """What joins the nodes, where a word of the row says it."""
+    said = " ".join(row.text(column) for column in ("extras", "inferred", "note"))
+    return "efa" if EFA.search(said) else "infiniband"
 
 
 def _cluster_name(num_devices: int, per_node: int, device: DeviceSpec) -> str:

@@ -211,11 +211,15 @@ def _step_s(made: StepProgram, cluster: ClusterSpec, *, halves_latency: bool = F
 
 def _halved_hops(profile: CollectiveProfile) -> CollectiveProfile:
     """The fitted collectives with every hop of half its seconds; starts, rates and ramps as they are."""
-    network = replace(
-        profile.network, low_hop_s=HALF * profile.network.low_hop_s, hop_s=HALF * profile.network.hop_s
-    )
+    networks = {
+        name: replace(
+            each,
+            curve=replace(each.curve, low_hop_s=HALF * each.curve.low_hop_s, hop_s=HALF * each.curve.hop_s),
+        )
+        for name, each in profile.networks.items()
+    }
     chips = {name: replace(chip, curve=_halved_curve(chip.curve)) for name, chip in profile.chips.items()}
-    return replace(profile, chips=chips, network=network)
+    return replace(profile, chips=chips, networks=networks)
 
 
 def _halved_curve(curve: NodeCurve) -> NodeCurve:

@@ -15,6 +15,8 @@ from meshwright.specs.slot import resolve
 
 Attached = Literal["device", "group"]
 ATTACHED: tuple[Attached, ...] = ("device", "group")
+Fabric = Literal["infiniband", "efa"]
+FABRICS: tuple[Fabric, ...] = ("infiniband", "efa")
 LEVELS = "levels"  # the routing of a cluster that names none
 
 
@@ -29,6 +31,9 @@ class Level:
 
     `wiring` "pairs", of the innermost level only: there is no switch, each two devices of a group have a link of their own
     of `bandwidth_bytes_per_s` in each direction (xGMI of an MI300X node), so a few of them have only the links between them.
+
+    `fabric`, of levels between nodes: "infiniband" (and Ethernet with RDMA, which is not told apart), or "efa", Amazon's,
+    whose messages wait longer for each other; what collectives take there is measured apart.
     """
 
     name: str
@@ -38,6 +43,7 @@ class Level:
     attached: Attached = "device"
     is_shared: bool = False
     wiring: Wiring = "switch"
+    fabric: Fabric = "infiniband"
 
     @property
     def is_paired(self) -> bool:
@@ -218,6 +224,11 @@ class ClusterSpec:
                 raise SpecError(
                     f"cluster {self.name}: level {level.name!r} is attached {level.attached!r}",
                     allowed=" or ".join(ATTACHED),
+                )
+            if level.fabric not in FABRICS:
+                raise SpecError(
+                    f"cluster {self.name}: level {level.name!r} has the fabric {level.fabric!r}",
+                    allowed=" or ".join(FABRICS),
                 )
             _check_wiring(self.name, level, is_innermost=level is self.levels[0])
             inner = level.num_devices

@@ -46,7 +46,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from meshwright.specs.bound.bound import MOST_DEVICES, check_most
-from meshwright.specs.cluster.cluster import ATTACHED, LEVELS, ClusterSpec, Level
+from meshwright.specs.cluster.cluster import ATTACHED, FABRICS, LEVELS, ClusterSpec, Fabric, Level
 from meshwright.specs.cluster.computer import memory_available_bytes, num_cores
 from meshwright.specs.cluster.device import (
     ALIASES,
@@ -70,7 +70,7 @@ ASSUMED_RATES = (
 )
 _SHORT_NAME = re.compile(r"\s*(?:(\d+)\s*[x*]\s*)?(?:(\d+)\s*[x*]\s*)?([A-Za-z].*?)\s*$")
 _NIC = " nic="  # behind a short name
-_LEVEL_KEYS = ("name", "num_devices", "bandwidth", "latency", "attached", "is_shared", "wiring")
+_LEVEL_KEYS = ("name", "num_devices", "bandwidth", "latency", "attached", "is_shared", "wiring", "fabric")
 _LINK_KEYS = ("source", "target", "bandwidth", "latency", "group")
 
 
@@ -146,11 +146,11 @@ def _from_short_name(text: str, nic: str | float | None) -> ClusterSpec:
             assumptions.append(
                 f"{text} means {num_nodes} nodes of {per_node}, the usual node of {device.name}"
             )
-    nic_bytes_per_s = node.nic_bytes_per_s if nic is None else parse_bandwidth(nic)
+    nic_bytes_per_s, fabric = (node.nic_bytes_per_s, FABRICS[0]) if nic is None else _network(nic)
     if num_nodes > 1 and nic is None:
         rate = format_bandwidth(nic_bytes_per_s)
         assumptions.append(f"each device has a NIC of {rate} in each direction ({node.source})")
-    levels = _node_levels(node, num_nodes, per_node, nic_bytes_per_s)
+    levels = _node_levels(node, num_nodes, per_node, nic_bytes_per_s, fabric)
     return ClusterSpec(
         _named(text, nic), (device,) * (num_nodes * per_node), levels, assumptions=tuple(assumptions)
     )
@@ -160,6 +160,15 @@ def _nic_of(text: str, nic: str | float | None) -> tuple[str, str | float | None
     """A short name without the NIC behind it, and that, unless another is given."""
     text, behind, said = text.partition(_NIC)
     return text, said if behind and nic is None else nic
+
+
+def _network(nic: str | float) -> tuple[float, Fabric]:
+    """Bytes per second of a NIC, and the fabric that may stand behind them: "50GB/s efa"."""
+    if not isinstance(nic, str):
+        return parse_bandwidth(nic), FABRICS[0]
+    rate, _, behind = nic.strip().rpartition(" ")
+    fabric = next((each for each in FABRICS if each == behind.lower()), None)
+    return parse_bandwidth(rate if fabric else nic), fabric or FABRICS[0]
 
 
 def _named(text: str, nic: str | float | None) -> str:
@@ -180,12 +189,9 @@ def _mixed(text: str, nic: str | float | None) -> ClusterSpec:
         )
     devices = tuple(device for each in nodes for device in each.devices)
     usual = [usual_node(each.devices[0].name) for each in nodes]
-    outer = Level(
-        "network",
-        len(devices),
-        min(node.nic_bytes_per_s for node in usual) if nic is None else parse_bandwidth(nic),
-        max(node.nic_latency_s for node in usual),
-    )
+    least = min(node.nic_bytes_per_s for node in usual)
+    rate, fabric = (least, FABRICS[0]) if nic is None else _network(nic)
+    outer = Level("network", len(devices), rate, max(node.nic_latency_s for node in usual), fabric=fabric)
     slowest = replace(
         inner[0],
         bandwidth_bytes_per_s=min(level.bandwidth_bytes_per_s for level in inner),
@@ -209,7 +215,9 @@ def _usual_nodes(text: str, num_devices: int, node: NodeSpec) -> tuple[int, int]
     return num_devices // node.num_devices, node.num_devices
 
 
-def _node_levels(node: NodeSpec, num_nodes: int, per_node: int, nic_bytes_per_s: float) -> tuple[Level, ...]:
+def _node_levels(
+    node: NodeSpec, num_nodes: int, per_node: int, nic_bytes_per_s: float, fabric: Fabric = FABRICS[0]
+) -> tuple[Level, ...]:
     inner = Level(
         "node",
         per_node,
@@ -220,7 +228,8 @@ def _node_levels(node: NodeSpec, num_nodes: int, per_node: int, nic_bytes_per_s:
     )
     if num_nodes == 1:
         return (inner,)
-    return (inner, Level("network", num_nodes * per_node, nic_bytes_per_s, node.nic_latency_s))
+    network = Level("network", num_nodes * per_node, nic_bytes_per_s, node.nic_latency_s, fabric=fabric)
+    return (inner, network)
 
 
 def _this_computer(count: int, cores: int, memory_bytes: int) -> ClusterSpec:
@@ -274,6 +283,9 @@ def _level(table: TomlTable) -> Level:
     attached = table.text("attached", "device")
     if attached not in ATTACHED:
         raise SpecError(f"{table.where}: 'attached' is {attached!r}", allowed=" or ".join(ATTACHED))
+    fabric = next((each for each in FABRICS if each == table.text("fabric", FABRICS[0])), None)
+    if fabric is None:
+        raise SpecError(f"{table.where}: 'fabric' is {table.text('fabric')!r}", allowed=" or ".join(FABRICS))
     return Level(
         name=table.text("name"),
         num_devices=table.integer("num_devices"),
@@ -282,6 +294,7 @@ def _level(table: TomlTable) -> Level:
         attached="group" if attached == "group" else "device",
         is_shared=table.flag("is_shared", False),
         wiring=wiring_from_table(table, "switch"),
+        fabric=fabric,
     )
 
 

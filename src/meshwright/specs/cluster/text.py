@@ -29,6 +29,7 @@ def cluster_text(cluster: ClusterSpec) -> str:
             "attached": level.attached,
             "is_shared": level.is_shared,
             "wiring": level.wiring,
+            "fabric": level.fabric,
         }
         for level in cluster.levels
     ]

@@ -53,6 +53,8 @@ class SoftwareClass:
         meaning: for people.
         traffic: operator variant or kind -> share of its unfused 16-bit traffic that the kernels of this class move.
         gap_share: of the gaps between kernels of a framework that launches each operation by itself, the part that is left.
+        operator_s: seconds that the host needs to dispatch one operator of a block; 0: it is always ahead.
+        step_share: of what a step takes besides its instructions, the part that is left.
         cast_share: of the traffic of casts to float8, the part that no other kernel does on the way.
         fuses_blocks: elementwise kernels of a block keep their inputs only.
         fuses_loss: the loss is one kernel, which reads 16-bit logits.
@@ -71,6 +73,8 @@ class SoftwareClass:
     meaning: str
     traffic: Mapping[str, float] = field(default_factory=dict, hash=False)
     gap_share: float = 1.0
+    operator_s: float = 0.0
+    step_share: float = 1.0
     cast_share: float = 1.0
     fuses_blocks: bool = False
     fuses_loss: bool = False
@@ -100,6 +104,10 @@ _COMPILED_LOSS = {"loss": 1.5, "loss_backward": 1.0}
 # raised, summed and divided; backward multiplied by the loss's gradient and narrowed: 38 and 14.
 _STEPWISE_LOSS = {"loss": 9.5, "loss_backward": 1.75}
 
+# Host seconds of one operator of a block that PyTorch runs eagerly, with modules, views and casts around it: 25.5 tokens a
+# second of Llama 7B, one by one and bound by the host (pytorch.org/blog/accelerating-generative-ai-2), are 39 ms for 32
+# blocks of 11 operators.
+EAGER_OPERATOR_S = 1 / 25.5 / 32 / 11
 # Of the gap between two kernels, what a captured graph leaves: 1 to 2 us of 10 (CUDA programming guide, graphs).
 CAPTURED_GAPS = 0.2
 
@@ -112,8 +120,8 @@ CLASSES: Mapping[str, SoftwareClass] = {
         ),
         SoftwareClass(
             "captured", "as fused, and the whole step is one CUDA graph: nothing waits for the host",
-            {**_FUSED, **_COMPILED_LOSS}, gap_share=CAPTURED_GAPS, cast_share=0.5, fuses_blocks=True, fuses_loss=True,
-            waits_for_routing=False,
+            {**_FUSED, **_COMPILED_LOSS}, gap_share=CAPTURED_GAPS, step_share=CAPTURED_GAPS, cast_share=0.5,
+            fuses_blocks=True, fuses_loss=True, waits_for_routing=False,
         ),
         SoftwareClass(
             "fused, stepwise loss",
@@ -122,11 +130,12 @@ CLASSES: Mapping[str, SoftwareClass] = {
         ),
         SoftwareClass(
             "eager", "every operation by itself, as PyTorch launches it; the loss in float32",
-            _FLOAT_LOSS, has_native_attention=False, stops_early=True,
+            _FLOAT_LOSS, operator_s=EAGER_OPERATOR_S, has_native_attention=False, stops_early=True,
         ),
         SoftwareClass(
             "eager, fused loss", "every operation by itself, but the loss in one kernel (llm-foundry)",
-            _FUSED_LOSS, fuses_loss=True, has_loss_in_place=True, has_native_attention=False, stops_early=True,
+            _FUSED_LOSS, operator_s=EAGER_OPERATOR_S, fuses_loss=True, has_loss_in_place=True, has_native_attention=False,
+            stops_early=True,
         ),
         SoftwareClass(
             "compiled", "the compiler fuses what lies between products (torch.compile)",

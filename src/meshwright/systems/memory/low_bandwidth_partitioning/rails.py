@@ -2,7 +2,7 @@
 
 A collective runs as many rings beside each other as a unit has members, each of which leaves the unit at another
 one, as collective libraries do. So a unit with g members passes g links' rate at every level, and the slowest level counts.
-Between nodes every member of a ring adds to its time, as the package's training steps have it.
+Between nodes all wait for the slowest of them, as the package's training steps have it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from meshwright.costs.collective.collective import RING_PASSES, collective_s, co
 from meshwright.costs.cost import Cost, Flow
 from meshwright.costs.roofline import LINK_EFFICIENCY, UNCERTAINTY
 from meshwright.costs.step.profile import packaged_step_profile
+from meshwright.costs.step.step_costs import slowest_of
 from meshwright.ir.table import Exchange
 from meshwright.specs.cluster.cluster import ClusterSpec, Level
 
@@ -56,7 +57,8 @@ class Rails:
         table = collective_table(exchange, len(devices))
         seconds = collective_s(table, num_bytes, len(devices), latency_s, rate)
         if crossings[-1].level.name == NETWORK:
-            seconds *= 1 + packaged_step_profile().fit.of(CROWDING_FAMILY).crowding * len(devices)
+            jitter = packaged_step_profile().fit.of(CROWDING_FAMILY).jitter
+            seconds *= 1 + jitter * slowest_of(len(crossings[-1].units))
         return Cost(seconds, compute_share=0.0, link_share=1.0, uncertainty=UNCERTAINTY, basis="never seen")
 
     def flows(self, exchange: Exchange, num_bytes: float, devices: tuple[int, ...]) -> tuple[Flow, ...]:
