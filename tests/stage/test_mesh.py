@@ -14,6 +14,7 @@ from meshwright.lowering.place import place
 from meshwright.specs import Cluster, PlanError
 from meshwright.stage.mesh import (
     collapsed_axes,
+    context_axes,
     data_axes,
     device_order,
     expert_axes,
@@ -73,6 +74,8 @@ def test_experts_and_state_cut_twice():
         ({"dp": 2, "tp": 2, "etp": 1}, 2, ("tp",)),
         ({"dp": 2, "cp": 2, "tp": 2, "etp": 1}, 4, ("cp", "tp")),
         ({"dp": 1, "tp": 4}, 4, ("tp",)),
+        ({"dp": 1, "cp": 4, "tp": 2, "etp": 1}, 4, ("cp2", "tp")),  # whole experts on a part of cp
+        ({"dp": 1, "cp": 4, "tp": 2, "etp": 1}, 2, ("tp",)),
         ({"dp": 2, "cp": 2, "tp": 2}, 8, ("dp", "cp", "tp")),
     ],
 )
@@ -80,6 +83,14 @@ def test_experts_are_divided_from_the_inside_out(degrees, ep, axes):
     chosen = plan(EXPERTS, ep=ep, **degrees)
     assert expert_axes(chosen) == axes and num_members(chosen, axes) == ep
     assert set(expert_data_axes(chosen)) == set(data_axes(chosen)) - set(axes)
+
+
+def test_a_sequence_is_shared_along_both_parts_of_an_axis_that_experts_cut():
+    chosen = plan(EXPERTS, cp=4, tp=2, dp=2, ep=4, etp=1, sharding="zero1")
+    assert sizes(chosen) == {"dp": 2, "cp": 2, "cp2": 2, "tp": 2}
+    assert context_axes(chosen) == ("cp", "cp2")
+    assert data_axes(chosen) == shard_axes(chosen) == ("dp", "cp", "cp2")
+    assert expert_data_axes(chosen) == ("dp", "cp")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from meshwright.specs.model.rotary_scaling import ROTARY_SCALINGS
 from meshwright.specs.plan.plan import CONNECT_STAGES, Plan
 from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, SequencePart, check_heads
 from meshwright.stage.chain.degrees import recomputed_in_segments
+from meshwright.stage.mesh import context_axes
 
 EXECUTED_DTYPES = ("float32", "float64", "bfloat16")  # float16 would need its loss scaled
 
@@ -25,6 +26,8 @@ def check_plan(plan: Plan) -> None:
         missing.append(f"tp={plan.tp} with {num_tokens} tokens of a sequence on a device")
     if plan.ep > 1 and plan.model.has_ladder_residual:
         missing.append(f"ep={plan.ep} with a ladder residual")
+    if context_axes(plan)[1:]:
+        missing.append(f"etp={plan.etp} with ep={plan.ep} below cp={plan.cp} x tp={plan.tp}")
     missing += _missing_with_vocabulary(plan)
     missing += _missing_with_edges(plan)
     missing += _missing_with_recompute(plan)

@@ -1,8 +1,9 @@
 """Mesh: the axes of a plan's program, where groups cut its data-parallel axis, and which device stands at which place.
 
 Data-parallel devices that share sharded state, or experts, may be fewer than all: then the axis is cut, and its inner
-part is an axis of its own, named by its length ("dp8": the innermost 8 of dp). What is replicated, sharded or exchanged
-along whole axes only is then a matter of names.
+part is an axis of its own, named by its length ("dp8": the innermost 8 of dp); so is cp's, where whole experts are
+divided over fewer devices than tp x cp. What is replicated, sharded or exchanged along whole axes only is then a matter of
+names.
 """
 
 from __future__ import annotations
@@ -17,13 +18,18 @@ from meshwright.specs.plan.plan import AXES, Plan
 
 def collapsed_axes(plan: Plan) -> tuple[Axis, ...]:
     """Axes behind ``pp`` on which all devices have one list: dp and its inner parts, cp, tp. Raises PlanError."""
-    rest = [Axis(name, size, materialised=False) for name, size in (("cp", plan.cp), ("tp", plan.tp))]
-    return (*_data_parallel(plan), *(axis for axis in rest if axis.size > 1))
+    tensor = (Axis("tp", plan.tp, materialised=False),) if plan.tp > 1 else ()
+    return (*_data_parallel(plan), *_context_parallel(plan), *tensor)
 
 
 def data_axes(plan: Plan) -> tuple[str, ...]:
     """Axes along which devices hold the same parameters and different data."""
-    return tuple(axis.name for axis in _data_parallel(plan)) + (("cp",) if plan.cp > 1 else ())
+    return tuple(axis.name for axis in _data_parallel(plan)) + context_axes(plan)
+
+
+def context_axes(plan: Plan) -> tuple[str, ...]:
+    """Axes of the devices that share every sequence."""
+    return tuple(axis.name for axis in _context_parallel(plan))
 
 
 def shard_axes(plan: Plan) -> tuple[str, ...]:
@@ -42,17 +48,17 @@ def value_axes(plan: Plan) -> tuple[str, ...]:
 
 
 def _shared_axes(plan: Plan, degree: int) -> tuple[str, ...]:
-    return _inner_axes(plan, degree // plan.cp) + (("cp",) if plan.cp > 1 else ())
+    return _inner_axes(plan, degree // plan.cp) + context_axes(plan)
 
 
 def expert_axes(plan: Plan) -> tuple[str, ...]:
     """Axes of the devices among which the experts of a layer are divided; none where ep is 1."""
     if plan.ep == 1:
         return ()
-    within = ("cp",) if plan.cp > 1 else ()
-    if plan.expert_tp == 1 and plan.tp > 1:
-        within = (*within, "tp")
-    return _inner_axes(plan, _expert_length(plan)) + within
+    tensor = ("tp",) if plan.expert_tp == 1 and plan.tp > 1 else ()
+    if length := _context_length(plan):
+        return ((f"cp{length}",) if length > 1 else ()) + tensor
+    return _inner_axes(plan, _expert_length(plan)) + context_axes(plan) + tensor
 
 
 def expert_data_axes(plan: Plan) -> tuple[str, ...]:
@@ -63,6 +69,8 @@ def expert_data_axes(plan: Plan) -> tuple[str, ...]:
 
 def _expert_length(plan: Plan) -> int:
     """Length along dp of a group that shares experts."""
+    if _context_length(plan):
+        return 1
     inside = plan.cp * (plan.tp if plan.expert_tp == 1 else 1)
     if plan.ep % inside:
         raise PlanError(
@@ -70,6 +78,23 @@ def _expert_length(plan: Plan) -> int:
             allowed="an expert degree that is a multiple of it: experts are divided from the inside out",
         )
     return plan.ep // inside
+
+
+def _context_length(plan: Plan) -> int:
+    """Length along cp of a group that shares whole experts, where that is less than cp; else 0."""
+    is_inside = plan.etp == 1 and plan.ep > 1 and plan.ep < plan.cp * plan.tp and plan.ep % plan.tp == 0
+    return plan.ep // plan.tp if is_inside else 0
+
+
+def _context_parallel(plan: Plan) -> tuple[Axis, ...]:
+    """The axis cp, cut where a group that shares experts is shorter."""
+    if plan.cp == 1:
+        return ()
+    length = _context_length(plan)
+    if length <= 1:
+        return (Axis("cp", plan.cp, materialised=False),)
+    outer, inner = ("cp", plan.cp // length), (f"cp{length}", length)
+    return tuple(Axis(name, size, materialised=False) for name, size in (outer, inner))
 
 
 def _inner_axes(plan: Plan, length: int) -> tuple[str, ...]:

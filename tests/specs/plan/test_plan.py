@@ -124,6 +124,7 @@ def test_the_innermost_axis_is_next_to_itself_and_an_order_moves_devices():
         ({"pp": 1, "dp": 2, "cp": 2, "tp": 2, "ep": 8}, 1, 1),
         ({"pp": 1, "dp": 2, "cp": 2, "tp": 2, "ep": 4, "etp": 1}, 1, 1),
         ({"pp": 1, "dp": 2, "cp": 2, "tp": 2, "ep": 4, "etp": 2}, 1, 2),
+        ({"pp": 1, "dp": 2, "cp": 2, "tp": 2, "ep": 2, "etp": 1}, 1, 1),
     ],
     ids=str,
 )

@@ -177,6 +177,19 @@ def test_experts_that_are_whole_get_the_tokens_of_a_part_of_the_sequence_and_gat
     assert {size for _, size in inner_of(whole, TENSOR)} == {HIDDEN_BYTES}
 
 
+def test_whole_experts_on_a_part_of_cp_send_as_on_all_of_it_to_fewer():
+    """Keys and values still go around all of cp."""
+    choices = {"pp": 2, "cp": 4, "tp": 2, "sequence_parallel": True, "etp": 1}
+    few, all_of_it = (program_of(EXPERTS, ep=ep, **choices) for ep in (4, 8))
+    found = [inner_of(work_of(program, "F", 1), EXPERT) for program in (few, all_of_it)]
+    assert found[0] == found[1] and found[0]
+    axes = [
+        {each.exchange.axes for each in work_of(program, "F", 1).inner if each.label == "context parallel"}
+        for program in (few, all_of_it)
+    ]
+    assert axes == [{("cp", "cp2")}, {("cp",)}]
+
+
 def test_tokens_may_travel_beside_products_of_experts():
     beside = {
         each.beside for each in work_of(program_of(EXPERTS, pp=4, dp=2, ep=2, overlap=("ep",)), "F", 1).inner

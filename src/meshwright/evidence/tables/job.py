@@ -120,7 +120,8 @@ def _degrees(row: TrainingRow, assumptions: list[str]) -> _Degrees:
 def _expert_tp(degrees: _Degrees, traits: Traits) -> int:
     """1 where experts stay whole and their devices can take in those of tp; else as plans have it."""
     inside = degrees.cp * degrees.tp
-    return int(traits.has_whole_experts and degrees.tp > 1 and degrees.ep > 1 and degrees.ep % inside == 0)
+    takes_in_tp = degrees.ep % inside == 0 or (inside % degrees.ep == 0 and degrees.ep % degrees.tp == 0)
+    return int(traits.has_whole_experts and degrees.tp > 1 and degrees.ep > 1 and takes_in_tp)
 
 
 def _num_chunks(

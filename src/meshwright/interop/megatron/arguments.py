@@ -109,7 +109,9 @@ def _read_expert_degree(options: OptionSet, num_replicas: int) -> None:
     name, degree = "expert-tensor-parallel-size", options.draft.degree
     ours = shared_by_expert(degree("tp"), num_replicas, degree("ep"))
     said = options.values.get(name, [str(ours)])
-    takes_in_tp = degree("ep") > 1 and degree("ep") % (degree("cp") * degree("tp")) == 0
+    inside = degree("cp") * degree("tp")
+    fills = degree("ep") % inside == 0 or (inside % degree("ep") == 0 and degree("ep") % degree("tp") == 0)
+    takes_in_tp = degree("ep") > 1 and fills
     if said != [str(ours)] and not (said == ["1"] and takes_in_tp):
         options.reject(name, f"a plan of these degrees divides an expert over {ours} devices")
         return

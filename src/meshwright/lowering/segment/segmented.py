@@ -27,7 +27,7 @@ from meshwright.stage.chain.parameters import (
 )
 from meshwright.stage.chain.segment_work import between_bytes, kept_bytes, segment_works, share_of_part
 from meshwright.stage.group.parameter_group import OF_EXPERTS, TIED, num_stepped_parameters
-from meshwright.stage.mesh import collapsed_axes, expert_axes
+from meshwright.stage.mesh import collapsed_axes, context_axes, expert_axes
 from meshwright.stage.stage_pass import step_work
 
 OfSegments = dict[tuple[str, int], Work]  # by name and stage
@@ -78,6 +78,12 @@ def check_parts(plan: Plan) -> None:
 def segmented(lowering: Lowering) -> Pass:
     """The pass for a plan's stages. Raises PlanError where they cannot be run in parts."""
     check_parts(lowering.plan)
+    if context_axes(lowering.plan)[1:]:
+        raise PlanError(
+            f"ep is {lowering.plan.ep}, which divides cp = {lowering.plan.cp}, in segments",
+            allowed="whole experts on tp devices, or on all of tp x cp and more",
+            next="predict it by composed prices, on GPUs",
+        )
 
     def refine(program: Program) -> Program:
         stages = stage_rows(lowering, program)

@@ -459,15 +459,17 @@ class Plan:
         self._check_expert_tp()
 
     def _check_expert_tp(self) -> None:
-        """Experts are whole on devices that take in those of tp and cp, or divided as attention is."""
+        """Experts are whole on devices that take in those of tp, or divided as attention is."""
         inside, replicas = self.cp * self.tp, self.dp * self.cp
         if self.etp in (0, self.tp) and (not self.etp or replicas % self.ep == 0):
             return
-        is_whole = self.etp == 1 and self.ep > 1 and self.ep % inside == 0
+        takes_in_tp = self.ep % inside == 0 or (inside % self.ep == 0 and self.ep % self.tp == 0)
+        is_whole = self.etp == 1 and self.ep > 1 and takes_in_tp
         if not is_whole:
             raise PlanError(
                 f"etp({self.etp}) with ep({self.ep}), tp({self.tp}), cp({self.cp}), dp({self.dp})",
-                allowed=f"0, tp where ep divides dp x cp = {replicas}, or 1 where ep is a multiple of cp x tp = {inside}",
+                allowed=f"0, tp where ep divides dp x cp = {replicas}, or 1 where ep is a multiple of cp x tp = {inside}, or "
+                "of tp and divides that",
             )
 
     def _check_halves(self) -> None:

@@ -23,7 +23,7 @@ from meshwright.ir.table import Exchange, Inner
 from meshwright.specs.model.layers import StageLayers, begins_decoder
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import repeats_of_key
-from meshwright.stage.mesh import expert_axes
+from meshwright.stage.mesh import context_axes, expert_axes
 from meshwright.stage.operator.layer import MicrobatchShape
 from meshwright.stage.piece import (
     has_vocabulary_passes,
@@ -135,20 +135,20 @@ def _context(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backwar
         num_kv_heads *= repeats_of_key(num_heads, num_kv_heads, plan.cp)
         result = num_heads * attention.value_dim
         sent = num_heads * attention.head_dim + num_kv_heads * (attention.head_dim + attention.value_dim)
-        return [_along_cp("all_to_all", token_bytes * width, layers, "") for width in (sent, result)]
+        return [_along_cp(plan, "all_to_all", token_bytes * width, layers, "") for width in (sent, result)]
     width = num_kv_heads * (attention.head_dim + attention.value_dim)
     is_ring = plan.context != "all_gather"
     beside, whole = "attention" if is_ring else "", token_bytes * plan.cp * width
-    found = [_along_cp("all_gather", whole, layers, beside)]
+    found = [_along_cp(plan, "all_gather", whole, layers, beside)]
     if is_backward:
         # a ring's gradients are sums, and go one hop further than keys and values do: home
         times = max(1.0, SUM_BYTES / shape.element_bytes) * plan.cp / (plan.cp - 1) if is_ring else 1.0
-        found.append(_along_cp("reduce_scatter", times * whole, layers, beside))
+        found.append(_along_cp(plan, "reduce_scatter", times * whole, layers, beside))
     return found
 
 
-def _along_cp(algorithm: str, num_bytes: float, layers: StageLayers, beside: str) -> Inner:
-    exchange = Exchange(("cp",), algorithm=algorithm)
+def _along_cp(plan: Plan, algorithm: str, num_bytes: float, layers: StageLayers, beside: str) -> Inner:
+    exchange = Exchange(context_axes(plan), algorithm=algorithm)
     return Inner(exchange, num_bytes, layers.num_blocks, beside, "context parallel")
 
 
