@@ -28,6 +28,8 @@ def check_plan(plan: Plan) -> None:
         missing.append(f"ep={plan.ep} with a ladder residual")
     if context_axes(plan)[1:]:
         missing.append(f"etp={plan.etp} with ep={plan.ep} below cp={plan.cp} x tp={plan.tp}")
+    if plan.ep > 1 and plan.dispatch != Plan.dispatch:
+        missing.append(f"dispatch={plan.dispatch}")
     missing += _missing_with_vocabulary(plan)
     missing += _missing_with_edges(plan)
     missing += _missing_with_recompute(plan)

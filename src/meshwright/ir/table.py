@@ -145,6 +145,11 @@ class Inner(NamedTuple):
     label: str = ""
 
 
+# Beginnings of the algorithm's name of tokens that go to their experts, and back; behind stands how many experts a token
+# has. Of the first it goes once to each of them, of the second once to each device that has any.
+ROUTED, ROUTED_ONCE = "all_to_all.top", "all_to_all.once"
+
+
 class Exchange(NamedTuple):
     """A class of exchanges, relative to the axes it does not run along (there all ends have the same coordinate).
 

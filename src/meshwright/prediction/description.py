@@ -29,6 +29,7 @@ def describe(plan: Plan) -> str:
         words.append(f"layers {layers_words(plan.layers_per_stage)}")
     words.append(recompute_words(plan))
     words.append(gathered_words(plan))
+    words.append(dispatch_words(plan))
     words.append(vocabulary_words(plan))
     words += ["split backward"] if plan.split_backward else []
     return " ".join(word for word in words if word)
@@ -62,6 +63,11 @@ def context_words(plan: Plan) -> str:
 def gathered_words(plan: Plan) -> str:
     """What becomes of what sequence parallelism gathers, where it is not as usual."""
     return f"gathered {plan.gathered}" if plan.sequence_parallel and plan.gathered != Plan.gathered else ""
+
+
+def dispatch_words(plan: Plan) -> str:
+    """How tokens go to experts, where it is not as usual."""
+    return f"dispatch {plan.dispatch}" if plan.ep > 1 and plan.dispatch != Plan.dispatch else ""
 
 
 def vocabulary_words(plan: Plan) -> str:

@@ -284,6 +284,18 @@ def test_the_host_dispatches_every_operator_and_the_device_waits_where_it_is_don
     assert with_exchanges.seconds == pytest.approx(13.0)
 
 
+def test_tokens_may_be_sent_once_to_every_device_that_has_experts_for_them() -> None:
+    """Of 8 devices one has none of 8 experts with (7/8)^8, as often as drawn; between nodes each crosses once
+    either way."""
+    drawn = np.random.default_rng(0).integers(8, size=(20_000, 8))
+    reached = np.mean([len(set(row)) for row in drawn.tolist()])
+    c = replace(ONES, node_exchange=1.7, network_exchange=1.5)
+    assert ratio(c, NODE, "all_to_all.once8") == pytest.approx(1.7 * reached / 8, rel=0.01)
+    assert ratio(c, NODE, "all_to_all.once1") == pytest.approx(1.7)
+    far, c = tuple(range(16)), replace(c, node_exchange=0.0)
+    assert ratio(c, far, "all_to_all.once8") == ratio(c, far, "all_to_all.top8")
+
+
 def test_tokens_cross_once_to_every_node_that_has_experts_for_them() -> None:
     """Two nodes, 8 experts a token: of 8 copies 4 would cross, 1 - 1/256 of a token do."""
     c = replace(ONES, node_exchange=0.0, network_exchange=1.5)

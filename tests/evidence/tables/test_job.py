@@ -190,6 +190,24 @@ def test_experts_of_a_source_that_keeps_them_whole(
     assert job.plan.etp == etp and job.plan.overlap == ("reduce", "gather", *overlap)
 
 
+@pytest.mark.parametrize(
+    ("source", "extras", "dispatch"),
+    [
+        ("moe_modelzoo", "DeepEP; expert parallel inside the node", "once"),
+        ("moe_modelzoo", "HybridEP; forced balance", "once"),
+        ("moe_modelzoo", "all-to-all dispatcher", "copies"),
+        ("primus_amd", "baseline", "copies"),
+        ("primus_amd", "no DeepEP", "copies"),
+        ("megatron_bridge", "MoE force-balanced", "once"),  # as its recipes
+        ("megatron_bridge", "all-to-all dispatcher", "copies"),
+    ],
+)
+def test_how_tokens_go_to_their_experts(source: str, extras: str, dispatch: str) -> None:
+    fields: dict[str, object] = {"n_experts": 8, "topk": 2, "moe_ffn": 512, "gpus": 16}
+    job = _job(f"{source}-1", ep=4, extras=extras, global_batch_seqs=64, **fields)
+    assert job.plan.dispatch == dispatch
+
+
 def test_open_recompute_is_none_where_it_fits_else_full() -> None:
     small, large = _job(recompute=""), _job(recompute="", seq=131072)
     assert (small.plan.recompute, large.plan.recompute) == ("none", "full")

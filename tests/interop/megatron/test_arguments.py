@@ -181,6 +181,19 @@ def test_how_blocks_are_recomputed_is_read_once_and_told_where_it_is_not_as_said
     assert "no --recompute-num-layers: one block of every stage" in short.assumptions
 
 
+@pytest.mark.parametrize(
+    ("said", "dispatch"),
+    [
+        ("", "copies"),
+        ("--moe-token-dispatcher-type flex --moe-enable-deepep", "once"),
+        ("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep", "once"),
+        ("--moe-token-dispatcher-type alltoall", "copies"),
+    ],
+)
+def test_kernels_that_send_a_token_once_a_device(said: str, dispatch: str) -> None:
+    assert read(f"{BASE} --num-experts 8 --expert-model-parallel-size 4 {said}").plan.dispatch == dispatch
+
+
 def test_experts_may_be_whole_on_devices_of_tensor_parallelism_and_their_tokens_overlap() -> None:
     experts = (
         "--num-experts 8 --expert-model-parallel-size 4 --tensor-model-parallel-size 2 --sequence-parallel "

@@ -190,6 +190,13 @@ def test_whole_experts_on_a_part_of_cp_send_as_on_all_of_it_to_fewer():
     assert axes == [{("cp", "cp2")}, {("cp",)}]
 
 
+def test_tokens_sent_once_a_device_say_so_in_their_exchange():
+    choices = {"pp": 4, "dp": 2, "ep": 2}
+    each, once = (program_of(EXPERTS, **choices, dispatch=how) for how in ("copies", "once"))
+    sizes = {size for _, size in inner_of(work_of(each, "F", 1), EXPERT)}
+    assert inner_of(work_of(once, "F", 1), EXPERT) == {("all_to_all.once2", size): 2 for size in sizes}
+
+
 def test_tokens_may_travel_beside_products_of_experts():
     beside = {
         each.beside for each in work_of(program_of(EXPERTS, pp=4, dp=2, ep=2, overlap=("ep",)), "F", 1).inner

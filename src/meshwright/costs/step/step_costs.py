@@ -11,7 +11,7 @@ from typing import Any
 from meshwright.costs.collective.nccl import NcclCollectives
 from meshwright.costs.cost import Cost, Flow
 from meshwright.costs.kernel.curve import STREAM_EFFICIENCY, GpuKernels, family_of
-from meshwright.ir.table import Exchange, Work
+from meshwright.ir.table import ROUTED, ROUTED_ONCE, Exchange, Work
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.error import SpecError
 from meshwright.specs.operator import Operator
@@ -27,8 +27,6 @@ WHOLE_TABLE_TOUCHES = 4
 # rows of an expert (medians of the published system file of SimuMax for B200, forward and input gradient). Products of
 # all heads in one launch (unfused attention) are taken alike.
 GROUPED = 1.15
-# Beginning of the algorithm's name of expert parallelism; behind it stands to how many experts a token goes.
-ROUTED = "all_to_all.top"
 # Of the device that most steps of a family, or its kernels, were measured on: A100 SXM, H100 SXM, HGX B200 (NVIDIA data
 # sheets), MI300X, MI355X (AMD data sheets).
 USUAL_POWER_W: Mapping[str, float] = {
@@ -209,9 +207,10 @@ class StepCosts:
         c, per_node = self.constants, self.links.cluster.levels[0].num_devices
         cost = self.links.exchange_cost(exchange, num_bytes, devices)
         num_nodes = len({device // per_node for device in devices})
+        routed = exchange.algorithm.startswith((ROUTED, ROUTED_ONCE))
         if num_nodes == 1:
-            return cost.scaled(c.node_exchange)
-        if exchange.algorithm.startswith(ROUTED):
+            return cost.scaled(c.node_exchange * (_sent_share(exchange, len(devices)) if routed else 1.0))
+        if routed:
             return self._routed(cost, exchange, num_bytes, devices, num_nodes)
         return cost.scaled(c.network_exchange * (1 + c.jitter * slowest_of(num_nodes)))
 
@@ -223,7 +222,7 @@ class StepCosts:
         `num_bytes` count a token as often as it has experts, k; N nodes: of these (N - 1) / N k would cross, and
         (N - 1) (1 - (1 - 1 / N)^k) do.
         """
-        chosen = int(exchange.algorithm.removeprefix(ROUTED))
+        chosen = _num_chosen(exchange)
         crossing = (num_nodes - 1) * (1 - (1 - 1 / num_nodes) ** chosen)
         share = crossing / (chosen * (num_nodes - 1) / num_nodes)
         per_node = self.links.cluster.levels[0].num_devices
@@ -233,7 +232,7 @@ class StepCosts:
         )
         seconds = max(
             cost.seconds * share * self.constants.network_exchange,
-            near.seconds * self.constants.node_exchange,
+            near.seconds * self.constants.node_exchange * _sent_share(exchange, len(devices)),
         )
         return cost.scaled(seconds / cost.seconds)
 
@@ -246,6 +245,20 @@ def slowest_of(number: int) -> float:
     """How much longer the slowest of so many nodes is expected to take than one of them, in units of `jitter`: delays whose
     tail falls as the square of their size (Pareto) have a largest that grows as the root of their number."""
     return math.sqrt(number) - 1.0
+
+
+def _num_chosen(exchange: Exchange) -> int:
+    """To how many experts each token of an exchange goes."""
+    return int(exchange.algorithm.removeprefix(ROUTED).removeprefix(ROUTED_ONCE))
+
+
+def _sent_share(exchange: Exchange, num_devices: int) -> float:
+    """Of a token's k copies, one for each of its experts, the part that is sent: all, or one to each of n devices that has
+    any, n (1 - (1 - 1 / n)^k) where all are as likely (deepseek-ai/DeepEP, `is_token_in_rank`)."""
+    if not exchange.algorithm.startswith(ROUTED_ONCE):
+        return 1.0
+    chosen = _num_chosen(exchange)
+    return num_devices * (1 - (1 - 1 / num_devices) ** chosen) / chosen
 
 
 def _given_dtype(operator: Operator, dtype: str) -> str:

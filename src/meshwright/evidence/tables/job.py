@@ -98,6 +98,7 @@ def _plan(
         overlap=words.overlap_of(row, traits, degrees.tp, degrees.pp, sharding, assumptions),
         vocabulary=words.vocabulary_of(row),
         attention=attention,
+        dispatch=words.dispatch_of(row, traits),
         software=words.software_of(row, traits),
     )
 

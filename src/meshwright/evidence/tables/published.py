@@ -81,9 +81,11 @@ PUBLISHED = (
         reference="README of Megatron-LM: microbatches of 4, as many chunks as divide, all communication overlapped",
     ),
     Published(
-        "Megatron-Bridge", settings={"overlaps": ALL_OVERLAPPED, "reduces_in": "bfloat16"}, recomputes=("none", "selective"),
+        "Megatron-Bridge", settings={"overlaps": ALL_OVERLAPPED, "reduces_in": "bfloat16", "dispatch": "once"},
+        recomputes=("none", "selective"),
         reference="Megatron-Bridge's performance recipes (scripts/performance): distributed optimizer, "
-        "grad_reduce_in_fp32 off, all communication overlapped, recompute_modules of layernorm and moe_act at most",
+        "grad_reduce_in_fp32 off, all communication overlapped, recompute_modules of layernorm and moe_act at most; most of "
+        "those with experts have moe_flex_dispatcher_backend hybridep",
     ),
     Published(
         "Megatron-MoE-ModelZoo", settings={"has_whole_experts": True}, recomputes=("none",),

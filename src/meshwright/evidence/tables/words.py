@@ -9,7 +9,7 @@ from typing import Literal
 from meshwright.evidence.tables.table import FLOAT8_WORD, TrainingRow
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.plan.plan import Attention, Recompute, Vocabulary
+from meshwright.specs.plan.plan import Attention, Dispatch, Recompute, Vocabulary
 from meshwright.specs.stack.traits import FUSED_ATTENTION_SINCE, Traits
 
 SHARDED: tuple[str, ...] = ("none", "zero1", "zero2", "zero3")  # by the number in column zero
@@ -53,6 +53,9 @@ WHOLE_GRAPH = re.compile(r"cuda[ _-]?graph")
 TP_OVERLAP = r"async[-_ ]?(?:tp\b|tensor)|tp[-_ ]comm|user[-_ ]?buffers?\b|\bub[-_ ]overlap"
 # Tokens of one microbatch travel to experts and back beside the computes of another.
 EP_OVERLAP = r"a2a overlap|all[-_ ]to[-_ ]all overlap|overlap-moe-expert-parallel-comm"
+# Kernels that send a token once to each device that has experts for it, and names of those that send every copy.
+SENT_ONCE = r"\b(?:deep|hybrid)[-_ ]?ep\b"
+SENT_AS_COPIES = r"\ball[-_ ]?to[-_ ]?all dispatcher|\ba2a dispatcher"
 # In front of a name, or the end of what is said behind it: it is not there.
 DENIED_BEFORE = re.compile(r"\b(?:no|not|without|w/o|vanilla|disabled?)[-_ ]+(?:\w+[-_ ])?$")
 OFF = ("off", "false", "no", "none", "0", "disabled")
@@ -185,6 +188,15 @@ def overlap_of(
         )
     found = tuple(name for name, word in said.items() if (name in usual if word is None else word))
     return found if tp > 1 else tuple(name for name in found if name != "tp")
+
+
+def dispatch_of(row: TrainingRow, traits: Traits) -> Dispatch:
+    """How tokens go to their experts: as the row's extras say, else as the source is known for."""
+    extras = row.text("extras").lower()
+    is_once = says(extras, SENT_ONCE)
+    if is_once is None and says(extras, SENT_AS_COPIES):
+        return "copies"
+    return traits.dispatch if is_once is None else "once" if is_once else "copies"
 
 
 def says(text: str, name: str) -> bool | None:

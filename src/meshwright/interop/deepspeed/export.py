@@ -105,6 +105,7 @@ def _check_rest(export: Export) -> None:
     export.one_of("recompute", ("none", "full"), "the configuration knows recompute of whole blocks only")
     export.check_all_blocks()
     export.one_of("attention", ("flash",), "attention is in the model's code")
+    export.one_of("dispatch", (Plan.dispatch,), "it sends tokens once for each of their experts")
     export.one_of("software", (SOFTWARE,), f"it is counted as {SOFTWARE}")
 
 

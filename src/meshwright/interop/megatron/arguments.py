@@ -78,6 +78,10 @@ def import_megatron(text: str, where: str, given: Given) -> Imported:
         draft.assumptions.append(
             "tokens go to their experts all to all, not by --moe-token-dispatcher-type allgather"
         )
+    is_once = options.flag("moe-enable-deepep", "dispatch = once")
+    backend = options.text("moe-flex-dispatcher-backend", "dispatch = once", "")
+    if dispatcher == "flex" and (is_once or backend):
+        draft.choices["dispatch"] = "once"
     for name in AS_ASSUMED:
         options.flag(name, "as assumed")
     options.sort_rest(IRRELEVANT, NOT_IN_A_PLAN)

@@ -101,8 +101,9 @@ def _degrees(export: Export) -> Options:
     if plan.model.num_experts:
         found += [
             ("--expert-tensor-parallel-size", str(plan.expert_tp)),
-            ("--moe-token-dispatcher-type", "alltoall"),
+            ("--moe-token-dispatcher-type", "alltoall" if plan.dispatch == "copies" else "flex"),
         ]
+        found += _flags("--moe-enable-deepep") if plan.dispatch == "once" else []
     if plan.cp > 1:
         found += _context(export)
     found += _flags("--use-tp-pp-dp-mapping") if plan.mesh_order == PIPELINE_INSIDE else []

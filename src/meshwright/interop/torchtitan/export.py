@@ -143,6 +143,7 @@ def _training(export: Export) -> dict[str, Any]:
     for name, value in (("dtype", plan.dtype), ("master_dtype", whole)):
         export.need(value in DTYPES, f'{name} = "{value}"', f"it has {' and '.join(DTYPES)}")
     export.one_of("reduction_dtype", ("float32",), "gradients are reduced in float32")
+    export.one_of("dispatch", (Plan.dispatch,), "what is written sends tokens once for each of their experts")
     if plan.sharding == "none":
         export.need(
             whole == "float32", f'master_dtype = "{whole}"', "without FSDP it trains float32 parameters"

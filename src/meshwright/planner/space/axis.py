@@ -23,6 +23,7 @@ HANDED_ON = (
     "reduction_dtype",
     "attention",
     "gathered",
+    "dispatch",
     "token_parts",
     "parts_of",
     "software",

@@ -30,6 +30,7 @@ Recompute = Literal["none", "selective", "selective_op", "full"]
 Vocabulary = Literal["ends", "one_barrier", "two_barriers", "interlaced"]
 Attention = Literal["flash", "unfused", "unfused_dropout"]
 Gathered = Literal["again", "kept"]
+Dispatch = Literal["copies", "once"]
 # selective: the attention core (Korthikanti et al., arXiv 2205.05198); selective_op: everything but every second
 # matrix product (torchtitan's per-operation policy); full: all but the input of each block.
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "selective_op", "full")
@@ -41,6 +42,7 @@ VOCABULARIES: tuple[Vocabulary, ...] = ("ends", "one_barrier", "two_barriers", "
 ATTENTIONS: tuple[Attention, ...] = ("flash", "unfused", "unfused_dropout")
 # of what sequence parallelism gathers for a product: gathered again for its backward (Korthikanti et al.), or kept for it
 GATHERED: tuple[Gathered, ...] = ("again", "kept")
+DISPATCHES: tuple[Dispatch, ...] = ("copies", "once")
 FLOAT8_RECIPES = ("", "tensorwise", "rowwise", "blockwise", "mxfp8")
 CONNECT_STAGES = "connect_stages"  # the pass by which stages have edges beside the path
 OVERLAPS = ("reduce", "gather", "tp", "ep")  # what may run beside computes
@@ -94,7 +96,9 @@ class Plan:
     beside products of another microbatch's experts). `context` says how the devices
     of cp that share sequences attend: "ring" (keys and values travel, tokens in a zigzag), "ring_contiguous", "all_gather"
     (of keys and values), "ulysses" (heads are divided instead). `gathered` says what becomes of the inputs that sequence
-    parallelism gathers for products: "again" (they are gathered once more for the backward) or "kept". `software` names an
+    parallelism gathers for products: "again" (they are gathered once more for the backward) or "kept". `dispatch` says how
+    a token goes to its experts: "copies" (once for each of them) or "once" (to each device that has any of them, which copies
+    it there: DeepEP, HybridEP). `software` names an
     efficiency class (`specs.software`; empty: the default). `device_order` lists the cluster's device numbers in
     mesh order (empty: as they are numbered). `sharding`, `schedule`, `passes`, `variant` (what made the model another one),
     `placement` (what finds `device_order` on a cluster) and `optimizer` (what STEP does) are slots: names of the core's,
@@ -133,6 +137,7 @@ class Plan:
     attention: Attention = "flash"
     context: Context = "ring"
     gathered: Gathered = "again"
+    dispatch: Dispatch = "copies"
     software: str = ""
     device_order: tuple[int, ...] = ()
     passes: tuple[PassOption, ...] = ()
@@ -532,7 +537,7 @@ class Plan:
         known: dict[str, tuple[str, ...]] = {
             "recompute": RECOMPUTES, "dtype": formats, "float8": FLOAT8_RECIPES,
             "reduction_dtype": ("", *formats), "master_dtype": ("", *formats), "vocabulary": VOCABULARIES,
-            "attention": ATTENTIONS, "context": CONTEXTS, "gathered": GATHERED,
+            "attention": ATTENTIONS, "context": CONTEXTS, "gathered": GATHERED, "dispatch": DISPATCHES,
             "parts_of": PARTS_OF,
         }  # fmt: skip
         for name, values in known.items():

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from meshwright.specs.plan.plan import Attention
+from meshwright.specs.plan.plan import Attention, Dispatch
 
 # Fused attention began with FlashAttention (arXiv 2205.14135, of that day); a run of an earlier date wrote its scores.
 FUSED_ATTENTION_SINCE = "2022-05-27"
@@ -29,6 +29,7 @@ class Traits:
         attention: "unfused_dropout" writes scores and drops some of them.
         balances: "evenly", or "by cost": blocks go to a stage until its share of all products is exceeded, head included.
         has_whole_experts: no expert is divided along tp.
+        dispatch: how tokens go to their experts.
         fuses_loss: the class where a run says that its loss is fused; empty: no other.
         reports: what its log calls memory: what tensors take ("allocated"), or what the allocator holds ("reserved"); empty:
             nobody knows. reports_of: the "fullest" device of a pipeline, or the "first".
@@ -46,6 +47,7 @@ class Traits:
     attention: Attention = "flash"
     balances: Literal["evenly", "by cost"] = "evenly"
     has_whole_experts: bool = False
+    dispatch: Dispatch = "copies"
     fuses_loss: str = ""
     reports: Literal["", "allocated", "reserved"] = ""
     reports_of: Literal["fullest", "first"] = "fullest"

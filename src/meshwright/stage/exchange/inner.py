@@ -19,7 +19,7 @@ Bytes are those of the whole tensor (after a gather, before a scatter; of one me
 from __future__ import annotations
 
 from meshwright.ir.axis import FIRST_AXIS
-from meshwright.ir.table import Exchange, Inner
+from meshwright.ir.table import ROUTED, ROUTED_ONCE, Exchange, Inner
 from meshwright.specs.model.layers import StageLayers, begins_decoder
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.sequence_part import repeats_of_key
@@ -162,8 +162,9 @@ def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inn
     count = sum(number for block, number in blocks if model.layers[block].experts)
     rows = shape.num_routed_tokens * experts.num_experts_per_token
     num_bytes = float(rows * model.hidden_size * shape.element_bytes)
-    # a token goes once to every node that has experts for it: how many it has is part of the algorithm's name
-    exchange = Exchange(expert_axes(plan), algorithm=f"all_to_all.top{experts.num_experts_per_token}")
+    # a token goes once to every node that has experts for it, or to every device: how many it has is part of the name
+    sent = ROUTED if plan.dispatch == "copies" else ROUTED_ONCE
+    exchange = Exchange(expert_axes(plan), algorithm=f"{sent}{experts.num_experts_per_token}")
     beside = "grouped_matmul" if "ep" in plan.overlap else ""
     if not plan.sequence_parallel or plan.expert_tp == 1:
         return [Inner(exchange, num_bytes, 2 * count, beside, "expert parallel")]
