@@ -157,15 +157,16 @@ def _family_pricing(plan: Plan, cluster: ClusterSpec, family: str, fit: StepFit)
     """GPUs of a family whose kernels were measured, and mostly steps as well."""
     if load_kernel_profile(family).lender:
         costs = step_costs(plan, cluster, fit.typical)
-        overhead = costs.constants.step_s * plan.software_class.step_share
-        lines = _assumptions(plan, cluster, _borrowed_basis(cluster.devices[0], family), overhead)
+        lines = _assumptions(
+            plan, cluster, _borrowed_basis(cluster.devices[0], family), costs.between_steps_s
+        )
         lines = (*lines, *costs.kernels.assumptions)
-        return Pricing(costs, lines, overhead, fit.width)
+        return Pricing(costs, lines, costs.between_steps_s, fit.width)
     constants = fit.of(family)
     basis = f"kernels and messages: published measurements of {family.upper()}, times constants fitted on measured steps"
-    overhead = constants.step_s * plan.software_class.step_share
-    lines = _assumptions(plan, cluster, basis, overhead)
-    return Pricing(step_costs(plan, cluster, constants), lines, overhead, fit.width)
+    costs = step_costs(plan, cluster, constants)
+    lines = _assumptions(plan, cluster, basis, costs.between_steps_s)
+    return Pricing(costs, lines, costs.between_steps_s, fit.width)
 
 
 def _borrowed_basis(device: DeviceSpec, family: str) -> str:

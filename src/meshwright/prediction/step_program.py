@@ -159,7 +159,7 @@ def pipeline_times(plan: Plan, cluster: ClusterSpec, pricing: Pricing) -> Pipeli
 def simulated_s(made: StepProgram, constants: StepConstants) -> float:
     """Seconds of one step of GPUs at these constants."""
     costs = step_costs(made.plan, made.cluster, constants)
-    return period_s(made.wiring, made.priced(costs)) + constants.step_s * made.plan.software_class.step_share
+    return period_s(made.wiring, made.priced(costs)) + costs.between_steps_s
 
 
 def period_s(wiring: Wiring, prices: Prices) -> float:

@@ -225,6 +225,12 @@ def test_a_captured_step_waits_for_no_host() -> None:
     assert (found.seconds, found.slack_s) == (sum(costs().parts(layer).values()), 0.0)
 
 
+def test_a_captured_step_leaves_little_between_two_steps() -> None:
+    constants = StepConstants(step_s=0.04)
+    assert costs(constants).between_steps_s == 0.04
+    assert costs(constants, CLASSES["captured"]).between_steps_s == pytest.approx(0.008)
+
+
 def test_exchanges_inside_hide_while_the_device_waits_for_its_host() -> None:
     inner = Inner(Exchange(("ep",), algorithm="all_to_all.top2"), 64e6, 2)
     layer = work(routed(), experts())._replace(inner=(inner,))

@@ -120,6 +120,11 @@ class StepCosts:
         usual = USUAL_POWER_W.get(family_of(device) or "")
         return (usual / device.power_w) ** (1 / 3) if usual and device.power_w else 1.0
 
+    @property
+    def between_steps_s(self) -> float:
+        """Seconds once a step that no instruction shows: what of `step_s` the software leaves."""
+        return self.constants.step_s * self.software.step_share
+
     def parts(self, work: Work) -> dict[str, float]:
         """Device seconds of a work by kind of kernel; "gap" is what lies between them."""
         return self._parts(work, [self._estimate(operator, work.dtype) for operator in work.operators])

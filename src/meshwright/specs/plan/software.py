@@ -108,7 +108,8 @@ _STEPWISE_LOSS = {"loss": 9.5, "loss_backward": 1.75}
 # second of Llama 7B, one by one and bound by the host (pytorch.org/blog/accelerating-generative-ai-2), are 39 ms for 32
 # blocks of 11 operators.
 EAGER_OPERATOR_S = 1 / 25.5 / 32 / 11
-# Of the gap between two kernels, what a captured graph leaves: 1 to 2 us of 10 (CUDA programming guide, graphs).
+# Of the gap between two kernels, what a captured graph leaves: 1 to 2 us of 10 (CUDA programming guide, graphs). Between two
+# steps the host launches a graph and reads the next batch, as little behind the device: the same share is taken.
 CAPTURED_GAPS = 0.2
 
 CLASSES: Mapping[str, SoftwareClass] = {
