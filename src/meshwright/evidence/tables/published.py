@@ -93,6 +93,11 @@ PUBLISHED = (
         "expert-tensor-parallel-size 1, no tp-comm-overlap; scripts recompute layernorm and moe_act at most",
     ),
     Published(
+        r"training_results_v5", "Megatron-LM", settings={"overlaps": ALL_OVERLAPPED, "reduces_in": "bfloat16"},
+        reference="NVIDIA's configurations of MLPerf Training v5.0 and v5.1: as before, and grad_reduce_in_fp32 off "
+        "(pretrain.py of llama31_405b)",
+    ),
+    Published(
         r"training_results", "Megatron-LM", settings={"overlaps": ALL_OVERLAPPED},
         reference="NVIDIA's MLPerf configurations: distributed Adam, user-buffer tp communication",
     ),
