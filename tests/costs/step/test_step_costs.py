@@ -247,6 +247,22 @@ def test_exchanges_inside_hide_while_the_device_waits_for_its_host() -> None:
     assert seconds(StepConstants(expert_s=3.0)) == pytest.approx(1.0), "below a high floor it is free"
 
 
+def test_products_lose_a_share_to_tensor_parallelism_that_passes_beside_them() -> None:
+    """A tenth of what they cover; all of it where nothing is said to run beside it."""
+    model, products = costs(ONES), work(*STEP)
+    alone_s = model.cost(products).seconds
+
+    def added_s(axis: str, beside: str) -> tuple[float, float]:
+        inner = Inner(Exchange((axis,), algorithm="all_gather"), 1e6, 1, beside)
+        sent_s = model.exchange_cost(inner.exchange, inner.bytes, NODE).seconds
+        layer = products._replace(inner=(inner,))
+        return with_inner(model.cost(layer), layer, model, model, [NODE], None).seconds - alone_s, sent_s
+
+    for axis, beside, share in (("tp", "matmul", 0.1), ("tp", "", 1.0), ("cp", "matmul", 0.0)):
+        found, sent_s = added_s(axis, beside)
+        assert found == pytest.approx(share * sent_s, abs=1e-12)
+
+
 # ------------------------------------------------------------------------------------------ exchanges
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,11 @@ WHOLE_TABLE_TOUCHES = 4
 # rows of an expert (medians of the published system file of SimuMax for B200, forward and input gradient). Products of
 # all heads in one launch (unfused attention) are taken alike.
 GROUPED = 1.15
+# What products lose to an exchange of tensor parallelism that passes beside them, as a share of its time. NeMo's settings of
+# Transformer Engine's user buffers for Llama 405B, H100, tp 8 (tp_overlap_configs/userbuffers.py): ten exchanges of a layer
+# hold 2, 24, 2, 2, 24, 8 and four times 1 of 132 multiprocessors, 0.05 of them in the mean; two come in four parts, the last
+# of which nothing is left to hide: 2 / 10 / 4 = 0.05 of all.
+TENSOR_AXES, LOST_BESIDE = ("tp",), 0.10
 # Of the device that most steps of a family, or its kernels, were measured on: A100 SXM, H100 SXM, HGX B200 (NVIDIA data
 # sheets), MI300X, MI355X (AMD data sheets).
 USUAL_POWER_W: Mapping[str, float] = {
@@ -213,6 +218,8 @@ class StepCosts:
         cost = self.links.exchange_cost(exchange, num_bytes, devices)
         num_nodes = len({device // per_node for device in devices})
         routed = exchange.algorithm.startswith((ROUTED, ROUTED_ONCE))
+        if num_nodes == 1 and exchange.axes == TENSOR_AXES:
+            return replace(cost.scaled(c.node_exchange), compute_share=LOST_BESIDE)
         if num_nodes == 1:
             return cost.scaled(c.node_exchange * (_sent_share(exchange, len(devices)) if routed else 1.0))
         if routed:
