@@ -512,6 +512,8 @@ def test_steps_on_amd_are_near_though_nothing_was_fitted_on_them(shared_data: Pa
         ({"source_repo": "somebody/Megatron-LM"}, "fused"),
         ({"extras": "my own loop, compiled"}, "fused"),
         ({"extras": "NeMo, CUDA graphs", **MOE}, "fused"),
+        ({"extras": "NeMo; CUDA graphs of attn, moe_router", **MOE}, "captured"),
+        ({"extras": "NeMo; no CUDA graphs of attn, moe_router", **MOE}, "fused"),
     ],
 )
 def test_of_software_that_nobody_knows_every_operation_runs_by_itself(

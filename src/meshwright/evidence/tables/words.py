@@ -49,6 +49,8 @@ FUSING = re.compile(r"transformer[ _-]?engine")
 FUSED_LOSS = re.compile(r"fused cross[- _]entropy")
 UNKNOWN_SOFTWARE = "eager, float32 sums"
 WHOLE_GRAPH = re.compile(r"cuda[ _-]?graph")
+# With experts the host waits for nothing if the router is in it (Megatron-LM's scopes moe_router, moe_preprocess), or all.
+ROUTED_GRAPH = r"cuda[ _-]?graphs?[^;]*(?:router|preprocess|whole|full[ _-]?iteration)"
 # Names of the same thing: kernels that send parts of what they multiply (torch's asyncTP, Transformer Engine's user buffers).
 TP_OVERLAP = r"async[-_ ]?(?:tp\b|tensor)|tp[-_ ]comm|user[-_ ]?buffers?\b|\bub[-_ ]overlap"
 # Tokens of one microbatch travel to experts and back beside the computes of another.
@@ -142,7 +144,7 @@ def software_of(row: TrainingRow, traits: Traits) -> str:
     schedule, extras = row.text("schedule").lower(), row.text("extras").lower()
     if "fsdp" not in schedule:
         is_captured = row.is_moe and row.release >= CAPTURED_SINCE and GRAPHED.search(row.text("gpu"))
-        if is_captured or (not row.is_moe and says(extras, WHOLE_GRAPH.pattern)):
+        if is_captured or says(extras, ROUTED_GRAPH if row.is_moe else WHOLE_GRAPH.pattern):
             return "captured"
         if traits.fuses_loss and FUSED_LOSS.search(extras):
             return traits.fuses_loss
