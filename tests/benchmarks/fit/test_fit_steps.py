@@ -51,7 +51,13 @@ def made_up(families: list[str], true: dict[str, StepConstants]) -> Linearised:
 def test_known_constants_come_back_from_steps_of_the_model_itself() -> None:
     """Two per cent of noise, starting where nothing is known; constants that no row exercises keep their centre."""
     rows = [
-        step_row(f"ours-{number}", recompute=recompute, micro_batch_seqs=1, **{**degree, **size})
+        step_row(
+            f"ours-{number}",
+            recompute=recompute,
+            micro_batch_seqs=1,
+            extras="Megatron-LM",
+            **{**degree, **size},
+        )
         for number, (degree, size, recompute) in enumerate(
             (degree, size, recompute) for degree in DEGREES for size in SIZES for recompute in ("none",)
         )

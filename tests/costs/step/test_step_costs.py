@@ -252,14 +252,15 @@ def test_products_lose_a_share_to_tensor_parallelism_that_passes_beside_them() -
     model, products = costs(ONES), work(*STEP)
     alone_s = model.cost(products).seconds
 
-    def added_s(axis: str, beside: str) -> tuple[float, float]:
-        inner = Inner(Exchange((axis,), algorithm="all_gather"), 1e6, 1, beside)
+    def added_s(algorithm: str, beside: str) -> tuple[float, float]:
+        inner = Inner(Exchange(("tp",), algorithm=algorithm), 1e6, 1, beside)
         sent_s = model.exchange_cost(inner.exchange, inner.bytes, NODE).seconds
         layer = products._replace(inner=(inner,))
         return with_inner(model.cost(layer), layer, model, model, [NODE], None).seconds - alone_s, sent_s
 
-    for axis, beside, share in (("tp", "matmul", 0.1), ("tp", "", 1.0), ("cp", "matmul", 0.0)):
-        found, sent_s = added_s(axis, beside)
+    parts = "all_gather.in_parts"
+    for algorithm, beside, share in ((parts, "matmul", 0.1), (parts, "", 1.0), ("all_gather", "matmul", 0.0)):
+        found, sent_s = added_s(algorithm, beside)
         assert found == pytest.approx(share * sent_s, abs=1e-12)
 
 

@@ -192,20 +192,20 @@ def test_experts_of_a_source_that_keeps_them_whole(
 
 
 @pytest.mark.parametrize(
-    ("source", "extras", "dispatch"),
+    ("repository", "extras", "dispatch"),
     [
-        ("moe_modelzoo", "DeepEP; expert parallel inside the node", "once"),
-        ("moe_modelzoo", "HybridEP; forced balance", "once"),
-        ("moe_modelzoo", "all-to-all dispatcher", "copies"),
-        ("primus_amd", "baseline", "copies"),
-        ("primus_amd", "no DeepEP", "copies"),
-        ("megatron_bridge", "MoE force-balanced", "once"),  # as its recipes
-        ("megatron_bridge", "all-to-all dispatcher", "copies"),
+        ("yanring/Megatron-MoE-ModelZoo", "DeepEP; expert parallel inside the node", "once"),
+        ("yanring/Megatron-MoE-ModelZoo", "HybridEP; forced balance", "once"),
+        ("yanring/Megatron-MoE-ModelZoo", "all-to-all dispatcher", "copies"),
+        ("AMD-AGI/Primus", "baseline", "copies"),
+        ("AMD-AGI/Primus", "no DeepEP", "copies"),
+        ("NVIDIA-NeMo/Megatron-Bridge", "MoE force-balanced", "once"),  # as its recipes
+        ("NVIDIA-NeMo/Megatron-Bridge", "all-to-all dispatcher", "copies"),
     ],
 )
-def test_how_tokens_go_to_their_experts(source: str, extras: str, dispatch: str) -> None:
+def test_how_tokens_go_to_their_experts(repository: str, extras: str, dispatch: str) -> None:
     fields: dict[str, object] = {"n_experts": 8, "topk": 2, "moe_ffn": 512, "gpus": 16}
-    job = _job(f"{source}-1", ep=4, extras=extras, global_batch_seqs=64, **fields)
+    job = _job(source_repo=repository, ep=4, extras=extras, global_batch_seqs=64, **fields)
     assert job.plan.dispatch == dispatch
 
 

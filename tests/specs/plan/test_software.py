@@ -101,7 +101,10 @@ def test_a_captured_step_is_a_fused_one_that_waits_for_no_host() -> None:
     fused, captured = CLASSES["fused"], CLASSES["captured"]
     assert fused.waits_for_routing and not captured.waits_for_routing
     assert captured.gap_share < fused.gap_share == 1.0
-    same = {name: getattr(fused, name) for name in ("name", "meaning", "gap_share", "waits_for_routing")}
+    same = {
+        name: getattr(fused, name)
+        for name in ("name", "meaning", "gap_share", "step_share", "waits_for_routing")
+    }
     assert replace(captured, **same) == fused
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from meshwright.costs.collective.nccl import NcclCollectives
 from meshwright.costs.cost import Cost, Flow
 from meshwright.costs.kernel.curve import STREAM_EFFICIENCY, GpuKernels, family_of
-from meshwright.ir.table import ROUTED, ROUTED_ONCE, Exchange, Work
+from meshwright.ir.table import IN_PARTS, ROUTED, ROUTED_ONCE, Exchange, Work
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.error import SpecError
 from meshwright.specs.operator import Operator
@@ -27,11 +27,11 @@ WHOLE_TABLE_TOUCHES = 4
 # rows of an expert (medians of the published system file of SimuMax for B200, forward and input gradient). Products of
 # all heads in one launch (unfused attention) are taken alike.
 GROUPED = 1.15
-# What products lose to an exchange of tensor parallelism that passes beside them, as a share of its time. NeMo's settings of
+# What products lose to an exchange that their own kernels send beside them, as a share of its time. NeMo's settings of
 # Transformer Engine's user buffers for Llama 405B, H100, tp 8 (tp_overlap_configs/userbuffers.py): ten exchanges of a layer
 # hold 2, 24, 2, 2, 24, 8 and four times 1 of 132 multiprocessors, 0.05 of them in the mean; two come in four parts, the last
 # of which nothing is left to hide: 2 / 10 / 4 = 0.05 of all.
-TENSOR_AXES, LOST_BESIDE = ("tp",), 0.10
+LOST_BESIDE = 0.10
 # Of the device that most steps of a family, or its kernels, were measured on: A100 SXM, H100 SXM, HGX B200 (NVIDIA data
 # sheets), MI300X, MI355X (AMD data sheets).
 USUAL_POWER_W: Mapping[str, float] = {
@@ -218,7 +218,7 @@ class StepCosts:
         cost = self.links.exchange_cost(exchange, num_bytes, devices)
         num_nodes = len({device // per_node for device in devices})
         routed = exchange.algorithm.startswith((ROUTED, ROUTED_ONCE))
-        if num_nodes == 1 and exchange.axes == TENSOR_AXES:
+        if num_nodes == 1 and exchange.algorithm.endswith(IN_PARTS):
             return replace(cost.scaled(c.node_exchange), compute_share=LOST_BESIDE)
         if num_nodes == 1:
             return cost.scaled(c.node_exchange * (_sent_share(exchange, len(devices)) if routed else 1.0))
