@@ -37,14 +37,14 @@ def test_software_is_what_the_surest_text_names(texts: list[str], day: str, stac
 def test_nobodys_software_has_the_plain_traits() -> None:
     found = traits_of(["a loop of our own"])
     assert found is PLAIN and not found.fuses and found.shards == 0
-    assert found.beside(is_sharded=False, is_piped=True) == ("reduce",)
-    assert found.beside(is_sharded=True, is_piped=False) == ("reduce", "gather")
+    assert found.beside("none", is_piped=True) == ("reduce",)
+    assert found.beside("zero3", is_piped=False) == ("reduce", "gather")
 
 
 def test_deepspeeds_pipelines_hide_nothing() -> None:
     found = traits_of(["DeepSpeed"])
-    assert found.beside(is_sharded=False, is_piped=True) == ()
-    assert found.beside(is_sharded=False, is_piped=False) == ("reduce",)
+    assert found.beside("none", is_piped=True) == ()
+    assert found.beside("none", is_piped=False) == ("reduce",)
 
 
 @pytest.mark.parametrize("traits", STACKS, ids=[each.stack for each in STACKS])

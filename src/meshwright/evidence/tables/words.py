@@ -177,7 +177,7 @@ def overlap_of(
 ) -> tuple[str, ...]:
     """Communication beside computes: what the software is known for, and what the row's extras say, which wins."""
     extras = row.text("extras").lower()
-    usual = traits.beside(is_sharded=sharding == "zero3", is_piped=pp > 1)
+    usual = traits.beside(sharding, is_piped=pp > 1)
     said = {
         "reduce": says(extras, r"overlap[^;]*grad-reduce"),
         "gather": says(extras, r"overlap[^;]*param-gather"),

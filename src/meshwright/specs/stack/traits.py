@@ -24,6 +24,7 @@ class Traits:
         fuses: efficiency class of its kernels (`specs.plan.software`); empty: what is said besides decides.
         overlaps: communication that runs beside computes; None: gradients, and parameters where these are sharded.
         pipeline_overlaps: the same where stages are piped, if that is something else.
+        states_overlaps: the same where an optimizer's state is sharded, if that is something else.
         shards: ZeRO's number.
         reduces_in: format in which gradients are summed.
         attention: "unfused_dropout" writes scores and drops some of them.
@@ -42,6 +43,7 @@ class Traits:
     fuses: str = ""
     overlaps: tuple[str, ...] | None = None
     pipeline_overlaps: tuple[str, ...] | None = None
+    states_overlaps: tuple[str, ...] | None = None
     shards: int = 0
     reduces_in: str = "float32"
     attention: Attention = "flash"
@@ -53,13 +55,15 @@ class Traits:
     reports_of: Literal["fullest", "first"] = "fullest"
     reference: str = "general rule for software that is not known"
 
-    def beside(self, *, is_sharded: bool, is_piped: bool) -> tuple[str, ...]:
-        """Communication that runs beside computes, in a plan that shards its parameters, or pipes its stages."""
+    def beside(self, sharding: str, *, is_piped: bool) -> tuple[str, ...]:
+        """Communication that runs beside computes, in a plan that shards so, or pipes its stages."""
+        if sharding != "none" and self.states_overlaps is not None:
+            return self.states_overlaps
         if is_piped and self.pipeline_overlaps is not None:
             return self.pipeline_overlaps
         if self.overlaps is not None:
             return self.overlaps
-        return SHARDED if is_sharded else GRADIENTS
+        return SHARDED if sharding == "zero3" else GRADIENTS
 
 
 PLAIN = Traits()
@@ -76,8 +80,10 @@ STACKS = (
         "in float32, PURE in bfloat16",
     ),
     Traits(
-        "nanotron", "nanotron", fuses="eager, float32 sums", balances="by cost", reports="reserved", reports_of="first",
-        reference="nanotron: PyTorch's modules run eagerly; build_model balances pipeline blocks by get_block_compute_costs; "
+        "nanotron", "nanotron", fuses="eager, float32 sums", states_overlaps=(), balances="by cost", reports="reserved",
+        reports_of="first",
+        reference="nanotron: PyTorch's modules run eagerly; with ZeRO and sums in float32 there is no DDP, gradients are reduced "
+        "behind the last backward (trainer.py); build_model balances pipeline blocks by get_block_compute_costs; "
         "rank 0 logs allocated and reserved (helpers.py), and only the latter knows activations, as log_memory resets peaks "
         "behind every backward of the first five steps (trainer.py) and a benchmark ends with the third",
     ),
