@@ -148,7 +148,7 @@ class Inner(NamedTuple):
 # Beginnings of the algorithm's name of tokens that go to their experts, and back; behind stands how many experts a token
 # has. Of the first it goes once to each of them, of the second once to each device that has any.
 ROUTED, ROUTED_ONCE = "all_to_all.top", "all_to_all.once"
-# The end of one that the kernels of the products beside it send themselves, part by part.
+# End of the name of what is sent in parts by the kernels that compute beside it.
 IN_PARTS = ".in_parts"
 
 

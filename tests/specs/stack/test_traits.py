@@ -53,3 +53,9 @@ def test_every_stack_is_found_by_its_name_and_says_where_that_stands(traits: Tra
     assert traits_of([traits.stack], day) is traits
     assert traits.fuses in (*CLASSES, "") and len(traits.reference) > 40
     assert re.compile(traits.named_by) and traits.named_by == traits.named_by.lower()
+
+
+def test_nanotron_hides_gradients_only_where_no_state_is_sharded() -> None:
+    found = traits_of(["nanotron"])
+    assert found.beside("none", is_piped=True) == ("reduce",)
+    assert found.beside("zero1", is_piped=True) == ()

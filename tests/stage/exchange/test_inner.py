@@ -85,8 +85,13 @@ def test_tensor_exchanges_run_beside_products_only_where_the_plan_says(sequence_
     waiting = work_of(program_of(**choices), "F", 1).inner
     hidden = work_of(program_of(overlap=("tp",), **choices), "F", 1).inner
     assert {inner.beside for inner in waiting} == {""}
-    assert [inner._replace(beside="") for inner in hidden] == list(waiting)
-    sums = [inner for inner in hidden if sequence_parallel or inner.exchange.algorithm == "all_reduce"]
+    assert [each.exchange.algorithm.endswith(".in_parts") for each in hidden] == [
+        bool(each.beside) for each in hidden
+    ]
+    whole = (each.exchange._replace(algorithm=each.exchange.algorithm.partition(".")[0]) for each in hidden)
+    plain = [each._replace(beside="", exchange=one) for each, one in zip(hidden, whole, strict=True)]
+    assert plain == list(waiting)
+    sums = [inner for inner in hidden if sequence_parallel or "all_reduce" in inner.exchange.algorithm]
     assert sums and {inner.beside for inner in sums} == {"matmul"}
 
 

@@ -84,23 +84,23 @@ PUBLISHED = (
         "Megatron-Bridge", settings={"overlaps": ALL_OVERLAPPED, "reduces_in": "bfloat16", "dispatch": "once"},
         recomputes=("none", "selective"),
         reference="Megatron-Bridge's performance recipes (scripts/performance): distributed optimizer, "
-        "grad_reduce_in_fp32 off, all communication overlapped, recompute_modules of layernorm and moe_act at most; most of "
-        "those with experts have moe_flex_dispatcher_backend hybridep",
+        "grad_reduce_in_fp32 off, all communication overlapped, recompute_modules of layernorm and moe_act at most; "
+        "most of those with experts have moe_flex_dispatcher_backend hybridep",
     ),
     Published(
-        "Megatron-MoE-ModelZoo", settings={"overlaps": ALL_OVERLAPPED, "has_whole_experts": True}, recomputes=("none",),
+        "Megatron-MoE-ModelZoo", settings={"has_whole_experts": True, "overlaps": ALL_OVERLAPPED}, recomputes=("none",),
         reference="model_configs/benchmarking/*.yaml: distributed optimizer, grad-reduce and param-gather overlapped, "
         "expert-tensor-parallel-size 1; scripts recompute layernorm and moe_act at most, and sbatch_benchmarking.sh adds "
         "tp-comm-overlap in bf16",
     ),
     Published(
         r"training_results_v5", "Megatron-LM", settings={"overlaps": ALL_OVERLAPPED, "reduces_in": "bfloat16"},
-        reference="NVIDIA's configurations of MLPerf Training v5.0 and v5.1: as before, and grad_reduce_in_fp32 off "
-        "(pretrain.py of llama31_405b)",
+        reference="NVIDIA's configurations of MLPerf Training v5.0 and v5.1: distributed Adam, user-buffer tp communication, "
+        "grad_reduce_in_fp32 off (pretrain.py of llama31_405b)",
     ),
     Published(
         r"training_results", "Megatron-LM", settings={"overlaps": ALL_OVERLAPPED},
-        reference="NVIDIA's MLPerf configurations: distributed Adam, user-buffer tp communication",
+        reference="NVIDIA's earlier MLPerf configurations: distributed Adam, user-buffer tp communication",
     ),
     Published(
         r"NVIDIA/NeMo\b", settings={"overlaps": ALL_OVERLAPPED},

@@ -193,7 +193,7 @@ def overlap_of(
 
 
 def dispatch_of(row: TrainingRow, traits: Traits) -> Dispatch:
-    """How tokens go to their experts: as the row's extras say, else as the source is known for."""
+    """How tokens go to their experts: as the row's extras say, else as their software sends them."""
     extras = row.text("extras").lower()
     is_once = says(extras, SENT_ONCE)
     if is_once is None and says(extras, SENT_AS_COPIES):

@@ -65,7 +65,7 @@ def inner_exchanges(plan: Plan, layers: StageLayers, name: str, shape: Microbatc
 def _tensor(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward: bool) -> list[Inner]:
     """Of all blocks, of the embedding's rows and of the head with its loss."""
     num_bytes = float(shape.num_tokens * plan.model.hidden_size * shape.element_bytes)
-    beside, parts = ("matmul", IN_PARTS) if "tp" in plan.overlap else ("", "")
+    beside = "matmul" if "tp" in plan.overlap else ""
     has_ends = not is_vocabulary_split(plan)
     sums = _num_sums(plan, layers)
     sums += has_ends and (layers.has_head if is_backward else layers.has_embedding)
@@ -73,6 +73,7 @@ def _tensor(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward
     sums += _begins(plan, layers) and not is_backward
 
     def along_tp(algorithm: str, count: int, beside: str, size: float = num_bytes) -> Inner:
+        algorithm += IN_PARTS if beside and "tp" in plan.overlap else ""
         return Inner(Exchange(("tp",), algorithm=algorithm), size, count, beside, "tensor parallel")
 
     if not plan.sequence_parallel:
@@ -81,19 +82,13 @@ def _tensor(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward
         is_sent = int(is_from_passes or is_from_other_stage(plan, layers, is_backward))
         block = layers.first_block + layers.num_blocks * is_backward
         sent_bytes = float(shape.num_tokens * boundary_bytes_per_token(plan.model, plan.dtype, block))
-        found = [
-            along_tp(f"all_reduce{parts}", sums, beside),
-            along_tp("all_gather", is_sent, "", sent_bytes),
-        ]
+        found = [along_tp("all_reduce", sums, beside), along_tp("all_gather", is_sent, "", sent_bytes)]
     else:
         gathers = _num_sums(plan, layers) + (
             has_ends and (layers.has_embedding if is_backward else layers.has_head)
         )
         gathers += _begins(plan, layers) and is_backward
-        found = [
-            along_tp(f"reduce_scatter{parts}", sums, beside),
-            along_tp(f"all_gather{parts}", gathers, beside),
-        ]
+        found = [along_tp("reduce_scatter", sums, beside), along_tp("all_gather", gathers, beside)]
         if is_backward and plan.gathered == "again":
             again = _num_sums(plan, layers) + (has_ends and layers.has_head)
             found.append(along_tp("all_gather", again, "matmul"))
