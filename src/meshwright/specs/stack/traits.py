@@ -82,8 +82,8 @@ STACKS = (
     Traits(
         "nanotron", "nanotron", fuses="eager, float32 sums", states_overlaps=(), balances="by cost", reports="reserved",
         reports_of="first",
-        reference="nanotron: PyTorch's modules run eagerly; with ZeRO and sums in float32 there is no DDP, gradients are reduced "
-        "behind the last backward (trainer.py); build_model balances pipeline blocks by get_block_compute_costs; "
+        reference="nanotron: PyTorch's modules run eagerly; with ZeRO and sums in float32 there is no DDP, and gradients are "
+        "reduced behind the last backward (trainer.py); build_model balances pipeline blocks by get_block_compute_costs; "
         "rank 0 logs allocated and reserved (helpers.py), and only the latter knows activations, as log_memory resets peaks "
         "behind every backward of the first five steps (trainer.py) and a benchmark ends with the third",
     ),
