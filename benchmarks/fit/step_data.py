@@ -33,8 +33,10 @@ class MeasuredStep:
 
     @property
     def is_fitted(self) -> bool:
-        """May constants be fitted on it?"""
+        """May constants be fitted on it? Not where it does what no price has, nor where its recompute was partial."""
         plan = self.job.plan
+        if self.job.unpriced:
+            return False
         if plan.recompute != "full":
             return True
         tokens = plan.workload.global_batch * plan.workload.sequence_length

@@ -77,6 +77,21 @@ def test_only_declared_full_recompute_is_doubted() -> None:
         assert timed(step, seconds_at(step, 0.95, 4)).is_fitted
 
 
+def test_broadcasts_of_every_member_over_nodes_are_told_and_not_fitted() -> None:
+    """In a node they take what a gather takes."""
+    words = {"extras": "InternEvo", "zero": 1}
+    for num_devices, is_fitted in ((8, True), (64, False)):
+        step = one(
+            gpus=num_devices,
+            dp=num_devices,
+            global_batch_seqs=128,
+            num_microbatches=128 // num_devices,
+            **words,
+        )
+        assert step.is_fitted is is_fitted
+        assert any(f"by {num_devices} broadcasts" in line for line in step.job.assumptions) is not is_fitted
+
+
 def test_equal_rows_of_another_time_have_equal_programs() -> None:
     first, second = one(), one(seconds=9.0)
     assert first.program.plan == second.program.plan and second.row.measured_s == 9.0

@@ -21,13 +21,15 @@ from meshwright.specs.stack.traits import Traits
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A row as something that can be predicted: its plan and cluster, its software, and what was assumed."""
+    """A row as something that can be predicted: its plan and cluster, its software, and what was assumed; `unpriced`: what its
+    software does that no price has, in words."""
 
     row: TrainingRow
     plan: Plan
     cluster: ClusterSpec
     stack: str
     assumptions: tuple[str, ...]
+    unpriced: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,17 @@ def job_of(row: TrainingRow) -> TrainingJob:
     cluster = cluster_of(row, assumptions)
     plan = _plan(row, traits, published, degrees, model, cluster, assumptions)
     plan = _with_recompute(row, published, plan, cluster, assumptions)
-    return TrainingJob(row, plan, cluster, words.stack_of(row, traits), tuple(assumptions))
+    unpriced = _unpriced(plan, cluster, traits)
+    assumptions += [unpriced] if unpriced else []
+    return TrainingJob(row, plan, cluster, words.stack_of(row, traits), tuple(assumptions), unpriced)
+
+
+def _unpriced(plan: Plan, cluster: ClusterSpec, traits: Traits) -> str:
+    """What no price has: within a node broadcasts take what a gather takes; over many nodes each waits for the one before."""
+    sharing = (plan.sharding_degree or plan.dp * plan.cp) if plan.sharding != "none" else 1
+    if not traits.broadcasts_states or sharing <= cluster.levels[0].num_devices:
+        return ""
+    return f"stepped parameters are sent by {sharing} broadcasts, one after another: priced as one gather"
 
 
 def _plan(

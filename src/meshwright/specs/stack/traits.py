@@ -31,6 +31,7 @@ class Traits:
         balances: "evenly", or "by cost": blocks go to a stage until its share of all products is exceeded, head included.
         has_whole_experts: no expert is divided along tp.
         dispatch: how tokens go to their experts.
+        broadcasts_states: stepped parameters are sent by a broadcast of each member, one after another, not gathered.
         fuses_loss: the class where a run says that its loss is fused; empty: no other.
         reports: what its log calls memory: what tensors take ("allocated"), or what the allocator holds ("reserved"); empty:
             nobody knows. reports_of: the "fullest" device of a pipeline, or the "first".
@@ -50,6 +51,7 @@ class Traits:
     balances: Literal["evenly", "by cost"] = "evenly"
     has_whole_experts: bool = False
     dispatch: Dispatch = "copies"
+    broadcasts_states: bool = False
     fuses_loss: str = ""
     reports: Literal["", "allocated", "reserved"] = ""
     reports_of: Literal["fullest", "first"] = "fullest"
@@ -88,8 +90,9 @@ STACKS = (
         "behind every backward of the first five steps (trainer.py) and a benchmark ends with the third",
     ),
     Traits(
-        "InternEvo", "internevo", fuses="fused", overlaps=GRADIENTS, shards=1, reduces_in="bfloat16",
-        reference="InternEvo's 7B configuration: overlap_sync_grad on, overlap_sync_param off; gradients in bfloat16",
+        "InternEvo", "internevo", fuses="fused", overlaps=GRADIENTS, shards=1, reduces_in="bfloat16", broadcasts_states=True,
+        reference="InternEvo's 7B configuration: overlap_sync_grad on, overlap_sync_param off; gradients in bfloat16; "
+        "broadcast_params of its HybridZeroOptimizer",
     ),
     Traits(
         "Megatron-DeepSpeed, early", "megatron[-_ ]?deepspeed|gpt-?neox", until=FUSED_ATTENTION_SINCE,
