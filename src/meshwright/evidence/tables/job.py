@@ -21,8 +21,8 @@ from meshwright.specs.stack.traits import Traits
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A row as something that can be predicted: its plan and cluster, its software, and what was assumed; `unpriced`: what its
-    software does that no price has, in words."""
+    """A row as something that can be predicted: its plan and cluster, its software, and what was assumed; `unpriced`: what
+    its software does that no price has, in words."""
 
     row: TrainingRow
     plan: Plan
