@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -33,6 +34,23 @@ class JobOrder:
     correlation: float
 
 
+class Order(NamedTuple):
+    """Who advises so: the rank of layouts, and of a first choice where that is another one."""
+
+    rank: Rank
+    first: Rank | None = None
+
+
+def _fastest(scored: Scored) -> tuple[float, ...]:
+    return (scored[1].predicted_s or float("inf"),)
+
+
+def _fastest_that_fits(scored: Scored) -> tuple[float, ...]:
+    """As `plan` proposes where nobody accepts a risk: what may not fit stands behind all others."""
+    chance = scored[1].fit_chance
+    return float(chance is not None and chance < 1.0), *_fastest(scored)
+
+
 def _most_data_parallel(scored: Scored) -> tuple[float, ...]:
     row = scored[0]
     return -_data_parallel(row), -row.count("micro_batch_seqs")
@@ -47,14 +65,14 @@ def _as_the_book_says(scored: Scored) -> tuple[float, ...]:
 # By name. The book: The Ultra-Scale Playbook (huggingface.co/spaces/nanotron/ultrascale-playbook), "Finding the best training
 # configuration", step 3: tensor parallelism up to the size of a node, then data parallelism, a pipeline where nothing else is
 # left, the largest microbatch.
-ORDERS: Mapping[str, Rank] = {
-    "meshwright": lambda scored: (scored[1].predicted_s or float("inf"),),
-    "most data parallel": _most_data_parallel,
-    "the book's advice": _as_the_book_says,
+ORDERS: Mapping[str, Order] = {
+    "meshwright": Order(_fastest, _fastest_that_fits),
+    "most data parallel": Order(_most_data_parallel),
+    "the book's advice": Order(_as_the_book_says),
 }
 
 
-def orders(scored: Iterable[Scored], rank: Rank) -> list[JobOrder]:
+def orders(scored: Iterable[Scored], order: Order) -> list[JobOrder]:
     """What an order is worth in every job of LEAST_LAYOUTS layouts or more.
 
     Of layouts that an order holds equal, the first choice is the one in the middle: nobody advised which.
@@ -63,14 +81,15 @@ def orders(scored: Iterable[Scored], rank: Rank) -> list[JobOrder]:
     for pair in scored:
         row = pair[0]
         jobs.setdefault((row.source, *(row.text(column) for column in JOB_COLUMNS)), []).append(pair)
-    return [_order(members, rank) for members in jobs.values() if len(members) >= LEAST_LAYOUTS]
+    return [_order(members, order) for members in jobs.values() if len(members) >= LEAST_LAYOUTS]
 
 
-def _order(members: Sequence[Scored], rank: Rank) -> JobOrder:
+def _order(members: Sequence[Scored], order: Order) -> JobOrder:
     measured = [row.measured_s for row, _ in members]
-    ranks = [rank(pair) for pair in members]
+    ranks = [order.rank(pair) for pair in members]
+    choices = [(order.first or order.rank)(pair) for pair in members]
     places = {each: place for place, each in enumerate(sorted(set(ranks)))}
-    first = sorted(second for second, each in zip(measured, ranks, strict=True) if each == min(ranks))
+    first = sorted(second for second, each in zip(measured, choices, strict=True) if each == min(choices))
     correlation = spearmanr([places[each] for each in ranks], measured).statistic
     row = members[0][0]
     job = f"{row.text('model')}, {row.text('gpus')} x {row.text('gpu')}, {row.source}"
