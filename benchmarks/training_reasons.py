@@ -19,7 +19,16 @@ _UNEXPLAINED_760M = (
     "not explained: A100s of 40 GB run the same tokens of this model faster (2.8 s at 512, 2.9 s at 1,024) than "
     "these of 80 GB, and 2,048 tokens on these are as predicted"
 )
+_BROADCASTS = (
+    "stepped parameters are sent by one broadcast of every device, one after another, each of 2 to 3 ms; they are priced as one "
+    "gather, and take no part in the fit"
+)
 REASONS: Mapping[str, str] = {
+    "internevo-006": _BROADCASTS,
+    "internevo-007": _BROADCASTS,
+    "internevo-008": _BROADCASTS,
+    "megatron_h100-004": "one microbatch of 4 sequences a device: gradients in float32 take longer over 48 nodes than the backward "
+    "beside which they run; by the table they do not, as if they were reduced in 16 bits, which it does not say",
     "megatron_bridge-242": "the release: the one before (25.09) ran this layout in 12.5 s, near our prediction; two releases "
     "of another layout of this model differ by 1.8 times, too",
     "megatron_bridge-235": "two microbatches a step only: reductions and gathers of 120 billion parameters, each a "
