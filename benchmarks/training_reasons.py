@@ -20,15 +20,15 @@ _UNEXPLAINED_760M = (
     "these of 80 GB, and 2,048 tokens on these are as predicted"
 )
 _BROADCASTS = (
-    "stepped parameters are sent by one broadcast of every device, one after another, each of 2 to 3 ms; they are priced as one "
-    "gather, and take no part in the fit"
+    "stepped parameters are sent by one broadcast of every device, one after another, each of 2 to 3 ms; they are priced "
+    "as one gather, and take no part in the fit"
 )
 REASONS: Mapping[str, str] = {
     "internevo-006": _BROADCASTS,
     "internevo-007": _BROADCASTS,
     "internevo-008": _BROADCASTS,
-    "megatron_h100-004": "one microbatch of 4 sequences a device: gradients in float32 take longer over 48 nodes than the backward "
-    "beside which they run; by the table they do not, as if they were reduced in 16 bits, which it does not say",
+    "megatron_h100-004": "one microbatch of 4 sequences a device: gradients in float32 take longer over 48 nodes than the "
+    "backward beside which they run; by the table they do not, as if reduced in 16 bits, which it does not say",
     "megatron_bridge-242": "the release: the one before (25.09) ran this layout in 12.5 s, near our prediction; two releases "
     "of another layout of this model differ by 1.8 times, too",
     "megatron_bridge-235": "two microbatches a step only: reductions and gathers of 120 billion parameters, each a "
@@ -72,8 +72,6 @@ REASONS: Mapping[str, str] = {
     "torchtitan-001": "compiled (row 002) the same job is as predicted: the eager kernels of this stack move more than "
     "we count",
     "torchtitan-025": "eight tensor-parallel devices, nothing beside: small exchanges and their synchronisation",
-    "internevo-006": "the whole source is slower than predicted, already on one node; here gathers and reductions over "
-    "32 nodes come on top",
     "megatron_sc21-001": "values read off a figure; the stack of 2021 runs its small model (1.7 billion) with "
     "more and smaller kernels than we count",
     "megatron_selective-003": "a stack of 2022: our factors of A100 come from stacks with other kernels",
