@@ -13,10 +13,10 @@ from meshwright.prediction.step_trait import UNCERTAIN
 from meshwright.specs.plan.software import CLASSES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = ("how-a-step-is-predicted.md", "accuracy-training.md")
+PAGES = ("how-a-step-is-predicted.md", "accuracy-training.md", "prediction-in-pictures.md")
 SCALES = {"us": 1e6, "ms": 1e3}
 LARGEST_FIGURE_BYTES = 200_000
-REFRESH = "write the pages anew: python benchmarks/training_page.py TABLE.csv ... --docs docs"
+REFRESH = "write the pages anew: python -m benchmarks.chapter TABLE.csv ... --docs docs"
 
 
 def block(name: str, page: str = PAGES[0]) -> list[list[str]]:
@@ -44,12 +44,6 @@ def test_the_table_of_widths_is_that_of_the_package() -> None:
 
 def test_every_software_class_is_explained() -> None:
     assert [row[0] for row in block("software")] == list(CLASSES), REFRESH
-
-
-def test_every_worst_row_has_its_sentence() -> None:
-    rows = block("worst", PAGES[1])
-    assert len(rows) == 10
-    assert all(len(row[-1].split()) >= 5 for row in rows)
 
 
 @pytest.mark.parametrize("page", PAGES)

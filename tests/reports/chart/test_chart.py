@@ -49,3 +49,12 @@ def test_odd_data_gives_a_picture(y: list[float]) -> None:
     svg = chart_svg(Chart([Series("s", list(range(len(y))), y)], levels=[("level", 1.0)]))
     ElementTree.fromstring(svg)
     assert "nan" not in svg and "inf" not in svg.replace("information", "")
+
+
+def test_ticks_of_ones_own_are_drawn_where_they_are_and_a_series_without_a_name_is_in_no_legend() -> None:
+    series = [Series("measured", [0, 1, 2], [0, 1, 2], "points"), Series("", [0, 2], [0, 2])]
+    chart = Chart(series, x_ticks=[(0, "1"), (1, "2"), (2, "4 GB")], y_ticks=[(0, "low"), (2, "high")])
+    root = ElementTree.fromstring(chart_svg(chart))
+    texts = [each.text for each in root.iter(f"{SVG}text")]
+    assert texts == ["low", "high", "1", "2", "4 GB", "measured"]
+    assert len(list(root.iter(f"{SVG}circle"))) == 3 + 1  # three points and the legend's

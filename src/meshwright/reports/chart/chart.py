@@ -28,7 +28,7 @@ MAX_POINTS = 1200  # a curve with more points is drawn by its extremes in as man
 @dataclass(frozen=True)
 class Series:
     """One curve or cloud: x and y of equal length; `labels` name single points, `hints` are shown when pointed at;
-    `place` chooses its colour."""
+    `place` chooses its colour. One without a name is not in the legend."""
 
     name: str
     x: ArrayLike
@@ -42,7 +42,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """What a picture shows. `levels` are labelled horizontal lines; units are those of `quantity`."""
+    """What a picture shows. `levels` are labelled horizontal lines; units are those of `quantity`. `x_ticks`, `y_ticks`:
+    places with their texts, where an axis does not show round numbers of what is drawn (logarithms, names)."""
 
     series: Sequence[Series]
     title: str = ""
@@ -50,6 +51,8 @@ class Chart:
     y_label: str = ""
     x_unit: str = ""
     y_unit: str = ""
+    x_ticks: Sequence[tuple[float, str]] = ()
+    y_ticks: Sequence[tuple[float, str]] = ()
     levels: Sequence[tuple[str, float]] = ()
     y_from_zero: bool = False
     x_range: tuple[float, float] | None = None
@@ -66,8 +69,8 @@ def chart_svg(chart: Chart, theme: Theme = PAPER, standalone: bool = True) -> st
     body = [
         *([text(frame.left, 20, chart.title, theme.ink, extra=bold)] if chart.title else []),
         *frame.axes(
-            axis_ticks(x_ticks, chart.x_unit),
-            axis_ticks(y_ticks, chart.y_unit),
+            chart.x_ticks or axis_ticks(x_ticks, chart.x_unit),
+            chart.y_ticks or axis_ticks(y_ticks, chart.y_unit),
             theme,
             chart.x_label,
             chart.y_label,
@@ -92,7 +95,8 @@ def _frame_of(chart: Chart) -> tuple[list[float], list[float], Plane]:
     if chart.y_range is None:
         room = 0.06 * (y_high - y_low)
         y_low, y_high = (0.0 if chart.y_from_zero and y_low >= 0 else y_low - room), y_high + room
-    widest = max((len(each) for each in tick_texts(y_ticks, chart.y_unit)), default=1)
+    y_texts = [name for _, name in chart.y_ticks] or tick_texts(y_ticks, chart.y_unit)
+    widest = max(map(len, y_texts), default=1)
     left = 14 + CHARACTER_WIDTH * widest + (18 if chart.y_label else 0)
     top = 10 + (22 if chart.title else 0) + (20 if chart.legend and len(chart.series) > 1 else 0)
     bottom = chart.height - 26 - (16 if chart.x_label else 0)
@@ -177,6 +181,8 @@ def _legend(chart: Chart, frame: Plane, theme: Theme) -> list[str]:
         return []
     drawn, x, y = [], frame.left, frame.top - 10
     for index, series in enumerate(chart.series):
+        if not series.name:
+            continue
         colour = theme.series[(series.place if series.place is not None else index) % len(theme.series)]
         if series.form == "points":
             drawn.append(mark("circle", x + 8, y - 4, 4, f'fill="{colour}"'))
