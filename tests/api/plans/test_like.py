@@ -47,7 +47,7 @@ def test_a_plan_may_be_todays(tmp_path: Path) -> None:
 def test_a_faster_plan_that_the_program_cannot_say_is_told_with_the_reason(tmp_path: Path) -> None:
     file = written(tmp_path, "ds.json", DEEPSPEED)
     found = mw.plan(
-        "llama-3.1-8b", "8xH100", seq=4096, like=file, format="deepspeed", fix={**FEW, "tp": 4}, num_simulated=4
+        "llama-3.1-8b", "8xH100", seq=16384, like=file, format="deepspeed", fix={**FEW, "tp": 4}, num_simulated=4
     )  # fmt: skip
     assert found.faster is not None and found.faster.step.value < found.best.step.value
     assert "sequence_parallel = true" in {each.choice for each in found.faster_refusals}

@@ -56,7 +56,7 @@ JOBS: dict[str, tuple[ModelSpec, str, int, int, dict[str, Any]]] = {
          "mesh_order": "pp-dp-cp-tp", "sharding_degree": 0},
     ),
     "heads divided": (
-        MODEL.changed(num_kv_heads=32), "2x8xA100-80", 8, 4096,
+        MODEL.changed(num_kv_heads=32), "2x8xA100-80 nic=10GB/s", 8, 4096,
         {"cp": 16, "recompute": "none", "sharding": "zero1", "mesh_order": "pp-dp-cp-tp", "sharding_degree": 0},
     ),
     "a ring": (

@@ -17,12 +17,12 @@ def test_claims_stand_as_the_page_tells_them() -> None:
     predicted = [one for one in found if one.claim.kind == "predicted"]
     assert all(one.passed for one in found if one not in predicted)
     assert len(predicted) == 22 and max(one.claim.tolerance for one in predicted) <= 0.25
-    assert sum(one.passed for one in predicted) == 13
+    assert sum(one.passed for one in predicted) == 9
     assert {one.claim.paper_value for one in predicted} == {1.71, 2.398, 1.405, 2, 0.94}
 
 
 @pytest.mark.parametrize(
-    ("count", "overlap", "wanted"), [(1, "nothing", 1.17), (50, "nothing", 1.43), (1, "one layer", 0.88)]
+    ("count", "overlap", "wanted"), [(1, "nothing", 1.11), (50, "nothing", 1.33), (1, "one layer", 0.87)]
 )
 def test_the_ratio_is_that_of_the_card(count: int, overlap: str, wanted: float) -> None:
     assert low.rate_ratio("topology", "ZeRO++", 384, count, overlap) == pytest.approx(wanted, abs=0.01)

@@ -13,6 +13,7 @@ from meshwright.systems.memory.low_bandwidth_partitioning.rails import Rails
 
 GATHER = Exchange(("node", "package", "gcd"), algorithm="all_gather")
 LARGE_BYTES = 1e12
+JITTER = 0.0453  # of A100 in the package
 
 
 @pytest.mark.parametrize(
@@ -24,13 +25,14 @@ LARGE_BYTES = 1e12
         ((0, 8, 16), 12.5e9),  # one does
     ],
 )
-def test_a_gather_runs_at_the_slowest_level_and_crowds_between_nodes(
+def test_a_gather_runs_at_the_slowest_level_and_waits_for_the_slowest_node(
     devices: tuple[int, ...], bytes_per_s: float
 ) -> None:
     seconds = Rails(frontier(32)).exchange_cost(GATHER, LARGE_BYTES, devices).seconds
     n = len(devices)
-    crowded = 1 + 0.00286 * n if max(devices) >= 8 else 1.0
-    wanted = (n - 1) / n * LARGE_BYTES / (LINK_EFFICIENCY * bytes_per_s) * crowded
+    nodes = len({device // 8 for device in devices})
+    waiting = 1 + JITTER * (nodes**0.5 - 1)
+    wanted = (n - 1) / n * LARGE_BYTES / (LINK_EFFICIENCY * bytes_per_s) * waiting
     assert seconds == pytest.approx(wanted, rel=1e-3)
 
 

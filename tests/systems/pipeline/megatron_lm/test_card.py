@@ -105,7 +105,7 @@ def test_the_table_of_measured_runs_has_the_same_job(size: str, shared_data: Pat
     rows = read_training_table(shared_data / "calibration" / "training" / "megatron_sc21.csv")
     found = [job for job in map(job_of, rows) if job.plan.num_devices == plan.num_devices]
     (job,) = [job for job in found if job.plan.model.num_layers == plan.model.num_layers]
-    assert job.cluster.devices == cluster.devices and job.stack == "megatron 2021"
+    assert job.cluster.devices == cluster.devices and job.stack == "Megatron-LM, early"
     different = {
         field.name for field in fields(Plan) if getattr(plan, field.name) != getattr(job.plan, field.name)
     }
@@ -184,7 +184,7 @@ def test_what_does_not_hold_is_said() -> None:
 
 def test_the_abstracts_trillion() -> None:
     """The row that the paper is cited for: 163 TF/s, 502 PF/s, 52 % of the peak."""
-    assert megatron_lm.teraflops("1008.0B") == pytest.approx(161.7, abs=0.1)
+    assert megatron_lm.teraflops("1008.0B") == pytest.approx(162.0, abs=0.1)
     assert megatron_lm.petaflops(3072) == pytest.approx(502.0, rel=0.011)
     assert round(megatron_lm.teraflops("1008.0B") / 3.12) == 52
 
@@ -204,8 +204,8 @@ def test_scatter_and_gather_gain_most_where_messages_weigh_most() -> None:
         for batch in (12, 60)
         for chunks in (1, 4)
     }
-    assert gains[12, 4] == pytest.approx(0.047, abs=0.0005) and gains[60, 4] == pytest.approx(
-        0.011, abs=0.0005
+    assert gains[12, 4] == pytest.approx(0.044, abs=0.0005) and gains[60, 4] == pytest.approx(
+        0.010, abs=0.0005
     )
     assert gains[12, 4] > gains[12, 1] > gains[60, 1] > 0
 

@@ -19,9 +19,9 @@ from meshwright.costs.step.step_costs import slowest_of
 from meshwright.ir.table import Exchange
 from meshwright.specs.cluster.cluster import ClusterSpec, Level
 
-# Whose steps say how rings between nodes crowd: published ones on up to 2,520 A100, none of them on Frontier. Those of the
+# Whose steps say how long nodes wait for each other: published ones on up to 2,520 A100, none of them on Frontier. Those of the
 # other families say the same to 1 %.
-CROWDING_FAMILY = "a100"
+WAITING_FAMILY = "a100"
 NETWORK = "network"  # the level that joins nodes
 
 
@@ -57,7 +57,7 @@ class Rails:
         table = collective_table(exchange, len(devices))
         seconds = collective_s(table, num_bytes, len(devices), latency_s, rate)
         if crossings[-1].level.name == NETWORK:
-            jitter = packaged_step_profile().fit.of(CROWDING_FAMILY).jitter
+            jitter = packaged_step_profile().fit.of(WAITING_FAMILY).jitter
             seconds *= 1 + jitter * slowest_of(len(crossings[-1].units))
         return Cost(seconds, compute_share=0.0, link_share=1.0, uncertainty=UNCERTAINTY, basis="never seen")
 
