@@ -24,9 +24,9 @@ Differs:    1. Written from the abstract and summaries; which level takes which 
             two nodes of MI300X (claims of amd_platform). With one ring through one GCD's link, as this card had it first,
             ZeRO-3 would be 2.55 times slower than ZeRO++ where the paper says 1.405.
             4. Between nodes all wait for the slowest of them, as in training steps on other clusters that the package's
-            constant is from: over 48 nodes rings take 27 % longer than they would without it. While each member of a ring added
-            0.29 %, which fitted one source whose optimizer does something else, ZeRO-3's rings of 384 took twice as long, and
-            three more of these claims held. None of those clusters is Frontier, and no constant is of this paper.
+            constant is from: over 48 nodes rings take 27 % longer than they would without it. While each member of a ring
+            added 0.29 %, which fitted one source whose optimizer does something else, ZeRO-3's rings of 384 took twice as
+            long, and three more of these claims held. None of those clusters is Frontier, and no constant is of this paper.
             5. Stepped weights go back as int8, as the gathers do; quantised codes without their scales. As a sharding of
             plans it has no int8 or int4 messages: those are in this system's own program only.
             6. Executed layers are a few thousand numbers, and the two levels above a package are one of nodes.

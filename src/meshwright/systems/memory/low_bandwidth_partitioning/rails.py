@@ -19,8 +19,8 @@ from meshwright.costs.step.step_costs import slowest_of
 from meshwright.ir.table import Exchange
 from meshwright.specs.cluster.cluster import ClusterSpec, Level
 
-# Whose steps say how long nodes wait for each other: published ones on up to 2,520 A100, none of them on Frontier. Those of the
-# other families say the same to 1 %.
+# Whose steps say how long nodes wait for each other: published ones on up to 2,520 A100, none of them on Frontier.
+# Those of the other families say the same to 3 %.
 WAITING_FAMILY = "a100"
 NETWORK = "network"  # the level that joins nodes
 
