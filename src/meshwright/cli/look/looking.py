@@ -212,6 +212,7 @@ def _cluster(cluster: Any) -> Result:
         {
             "name": level.name, "num_devices": level.num_devices, "bandwidth_bytes_per_s": level.bandwidth_bytes_per_s,
             "latency_s": level.latency_s, "attached": level.attached, "is_shared": level.is_shared, "wiring": level.wiring,
+            "fabric": level.fabric,
         }
         for level in cluster.levels
     ]  # fmt: skip
@@ -229,7 +230,7 @@ def _cluster(cluster: Any) -> Result:
         {
             "level": level["name"], "devices": level["num_devices"],
             "bandwidth": format_bandwidth(level["bandwidth_bytes_per_s"]), "latency": format_seconds(level["latency_s"]),
-            "wiring": level["wiring"],
+            "wiring": level["wiring"], "fabric": level["fabric"] if level is not levels[0] else "",
         }
         for level in levels
     ]  # fmt: skip
