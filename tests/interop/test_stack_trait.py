@@ -64,3 +64,11 @@ def test_traits_are_fields_of_a_plan() -> None:
     assert set(DECIDED_BY) <= set(Plan.__dataclass_fields__)
     options = [option for names in DECIDED_BY.values() for option in names]
     assert len(set(options)) == len(options)
+
+
+def test_how_tokens_go_to_experts_is_told_where_they_travel() -> None:
+    experts = "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 4 "
+    options = ("--moe-token-dispatcher-type", "--moe-enable-deepep")
+    once = said(read("megatron", f"{MEGATRON}{experts}{options[0]} flex {options[1]}"))["dispatch"]
+    assert once[0] == "once" and set(once[1]) == set(options)
+    assert said(read("megatron", MEGATRON + experts))["dispatch"] == ("copies", ())

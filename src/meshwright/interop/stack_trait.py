@@ -33,6 +33,7 @@ DECIDED_BY: Mapping[str, tuple[str, ...]] = {
         "parallelism.pipeline_parallel_last_stage_less_layers",
     ),
     "etp": ("--expert-tensor-parallel-size", "parallelism.expert_tensor_parallel_degree"),
+    "dispatch": ("--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend", "--moe-enable-deepep"),
 }  # fmt: skip
 
 
@@ -57,6 +58,7 @@ def found_traits(plan: Plan, understood: Sequence[str]) -> tuple[FoundTrait, ...
         "reduction_dtype": plan.reduction_dtype or plan.dtype, "attention": plan.attention,
         "layers_per_stage": ("unevenly" if is_uneven else "evenly") if plan.pp > 1 else "",
         "etp": ("whole" if plan.expert_tp == 1 else "divided") if plan.model.num_experts else "",
+        "dispatch": plan.dispatch if plan.ep > 1 else "",
     }  # fmt: skip
     said = {
         name: tuple(option for option in understood if option in options)
