@@ -168,7 +168,13 @@ def _network(nic: str | float) -> tuple[float, Fabric]:
         return parse_bandwidth(nic), FABRICS[0]
     rate, _, behind = nic.strip().rpartition(" ")
     fabric = next((each for each in FABRICS if each == behind.lower()), None)
-    return parse_bandwidth(rate if fabric else nic), fabric or FABRICS[0]
+    try:
+        return parse_bandwidth(rate if fabric else nic), fabric or FABRICS[0]
+    except SpecError as error:
+        raise SpecError(
+            f"a NIC of {nic!r}",
+            allowed=f"a bandwidth such as 400Gb/s (bits) or 50GB/s (bytes), alone or with {' or '.join(FABRICS)} behind it",
+        ) from error
 
 
 def _named(text: str, nic: str | float | None) -> str:
