@@ -62,6 +62,7 @@ from .collective_table import (
     read_experts,
     read_ratios,
 )
+from .packaged_collectives import DIGITS, network_curve, warn_of_edges
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +84,6 @@ MOST_CLOUD_BYTES = (
     1 << 18
 )  # rows up to this size fit the latency; larger ones tell that network's rate, which is not ours
 EXPERT_MEMBERS = 8
-DIGITS = 5  # of what is written
 LARGE_WEIGHT = 2.0  # of a row above 1 MiB: those are what training steps move
 MOST_ROWS_PER_SERIES = 21  # of one source, operation and placement; a table with 994 sizes is thinned to this
 BYTE_VALUES = {"dispatch": 1.0, "combine": 2.0}  # float8 with its scales left out, and bfloat16
@@ -116,12 +116,6 @@ def node_curve(values: dict[str, float], link_bytes_per_s: float) -> NodeCurve:
         message=pipe("message"),
         switch=pipe("switch") if "switch.rate" in values else None,
     )
-
-
-def network_curve(values: dict[str, float]) -> NetworkCurve:
-    """A curve from named constants."""
-    names = ("low_hop", "hop", "efficiency", "decay", "half", "peer")
-    return NetworkCurve(*(values[name] for name in names))
 
 
 def predicted_s(curve: NodeCurve, row: CollectiveRow) -> float:
@@ -245,14 +239,14 @@ def fit_profile(tables: Path) -> CollectiveProfile:
     ratios, nodes = read_ratios(tables), {name: chip.curve for name, chip in chips.items()}
     over = [row for row in table if row.num_nodes > 1 and is_fitted_row(row)]
     network, network_fit = fit_network(nodes, [row for row in ratios if is_fitted_ratio(row)], over)
-    _warn_of_edges("network", network_fit)
+    warn_of_edges("network", network_fit)
     node = nodes["H100"]
     tested = [(ratio_predicted(network, node, row), row.ratio) for row in ratios if not is_fitted_ratio(row)]
     experts = {}
     for kernel in BYTE_VALUES:
         known = [row for row in read_experts(tables) if row.kernel == kernel and is_fitted_expert(row)]
         experts[kernel], expert_fit = fit_expert(kernel, known)
-        _warn_of_edges(kernel, expert_fit)
+        warn_of_edges(kernel, expert_fit)
     sources = tuple(sorted(Counter(row.source for row in rows))) + (
         "simai",
         "aiconfigurator (DeepEP)",
@@ -282,7 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _fitted_chip(chip: str, rows: Sequence[CollectiveRow]) -> ChipCollectives:
     curve, fit = fit_chip(chip, [row for row in rows if is_fitted_row(row)])
-    _warn_of_edges(chip, fit)
+    warn_of_edges(chip, fit)
     tested = [row for row in rows if not is_fitted_row(row)]
     spreads = [
         _spread(curve, [row for row in tested if (row.num_bytes > LARGE_BYTES) is large])
@@ -299,11 +293,6 @@ def _spread(curve: NodeCurve, rows: Sequence[CollectiveRow]) -> float:
     for row in rows:
         sources.setdefault(row.source, []).append((predicted_s(curve, row), row.seconds))
     return statistics.mean(score(pairs).percentile_80 for pairs in sources.values())
-
-
-def _warn_of_edges(what: str, fit: Fit) -> None:
-    if fit.at_edge:
-        logger.warning("%s: at the edge of the range: %s", what, ", ".join(fit.at_edge))
 
 
 if __name__ == "__main__":

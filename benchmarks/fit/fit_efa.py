@@ -8,26 +8,20 @@ others give the spread.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
-from importlib import resources
-from pathlib import Path
 from typing import NamedTuple
 
 from meshwright.costs.collective.curve import NetworkCurve, NodeCurve, Span, across_nodes_ways, fastest
-from meshwright.costs.collective.profile import PROFILE_FILE, NetworkCollectives, packaged_profile
-from meshwright.costs.cost import rounded
+from meshwright.costs.collective.profile import NetworkCollectives, packaged_profile
 
 from .collective_constant import NETWORK_CONSTANTS, fit_constants
+from .packaged_collectives import network_curve, spread_of, warn_of_edges, write_part
 
 SOURCE = "aws-gpu-communication-benchmark (NCCL on EFA)"
 CHIP, FABRIC = "H100", "efa"
 PER_NODE, NIC_BYTES_PER_S = 8, 50e9  # 3,200 Gb/s a node (Amazon's table of instances)
-DIGITS = 5  # of what is written
-PERCENTILE = 0.8
 LEAST_MEBIBYTES, MEBI = 32, 1 << 20
 # GB/s (bytes of the whole tensor over seconds, out of place), of 32 MiB and each doubling; by operation and number of nodes.
 # crazyguitar/aws-gpu-communication-benchmark @fd167f9, data/nccl_*.csv.
@@ -82,17 +76,14 @@ def fitted_network(node: NodeCurve) -> NetworkCollectives:
     known = rows()
 
     def residuals(values: Mapping[str, float]) -> list[float]:
-        network = _curve(values)
+        network = network_curve(values)
         return [math.log(seconds(node, network, row) / row.seconds) for row in known if row.place % 2 == 0]
 
     fit = fit_constants(NETWORK_CONSTANTS, residuals)
-    if fit.at_edge:
-        logging.getLogger(__name__).warning(
-            "%s: at the edge of the range: %s", FABRIC, ", ".join(fit.at_edge)
-        )
-    network = _curve(fit.values)
-    errors = sorted(abs(seconds(node, network, row) / row.seconds - 1) for row in known if row.place % 2)
-    return NetworkCollectives(network, errors[math.ceil(PERCENTILE * len(errors)) - 1])
+    warn_of_edges(FABRIC, fit)
+    network = network_curve(fit.values)
+    errors = (seconds(node, network, row) / row.seconds - 1 for row in known if row.place % 2)
+    return NetworkCollectives(network, spread_of(errors))
 
 
 def seconds(node: NodeCurve, network: NetworkCurve, row: EfaRow) -> float:
@@ -101,18 +92,9 @@ def seconds(node: NodeCurve, network: NetworkCurve, row: EfaRow) -> float:
     return fastest(across_nodes_ways(node, network, row.operation, row.num_bytes, span)).seconds
 
 
-def _curve(values: Mapping[str, float]) -> NetworkCurve:
-    return NetworkCurve(*(values[constant.name] for constant in NETWORK_CONSTANTS))
-
-
 def main() -> int:
     """Write the network into the package's profile; 0 when done."""
-    path = Path(str(resources.files("meshwright.costs"))) / "profiles" / PROFILE_FILE
-    document = json.loads(path.read_text(encoding="utf-8"))
-    found = fitted_network(packaged_profile().chips[CHIP].curve)
-    document["networks"][FABRIC] = rounded(asdict(found), DIGITS)
-    document["sources"] = [*dict.fromkeys([*document["sources"], SOURCE])]
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write_part("networks", FABRIC, fitted_network(packaged_profile().chips[CHIP].curve), SOURCE)
     return 0
 
 

@@ -9,27 +9,21 @@ all-to-all, passes like a step of the ring; a member copies its own block at hal
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
-from importlib import resources
-from pathlib import Path
 from typing import NamedTuple
 
 from meshwright.costs.collective.curve import NodeCurve, Pipe, in_node_s
-from meshwright.costs.collective.profile import LARGE_BYTES, PROFILE_FILE, ChipCollectives, Spread
-from meshwright.costs.cost import rounded
+from meshwright.costs.collective.profile import LARGE_BYTES, ChipCollectives, Spread
 from meshwright.evidence.claim.system_card import system
 from meshwright.specs.cluster.device import load_device, usual_node
 
 from .collective_constant import Constant, fit_constants
+from .packaged_collectives import spread_of, write_part
 
 SYSTEM, CHIP, SOURCE = "amd_platform", "MI300X", "quickreduce (RCCL)"
-DIGITS = 5  # of what is written
 MICRO, MEBI = 1e-6, 1 << 20
-PERCENTILE = 0.8
 CONSTANTS = (
     Constant("start", 1.5e-5, 1e-6, 5e-5, "s", "kernel launch and first flag or fence"),
     Constant("low.rate", 0.5, 0.02, 0.9, "of links", "flags travel with the data"),
@@ -96,17 +90,12 @@ def _seconds(curve: NodeCurve, row: RcclRow) -> float:
 
 
 def _spread(curve: NodeCurve, tested: Sequence[RcclRow]) -> float:
-    errors = sorted(abs(_seconds(curve, row) / row.seconds - 1) for row in tested)
-    return errors[math.ceil(PERCENTILE * len(errors)) - 1]
+    return spread_of(_seconds(curve, row) / row.seconds - 1 for row in tested)
 
 
 def main() -> int:
     """Write the chip into the package's profile; 0 when done."""
-    path = Path(str(resources.files("meshwright.costs"))) / "profiles" / PROFILE_FILE
-    document = json.loads(path.read_text(encoding="utf-8"))
-    document["chips"][CHIP] = rounded(asdict(fitted_chip()), DIGITS)
-    document["sources"] = [*dict.fromkeys([*document["sources"], SOURCE])]
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write_part("chips", CHIP, fitted_chip(), SOURCE)
     return 0
 
 

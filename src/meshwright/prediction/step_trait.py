@@ -40,6 +40,16 @@ UNCERTAIN = (
 )
 
 
+def seconds_by_kind(parts: Mapping[str, float], kind_of: Mapping[str, str] = KIND_OF) -> dict[str, float]:
+    """What each kind of work takes on the busiest device; what runs beside is not counted."""
+    found: dict[str, float] = {}
+    for name, seconds in parts.items():
+        if name not in BESIDE:
+            kind = kind_of.get(name, MEMORY)
+            found[kind] = found.get(kind, 0.0) + seconds
+    return found
+
+
 def step_shares(
     plan: Plan, cluster: ClusterSpec, parts: Mapping[str, float], basis: Basis
 ) -> dict[str, float]:
@@ -49,11 +59,10 @@ def step_shares(
     leaves the node. "float8" is the share of products in it. 1 or 0: "eager pipelines" between nodes, whose host takes
     part in every message; "unseen", where the prediction is not interpolated; "run".
     """
+    kinds = seconds_by_kind(parts)
+    total = sum(kinds.values())
     found = dict.fromkeys(UNCERTAIN, 0.0)
-    total = sum(seconds for name, seconds in parts.items() if name not in BESIDE)
-    for name, seconds in parts.items():
-        if name not in BESIDE and total > 0:
-            found[KIND_OF.get(name, MEMORY)] += seconds / total
+    found |= {kind: seconds / total for kind, seconds in kinds.items() if total > 0}
     node = cluster.levels[0].num_devices
     if plan.tp > node and total > 0:
         found["tp between nodes"] = parts.get(INSIDE, 0.0) / total

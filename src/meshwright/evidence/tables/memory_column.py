@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from meshwright.evidence.tables.published import traits_of_row
-from meshwright.evidence.tables.table import TrainingRow
+from meshwright.evidence.tables.table import TrainingRow, remarks_of
 from meshwright.prediction.memory_buffer import most_context_bytes
 from meshwright.prediction.memory_estimate import DeviceMemory, MemoryEstimate
 from meshwright.prediction.memory_limit import fit_probability
@@ -36,12 +36,11 @@ COUNTS: tuple[tuple[re.Pattern[str], Counts], ...] = (
     (re.compile(r"\ballocated"), "allocated"),
 )
 ENDS = re.compile(r"first or last (?:node|rank|stage)")
-COLUMNS = ("note", "inferred", "extras")
 
 
 def column_of(row: TrainingRow) -> MemoryColumn:
     """As the row says; else as its software logs it; the one in the middle where nobody knows."""
-    text = " ".join(row.text(column) for column in COLUMNS).lower()
+    text = remarks_of(row).lower()
     traits = traits_of_row(row)
     counts = next((kind for words, kind in COUNTS if words.search(text)), None)
     if counts is None:

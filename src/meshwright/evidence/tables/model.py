@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from meshwright.evidence.tables.table import TrainingRow
+from meshwright.evidence.tables.table import TrainingRow, remarks_of
 from meshwright.specs.cluster.cluster import ClusterSpec, Fabric, Level
 from meshwright.specs.cluster.device import DeviceSpec, NodeSpec, load_device, usual_node
 from meshwright.specs.error import SpecError
@@ -116,8 +116,7 @@ def cluster_of(row: TrainingRow, assumptions: list[str]) -> ClusterSpec:
 
 def _fabric(row: TrainingRow) -> Fabric:
     """What joins the nodes, where a word of the row says it."""
-    said = " ".join(row.text(column) for column in ("extras", "inferred", "note"))
-    return "efa" if EFA.search(said) else "infiniband"
+    return "efa" if EFA.search(remarks_of(row)) else "infiniband"
 
 
 def _cluster_name(num_devices: int, per_node: int, device: DeviceSpec) -> str:

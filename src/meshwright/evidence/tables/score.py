@@ -300,10 +300,16 @@ def release_number(release: str) -> tuple[int, ...]:
 
 
 def _line(scored: Sequence[Scored]) -> Line:
-    by_source: dict[str, list[Scored]] = {}
+    sources = by_source(scored)
+    return Line(score(scored), {source: score(pairs) for source, pairs in sorted(sources.items())})
+
+
+def by_source(scored: Iterable[Scored]) -> dict[str, list[Scored]]:
+    """Source -> its rows, in the order in which they come."""
+    found: dict[str, list[Scored]] = {}
     for pair in scored:
-        by_source.setdefault(pair[0].source, []).append(pair)
-    return Line(score(scored), {source: score(pairs) for source, pairs in sorted(by_source.items())})
+        found.setdefault(pair[0].source, []).append(pair)
+    return found
 
 
 def _newest_of_models(rows: Sequence[TrainingRow]) -> Collection[str]:

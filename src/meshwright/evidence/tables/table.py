@@ -133,6 +133,11 @@ class UnreadRow:
     why: str
 
 
+def remarks_of(row: TrainingRow) -> str:
+    """What stands in a row's columns for people."""
+    return " ".join(row.text(column) for column in ("note", "inferred", "extras"))
+
+
 def read_training_table(path: str | Path) -> tuple[TrainingRow, ...]:
     """All rows of a table. Raises SpecError naming the missing column, or the line and column of a bad number."""
     found = read_lines(path)
@@ -179,14 +184,21 @@ def check_columns(path: Path, columns: tuple[str, ...]) -> None:
 def check_known_columns(path: Path) -> None:
     """Raises UnknownNameError for a column that the schema lacks: one that is mistyped would be left out without a word."""
     known = {*NEEDED, *COUNTS, *NUMBERS, *NOTED}
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            columns = next(csv.reader(stream), [])
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"table {path} cannot be read: {error}", allowed="a CSV file") from error
-    for column in columns:
+    for column in columns_of(path):
         if column not in known:
             raise UnknownNameError(f"column of table {path.name}", column, known)
+
+
+def columns_of(path: Path) -> list[str]:
+    """The head of a table. Raises SpecError where the file cannot be read."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            return next(csv.reader(stream), [])
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise SpecError(
+            f"table {path} cannot be read: {why}", allowed="a CSV file of measured training runs"
+        ) from error
 
 
 def _line(values: Mapping[str, str | None], where: str, name: str) -> TrainingRow | UnreadRow:

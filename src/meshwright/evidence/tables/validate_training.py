@@ -6,7 +6,6 @@ or predicted are kept with the reason.
 
 from __future__ import annotations
 
-import csv
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from meshwright.costs.step.profile import StepFit
 from meshwright.evidence.tables.job import TrainingJob, job_of
 from meshwright.evidence.tables.memory_column import column_of, peak_of
 from meshwright.evidence.tables.score import RowPrediction, Summary, memory_error, score_table
-from meshwright.evidence.tables.table import TrainingRow, UnreadRow, read_lines
+from meshwright.evidence.tables.table import TrainingRow, UnreadRow, columns_of, read_lines
 from meshwright.prediction.memory_estimate import MemoryEstimate, estimate_memory
 from meshwright.prediction.memory_limit import fit_probability
 from meshwright.prediction.own_runs.trait import run_traits
@@ -108,7 +107,7 @@ def read_rows(paths: Sequence[str | Path]) -> ReadTables:
     if not paths:
         raise SpecError("no table is given", allowed="one or more CSV files of measured training runs")
     files = [Path(path) for path in paths]
-    others = [path for path in files if not _has_row_ids(path)]
+    others = [path for path in files if ID_COLUMN not in columns_of(path)]
     if len(others) == len(files):  # nothing would be left: let the reader say what is missing
         others = []
     lines = [line for path in files if path not in others for line in read_lines(path)]
@@ -129,18 +128,6 @@ def read_rows(paths: Sequence[str | Path]) -> ReadTables:
             next="give every table once",
         )
     return ReadTables(rows, unread, tuple(str(path) for path in others))
-
-
-def _has_row_ids(path: Path) -> bool:
-    """Does the head name row ids? Raises SpecError where the file cannot be read."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            return ID_COLUMN in next(csv.reader(stream), [])
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise SpecError(
-            f"table {path} cannot be read: {why}", allowed="a CSV file of measured training runs"
-        ) from error
 
 
 def predict_rows(

@@ -16,6 +16,7 @@ from meshwright.evidence.tables.score import (
     LONG_SEQUENCE,
     Score,
     Scored,
+    by_source,
     mean,
     newest_releases,
     score,
@@ -121,7 +122,7 @@ def validate_unseen(paths: Sequence[str | Path], *, progress: Progress | None = 
     tables = read_rows(_files(paths))
     rows = newest_releases(row for row in tables.rows if row.is_core)
     scored = left_out(rows, progress)
-    sources = _by_source(scored)
+    sources = by_source(scored)
     kinds = {name: [pair for pair in scored if is_in(pair[0])] for name, is_in in KINDS.items()}
     few = {number: _few(sources, number) for number in FEW}
     beyond = _beyond(rows, progress)
@@ -141,13 +142,6 @@ def _files(paths: Sequence[str | Path]) -> list[Path]:
     return found
 
 
-def _by_source(scored: Sequence[Scored]) -> dict[str, list[Scored]]:
-    found: dict[str, list[Scored]] = {}
-    for pair in scored:
-        found.setdefault(pair[0].source, []).append(pair)
-    return found
-
-
 def _few(sources: Mapping[str, Sequence[Scored]], number: int) -> dict[str, dict[str, float]]:
     """Every way to learn from so many rows: source -> median error; sources with too few rows are not there."""
     found: dict[str, dict[str, float]] = {}
@@ -162,7 +156,7 @@ def _few(sources: Mapping[str, Sequence[Scored]], number: int) -> dict[str, dict
 def _beyond(rows: Sequence[TrainingRow], progress: Progress | None) -> dict[str, float]:
     """Source -> median error of rows of many devices, by constants of rows of few, corrected by the source's own of these."""
     found = {}
-    for source, pairs in _by_source(from_few_devices(rows, progress)).items():
+    for source, pairs in by_source(from_few_devices(rows, progress)).items():
         predicted = [pair for pair in pairs if pair[1].predicted_s]
         own = [pair for pair in predicted if not has_many_devices(pair[0])]
         above = [pair for pair in predicted if has_many_devices(pair[0])]
@@ -248,7 +242,7 @@ def _limits(
 
 def _medians(pairs: Sequence[Scored]) -> dict[str, float]:
     """Source -> median error."""
-    return {source: score(own).median_error or 0.0 for source, own in _by_source(pairs).items()}
+    return {source: score(own).median_error or 0.0 for source, own in by_source(pairs).items()}
 
 
 def _pooled(pairs: Sequence[Scored]) -> float | None:
@@ -265,7 +259,7 @@ def _pooled(pairs: Sequence[Scored]) -> float | None:
 
 def _near(pairs: Sequence[Scored]) -> float | None:
     """The share of rows within 10 %, averaged over sources."""
-    return mean(score(own).within_10 for own in _by_source(pairs).values())
+    return mean(score(own).within_10 for own in by_source(pairs).values())
 
 
 def _within_bound(memory: Sequence[Score]) -> float | None:

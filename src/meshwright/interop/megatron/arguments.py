@@ -8,7 +8,7 @@ from meshwright.interop.megatron.model import megatron_model
 from meshwright.interop.megatron.option import AS_ASSUMED, IRRELEVANT, NOT_IN_A_PLAN, PIPELINE_INSIDE
 from meshwright.interop.option_set import OptionSet, launch_words
 from meshwright.specs.error import PlanError
-from meshwright.specs.model.division import shared_by_expert
+from meshwright.specs.model.division import shared_by_expert, takes_in_tensor_parallel
 from meshwright.specs.model.layers import split_layers
 from meshwright.specs.stack.traits import traits_of
 
@@ -113,9 +113,7 @@ def _read_expert_degree(options: OptionSet, num_replicas: int) -> None:
     name, degree = "expert-tensor-parallel-size", options.draft.degree
     ours = shared_by_expert(degree("tp"), num_replicas, degree("ep"))
     said = options.values.get(name, [str(ours)])
-    inside = degree("cp") * degree("tp")
-    fills = degree("ep") % inside == 0 or (inside % degree("ep") == 0 and degree("ep") % degree("tp") == 0)
-    takes_in_tp = degree("ep") > 1 and fills
+    takes_in_tp = takes_in_tensor_parallel(degree("tp"), degree("cp"), degree("ep"))
     if said != [str(ours)] and not (said == ["1"] and takes_in_tp):
         options.reject(name, f"a plan of these degrees divides an expert over {ours} devices")
         return

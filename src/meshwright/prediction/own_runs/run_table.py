@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from meshwright.prediction.own_runs.trait import TRAITS
 from meshwright.prediction.step_part import WAITING
-from meshwright.prediction.step_trait import BESIDE, KIND_OF, MEMORY, MESSAGES
+from meshwright.prediction.step_trait import KIND_OF, MEMORY, MESSAGES, seconds_by_kind
 from meshwright.specs.cluster.own_run import OwnRun
 
 Floats = NDArray[np.float64]
@@ -39,9 +39,8 @@ class RunTable:
         """The table of these runs."""
         shares = np.full((len(runs), len(KINDS)), LEAST_PART)
         for number, run in enumerate(runs):
-            for name, seconds in run.parts.items():
-                if name not in BESIDE:
-                    shares[number, KINDS.index(KIND_OF_PART.get(name, MEMORY))] += seconds
+            for kind, seconds in seconds_by_kind(run.parts, KIND_OF_PART).items():
+                shares[number, KINDS.index(kind)] += seconds
         shares /= shares.sum(axis=1, keepdims=True)
         traits = np.array([[run.traits.get(name, 0.0) for name in TRAITS] for run in runs])
         return RunTable(shares, traits, np.log([run.ratio for run in runs]))

@@ -63,3 +63,9 @@ def _degrees(model: ModelShape) -> Iterator[int]:
 def shared_by_expert(tp: int, num_replicas: int, ep: int) -> int:
     """Devices that share one expert's matrices: the tensor-parallel ones, unless the expert devices take these, too."""
     return tp if num_replicas % ep == 0 else 1
+
+
+def takes_in_tensor_parallel(tp: int, cp: int, ep: int) -> bool:
+    """May the devices of ep hold whole experts, those of tp among them: with all of cp, or with a part of it?"""
+    inside = cp * tp
+    return ep > 1 and (ep % inside == 0 or (inside % ep == 0 and ep % tp == 0))

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.dtype import DTYPE_BYTES
 from meshwright.specs.error import PlanError, SpecError
-from meshwright.specs.model.division import check_division, shared_by_expert
+from meshwright.specs.model.division import check_division, shared_by_expert, takes_in_tensor_parallel
 from meshwright.specs.model.layers import StageLayers, split_layers, stage_layers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.file import plan_text, read_plan, save_plan
@@ -468,8 +468,7 @@ class Plan:
         inside, replicas = self.cp * self.tp, self.dp * self.cp
         if self.etp in (0, self.tp) and (not self.etp or replicas % self.ep == 0):
             return
-        takes_in_tp = self.ep % inside == 0 or (inside % self.ep == 0 and self.ep % self.tp == 0)
-        is_whole = self.etp == 1 and self.ep > 1 and takes_in_tp
+        is_whole = self.etp == 1 and takes_in_tensor_parallel(self.tp, self.cp, self.ep)
         if not is_whole:
             raise PlanError(
                 f"etp({self.etp}) with ep({self.ep}), tp({self.tp}), cp({self.cp}), dp({self.dp})",
