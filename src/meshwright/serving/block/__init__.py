@@ -1,0 +1,1 @@
+"""Blocks of keys and values: who holds which, and which prefixes are there already."""

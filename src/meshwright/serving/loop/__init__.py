@@ -1,0 +1,1 @@
+"""The loop that joins a scheduler with an engine, its clocks, and what it measures."""

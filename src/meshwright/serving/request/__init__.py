@@ -1,0 +1,1 @@
+"""What is asked for: requests, how their tokens are drawn, where they come from."""
