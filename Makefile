@@ -55,12 +55,12 @@ $(VENV)/.made:
 
 $(VENV)/.installed: $(VENV)/.made $(INSTALL_INPUTS)
 	@echo "Installing meshwright and PyTorch into $(VENV) (once; a few minutes)" >&2
-	$(PIP) install -c constraints.txt -e '.[torch]'
+	$(PIP) install -c constraints.txt -e '.[torch,serve]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.made $(INSTALL_INPUTS)
 	@echo "Installing meshwright, PyTorch and the development tools into $(VENV) (once; a few minutes)" >&2
-	$(PIP) install -c constraints.txt -e '.[torch,dev]'
+	$(PIP) install -c constraints.txt -e '.[torch,serve,dev]'
 	@touch $(VENV)/.installed $@
 
 quickstart: $(VENV)/.installed
