@@ -26,7 +26,7 @@ OUTPUTS = ("output_tokens", "num_decode_tokens", "output_toks", "GeneratedTokens
 IDS = ("request_id", "id")
 
 
-class Columns(NamedTuple):
+class RequestColumns(NamedTuple):
     """Which column of a table says what; "": none does."""
 
     arrival: str
@@ -78,7 +78,7 @@ def refuse_cell(place: str, column: str, value: object, allowed: str) -> NoRetur
     )
 
 
-def _columns(names: Iterable[str], file: str) -> Columns:
+def _columns(names: Iterable[str], file: str) -> RequestColumns:
     known = list(names)
     prompt, output = _among(known, PROMPTS), _among(known, OUTPUTS)
     for found, what, allowed in (
@@ -91,7 +91,7 @@ def _columns(names: Iterable[str], file: str) -> Columns:
                 allowed=f"a column {' or '.join(allowed)}",
                 next="name the column so",
             )
-    return Columns(_among(known, ARRIVALS), prompt, output, _among(known, IDS))
+    return RequestColumns(_among(known, ARRIVALS), prompt, output, _among(known, IDS))
 
 
 def _among(names: list[str], wanted: tuple[str, ...]) -> str:
