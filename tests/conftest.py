@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 
 import meshwright.api  # noqa: F401  plans know their verbs in whatever order tests run
-from tests import covering
+from tests import covering, gloo_pool
 from tests.no_network import block_network
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -69,6 +69,13 @@ def bytecode_is_kept() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def jobs_end() -> Iterator[None]:
+    """The jobs that a file's tests run on the shared pool leave nothing in its workers."""
+    yield
+    gloo_pool.assert_idle()
 
 
 @pytest.fixture(scope="session")

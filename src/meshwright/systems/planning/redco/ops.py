@@ -11,7 +11,6 @@ Shapes: B samples, S tokens, E width, V vocabulary (with padding), and what a de
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -66,17 +65,10 @@ class HeadPlace(nn.Module):
         return mixed.transpose(1, 2).flatten(2)
 
 
-@cache
-def _team(rank: int, num_ranks: int) -> InnerTeam:
-    return InnerTeam(rank, num_ranks, TorchTransport(None))
-
-
 def everyone(rank: int, num_ranks: int) -> InnerTeam:
-    """All processes of the job as those that share a model. Models outlive jobs, and are cut where no job runs, too."""
-    team = _team(rank, num_ranks)
-    if dist.is_initialized():
-        team.transport = TorchTransport(dist.group.WORLD)
-    return team
+    """All processes of the job as those that share a model; where no job runs a model is cut, too, but exchanges nothing.
+    The threads of the job's groups live as long as the team: who keeps it must end with the job."""
+    return InnerTeam(rank, num_ranks, TorchTransport(dist.group.WORLD))
 
 
 def cut_by(model: nn.Module, rules: Mapping[str, TensorRule], team: InnerTeam) -> nn.Module:

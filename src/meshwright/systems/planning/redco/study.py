@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from meshwright.executor import run_program
 from meshwright.executor.job.pool import Pool, opened_pool
 from meshwright.executor.layout.rule_shard import cut
+from meshwright.executor.models.cut.inner_team import InnerTeam
 from meshwright.executor.models.cut.module_tree import module_tree
 from meshwright.executor.rank.handler import Handlers, ValueName
 from meshwright.ir.vocabulary import Vocabulary
@@ -167,14 +168,12 @@ def build(name: str) -> nn.Module:
     return drawn(MODELS[name]().double(), name)
 
 
-@cache
-def decoder(model: str, rank: int, num_ranks: int) -> nn.Module:
+def decoder(model: str, team: InnerTeam) -> nn.Module:
     """A device's part of one of MODELS; everything is cut, however small. Whole on one device."""
     whole = build(model)
-    if num_ranks == 1:
+    if team.degree == 1:
         return whole
-    rules = tensor_rules(module_tree(whole), num_ranks, HEAD_DIM, least_bytes=0)
-    return cut_by(whole, rules, everyone(rank, num_ranks))
+    return cut_by(whole, tensor_rules(module_tree(whole), team.degree, HEAD_DIM, least_bytes=0), team)
 
 
 @dataclass
@@ -186,9 +185,13 @@ class Decoder:
     model: str
     rate: float = 1e-2
 
+    def __post_init__(self) -> None:
+        self.team = everyone(self.rank, self.num_ranks)
+        self.decoder = decoder(self.model, self.team)
+
     def first(self) -> Tensor:
         """This device's parts."""
-        return flat(decoder(self.model, self.rank, self.num_ranks))
+        return flat(self.decoder)
 
     def data(self, key: Key, parameters_N: Tensor) -> Any:
         """Random tokens, the same on all devices."""
@@ -196,19 +199,15 @@ class Decoder:
 
     def loss(self, parameters_N: Tensor, batch: Any) -> Tensor:
         """Mean nats of the next token. The all-reduces of the last forward are counted."""
-        everyone(self.rank, self.num_ranks).sums.clear()
-        logits = called(decoder(self.model, self.rank, self.num_ranks), parameters_N, batch[:, :-1])
+        self.team.sums.clear()
+        logits = called(self.decoder, parameters_N, batch[:, :-1])
         return F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
 
     def predict(self, parameters_N: Tensor) -> Tensor:
         """Forward all-reduces of every block in the last loss."""
         prefix = "h" if self.model == "gpt2" else "layers"
         counts = [
-            sum(
-                count
-                for path, count in everyone(self.rank, self.num_ranks).sums.items()
-                if path.startswith(f"{prefix}.{block}.")
-            )
+            sum(count for path, count in self.team.sums.items() if path.startswith(f"{prefix}.{block}."))
             for block in range(NUM_LAYERS)
         ]
         return torch.tensor(counts, dtype=torch.float64)
