@@ -10,6 +10,7 @@
     ├── OutOfMemoryError     a device's memory is too small (names the largest holders)
     ├── ExecutionError       a running job failed: a rank died, hung, or returned nonsense
     │   └── MissingDataError what it was to read is not on this machine: nothing ran
+    ├── RequestRefused       a request that cannot be served
     └── UnknownNameError     no model, device, schedule, ... of that name (lists near matches)
 
 A message has three parts, in this order: what was given, what is allowed, what to do next.
@@ -103,6 +104,12 @@ class OutOfMemoryError(MeshwrightError):
 
 class ExecutionError(MeshwrightError):
     """A running job failed: a rank died, hung or returned nonsense; names rank and instruction."""
+
+
+class RequestRefused(MeshwrightError):
+    """A request that cannot be served: too long, too many, or not what this server does."""
+
+    exit_code: ClassVar[int] = 2
 
 
 class MissingDataError(ExecutionError):

@@ -1,0 +1,67 @@
+"""An engine: takes batches, and tells what came of each."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from typing import Protocol
+
+from meshwright.serving.policy.batch import Batch
+from meshwright.serving.policy.sequence import Sequence
+
+INFINITY = float("inf")
+
+
+@dataclass(slots=True)
+class Ended:
+    """A sequence that got its last token.
+
+    Args:
+        sequence: which.
+        reason: "stop" (an end of text, a stop token or text), "length", or "error".
+        num_tokens: that it got, this last one among them.
+        keys: of all its full blocks, where the engine knows its tokens; they are kept for requests that go on from here.
+    """
+
+    sequence: Sequence
+    reason: str
+    num_tokens: int
+    keys: tuple[Hashable, ...] = ()
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What came of a batch.
+
+    Args:
+        batch: which.
+        start_s, end_s: when it ran, on the engine's clock.
+        num_steps: how many times it ran, at most its `repeats`.
+        ended: in its last step.
+    """
+
+    batch: Batch
+    start_s: float
+    end_s: float
+    num_steps: int
+    ended: Items[Ended]
+
+
+class Engine(Protocol):
+    """Runs batches in the order in which they are submitted."""
+
+    num_lanes: int  # batches of different lanes that are under way beside each other
+    depth: int  # batches of one lane that may be submitted before the first of them is polled
+
+    def submit(self, batch: Batch, now_s: float, until_s: float = INFINITY) -> None:
+        """Take a batch. It may run as often as it `repeats`, until a sequence ends; no repetition begins after `until_s`."""
+        ...
+
+    def poll(self) -> StepResult:
+        """Wait for the one that ends first."""
+        ...
+
+    def forget(self, sequence: Sequence) -> None:
+        """A sequence has ended, or was ended from outside: nothing more comes of it."""
+        ...
