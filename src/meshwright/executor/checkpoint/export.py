@@ -78,19 +78,24 @@ def export(
     if form == SAFETENSORS:
         _write_plain(parameters, target, chosen)
     else:
-        model = index.info.training.get("model")
-        if model is None:
-            raise SpecError(f"{checkpoint} says no model", allowed="a checkpoint of a training")
-        spec = ModelSpec.from_dict(model)
-        whole: Mapping[str, Tensor] = parameters
-        if spec.is_adapted or _lacks_constants(
-            spec, parameters
-        ):  # what no step changes is where it came from
-            told = index.info.training
-            source = parameter_source(spec, int(told["seed"]), told["source"]["weights"])
-            whole = MergedParameters(spec, parameters, source)
+        spec, whole = whole_parameters(checkpoint, index)
         save_hugging_face(spec, whole, target, tokenizer_from=tokenizer_from, dtype=chosen)
     return len(parameters)
+
+
+def whole_parameters(checkpoint: Path, index: CheckpointIndex) -> tuple[ModelSpec, Mapping[str, Tensor]]:
+    """The model of a checkpoint and all its parameters by our names: what was frozen from where it came, additions added.
+
+    Raises SpecError where the checkpoint says no model.
+    """
+    told, parameters = index.info.training, StoredParameters(checkpoint, index)
+    if told.get("model") is None:
+        raise SpecError(f"{checkpoint} says no model", allowed="a checkpoint of a training")
+    model = ModelSpec.from_dict(told["model"])
+    if not model.is_adapted and not _lacks_constants(model, parameters):
+        return model, parameters
+    source = parameter_source(model, int(told["seed"]), told["source"]["weights"])  # what no step changes
+    return model, MergedParameters(model, parameters, source)
 
 
 def _lacks_constants(model: ModelSpec, parameters: StoredParameters) -> bool:

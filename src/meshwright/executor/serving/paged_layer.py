@@ -1,0 +1,135 @@
+"""PagedLayer: one block of a decoder over packed tokens, its keys and values in pages.
+
+Shapes: T new tokens, E hidden size, H query heads here, K key-value heads here, G of a group (H = K G), D numbers of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from meshwright.executor.ops.attention.rotary import rotate
+from meshwright.executor.ops.expert.dispatch import combine, dispatch
+from meshwright.executor.ops.expert.expert_mlp import expert_mlp
+from meshwright.executor.ops.expert.routing import route
+from meshwright.executor.serving.key_value_blocks import KeyValueBlocks
+from meshwright.executor.serving.matrix import Matrix, gated
+from meshwright.executor.serving.packed_step import PackedStep
+from meshwright.executor.serving.stage_weights import StageWeights
+from meshwright.specs.model.block import Experts, FeedForward
+from meshwright.specs.model.model import ModelSpec
+
+Sum = Callable[[Tensor], Tensor]  # of a term that every tensor-parallel rank has: the same on all
+
+
+class PagedLayer:
+    """Layer `number` of a model. ``place``: which of the layers here it is, as its pages are counted."""
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        number: int,
+        place: int,
+        degree: int,
+        weights: StageWeights,
+        blocks: KeyValueBlocks,
+        total: Sum,
+    ) -> None:
+        name, attention = f"layers.{number}", model.layers[number].attention
+        self.attention, self.place, self.blocks, self.total = attention, place, blocks, total
+        self.num_kv_heads = attention.num_kv_heads // degree
+        self.group_size = attention.num_heads // attention.num_kv_heads
+        self.theta = 0.0 if model.has_learned_positions else model.rope_theta
+        self.scale = attention.head_dim**-0.5
+        self.attention_norm, self.mlp_norm = (
+            weights.norm(f"{name}.attention_norm"),
+            weights.norm(f"{name}.mlp_norm"),
+        )
+        self.qkv, self.attention_output = (
+            weights.matrix(f"{name}.qkv"),
+            weights.matrix(f"{name}.attention_output"),
+        )
+        has_norms = attention.has_query_key_norm
+        self.query_norm = weights.norm(f"{name}.query_norm") if has_norms else None
+        self.key_norm = weights.norm(f"{name}.key_norm") if has_norms else None
+        feed_forward = model.layers[number].feed_forward
+        self.feed_forward: PagedMlp | PagedExperts
+        if isinstance(feed_forward, Experts):
+            self.feed_forward = PagedExperts(model, feed_forward, f"{name}.mixture", weights)
+        else:
+            self.feed_forward = PagedMlp(model, feed_forward, name, weights)
+
+    def __call__(self, x_TE: Tensor, step: PackedStep) -> Tensor:
+        """[T, E] -> [T, E]; new keys and values are in their slots."""
+        attended = self.attend(self.qkv(self.attention_norm(x_TE), step.adapters), step)
+        x_TE = x_TE + self._whole(
+            self.attention_output, self.attention_output.product(attended, step.adapters)
+        )
+        mlp = self.feed_forward
+        return x_TE + self._whole(mlp.down, mlp.term(self.mlp_norm(x_TE), step))
+
+    def attend(self, qkv: Tensor, step: PackedStep) -> Tensor:
+        """Queries, keys and values [T, (H + 2 K) D], not yet turned -> [T, H D]."""
+        num_heads, num_kv_heads = self.num_kv_heads * self.group_size, self.num_kv_heads
+        heads = qkv.view(len(qkv), -1, self.attention.head_dim)
+        query, key, value = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], 1)
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        if self.theta:
+            turned = rotate(torch.cat((query, key), 1), step.turns[self.theta])
+            query, key = torch.split(turned, [num_heads, num_kv_heads], 1)
+        self.blocks.write(self.place, step.slots_T, key, value)
+        keys, values = self.blocks.of_layer(self.place)
+        query_TKGD = query.reshape(len(qkv), num_kv_heads, self.group_size, -1)
+        return step.reads[self.attention.window].attend(query_TKGD, keys, values, self.scale)
+
+    def _whole(self, last: Matrix | None, term: Tensor) -> Tensor:
+        """The sum of all ranks' terms, and the bias of the matrix behind which they stand."""
+        total = self.total(term)
+        return total if last is None or last.bias is None else total + last.bias
+
+
+class PagedMlp:
+    """A dense MLP."""
+
+    def __init__(self, model: ModelSpec, mlp: FeedForward, name: str, weights: StageWeights) -> None:
+        self.gate_up, self.down = weights.matrix(f"{name}.gate_up"), weights.matrix(f"{name}.down")
+        self.is_gated = model.has_gated_mlp
+        self.gelu = "none" if mlp.activation == "gelu" else "tanh"
+
+    def term(self, x_TE: Tensor, step: PackedStep) -> Tensor:
+        """This rank's term of the result [T, E]."""
+        inner = self.gate_up(x_TE, step.adapters)
+        inner = gated(inner) if self.is_gated else F.gelu(inner, approximate=self.gelu)
+        return self.down.product(inner, step.adapters)
+
+
+class PagedExperts:
+    """A mixture of experts, of each of which a rank has a part of the inner units."""
+
+    down = None  # experts have no bias behind their sum
+
+    def __init__(self, model: ModelSpec, experts: Experts, name: str, weights: StageWeights) -> None:
+        self.experts, self.routing = experts, experts.routing_in(model.architecture)
+        self.router = weights.tensor(f"{name}.router")
+        self.gate_up_XOE = weights.tensor(f"{name}.expert_gate_up")
+        self.down_XEI = weights.tensor(f"{name}.expert_down")
+        has_shared = bool(experts.shared_intermediate_size)
+        self.shared_gate_up = weights.matrix(f"{name}.shared.gate_up") if has_shared else None
+        self.shared_down = weights.matrix(f"{name}.shared.down") if has_shared else None
+        self.shared_gate = weights.optional(f"{name}.shared_gate")
+
+    def term(self, x_TE: Tensor, step: PackedStep) -> Tensor:
+        """This rank's term of the result [T, E]. Adapters leave experts alone."""
+        gates_TK, experts_TK = route(x_TE, self.router, self.experts.num_experts_per_token, self.routing)
+        rows_NE, order_N, counts_X = dispatch(x_TE, experts_TK, self.experts.num_experts)
+        result = combine(expert_mlp(rows_NE, counts_X, self.gate_up_XOE, self.down_XEI), gates_TK, order_N)
+        if self.shared_gate_up is None or self.shared_down is None:
+            return result
+        shared = self.shared_down(gated(self.shared_gate_up(x_TE)))
+        if self.shared_gate is not None:
+            shared = F.linear(x_TE, self.shared_gate).sigmoid() * shared
+        return result + shared

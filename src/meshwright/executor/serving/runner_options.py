@@ -1,0 +1,81 @@
+"""RunnerOptions: how a model is served with torch: formats, blocks, processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from meshwright.executor.capability import EXECUTED_DTYPES
+from meshwright.specs.error import SpecError
+from meshwright.specs.model.model import ModelSpec
+
+BLOCK_TOKENS = 16
+HOST_SHARE = (
+    0.25  # of a CPU's free memory that blocks take where nobody says how many: weights and others want theirs
+)
+DEVICE_SHARE = 0.9  # of a device's memory behind the weights, the rest is for what a step computes with
+MOST_SEQUENCES = 256  # of the longest length that blocks are made for where nobody says how many
+
+
+@dataclass(frozen=True)
+class RunnerOptions:
+    """How a model is served with torch.
+
+    Args:
+        dtype: float32, bfloat16 or float64, of weights, computing and blocks; "": that of the model's files.
+        device: "cpu", "cuda" or "cuda:N".
+        block_tokens: tokens of a block of keys and values.
+        num_blocks: blocks; 0: as many as the free memory's share holds.
+        num_host_blocks: blocks in host memory to which others are swapped out; 0: none.
+        max_model_tokens: the longest sequence; 0: the model's own limit.
+        tp: ranks that share every layer.
+        pp: ranks that have some of the layers each.
+        num_threads: of each process; 0: as many as torch has.
+    """
+
+    dtype: str = ""
+    device: str = "cpu"
+    block_tokens: int = BLOCK_TOKENS
+    num_blocks: int = 0
+    num_host_blocks: int = 0
+    max_model_tokens: int = 0
+    tp: int = 1
+    pp: int = 1
+    num_threads: int = 0
+
+    def __post_init__(self) -> None:
+        if self.dtype and self.dtype not in EXECUTED_DTYPES:
+            raise SpecError(f"dtype {self.dtype!r} is not served", allowed=", ".join(EXECUTED_DTYPES))
+        counts = {
+            name: getattr(self, name)
+            for name in ("num_blocks", "num_host_blocks", "max_model_tokens", "num_threads")
+        }
+        wrong = [f"{name}={value}" for name, value in counts.items() if value < 0]
+        wrong += [
+            f"{name}={getattr(self, name)}"
+            for name in ("block_tokens", "tp", "pp")
+            if getattr(self, name) < 1
+        ]
+        if wrong:
+            raise SpecError(
+                f"a runner with {', '.join(wrong)}", allowed="counts from 1; 0 where it has a meaning"
+            )
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """torch's, once `dtype` is known."""
+        found: torch.dtype = getattr(torch, self.dtype)
+        return found
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes that the model is divided over."""
+        return self.tp * self.pp
+
+
+def block_bytes(model: ModelSpec, options: RunnerOptions) -> int:
+    """Keys and values of one block on one rank, of the stage with the most layers."""
+    attention, num_layers = model.attention, -(-model.num_layers // options.pp)
+    numbers = num_layers * options.block_tokens * (attention.key_size + attention.value_size) // options.tp
+    return numbers * options.torch_dtype.itemsize

@@ -1,0 +1,95 @@
+"""ServedModel: a model to serve and where its parameters come from: a folder of Hugging Face, or a checkpoint of ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from meshwright.executor.capability import check_model
+from meshwright.executor.checkpoint.export import StoredParameters, whole_parameters
+from meshwright.executor.checkpoint.folder import checkpoint_at
+from meshwright.executor.checkpoint.index import read_index
+from meshwright.executor.checkpoint.storage import DTYPES
+from meshwright.executor.models.weights.hugging_face import open_hugging_face, read_config
+from meshwright.executor.models.weights.initialisation import ParameterSource
+from meshwright.specs.config.source import CONFIG_FILE
+from meshwright.specs.error import ExecutionError
+from meshwright.specs.model.model import ModelSpec
+
+HALF = ("bfloat16", "float16")  # formats of files that are served in bfloat16 where nobody says another
+
+
+@dataclass(frozen=True)
+class StoredSource:
+    """Parameters by our names, of any kind of mapping; each is read when it is asked for."""
+
+    values: Mapping[str, Tensor]
+
+    def value(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """See `ParameterSource`."""
+        found = self.values[name].to(dtype)
+        if tuple(found.shape) != tuple(shape):
+            raise ExecutionError(
+                f"{name} is {tuple(found.shape)} in the checkpoint", allowed=f"{tuple(shape)}"
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """``dtype``: the format that its files ask for."""
+
+    model: ModelSpec
+    source: ParameterSource
+    dtype: str
+    folder: Path
+
+
+def open_served(folder: str | os.PathLike[str]) -> ServedModel:
+    """A folder of Hugging Face (config.json, safetensors), a checkpoint of a training, or a folder of these.
+
+    Raises:
+        SpecError, ExecutionError: it is neither, its files are broken, or the model has what is not served.
+    """
+    root = Path(folder)
+    if (root / CONFIG_FILE).is_file():
+        model, source = open_hugging_face(root)
+        config = read_config(root)
+        found = ServedModel(
+            model, source, _dtype(str(config.get("torch_dtype") or config.get("dtype"))), root
+        )
+    else:
+        checkpoint = checkpoint_at(root)
+        index = read_index(checkpoint)
+        model, values = whole_parameters(checkpoint, index)
+        stored = StoredParameters(checkpoint, index).stored.values()
+        dtype = str(DTYPES[next(iter(stored)).dtype]).removeprefix("torch.")
+        found = ServedModel(model.base, StoredSource(values), _dtype(dtype), root)
+    check_served(found.model)
+    return found
+
+
+def _dtype(stored: str) -> str:
+    return "bfloat16" if stored in HALF else "float32"
+
+
+def check_served(model: ModelSpec) -> None:
+    """Raise SpecError or ExecutionError naming what this engine does not compute, where there is such a thing."""
+    check_model(model)
+    missing = {
+        "an encoder": model.num_encoder_layers > 0,
+        "a ladder residual or parallel branches": model.hands_on_results,
+        "latent attention": any(block.attention.latent for block in model.kinds),
+        "caps of scores or logits": model.final_logit_cap > 0
+        or any(block.attention.logit_cap for block in model.kinds),
+    }
+    if found := [name for name, is_there in missing.items() if is_there]:
+        raise ExecutionError(
+            f"{model.name} has {' and '.join(found)}, which the torch engine does not serve",
+            allowed="decoders of the GPT-2, Llama, Qwen, Mistral and Mixtral families",
+        )

@@ -1,0 +1,133 @@
+"""TorchRunner: a decoder in this process that computes packed tokens over paged blocks; the reference for other engines.
+
+    runner = TorchRunner(open_served("models/llama"), RunnerOptions(dtype="float32", num_blocks=512))
+    logits = runner.forward(inputs)         # [R, V], until the next call
+    runner.close()
+
+Shapes: R rows whose logits are asked for, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from meshwright.executor.serving.paged_stage import PagedStage, StagePlace
+from meshwright.executor.serving.runner_options import (
+    DEVICE_SHARE,
+    HOST_SHARE,
+    MOST_SEQUENCES,
+    RunnerOptions,
+    block_bytes,
+)
+from meshwright.executor.serving.served_model import ServedModel
+from meshwright.serving.engine.runner import Pair, StepInputs
+from meshwright.specs.cluster.computer import memory_available_bytes
+from meshwright.specs.error import ExecutionError
+from meshwright.specs.model.model import ModelSpec
+
+
+class TorchRunner:
+    """A `Runner` in this process, on the CPU or on a CUDA device.
+
+    Raises:
+        ExecutionError: the folder's tensors are not the model's, or not one block fits.
+    """
+
+    def __init__(self, served: ServedModel, options: RunnerOptions) -> None:
+        if options.num_ranks > 1:
+            raise ExecutionError(
+                f"{options.num_ranks} ranks in one process", allowed="tp=1, pp=1", next="use a ParallelRunner"
+            )
+        options = completed(served, options)
+        if options.num_threads:
+            torch.set_num_threads(options.num_threads)
+        self.block_tokens, self.num_host_blocks = options.block_tokens, options.num_host_blocks
+        self.vocabulary_size = served.model.vocabulary_size
+        self.max_model_tokens = options.max_model_tokens
+        self.num_blocks = options.num_blocks
+        self._logits = LogitsBuffer(self.vocabulary_size)
+        with torch.inference_mode():
+            self._stage: PagedStage | None = PagedStage(
+                served.model, served.source, StagePlace.whole(served.model), options
+            )
+
+    @property
+    def stage(self) -> PagedStage:
+        """The model and its blocks. Raises ExecutionError when the runner is closed."""
+        if self._stage is None:
+            raise ExecutionError("the runner is closed", next="make a new one")
+        return self._stage
+
+    def forward(self, inputs: StepInputs) -> NDArray[np.float32]:
+        """Logits [R, V] of the asked rows, valid until the next call."""
+        with torch.inference_mode():
+            return self._logits.take(self.stage.forward(self.stage.packed(inputs)))
+
+    def move_blocks(self, swap_out: Sequence[Pair], copies: Sequence[Pair], swap_in: Sequence[Pair]) -> None:
+        """See `Runner`."""
+        with torch.inference_mode():
+            self.stage.blocks.move(swap_out, copies, swap_in)
+
+    def close(self) -> None:
+        """Let go of weights and blocks."""
+        self._stage = None
+
+
+class LogitsBuffer:
+    """Logits in float32 on the host, in memory that is kept from step to step."""
+
+    def __init__(self, vocabulary_size: int) -> None:
+        self._buffer = torch.empty(0, vocabulary_size)
+
+    def take(self, logits_RV: Tensor) -> NDArray[np.float32]:
+        """[R, at least the vocabulary] -> [R, V]."""
+        rows, width = len(logits_RV), self._buffer.shape[1]
+        if len(self._buffer) < rows:
+            is_pinned = logits_RV.device.type == "cuda"
+            self._buffer = torch.empty(rows, width, pin_memory=is_pinned)
+        self._buffer[:rows].copy_(logits_RV[:, :width])
+        found: NDArray[np.float32] = self._buffer[:rows].numpy()
+        return found
+
+
+def completed(served: ServedModel, options: RunnerOptions) -> RunnerOptions:
+    """The options with what was left open: format, blocks, the longest sequence.
+
+    Raises:
+        ExecutionError: not one block fits, or sequences are to be longer than the model's positions.
+    """
+    model, most = served.model, served.model.max_sequence_length
+    if options.max_model_tokens > most:
+        raise ExecutionError(
+            f"max_model_tokens is {options.max_model_tokens}",
+            allowed=f"1 to {most}, the positions of {model.name}",
+        )
+    options = replace(
+        options, dtype=options.dtype or served.dtype, max_model_tokens=options.max_model_tokens or most
+    )
+    if options.num_blocks:
+        return options
+    wanted = MOST_SEQUENCES * -(-options.max_model_tokens // options.block_tokens)
+    num_blocks = min(wanted, _free_bytes(model, options) // block_bytes(model, options))
+    if num_blocks < 1:
+        raise ExecutionError(
+            f"no block of keys and values of {model.name} fits beside its weights",
+            next="more ranks, or a smaller dtype",
+        )
+    return replace(options, num_blocks=num_blocks)
+
+
+def _free_bytes(model: ModelSpec, options: RunnerOptions) -> int:
+    """What blocks of one rank may take: of a device what the weights leave, of the host a share for all ranks on it."""
+    weight_bytes = model.num_parameters * options.torch_dtype.itemsize // options.num_ranks
+    device = torch.device(options.device)
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(DEVICE_SHARE * (free - weight_bytes))
+    return int(HOST_SHARE * memory_available_bytes()) // options.num_ranks
