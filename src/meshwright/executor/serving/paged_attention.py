@@ -36,7 +36,7 @@ class Decodes(NamedTuple):
     mask: Tensor
 
 
-class Tile(NamedTuple):
+class QueryTile(NamedTuple):
     """Queries ``first`` to ``last`` of the step, and keys ``low`` to ``high`` of those that the chunk gathers.
 
     ``begin``: the place among these keys of the first query's own. ``mask`` [q, high - low]; None: made when it is read.
@@ -50,11 +50,11 @@ class Tile(NamedTuple):
     mask: Tensor | None = None
 
 
-class Chunk(NamedTuple):
+class KeyChunk(NamedTuple):
     """The blocks that a chunk's queries read. ``is_whole``: one tile whose keys are its queries' own, without a window."""
 
     blocks: Tensor
-    tiles: list[Tile]
+    tiles: list[QueryTile]
     is_whole: bool
 
 
@@ -64,7 +64,7 @@ class PagedReads:
 
     window: int
     decodes: tuple[Decodes, ...]
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[KeyChunk, ...]
 
     def attend(self, query_TKGD: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         """``keys``, ``values`` [N, b, K, D], new ones already in place -> [T, K * G * D]."""
@@ -88,7 +88,7 @@ class PagedReads:
                 out[tile.first : tile.last] = found.permute(2, 0, 1, 3)
         return out.flatten(1)
 
-    def _mask(self, tile: Tile, like: Tensor) -> Tensor:
+    def _mask(self, tile: QueryTile, like: Tensor) -> Tensor:
         return tile.mask if tile.mask is not None else tile_mask(tile, self.window, like.dtype, like.device)
 
 
@@ -116,7 +116,7 @@ def paged_reads(
     return PagedReads(window, tuple(decodes), tuple(chunks))
 
 
-def tile_mask(tile: Tile, window: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def tile_mask(tile: QueryTile, window: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """-inf where a query may not see a key: [q, high - low]."""
     queries = torch.arange(tile.begin, tile.begin + tile.last - tile.first, device=device)[:, None]
     keys = torch.arange(tile.low, tile.high, device=device)
@@ -126,7 +126,9 @@ def tile_mask(tile: Tile, window: int, dtype: torch.dtype, device: torch.device)
     return torch.zeros(is_hidden.shape, dtype=dtype, device=device).masked_fill_(is_hidden, -torch.inf)
 
 
-def _chunk(inputs: StepInputs, sequence: int, window: int, block_tokens: int, device: torch.device) -> Chunk:
+def _chunk(
+    inputs: StepInputs, sequence: int, window: int, block_tokens: int, device: torch.device
+) -> KeyChunk:
     """Of one sequence with several new tokens."""
     first, last = (int(inputs.query_starts[sequence + i]) for i in (0, 1))
     past, count = int(inputs.past_lengths[sequence]), last - first
@@ -138,13 +140,13 @@ def _chunk(inputs: StepInputs, sequence: int, window: int, block_tokens: int, de
     shift = past - low_block * block_tokens  # the place of the chunk's first own key among those gathered
     size = count if is_whole else TILE_TOKENS
     tiles = [
-        Tile(
+        QueryTile(
             first + at, first + min(at + size, count), max(0, shift + at - window + 1) if window else 0,
             shift + min(at + size, count), shift + at,
         )
         for at in range(0, count, size)
     ]  # fmt: skip
-    return Chunk(blocks.to(device), tiles, is_whole)
+    return KeyChunk(blocks.to(device), tiles, is_whole)
 
 
 def _decode_groups(
