@@ -10,7 +10,9 @@
     ├── OutOfMemoryError     a device's memory is too small (names the largest holders)
     ├── ExecutionError       a running job failed: a rank died, hung, or returned nonsense
     │   └── MissingDataError what it was to read is not on this machine: nothing ran
-    ├── RequestRefused       a request that cannot be served
+    ├── RequestRefused       a request that can never be served
+    ├── QueueFull            a request that cannot be served now
+    ├── Draining             a server that takes no more requests
     └── UnknownNameError     no model, device, schedule, ... of that name (lists near matches)
 
 A message has three parts, in this order: what was given, what is allowed, what to do next.
@@ -110,6 +112,26 @@ class RequestRefused(MeshwrightError):
     """A request that cannot be served: too long, too many, or not what this server does."""
 
     exit_code: ClassVar[int] = 2
+
+
+class QueueFull(MeshwrightError):
+    """A request cannot be served now: too many wait.
+
+    Args:
+        retry_after_s: when to come again.
+    """
+
+    exit_code: ClassVar[int] = 3
+
+    def __init__(self, given: str, *, allowed: str = "", next: str = "", retry_after_s: float) -> None:
+        super().__init__(given, allowed=allowed, next=next)
+        self.retry_after_s = retry_after_s
+
+
+class Draining(MeshwrightError):
+    """A server takes no more requests: it ends."""
+
+    exit_code: ClassVar[int] = 3
 
 
 class MissingDataError(ExecutionError):

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from meshwright.serving.policy.batch import Batch
 from meshwright.serving.policy.sequence import Sequence
+from meshwright.serving.sampling.logprobs import TopLogprobs
 
 INFINITY = float("inf")
 
@@ -31,6 +32,23 @@ class Ended:
 
 
 @dataclass(slots=True)
+class NewToken:
+    """What a sequence got.
+
+    Args:
+        sequence: which.
+        token_id: the token.
+        logprob: its own, NaN where the request asks for none.
+        top: the best tokens of this place, where the request asks for them.
+    """
+
+    sequence: Sequence
+    token_id: int
+    logprob: float = float("nan")
+    top: TopLogprobs | None = None
+
+
+@dataclass(slots=True)
 class StepResult:
     """What came of a batch.
 
@@ -39,6 +57,7 @@ class StepResult:
         start_s, end_s: when it ran, on the engine's clock.
         num_steps: how many times it ran, at most its `repeats`.
         ended: in its last step.
+        tokens: that came out, where the engine has them.
     """
 
     batch: Batch
@@ -46,6 +65,7 @@ class StepResult:
     end_s: float
     num_steps: int
     ended: Items[Ended]
+    tokens: Items[NewToken] = ()
 
 
 class Engine(Protocol):
@@ -64,4 +84,8 @@ class Engine(Protocol):
 
     def forget(self, sequence: Sequence) -> None:
         """A sequence has ended, or was ended from outside: nothing more comes of it."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds."""
         ...

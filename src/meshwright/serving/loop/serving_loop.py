@@ -63,14 +63,14 @@ class ServingLoop:
         self.scheduler, self.engine, self.arrivals, self.clock = scheduler, engine, arrivals, clock
         self.observers = list(observers)
         self._free = [engine.depth] * engine.num_lanes  # batches that each lane may still submit
-        self._num_under_way = 0
+        self.num_under_way = 0
 
     def run(self) -> None:
         """Serve all that comes."""
         while True:
             self.take_arrivals()
             self.give_out()
-            if self._num_under_way:
+            if self.num_under_way:
                 self.collect()
             else:
                 next_s = self.arrivals.next_s()
@@ -107,7 +107,7 @@ class ServingLoop:
                 observer.given_out(batch, now_s)
             self.engine.submit(batch, now_s, self.arrivals.next_s())
             self._free[lane] -= 1
-            self._num_under_way += 1
+            self.num_under_way += 1
             any_given = True
         return any_given
 
@@ -115,7 +115,7 @@ class ServingLoop:
         """Wait for a batch, and end what it ended."""
         result = self.engine.poll()
         self.clock.reach(result.end_s)
-        self._num_under_way -= 1
+        self.num_under_way -= 1
         self._free[result.batch.lane] += 1
         if result.num_steps > 1:
             self.scheduler.ran(result.batch, result.num_steps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,9 +25,7 @@ class Batch:
         number: counts the batches of a scheduler.
         lane: which of the groups that are in flight beside each other.
         chunks: of prompts.
-        decodes: sequences that compute their last token and get one more, in the order of their admission. It is the lane's
-            own list and changes with the next batch of this lane.
-        num_decodes: how many those are.
+        decodes: sequences that compute their last token and get one more, in the order of their admission.
         decode_context: tokens of all decodes' sequences together, the one computed among them.
         repeats: so many steps in a row may run as this one does, but that contexts grow, before a policy has to be asked.
         swap_out, copies, swap_in: pairs of blocks (from, to), moved in this order before the step.
@@ -38,16 +35,20 @@ class Batch:
 
     number: int
     lane: int
-    chunks: list[Chunk]
-    decodes: Collection[Sequence]
-    num_decodes: int
-    decode_context: int
+    chunks: list[Chunk] = field(default_factory=list)
+    decodes: tuple[Sequence, ...] = ()
+    decode_context: int = 0
     repeats: int = 1
     swap_out: list[tuple[int, int]] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
     swap_in: list[tuple[int, int]] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     num_prefill_tokens: int = 0
+
+    @property
+    def num_decodes(self) -> int:
+        """Sequences that compute one token each."""
+        return len(self.decodes)
 
     @property
     def num_tokens(self) -> int:

@@ -39,21 +39,20 @@ class ContinuousBatching:
                 allowed=f"{' or '.join(PREEMPTIONS)}; 0 to below 1",
             )
 
-    def choose(self, now_s: float, scheduler: Scheduler, lane: BatchLane) -> None:
+    def choose(self, now_s: float, scheduler: Scheduler, lane: BatchLane) -> bool:
         """The batch of a step."""
         budget = scheduler.limits.max_batch_tokens
         if not self.is_chunked and self._prefill_whole(scheduler, lane, budget):
-            scheduler.batch.decodes = ()
-            return
+            return False
         while not scheduler.reserve_decodes(lane):
             scheduler.preempt(self._victim(lane), self.preemption == "swap")
         budget -= len(lane.decoding)
         for sequence in list(lane.prefilling):
-            if budget <= 0:
-                return
-            budget -= self._prefill(scheduler, sequence, budget)
+            if budget > 0:
+                budget -= self._prefill(scheduler, sequence, budget)
         if self.is_chunked:
             self._admit(scheduler, lane, budget)
+        return True
 
     def _admit(self, scheduler: Scheduler, lane: BatchLane, budget: int) -> None:
         """Take who waits, as long as there are tokens, places and blocks."""

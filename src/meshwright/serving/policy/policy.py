@@ -27,7 +27,7 @@ class SchedulerPolicy(Protocol):
         """May the prompt of a request be computed in several steps?"""
         ...
 
-    def choose(self, now_s: float, scheduler: Scheduler, lane: BatchLane) -> None:
-        """Put together `scheduler.batch` for a lane: with `reserve_decodes`, `prefill`, `admit` and `preempt`. A batch of
-        decodes alone may be repeated until something changes; who counts on being asked earlier lowers its `repeats`."""
+    def choose(self, now_s: float, scheduler: Scheduler, lane: BatchLane) -> bool:
+        """Put together `scheduler.batch` for a lane: with `reserve_decodes`, `prefill`, `admit` and `preempt`. Do those
+        who decode take part (they then have their blocks)? A step of theirs alone may be repeated until something changes."""
         ...

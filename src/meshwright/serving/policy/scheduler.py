@@ -41,7 +41,7 @@ class Scheduler:
         self.policy, self.pool, self.host_pool, self.limits = policy, pool, host_pool, limits
         self.lanes = [BatchLane(number, pool.block_tokens) for number in range(num_lanes)]
         self.waiting = WaitingQueue(policy.is_fair, policy.has_priorities)
-        self.batch = Batch(0, 0, [], (), 0, 0)
+        self.batch = Batch(0, 0)
         self._sequences: dict[str, list[Sequence]] = {}  # of requests that have not ended
         self._children: dict[Sequence, list[Sequence]] = {}  # of sequences whose prompt is not computed
         self._num_ever = self._num_batches = 0
@@ -54,7 +54,7 @@ class Scheduler:
 
         Raises RequestRefused where it can never run.
         """
-        self._check(request)
+        self.check(request)
         sequences = self._sequences[request.id] = []
         for output in range(request.num_outputs):
             parent = sequences[0] if sequences else None
@@ -71,10 +71,12 @@ class Scheduler:
     def next(self, now_s: float, lane: int = 0) -> Batch | None:
         """The next batch of a lane; None: it has nothing to do until something else happens."""
         at = self.lanes[lane]
-        self.batch = batch = Batch(self._num_batches, lane, [], at.decoding, 0, 0)
-        self.policy.choose(now_s, self, at)
-        if batch.preempted and not batch.chunks and not batch.decodes:
-            self.policy.choose(now_s, self, at)  # who had to leave, alone as he was, may come back at once
+        self.batch = batch = Batch(self._num_batches, lane)
+        takes_decodes = self.policy.choose(now_s, self, at)
+        if batch.preempted and not batch.chunks and not at.decoding:
+            takes_decodes = self.policy.choose(now_s, self, at)  # who was alone and had to leave may come back at once
+        if takes_decodes and at.decoding:
+            batch.decodes, batch.decode_context = tuple(at.decoding), at.context
         if not batch.chunks and not batch.decodes:
             return None
         self._num_batches += 1
@@ -195,7 +197,8 @@ class Scheduler:
 
     # -- the books
 
-    def _check(self, request: Request) -> None:
+    def check(self, request: Request) -> None:
+        """Raises RequestRefused where a request can never run."""
         if request.id in self._sequences:
             raise RequestRefused(f"request {request.id} is there already", next="give it another id")
         tokens = request.num_prompt_tokens + request.max_output_tokens
@@ -243,7 +246,6 @@ class Scheduler:
 
     def _give_out(self, batch: Batch, lane: BatchLane) -> None:
         """Count a batch as computed."""
-        batch.num_decodes, batch.decode_context = len(batch.decodes), lane.context if batch.decodes else 0
         if not batch.chunks:
             batch.repeats = self._repeats(lane) if len(self.lanes) == 1 else 1
         if batch.decodes:

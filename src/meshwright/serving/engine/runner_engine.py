@@ -1,0 +1,173 @@
+"""The engine of a real model: packs batches for a runner, draws tokens, and knows what ends a sequence.
+
+With `depth` 2 a thread runs batches in order, so that the next one is chosen and packed while one runs. A sequence that ends
+by its last token was then given one step more, whose token is nobody's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from meshwright.serving.block.block_key import block_keys
+from meshwright.serving.engine.engine import INFINITY, Ended, NewToken, StepResult
+from meshwright.serving.engine.runner import Runner
+from meshwright.serving.engine.running_rows import RunningRows, StepWork
+from meshwright.serving.policy.batch import Batch
+from meshwright.serving.policy.sequence import Sequence
+from meshwright.serving.request.sampling_parameters import SamplingParameters
+from meshwright.serving.sampling.inverse_draw import NO_TOKEN
+from meshwright.serving.sampling.output_end import is_last
+from meshwright.serving.sampling.sampler import Sampler
+from meshwright.serving.sampling.token_adjustment import TokenMask
+
+MaskOf = Callable[[SamplingParameters], TokenMask | None]
+
+
+def no_mask(parameters: SamplingParameters) -> TokenMask | None:
+    """Of requests without a grammar."""
+    return None
+
+
+class RunnerEngine:
+    """Args:
+    runner: the model.
+    now_s: the clock of the loop.
+    end_ids: tokens that end a text.
+    depth: batches that may be submitted before the first of them is polled: 1, or 2.
+    mask_of: what the outputs of a request have to match.
+    adapters: numbers of adapters by name; the model's own weights are 0.
+    """
+
+    num_lanes = 1
+
+    def __init__(
+        self,
+        runner: Runner,
+        now_s: Callable[[], float],
+        end_ids: Collection[int] = (),
+        depth: int = 1,
+        mask_of: MaskOf = no_mask,
+        adapters: Mapping[str, int] | None = None,
+    ) -> None:
+        self.runner, self.depth = runner, depth
+        self._now_s, self._end_ids, self._mask_of = now_s, frozenset(end_ids), mask_of
+        self._adapters = adapters or {}
+        self._sampler, self._rows = Sampler(runner.vocabulary_size), RunningRows(runner.block_tokens)
+        self._row_of: dict[Sequence, int] = {}
+        self._ended: set[Sequence] = set()
+        self._forgotten: deque[tuple[int, Sequence]] = deque()  # free when so many batches have been polled
+        self._futures: deque[Future[StepResult] | StepWork] = deque()
+        self._num_submitted = self._num_polled = 0
+        self._lock = threading.Lock()  # rows and sampler, between this thread and the one that runs
+        self._thread = ThreadPoolExecutor(1, "engine") if depth > 1 else None
+
+    def submit(self, batch: Batch, now_s: float, until_s: float = INFINITY) -> None:
+        """Take a batch; it runs once."""
+        with self._lock:
+            for sequence in batch.preempted:
+                self._rows.left(self._row_of[sequence])
+            for chunk in batch.chunks:
+                if chunk.sequence not in self._row_of:
+                    self._begin(chunk.sequence)
+            work = self._rows.work(batch, self._row_of, now_s)
+        self._num_submitted += 1
+        self._futures.append(self._thread.submit(self._run, work) if self._thread else work)
+
+    def poll(self) -> StepResult:
+        """The one that was submitted first. Raises what its runner raises."""
+        first = self._futures.popleft()
+        result = self._run(first) if isinstance(first, StepWork) else first.result()
+        self._num_polled += 1
+        while self._forgotten and self._forgotten[0][0] <= self._num_polled:
+            self._free(self._forgotten.popleft()[1])
+        return result
+
+    def forget(self, sequence: Sequence) -> None:
+        """Its row is free once all that was submitted with it has run."""
+        if sequence in self._row_of:
+            self._forgotten.append((self._num_submitted, sequence))
+            self._ended.add(sequence)
+            if not self._futures:
+                self._forgotten.pop()
+                self._free(sequence)
+
+    def close(self) -> None:
+        """End the thread, and let go of the model."""
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+        self.runner.close()
+
+    def _begin(self, sequence: Sequence) -> None:
+        request = sequence.request
+        assert request.prompt is not None, "a real engine serves tokens"
+        prompt = np.asarray(request.prompt, np.int32)
+        mask = self._mask_of(request.sampling)
+        row = self._sampler.add(request.sampling, prompt.tolist(), (), sequence.output, mask)
+        self._rows.begin(row, prompt, request.max_output_tokens)
+        self._row_of[sequence] = row
+
+    def _free(self, sequence: Sequence) -> None:
+        with self._lock:
+            self._sampler.remove(self._row_of.pop(sequence))
+            self._ended.discard(sequence)
+
+    def _run(self, work: StepWork) -> StepResult:
+        """Move blocks, compute, draw."""
+        start_s, batch = self._now_s(), work.batch
+        if batch.swap_out or batch.copies or batch.swap_in:
+            self.runner.move_blocks(batch.swap_out, batch.copies, batch.swap_in)
+        with self._lock:
+            inputs = self._rows.inputs(work, self._adapters_of(work))
+        logits = self.runner.forward(inputs)
+        with self._lock:
+            tokens = self._draw(work, logits)
+            ended = [end for token in tokens if (end := self._end(token)) is not None]
+            self._ended.update(end.sequence for end in ended)
+        return StepResult(batch, start_s, self._now_s(), 1, ended, tokens)
+
+    def _draw(self, work: StepWork, logits: np.ndarray) -> list[NewToken]:  # type: ignore[type-arg]
+        """The next token of everyone who gets one, but of those that have ended."""
+        rows = work.rows[work.draws]
+        if not len(rows):
+            return []
+        drawn = self._sampler.draw(rows, logits)
+        tops = drawn.top or [None] * len(rows)
+        sequences = [each for each, draws in zip(work.sequences, work.draws.tolist(), strict=True) if draws]
+        tokens = []
+        for sequence, row, token_id, logprob, top in zip(
+            sequences, rows.tolist(), drawn.token_ids.tolist(), drawn.logprobs.tolist(), tops, strict=True
+        ):
+            if sequence not in self._ended:
+                self._rows.append(row, token_id)
+                tokens.append(NewToken(sequence, token_id, logprob, top))
+        return tokens
+
+    def _end(self, token: NewToken) -> Ended | None:
+        """Is this its last?"""
+        request, row = token.sequence.request, self._row_of[token.sequence]
+        num = int(self._rows.num_tokens[row]) - request.num_prompt_tokens
+        if token.token_id == NO_TOKEN:
+            reason = "stop" if request.sampling.grammar else "error"
+        elif is_last(token.token_id, request.sampling, self._end_ids):
+            reason = "stop"
+        elif num == request.max_output_tokens:
+            reason = "length"
+        else:
+            return None
+        return Ended(token.sequence, reason, num, self._keys(token.sequence, row))
+
+    def _keys(self, sequence: Sequence, row: int) -> tuple[Hashable, ...]:
+        """Of its full blocks; its last token is not computed."""
+        if not sequence.request.block_keys:
+            return ()
+        return block_keys(self._rows.tokens(row)[:-1], self.runner.block_tokens, sequence.request.adapter)
+
+    def _adapters_of(self, work: StepWork) -> tuple[int, ...]:
+        if not self._adapters:
+            return ()
+        return tuple(self._adapters.get(each.request.adapter, 0) for each in work.sequences)

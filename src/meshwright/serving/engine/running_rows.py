@@ -1,0 +1,145 @@
+"""Rows of the sequences that an engine runs: their tokens, their blocks, how far they are computed.
+
+Shapes: S sequences of a step, T new tokens of all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.serving.engine.runner import StepInputs
+from meshwright.serving.policy.batch import Batch
+from meshwright.serving.policy.sequence import Sequence
+
+FIRST_ROWS = 16
+FIRST_BLOCKS = 8
+Ints = NDArray[np.int64]
+
+
+@dataclass(eq=False, slots=True)
+class StepWork:
+    """A batch as rows, taken when it was submitted: what changes later does not change it.
+
+    Args:
+        batch: of which it is.
+        sequences: ``[S]``: of its chunks, then of its decodes.
+        rows, starts, counts: ``[S]``: where their tokens stand, the first that is computed, and how many.
+        block_ids, block_starts: as `StepInputs` has them.
+        draws: ``[S]``: does a token come out behind it?
+        now_s: when it was submitted.
+    """
+
+    batch: Batch
+    sequences: list[Sequence]
+    rows: Ints
+    starts: Ints
+    counts: Ints
+    block_ids: NDArray[np.int32]
+    block_starts: NDArray[np.int32]
+    draws: NDArray[np.bool_]
+    now_s: float
+
+
+class RunningRows:
+    """A row is numbered by whoever draws tokens for it; rows are reused."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+        self._tokens: list[NDArray[np.int32]] = []  # prompt and output, room for all
+        self.num_tokens = np.zeros(0, np.int64)  # known
+        self._last = np.zeros(0, np.int64)  # the last of them
+        self._given = np.zeros(0, np.int64)  # tokens whose keys and values are in blocks once the steps given out have run
+        self._tables = np.zeros((0, FIRST_BLOCKS), np.int32)
+        self._num_blocks = np.zeros(0, np.int64)
+
+    def begin(self, row: int, prompt: NDArray[np.int32], max_output_tokens: int) -> None:
+        """A sequence takes a row."""
+        while row >= len(self._tokens):
+            self._grow()
+        tokens = np.empty(len(prompt) + max_output_tokens, np.int32)
+        tokens[: len(prompt)] = prompt
+        self._tokens[row] = tokens
+        self.num_tokens[row], self._last[row] = len(prompt), prompt[-1]
+        self._num_blocks[row] = self._given[row] = 0
+
+    def tokens(self, row: int) -> NDArray[np.int32]:
+        """Prompt and output, as far as they are known."""
+        return self._tokens[row][: self.num_tokens[row]]
+
+    def append(self, row: int, token_id: int) -> None:
+        """A token came out; behind the longest output it is nobody's."""
+        tokens, num = self._tokens[row], self.num_tokens[row]
+        if num < len(tokens):
+            tokens[num] = token_id
+            self.num_tokens[row] += 1
+            self._last[row] = token_id
+
+    def left(self, row: int) -> None:
+        """Its blocks are another's now."""
+        self._num_blocks[row] = 0
+
+    def work(self, batch: Batch, rows_of: dict[Sequence, int], now_s: float) -> StepWork:
+        """A batch as rows; counts it as computed."""
+        chunks, num_chunks = batch.chunks, len(batch.chunks)
+        sequences = [*(chunk.sequence for chunk in chunks), *batch.decodes]
+        rows = np.fromiter((rows_of[each] for each in sequences), np.int64, len(sequences))
+        self._take_blocks(sequences, rows.tolist())
+        starts, counts = self._given[rows], np.ones(len(sequences), np.int64)
+        draws = np.ones(len(sequences), np.bool_)
+        for place, chunk in enumerate(chunks):
+            starts[place], counts[place], draws[place] = chunk.start, chunk.num_tokens, chunk.is_last
+        self._given[rows] = starts + counts
+        needed = -(-(starts + counts) // self._block_tokens)
+        held = self._tables[rows, : needed.max()]
+        block_ids = held[np.arange(held.shape[1]) < needed[:, None]]
+        assert num_chunks <= len(sequences)
+        return StepWork(
+            batch, sequences, rows, starts, counts, block_ids, _starts(needed), draws, now_s
+        )
+
+    def inputs(self, work: StepWork, adapters: tuple[int, ...] = ()) -> StepInputs:
+        """What a runner takes; tokens are looked up now, when those of the steps before are there."""
+        num_chunks = len(work.batch.chunks)
+        query_starts = _starts(work.counts)
+        decoded = self._last[work.rows[num_chunks:]]
+        spans = [
+            self._tokens[row][start : start + count]
+            for row, start, count in zip(
+                work.rows[:num_chunks].tolist(), work.starts.tolist(), work.counts.tolist(), strict=False
+            )
+        ]
+        token_ids = np.concatenate([*spans, decoded]).astype(np.int64, copy=False) if spans else decoded
+        positions = np.arange(len(token_ids)) - np.repeat(query_starts[:-1] - work.starts, work.counts)
+        return StepInputs(
+            token_ids, positions, query_starts, work.starts.astype(np.int32), work.block_ids, work.block_starts,
+            int((work.starts + work.counts).max()), (query_starts[1:] - 1)[work.draws].astype(np.int64), adapters,
+        )  # fmt: skip
+
+    def _take_blocks(self, sequences: list[Sequence], rows: list[int]) -> None:
+        """Blocks that sequences got since their last step, at the ends of their tables."""
+        for sequence, row, had in zip(sequences, rows, self._num_blocks[rows].tolist(), strict=True):
+            num = len(sequence.blocks)
+            if num == had:
+                continue
+            while num > self._tables.shape[1]:
+                self._tables = np.concatenate([self._tables, np.zeros_like(self._tables)], axis=1)
+            self._tables[row, had:num] = sequence.blocks[had:]
+            self._num_blocks[row] = num
+
+    def _grow(self) -> None:
+        """Twice as many rows."""
+        more = max(FIRST_ROWS, len(self._tokens))
+        self._tokens += [np.zeros(0, np.int32)] * more
+        for name in ("num_tokens", "_last", "_given", "_num_blocks", "_tables"):
+            column = getattr(self, name)
+            setattr(self, name, np.concatenate([column, np.zeros((more, *column.shape[1:]), column.dtype)]))
+
+
+def _starts(counts: Ints) -> NDArray[np.int32]:
+    """0 and the running sums."""
+    starts = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=starts[1:])
+    return starts
