@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.serving.block.block_key import block_keys
 from meshwright.serving.engine.engine import INFINITY, Ended, NewToken, StepResult
@@ -130,7 +131,7 @@ class RunnerEngine:
             self._ended.update(end.sequence for end in ended)
         return StepResult(batch, start_s, self._now_s(), 1, ended, tokens)
 
-    def _draw(self, work: StepWork, logits: np.ndarray) -> list[NewToken]:  # type: ignore[type-arg]
+    def _draw(self, work: StepWork, logits: NDArray[np.float32]) -> list[NewToken]:
         """The next token of everyone who gets one, but of those that have ended."""
         rows = work.rows[work.draws]
         if not len(rows):

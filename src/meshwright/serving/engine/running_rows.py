@@ -51,7 +51,9 @@ class RunningRows:
         self._tokens: list[NDArray[np.int32]] = []  # prompt and output, room for all
         self.num_tokens = np.zeros(0, np.int64)  # known
         self._last = np.zeros(0, np.int64)  # the last of them
-        self._given = np.zeros(0, np.int64)  # tokens whose keys and values are in blocks once the steps given out have run
+        self._given = np.zeros(
+            0, np.int64
+        )  # tokens whose keys and values are in blocks once the steps given out have run
         self._tables = np.zeros((0, FIRST_BLOCKS), np.int32)
         self._num_blocks = np.zeros(0, np.int64)
 
@@ -96,9 +98,7 @@ class RunningRows:
         held = self._tables[rows, : needed.max()]
         block_ids = held[np.arange(held.shape[1]) < needed[:, None]]
         assert num_chunks <= len(sequences)
-        return StepWork(
-            batch, sequences, rows, starts, counts, block_ids, _starts(needed), draws, now_s
-        )
+        return StepWork(batch, sequences, rows, starts, counts, block_ids, _starts(needed), draws, now_s)
 
     def inputs(self, work: StepWork, adapters: tuple[int, ...] = ()) -> StepInputs:
         """What a runner takes; tokens are looked up now, when those of the steps before are there."""

@@ -1,7 +1,7 @@
 """A service: the loop in a thread of its own, for requests that come when they come.
 
-Whoever submits a request gets a stream of its tokens. The queue is bounded; a request may be ended at any moment, by its caller
-or its deadline; and when the engine fails, those who were served are told and a new engine is started.
+Whoever submits a request gets a stream of its tokens. The queue is bounded; a request may be ended at any moment, by
+its caller or its deadline; and when the engine fails, those who were served are told and a new engine is started.
 """
 
 from __future__ import annotations

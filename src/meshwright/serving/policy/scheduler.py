@@ -74,7 +74,9 @@ class Scheduler:
         self.batch = batch = Batch(self._num_batches, lane)
         takes_decodes = self.policy.choose(now_s, self, at)
         if batch.preempted and not batch.chunks and not at.decoding:
-            takes_decodes = self.policy.choose(now_s, self, at)  # who was alone and had to leave may come back at once
+            takes_decodes = self.policy.choose(
+                now_s, self, at
+            )  # who was alone and had to leave may come back at once
         if takes_decodes and at.decoding:
             batch.decodes, batch.decode_context = tuple(at.decoding), at.context
         if not batch.chunks and not batch.decodes:

@@ -1,0 +1,165 @@
+"""Engines of real models: the same tokens however batches are cut, kept, moved, shared and overlapped."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.covering import covering, product
+from tests.serving.case import LIMITS, check_books
+from tests.serving.hash_runner import VOCABULARY, HashRunner, greedy_output
+
+from meshwright.serving.block.block_key import block_keys
+from meshwright.serving.block.block_pool import BlockPool
+from meshwright.serving.engine.engine import StepResult
+from meshwright.serving.engine.runner_engine import RunnerEngine
+from meshwright.serving.loop.arrivals import RecordedArrivals
+from meshwright.serving.loop.clock import VirtualClock
+from meshwright.serving.loop.serving_loop import ServingLoop
+from meshwright.serving.policy.batch import Batch
+from meshwright.serving.policy.continuous_batching import ContinuousBatching
+from meshwright.serving.policy.scheduler import Scheduler
+from meshwright.serving.request.request import Request
+from meshwright.serving.request.sampling_parameters import GREEDY, SamplingParameters
+
+BLOCK_TOKENS = 4
+
+
+class Outputs:
+    """What every output got, in order."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[tuple[str, int], list[int]] = {}
+        self.reasons: dict[tuple[str, int], str] = {}
+
+    def arrived(self, request: Request, now_s: float) -> None:
+        """Nothing yet."""
+
+    def refused(self, request: Request, now_s: float, why: Exception) -> None:
+        """Nobody is, here."""
+        raise AssertionError(why)
+
+    def given_out(self, batch: Batch, now_s: float) -> None:
+        """Nothing yet."""
+
+    def ran(self, result: StepResult) -> None:
+        """Tokens."""
+        for token in result.tokens:
+            self.tokens.setdefault((token.sequence.request.id, token.sequence.output), []).append(
+                token.token_id
+            )
+        for ended in result.ended:
+            name = (ended.sequence.request.id, ended.sequence.output)
+            self.reasons[name] = ended.reason
+            assert ended.num_tokens == len(self.tokens[name])
+
+
+def requests_of(
+    seed: int, num: int, num_outputs: int, sampling: SamplingParameters = GREEDY
+) -> list[Request]:
+    """Prompts that begin alike."""
+    draw = random.Random(seed)
+    base = [draw.randrange(VOCABULARY) for _ in range(20)]
+    requests = []
+    for number in range(num):
+        prompt = base[: draw.randint(0, 12)] + [
+            draw.randrange(VOCABULARY) for _ in range(draw.randint(1, 10))
+        ]
+        keys = block_keys(prompt, BLOCK_TOKENS)
+        requests.append(
+            Request(
+                f"r{number}",
+                len(prompt),
+                draw.randint(1, 20),
+                0.0,
+                prompt,
+                block_keys=keys,
+                sampling=sampling,
+                num_outputs=draw.randint(1, num_outputs),
+                priority=draw.randrange(2),
+            )  # fmt: skip
+        )
+    return requests
+
+
+def said(
+    requests: list[Request],
+    policy: ContinuousBatching,
+    num_blocks: int,
+    depth: int,
+    end_ids: tuple[int, ...] = (),
+) -> Outputs:
+    """What an engine says."""
+    host = 16 if policy.preemption == "swap" else 0
+    runner = HashRunner(num_blocks, BLOCK_TOKENS, host)
+    clock, outputs = VirtualClock(), Outputs()
+    scheduler = Scheduler(
+        policy, BlockPool(num_blocks, BLOCK_TOKENS), LIMITS, BlockPool(host, BLOCK_TOKENS) if host else None
+    )
+    engine = RunnerEngine(runner, clock.now_s, end_ids, depth)
+    ServingLoop(scheduler, engine, RecordedArrivals(requests), clock, [outputs]).run()
+    check_books(scheduler)
+    assert scheduler.pool.num_held == 0 and not engine._row_of
+    engine.close()
+    return outputs
+
+
+ROWS = list(
+    product(
+        {
+            "is_chunked": (True, False),
+            "preemption": ("recompute", "swap"),
+            "num_blocks": (11, 40),
+            "depth": (1, 2),
+            "num_outputs": (1, 3),
+        }
+    )
+)
+
+
+@pytest.mark.parametrize(
+    "case", [ROWS[number] for number in covering(ROWS)], ids=lambda case: "-".join(map(str, case.values()))
+)
+def test_every_way_says_what_obvious_code_says(case: dict[str, int]) -> None:
+    policy = ContinuousBatching(
+        is_chunked=bool(case["is_chunked"]), preemption=str(case["preemption"]), watermark=0.0
+    )
+    for seed in range(6):
+        requests = requests_of(seed, 12, case["num_outputs"])
+        if not policy.is_chunked:
+            requests = [each for each in requests if each.num_prompt_tokens <= LIMITS.max_batch_tokens]
+        outputs = said(requests, policy, case["num_blocks"], case["depth"])
+        for request in requests:
+            expected = greedy_output(request.prompt or (), request.max_output_tokens)
+            for output in range(request.num_outputs):
+                assert outputs.tokens[request.id, output] == expected, (seed, request)
+                assert outputs.reasons[request.id, output] == "length"
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_an_end_of_text_ends_it_and_is_its_last_token(depth: int) -> None:
+    requests = requests_of(3, 12, 1)
+    ends = (3, 4, 5, 6, 7, 8)
+    outputs = said(requests, ContinuousBatching(), 40, depth, ends)
+    num_stopped = 0
+    for request in requests:
+        expected = greedy_output(request.prompt or (), request.max_output_tokens)
+        places = [place for place, token in enumerate(expected) if token in ends]
+        cut = expected[: places[0] + 1] if places else expected
+        assert outputs.tokens[request.id, 0] == cut
+        assert outputs.reasons[request.id, 0] == ("stop" if places else "length")
+        num_stopped += bool(places)
+    assert num_stopped > 3
+
+
+def test_a_seed_draws_the_same_tokens_whatever_the_batch() -> None:
+    sampling = SamplingParameters(temperature=0.9, top_p=0.9, seed=11)
+    together = said(requests_of(5, 10, 2, sampling), ContinuousBatching(), 12, 2)
+    for request in requests_of(5, 10, 2, sampling):
+        alone = said([request], ContinuousBatching(is_chunked=False), 40, 1)
+        for output in range(request.num_outputs):
+            assert alone.tokens[request.id, output] == together.tokens[request.id, output]
+    pairs = [
+        (r.id, 0) for r in requests_of(5, 10, 2, sampling) if r.num_outputs == 2 and r.max_output_tokens > 5
+    ]
+    assert pairs and any(together.tokens[name, 0] != together.tokens[name, 1] for name, _ in pairs)

@@ -1,0 +1,74 @@
+"""A runner for tests: a model without weights, whose logits follow from every token that its blocks hold, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.serving.engine.runner import Pair, StepInputs
+
+VOCABULARY = 50
+
+
+class HashRunner:
+    """Its keys and values are the tokens themselves: a wrong block, place or order gives other tokens."""
+
+    vocabulary_size = VOCABULARY
+    max_model_tokens = 64
+
+    def __init__(self, num_blocks: int = 40, block_tokens: int = 4, num_host_blocks: int = 0) -> None:
+        self.num_blocks, self.block_tokens, self.num_host_blocks = num_blocks, block_tokens, num_host_blocks
+        self._blocks = np.full((num_blocks, block_tokens), -1)
+        self._host = np.full((num_host_blocks, block_tokens), -1)
+        self.num_forwards = 0
+        self.failing: Exception | None = None
+
+    def forward(self, inputs: StepInputs) -> NDArray[np.float32]:
+        """Rows of logits whose largest follows from all tokens up to there."""
+        self.num_forwards += 1
+        if self.failing is not None:
+            raise self.failing
+        rows = []
+        for place in range(len(inputs.past_lengths)):
+            past = int(inputs.past_lengths[place])
+            begin, end = int(inputs.query_starts[place]), int(inputs.query_starts[place + 1])
+            blocks = inputs.block_ids[inputs.block_starts[place] : inputs.block_starts[place + 1]]
+            assert len(blocks) == -(-(past + end - begin) // self.block_tokens)
+            for offset in range(end - begin):
+                position = past + offset
+                assert inputs.positions[begin + offset] == position
+                block, slot = divmod(position, self.block_tokens)
+                self._blocks[blocks[block], slot] = inputs.token_ids[begin + offset]
+                if begin + offset in inputs.rows:
+                    rows.append(logits_of(self._blocks[blocks].ravel()[: position + 1]))
+        return np.array(rows, np.float32).reshape(-1, VOCABULARY)
+
+    def move_blocks(self, swap_out: Sequence[Pair], copies: Sequence[Pair], swap_in: Sequence[Pair]) -> None:
+        """In this order."""
+        for block, host in swap_out:
+            self._host[host] = self._blocks[block]
+        for block, other in copies:
+            self._blocks[other] = self._blocks[block]
+        for host, block in swap_in:
+            self._blocks[block] = self._host[host]
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+
+def logits_of(tokens: NDArray[np.int64]) -> NDArray[np.float32]:
+    """``[V]``, from all tokens and their order."""
+    seed = 0
+    for token in tokens.tolist():
+        seed = (seed * 1_000_003 + token + 1) % 2**31
+    return np.random.default_rng(seed).standard_normal(VOCABULARY).astype(np.float32)
+
+
+def greedy_output(prompt: Sequence[int], num_tokens: int) -> list[int]:
+    """What it says behind a prompt, by obvious code."""
+    tokens = list(prompt)
+    for _ in range(num_tokens):
+        tokens.append(int(logits_of(np.array(tokens)).argmax()))
+    return tokens[len(prompt) :]
