@@ -1,0 +1,86 @@
+"""What is served: a model's name, its text, and the service that computes its tokens."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass, field
+
+from meshwright.serving.api.error import BAD_REQUEST, NOT_FOUND, ApiError, told
+from meshwright.serving.api.generation.generation import Generation, GenerationObserver, Unobserved
+from meshwright.serving.api.generation.model_text import ModelText
+from meshwright.serving.api.limit import DEFAULT_LIMITS, ServerLimits
+from meshwright.serving.loop.service import Service
+from meshwright.serving.request.request import Request
+from meshwright.specs.error import MeshwrightError
+
+
+@dataclass(frozen=True)
+class ModelService:
+    """A model that answers.
+
+    Args:
+        name: under which clients ask for it.
+        service: computes tokens.
+        text: its tokenizer and chat template.
+        max_model_tokens: of a prompt and its output together.
+        adapters: names of LoRA adapters, which clients ask for as for a model.
+        limits: of one request.
+        observer: is told how generations go.
+        created_s: when it was loaded, seconds since 1970.
+    """
+
+    name: str
+    service: Service
+    text: ModelText
+    max_model_tokens: int
+    adapters: tuple[str, ...] = ()
+    limits: ServerLimits = DEFAULT_LIMITS
+    observer: GenerationObserver = field(default_factory=Unobserved)
+    created_s: int = field(default_factory=lambda: int(time.time()))
+
+    def adapter_of(self, name: str) -> str:
+        """The adapter that a model's name asks for; "" is the model itself. Raises ApiError."""
+        if name == self.name:
+            return ""
+        if name in self.adapters:
+            return name
+        known = ", ".join((self.name, *self.adapters))
+        raise ApiError(
+            NOT_FOUND, f"there is no model named {name[:80]!r}; allowed: {known}", param="model", code="model_not_found",
+        )  # fmt: skip
+
+    def room_behind(self, num_prompt_tokens: int, asked: int | None, param: str = "max_tokens") -> int:
+        """How many tokens may follow a prompt, at most as many as were asked for. Raises ApiError where none may."""
+        if num_prompt_tokens == 0:
+            raise ApiError(BAD_REQUEST, "the prompt is empty; a token at least is needed", param="prompt")
+        room = self.max_model_tokens - num_prompt_tokens
+        if room < (asked or 1):
+            raise ApiError(
+                BAD_REQUEST,
+                f"the prompt has {num_prompt_tokens} tokens and {asked or 1} are to follow; {self.name} takes "
+                f"{self.max_model_tokens} together",
+                param=param if room >= 1 else "prompt", code="context_length_exceeded",
+            )  # fmt: skip
+        return asked or room
+
+    def check_tokens(self, token_ids: list[int]) -> None:
+        """Raises ApiError where one is not of the vocabulary."""
+        if token_ids and max(token_ids) >= self.text.vocabulary_size:
+            raise ApiError(
+                BAD_REQUEST, f"token {max(token_ids)}; {self.name} has tokens 0 to {self.text.vocabulary_size - 1}",
+                param="prompt",
+            )  # fmt: skip
+
+    def begin(self, request: Request, timeout_s: float | None) -> Generation:
+        """Submit a request. Raises ApiError where it is refused."""
+        seconds = min(timeout_s or self.limits.timeout_s, self.limits.timeout_s)
+        try:
+            return Generation(self.service, self.text, request, seconds, self.observer)
+        except MeshwrightError as error:
+            raise told(error) from error
+
+
+def new_id(kind: str) -> str:
+    """A name for an answer, which no other one has: "cmpl-" and 32 digits."""
+    return f"{kind}-{uuid.uuid4().hex}"

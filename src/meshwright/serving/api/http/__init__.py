@@ -1,0 +1,1 @@
+"""The HTTP side: routes, limits, keys, errors, metrics, and a server that stops gracefully."""

@@ -1,0 +1,198 @@
+"""/metrics: what Prometheus reads, under the names and with the labels that vLLM's users have in their dashboards.
+
+Names and buckets: vLLM's docs/design/metrics.md and vllm/v1/metrics/loggers.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from meshwright.serving.api.generation.generation import Generation
+from meshwright.serving.engine.engine import StepResult
+from meshwright.serving.loop.service import ServiceState
+from meshwright.serving.policy.batch import Batch
+from meshwright.serving.request.request import Request
+from meshwright.specs.error import RequestRefused
+
+FIRST_TOKEN_S = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560
+)  # fmt: skip
+NEXT_TOKEN_S = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80
+)  # fmt: skip
+REQUEST_S = (
+    0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680
+)  # fmt: skip
+NUM_CHOICES = (1, 2, 5, 10, 20)
+LABELS = ("model_name", "engine")
+MOST_OPEN = 1 << 16  # requests whose times are kept; of one that was aborted nobody in the loop hears
+
+
+def token_buckets(most: int) -> list[int]:
+    """1, 2, 5, 10, ... up to a number of tokens."""
+    every = [digit * 10**power for power in range(len(str(most))) for digit in (1, 2, 5)]
+    return [bound for bound in every if bound <= most]
+
+
+class ServerMetrics:
+    """Of one server with one model: it observes generations on the server's side, and steps in the service's thread.
+
+    Args:
+        model: the label model_name.
+        max_model_tokens: the last bucket of token counts.
+    """
+
+    def __init__(self, model: str, max_model_tokens: int) -> None:
+        self._registry = CollectorRegistry()
+        self._values = (model, "0")
+        counts = token_buckets(max_model_tokens)
+        self._first = self._histogram("time_to_first_token_seconds", "Until the first token.", FIRST_TOKEN_S)
+        self._next = self._histogram("inter_token_latency_seconds", "Between tokens.", NEXT_TOKEN_S)
+        self._per_token = self._histogram("time_per_output_token_seconds", "Its older name.", NEXT_TOKEN_S)
+        self._whole = self._histogram("e2e_request_latency_seconds", "Until a request ended.", REQUEST_S)
+        self._queued = self._histogram("request_queue_time_seconds", "Until its first step.", REQUEST_S)
+        self._prefill = self._histogram(
+            "request_prefill_time_seconds", "From there to its first token.", REQUEST_S
+        )
+        self._decode = self._histogram(
+            "request_decode_time_seconds", "From there to its last token.", REQUEST_S
+        )
+        self._running = self._histogram(
+            "request_inference_time_seconds", "From its first step to its last.", REQUEST_S
+        )
+        self._prompt = self._histogram("request_prompt_tokens", "Tokens of a prompt.", counts)
+        self._output = self._histogram("request_generation_tokens", "Tokens of its outputs.", counts)
+        self._asked = self._histogram("request_params_max_tokens", "Tokens asked for.", counts)
+        self._choices = self._histogram("request_params_n", "Outputs asked for.", NUM_CHOICES)
+        self._step = self._histogram("iteration_tokens_total", "Tokens of a step.", counts)
+        self._prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts, computed or found.")
+        self._output_tokens = self._counter("generation_tokens", "Tokens that were generated.")
+        self._looked_up = self._counter("prefix_cache_queries", "Tokens of prompts that were looked up.")
+        self._found = self._counter("prefix_cache_hits", "Tokens of prompts that were found computed.")
+        self._preempted = self._counter("num_preemptions", "Sequences that had to leave.")
+        reasons = (*LABELS, "finished_reason")
+        self._success = Counter(
+            "vllm:request_success", "Requests that ended.", reasons, registry=self._registry
+        )
+        handlers = ("handler", "method", "status")
+        self._http = Counter("http_requests", "HTTP requests.", handlers, registry=self._registry)
+        self._times: dict[str, _Times] = {}
+
+    def watch(self, snapshot: Callable[[], ServiceState]) -> None:
+        """Ask the service, too, whenever somebody reads."""
+        self._registry.register(_OfService(snapshot, self._values))
+
+    def text(self) -> bytes:
+        """As Prometheus reads it."""
+        return generate_latest(self._registry)
+
+    def answered(self, method: str, handler: str, status: int) -> None:
+        """An HTTP request was answered."""
+        self._http.labels(handler, method, f"{status // 100}xx" if status else "none").inc()
+
+    # -- generations, as the server sees them
+
+    def began(self, generation: Generation) -> None:
+        """It was submitted."""
+        self._choices.observe(generation.request.num_outputs)
+        self._asked.observe(generation.request.max_output_tokens)
+
+    def came(self, generation: Generation, num_tokens: int, seconds: float, is_first: bool) -> None:
+        """Tokens came."""
+        self._output_tokens.inc(num_tokens)
+        if is_first:
+            self._first.observe(seconds)
+            self._prompt_tokens.inc(generation.request.num_prompt_tokens)
+            return
+        self._next.observe(seconds)
+        self._per_token.observe(seconds)
+
+    def ended(self, generation: Generation, reason: str) -> None:
+        """Nothing follows."""
+        self._success.labels(*self._values, reason).inc()
+        self._whole.observe(time.monotonic() - generation.began_s)
+        self._prompt.observe(generation.request.num_prompt_tokens)
+        self._output.observe(generation.num_output_tokens)
+        self._times.pop(generation.request.id, None)
+
+    # -- steps, as the loop sees them
+
+    def arrived(self, request: Request, now_s: float) -> None:
+        """The server knows already."""
+
+    def refused(self, request: Request, now_s: float, why: RequestRefused) -> None:
+        """The server knows already."""
+
+    def given_out(self, batch: Batch, now_s: float) -> None:
+        """Some begin, some had to leave."""
+        self._preempted.inc(len(batch.preempted))
+        for chunk in batch.chunks:
+            sequence = chunk.sequence
+            if (
+                sequence.output == 0
+                and chunk.start == max(0, sequence.num_cached)
+                and not sequence.num_preemptions
+            ):
+                self._queued.observe(max(0.0, now_s - sequence.request.arrival_s))
+                self._looked_up.inc(sequence.request.num_prompt_tokens)
+                self._found.inc(max(0, sequence.num_cached))
+                self._times[sequence.request.id] = _Times(now_s)
+        while len(self._times) > MOST_OPEN:
+            self._times.pop(next(iter(self._times)), None)
+
+    def ran(self, result: StepResult) -> None:
+        """Some got their first token, some their last."""
+        self._step.observe(result.batch.num_tokens)
+        for chunk in result.batch.chunks:
+            times = self._times.get(chunk.sequence.request.id)
+            if chunk.is_last and times is not None and not times.first_s:
+                times.first_s = result.end_s
+                self._prefill.observe(result.end_s - times.begun_s)
+        for ended in result.ended:
+            times = self._times.get(ended.sequence.request.id)
+            if times is not None and ended.sequence.output == 0:
+                self._decode.observe(result.end_s - times.first_s)
+                self._running.observe(result.end_s - times.begun_s)
+
+    def _histogram(self, name: str, help: str, buckets: Iterable[float]) -> Histogram:
+        made = Histogram(f"vllm:{name}", help, LABELS, buckets=tuple(buckets), registry=self._registry)
+        return made.labels(*self._values)
+
+    def _counter(self, name: str, help: str) -> Counter:
+        return Counter(f"vllm:{name}", help, LABELS, registry=self._registry).labels(*self._values)
+
+
+@dataclass(slots=True)
+class _Times:
+    """Of the first output of a request: when its first step was given out, and when its first token came (0: not yet)."""
+
+    begun_s: float
+    first_s: float = 0.0
+
+
+class _OfService:
+    """What is not counted but is: asked when somebody reads."""
+
+    def __init__(self, snapshot: Callable[[], ServiceState], values: Sequence[str]) -> None:
+        self._snapshot, self._values = snapshot, values
+
+    def collect(self) -> Iterator[Metric]:
+        """The gauges."""
+        state = self._snapshot()
+        gauges = {
+            "vllm:num_requests_running": ("Outputs whose tokens are computed.", state.num_running),
+            "vllm:num_requests_waiting": ("Requests that wait.", state.num_waiting),
+            "vllm:kv_cache_usage_perc": (
+                "Share of used blocks: 1 is all.",
+                state.num_held_blocks / state.num_blocks,
+            ),
+        }
+        for name, (help, value) in gauges.items():
+            gauge = GaugeMetricFamily(name, help, labels=LABELS)
+            gauge.add_metric(self._values, value)
+            yield gauge

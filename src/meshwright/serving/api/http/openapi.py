@@ -1,0 +1,38 @@
+"""The OpenAPI schema: what FastAPI makes of the bodies, less what is never answered, and the key where one is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+NEVER = "422"  # a body that does not match is answered with 400, as OpenAI does
+KEY = {"key": {"type": "http", "scheme": "bearer"}}
+OPEN = ("/health", "/ready", "/metrics")
+
+
+def described(app: FastAPI, needs_key: bool) -> None:
+    """Let the application's schema be this one."""
+
+    def schema() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _schema(app, needs_key)
+        return app.openapi_schema
+
+    app.openapi = schema  # type: ignore[method-assign]
+
+
+def _schema(app: FastAPI, needs_key: bool) -> dict[str, Any]:
+    made: dict[str, Any] = get_openapi(title=app.title, version=app.version, routes=app.routes)
+    for path, methods in made["paths"].items():
+        for operation in methods.values():
+            operation["responses"].pop(NEVER, None)
+            if needs_key and path not in OPEN:
+                operation["security"] = [{"key": []}]
+    parts = made.setdefault("components", {})
+    for unused in ("HTTPValidationError", "ValidationError"):
+        parts.get("schemas", {}).pop(unused, None)
+    if needs_key:
+        parts["securitySchemes"] = KEY
+    return made

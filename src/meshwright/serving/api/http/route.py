@@ -1,0 +1,86 @@
+"""Paths that generate: completions, chats, responses, embeddings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Response
+from fastapi import Request as HttpRequest
+from pydantic import BaseModel
+
+from meshwright.serving.api.answer.chatting import begin_chat
+from meshwright.serving.api.answer.completing import begin_completion
+from meshwright.serving.api.answer.responding import begin_response
+from meshwright.serving.api.body.chat import ChatBody, ChatCompletion
+from meshwright.serving.api.body.completion import Completion, CompletionBody
+from meshwright.serving.api.body.error import ErrorAnswer
+from meshwright.serving.api.body.model import EmbeddingBody
+from meshwright.serving.api.body.response import ResponseAnswer, ResponseBody
+from meshwright.serving.api.error import BAD_REQUEST, UNAVAILABLE, ApiError
+from meshwright.serving.api.generation.caller import Caller
+from meshwright.serving.api.generation.model_service import ModelService
+from meshwright.serving.api.http.event_stream import answered
+from meshwright.serving.api.http.json_route import JsonRoute
+
+Timeout = Annotated[
+    float | None, Header(alias="X-Timeout-S", gt=0, allow_inf_nan=False, description="Seconds until it is ended.")
+]  # fmt: skip
+ERRORS = {
+    400: "A body that cannot be served",
+    401: "No key, or one that is not served",
+    404: "No such model or path",
+    408: "The body came too slowly",
+    413: "The body is too large",
+    429: "The queue is full",
+    500: "The server failed",
+    503: "The server stops",
+    504: "The deadline has passed",
+}
+
+
+def documented(
+    answer: type[BaseModel] | None, streams: bool = False, unavailable: type[BaseModel] = ErrorAnswer
+) -> dict[str, Any]:
+    """What a path may answer, for the schema; `unavailable`: with 503."""
+    errors: dict[int | str, Any] = {
+        status: {"model": ErrorAnswer, "description": text} for status, text in ERRORS.items()
+    }
+    errors[UNAVAILABLE]["model"] = unavailable
+    stream = {"content": {"text/event-stream": {"schema": {"type": "string"}}}} if streams else {}
+    good = {} if answer is None else {200: {"model": answer, "description": "The answer", **stream}}
+    return {"responses": {**good, **errors}, "response_model": None}
+
+
+def generation_routes(model: ModelService) -> APIRouter:
+    """The paths, around a model."""
+    router, write_s = APIRouter(route_class=JsonRoute), model.limits.write_s
+
+    def caller(request: HttpRequest, timeout_s: float | None) -> Caller:
+        return Caller(request.scope["meshwright.user"], timeout_s)
+
+    @router.post("/v1/completions", **documented(Completion, True))
+    async def completions(body: CompletionBody, request: HttpRequest, timeout_s: Timeout = None) -> Response:
+        run = await begin_completion(model, body, caller(request, timeout_s))
+        return await answered(request, run, bool(body.stream), write_s)
+
+    @router.post("/v1/chat/completions", **documented(ChatCompletion, True))
+    async def chat_completions(body: ChatBody, request: HttpRequest, timeout_s: Timeout = None) -> Response:
+        run = await begin_chat(model, body, caller(request, timeout_s))
+        return await answered(request, run, bool(body.stream), write_s)
+
+    @router.post("/v1/responses", **documented(ResponseAnswer, True))
+    async def responses(body: ResponseBody, request: HttpRequest, timeout_s: Timeout = None) -> Response:
+        run = await begin_response(model, body, caller(request, timeout_s))
+        return await answered(request, run, bool(body.stream), write_s, is_named=True)
+
+    @router.post("/v1/embeddings", **documented(None))
+    async def embeddings(body: EmbeddingBody) -> Response:
+        model.adapter_of(body.model)
+        raise ApiError(
+            BAD_REQUEST,
+            f"{model.name} generates text; it has no embeddings",
+            param="model",
+            code="no_embeddings",
+        )
+
+    return router

@@ -1,0 +1,83 @@
+"""A server on a port of its own, in a thread, for every module of tests that asks for one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import openai
+import pytest
+from tests.serving.api.said import MAX_TOKENS, ByteText, saying_service
+
+from meshwright.serving.api.generation.model_service import ModelService
+from meshwright.serving.api.http.api_key import ApiKeys
+from meshwright.serving.api.http.app import create_app
+from meshwright.serving.api.http.lifecycle import Lifecycle
+from meshwright.serving.api.http.metrics import ServerMetrics
+from meshwright.serving.api.http.server import Address, DrainingServer, config_of
+from meshwright.serving.api.limit import ServerLimits
+from meshwright.serving.loop.service import Service, ServiceState
+
+
+class Served:
+    """A server under test."""
+
+    def __init__(self, service: Service, url: str, lifecycle: Lifecycle) -> None:
+        self.service, self.url, self.lifecycle = service, url, lifecycle
+
+    def client(self, **more: Any) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, **more)
+
+
+@contextmanager
+def serving(
+    keys: ApiKeys | None = None, limits: ServerLimits | None = None, **choices: Any
+) -> Iterator[Served]:
+    """A server that runs while the block does; at its end no request is open and no block is held."""
+    metrics = ServerMetrics("said", MAX_TOKENS)
+    service = saying_service(observers=[metrics], **choices)
+    metrics.watch(service.snapshot)
+    model = ModelService(
+        "said", service, ByteText(), MAX_TOKENS, limits=limits or ServerLimits(), observer=metrics
+    )
+    lifecycle = Lifecycle()
+    app = create_app(model, metrics, keys, lifecycle)
+    address = Address(port=0)
+    listening = address.listen()
+    server = DrainingServer(config_of(app, model, address))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
+    thread.start()
+    try:
+        yield Served(service, f"http://127.0.0.1:{listening.getsockname()[1]}", lifecycle)
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        left = wait_for_rest(service)
+        service.close()
+        listening.close()
+    assert not thread.is_alive() and (left.num_open, left.num_held_blocks) == (0, 0), left
+
+
+def wait_for_rest(service: Service, timeout_s: float = 10.0) -> ServiceState:
+    """How it is when nobody is served any more, or at the limit."""
+    ends_s = time.monotonic() + timeout_s
+    state = service.snapshot()
+    while (state.num_open or state.num_held_blocks) and time.monotonic() < ends_s:
+        time.sleep(0.01)
+        state = service.snapshot()
+    return state
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serving() as made:
+        yield made
+
+
+@pytest.fixture
+def client(served: Served) -> openai.OpenAI:
+    return served.client()
