@@ -17,6 +17,7 @@ from meshwright.serving.loop.arrivals import RecordedArrivals
 from meshwright.serving.loop.clock import VirtualClock
 from meshwright.serving.loop.serving_loop import ServingLoop
 from meshwright.serving.policy.batch import Batch
+from meshwright.serving.policy.batch_lane import BatchLane
 from meshwright.serving.policy.continuous_batching import ContinuousBatching
 from meshwright.serving.policy.scheduler import Scheduler
 from meshwright.serving.request.request import Request
@@ -163,3 +164,21 @@ def test_a_seed_draws_the_same_tokens_whatever_the_batch() -> None:
         (r.id, 0) for r in requests_of(5, 10, 2, sampling) if r.num_outputs == 2 and r.max_output_tokens > 5
     ]
     assert pairs and any(together.tokens[name, 0] != together.tokens[name, 1] for name, _ in pairs)
+
+
+class AllLeaveOnce(ContinuousBatching):
+    """Before the second step everybody who decodes is swapped out, and may come back in that very step."""
+
+    def choose(self, now_s: float, scheduler: Scheduler, lane: BatchLane) -> bool:
+        """As usual, but for that."""
+        if scheduler.batch.number == 1:
+            for sequence in list(lane.decoding):
+                scheduler.preempt(sequence, swaps=True)
+        return super().choose(now_s, scheduler, lane)
+
+
+def test_a_fork_copies_from_who_comes_back_in_the_same_step() -> None:
+    prompt = [5, 6, 7, 8, 9, 10]
+    request = Request("r", len(prompt), 8, prompt=prompt, num_outputs=3)
+    outputs = said([request], AllLeaveOnce(preemption="swap"), 40, 1)
+    assert [outputs.tokens["r", output] for output in range(3)] == [greedy_output(prompt, 8)] * 3

@@ -10,14 +10,9 @@ import gc
 import json
 import logging
 import os
-import signal
-import sys
-import threading
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -46,12 +41,13 @@ from meshwright.executor.team.exchange_ends import teams_of
 from meshwright.executor.team.freed_memory import keep_freed_memory
 from meshwright.executor.team.rank_team import RankTeam, ranks_along
 from meshwright.executor.team.slowed_link import SlowedLinks
+from meshwright.executor.team.worker_pipe import WorkerPipe, error_text
 from meshwright.executor.training.divergence import Divergence
 from meshwright.executor.training.rank_training import TrainingState
 from meshwright.executor.training.tensor_layout import TENSOR
 from meshwright.ir.timing.wiring import wire
 from meshwright.specs.cluster.slowing import Slowing
-from meshwright.specs.error import ExecutionError, MeshwrightError
+from meshwright.specs.error import ExecutionError
 
 if TYPE_CHECKING:
     from meshwright.executor.training.saved_job import TrainingCheckpoints
@@ -80,27 +76,19 @@ class RankReports(Protocol):
 
 
 class Reports:
-    """The way to the parent: one JSON object a line, on what was stdout when the process began."""
+    """To the parent, by the pipe to it."""
 
     teams: Sequence[Team] = ()
     clock_offset_s = 0.0
 
-    def __init__(self) -> None:
-        self._file = os.fdopen(os.dup(1), "w", buffering=1)
-        os.dup2(2, 1)  # whatever a handler prints goes to the log
-        self._lock = threading.Lock()
+    def __init__(self, pipe: WorkerPipe) -> None:
+        self.send = pipe.send
 
     def begin(self, groups: ProcessGroups) -> None:
         """Nothing to prepare: the parent listens."""
 
     def end(self, folder: Path) -> None:
         """The parent sees the folder."""
-
-    def send(self, **fields: Any) -> None:
-        """One report."""
-        with self._lock:
-            self._file.write(json.dumps(fields) + "\n")
-            self._file.flush()
 
     def fail(self, error: BaseException) -> None:
         """The parent ends all ranks when it hears it."""
@@ -109,14 +97,12 @@ class Reports:
 
 def main(load_handlers: LoadHandlers) -> None:
     """Run jobs until stdin is closed; `load_handlers` finds those of an owner of a vocabulary."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    reports = Reports()
-    commands: SimpleQueue[dict[str, Any]] = SimpleQueue()
-    threading.Thread(target=_listen, args=(commands,), daemon=True).start()
+    pipe = WorkerPipe()
+    reports = Reports(pipe)
     reports.send(ready=os.getpid())
     while True:
         _clear_away()
-        command = commands.get()
+        command = pipe.commands.get()
         rank = int(command["rank"])
         logging.basicConfig(format=f"[rank {rank}] %(levelname)s %(name)s: %(message)s", force=True)
         try:
@@ -133,22 +119,13 @@ def _clear_away() -> None:
     gc.freeze()
 
 
-def _listen(commands: SimpleQueue[dict[str, Any]]) -> None:
-    for line in sys.stdin:
-        commands.put(json.loads(line))
-    os._exit(0)  # the parent has closed the pipe, or is gone
-
-
 def failure(error: BaseException) -> dict[str, Any]:
     """What the user is told: the instruction, the error, and the traceback of one that is not ours."""
     fields: dict[str, Any] = {"time": time.monotonic()}
     if isinstance(error, RowError):
         fields |= {"row": error.step.row.text, "iteration": error.iteration}
         error = error.__cause__ or error
-    text = f"{type(error).__name__}: {error}"
-    if not isinstance(error, MeshwrightError):
-        text += "\n" + "".join(traceback.format_exception(error)).strip()
-    return {"error": text, **fields}
+    return {"error": error_text(error), **fields}
 
 
 def run_rank(

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from meshwright.executor.capability import check_model
-from meshwright.executor.checkpoint.export import StoredParameters, whole_parameters
-from meshwright.executor.checkpoint.folder import checkpoint_at
-from meshwright.executor.checkpoint.index import read_index
-from meshwright.executor.checkpoint.storage import DTYPES
 from meshwright.executor.models.weights.hugging_face import open_hugging_face, read_config
 from meshwright.executor.models.weights.initialisation import ParameterSource
 from meshwright.specs.config.source import CONFIG_FILE
@@ -22,22 +14,6 @@ from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.model import ModelSpec
 
 HALF = ("bfloat16", "float16")  # formats of files that are served in bfloat16 where nobody says another
-
-
-@dataclass(frozen=True)
-class StoredSource:
-    """Parameters by our names, of any kind of mapping; each is read when it is asked for."""
-
-    values: Mapping[str, Tensor]
-
-    def value(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """See `ParameterSource`."""
-        found = self.values[name].to(dtype)
-        if tuple(found.shape) != tuple(shape):
-            raise ExecutionError(
-                f"{name} is {tuple(found.shape)} in the checkpoint", allowed=f"{tuple(shape)}"
-            )
-        return found
 
 
 @dataclass(frozen=True)
@@ -64,12 +40,12 @@ def open_served(folder: str | os.PathLike[str]) -> ServedModel:
             model, source, _dtype(str(config.get("torch_dtype") or config.get("dtype"))), root
         )
     else:
-        checkpoint = checkpoint_at(root)
-        index = read_index(checkpoint)
-        model, values = whole_parameters(checkpoint, index)
-        stored = StoredParameters(checkpoint, index).stored.values()
-        dtype = str(DTYPES[next(iter(stored)).dtype]).removeprefix("torch.")
-        found = ServedModel(model.base, StoredSource(values), _dtype(dtype), root)
+        from meshwright.executor.serving.stored_source import (
+            open_checkpoint,  # what ranks of folders do not load
+        )
+
+        model, stored, dtype = open_checkpoint(root)
+        found = ServedModel(model, stored, _dtype(dtype), root)
     check_served(found.model)
     return found
 

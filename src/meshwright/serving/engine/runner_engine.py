@@ -120,8 +120,10 @@ class RunnerEngine:
     def _run(self, work: StepWork) -> StepResult:
         """Move blocks, compute, draw."""
         start_s, batch = self._now_s(), work.batch
-        if batch.swap_out or batch.copies or batch.swap_in:
-            self.runner.move_blocks(batch.swap_out, batch.copies, batch.swap_in)
+        if batch.swap_out or batch.swap_in:
+            self.runner.move_blocks(batch.swap_out, (), batch.swap_in)
+        if batch.copies:  # of blocks that may just have come back
+            self.runner.move_blocks((), batch.copies, ())
         with self._lock:
             inputs = self._rows.inputs(work, self._adapters_of(work))
         logits = self.runner.forward(inputs)

@@ -28,7 +28,7 @@ class Batch:
         decodes: sequences that compute their last token and get one more, in the order of their admission.
         decode_context: tokens of all decodes' sequences together, the one computed among them.
         repeats: so many steps in a row may run as this one does, but that contexts grow, before a policy has to be asked.
-        swap_out, copies, swap_in: pairs of blocks (from, to), moved in this order before the step.
+        swap_out, swap_in, copies: pairs of blocks (from, to), moved in this order before the step.
         preempted: who had to leave for it.
         num_prefill_tokens: tokens of prompts that it computes.
     """
@@ -40,8 +40,8 @@ class Batch:
     decode_context: int = 0
     repeats: int = 1
     swap_out: list[tuple[int, int]] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)
     swap_in: list[tuple[int, int]] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     num_prefill_tokens: int = 0
 

@@ -1,0 +1,122 @@
+"""One rank of a served model: `python -m meshwright.executor.serving.parallel.rank`.
+
+Commands come as JSON lines on stdin, arrays in files that both ends map, reports leave on stdout (`WorkerPipe`). It ends by
+itself when stdin is closed.
+
+Shapes: T tokens of a step, E hidden size, R rows whose logits are asked for, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from meshwright.executor.rank.process_group import ProcessGroups
+from meshwright.executor.serving.packed_step import PackedStep
+from meshwright.executor.serving.paged_stage import PagedStage, StagePlace
+from meshwright.executor.serving.parallel.rank_place import RankPlace, link
+from meshwright.executor.serving.parallel.shared_arrays import Header, MappedArrays
+from meshwright.executor.serving.runner_options import RunnerOptions
+from meshwright.executor.serving.served_model import open_served
+from meshwright.executor.team.freed_memory import keep_freed_memory
+from meshwright.executor.team.worker_pipe import WorkerPipe, error_text
+from meshwright.serving.engine.runner import StepInputs
+
+Command = dict[str, Any]
+
+
+class StageRank:
+    """A stage of the model, or a part of it, and what it exchanges with the other ranks of a step."""
+
+    def __init__(self, command: Command) -> None:
+        options, folder = RunnerOptions(**command["options"]), Path(command["folder"])
+        rank, timeout_s = int(command["rank"]), float(command["timeout_s"])
+        torch.set_num_threads(options.num_threads)
+        device = _own_device(options.device, rank)
+        served = open_served(command["model"])
+        self.place = RankPlace(served.model, options.tp, options.pp, rank)
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        self.groups = ProcessGroups(rank, options.num_ranks, folder / "rendezvous", backend, timeout_s)
+        self.groups.__enter__()  # left by the end of the process: peers may be gone by then
+        self.groups.make(self.place.teams())
+        place = StagePlace(
+            self.place.layers, self.place.shard, self._total, self.place.has_embedding, self.place.has_head
+        )
+        options = RunnerOptions(**{**command["options"], "device": str(device)})
+        self.stage = PagedStage(served.model, served.source, place, options)
+        self._inputs, self._logits = MappedArrays(folder), MappedArrays(folder)
+
+    def _total(self, term: Tensor) -> Tensor:
+        """The sum of the tensor-parallel ranks' terms, the same bits on all."""
+        if self.place.tp == 1:
+            return term
+        transport = self.groups.labelled(*self.place.tensor_team)
+        return transport.combining(term, is_maximum=False, in_place=True)()
+
+    def step(self, inputs: Header, logits: Header, max_context: int, adapters: list[int]) -> None:
+        """Compute this stage of a step; the last one's logits go to their columns of the shared array."""
+        given = self._inputs.get(inputs)
+        step = self.stage.packed(StepInputs(**given, max_context=max_context, adapters=adapters))
+        result = self.stage.forward(step, None if self.place.has_embedding else self._received(step))
+        if not self.place.has_head:
+            self._send(result)
+            return
+        low, high = self.place.shard.rows(self.place.model.vocabulary_size)
+        columns = self._logits.get(logits)["logits"][:, low:high]
+        np.copyto(columns, result[:, : high - low].to("cpu", torch.float32).numpy())
+
+    def _received(self, step: PackedStep) -> Tensor:
+        rank, source = self.place.rank, self.place.rank - self.place.tp
+        shape = (len(step.tokens_T), self.place.model.hidden_size)
+        hidden_TE = torch.empty(shape, dtype=self.stage.dtype, device=self.stage.device)
+        self.groups.labelled(*link(source, rank)).group.recv([hidden_TE], 0, 0).wait()
+        return hidden_TE
+
+    def _send(self, hidden_TE: Tensor) -> None:
+        rank, target = self.place.rank, self.place.rank + self.place.tp
+        self.groups.labelled(*link(rank, target)).group.send([hidden_TE.contiguous()], 1, 0).wait()
+
+
+def _own_device(device: str, rank: int) -> torch.device:
+    """Of CUDA devices that with the rank's number."""
+    if torch.device(device).type != "cuda":
+        return torch.device(device)
+    torch.cuda.set_device(rank)
+    return torch.device("cuda", rank)
+
+
+def run(rank: StageRank, command: Command) -> None:
+    """One command of the parent."""
+    if command["do"] == "step":
+        rank.step(command["inputs"], command["logits"], command["max_context"], command["adapters"])
+    else:
+        rank.stage.blocks.move(*command["moves"])
+
+
+def main() -> None:
+    """Obey until stdin is closed. After an error the parent ends all ranks: its peers may wait in an exchange."""
+    pipe = WorkerPipe()
+    keep_freed_memory()
+    pipe.send(ready=os.getpid())
+    command = pipe.commands.get()
+    logging.basicConfig(format=f"[rank {command['rank']}] %(levelname)s %(name)s: %(message)s", force=True)
+    try:
+        with torch.inference_mode():
+            rank = StageRank(command)
+            pipe.send(done=command["number"])
+            while True:
+                command = pipe.commands.get()
+                run(rank, command)
+                pipe.send(done=command["number"])
+    except BaseException as error:  # noqa: B036 - every failure is reported, then this rank is over
+        pipe.send(error=error_text(error))
+
+
+if __name__ == "__main__":
+    main()

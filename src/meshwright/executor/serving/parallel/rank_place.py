@@ -1,0 +1,79 @@
+"""Which layers and which part of each a rank of a served model has, and with whom it exchanges what.
+
+Ranks are row-major: those of one stage stand side by side, so that they are on one host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.executor.layout.tensor_shard import TensorShard
+from meshwright.specs.error import PlanError
+from meshwright.specs.model.model import ModelSpec
+
+Team = tuple[tuple[int, ...], str]  # ranks, and what tells groups of the same ranks apart
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """Rank `rank` of ``tp`` x ``pp``."""
+
+    model: ModelSpec
+    tp: int
+    pp: int
+    rank: int
+
+    @property
+    def stage(self) -> int:
+        """Its number, from the embedding's."""
+        return self.rank // self.tp
+
+    @property
+    def layers(self) -> range:
+        """Of its stage; where stages are uneven the first ones have one more, the last has the head as well."""
+        each, more = divmod(self.model.num_layers, self.pp)
+        first = self.stage * each + min(self.stage, more)
+        return range(first, first + each + (self.stage < more))
+
+    @property
+    def shard(self) -> TensorShard:
+        """What of every layer it has."""
+        return TensorShard(self.model, self.tp, self.rank % self.tp)
+
+    @property
+    def has_embedding(self) -> bool:
+        """Is it of the first stage?"""
+        return self.stage == 0
+
+    @property
+    def has_head(self) -> bool:
+        """Is it of the last stage?"""
+        return self.stage == self.pp - 1
+
+    def teams(self) -> list[Team]:
+        """All groups of the ranks that exchange something, the same on all ranks."""
+        found: list[Team] = []
+        if self.tp > 1:
+            stages = (range(first, first + self.tp) for first in range(0, self.tp * self.pp, self.tp))
+            found += [(tuple(ranks), "tp") for ranks in stages]
+        return found + [link(rank, rank + self.tp) for rank in range(self.tp * (self.pp - 1))]
+
+    @property
+    def tensor_team(self) -> Team:
+        """Those that share its layers."""
+        first = self.stage * self.tp
+        return tuple(range(first, first + self.tp)), "tp"
+
+
+def link(source: int, target: int) -> Team:
+    """The two ends of what goes from one stage to the next."""
+    return (source, target), f"{source}>{target}"
+
+
+def check_degrees(model: ModelSpec, tp: int, pp: int) -> None:
+    """Raise PlanError or ExecutionError where so many ranks cannot share the model's heads, units or layers."""
+    TensorShard(model, tp).check()
+    if pp > model.num_layers:
+        raise PlanError(
+            f"pp={pp} with the {model.num_layers} layers of {model.name}", allowed=f"1 to {model.num_layers}"
+        )

@@ -1,0 +1,79 @@
+"""The text of a model in a local folder: its tokenizer, its chat template, and outputs as they grow."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from meshwright.serving.text.chat_writer import PLAIN_TEMPLATE, ChatWriter, TemplateBounds
+from meshwright.serving.text.output_text import OutputText
+from meshwright.serving.text.template_source import TemplateSource, found_template
+from meshwright.serving.text.tokenizer import TextTokenizer, decoded, tokenizer_of
+
+logger = logging.getLogger(__name__)
+
+
+class LocalText:
+    """What a model reads and writes. Methods may be called from several threads; close it, for its process.
+
+    Attributes:
+        vocabulary_size: of the tokenizer.
+        end_ids: tokens with which the model ends an output.
+        chat_template: the template's source.
+        is_plain: has the model no template of its own, so that chats are lines "role: text"?
+    """
+
+    def __init__(self, tokenizer: TextTokenizer, source: TemplateSource | None = None) -> None:
+        """`source`: None writes chats plainly. Raises SpecError where it is no template."""
+        self.tokenizer, self.is_plain = tokenizer, source is None
+        self.vocabulary_size, self.end_ids = tokenizer.vocabulary_size, tokenizer.end_ids
+        plain = TemplateSource(PLAIN_TEMPLATE, "the plain template", {})
+        self._writer = ChatWriter(source or plain, TemplateBounds())
+        self.chat_template = self._writer.source.text
+
+    @classmethod
+    def of_folder(cls, folder: Path, template: Path | None = None) -> LocalText:
+        """Of a Hugging Face folder, or of a model of bytes; `template`: a file with another chat template.
+
+        Raises SpecError where the tokenizer or the template cannot be read.
+        """
+        tokenizer = tokenizer_of(folder)
+        source = found_template(folder, template)
+        if source is None:
+            logger.warning("%s has no chat template: chats are written as lines 'role: text'", folder)
+        return cls(tokenizer, source)
+
+    def encode(self, text: str, adds_special: bool = True) -> list[int]:
+        """Tokens of a text; with `adds_special` those that the model expects around every text, too. Raises SpecError."""
+        return self.tokenizer.encode(text, adds_special)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of tokens that are a whole text, without special ones."""
+        return decoded(self.tokenizer, token_ids)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token adds to a text, a special one its name."""
+        return self.tokenizer.token_bytes(token_id)
+
+    def growing(self, stop: Sequence[str] = ()) -> OutputText:
+        """The text of a new output, without special tokens, which ends before any of `stop`. Raises SpecError."""
+        return OutputText(self._said, stop)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        adds_prompt: bool = True,
+        values: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Tokens of a conversation, as `ChatWriter.write`. Raises SpecError."""
+        return self.tokenizer.encode(self._writer.write(messages, tools, adds_prompt, values), False)
+
+    def close(self) -> None:
+        """End the process that writes chats."""
+        self._writer.close()
+
+    def _said(self, token_id: int) -> bytes:
+        return b"" if token_id in self.tokenizer.special_ids else self.tokenizer.token_bytes(token_id)

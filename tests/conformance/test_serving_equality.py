@@ -1,0 +1,130 @@
+"""Served greedily, a model says what transformers says: token for token, however its requests are batched, cut, preempted,
+swapped, shared and forked, on every engine."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.executor.serving.runner_options import RunnerOptions
+from meshwright.executor.serving.served_model import open_served
+from meshwright.executor.serving.torch_runner import TorchRunner
+from meshwright.serving.block.block_key import block_keys
+from meshwright.serving.block.block_pool import BlockPool
+from meshwright.serving.engine.runner import Runner
+from meshwright.serving.engine.runner_engine import RunnerEngine
+from meshwright.serving.loop.arrivals import RecordedArrivals
+from meshwright.serving.loop.clock import VirtualClock
+from meshwright.serving.loop.serving_loop import ServingLoop
+from meshwright.serving.policy.continuous_batching import ContinuousBatching
+from meshwright.serving.policy.limits import Limits
+from meshwright.serving.policy.scheduler import Scheduler
+from meshwright.serving.request.request import Request
+from tests.covering import covering, product
+from tests.executor.serving.paged_case import BLOCK_TOKENS, FAMILIES, VOCABULARY, their_logits, their_model
+from tests.serving.case import check_books
+from tests.serving.engine.test_runner_engine import Outputs
+
+LIMITS = Limits(max_batch_tokens=32, max_sequences=12, max_model_tokens=128)
+NUM_TIGHT_BLOCKS = 26  # the longest request has 20 blocks: others leave for it
+NUM_HOST_BLOCKS = 24
+NUM_BLOCKS = 200
+
+
+def torch_runner(folder: Path, num_blocks: int, num_host_blocks: int) -> Runner:
+    """In this process, float32."""
+    options = RunnerOptions(
+        dtype="float32", block_tokens=BLOCK_TOKENS, num_blocks=num_blocks, num_host_blocks=num_host_blocks
+    )
+    return TorchRunner(open_served(folder), options)
+
+
+RUNNERS: dict[str, Callable[[Path, int, int], Runner]] = {"torch": torch_runner}
+WAYS = list(
+    product(
+        {
+            "is_chunked": (True, False),
+            "preemption": ("recompute", "swap"),
+            "is_tight": (True, False),
+            "depth": (1, 2),
+        }
+    )
+)
+
+
+def requests_of(num: int, seed: int) -> list[Request]:
+    """Prompts of 1 to 30 tokens, some with a common beginning, some for two outputs."""
+    draw = random.Random(seed)
+    common = [draw.randrange(VOCABULARY) for _ in range(16)]
+    requests = []
+    for number in range(num):
+        prompt = common[: draw.choice((0, 0, 9, 16))] + [
+            draw.randrange(VOCABULARY) for _ in range(draw.randint(1, 14))
+        ]
+        keys = block_keys(prompt, BLOCK_TOKENS)
+        requests.append(
+            Request(
+                f"r{number}",
+                len(prompt),
+                draw.randint(4, 24),
+                prompt=prompt,
+                block_keys=keys,
+                num_outputs=1 + (number % 5 == 0),
+            )
+        )
+    return requests
+
+
+def said(runner: Runner, requests: list[Request], way: dict[str, Any]) -> Outputs:
+    """What the loop's engine says."""
+    policy = ContinuousBatching(is_chunked=way["is_chunked"], preemption=way["preemption"], watermark=0.0)
+    host = BlockPool(runner.num_host_blocks, BLOCK_TOKENS) if way["preemption"] == "swap" else None
+    num_blocks = NUM_TIGHT_BLOCKS if way["is_tight"] else runner.num_blocks
+    scheduler = Scheduler(policy, BlockPool(num_blocks, BLOCK_TOKENS), LIMITS, host)
+    clock, outputs = VirtualClock(), Outputs()
+    engine = RunnerEngine(runner, clock.now_s, depth=way["depth"])
+    ServingLoop(scheduler, engine, RecordedArrivals(requests), clock, [outputs]).run()
+    check_books(scheduler)
+    assert scheduler.pool.num_held == 0
+    return outputs
+
+
+def check_greedy(model: Any, requests: list[Request], outputs: Outputs) -> None:
+    """One forward of prompt and output: each token is the most probable one behind those before it."""
+    for request in requests:
+        for number in range(request.num_outputs):
+            tokens = outputs.tokens[request.id, number]
+            assert len(tokens) == request.max_output_tokens
+            prompt = list(request.prompt or ())
+            best = their_logits(model, prompt + tokens).argmax(1).tolist()
+            assert best[len(prompt) - 1 : -1] == tokens, (request.id, number)
+
+
+@pytest.mark.parametrize("engine", RUNNERS)
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=() if name in ("qwen3", "mistral") else pytest.mark.slow) for name in FAMILIES],
+)
+def test_every_way_of_serving_says_what_transformers_says(family: str, engine: str, tmp_path: Path) -> None:
+    model = their_model(FAMILIES[family], tmp_path)
+    runner = RUNNERS[engine](tmp_path, NUM_BLOCKS, NUM_HOST_BLOCKS)
+    for seed, number in enumerate(covering(WAYS)):
+        requests = requests_of(8, seed)
+        check_greedy(model, requests, said(runner, requests, WAYS[number]))
+    runner.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", RUNNERS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_two_hundred_prompts(family: str, engine: str, tmp_path: Path) -> None:
+    model = their_model(FAMILIES[family], tmp_path)
+    runner = RUNNERS[engine](tmp_path, NUM_BLOCKS, NUM_HOST_BLOCKS)
+    requests = requests_of(200, 99)
+    way = {"is_chunked": True, "preemption": "swap", "is_tight": True, "depth": 2}
+    check_greedy(model, requests, said(runner, requests, way))
+    runner.close()

@@ -1,0 +1,74 @@
+"""A stage of a served model: what of the model a tensor-parallel rank holds and computes is its share, in closed form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.executor.serving.paged_case import FAMILIES, ScatteredBlocks, prompt, their_model
+from torch.utils.flop_counter import FlopCounterMode
+
+from meshwright.executor.layout.tensor_shard import TensorShard
+from meshwright.executor.serving.paged_stage import PagedStage, StagePlace
+from meshwright.executor.serving.parallel.rank_place import RankPlace
+from meshwright.executor.serving.runner_options import RunnerOptions
+from meshwright.executor.serving.served_model import ServedModel, open_served
+from meshwright.executor.serving.torch_runner import TorchRunner
+from meshwright.specs.model.model import ModelSpec
+
+OPTIONS = RunnerOptions(dtype="float32", block_tokens=4, num_blocks=32, max_model_tokens=64)
+FLOAT_BYTES = 4
+
+
+def stage_of(served: ServedModel, tp: int) -> PagedStage:
+    """The last rank's of so many; nothing is summed."""
+    model = served.model
+    place = StagePlace(range(model.num_layers), TensorShard(model, tp, tp - 1), lambda term: term)
+    with torch.inference_mode():
+        return PagedStage(model, served.source, place, OPTIONS)
+
+
+def counted_flops(stage: PagedStage, runner: TorchRunner, lengths: tuple[int, ...]) -> int:
+    """Of one step with prompts of these lengths."""
+    work = [(f"{n}", prompt(n, n)) for n in lengths]
+    step = stage.packed(ScatteredBlocks(runner).inputs(work))
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        stage.forward(step)
+    return counter.get_total_flops()
+
+
+def expected_flops(model: ModelSpec, tp: int, lengths: tuple[int, ...]) -> int:
+    """Two for every number of a matrix and token, head rows of the last tokens only. torch counts no attention on the CPU:
+    that a rank has its share of the heads is in the bytes of its pages."""
+    attention, inner, hidden = model.attention, model.intermediate_size, model.hidden_size
+    matrices = hidden * (attention.qkv_size + attention.result_size + 3 * inner)
+    head = len(lengths) * hidden * -(-model.vocabulary_size // tp)
+    return 2 * (model.num_layers * sum(lengths) * matrices // tp + head)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_rank_computes_and_holds_its_share(tp: int, tmp_path: Path) -> None:
+    their_model(FAMILIES["llama"], tmp_path)
+    served = open_served(tmp_path)
+    stage, model, lengths = stage_of(served, tp), served.model, (7, 12)
+    assert counted_flops(stage, TorchRunner(served, OPTIONS), lengths) == expected_flops(model, tp, lengths)
+    tables = 2 * -(-model.vocabulary_size // tp) * model.hidden_size
+    norms = (2 * model.num_layers + 1) * model.hidden_size
+    matrices = model.num_parameters - 2 * model.vocabulary_size * model.hidden_size - norms
+    assert stage.num_weight_bytes == FLOAT_BYTES * (matrices // tp + tables + norms)
+    pages = 2 * model.num_layers * 32 * 4 * model.attention.key_size // tp
+    assert stage.blocks.pages.nbytes == FLOAT_BYTES * pages
+
+
+def test_stages_have_every_layer_once() -> None:
+    model = ModelSpec.decoder(7, 32, 4)
+    found = [RankPlace(model, 2, 3, rank) for rank in range(6)]
+    assert [each.layers for each in found[::2]] == [range(3), range(3, 5), range(5, 7)]
+    assert [each.layers for each in found[1::2]] == [each.layers for each in found[::2]]
+    assert [each.has_embedding for each in found] == [True, True] + [False] * 4
+    assert [each.has_head for each in found] == [False] * 4 + [True, True]
+    assert found[3].tensor_team == ((2, 3), "tp")
+    assert {team for team in found[0].teams() if ">" in team[1]} == {
+        ((rank, rank + 2), f"{rank}>{rank + 2}") for rank in range(4)
+    }

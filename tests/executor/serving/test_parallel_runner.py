@@ -1,0 +1,135 @@
+"""Several processes: logits are those of one, blocks move on all ranks, a dead rank is named, and no process is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.executor.serving.paged_case import (
+    BLOCK_TOKENS,
+    FAMILIES,
+    NUM_BLOCKS,
+    ScatteredBlocks,
+    greedy,
+    prompt,
+    their_model,
+)
+
+from meshwright.executor.serving.parallel.parallel_runner import ParallelRunner
+from meshwright.executor.serving.runner_options import RunnerOptions
+from meshwright.executor.serving.served_model import open_served
+from meshwright.executor.serving.torch_runner import TorchRunner
+from meshwright.serving.engine.runner import Runner
+from meshwright.specs.error import ExecutionError, PlanError
+
+OPTIONS = RunnerOptions(
+    dtype="float32", block_tokens=BLOCK_TOKENS, num_blocks=NUM_BLOCKS, num_host_blocks=8, num_threads=1
+)
+TOLERANCE = 2e-5  # of logits: sums in another order
+CASES = {"tp": ("qwen3_moe", 2, 1), "pp": ("llama tied", 1, 2)}
+MORE = {f"tp {name}": (name, 2, 1) for name in FAMILIES if name != "qwen3_moe"} | {"tp pp": ("mistral", 2, 2)}
+
+Case = tuple[ParallelRunner, TorchRunner]
+
+
+def opened(family: str, tp: int, pp: int, folder: Path) -> Case:
+    """Several processes, and one."""
+    their_model(FAMILIES[family], folder)
+    served = open_served(folder)
+    return ParallelRunner(served, replace(OPTIONS, tp=tp, pp=pp)), TorchRunner(served, OPTIONS)
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
+    made = opened(*CASES[request.param], tmp_path_factory.mktemp("model"))
+    yield made
+    made[0].close()
+
+
+def served_work(runner: Runner) -> list[np.ndarray]:
+    """Packed prompts, a fork, a swap, a chunk beside decodes."""
+    blocks = ScatteredBlocks(runner, 1)
+    found = [blocks.step(("a", prompt(13, 1)), ("b", prompt(5, 2)), all_rows=True)]
+    blocks.fork("a", "c")
+    table = blocks.tables["b"]
+    runner.move_blocks([(block, place) for place, block in enumerate(table)], (), ())
+    found.append(blocks.step(("a", [7]), ("c", prompt(9, 3))))
+    blocks.tables["b"] = [blocks.free.pop() for _ in table]
+    runner.move_blocks((), (), [(place, block) for place, block in enumerate(blocks.tables["b"])])
+    found.append(blocks.step(("b", [9]), ("d", prompt(21, 4)), ("a", [1])))
+    return found
+
+
+def assert_equal(case: Case) -> None:
+    """Every logit of the same work."""
+    for found, expected in zip(*map(served_work, case), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
+
+
+def test_logits_are_those_of_one_process(case: Case) -> None:
+    assert_equal(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MORE)
+def test_all_families(name: str, tmp_path: Path) -> None:
+    made = opened(*MORE[name], tmp_path)
+    assert_equal(made)
+    prompts = {f"{n}": prompt(n, n) for n in (2, 17)}
+    ours, theirs = (greedy(ScatteredBlocks(runner, 2), prompts, 12) for runner in made)
+    assert ours == theirs
+    made[0].close()
+
+
+def gone(process: int) -> bool:
+    """Has it ended, and been waited for?"""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def within(seconds: float, condition: Callable[[], bool]) -> bool:
+    """Does it hold before so long?"""
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s and not condition():
+        time.sleep(0.02)
+    return condition()
+
+
+def test_what_ranks_cannot_share_is_refused(tmp_path: Path) -> None:
+    their_model(FAMILIES["llama"], tmp_path)
+    served = open_served(tmp_path)
+    with pytest.raises(PlanError, match="tp=4 does not divide the 2 key-value heads"):
+        ParallelRunner(served, replace(OPTIONS, tp=4))
+    with pytest.raises(PlanError, match="pp=3 with the 2 layers"):
+        ParallelRunner(served, replace(OPTIONS, pp=3))
+
+
+@pytest.mark.slow
+def test_a_rank_that_cannot_read_its_weights_says_why(tmp_path: Path) -> None:
+    their_model(FAMILIES["llama"], tmp_path)
+    served = open_served(tmp_path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(ExecutionError, match="rank . of the served model failed: SpecError: .*no checkpoint"):
+        ParallelRunner(served, replace(OPTIONS, pp=2))
+
+
+def test_a_dead_rank_is_named_and_nobody_is_left(case: Case) -> None:
+    """SIGKILL between two steps, the last of this file; the next one says which rank it was, and so does the one after it."""
+    runner, _ = case
+    processes = runner.process_ids
+    blocks = ScatteredBlocks(runner)
+    blocks.step(("a", prompt(9, 1)))
+    os.kill(processes[1], signal.SIGKILL)
+    for _ in range(2):
+        with pytest.raises(ExecutionError, match="rank 1 of the served model has ended"):
+            blocks.step(("a", [1]))
+    assert len(processes) == 2 and within(5.0, lambda: all(map(gone, processes)))
