@@ -13,10 +13,10 @@ from meshwright.serving.api.answer.response_event import ResponseEvent, Response
 from meshwright.serving.api.answer.run import now
 from meshwright.serving.api.body.chat import AnsweredMessage, ChatBody
 from meshwright.serving.api.body.response import (
+    AnsweredText,
     IncompleteDetails,
     InputItem,
     OutputItem,
-    OutputText,
     ResponseAnswer,
     ResponseBody,
     ResponseUsage,
@@ -162,7 +162,7 @@ def items_of(message: AnsweredMessage, is_cut: bool) -> list[OutputItem]:
     items = []
     if message.content or not message.tool_calls:
         status: Any = "incomplete" if is_cut else "completed"
-        text = OutputText(text=message.content or "")
+        text = AnsweredText(text=message.content or "")
         items.append(
             OutputItem(type="message", id=new_id("msg"), status=status, role="assistant", content=[text])
         )

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ConfigDict
 
 from meshwright.serving.api.body.chat import AnsweredToolCall, MessageDelta
-from meshwright.serving.api.body.response import OutputItem, OutputText
+from meshwright.serving.api.body.response import AnsweredText, OutputItem
 from meshwright.serving.api.body.value import Answered
 from meshwright.serving.api.generation.model_service import new_id
 
@@ -56,7 +56,7 @@ class ResponseEvents:
             yield from self._close()
             self._id, self._text = new_id("msg"), ""
             yield self.of("response.output_item.added", **self._at(), item=self._message("in_progress", []))
-            yield self.of("response.content_part.added", **self._in_part(), part=OutputText(text=""))
+            yield self.of("response.content_part.added", **self._in_part(), part=AnsweredText(text=""))
         self._text = (self._text or "") + text
         yield self.of("response.output_text.delta", **self._in_part(), delta=text, logprobs=[])
 
@@ -72,7 +72,7 @@ class ResponseEvents:
 
     def _close(self) -> Iterator[ResponseEvent]:
         if self._text is not None:
-            part = OutputText(text=self._text)
+            part = AnsweredText(text=self._text)
             yield self.of("response.output_text.done", **self._in_part(), text=self._text, logprobs=[])
             yield self.of("response.content_part.done", **self._in_part(), part=part)
             yield from self._done(self._message("completed", [part]))
@@ -97,7 +97,7 @@ class ResponseEvents:
     def _in_part(self) -> dict[str, Any]:
         return {**self._in_item(), "content_index": 0}
 
-    def _message(self, status: Any, content: list[OutputText]) -> OutputItem:
+    def _message(self, status: Any, content: list[AnsweredText]) -> OutputItem:
         return OutputItem(type="message", id=self._id, status=status, role="assistant", content=content)
 
     def _function(self, status: Any) -> OutputItem:

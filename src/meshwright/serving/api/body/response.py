@@ -88,7 +88,7 @@ class ResponseBody(Body):
     timeout_s: Annotated[Real, Field(gt=0.0)] | None = None
 
 
-class OutputText(Answered):
+class AnsweredText(Answered):
     """Text that the model wrote."""
 
     type: Literal["output_text"] = "output_text"
@@ -103,7 +103,7 @@ class OutputItem(Answered):
     id: str
     status: Literal["in_progress", "completed", "incomplete"]
     role: Told[Literal["assistant"]] = None
-    content: Told[list[OutputText]] = None
+    content: Told[list[AnsweredText]] = None
     call_id: Told[str] = None
     name: Told[str] = None
     arguments: Told[str] = None
