@@ -60,7 +60,7 @@ $(VENV)/.installed: $(VENV)/.made $(INSTALL_INPUTS)
 
 $(VENV)/.installed-dev: $(VENV)/.made $(INSTALL_INPUTS)
 	@echo "Installing meshwright, PyTorch and the development tools into $(VENV) (once; a few minutes)" >&2
-	$(PIP) install -c constraints.txt -e '.[torch,serve,dev]'
+	$(PIP) install -c constraints.txt -e '.[torch,serve,serve-cpu,dev]'
 	@touch $(VENV)/.installed $@
 
 quickstart: $(VENV)/.installed

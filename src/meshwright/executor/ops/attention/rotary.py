@@ -7,14 +7,13 @@ Hugging Face's Llama, have the rows of their query and key matrices permuted wit
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from meshwright.specs.error import ExecutionError
-from meshwright.specs.model.rotary_scaling import LINEAR, LLAMA3, RotaryScaling
+from meshwright.specs.model.rotary_scaling import RotaryScaling, rotary_frequencies
 
 
 class Rotation(NamedTuple):
@@ -29,20 +28,8 @@ class Rotation(NamedTuple):
 
 
 def frequencies(head_dim: int, theta: float, scaling: RotaryScaling | None = None) -> Tensor:
-    """Angle of every pair at position 1, [D/2] in float64. Raises ExecutionError for a scaling not known here."""
-    pairs = torch.arange(0, head_dim, 2, dtype=torch.float64)
-    plain = theta ** (-pairs / head_dim)
-    if scaling is None:
-        return plain
-    if scaling.kind == LINEAR:
-        return plain / scaling.factor
-    if scaling.kind != LLAMA3:
-        raise ExecutionError(
-            f"rotary scaling {scaling.kind!r} is not computed here", allowed=f"{LINEAR}, {LLAMA3}"
-        )
-    turns = scaling.original_length * plain / (2 * math.pi)  # within the length of pre-training
-    kept = (turns - scaling.low_factor) / (scaling.high_factor - scaling.low_factor)
-    return torch.lerp(plain / scaling.factor, plain, kept.clamp(0.0, 1.0))
+    """Angle of every pair at position 1, [D/2] in float64. Raises SpecError for a scaling not known here."""
+    return torch.tensor(rotary_frequencies(head_dim, theta, scaling), dtype=torch.float64)
 
 
 def rotation(

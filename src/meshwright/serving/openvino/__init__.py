@@ -1,0 +1,1 @@
+"""Models served on CPUs by OpenVINO's runtime, in graphs built here around its paged-attention operation. No torch."""
