@@ -80,6 +80,9 @@ class Decisions:
         moves = (tuple(batch.swap_out), tuple(batch.copies), tuple(batch.swap_in))
         self.lines.append((batch.lane, chunks, [drawn(each) for each in batch.decodes], moves))
 
+    def left(self, sequence: Sequence, now_s: float, reason: str) -> None:
+        """Nothing is decided."""
+
     def ran(self, result: StepResult) -> None:
         """Repetitions are lines, too."""
         again = (result.batch.lane, [], self.lines[-1][2], ((), (), ()))  # type: ignore[index]

@@ -47,6 +47,9 @@ class ToldEngine:
     def forget(self, sequence: Sequence) -> None:
         """It keeps nothing."""
 
+    def close(self) -> None:
+        """It holds nothing."""
+
     def _output(self, sequence: Sequence) -> int:
         return sequence.request.num_output_tokens or sequence.request.max_output_tokens
 

@@ -43,6 +43,9 @@ class Outputs:
     def given_out(self, batch: Batch, now_s: float) -> None:
         """Nothing yet."""
 
+    def left(self, sequence: object, now_s: float, reason: str) -> None:
+        """Nobody is ended."""
+
     def ran(self, result: StepResult) -> None:
         """Tokens."""
         for token in result.tokens:

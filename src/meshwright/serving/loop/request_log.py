@@ -105,10 +105,13 @@ class RequestLog:
                 if record is not None and record.first_token_s != record.first_token_s:
                     record.first_token_s = result.end_s
         for ended in result.ended:
-            self.end(ended.sequence, result.end_s, ended.reason, ended.num_tokens)
+            self._end(ended.sequence, result.end_s, ended.reason, ended.num_tokens)
 
-    def end(self, sequence: Sequence, now_s: float, reason: str, num_tokens: int) -> None:
-        """One ended, by itself or because it was told to."""
+    def left(self, sequence: Sequence, now_s: float, reason: str) -> None:
+        """One was ended: it counts among all, not among those that finished."""
+        self._end(sequence, now_s, reason, 0)
+
+    def _end(self, sequence: Sequence, now_s: float, reason: str, num_tokens: int) -> None:
         record = self._open.pop((sequence.request.id, sequence.output), None)
         if record is not None:
             record.end_s, record.reason, record.num_tokens = now_s, reason, num_tokens

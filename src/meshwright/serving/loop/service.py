@@ -176,6 +176,9 @@ class Service:
                 delta.error = "the model gave no token: its logits are no numbers"
             self._put(sequence.request.id, delta)
 
+    def left(self, sequence: RunningSequence, now_s: float, reason: str) -> None:
+        """`_end` tells its stream."""
+
     # -- the thread
 
     def _begin(self) -> None:
@@ -199,7 +202,8 @@ class Service:
         self._end_early()
         loop = self._loop
         loop.take_arrivals()
-        loop.give_out()
+        while loop.give_out():
+            pass
         if loop.num_under_way:
             loop.collect()
         elif not self._asked and not len(self._inbox) and not self._is_closed:
@@ -216,12 +220,11 @@ class Service:
     def _end(self, request_id: str, reason: str, error: str = "") -> None:
         if request_id not in self._streams:
             return
-        ended: list[RunningSequence] = self._scheduler.abort(request_id)
+        ended = self._loop.end(request_id, reason)
         if not ended and (request := self._inbox.remove(request_id)) is not None:
             for output in range(request.num_outputs):
                 self._put(request_id, OutputDelta(output, [], [], [], reason, error))
         for sequence in ended:
-            self._engine.forget(sequence)
             self._put(request_id, OutputDelta(sequence.output, [], [], [], reason, error))
 
     def _put(self, request_id: str, delta: OutputDelta) -> None:

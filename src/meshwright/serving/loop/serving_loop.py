@@ -9,6 +9,7 @@ from meshwright.serving.engine.engine import INFINITY, Engine, StepResult
 from meshwright.serving.loop.clock import Clock
 from meshwright.serving.policy.batch import Batch
 from meshwright.serving.policy.scheduler import Scheduler
+from meshwright.serving.policy.sequence import Sequence
 from meshwright.serving.request.request import Request
 from meshwright.specs.error import RequestRefused
 
@@ -48,6 +49,10 @@ class Observer(Protocol):
         """A batch has run; its sequences that ended are still in their lanes."""
         ...
 
+    def left(self, sequence: Sequence, now_s: float, reason: str) -> None:
+        """A sequence was ended from outside: by its caller, its deadline, a failure."""
+        ...
+
 
 class ServingLoop:
     """Joins a scheduler with an engine. `run` serves until nothing is left to do."""
@@ -69,7 +74,8 @@ class ServingLoop:
         """Serve all that comes."""
         while True:
             self.take_arrivals()
-            self.give_out()
+            while self.give_out():
+                pass
             if self.num_under_way:
                 self.collect()
             else:
@@ -95,7 +101,7 @@ class ServingLoop:
                     observer.arrived(request, now_s)
 
     def give_out(self) -> bool:
-        """Give every lane that is free its next batch. Was there any?"""
+        """Give every lane that has room its next batch. Was there any?"""
         now_s, any_given = self.clock.now_s(), False
         for lane, free in enumerate(self._free):
             if not free:
@@ -103,6 +109,8 @@ class ServingLoop:
             batch = self.scheduler.next(now_s, lane)
             if batch is None:
                 continue
+            if self.engine.depth > 1:
+                batch.repeats = 1  # the next batch is chosen before anybody knows how often this one ran
             for observer in self.observers:
                 observer.given_out(batch, now_s)
             self.engine.submit(batch, now_s, self.arrivals.next_s())
@@ -110,6 +118,15 @@ class ServingLoop:
             self.num_under_way += 1
             any_given = True
         return any_given
+
+    def end(self, request_id: str, reason: str) -> list[Sequence]:
+        """End a request from outside; returns its sequences that had not ended."""
+        ended = self.scheduler.abort(request_id)
+        for sequence in ended:
+            self.engine.forget(sequence)
+            for observer in self.observers:
+                observer.left(sequence, self.clock.now_s(), reason)
+        return ended
 
     def collect(self) -> StepResult:
         """Wait for a batch, and end what it ended."""
