@@ -11,7 +11,8 @@ from datetime import datetime
 import pytest
 from tests.serving.text.text_folders import BEGIN, END, SETTINGS, TEMPLATE, write_folder
 
-from meshwright.serving.text.chat_writer import ChatWriter, TemplateBounds
+from meshwright.serving.confined.confined_process import AnswerBounds
+from meshwright.serving.text.chat_writer import ChatWriter
 from meshwright.serving.text.local_text import LocalText
 from meshwright.serving.text.template_source import TemplateSource
 from meshwright.serving.text.tokenizer import ByteTokenizer
@@ -19,7 +20,7 @@ from meshwright.specs.error import SpecError
 
 CHAT = [{"role": "user", "content": "the cat"}]
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
-BOUNDS = TemplateBounds(seconds=0.5, characters=1000, memory_bytes=600 << 20)
+BOUNDS = AnswerBounds(seconds=0.5, characters=1000, memory_bytes=600 << 20)
 # A template for every kind of chat, by the text of its message.
 BOMBS = {
     "loop": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
@@ -111,7 +112,7 @@ def test_a_bomb_of_constants_goes_off_within_the_bounds(constant) -> None:
 
 def test_a_process_that_dies_is_replaced(writer) -> None:
     assert writer.write(CHAT) == "fine"
-    os.kill(writer._process.pid, signal.SIGKILL)
+    os.kill(writer._process._process.pid, signal.SIGKILL)
     with pytest.raises(SpecError, match="its process ended"):
         writer.write(CHAT)
     assert writer.write(CHAT) == "fine"

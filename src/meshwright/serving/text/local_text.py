@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from meshwright.serving.text.chat_writer import PLAIN_TEMPLATE, ChatWriter, TemplateBounds
+from meshwright.serving.text.chat_writer import PLAIN_TEMPLATE, ChatWriter
 from meshwright.serving.text.output_text import OutputText
 from meshwright.serving.text.template_source import TemplateSource, found_template
 from meshwright.serving.text.tokenizer import TextTokenizer, decoded, tokenizer_of
@@ -30,7 +30,7 @@ class LocalText:
         self.tokenizer, self.is_plain = tokenizer, source is None
         self.vocabulary_size, self.end_ids = tokenizer.vocabulary_size, tokenizer.end_ids
         plain = TemplateSource(PLAIN_TEMPLATE, "the plain template", {})
-        self._writer = ChatWriter(source or plain, TemplateBounds())
+        self._writer = ChatWriter(source or plain)
         self.chat_template = self._writer.source.text
 
     @classmethod

@@ -1,0 +1,1 @@
+"""Outputs that match a JSON schema, a regular expression or a grammar."""
