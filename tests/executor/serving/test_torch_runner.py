@@ -21,7 +21,7 @@ from tests.executor.serving.paged_case import (
     their_model,
 )
 
-from meshwright.executor.serving import paged_attention
+from meshwright.executor.serving.page import paged_attention
 from meshwright.executor.serving.runner_options import BLOCK_TOKENS as BLOCK_TOKENS_OF_USERS
 from meshwright.executor.serving.runner_options import MOST_SEQUENCES, RunnerOptions, block_bytes
 from meshwright.executor.serving.served_model import open_served

@@ -15,9 +15,9 @@ from meshwright.executor.ops.attention.rotary import rotate
 from meshwright.executor.ops.expert.dispatch import combine, dispatch
 from meshwright.executor.ops.expert.expert_mlp import expert_mlp
 from meshwright.executor.ops.expert.routing import route
-from meshwright.executor.serving.key_value_blocks import KeyValueBlocks
 from meshwright.executor.serving.matrix import Matrix, gated
 from meshwright.executor.serving.packed_step import PackedStep
+from meshwright.executor.serving.page.key_value_blocks import KeyValueBlocks
 from meshwright.executor.serving.stage_weights import StageWeights
 from meshwright.specs.model.block import Experts, FeedForward
 from meshwright.specs.model.model import ModelSpec
@@ -85,6 +85,13 @@ class PagedLayer:
         keys, values = self.blocks.of_layer(self.place)
         query_TKGD = query.reshape(len(qkv), num_kv_heads, self.group_size, -1)
         return step.reads[self.attention.window].attend(query_TKGD, keys, values, self.scale)
+
+    def matrices(self) -> dict[str, Matrix]:
+        """Those that adapters may add to."""
+        found = {"qkv": self.qkv, "attention_output": self.attention_output}
+        if isinstance(self.feed_forward, PagedMlp):
+            found |= {"gate_up": self.feed_forward.gate_up, "down": self.feed_forward.down}
+        return found
 
     def _whole(self, last: Matrix | None, term: Tensor) -> Tensor:
         """The sum of all ranks' terms, and the bias of the matrix behind which they stand."""

@@ -14,9 +14,10 @@ from torch import Tensor
 from meshwright.executor.layout.tensor_shard import TensorShard
 from meshwright.executor.models.weights.initialisation import ParameterSource
 from meshwright.executor.ops.attention.rotary import frequencies
-from meshwright.executor.serving.key_value_blocks import KeyValueBlocks
+from meshwright.executor.serving.adapter.adapter_folder import AdapterFolder
 from meshwright.executor.serving.packed_step import PackedStep, Reads, adapter_tokens, slots_of
-from meshwright.executor.serving.paged_attention import paged_reads
+from meshwright.executor.serving.page.key_value_blocks import KeyValueBlocks
+from meshwright.executor.serving.page.paged_attention import paged_reads
 from meshwright.executor.serving.paged_layer import PagedLayer, Sum
 from meshwright.executor.serving.runner_options import RunnerOptions
 from meshwright.executor.serving.stage_weights import EMBEDDING, HEAD, StageWeights
@@ -101,6 +102,20 @@ class PagedStage:
         if self.final_norm is None or self.head is None:
             return x_TE
         return F.linear(self.final_norm(x_TE.index_select(0, step.rows_R)), self.head)
+
+    def load_adapter(self, number: int, adapter: AdapterFolder) -> None:
+        """Let sequences with this number have what the adapter adds here."""
+        matrices = dict(zip(self.place.layers, (layer.matrices() for layer in self.layers), strict=True))
+        for layer, target, addition in adapter.additions(
+            self.place.layers, self.place.shard, self.dtype, self.device
+        ):
+            matrices[layer][target].additions[number] = addition
+
+    def drop_adapter(self, number: int) -> None:
+        """Forget what it adds."""
+        for layer in self.layers:
+            for matrix in layer.matrices().values():
+                matrix.additions.pop(number, None)
 
     def _embedded(self, step: PackedStep) -> Tensor:
         assert self.embedding is not None, "a stage without the embedding is given hidden states"

@@ -9,6 +9,8 @@ Shapes: R rows whose logits are asked for, V vocabulary.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,6 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from meshwright.executor.serving.adapter.adapter_folder import AdapterFolder
+from meshwright.executor.serving.adapter.loaded_adapters import LoadedAdapters
 from meshwright.executor.serving.paged_stage import PagedStage, StagePlace
 from meshwright.executor.serving.runner_options import (
     DEVICE_SHARE,
@@ -51,6 +55,7 @@ class TorchRunner:
         self.vocabulary_size = served.model.vocabulary_size
         self.max_model_tokens = options.max_model_tokens
         self.num_blocks = options.num_blocks
+        self._lock, self._adapters = threading.Lock(), LoadedAdapters()
         self._logits = LogitsBuffer(self.vocabulary_size)
         with torch.inference_mode():
             self._stage: PagedStage | None = PagedStage(
@@ -66,13 +71,31 @@ class TorchRunner:
 
     def forward(self, inputs: StepInputs) -> NDArray[np.float32]:
         """Logits [R, V] of the asked rows, valid until the next call."""
-        with torch.inference_mode():
+        with self._lock, torch.inference_mode():
+            self._adapters.check(inputs.adapters)
             return self._logits.take(self.stage.forward(self.stage.packed(inputs)))
 
     def move_blocks(self, swap_out: Sequence[Pair], copies: Sequence[Pair], swap_in: Sequence[Pair]) -> None:
         """See `Runner`."""
-        with torch.inference_mode():
+        with self._lock, torch.inference_mode():
             self.stage.blocks.move(swap_out, copies, swap_in)
+
+    def load_adapter(self, folder: str | os.PathLike[str]) -> int:
+        """Read a folder of PEFT; give the number by which sequences ask for it. May be called while another thread computes.
+
+        Raises ExecutionError where it is no such folder, or of another model.
+        """
+        adapter = AdapterFolder(folder, self.stage.model)
+        with self._lock, torch.inference_mode():
+            number = self._adapters.add()
+            self.stage.load_adapter(number, adapter)
+            return number
+
+    def drop_adapter(self, number: int) -> None:
+        """Forget an adapter that no sequence has any more; its number is not given again."""
+        with self._lock:
+            self._adapters.drop(number)
+            self.stage.drop_adapter(number)
 
     def close(self) -> None:
         """Let go of weights and blocks."""

@@ -10,6 +10,8 @@ Shapes: R rows whose logits are asked for, V vocabulary.
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -21,6 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.executor.file.job_folder import job_folder
+from meshwright.executor.serving.adapter.adapter_folder import AdapterFolder
+from meshwright.executor.serving.adapter.loaded_adapters import LoadedAdapters
 from meshwright.executor.serving.parallel.rank_place import check_degrees
 from meshwright.executor.serving.parallel.shared_arrays import SharedArrays
 from meshwright.executor.serving.runner_options import RunnerOptions
@@ -57,6 +61,7 @@ class ParallelRunner:
         self.block_tokens, self.num_blocks = options.block_tokens, options.num_blocks
         self.num_host_blocks, self.max_model_tokens = options.num_host_blocks, options.max_model_tokens
         self.vocabulary_size = served.model.vocabulary_size
+        self._model, self._lock, self._adapters = served.model, threading.Lock(), LoadedAdapters()
         self._stack = ExitStack()
         self._workers: list[WorkerProcess] = []
         self._reports: SimpleQueue[Report] = SimpleQueue()
@@ -86,18 +91,35 @@ class ParallelRunner:
 
     def forward(self, inputs: StepInputs) -> NDArray[np.float32]:
         """Logits [R, V], valid until the next call. Raises ExecutionError with the rank that failed."""
-        given = self._inputs.put({name: getattr(inputs, name) for name in ARRAYS})
-        header, arrays = self._logits.make({"logits": ("float32", (len(inputs.rows), self.vocabulary_size))})
-        self._do(
-            "step", inputs=given, logits=header, max_context=int(inputs.max_context),
-            adapters=[int(number) for number in inputs.adapters],
-        )  # fmt: skip
-        return arrays["logits"]
+        with self._lock:
+            given = self._inputs.put({name: getattr(inputs, name) for name in ARRAYS})
+            shape = (len(inputs.rows), self.vocabulary_size)
+            header, arrays = self._logits.make({"logits": ("float32", shape)})
+            adapters = [int(number) for number in inputs.adapters]
+            self._adapters.check(adapters)
+            longest = int(inputs.max_context)
+            self._do("step", inputs=given, logits=header, max_context=longest, adapters=adapters)
+            return arrays["logits"]
 
     def move_blocks(self, swap_out: Sequence[Pair], copies: Sequence[Pair], swap_in: Sequence[Pair]) -> None:
         """See `Runner`; every rank moves its part of each block."""
         moves = [[[int(one) for one in pair] for pair in pairs] for pairs in (swap_out, copies, swap_in)]
-        self._do("move", moves=moves)
+        with self._lock:
+            self._do("move", moves=moves)
+
+    def load_adapter(self, folder: str | os.PathLike[str]) -> int:
+        """As `TorchRunner.load_adapter`; every rank reads its part. A wrong folder is refused before any rank is asked."""
+        AdapterFolder(folder, self._model)
+        with self._lock:
+            number = self._adapters.add()
+            self._do("load_adapter", adapter=number, folder=os.path.abspath(folder))
+            return number
+
+    def drop_adapter(self, number: int) -> None:
+        """Forget an adapter that no sequence has any more."""
+        with self._lock:
+            self._adapters.drop(number)
+            self._do("drop_adapter", adapter=number)
 
     def close(self) -> None:
         """End all ranks."""

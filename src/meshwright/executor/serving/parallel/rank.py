@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.rank.process_group import ProcessGroups
+from meshwright.executor.serving.adapter.adapter_folder import AdapterFolder
 from meshwright.executor.serving.packed_step import PackedStep
 from meshwright.executor.serving.paged_stage import PagedStage, StagePlace
 from meshwright.executor.serving.parallel.rank_place import RankPlace, link
@@ -95,8 +96,12 @@ def run(rank: StageRank, command: Command) -> None:
     """One command of the parent."""
     if command["do"] == "step":
         rank.step(command["inputs"], command["logits"], command["max_context"], command["adapters"])
-    else:
+    elif command["do"] == "move":
         rank.stage.blocks.move(*command["moves"])
+    elif command["do"] == "load_adapter":
+        rank.stage.load_adapter(command["adapter"], AdapterFolder(command["folder"], rank.stage.model))
+    else:
+        rank.stage.drop_adapter(command["adapter"])
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from meshwright.executor.serving.key_value_blocks import KeyValueBlocks
+from meshwright.executor.serving.page.key_value_blocks import KeyValueBlocks
 
 
 def blocks() -> KeyValueBlocks:

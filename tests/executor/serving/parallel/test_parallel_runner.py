@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
+from tests.executor.serving.adapter_case import targets_of, write_adapter
 from tests.executor.serving.paged_case import (
     BLOCK_TOKENS,
     FAMILIES,
@@ -35,21 +37,28 @@ TOLERANCE = 2e-5  # of logits: sums in another order
 CASES = {"tp": ("qwen3_moe", 2, 1), "pp": ("llama tied", 1, 2)}
 MORE = {f"tp {name}": (name, 2, 1) for name in FAMILIES if name != "qwen3_moe"} | {"tp pp": ("mistral", 2, 2)}
 
-Case = tuple[ParallelRunner, TorchRunner]
+
+class Case(NamedTuple):
+    """Several processes, one, and the folder of an adapter."""
+
+    many: ParallelRunner
+    one: TorchRunner
+    adapter: Path
 
 
 def opened(family: str, tp: int, pp: int, folder: Path) -> Case:
-    """Several processes, and one."""
-    their_model(FAMILIES[family], folder)
+    """Both for a model of this family."""
+    write_adapter(their_model(FAMILIES[family], folder), folder / "adapter", targets_of(family), 3, 1)
     served = open_served(folder)
-    return ParallelRunner(served, replace(OPTIONS, tp=tp, pp=pp)), TorchRunner(served, OPTIONS)
+    many = ParallelRunner(served, replace(OPTIONS, tp=tp, pp=pp))
+    return Case(many, TorchRunner(served, OPTIONS), folder / "adapter")
 
 
 @pytest.fixture(scope="module", params=CASES)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     made = opened(*CASES[request.param], tmp_path_factory.mktemp("model"))
     yield made
-    made[0].close()
+    made.many.close()
 
 
 def served_work(runner: Runner) -> list[np.ndarray]:
@@ -66,9 +75,21 @@ def served_work(runner: Runner) -> list[np.ndarray]:
     return found
 
 
+def adapted_work(runner: ParallelRunner | TorchRunner, folder: Path) -> list[np.ndarray]:
+    """A sequence with an adapter beside one without; the adapter goes again."""
+    number, blocks = runner.load_adapter(folder), ScatteredBlocks(runner, 2)
+    found = blocks.step(("a", prompt(6, 1)), ("b", prompt(6, 1)), adapters=(number, 0))
+    runner.drop_adapter(number)
+    assert np.abs(found[0] - found[1]).max() > 0.1
+    with pytest.raises(ExecutionError, match="not loaded"):
+        blocks.step(("a", [1]), adapters=(number,))
+    return [found]
+
+
 def assert_equal(case: Case) -> None:
     """Every logit of the same work."""
-    for found, expected in zip(*map(served_work, case), strict=True):
+    of_each = [served_work(runner) + adapted_work(runner, case.adapter) for runner in (case.many, case.one)]
+    for found, expected in zip(*of_each, strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
 
 
@@ -82,9 +103,9 @@ def test_all_families(name: str, tmp_path: Path) -> None:
     made = opened(*MORE[name], tmp_path)
     assert_equal(made)
     prompts = {f"{n}": prompt(n, n) for n in (2, 17)}
-    ours, theirs = (greedy(ScatteredBlocks(runner, 2), prompts, 12) for runner in made)
+    ours, theirs = (greedy(ScatteredBlocks(runner, 2), prompts, 12) for runner in (made.many, made.one))
     assert ours == theirs
-    made[0].close()
+    made.many.close()
 
 
 def gone(process: int) -> bool:
@@ -124,7 +145,7 @@ def test_a_rank_that_cannot_read_its_weights_says_why(tmp_path: Path) -> None:
 
 def test_a_dead_rank_is_named_and_nobody_is_left(case: Case) -> None:
     """SIGKILL between two steps, the last of this file; the next one says which rank it was, and so does the one after it."""
-    runner, _ = case
+    runner = case.many
     processes = runner.process_ids
     blocks = ScatteredBlocks(runner)
     blocks.step(("a", prompt(9, 1)))

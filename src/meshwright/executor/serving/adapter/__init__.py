@@ -1,0 +1,1 @@
+"""Low-rank adapters of a served model: folders of PEFT, and which are loaded."""

@@ -1,0 +1,1 @@
+"""Paged keys and values: the blocks, and attention over them."""
