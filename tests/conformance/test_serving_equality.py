@@ -3,6 +3,7 @@ swapped, shared and forked, on every engine."""
 
 from __future__ import annotations
 
+import importlib
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -24,15 +25,32 @@ from meshwright.serving.policy.continuous_batching import ContinuousBatching
 from meshwright.serving.policy.limits import Limits
 from meshwright.serving.policy.scheduler import Scheduler
 from meshwright.serving.request.request import Request
+from meshwright.specs.error import SpecError
 from tests.covering import covering, product
 from tests.executor.serving.paged_case import BLOCK_TOKENS, FAMILIES, VOCABULARY, their_logits, their_model
 from tests.serving.case import check_books
 from tests.serving.engine.test_runner_engine import Outputs
 
-LIMITS = Limits(max_batch_tokens=32, max_sequences=12, max_model_tokens=128)
-NUM_TIGHT_BLOCKS = 26  # the longest request has 20 blocks: others leave for it
+TOKENS, OUTPUT_TOKENS = (
+    30,
+    24,
+)  # the longest prompt, times the size of a runner's blocks over that of torch's, and output
 NUM_HOST_BLOCKS = 24
 NUM_BLOCKS = 200
+
+
+def openvino_runner(folder: Path, num_blocks: int, num_host_blocks: int) -> Runner:
+    """In this process, float32."""
+    pytest.importorskip("openvino", reason="openvino is the extra `serve-cpu`")
+    runner = importlib.import_module("meshwright.serving.openvino.runner")
+    options = runner.OpenVinoOptions(
+        precision="float32", num_blocks=num_blocks, num_host_blocks=num_host_blocks
+    )
+    try:
+        made: Runner = runner.OpenVinoRunner(folder, options)
+    except SpecError as error:
+        pytest.skip(f"refused: {error}")
+    return made
 
 
 def torch_runner(folder: Path, num_blocks: int, num_host_blocks: int) -> Runner:
@@ -43,7 +61,7 @@ def torch_runner(folder: Path, num_blocks: int, num_host_blocks: int) -> Runner:
     return TorchRunner(open_served(folder), options)
 
 
-RUNNERS: dict[str, Callable[[Path, int, int], Runner]] = {"torch": torch_runner}
+RUNNERS: dict[str, Callable[[Path, int, int], Runner]] = {"torch": torch_runner, "openvino": openvino_runner}
 WAYS = list(
     product(
         {
@@ -56,21 +74,27 @@ WAYS = list(
 )
 
 
-def requests_of(num: int, seed: int) -> list[Request]:
-    """Prompts of 1 to 30 tokens, some with a common beginning, some for two outputs."""
+def stretch_of(runner: Runner) -> int:
+    """How much longer prompts are, for engines whose blocks have a size of their own."""
+    return max(1, runner.block_tokens // (2 * BLOCK_TOKENS))
+
+
+def requests_of(runner: Runner, num: int, seed: int) -> list[Request]:
+    """Prompts of 1 to 30 tokens (or several times that), some with a common beginning, some for two outputs."""
     draw = random.Random(seed)
-    common = [draw.randrange(VOCABULARY) for _ in range(16)]
+    stretch = stretch_of(runner)
+    common = [draw.randrange(VOCABULARY) for _ in range(16 * stretch)]
     requests = []
     for number in range(num):
-        prompt = common[: draw.choice((0, 0, 9, 16))] + [
+        prompt = common[: stretch * draw.choice((0, 0, 9, 16))] + [
             draw.randrange(VOCABULARY) for _ in range(draw.randint(1, 14))
         ]
-        keys = block_keys(prompt, BLOCK_TOKENS)
+        keys = block_keys(prompt, runner.block_tokens)
         requests.append(
             Request(
                 f"r{number}",
                 len(prompt),
-                draw.randint(4, 24),
+                draw.randint(4, OUTPUT_TOKENS),
                 prompt=prompt,
                 block_keys=keys,
                 num_outputs=1 + (number % 5 == 0),
@@ -82,9 +106,11 @@ def requests_of(num: int, seed: int) -> list[Request]:
 def said(runner: Runner, requests: list[Request], way: dict[str, Any]) -> Outputs:
     """What the loop's engine says."""
     policy = ContinuousBatching(is_chunked=way["is_chunked"], preemption=way["preemption"], watermark=0.0)
-    host = BlockPool(runner.num_host_blocks, BLOCK_TOKENS) if way["preemption"] == "swap" else None
-    num_blocks = NUM_TIGHT_BLOCKS if way["is_tight"] else runner.num_blocks
-    scheduler = Scheduler(policy, BlockPool(num_blocks, BLOCK_TOKENS), LIMITS, host)
+    size, most = runner.block_tokens, stretch_of(runner) * TOKENS + OUTPUT_TOKENS
+    host = BlockPool(runner.num_host_blocks, size) if way["preemption"] == "swap" else None
+    num_blocks = 2 * -(-most // size) if way["is_tight"] else runner.num_blocks
+    limits = Limits(max_batch_tokens=stretch_of(runner) * 32, max_sequences=12, max_model_tokens=most)
+    scheduler = Scheduler(policy, BlockPool(num_blocks, size), limits, host)
     clock, outputs = VirtualClock(), Outputs()
     engine = RunnerEngine(runner, clock.now_s, depth=way["depth"])
     ServingLoop(scheduler, engine, RecordedArrivals(requests), clock, [outputs]).run()
@@ -113,7 +139,7 @@ def test_every_way_of_serving_says_what_transformers_says(family: str, engine: s
     model = their_model(FAMILIES[family], tmp_path)
     runner = RUNNERS[engine](tmp_path, NUM_BLOCKS, NUM_HOST_BLOCKS)
     for seed, number in enumerate(covering(WAYS)):
-        requests = requests_of(8, seed)
+        requests = requests_of(runner, 8, seed)
         check_greedy(model, requests, said(runner, requests, WAYS[number]))
     runner.close()
 
@@ -124,7 +150,7 @@ def test_every_way_of_serving_says_what_transformers_says(family: str, engine: s
 def test_two_hundred_prompts(family: str, engine: str, tmp_path: Path) -> None:
     model = their_model(FAMILIES[family], tmp_path)
     runner = RUNNERS[engine](tmp_path, NUM_BLOCKS, NUM_HOST_BLOCKS)
-    requests = requests_of(200, 99)
+    requests = requests_of(runner, 200, 99)
     way = {"is_chunked": True, "preemption": "swap", "is_tight": True, "depth": 2}
     check_greedy(model, requests, said(runner, requests, way))
     runner.close()
