@@ -6,6 +6,7 @@ by its last token was then given one step more, whose token is nobody's.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping
@@ -129,7 +130,7 @@ class RunnerEngine:
         logits = self.runner.forward(inputs)
         with self._lock:
             tokens = self._draw(work, logits)
-            ended = [end for token in tokens if (end := self._end(token)) is not None]
+            ended = [self._end(token) for token in self._last_ones(tokens)]
             self._ended.update(end.sequence for end in ended)
         return StepResult(batch, start_s, self._now_s(), 1, ended, tokens)
 
@@ -139,29 +140,34 @@ class RunnerEngine:
         if not len(rows):
             return []
         drawn = self._sampler.draw(rows, logits)
-        tops = drawn.top or [None] * len(rows)
-        sequences = [each for each, draws in zip(work.sequences, work.draws.tolist(), strict=True) if draws]
-        tokens = []
-        for sequence, row, token_id, logprob, top in zip(
-            sequences, rows.tolist(), drawn.token_ids.tolist(), drawn.logprobs.tolist(), tops, strict=True
-        ):
-            if sequence not in self._ended:
-                self._rows.append(row, token_id)
-                tokens.append(NewToken(sequence, token_id, logprob, top))
-        return tokens
+        sequences = list(itertools.compress(work.sequences, work.draws.tolist()))
+        token_ids, logprobs, tops = drawn.token_ids, drawn.logprobs, drawn.top or [None] * len(rows)
+        if self._ended:
+            lives = [place for place, each in enumerate(sequences) if each not in self._ended]
+            rows, token_ids, logprobs = rows[lives], token_ids[lives], logprobs[lives]
+            tops, sequences = [tops[place] for place in lives], [sequences[place] for place in lives]
+        self._rows.append(rows, token_ids)
+        return list(map(NewToken, sequences, token_ids.tolist(), logprobs.tolist(), tops))
 
-    def _end(self, token: NewToken) -> Ended | None:
-        """Is this its last?"""
+    def _last_ones(self, tokens: list[NewToken]) -> list[NewToken]:
+        """Those behind which nothing comes."""
+        rows = np.array([self._row_of[token.sequence] for token in tokens], np.int64)
+        return [
+            token
+            for token, is_full in zip(tokens, self._rows.are_full(rows).tolist(), strict=True)
+            if is_full
+            or token.token_id == NO_TOKEN
+            or is_last(token.token_id, token.sequence.request.sampling, self._end_ids)
+        ]
+
+    def _end(self, token: NewToken) -> Ended:
+        """The last token of a sequence, and why it is that."""
         request, row = token.sequence.request, self._row_of[token.sequence]
         num = int(self._rows.num_tokens[row]) - request.num_prompt_tokens
         if token.token_id == NO_TOKEN:
-            reason = "stop" if request.sampling.grammar else "error"
-        elif is_last(token.token_id, request.sampling, self._end_ids):
-            reason = "stop"
-        elif num == request.max_output_tokens:
-            reason = "length"
+            reason, num = "stop" if request.sampling.grammar else "error", num - 1
         else:
-            return None
+            reason = "stop" if is_last(token.token_id, request.sampling, self._end_ids) else "length"
         return Ended(token.sequence, reason, num, self._keys(token.sequence, row))
 
     def _keys(self, sequence: Sequence, row: int) -> tuple[Hashable, ...]:

@@ -51,9 +51,9 @@ class RunningRows:
         self._tokens: list[NDArray[np.int32]] = []  # prompt and output, room for all
         self.num_tokens = np.zeros(0, np.int64)  # known
         self._last = np.zeros(0, np.int64)  # the last of them
-        self._given = np.zeros(
-            0, np.int64
-        )  # tokens whose keys and values are in blocks once the steps given out have run
+        self._room = np.zeros(0, np.int64)  # tokens that it may have
+        # Tokens whose keys and values are in blocks once the steps given out have run.
+        self._given = np.zeros(0, np.int64)
         self._tables = np.zeros((0, FIRST_BLOCKS), np.int32)
         self._num_blocks = np.zeros(0, np.int64)
 
@@ -65,19 +65,25 @@ class RunningRows:
         tokens[: len(prompt)] = prompt
         self._tokens[row] = tokens
         self.num_tokens[row], self._last[row] = len(prompt), prompt[-1]
+        self._room[row] = len(tokens)
         self._num_blocks[row] = self._given[row] = 0
 
     def tokens(self, row: int) -> NDArray[np.int32]:
         """Prompt and output, as far as they are known."""
         return self._tokens[row][: self.num_tokens[row]]
 
-    def append(self, row: int, token_id: int) -> None:
-        """A token came out; behind the longest output it is nobody's."""
-        tokens, num = self._tokens[row], self.num_tokens[row]
-        if num < len(tokens):
-            tokens[num] = token_id
-            self.num_tokens[row] += 1
-            self._last[row] = token_id
+    def append(self, rows: Ints, token_ids: Ints) -> None:
+        """Tokens came out, of rows that have room for them."""
+        num = self.num_tokens[rows]
+        for row, place, token_id in zip(rows.tolist(), num.tolist(), token_ids.tolist(), strict=True):
+            self._tokens[row][place] = token_id
+        self.num_tokens[rows] = num + 1
+        self._last[rows] = token_ids
+
+    def are_full(self, rows: Ints) -> NDArray[np.bool_]:
+        """Have they all the tokens that they may have?"""
+        full: NDArray[np.bool_] = self.num_tokens[rows] == self._room[rows]
+        return full
 
     def left(self, row: int) -> None:
         """Its blocks are another's now."""
@@ -133,7 +139,7 @@ class RunningRows:
         """Twice as many rows."""
         more = max(FIRST_ROWS, len(self._tokens))
         self._tokens += [np.zeros(0, np.int32)] * more
-        for name in ("num_tokens", "_last", "_given", "_num_blocks", "_tables"):
+        for name in ("num_tokens", "_last", "_room", "_given", "_num_blocks", "_tables"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros((more, *column.shape[1:]), column.dtype)]))
 

@@ -45,4 +45,6 @@ class WallClock:
 
     def reach(self, time_s: float) -> None:
         """Wait until then."""
-        time.sleep(max(0.0, time_s - self.now_s()))
+        left_s = time_s - self.now_s()
+        if left_s > 0.0:  # to sleep for nothing is to give the processor away
+            time.sleep(left_s)
