@@ -40,7 +40,7 @@ def test_kept_tokens_are_those_of_the_definition(
 
 @pytest.mark.parametrize("top_p", [0.001, 0.01, 0.5, 0.9999])
 def test_a_nucleus_of_any_size_is_found(top_p) -> None:
-    size = 4 * NUCLEUS_SIZES[-1]
+    size = 8 * NUCLEUS_SIZES[-1]
     logits = np.random.default_rng(1).normal(scale=0.5, size=size).astype(np.float32)
     ids, weights = kept_tokens(logits, SamplingParameters(top_p=top_p))
     exact = np.exp(logits.astype(np.float64))

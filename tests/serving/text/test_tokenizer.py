@@ -67,6 +67,8 @@ def test_a_model_of_bytes_needs_no_file(tmp_path) -> None:
     assert isinstance(found, ByteTokenizer) and found.end_ids == (0,)
     assert found.encode("é") == [0xC3, 0xA9] and decoded(found, [0xC3, 0xA9, 0]) == "é"
     assert found.token_bytes(300) == b""
+    (tmp_path / "config.json").unlink()  # a checkpoint of a training
+    assert isinstance(tokenizer_of(tmp_path, vocabulary_size=256), ByteTokenizer)
 
 
 def test_what_is_no_tokenizer_is_refused_by_name(tmp_path) -> None:

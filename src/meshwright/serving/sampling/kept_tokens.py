@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from meshwright.serving.request.sampling_parameters import SamplingParameters
 from meshwright.serving.sampling.largest import largest
 
-# How many of the largest tokens are looked at to find top-p's set; where they do not reach p, the next number, then all.
+# How many of the largest tokens are looked at to find top-p's set; where they do not reach p, the next number.
 NUCLEUS_SIZES = (256, 2048)
 
 Kept = tuple[NDArray[np.int64], NDArray[np.float64]]
@@ -47,13 +47,17 @@ def kept_tokens(logits: NDArray[np.float32], parameters: SamplingParameters) -> 
 
 def _nucleus(logits: NDArray[np.float32], peak: float, temperature: float, top_p: float) -> Kept:
     """The smallest set whose probability reaches `top_p`."""
-    total = float(_weights(logits, peak, temperature).sum())
-    for size in (*NUCLEUS_SIZES, len(logits)):
+    weights = _weights(logits, peak, temperature)
+    total = float(weights.sum())
+    for size in NUCLEUS_SIZES:
         ids = largest(logits, size)
-        weights = _weights(logits[ids], peak, temperature)
-        if weights.sum() >= top_p * total:
+        if weights[ids].sum() >= top_p * total:
             break
-    return _reaching(ids, weights, top_p, total)
+    else:
+        # All tokens that weigh less than this have less than 1 - p together (half of it: sums are rounded).
+        ids = np.flatnonzero(weights >= 0.5 * (1.0 - top_p) * total / len(logits))
+        ids = ids[np.argsort(-logits[ids], kind="stable")]
+    return _reaching(ids, weights[ids], top_p, total)
 
 
 def _reaching(ids: NDArray[np.int64], weights: NDArray[np.float64], top_p: float, total: float) -> Kept:

@@ -34,12 +34,18 @@ class LocalText:
         self.chat_template = self._writer.source.text
 
     @classmethod
-    def of_folder(cls, folder: Path, template: Path | None = None) -> LocalText:
-        """Of a Hugging Face folder, or of a model of bytes; `template`: a file with another chat template.
+    def of_folder(
+        cls, folder: Path, template: Path | None = None, vocabulary_size: int | None = None
+    ) -> LocalText:
+        """Of a Hugging Face folder, or of a model of bytes.
+
+        Args:
+            template: a file with another chat template.
+            vocabulary_size: of the model, where the caller knows it; else as config.json says.
 
         Raises SpecError where the tokenizer or the template cannot be read.
         """
-        tokenizer = tokenizer_of(folder)
+        tokenizer = tokenizer_of(folder, vocabulary_size)
         source = found_template(folder, template)
         if source is None:
             logger.warning("%s has no chat template: chats are written as lines 'role: text'", folder)

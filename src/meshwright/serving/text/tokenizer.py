@@ -86,11 +86,14 @@ class FileTokenizer:
         return self._bytes[token_id] if token_id < len(self._bytes) else b""
 
 
-def tokenizer_of(folder: Path) -> TextTokenizer:
-    """Of a model's folder: its tokenizer.json, or bytes where the model's vocabulary is one of bytes. Raises SpecError."""
+def tokenizer_of(folder: Path, vocabulary_size: int | None = None) -> TextTokenizer:
+    """Of a model's folder: its tokenizer.json, or bytes where the model's vocabulary is one of bytes.
+
+    `vocabulary_size`: of the model; None: as config.json says. Raises SpecError where it is neither.
+    """
     if (folder / TOKENIZER_FILE).is_file():
         return FileTokenizer(folder)
-    if _settings(folder / MODEL_SETTINGS).get("vocab_size") == NUM_BYTE_VALUES:
+    if (vocabulary_size or _settings(folder / MODEL_SETTINGS).get("vocab_size")) == NUM_BYTE_VALUES:
         return ByteTokenizer()
     raise SpecError(
         f"{folder} has no {TOKENIZER_FILE}",

@@ -1,1 +1,0 @@
-"""The verb for loads: plans that serve recorded requests."""
