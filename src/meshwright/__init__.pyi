@@ -21,6 +21,7 @@ from meshwright.api import (
     lower as lower,
     pareto as pareto,
     plan as plan,
+    plan_load as plan_load,
     run_job as run_job,
     run_training as run_training,
     simulate as simulate,

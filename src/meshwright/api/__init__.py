@@ -6,6 +6,7 @@ from meshwright.api.exchange.importing import compare_log, import_plan
 from meshwright.api.exchange.learning import calibrate_runs
 from meshwright.api.exchange.plan_verbs import Plan
 from meshwright.api.exchange.validating import validate_training, validate_unseen
+from meshwright.api.loads.planning_load import plan_load
 from meshwright.api.plans.checking import Check, check
 from meshwright.api.plans.planning import plan
 from meshwright.api.plans.solving import pareto, solve
@@ -48,6 +49,7 @@ __all__ = [
     "lower",
     "pareto",
     "plan",
+    "plan_load",
     "run_job",
     "run_training",
     "simulate",

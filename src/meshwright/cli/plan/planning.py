@@ -12,6 +12,7 @@ import typer
 from meshwright import api, catalog
 from meshwright.api.exchange.adapting import TrainedPart
 from meshwright.api.exchange.variant import ModelVariant
+from meshwright.api.loads.load_request import USUAL_OBJECTIVE, LoadRequest
 from meshwright.api.plans.request import PlanRequest
 from meshwright.api.plans.solving import pareto, solve
 from meshwright.api.plans.todays_plan import cluster_of_job
@@ -29,14 +30,18 @@ from meshwright.cli.plan.report import Shown, plans_report
 from meshwright.cli.plan.solving import frontier_result, solution_result
 from meshwright.cli.plan.view import assumed_lines, explained, plans_data, plans_view, told_lines
 from meshwright.cli.view.advice_view import change_figures
+from meshwright.cli.view.load_view import load_result
 from meshwright.costs.measured.calibrated_cluster import calibrated_cluster
 from meshwright.planner.advice.goodput import Failures
 from meshwright.planner.advice.hardware_change import helps_most
 from meshwright.planner.search.plans import Plans
 from meshwright.prediction.predicted import Predicted
 from meshwright.reports.page.report import Report
+from meshwright.serving.request.arrival import arriving, at_rate
+from meshwright.serving.request.request_file import read_requests
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
+from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.option import option
 
@@ -73,6 +78,7 @@ def plan(
     asked: Asked,
     other: ModelVariant,
     selection: Selection,
+    load: LoadRequest,
     model: Annotated[
         str | None,
         typer.Argument(
@@ -90,6 +96,9 @@ def plan(
     also the file's own form.
     """
     asked = replace(asked, failures=failures)
+    if load.requests is not None:
+        out.check_form(())
+        return _for_load(out, (model, cluster), load, request, asked, selection)
     asked.check(request, today.like is not None)
     limits = request.keywords()
     if other.variant:
@@ -134,6 +143,36 @@ def plan(
         lambda: _report(found, where, shown, sentence, limits, asked),
         explanation=[*details(found, shown), *explained(data)],
     )  # fmt: skip
+
+
+def _for_load(
+    out: Output, names: tuple[str | None, str | None], load: LoadRequest, request: PlanRequest, asked: Asked,
+    selection: Selection,
+) -> Result:  # fmt: skip
+    """--requests: layouts that serve a load."""
+    model, cluster = names
+    given = [name for name, value in request.keywords("fix").items() if value]
+    given += [f"objective {asked.objective}"] if asked.objective != "time" else []
+    given += ["--solve or --pareto"] if asked.solves else []
+    if given or model is None or cluster is None:
+        raise PlanError(
+            f"--requests with {', '.join(given) or 'no MODEL or CLUSTER'}",
+            allowed="MODEL CLUSTER --requests FILE, with --slo, --fix, --price, --power, --top",
+            next="leave the rest out: it is of training",
+        )
+    assert load.requests is not None, "the caller asked"
+    requests = read_requests(load.requests, first=load.first)
+    if load.arrivals is not None:
+        requests = arriving(requests, load.arrivals)
+    if load.rate_factor is not None:
+        requests = at_rate(requests, load.rate_factor)
+    objective = load.objective or USUAL_OBJECTIVE
+    with live_line(out) as line:
+        found = api.plan_load(
+            model, asked.on(cluster), requests, slo=objective, fix=request.fix, step_table=load.has_step_table,
+            progress=line.share,
+        )  # fmt: skip
+    return load_result(found, objective, len(requests), selection.top)
 
 
 def _report(

@@ -171,7 +171,10 @@ class GpuKernels:
         """One occurrence of `operator` in number format `dtype`."""
         key = (operator, dtype)
         if key not in self._estimates:
-            ways = {"matmul": self._matmul, "grouped_matmul": self._grouped, "attention": self._attention}
+            ways = {
+                "matmul": self._matmul, "grouped_matmul": self._grouped, "attention": self._attention,
+                "cached_attention": self._of_cache,
+            }  # fmt: skip
             self._estimates[key] = ways.get(operator.kind, self._streamed)(operator, dtype)
         return self._estimates[key]
 
@@ -179,11 +182,12 @@ class GpuKernels:
         """Evaluate products and attention of these operators and formats on their curves at once: a thousand shapes take
         little longer than one, and are known when `operator` is asked for each."""
         curves: dict[tuple[str, str, str], dict[tuple[object, ...], Shape]] = {}
-        shape_of = {"matmul": self._product, "attention": self._context}
+        shape_of = {"matmul": self._product, "attention": self._context, "cached_attention": self._cached}
         for operator, dtype in asked:
             if operator.kind in shape_of:
                 shape = shape_of[operator.kind](operator, dtype)
-                own = curves.setdefault((shape.formula, shape.dtype, shape.profile.chip.name), {})
+                name = shape.profile.chip.name + shape.suffix
+                own = curves.setdefault((shape.formula, shape.dtype, name), {})
                 if shape.key not in self._on_curves:
                     own[shape.key] = shape
         for shapes in curves.values():
@@ -216,11 +220,15 @@ class GpuKernels:
         sizes = dict(zip(names, map(float, operator.shape), strict=True)) | {"window": 0.0}
         if sizes["is_causal"] > 1:  # the last entry of a shape is a window where it is above one
             sizes |= {"window": sizes["is_causal"], "is_causal": 1.0}
-        profile = self._profile
-        if not any(curve.formula == "context_attention" for curve in profile.curves):
-            profile = load_kernel_profile(ATTENTION_PROFILE)
+        profile = self._with_curve("context_attention")
         # Attention runs in 16 bits unless its own table says otherwise: float8 recipes cast linear layers only.
         return Shape("context_attention", "bfloat16" if dtype == "float8" else dtype, sizes, profile)
+
+    def _with_curve(self, formula: str) -> KernelProfile:
+        """The profile that has curves of a formula: the family's own, or the one that stands in."""
+        if any(curve.formula == formula for curve in self._profile.curves):
+            return self._profile
+        return load_kernel_profile(ATTENTION_PROFILE)
 
     def _attention(self, operator: Operator, dtype: str) -> KernelEstimate:
         """Forward from its curve; backward a multiple of it."""
@@ -244,12 +252,22 @@ class GpuKernels:
         self, batch: int, heads: int, kv_heads: int, keys: int, head_dim: int, dtype: str = "bfloat16"
     ) -> KernelEstimate:
         """Attention of one new token of each of `batch` sequences to `keys` cached ones, the cache in 16 bits."""
-        names = ("batch", "heads", "kv_heads", "keys", "head_dim")
-        sizes = dict(zip(names, map(float, (batch, heads, kv_heads, keys, head_dim)), strict=True))
-        group = heads / kv_heads
+        return self._on_curve(self._generation((batch, heads, kv_heads, keys, head_dim, 0), dtype))
+
+    def _generation(self, dims: tuple[int, ...], dtype: str) -> Shape:
+        """Attention of one new token of each sequence, through a window where the last of `dims` is above 0."""
+        names = ("batch", "heads", "kv_heads", "keys", "head_dim", "window")
+        sizes = dict(zip(names, map(float, dims), strict=True)) | {"cache_bytes": 2.0}
+        group = sizes["heads"] / sizes["kv_heads"]
         suffix = UNSHARED if group == 1 or group > MOST_SHARING else ""
-        sizes |= {"window": 0.0, "cache_bytes": 2.0}
-        return self._on_curve(Shape("generation_attention", dtype, sizes, self._profile, suffix))
+        return Shape("generation_attention", dtype, sizes, self._with_curve("generation_attention"), suffix)
+
+    def _of_cache(self, operator: Operator, dtype: str) -> KernelEstimate:
+        return self._on_curve(self._cached(operator, dtype))
+
+    def _cached(self, operator: Operator, dtype: str) -> Shape:
+        """As `_generation`. Attention runs in 16 bits, whatever linear layers do."""
+        return self._generation(operator.shape, "bfloat16" if dtype == "float8" else dtype)
 
     def _on_curve(self, shape: Shape) -> KernelEstimate:
         """One shape on its curve, at the peak rate of the format that was asked for; operators that differ in their phase or

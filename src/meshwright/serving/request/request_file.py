@@ -13,12 +13,13 @@ from meshwright.serving.request.request_lines import Encode, requests_of_lines
 from meshwright.serving.request.request_table import requests_of_table
 from meshwright.specs.error import SpecError
 
+PathLike = str | os.PathLike[str]
 BLOCK_TOKENS = 16  # tokens of a block of keys and values, as vLLM's --block-size on GPUs
 FORMS = ".csv, .jsonl or .ndjson, each also with .gz"
 
 
 def read_requests(
-    path: str | os.PathLike[str],
+    path: PathLike,
     *,
     first: int | None = None,
     block_tokens: int = BLOCK_TOKENS,

@@ -70,10 +70,11 @@ def share_of_part(plan: Plan, part: TokenPart) -> float:
 
 def _operators(plan: Plan, shape: MicrobatchShape, segment: Segment, name: str) -> tuple[Operator, ...]:
     steps = segment.steps if name in ("F", "R") else tuple(reversed(segment.steps))
-    return merged([operator for step in steps for operator in _of_step(plan, shape, step, name)])
+    return merged([operator for step in steps for operator in step_operators(plan, shape, step, name)])
 
 
-def _of_step(plan: Plan, shape: MicrobatchShape, step: ChainStep, name: str) -> tuple[Operator, ...]:
+def step_operators(plan: Plan, shape: MicrobatchShape, step: ChainStep, name: str) -> tuple[Operator, ...]:
+    """What one step of a chain runs in a pass, of a microbatch of this shape."""
     if step.name == "add_branch":  # of as many numbers as a part adds to the stream, of all tokens
         whole = shape._replace(sequence_parallel=False)
         return part_operators(plan.model, f"{step.of[0]} add", name, whole, max(0, step.block))

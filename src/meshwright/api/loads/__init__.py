@@ -1,0 +1,1 @@
+"""The verb for loads: plans that serve recorded requests."""

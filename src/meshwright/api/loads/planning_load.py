@@ -1,0 +1,54 @@
+"""`plan_load`: which layouts of a cluster serve a load, within which times, and at what cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from meshwright.api.loads.load_request import USUAL_OBJECTIVE
+from meshwright.api.subjects.loading import cluster_named
+from meshwright.planner.serving.serving_search import ServingPlans, ServingSearch
+from meshwright.serving.loop.report import LatencyObjective
+from meshwright.serving.request.request import Request
+from meshwright.serving.request.request_file import PathLike, read_requests
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.config.source import load_model
+from meshwright.specs.model.model import ModelSpec
+
+DTYPE = "bfloat16"  # of weights, and of keys and values, where nobody says another
+
+
+def plan_load(
+    model: str | ModelSpec,
+    cluster: str | ClusterSpec,
+    requests: PathLike | Sequence[Request],
+    *,
+    slo: LatencyObjective = USUAL_OBJECTIVE,
+    fix: Mapping[str, Any] | None = None,
+    step_table: bool = True,
+    progress: Callable[[str, float], None] | None = None,
+) -> ServingPlans:
+    """Simulate a load on the layouts of a cluster, with the scheduler that serves: best first.
+
+    Args:
+        model, cluster: as `Model` and `Cluster` take them.
+        requests: their file, or they themselves by arrival.
+        slo: within which a request is good; 2 s to the first token and 100 ms for each other, where nothing is said.
+        fix: what is decided: tp, pp, ep, replicas, num_prefill, max_batch_tokens, max_sequences, router, block_tokens, dtype.
+            With tp and replicas nothing else is varied.
+        step_table: False simulates every batch as its program.
+        progress: called with a plan in words and the share of its round that is done.
+
+    Raises SpecError, PlanError for what cannot be, OutOfMemoryError where nothing fits.
+    """
+    load = (
+        requests
+        if isinstance(requests, Sequence) and not isinstance(requests, str)
+        else read_requests(requests)
+    )
+    decided = dict(fix or {})
+    dtype = str(decided.pop("dtype", DTYPE))
+    search = ServingSearch(load_model(model), cluster_named(cluster), load, slo, decided, step_table, dtype)
+    if progress is not None:
+        search.progress = progress
+    return search.run()

@@ -1,0 +1,93 @@
+"""What `meshwright plan --requests` found: a table of layouts, what it rests on, and the same for --json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.text import Text
+
+from meshwright.cli.frame.output import NarrowingTable, Result
+from meshwright.planner.serving.served_plan import ServedPlan
+from meshwright.planner.serving.serving_search import ServingPlans
+from meshwright.serving.loop.report import LatencyObjective
+from meshwright.serving.simulated.step_overhead import HOST_S
+from meshwright.specs.units import counted, format_seconds
+
+NUM_SHOWN = 8
+OPTIONAL = ("kWh/M tokens", "sequences", "TTFT p50", "TPOT p99", "tokens/s")
+
+
+def load_result(
+    found: ServingPlans, objective: LatencyObjective, num_requests: int, top: int | None
+) -> Result:
+    """For --json, the terminal and --explain."""
+    shown = found[: top or NUM_SHOWN]
+    data = {
+        "layouts": [each.to_dict() for each in shown],
+        "simulate_s": found.simulate_s,
+        "num_ranked": found.num_ranked,
+        "rejected": dict(found.rejected),
+        "objective": {name: value for name, value in vars(objective).items() if value != float("inf")},
+        "step_table_errors": {name: error._asdict() for name, error in found.table_errors.items()},
+        "assumptions": list(found.assumptions),
+    }
+    view: list[Any] = [
+        Text(f"{counted(num_requests, 'request')}, good within {_objective_words(objective)}", style="bold"),
+        NarrowingTable([_row(each) for each in shown], "plan", OPTIONAL, 12),
+    ]
+    view += [Text(line) for line in (*_rejected_lines(found), *_error_lines(found), _counted_line(found))]
+    return Result(data, view, {}, explanation=[*found.assumptions, *_meaning()])
+
+
+def _row(each: ServedPlan) -> dict[str, Any]:
+    report = each.report
+    row: dict[str, Any] = {
+        "plan": each.plan.name,
+        "GPUs": each.plan.num_devices,
+        "batch": each.plan.max_batch_tokens,
+        "sequences": each.plan.max_sequences,
+        "good/s": f"{report.goodput_per_s:.2f}",
+        "tokens/s": f"{report.output_tokens_per_s:,.0f}",
+    }
+    for name, figures in (("TTFT", report.ttft_s), ("TPOT", report.tpot_s)):
+        for share in ("p50", "p99"):
+            row[f"{name} {share}"] = (
+                format_seconds(figures[share]) if figures[share] == figures[share] else "-"
+            )
+    for name, value in (
+        ("USD/M tokens", each.usd_per_million_tokens),
+        ("kWh/M tokens", each.kwh_per_million_tokens),
+    ):
+        if value is not None:
+            row[name] = f"{value:.2f}"
+    return row
+
+
+def _objective_words(objective: LatencyObjective) -> str:
+    named = (("TTFT", objective.ttft_s), ("TPOT", objective.tpot_s), ("end to end", objective.e2e_s))
+    return ", ".join(f"{name} {format_seconds(value)}" for name, value in named if value != float("inf"))
+
+
+def _rejected_lines(found: ServingPlans) -> list[str]:
+    return [why.split("\n")[0] for why in found.rejected.values()]
+
+
+def _error_lines(found: ServingPlans) -> list[str]:
+    return [
+        f"{name}: steps from a table, against simulated ones {error.median:.1%} off in the median, {error.p95:.1%} at most "
+        "in 95 of 100"
+        for name, error in found.table_errors.items()
+    ]
+
+
+def _counted_line(found: ServingPlans) -> str:
+    ranked = f"{counted(found.num_ranked, 'plan')} ranked by the first requests, " if found.num_ranked else ""
+    return f"{ranked}{counted(len(found), 'plan')} under the whole load, {format_seconds(found.simulate_s)} in their loops"
+
+
+def _meaning() -> list[str]:
+    return [
+        "TTFT counts queueing; TPOT is the mean time of an output's tokens behind its first; every request is in percentiles",
+        "dollars and kWh are of a million output tokens, of all devices for the whole time",
+        f"a step begins behind the one before; the host adds {format_seconds(HOST_S)} to each, as fitted on a log of vLLM",
+    ]

@@ -1,0 +1,102 @@
+"""SimulatedReplica: one scheduler, engine and loop on a virtual clock, moved on to the time at which a router looks at it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence as Items
+
+from meshwright.serving.block.block_pool import BlockPool
+from meshwright.serving.engine.engine import INFINITY
+from meshwright.serving.loop.arrivals import RecordedArrivals
+from meshwright.serving.loop.clock import VirtualClock
+from meshwright.serving.loop.request_log import RequestLog
+from meshwright.serving.loop.serving_loop import ServingLoop
+from meshwright.serving.policy.continuous_batching import ContinuousBatching
+from meshwright.serving.policy.limits import Limits
+from meshwright.serving.policy.scheduler import Scheduler
+from meshwright.serving.policy.sequence import Sequence
+from meshwright.serving.request.request import Request
+from meshwright.serving.simulated.simulated_engine import SimulatedEngine
+from meshwright.serving.simulated.step_model import StepModel
+
+
+class RoutedArrivals:
+    """The requests that a router gave one replica. `horizon_s`: when the router may give it another."""
+
+    def __init__(self) -> None:
+        self.horizon_s = INFINITY
+        self.num_open = 0
+        self._requests: deque[Request] = deque()
+
+    def give(self, request: Request) -> None:
+        """It comes at its arrival."""
+        self._requests.append(request)
+        self.num_open += 1
+
+    def next_s(self) -> float:
+        """When the next one comes, or may come."""
+        return self._requests[0].arrival_s if self._requests else self.horizon_s
+
+    def take(self, now_s: float) -> Items[Request]:
+        """Those that have come by now."""
+        taken = []
+        while self._requests and self._requests[0].arrival_s <= now_s:
+            taken.append(self._requests.popleft())
+        return taken
+
+    def ended(self, request: Request, now_s: float) -> None:
+        """One less."""
+        self.num_open -= 1
+
+
+class PrefilledScheduler(Scheduler):
+    """Its requests come with their prompts' keys and values, and their first token."""
+
+    def add(self, request: Request, is_prefilled: bool = True) -> list[Sequence]:
+        """It waits for blocks, and then decodes."""
+        return super().add(request, is_prefilled)
+
+
+class SimulatedReplica:
+    """One replica of a fleet."""
+
+    def __init__(
+        self, steps: StepModel, num_blocks: int, block_tokens: int, limits: Limits, num_lanes: int = 1,
+        is_prefilled: bool = False,
+    ) -> None:  # fmt: skip
+        kind = PrefilledScheduler if is_prefilled else Scheduler
+        self.pool = BlockPool(num_blocks, block_tokens)
+        self.scheduler = kind(ContinuousBatching(), self.pool, limits, num_lanes=num_lanes)
+        self.engine = SimulatedEngine(self.scheduler, steps, num_lanes)
+        self.arrivals, self.clock, self.log = RoutedArrivals(), VirtualClock(), RequestLog()
+        self.loop = ServingLoop(self.scheduler, self.engine, self.arrivals, self.clock, [self.log])
+
+    @property
+    def num_open(self) -> int:
+        """Requests that it was given and that have not ended."""
+        return self.arrivals.num_open
+
+    def num_known(self, request: Request) -> int:
+        """Blocks at the beginning of its prompt that are computed."""
+        return len(self.pool.match(request.block_keys))
+
+    def advance(self, until_s: float) -> None:
+        """Run what ends by then, and give out what may run behind it."""
+        loop, engine = self.loop, self.engine
+        while engine.is_busy and engine.next_end_s() <= until_s:
+            loop.collect()
+            loop.take_arrivals()
+            loop.give_out()
+
+    def give(self, request: Request) -> None:
+        """A request comes now."""
+        self.arrivals.give(request)
+        if not self.engine.is_busy:
+            self.clock.reach(request.arrival_s)
+            self.loop.take_arrivals()
+            self.loop.give_out()
+
+    def serve(self, arrivals: RecordedArrivals) -> None:
+        """All that comes, without a router."""
+        self.loop.arrivals = arrivals
+        self.loop.run()

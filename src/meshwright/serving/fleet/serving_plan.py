@@ -1,0 +1,56 @@
+"""ServingPlan: how a cluster serves: the layout of a replica, how many, what a step may have, and who prefills."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from meshwright.serving.fleet.router import ROUTERS
+from meshwright.serving.policy.limits import Limits
+from meshwright.serving.request.request_file import BLOCK_TOKENS
+from meshwright.serving.simulated.replica_layout import ReplicaLayout
+from meshwright.specs.error import PlanError, UnknownNameError
+
+
+@dataclass(frozen=True)
+class ServingPlan:
+    """One decision. `num_prefill` of the replicas compute prompts alone and send their keys and values to the others (0:
+    every replica does both)."""
+
+    layout: ReplicaLayout
+    replicas: int = 1
+    max_batch_tokens: int = Limits.max_batch_tokens
+    max_sequences: int = Limits.max_sequences
+    num_prefill: int = 0
+    router: str = "least_loaded"
+    block_tokens: int = BLOCK_TOKENS
+
+    def __post_init__(self) -> None:
+        if self.replicas < 1 or not 0 <= self.num_prefill < self.replicas:
+            raise PlanError(
+                f"{self.replicas} replicas, of which {self.num_prefill} prefill",
+                allowed="at least one replica, and one that does not only prefill",
+            )
+        if self.router not in ROUTERS:
+            raise UnknownNameError("router", self.router, ROUTERS)
+
+    @property
+    def num_devices(self) -> int:
+        """Of all replicas."""
+        return self.replicas * self.layout.num_devices
+
+    def limits(self, max_model_tokens: int) -> Limits:
+        """Of one replica's scheduler."""
+        return Limits(self.max_batch_tokens, self.max_sequences, max_model_tokens)
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        times = f"{self.replicas} x " if self.replicas > 1 else ""
+        apart = f" ({self.num_prefill} prefill)" if self.num_prefill else ""
+        return f"{times}{self.layout.name}{apart}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, degrees first."""
+        data = asdict(self)
+        return {**data.pop("layout"), **data, "num_devices": self.num_devices}

@@ -1,0 +1,165 @@
+"""ForwardProgram: a step of one replica as a program of segments, priced for batch after batch and run on virtual time.
+
+What a batch changes are works and the bytes of exchanges, never who waits for whom: the program is lowered and wired once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshwright.costs.kernel.curve import GpuKernels, gpu_costs
+from meshwright.ir.table import Kind, Work
+from meshwright.ir.timing.replay import replay
+from meshwright.ir.timing.wiring import wire
+from meshwright.lowering.forward_only import ForwardOnly
+from meshwright.lowering.lower import lower
+from meshwright.lowering.place import place
+from meshwright.lowering.segment.segmented import inner_degrees
+from meshwright.schedules.order import registered
+from meshwright.serving.simulated.asked_program import AskedProgram, asked_of
+from meshwright.serving.simulated.batch_shape import BatchShape
+from meshwright.serving.simulated.forward_operators import serving_operators
+from meshwright.serving.simulated.replica_layout import ReplicaLayout
+from meshwright.serving.simulated.step_overhead import StepOverhead
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.model.block import BlockKind
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.operator import Operator, merged, repeated, total_bytes, total_flops
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.slot import resolve
+from meshwright.stage.chain.chain import ChainStep
+from meshwright.stage.chain.decoder import decoder_chain
+from meshwright.stage.mesh import device_order
+
+LOWERED_TOKENS = 1024  # of the step that is lowered; bytes of exchanges are in proportion to their tokens
+
+
+class StepTime(NamedTuple):
+    """Seconds of a step through all stages, and of the stage that takes longest: the next step may begin so much later."""
+
+    latency_s: float
+    period_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class ForwardProgram:
+    """One replica's step. Attributes: model, cluster (its first devices), layout, the format of weights and cache, and what
+    an engine adds to kernels."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    layout: ReplicaLayout
+    dtype: str = "bfloat16"
+    overhead: StepOverhead = StepOverhead()
+    _known: dict[BatchShape, StepTime] = field(default_factory=dict, init=False, repr=False)
+    _ready: dict[BatchShape, tuple[Work, ...]] = field(default_factory=dict, init=False, repr=False)
+
+    def step(self, batch: BatchShape) -> StepTime:
+        """Seconds of a batch's step. Of a batch without tokens none."""
+        if not batch.num_tokens:
+            return StepTime(0.0, 0.0)
+        found = self._known.get(batch)
+        if found is None:
+            found = self._known[batch] = self._simulated(batch)
+        return found
+
+    def prepare(self, batches: Iterable[BatchShape]) -> None:
+        """Ask for the kernels of many batches at once, where curves price them: a thousand shapes take little longer than
+        one, and `step` then finds them."""
+        costs = self._costs[0]
+        if isinstance(costs, GpuKernels):
+            self._ready.update({batch: self.works(batch) for batch in batches if batch not in self._known})
+            works = (work for own in self._ready.values() for work in own)
+            costs.prepare(dict.fromkeys((each, work.dtype) for work in works for each in work.operators))
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What is lowered. Raises PlanError where the model cannot be divided so."""
+        return self.layout.plan(self.model, self.cluster, LOWERED_TOKENS, self.dtype)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What its seconds rest on, for people."""
+        return self._costs[1]
+
+    def works(self, batch: BatchShape) -> tuple[Work, ...]:
+        """Of the program's table of works: what each does for a batch."""
+        return tuple(self._work(steps, batch) for steps in self._steps)
+
+    def _simulated(self, batch: BatchShape) -> StepTime:
+        asked, costs = self._asked, self._costs[0]
+        works = self._ready.pop(batch, None) or self.works(batch)
+        share = batch.num_tokens / LOWERED_TOKENS
+        prices = [each.answered(costs, works, share) for each in asked.questions]
+        _, (start,), (end,) = replay(
+            asked.wiring, np.array([cost.seconds for cost in prices]), np.array([cost.latency_s for cost in prices]),
+            asked.question_of_row, host=self.cluster.machine.host,
+        )  # fmt: skip
+        spans = (float(end[own].max() - start[own].min()) for own in asked.computes_of_lists)
+        factor, host_s = self.overhead.device_factor, self.overhead.host_s
+        return StepTime(
+            host_s + factor * float(end.max()), factor * max(spans) + (host_s if self.layout.pp == 1 else 0.0)
+        )
+
+    def _work(self, steps: Mapping[ChainStep, int], batch: BatchShape) -> Work:
+        found: list[Operator] = []
+        for step, count in steps.items():
+            found += repeated(serving_operators(self.plan, step, batch), count)
+        operators = merged(found)
+        return Work(
+            "F", batch.num_tokens, (1, batch.num_tokens), self.dtype, total_flops(operators), total_bytes(operators),
+            operators=operators,
+        )  # fmt: skip
+
+    @cached_property
+    def _costs(self) -> tuple[Any, tuple[str, ...]]:
+        """What prices works and messages, and what it assumes."""
+        if self.cluster.costs:
+            told = f"works and messages cost what {self.cluster.costs} says"
+            return resolve("costs", self.cluster.costs)(self.cluster), (told,)
+        return gpu_costs(self.cluster)
+
+    @cached_property
+    def _asked(self) -> AskedProgram:
+        """The program, wired, and what has to be priced of it."""
+        program = lower(self.plan, registered()[self.plan.schedule], step=False, in_segments=True)
+        program = ForwardOnly()(program)
+        degrees = inner_degrees(self.plan)
+        segments = [
+            each
+            for layers in self.plan.stages()
+            for each in decoder_chain(self.model, layers, degrees).segments
+        ]
+        first = _first_alike(self.model)
+        by_stage = [
+            frozenset(Counter(_alike(step, first) for step in each.steps).items()) for each in segments
+        ]
+        table = {own: number for number, own in enumerate(dict.fromkeys(by_stage))}
+        of_stage = np.array([table[own] for own in by_stage])
+        column = np.where(program.kinds == Kind.COMPUTE, of_stage[program.columns.stage], -1)
+        works = tuple(Work("F", share=number) for number in range(len(table)))
+        program = program.with_tables(works=works).with_columns(work=column)
+        placement = place(program, self.cluster, device_order(self.plan))
+        return asked_of(wire(program), placement, tuple(dict(each) for each in table))
+
+    @property
+    def _steps(self) -> tuple[Mapping[ChainStep, int], ...]:
+        return self._asked.steps
+
+
+def _first_alike(model: ModelSpec) -> Mapping[int, int]:
+    """Of every block the first of its kind."""
+    first: dict[BlockKind, int] = {}
+    return {block: first.setdefault(model.block_kind(block), block) for block in range(model.num_layers)}
+
+
+def _alike(step: ChainStep, first: Mapping[int, int]) -> ChainStep:
+    """The step of the first block of the same kind, without the names of values."""
+    of = (step.of[0], first.get(step.of[1], step.of[1]))
+    return ChainStep(step.name, first.get(step.block, step.block), (), (), of)

@@ -1,0 +1,52 @@
+"""ReplicaLayout: how the devices of one replica share a model that serves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.error import PlanError
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.workload import Workload
+
+
+@dataclass(frozen=True)
+class ReplicaLayout:
+    """`tp` devices share every matrix, `pp` stages the layers; `ep` of the tp devices share whole experts (1: these are cut
+    as all else)."""
+
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+
+    @property
+    def num_devices(self) -> int:
+        """Of one replica."""
+        return self.tp * self.pp
+
+    @property
+    def name(self) -> str:
+        """ "tp8", "tp4 pp2", "tp8 ep8"."""
+        degrees = {"tp": self.tp, "pp": self.pp, "ep": self.ep}
+        return " ".join(f"{name}{degree}" for name, degree in degrees.items() if degree > 1) or "tp1"
+
+    def plan(self, model: ModelSpec, cluster: ClusterSpec, num_tokens: int, dtype: str) -> Plan:
+        """The plan whose forward is a step of `num_tokens` tokens on the first devices of the cluster.
+
+        Raises PlanError where the model cannot be divided so, or the devices are not there.
+        """
+        if model.num_encoder_layers:
+            raise PlanError(
+                f"{model.name} is an encoder-decoder",
+                allowed="a decoder: its prompts and outputs are one sequence",
+            )
+        if self.num_devices > cluster.num_devices:
+            raise PlanError(
+                f"a replica of {self.name} needs {self.num_devices} devices, {cluster.name} has {cluster.num_devices}",
+                allowed="tp x pp of at most the cluster",
+            )
+        return Plan.of(
+            model, cluster, Workload(1, num_tokens), tp=self.tp, pp=self.pp, ep=self.ep, dp=1, dtype=dtype,
+            num_devices=self.num_devices, etp=1 if self.ep > 1 else 0,
+        )  # fmt: skip

@@ -1,0 +1,86 @@
+"""ReplicaMemory: what the weights and the steps of a replica leave for blocks of keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.serving.policy.limits import Limits
+from meshwright.serving.simulated.forward_operators import cached_heads
+from meshwright.serving.simulated.forward_program import ForwardProgram
+from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.error import OutOfMemoryError
+from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.units import format_bytes
+from meshwright.stage.group.value_size import num_local_parameters
+
+USED_SHARE = 0.9  # of a device's memory that an engine takes (vLLM's --gpu-memory-utilization)
+# Memory outside of torch's allocator, which vLLM 0.6 tells for Llama-3-8B on one H100 and on two (vllm-project/vllm pull
+# request 10511): CUDA's context, libraries' workspaces, and between devices NCCL's buffers.
+ALONE_BYTES, GROUP_BYTES = 1.79 * (1 << 30), 3.58 * (1 << 30)
+LIVE_COPIES = 2  # of a step's widest value: what a kernel reads and what it writes
+LOGIT_BYTES = 4  # sampling takes them in float32
+
+
+@dataclass(frozen=True)
+class ReplicaMemory:
+    """Bytes on the fullest device of a replica.
+
+    Attributes:
+        weight_bytes: of the stage with the most.
+        step_bytes: what the largest step needs beside weights and blocks.
+        block_bytes: of one block of keys and values on a device, of the stage with the most.
+        num_blocks: that fit every stage.
+    """
+
+    weight_bytes: float
+    step_bytes: float
+    block_bytes: float
+    num_blocks: int
+
+
+def replica_memory(
+    program: ForwardProgram, limits: Limits, block_tokens: int, used_share: float = USED_SHARE
+) -> ReplicaMemory:
+    """How many blocks fit. Raises OutOfMemoryError where weights and steps leave none."""
+    plan, device = program.plan, program.cluster.devices[0]
+    stages = plan.stages()
+    size = dtype_bytes(plan.dtype)
+    weights = [size * sum(num_local_parameters(plan, layers)) for layers in stages]
+    blocks = [_token_bytes(plan, layers) * block_tokens for layers in stages]
+    step_bytes = (GROUP_BYTES if plan.num_devices > 1 else ALONE_BYTES) + _step_bytes(plan, limits)
+    room = [used_share * device.memory_bytes - own - step_bytes for own in weights]
+    num_blocks = min(int(left / each) for left, each in zip(room, blocks, strict=True))
+    if num_blocks < 1:
+        raise OutOfMemoryError(
+            f"a replica of {program.layout.name} of {program.model.name} needs "
+            f"{format_bytes(max(weights) + step_bytes)} on each {device.name} before the first block of keys and values",
+            holders=(("weights", max(weights)), ("a step's values", round(step_bytes))),
+            allowed=f"{format_bytes(used_share * device.memory_bytes)}, {used_share:.0%} of the device",
+            next="take more devices a replica (tp, pp), or fewer tokens a step",
+        )
+    return ReplicaMemory(max(weights), step_bytes, max(blocks), num_blocks)
+
+
+def token_bytes(plan: Plan) -> float:
+    """Keys and values of one token on all devices of a replica."""
+    return sum(_token_bytes(plan, layers) for layers in plan.stages()) * plan.tp
+
+
+def _token_bytes(plan: Plan, layers: StageLayers) -> float:
+    """Keys and values of one token in one stage, on one device."""
+    first, last = layers.first_block, layers.first_block + layers.num_blocks
+    cached = (cached_heads(plan.model.layers[block].attention, plan.tp) for block in range(first, last))
+    return float(sum(each.numbers_per_token for each in cached) * dtype_bytes(plan.dtype))
+
+
+def _step_bytes(plan: Plan, limits: Limits) -> float:
+    """Of the largest step: rows as wide as the residual stream twice and the widest product's result, and the logits."""
+    model, widest = plan.model, 0.0
+    for kind in model.kinds:
+        inner = kind.feed_forward.intermediate_size / plan.tp * (2 if model.has_gated_mlp else 1)
+        if kind.experts:
+            inner = kind.experts.num_experts_per_token * (model.hidden_size + inner)
+        widest = max(widest, inner, kind.attention.qkv_size / plan.tp)
+    rows = limits.max_batch_tokens * (2 * model.hidden_size + LIVE_COPIES * widest) * dtype_bytes(plan.dtype)
+    return float(rows + limits.max_sequences * model.vocabulary_size / plan.tp * LOGIT_BYTES)

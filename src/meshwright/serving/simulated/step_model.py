@@ -1,0 +1,41 @@
+"""StepModel: what a simulated engine asks how long steps take."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from meshwright.serving.simulated.batch_shape import BatchShape
+from meshwright.serving.simulated.forward_program import ForwardProgram, StepTime
+
+
+class StepModel(Protocol):
+    """Seconds of steps; the table is one, `EveryStep` another."""
+
+    def step(self, batch: BatchShape) -> StepTime:
+        """Of one batch."""
+        ...
+
+    def run(self, num_decodes: int, num_context: int, most: int, span_s: float) -> tuple[int, float]:
+        """Steps of the same decodes one behind the other, each with one token more a sequence: how many, at most `most`,
+        begin before `span_s` is over, but at least one; and their seconds."""
+        ...
+
+
+class EveryStep:
+    """Simulates every batch that differs from all before it."""
+
+    def __init__(self, program: ForwardProgram) -> None:
+        self._program = program
+
+    def step(self, batch: BatchShape) -> StepTime:
+        """Of one batch."""
+        return self._program.step(batch)
+
+    def run(self, num_decodes: int, num_context: int, most: int, span_s: float) -> tuple[int, float]:
+        """Step by step."""
+        seconds, number = 0.0, 0
+        while number == 0 or (number < most and seconds < span_s):
+            batch = BatchShape(0, 0, 0, num_decodes, num_context + number * num_decodes)
+            seconds += self._program.step(batch).latency_s
+            number += 1
+        return number, seconds

@@ -1,0 +1,28 @@
+"""StepOverhead: what an engine makes of kernels that were measured alone: the host's time of a step, and a factor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.specs.error import SpecError
+
+# Of vLLM 0.19 with Llama-3.1-8B on one RTX PRO 6000 (a public log of 300 requests of LLMServingSim's authors), fitted on the
+# requests of the first third of its time by benchmarks/fit/fit_serving.py. Scheduling, sampling and the packing of inputs are
+# in it, as far as they do not run beside the device's work.
+HOST_S = 5.0e-3
+
+
+@dataclass(frozen=True)
+class StepOverhead:
+    """`host_s`: seconds of each step in which the device waits for the host. `device_factor`: multiplies all that the device
+    does."""
+
+    host_s: float = HOST_S
+    device_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (0.0 <= self.host_s < float("inf") and 0.0 < self.device_factor < float("inf")):
+            raise SpecError(
+                f"a step's overhead of {self.host_s} s and a factor of {self.device_factor}",
+                allowed="seconds from 0, a factor above 0",
+            )

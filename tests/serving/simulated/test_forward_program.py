@@ -1,0 +1,124 @@
+"""Steps that serve: what they compute is counted, and they take what their device leaves them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.serving.simulated_case import of_8b as program
+from tests.serving.simulated_case import program as of_model
+
+from meshwright.ir.table import Work
+from meshwright.serving.simulated.batch_shape import BatchShape
+from meshwright.serving.simulated.replica_layout import ReplicaLayout
+from meshwright.serving.simulated.step_overhead import StepOverhead
+from meshwright.specs.cluster.source import Cluster
+from meshwright.specs.config.source import load_model
+from meshwright.specs.error import PlanError
+from meshwright.specs.operator import Operator
+
+MIXED = BatchShape.of([(0, 100), (64, 28)], num_decodes=8, num_context=4000)
+
+
+def operators(works: tuple[Work, ...], kind: str) -> list[Operator]:
+    """Of all works, by their kind."""
+    return [each for work in works for each in work.operators if each.kind == kind]
+
+
+def test_a_shape_counts_what_its_chunks_see() -> None:
+    """Token i of a chunk that starts at s sees s + i tokens."""
+    pairs = sum(range(1, 101)) + sum(range(65, 93))
+    assert MIXED == BatchShape(128, pairs, 2, 8, 4000)
+    assert (MIXED.num_tokens, MIXED.num_rows) == (136, 10)
+
+
+def test_products_are_of_all_tokens_and_the_head_of_wanted_rows() -> None:
+    """2 FLOPs for each parameter of a block and each token; the head sees 10 rows."""
+    found, model = program(), load_model("llama-3.1-8b")
+    products = operators(found.works(MIXED), "matmul")
+    (head,) = (each for each in products if each.label == "vocabulary")
+    assert head.shape == (10, model.vocabulary_size, model.hidden_size)
+    blocks = sum(each.total_flops for each in products) - head.total_flops
+    matrices = model.num_layers * (model.num_block_parameters() - 2 * model.hidden_size)
+    assert blocks == pytest.approx(2 * 136 * matrices)
+
+
+def test_attention_reads_the_cache_once_and_sees_what_chunks_see() -> None:
+    """4 FLOPs a pair and number of a query; keys and values of 4,000 tokens, 8 heads of 128, in 16 bits."""
+    works = program().works(MIXED)
+    (chunks,), (decodes,) = operators(works, "attention"), operators(works, "cached_attention")
+    assert chunks.flops == 4 * MIXED.chunk_pairs * 4096
+    assert decodes.flops == 4 * 4000 * 4096
+    assert decodes.bytes == 4000 * 2 * 8 * 128 * 2 + 8 * 2 * 4096 * 2
+    batch, *_, length, _, _ = chunks.shape
+    assert batch * length * length / 2 == pytest.approx(MIXED.chunk_pairs, rel=0.05)
+
+
+def test_a_batch_without_a_kind_of_request_has_no_kernel_for_it() -> None:
+    """Decodes alone have no chunks, chunks alone no decodes; nothing takes no time."""
+    assert not operators(program().works(BatchShape.of((), 4, 100)), "attention")
+    assert not operators(program().works(BatchShape.of([(0, 9)])), "cached_attention")
+    assert program().step(BatchShape()) == (0.0, 0.0)
+
+
+def test_one_decode_takes_little_more_than_reading_the_weights() -> None:
+    """16 GB at 3.35 TB/s, and at most twice that; two devices that share the matrices take between half and all of it."""
+    least_s = 2 * 7.5e9 / 3.35e12
+    alone, shared = (program(tp).step(BatchShape.of((), 1, 100)).latency_s for tp in (1, 2))
+    assert least_s < alone < 2 * least_s
+    assert alone / 2 < shared < alone
+
+
+@pytest.mark.parametrize(
+    ("more", "less"),
+    [
+        (BatchShape.of((), 64, 64_000), BatchShape.of((), 32, 32_000)),
+        (BatchShape.of((), 32, 320_000), BatchShape.of((), 32, 32_000)),
+        (BatchShape.of([(4000, 512)]), BatchShape.of([(0, 512)])),
+        (BatchShape.of([(0, 512)], 8, 8000), BatchShape.of([(0, 512)])),
+    ],
+)
+def test_more_work_takes_longer_and_a_slower_device_as_well(more: BatchShape, less: BatchShape) -> None:
+    """On one device, and between devices of one kind: an H200 has the H100's arithmetic and more bandwidth."""
+    assert program().step(more).latency_s > program().step(less).latency_s
+    assert program(devices="1xA100").step(more).latency_s > program().step(more).latency_s
+    assert program(devices="1x8xH200").step(more).latency_s <= program().step(more).latency_s * 1.001
+
+
+def test_stages_share_a_step_and_the_next_one_enters_behind_the_slowest() -> None:
+    """Two stages take together a little more than one, for the message; each about half of it."""
+    one, two = (program(1, pp).step(MIXED) for pp in (1, 2))
+    assert one.latency_s == one.period_s
+    assert one.latency_s < two.latency_s < 1.1 * one.latency_s
+    assert 0.45 * two.latency_s < two.period_s < 0.6 * two.latency_s
+
+
+def test_few_tokens_touch_few_experts() -> None:
+    """One token goes to 2 of 8 experts; a thousand tokens to all of them."""
+    found = of_model(2, model="mixtral-8x7b")
+    few = operators(found.works(BatchShape.of((), 1, 100)), "grouped_matmul")
+    many = operators(found.works(BatchShape.of([(0, 1000)])), "grouped_matmul")
+    assert {each.shape[0] for each in few} == {2} and {each.shape[0] for each in many} == {8}
+    assert max(each.bytes for each in few) < min(each.bytes for each in many) / 2
+
+
+@pytest.mark.parametrize(
+    ("layout", "model", "said"),
+    [
+        (ReplicaLayout(3), "llama-3.1-8b", "tp"),
+        (ReplicaLayout(16), "llama-3.1-8b", "16 devices, 1x8xH100 has 8"),
+    ],
+)
+def test_what_no_replica_can_be_is_refused(layout: ReplicaLayout, model: str, said: str) -> None:
+    """By what does not fit."""
+    with pytest.raises(PlanError, match=said):
+        layout.plan(load_model(model), Cluster("1x8xH100"), 16, "bfloat16")
+
+
+def test_an_engine_adds_its_hosts_time_to_a_step_and_a_factor_to_kernels() -> None:
+    """Of one stage to its period, too; the next batch of several stages need not wait for it."""
+    for pp in (1, 2):
+        alone = program(1, pp).step(MIXED)
+        slower = replace(program(1, pp), overhead=StepOverhead(host_s=0.01, device_factor=1.5)).step(MIXED)
+        assert slower.latency_s == pytest.approx(0.01 + 1.5 * alone.latency_s)
+        assert slower.period_s == pytest.approx((0.01 if pp == 1 else 0.0) + 1.5 * alone.period_s)

@@ -1,0 +1,39 @@
+"""What is left for keys and values, counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+from tests.serving.simulated_case import of_8b as program
+from tests.serving.simulated_case import program as of_model
+
+from meshwright.serving.policy.limits import Limits
+from meshwright.serving.simulated.replica_memory import replica_memory, token_bytes
+from meshwright.specs.error import OutOfMemoryError
+
+LIMITS = Limits(2048, 256, 8192)
+
+
+def test_blocks_fill_what_weights_and_steps_leave() -> None:
+    """An 8B model on one H100: 8.03e9 parameters of 2 bytes; a token has 32 layers of 2 x 8 x 128 numbers."""
+    found = replica_memory(program(), LIMITS, 16)
+    assert found.weight_bytes == pytest.approx(16.06e9, rel=1e-3)
+    assert found.block_bytes == 16 * 32 * 2 * 8 * 128 * 2
+    room = 0.9 * program().cluster.devices[0].memory_bytes - found.weight_bytes - found.step_bytes
+    assert found.num_blocks == int(room / found.block_bytes)
+
+
+def test_what_a_measured_engine_had_left_is_near() -> None:
+    """vLLM told 53.29 GiB for keys and values of this model on an H100 of 79.2 GiB (vllm-project/vllm pull request 10511)."""
+    found = replica_memory(program(), LIMITS, 16)
+    assert found.num_blocks * found.block_bytes == pytest.approx(53.29 * (1 << 30), rel=0.05)
+
+
+def test_a_token_is_as_large_on_all_devices_together() -> None:
+    """Cut by heads and by layers, nothing is kept twice."""
+    assert token_bytes(program(2, 2).plan) == token_bytes(program().plan)
+
+
+def test_a_model_that_leaves_no_room_is_refused_with_what_takes_it() -> None:
+    """A 70B model on one device."""
+    with pytest.raises(OutOfMemoryError, match="weights"):
+        replica_memory(of_model(model="llama-3.1-70b"), LIMITS, 16)
