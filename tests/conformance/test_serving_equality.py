@@ -6,11 +6,13 @@ from __future__ import annotations
 import importlib
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from meshwright.executor.serving.parallel.parallel_runner import ParallelRunner
 from meshwright.executor.serving.runner_options import RunnerOptions
 from meshwright.executor.serving.served_model import open_served
 from meshwright.executor.serving.torch_runner import TorchRunner
@@ -53,15 +55,22 @@ def openvino_runner(folder: Path, num_blocks: int, num_host_blocks: int) -> Runn
     return made
 
 
-def torch_runner(folder: Path, num_blocks: int, num_host_blocks: int) -> Runner:
-    """In this process, float32."""
+def torch_runner(folder: Path, num_blocks: int, num_host_blocks: int, tp: int = 1, pp: int = 1) -> Runner:
+    """float32; in this process, or on several ranks."""
     options = RunnerOptions(
-        dtype="float32", block_tokens=BLOCK_TOKENS, num_blocks=num_blocks, num_host_blocks=num_host_blocks
+        dtype="float32",
+        block_tokens=BLOCK_TOKENS,
+        num_blocks=num_blocks,
+        num_host_blocks=num_host_blocks,
+        tp=tp,
+        pp=pp,
     )
-    return TorchRunner(open_served(folder), options)
+    return (TorchRunner if options.num_ranks == 1 else ParallelRunner)(open_served(folder), options)
 
 
 RUNNERS: dict[str, Callable[[Path, int, int], Runner]] = {"torch": torch_runner, "openvino": openvino_runner}
+# Each of these has processes to start: they are given the many prompts only.
+PARALLEL = {"torch tp=2": partial(torch_runner, tp=2), "torch pp=2": partial(torch_runner, pp=2)}
 WAYS = list(
     product(
         {
@@ -145,11 +154,11 @@ def test_every_way_of_serving_says_what_transformers_says(family: str, engine: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", RUNNERS)
+@pytest.mark.parametrize("engine", RUNNERS | PARALLEL)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_two_hundred_prompts(family: str, engine: str, tmp_path: Path) -> None:
     model = their_model(FAMILIES[family], tmp_path)
-    runner = RUNNERS[engine](tmp_path, NUM_BLOCKS, NUM_HOST_BLOCKS)
+    runner = (RUNNERS | PARALLEL)[engine](tmp_path, NUM_BLOCKS, NUM_HOST_BLOCKS)
     requests = requests_of(runner, 200, 99)
     way = {"is_chunked": True, "preemption": "swap", "is_tight": True, "depth": 2}
     check_greedy(model, requests, said(runner, requests, way))

@@ -36,6 +36,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "model_type": "qwen2", **SIZES, "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1,
     },
     "qwen3": {"model_type": "qwen3", **SIZES, "head_dim": 16, "tie_word_embeddings": True},
+    "gemma3": {
+        "model_type": "gemma3_text", **SIZES, "num_hidden_layers": 3, "head_dim": 16, "sliding_window": 7,
+        "sliding_window_pattern": 3, "query_pre_attn_scalar": 24, "rope_local_base_freq": 300.0, "rope_theta": 5000.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 4.0},
+    },
     "mixtral": {"model_type": "mixtral", **SIZES, "num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen2_moe": {
         "model_type": "qwen2_moe", **SIZES, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 12,

@@ -26,7 +26,7 @@ def stage_of(served: ServedModel, tp: int) -> PagedStage:
     model = served.model
     place = StagePlace(range(model.num_layers), TensorShard(model, tp, tp - 1), lambda term: term)
     with torch.inference_mode():
-        return PagedStage(model, served.source, place, OPTIONS)
+        return PagedStage(served, place, OPTIONS)
 
 
 def counted_flops(stage: PagedStage, runner: TorchRunner, lengths: tuple[int, ...]) -> int:

@@ -80,6 +80,31 @@ def test_the_format_is_that_of_the_folder(stored: str, served: str, tmp_path: Pa
     assert open_served(tmp_path).dtype == served
 
 
+def test_gemma_by_the_fields_of_its_first_files(tmp_path: Path) -> None:
+    """Published folders say by old names what transformers now writes."""
+    their_model(FAMILIES["gemma3"], tmp_path)
+    new = open_served(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for name in ("rope_parameters", "layer_types"):
+        config.pop(name)
+    given = ("sliding_window_pattern", "rope_local_base_freq", "rope_theta", "rope_scaling")
+    told = {**config, **{name: FAMILIES["gemma3"][name] for name in given}}
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    old = open_served(tmp_path)
+    assert (old.traits, old.model.digest) == (new.traits, new.model.digest)
+    assert (
+        old.traits.window_theta == 300.0 and old.model.rope_theta == 5000.0 and old.traits.scored_dim == 24.0
+    )
+    (tmp_path / "config.json").write_text(
+        json.dumps({**told, "rope_scaling": {"rope_type": "yarn", "factor": 2.0}})
+    )
+    with pytest.raises(SpecError, match="'yarn' rotary scaling"):
+        open_served(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**told, "use_bidirectional_attention": True}))
+    with pytest.raises(SpecError, match="use_bidirectional_attention"):
+        open_served(tmp_path)
+
+
 def test_what_is_not_served(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="no checkpoint"):
         open_served(tmp_path)

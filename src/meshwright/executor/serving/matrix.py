@@ -51,7 +51,7 @@ class Matrix:
 
 
 class Norm:
-    """By the root mean square, or with a bias by mean and variance as well (GPT-2)."""
+    """By the root mean square, or with a bias by mean and variance as well (GPT-2); in the weight's format."""
 
     def __init__(self, weight_E: Tensor, bias_E: Tensor | None, epsilon: float) -> None:
         self.weight, self.bias, self.epsilon = weight_E, bias_E, epsilon
@@ -59,11 +59,12 @@ class Norm:
     def __call__(self, x: Tensor) -> Tensor:
         """[..., E] -> the same shape."""
         if self.bias is None:
-            return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
+            wide = F.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, self.epsilon)
+            return wide.to(x.dtype)
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.epsilon)
 
 
-def gated(inner: Tensor) -> Tensor:
-    """Gate by SiLU, times up: [..., 2 I] -> [..., I]."""
+def gated(inner: Tensor, has_gelu: bool = False) -> Tensor:
+    """Gate by SiLU, or by GELU (tanh), times up: [..., 2 I] -> [..., I]."""
     gate, up = inner.chunk(2, -1)
-    return F.silu(gate) * up
+    return (F.gelu(gate, approximate="tanh") if has_gelu else F.silu(gate)) * up

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from meshwright.serving.engine.runner import StepInputs
+from meshwright.specs.model.rotary_scaling import RotaryScaling
 
+Rotary = tuple[float, RotaryScaling | None]  # the base of rotary frequencies, and how they are changed
 TokensOfAdapter = tuple[int, Tensor | None]  # its number, and the rows of the step that it adds to; None: all
 
 
@@ -28,15 +30,15 @@ class Reads(Protocol):
 
 @dataclass(frozen=True)
 class PackedStep:
-    """``slots_T``: where new keys and values go (`KeyValueBlocks.write`). ``turns``: by the base of rotary frequencies, how
-    positions turn, complex [T, 1, D / 2]. ``reads``: by window. ``adapters``: of sequences that have one.
+    """``slots_T``: where new keys and values go (`KeyValueBlocks.write`). ``turns``: how positions turn, complex
+    [T, 1, D / 2]. ``reads``: by window. ``adapters``: of sequences that have one.
     """
 
     tokens_T: Tensor
     positions_T: Tensor
     slots_T: Tensor
     rows_R: Tensor
-    turns: Mapping[float, Tensor]
+    turns: Mapping[Rotary, Tensor]
     reads: Mapping[int, Reads]
     adapters: Sequence[TokensOfAdapter] = ()
 

@@ -15,11 +15,12 @@ from meshwright.executor.ops.attention.rotary import rotate
 from meshwright.executor.ops.expert.dispatch import combine, dispatch
 from meshwright.executor.ops.expert.expert_mlp import expert_mlp
 from meshwright.executor.ops.expert.routing import route
+from meshwright.executor.serving.family_traits import FamilyTraits
 from meshwright.executor.serving.matrix import Matrix, gated
-from meshwright.executor.serving.packed_step import PackedStep
+from meshwright.executor.serving.packed_step import PackedStep, Rotary
 from meshwright.executor.serving.page.key_value_blocks import KeyValueBlocks
 from meshwright.executor.serving.stage_weights import StageWeights
-from meshwright.specs.model.block import Experts, FeedForward
+from meshwright.specs.model.block import Attention, Experts, FeedForward
 from meshwright.specs.model.model import ModelSpec
 
 Sum = Callable[[Tensor], Tensor]  # of a term that every tensor-parallel rank has: the same on all
@@ -31,6 +32,7 @@ class PagedLayer:
     def __init__(
         self,
         model: ModelSpec,
+        traits: FamilyTraits,
         number: int,
         place: int,
         degree: int,
@@ -42,8 +44,8 @@ class PagedLayer:
         self.attention, self.place, self.blocks, self.total = attention, place, blocks, total
         self.num_kv_heads = attention.num_kv_heads // degree
         self.group_size = attention.num_heads // attention.num_kv_heads
-        self.theta = 0.0 if model.has_learned_positions else model.rope_theta
-        self.scale = attention.head_dim**-0.5
+        self.rotary = _rotary(model, traits, attention)
+        self.scale = (traits.scored_dim or attention.head_dim) ** -0.5
         self.attention_norm, self.mlp_norm = (
             weights.norm(f"{name}.attention_norm"),
             weights.norm(f"{name}.mlp_norm"),
@@ -52,6 +54,8 @@ class PagedLayer:
             weights.matrix(f"{name}.qkv"),
             weights.matrix(f"{name}.attention_output"),
         )
+        self.attention_result_norm = weights.optional_norm(f"{name}.attention_result_norm")
+        self.mlp_result_norm = weights.optional_norm(f"{name}.mlp_result_norm")
         has_norms = attention.has_query_key_norm
         self.query_norm = weights.norm(f"{name}.query_norm") if has_norms else None
         self.key_norm = weights.norm(f"{name}.key_norm") if has_norms else None
@@ -60,16 +64,17 @@ class PagedLayer:
         if isinstance(feed_forward, Experts):
             self.feed_forward = PagedExperts(model, feed_forward, f"{name}.mixture", weights)
         else:
-            self.feed_forward = PagedMlp(model, feed_forward, name, weights)
+            self.feed_forward = PagedMlp(model, traits, feed_forward, name, weights)
 
     def __call__(self, x_TE: Tensor, step: PackedStep) -> Tensor:
         """[T, E] -> [T, E]; new keys and values are in their slots."""
         attended = self.attend(self.qkv(self.attention_norm(x_TE), step.adapters), step)
-        x_TE = x_TE + self._whole(
-            self.attention_output, self.attention_output.product(attended, step.adapters)
-        )
+        last = self.attention_output
+        result = self._whole(last, last.product(attended, step.adapters))
+        x_TE = x_TE + (result if self.attention_result_norm is None else self.attention_result_norm(result))
         mlp = self.feed_forward
-        return x_TE + self._whole(mlp.down, mlp.term(self.mlp_norm(x_TE), step))
+        result = self._whole(mlp.down, mlp.term(self.mlp_norm(x_TE), step))
+        return x_TE + (result if self.mlp_result_norm is None else self.mlp_result_norm(result))
 
     def attend(self, qkv: Tensor, step: PackedStep) -> Tensor:
         """Queries, keys and values [T, (H + 2 K) D], not yet turned -> [T, H D]."""
@@ -78,8 +83,8 @@ class PagedLayer:
         query, key, value = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], 1)
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
-        if self.theta:
-            turned = rotate(torch.cat((query, key), 1), step.turns[self.theta])
+        if self.rotary is not None:
+            turned = rotate(torch.cat((query, key), 1), step.turns[self.rotary])
             query, key = torch.split(turned, [num_heads, num_kv_heads], 1)
         self.blocks.write(self.place, step.slots_T, key, value)
         keys, values = self.blocks.of_layer(self.place)
@@ -99,18 +104,29 @@ class PagedLayer:
         return total if last is None or last.bias is None else total + last.bias
 
 
+def _rotary(model: ModelSpec, traits: FamilyTraits, attention: Attention) -> Rotary | None:
+    """How positions turn here; None: they are learned."""
+    if model.has_learned_positions:
+        return None
+    if attention.window and traits.window_theta:
+        return traits.window_theta, None
+    return model.rope_theta, traits.whole_scaling or model.rotary_scaling
+
+
 class PagedMlp:
     """A dense MLP."""
 
-    def __init__(self, model: ModelSpec, mlp: FeedForward, name: str, weights: StageWeights) -> None:
+    def __init__(
+        self, model: ModelSpec, traits: FamilyTraits, mlp: FeedForward, name: str, weights: StageWeights
+    ) -> None:
         self.gate_up, self.down = weights.matrix(f"{name}.gate_up"), weights.matrix(f"{name}.down")
-        self.is_gated = model.has_gated_mlp
+        self.is_gated, self.has_gelu_gate = model.has_gated_mlp, traits.has_gelu_gate
         self.gelu = "none" if mlp.activation == "gelu" else "tanh"
 
     def term(self, x_TE: Tensor, step: PackedStep) -> Tensor:
         """This rank's term of the result [T, E]."""
         inner = self.gate_up(x_TE, step.adapters)
-        inner = gated(inner) if self.is_gated else F.gelu(inner, approximate=self.gelu)
+        inner = gated(inner, self.has_gelu_gate) if self.is_gated else F.gelu(inner, approximate=self.gelu)
         return self.down.product(inner, step.adapters)
 
 

@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from meshwright.executor.layout.tensor_shard import TensorShard
-from meshwright.executor.models.weights.initialisation import ParameterSource
 from meshwright.executor.ops.attention.rotary import frequencies
 from meshwright.executor.serving.adapter.adapter_folder import AdapterFolder
-from meshwright.executor.serving.packed_step import PackedStep, Reads, adapter_tokens, slots_of
+from meshwright.executor.serving.packed_step import PackedStep, Reads, Rotary, adapter_tokens, slots_of
 from meshwright.executor.serving.page.key_value_blocks import KeyValueBlocks
 from meshwright.executor.serving.page.paged_attention import paged_reads
 from meshwright.executor.serving.paged_layer import PagedLayer, Sum
 from meshwright.executor.serving.runner_options import RunnerOptions
+from meshwright.executor.serving.served_model import ServedModel
 from meshwright.executor.serving.stage_weights import EMBEDDING, HEAD, StageWeights
 from meshwright.serving.engine.runner import StepInputs
 from meshwright.specs.model.model import ModelSpec
@@ -45,12 +45,13 @@ class PagedStage:
     """Reads its weights and makes its blocks when it is made."""
 
     def __init__(
-        self, model: ModelSpec, source: ParameterSource, place: StagePlace, options: RunnerOptions
+        self, served: ServedModel, place: StagePlace, options: RunnerOptions
     ) -> None:  # fmt: skip
-        self.model, self.place, self.options = model, place, options
+        model, traits = served.model, served.traits
+        self.model, self.traits, self.place, self.options = model, traits, place, options
         self.dtype, self.device = options.torch_dtype, torch.device(options.device)
         weights = StageWeights(
-            model, source, place.layers, place.shard, self.dtype, self.device, place.has_embedding, place.has_head
+            served, place.layers, place.shard, self.dtype, self.device, place.has_embedding, place.has_head
         )  # fmt: skip
         degree, attention = place.shard.degree, model.attention
         self.blocks = KeyValueBlocks(
@@ -58,7 +59,7 @@ class PagedStage:
             self.dtype, self.device, options.num_host_blocks,
         )  # fmt: skip
         self.layers = [
-            PagedLayer(model, number, at, degree, weights, self.blocks, place.total)
+            PagedLayer(model, traits, number, at, degree, weights, self.blocks, place.total)
             for at, number in enumerate(place.layers)
         ]
         self.num_weight_bytes = weights.num_bytes
@@ -68,10 +69,10 @@ class PagedStage:
         head = EMBEDDING if model.has_tied_embeddings else HEAD
         self.head = weights.tensor(head) if place.has_head else None
         self._windows = {layer.attention.window for layer in self.layers}
+        self._embedding_scale = torch.tensor(traits.embedding_scale, dtype=self.dtype, device=self.device)
         self._frequencies = {
-            theta: frequencies(attention.head_dim, theta, model.rotary_scaling).to(self.device)
-            for theta in {layer.theta for layer in self.layers}
-            if theta
+            each: frequencies(attention.head_dim, *each).to(self.device)
+            for each in {layer.rotary for layer in self.layers if layer.rotary}
         }
 
     def packed(self, inputs: StepInputs) -> PackedStep:
@@ -84,13 +85,13 @@ class PagedStage:
         reads: dict[int, Reads] = {
             window: paged_reads(inputs, window, size, self.dtype, self.device) for window in self._windows
         }
-        turns = {theta: self._turn(theta, positions) for theta in self._frequencies}
+        turns = {each: self._turn(each, positions) for each in self._frequencies}
         slots = torch.from_numpy(slots_of(inputs, size)).to(self.device)
         return PackedStep(tokens, positions, slots, rows, turns, reads, adapter_tokens(inputs, self.device))
 
-    def _turn(self, theta: float, positions_T: Tensor) -> Tensor:
+    def _turn(self, rotary: Rotary, positions_T: Tensor) -> Tensor:
         """How positions turn, by angles in float64: [T, 1, D / 2]."""
-        angles = torch.outer(positions_T.to(torch.float64), self._frequencies[theta])
+        angles = torch.outer(positions_T.to(torch.float64), self._frequencies[rotary])
         wide = torch.complex128 if self.dtype == torch.float64 else torch.complex64
         return torch.polar(torch.ones_like(angles), angles).to(wide)[:, None]
 
@@ -126,4 +127,6 @@ class PagedStage:
             is_here_T = (step.tokens_T >= low) & (step.tokens_T < high)
             places_T = torch.where(is_here_T, step.tokens_T - low, 0)
             x_TE = self.place.total(F.embedding(places_T, self.embedding) * is_here_T[:, None])
+        if self.traits.embedding_scale != 1.0:
+            x_TE = x_TE * self._embedding_scale
         return x_TE if self.positions is None else x_TE + F.embedding(step.positions_T, self.positions)

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.executor.capability import check_model
-from meshwright.executor.models.weights.hugging_face import open_hugging_face, read_config
+from meshwright.executor.models.weights.hugging_face import HuggingFaceSource, read_config
 from meshwright.executor.models.weights.initialisation import ParameterSource
-from meshwright.specs.config.source import CONFIG_FILE
+from meshwright.executor.models.weights.parameter_map import NameMap
+from meshwright.executor.serving.family_traits import LLAMA, FamilyTraits
+from meshwright.executor.serving.gemma import GEMMA3, names_of, open_gemma
+from meshwright.specs.config.source import CONFIG_FILE, load_model
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.model import ModelSpec
 
@@ -18,12 +21,18 @@ HALF = ("bfloat16", "float16")  # formats of files that are served in bfloat16 w
 
 @dataclass(frozen=True)
 class ServedModel:
-    """``dtype``: the format that its files ask for."""
+    """``dtype``: the format that its files ask for. ``traits``: what its layers compute beside what dimensions say."""
 
     model: ModelSpec
     source: ParameterSource
     dtype: str
     folder: Path
+    traits: FamilyTraits = LLAMA
+
+    @property
+    def names(self) -> NameMap:
+        """Of its parameters, and their shapes."""
+        return names_of(self.model)
 
 
 def open_served(folder: str | os.PathLike[str]) -> ServedModel:
@@ -33,21 +42,21 @@ def open_served(folder: str | os.PathLike[str]) -> ServedModel:
         SpecError, ExecutionError: it is neither, its files are broken, or the model has what is not served.
     """
     root = Path(folder)
-    if (root / CONFIG_FILE).is_file():
-        model, source = open_hugging_face(root)
-        config = read_config(root)
-        found = ServedModel(
-            model, source, _dtype(str(config.get("torch_dtype") or config.get("dtype"))), root
-        )
-    else:
+    if not (root / CONFIG_FILE).is_file():
         from meshwright.executor.serving.stored_source import (
             open_checkpoint,  # what ranks of folders do not load
         )
 
         model, stored, dtype = open_checkpoint(root)
-        found = ServedModel(model, stored, _dtype(dtype), root)
-    check_served(found.model)
-    return found
+        check_served(model)
+        return ServedModel(model, stored, _dtype(dtype), root)
+    model, config = load_model(root), read_config(root)
+    check_served(model)
+    dtype = _dtype(str(config.get("torch_dtype") or config.get("dtype")))
+    if model.architecture == GEMMA3:
+        gemma, traits = open_gemma(root, model, config)
+        return ServedModel(model, gemma, dtype, root, traits)
+    return ServedModel(model, HuggingFaceSource(root, model), dtype, root)
 
 
 def _dtype(stored: str) -> str:
@@ -56,7 +65,8 @@ def _dtype(stored: str) -> str:
 
 def check_served(model: ModelSpec) -> None:
     """Raise SpecError or ExecutionError naming what this engine does not compute, where there is such a thing."""
-    check_model(model)
+    if model.architecture != GEMMA3:  # served, not trained
+        check_model(model)
     missing = {
         "an encoder": model.num_encoder_layers > 0,
         "a ladder residual or parallel branches": model.hands_on_results,
@@ -67,5 +77,5 @@ def check_served(model: ModelSpec) -> None:
     if found := [name for name, is_there in missing.items() if is_there]:
         raise ExecutionError(
             f"{model.name} has {' and '.join(found)}, which the torch engine does not serve",
-            allowed="decoders of the GPT-2, Llama, Qwen, Mistral and Mixtral families",
+            allowed="decoders of the GPT-2, Llama, Qwen, Mistral, Mixtral and Gemma 3 families",
         )

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.layout.tensor_shard import TensorShard
-from meshwright.executor.models.weights.initialisation import ParameterSource
-from meshwright.executor.models.weights.parameter_map import parameter_shapes
 from meshwright.executor.serving.matrix import Matrix, Norm
+from meshwright.executor.serving.served_model import ServedModel
 from meshwright.specs.model.model import ModelSpec
 
 EMBEDDING, HEAD = "embedding", "head"
@@ -23,8 +22,7 @@ class StageWeights:
 
     def __init__(
         self,
-        model: ModelSpec,
-        source: ParameterSource,
+        served: ServedModel,
         layers: range,
         shard: TensorShard,
         dtype: torch.dtype,
@@ -32,12 +30,12 @@ class StageWeights:
         has_embedding: bool = True,
         has_head: bool = True,
     ) -> None:
-        self.model = model
-        is_here = _here(model, layers, has_embedding, has_head)
+        self.model = served.model
+        is_here = _here(served.model, layers, has_embedding, has_head)
         self._tensors: dict[str, Tensor] = {}
-        for name, shape in parameter_shapes(model).items():
+        for name, shape in served.names.our_shapes().items():
             if is_here(name):
-                self._tensors[name] = shard.local(name, source.value(name, shape, dtype)).to(device)
+                self._tensors[name] = shard.local(name, served.source.value(name, shape, dtype)).to(device)
 
     def __contains__(self, module: str) -> bool:
         return f"{module}.weight" in self._tensors
@@ -57,6 +55,10 @@ class StageWeights:
     def norm(self, module: str) -> Norm:
         """A module that is a norm."""
         return Norm(self.tensor(module), self._tensors.get(f"{module}.bias"), self.model.norm_epsilon)
+
+    def optional_norm(self, module: str) -> Norm | None:
+        """A norm that not all layers have."""
+        return self.norm(module) if module in self else None
 
     @property
     def num_bytes(self) -> int:

@@ -58,9 +58,7 @@ class TorchRunner:
         self._lock, self._adapters = threading.Lock(), LoadedAdapters()
         self._logits = LogitsBuffer(self.vocabulary_size)
         with torch.inference_mode():
-            self._stage: PagedStage | None = PagedStage(
-                served.model, served.source, StagePlace.whole(served.model), options
-            )
+            self._stage: PagedStage | None = PagedStage(served, StagePlace.whole(served.model), options)
 
     @property
     def stage(self) -> PagedStage:

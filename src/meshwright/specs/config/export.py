@@ -59,6 +59,17 @@ _READ_BY_FAMILY = {
     "deepseek_v3": {*_READ, *_READ_DEEPSEEK, "rope_interleave"},
     "qwen2_moe": {*_READ, *_READ_WINDOWS, *_READ_EXPERTS, "qkv_bias"},
     "qwen3_moe": {*_READ, *_READ_WINDOWS, *_READ_EXPERTS, "attention_bias"},
+    "gemma3_text": {  # served, not trained: see `executor.serving.gemma`
+        *(
+            *_READ,
+            "attention_bias",
+            "hidden_activation",
+            "sliding_window",
+            "sliding_window_pattern",
+            "layer_types",
+        ),
+        *("_sliding_window_pattern", "query_pre_attn_scalar", "rope_local_base_freq", "cache_implementation"),
+    },
 }
 # Fields that say something about files, training, generation or tokens, nothing about logits in evaluation.
 _WITHOUT_EFFECT = {
@@ -103,9 +114,9 @@ def check_weights_config(config: Mapping[str, Any], architecture: str, where: st
     Raises:
         SpecError: the field, its value, and what to do.
     """
-    if architecture not in CLASSES:
+    if architecture not in _READ_BY_FAMILY:
         raise SpecError(
-            f"{where}: weights of {architecture!r} models are not read", allowed=", ".join(CLASSES)
+            f"{where}: weights of {architecture!r} models are not read", allowed=", ".join(_READ_BY_FAMILY)
         )
     dimensions = GPT2_FIELDS if architecture == "gpt2" else DECODER_FIELDS
     known = {name for names in dimensions.values() for name in names}

@@ -40,17 +40,19 @@ TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 class HuggingFaceSource:
-    """First values of parameters from a folder; only what is asked for is read.
+    """First values of parameters from a folder; only what is asked for is read. `names`: of a family that is not trained.
 
     Raises ExecutionError where the folder's model is not `model` (names and texts aside), or its tensors are not exactly
     those of that model; SpecError where its config.json has a field that is not known here.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], model: ModelSpec) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], model: ModelSpec, names: NameMap | None = None
+    ) -> None:
         config = read_config(folder)
         check_weights_config(config, str(config.get("model_type")), str(Path(folder) / "config.json"))
         _check_same(model.base, load_model(Path(folder)), folder)
-        self.map, self.weights = NameMap(model), WeightsFolder(folder)
+        self.map, self.weights = names or NameMap(model), WeightsFolder(folder)
         self._stored = self._names()
 
     def value(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -103,6 +103,15 @@ class NameMap:
                         found[name] = self.place(name)
         return found
 
+    def our_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Our parameters and constants by name, with their shapes; a tied head is the embedding and has no entry."""
+        found = {}
+        for name, place in self.names.items():
+            first, *rest = (self.shapes[part] for part in place.parts)
+            shape = place.stacked_shape((first[0] + sum(other[0] for other in rest), *first[1:]))
+            found[name] = shape[::-1] if place.is_transposed else shape
+        return found
+
     def to_ours(self, name: str, parts: list[Tensor]) -> Tensor:
         """Our parameter `name` from its parts, those of `place(name)`."""
         place = self.place(name)
@@ -147,10 +156,5 @@ def _halved(rows: Tensor, head_dim: int) -> Tensor:
 
 
 def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """Our parameters and constants by name, with their shapes; a tied head is the embedding and has no entry."""
-    found, shapes = {}, NameMap(model)
-    for name, place in shapes.names.items():
-        first, *rest = (shapes.shapes[part] for part in place.parts)
-        shape = place.stacked_shape((first[0] + sum(other[0] for other in rest), *first[1:]))
-        found[name] = shape[::-1] if place.is_transposed else shape
-    return found
+    """As `NameMap.our_shapes`."""
+    return NameMap(model).our_shapes()

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.layout.tensor_shard import TensorShard
-from meshwright.executor.models.weights.parameter_map import NameMap
 from meshwright.executor.models.weights.weights_folder import WeightsFolder
+from meshwright.executor.serving.gemma import names_of
 from meshwright.executor.serving.matrix import Addition
 from meshwright.specs.data_text import json_of
 from meshwright.specs.error import ExecutionError
@@ -48,7 +48,7 @@ class AdapterFolder:
     """
 
     def __init__(self, folder: str | os.PathLike[str], model: ModelSpec) -> None:
-        self.folder, self.model, self._map = Path(folder), model, NameMap(model)
+        self.folder, self.model, self._map = Path(folder), model, names_of(model)
         config = self._config()
         self._alpha, self._is_root = float(config.get("lora_alpha") or 1.0), bool(config.get("use_rslora"))
         self._weights = WeightsFolder(self.folder)

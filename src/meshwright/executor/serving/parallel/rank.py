@@ -50,7 +50,7 @@ class StageRank:
             self.place.layers, self.place.shard, self._total, self.place.has_embedding, self.place.has_head
         )
         options = RunnerOptions(**{**command["options"], "device": str(device)})
-        self.stage = PagedStage(served.model, served.source, place, options)
+        self.stage = PagedStage(served, place, options)
         self._inputs, self._logits = MappedArrays(folder), MappedArrays(folder)
 
     def _total(self, term: Tensor) -> Tensor:
