@@ -81,7 +81,8 @@ class LoadRequest:
     )
 
     def __post_init__(self) -> None:
-        if self.requests is None and self != LoadRequest():
+        said = (self.objective, self.first, self.arrivals, self.rate_factor)
+        if self.requests is None and (said != (None,) * len(said) or not self.has_step_table):
             raise SpecError(
                 "--slo, --first, --arrivals, --rate-factor or --no-step-table", allowed="with --requests FILE"
             )

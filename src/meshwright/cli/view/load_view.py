@@ -74,7 +74,7 @@ def _rejected_lines(found: ServingPlans) -> list[str]:
 
 def _error_lines(found: ServingPlans) -> list[str]:
     return [
-        f"{name}: steps from a table, against simulated ones {error.median:.1%} off in the median, {error.p95:.1%} at most "
+        f"{name}: steps from a table, against simulated ones {error.median:.2%} off in the median, {error.p95:.2%} at most "
         "in 95 of 100"
         for name, error in found.table_errors.items()
     ]

@@ -32,8 +32,8 @@ def line(nodes: Sequence[float], values: Sequence[float]) -> Line:
 def at(points: Line, x: float) -> float:
     """The line's value."""
     nodes, values, slopes = points
-    i = bisect_right(nodes, x) - 1
-    i = max(i, 0)
+    i = bisect_right(nodes, x)
+    i = i - 1 if i else 0
     return values[i] + slopes[i] * (x - nodes[i])
 
 
@@ -47,10 +47,10 @@ class StepPlane:
     def at(self, y: float, x: float) -> float:
         """Its value; beyond the last node of y as between the last two."""
         nodes = self.nodes
-        i = min(max(bisect_right(nodes, y) - 1, 0), len(nodes) - 2)
-        low, high = nodes[i], nodes[i + 1]
+        i = bisect_right(nodes, y, 1, len(nodes) - 1) - 1
+        low = nodes[i]
         below, above = at(self.lines[i], x), at(self.lines[i + 1], x)
-        return below + (above - below) * (y - low) / (high - low)
+        return below + (above - below) * (y - low) / (nodes[i + 1] - low)
 
 
 def _steps_within(span_s: float, first: float, slope: float) -> int:

@@ -1,0 +1,99 @@
+"""`meshwright plan --requests`: the contract of --json, the table, and one message for every mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.cli.running import Runner
+
+LOAD = "arrived_at_s,prompt_tokens,output_tokens\n" + "".join(
+    f"{number / 5},{200 + number},{20 + number % 7}\n" for number in range(40)
+)
+FIXED = ("--fix", "tp=1,replicas=2,max_batch_tokens=256,max_sequences=32")
+
+
+@pytest.fixture
+def load_file(tmp_path: Path) -> Path:
+    """A load of 40 requests, 5 a second."""
+    path = tmp_path / "load.csv"
+    path.write_text(LOAD, encoding="utf-8")
+    return path
+
+
+def test_json_has_the_layouts_with_their_figures(run: Runner, load_file: Path) -> None:
+    """The names that other programs read; what is fixed is simulated alone."""
+    ran = run(
+        "plan",
+        "llama-3.2-1b",
+        "2xH100",
+        "--requests",
+        load_file,
+        "--slo",
+        "ttft=2s,tpot=100ms",
+        *FIXED,
+        "--price",
+        3,
+        "--json",
+    )
+    assert ran.code == 0, ran.stderr
+    (found,) = ran.data["layouts"]
+    assert (found["plan"]["tp"], found["plan"]["replicas"], found["plan"]["num_devices"]) == (1, 2, 2)
+    assert (found["num_requests"], found["num_finished"]) == (40, 40)
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        assert 0 < found[name]["p50"] <= found[name]["p90"] <= found[name]["p99"]
+    assert found["output_tokens_per_s"] > 0 and found["goodput_per_s"] > 0
+    assert found["usd_per_million_tokens"] == pytest.approx(6 / 3600 / found["output_tokens_per_s"] * 1e6)
+    assert ran.data["simulate_s"] > 0 and ran.data["objective"] == {"ttft_s": 2.0, "tpot_s": 0.1}
+
+
+def test_the_table_says_what_is_good_and_how_far_the_steps_are_off(run: Runner, load_file: Path) -> None:
+    """With --explain what it rests on."""
+    ran = run("plan", "llama-3.2-1b", "2xH100", "--requests", load_file, *FIXED, "--explain")
+    assert ran.code == 0, ran.stderr
+    for words in (
+        "40 requests, good within TTFT 2 s, TPOT 100 ms",
+        "2 x tp1",
+        "steps from a table",
+        "log of vLLM",
+    ):
+        assert words in " ".join(ran.stdout.split()), words
+
+
+def test_a_load_comes_as_often_as_it_is_said(run: Runner, load_file: Path) -> None:
+    """A quarter of the file, four times as often."""
+    job = ("plan", "llama-3.2-1b", "2xH100", "--requests", load_file, *FIXED, "--json")
+    slow, fast = run(*job).data["layouts"][0], run(*job, "--rate-factor", 4, "--first", 10).data["layouts"][0]
+    assert fast["num_requests"] == 10 and fast["duration_s"] < slow["duration_s"] / 4
+    drawn = run(*job, "--arrivals", "constant(rate_per_s=100)").data["layouts"][0]
+    assert drawn["ttft_s"]["p99"] > slow["ttft_s"]["p99"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--global-batch", 8), "--requests with global_batch"),
+        (("--objective", "cost"), "--requests with objective cost"),
+        (("--pareto",), "--solve or --pareto"),
+        (("--slo", "tpot"), "ttft=2s,tpot=100ms"),
+        (("--fix", "cp=2"), "has no cp"),
+        (("--fix", "router=best"), "least_loaded"),
+        (("--arrivals", "poisson(rate_per_s=2)", "--rate-factor", 2), "one of them"),
+    ],
+)
+def test_what_is_not_of_serving_is_refused(
+    run: Runner, load_file: Path, more: tuple[object, ...], said: str
+) -> None:
+    """By its name, with exit code 2."""
+    ran = run("plan", "llama-3.2-1b", "2xH100", "--requests", load_file, *more)
+    assert ran.code == 2 and said in " ".join(ran.stderr.split())
+
+
+def test_a_bad_line_and_a_model_that_fits_nowhere_are_told(run: Runner, load_file: Path) -> None:
+    """Line and column, exit 2; what takes the memory, exit 3."""
+    ran = run("plan", "llama-3.1-70b", "1xH100", "--requests", load_file)
+    assert ran.code == 3 and "weights" in ran.stderr
+    load_file.write_text(LOAD.replace(",205,", ",many,"), encoding="utf-8")
+    ran = run("plan", "llama-3.2-1b", "2xH100", "--requests", load_file)
+    assert ran.code == 2 and "line 7, column 'prompt_tokens': 'many'" in ran.stderr
+    assert run("plan", "llama-3.2-1b", "2xH100", "--first", 3).code == 2

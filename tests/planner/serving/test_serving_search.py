@@ -1,0 +1,113 @@
+"""The search finds what serves a load, refuses what cannot, and does not lose the best to its shortcuts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.serving.simulated_case import SMALL, load
+
+from meshwright.planner.serving import serving_search
+from meshwright.planner.serving.served_plan import ServedPlan, by_front
+from meshwright.planner.serving.serving_search import ServingPlans, ServingSearch
+from meshwright.serving.fleet.serving_plan import ServingPlan
+from meshwright.serving.loop.report import LatencyObjective, LoadReport
+from meshwright.serving.simulated.replica_layout import ReplicaLayout
+from meshwright.specs.cluster.source import Cluster
+from meshwright.specs.config.source import load_model
+from meshwright.specs.error import OutOfMemoryError, PlanError
+
+OBJECTIVE = LatencyObjective(ttft_s=0.2, tpot_s=0.02)
+LIMITS: dict[str, Any] = {"max_batch_tokens": 128, "max_sequences": 32}
+
+
+def searched(fix: dict[str, Any], cluster: str = "2xH100", num: int = 60) -> ServingPlans:
+    """Of the small model, under a short load."""
+    return ServingSearch(SMALL, Cluster(cluster), load(num), OBJECTIVE, {**LIMITS, **fix}).run()
+
+
+def test_what_is_fixed_is_simulated_and_nothing_else() -> None:
+    """One plan, with the figures of the whole load."""
+    (found,) = searched({"tp": 2, "replicas": 1})
+    assert found.plan == ServingPlan(ReplicaLayout(2), **LIMITS)
+    assert found.report.num_requests == found.report.num_finished == 60
+    assert found.num_blocks > 0 and found.simulate_s > 0
+
+
+def test_every_way_to_use_the_devices_is_tried() -> None:
+    """On two devices: one, one twice, two by matrices, two by stages; and two replicas, where they are good, with prompts
+    apart."""
+    found = searched({})
+    assert found.num_ranked in (4, 5)
+    names = {each.plan.name for each in found}
+    assert names <= {"tp1", "2 x tp1", "tp2", "pp2", "2 x tp1 (1 prefill)"}
+    goodput = [each.report.goodput_per_s for each in found]
+    assert max(goodput) == goodput[0]
+    assert set(found.table_errors) == {each.plan.layout.name for each in found}
+
+
+@pytest.mark.slow
+def test_the_best_of_the_beginning_is_the_best_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranked by half of the load or by all of it."""
+    whole = searched({"max_sequences": 8})
+    monkeypatch.setattr(serving_search, "NUM_SAMPLED", 30)
+    assert searched({"max_sequences": 8})[0].plan == whole[0].plan
+
+
+def test_simulated_steps_say_what_the_table_says() -> None:
+    """Without a table no error is told."""
+    fix = {**LIMITS, "tp": 2, "replicas": 1}
+    (quick,) = ServingSearch(SMALL, Cluster("2xH100"), load(20), OBJECTIVE, fix).run()
+    exact = ServingSearch(SMALL, Cluster("2xH100"), load(20), OBJECTIVE, fix, has_table=False).run()
+    assert not exact.table_errors
+    assert exact[0].report.e2e_s["p50"] == pytest.approx(quick.report.e2e_s["p50"], rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("fix", "said"),
+    [
+        ({"batch": 3}, "has no batch"),
+        ({"tp": "8"}, "tp is '8'"),
+        ({"tp": 2, "replicas": 2}, "fits on 2 devices"),
+        ({"tp": 3}, "tp"),
+        ({"replicas": 0}, "replicas is 0"),
+    ],
+)
+def test_what_cannot_be_fixed_is_refused(fix: dict[str, Any], said: str) -> None:
+    """By its name."""
+    with pytest.raises(PlanError, match=said):
+        searched(fix)
+
+
+def test_a_model_that_fits_nowhere_is_refused_with_what_it_needs() -> None:
+    """A 70B model on one device; on four it is told which layouts do not fit."""
+    model = load_model("llama-3.1-70b")
+    with pytest.raises(OutOfMemoryError, match="143 GB"):
+        ServingSearch(model, Cluster("1xH100"), load(5), OBJECTIVE, LIMITS).run()
+    found = ServingSearch(
+        model, Cluster("4xH100"), load(5), OBJECTIVE, {**LIMITS, "pp": 1, "replicas": 1}
+    ).run()
+    assert set(found.rejected) == {"tp1"}
+
+
+def served(goodput: float, replicas: int, tpot_s: float, price: float | None = None) -> ServedPlan:
+    """A plan with these figures."""
+    figures = dict.fromkeys(("mean", "p50", "p90", "p99"), tpot_s)
+    report = LoadReport(9, 0, 9, 10.0, 500.0, 0.0, figures, figures, figures, figures, figures, goodput, 0, 0)
+    device = replace(Cluster("1xH100").devices[0], price_per_hour_usd=price, power_w=700.0)
+    return ServedPlan(ServingPlan(ReplicaLayout(), replicas), report, 1, device, 0.1)
+
+
+def test_plans_that_none_beats_stand_first() -> None:
+    """More goodput, fewer devices and less time per token are better; what does less than half is left out."""
+    best, few, worse, poor = served(10, 4, 0.02), served(9, 2, 0.03), served(9, 4, 0.03), served(4, 1, 0.01)
+    assert by_front([worse, few, poor, best]) == [best, few, worse]
+
+
+def test_dollars_and_energy_are_of_all_devices_and_a_million_output_tokens() -> None:
+    """Two devices at 1.8 USD an hour and 700 W each, for 500 tokens a second: 2,000 s for a million."""
+    found = served(1.0, 2, 0.02, price=1.8)
+    assert found.usd_per_million_tokens == pytest.approx(2 * 1.8 / 3600 * 2000)
+    assert found.kwh_per_million_tokens == pytest.approx(2 * 0.7 * 2000 / 3600)
+    assert served(1.0, 2, 0.02).usd_per_million_tokens is None
