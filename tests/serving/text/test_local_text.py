@@ -10,6 +10,7 @@ from datetime import datetime
 
 import pytest
 from tests.serving.text.text_folders import BEGIN, END, SETTINGS, TEMPLATE, write_folder
+from tokenizers import Tokenizer
 
 from meshwright.serving.confined.confined_process import AnswerBounds
 from meshwright.serving.text.chat_writer import ChatWriter
@@ -66,6 +67,19 @@ def test_growing_text_has_no_special_tokens(text) -> None:
     growing = text.growing(["sat"])
     ids = text.encode(f"cat{END} on sat on", adds_special=False)
     assert "".join(map(growing.add, ids)) + growing.end() == "cat on " and growing.stopped == "sat"
+
+
+def test_marks_of_calls_are_shown(tmp_path) -> None:
+    folder = write_folder(tmp_path, "byte level")
+    file = folder / "tokenizer.json"
+    library = Tokenizer.from_file(str(file))
+    library.add_special_tokens(["[TOOL_CALLS]", "[ARGS]"])
+    library.save(str(file))
+    text = LocalText.of_folder(folder)
+    growing = text.growing()
+    ids = text.encode(f"[TOOL_CALLS]look[ARGS]{{}}{END}", adds_special=False)
+    assert "".join(map(growing.add, ids)) == "[TOOL_CALLS]look[ARGS]{}" and text.decode(ids) == "look{}"
+    text.close()
 
 
 def test_a_folder_without_template_writes_plainly_and_says_so(tmp_path, caplog) -> None:

@@ -12,6 +12,9 @@ from meshwright.serving.text.output_text import OutputText
 from meshwright.serving.text.template_source import TemplateSource, found_template
 from meshwright.serving.text.tokenizer import TextTokenizer, decoded, tokenizer_of
 
+# Special tokens that are shown: they mark calls of tools, and without them nobody could tell a call from text (Mistral).
+SHOWN = (b"[TOOL_CALLS]", b"[ARGS]")
+
 logger = logging.getLogger(__name__)
 
 
@@ -29,6 +32,9 @@ class LocalText:
         """`source`: None writes chats plainly. Raises SpecError where it is no template."""
         self.tokenizer, self.is_plain = tokenizer, source is None
         self.vocabulary_size, self.end_ids = tokenizer.vocabulary_size, tokenizer.end_ids
+        self._silent = frozenset(
+            token for token in tokenizer.special_ids if tokenizer.token_bytes(token) not in SHOWN
+        )
         plain = TemplateSource(PLAIN_TEMPLATE, "the plain template", {})
         self._writer = ChatWriter(source or plain)
         self.chat_template = self._writer.source.text
@@ -64,7 +70,7 @@ class LocalText:
         return self.tokenizer.token_bytes(token_id)
 
     def growing(self, stop: Sequence[str] = ()) -> OutputText:
-        """The text of a new output, without special tokens, which ends before any of `stop`. Raises SpecError."""
+        """The text of a new output, which ends before any of `stop`, without special tokens but `SHOWN`. Raises SpecError."""
         return OutputText(self._said, stop)
 
     def chat(
@@ -82,4 +88,4 @@ class LocalText:
         self._writer.close()
 
     def _said(self, token_id: int) -> bytes:
-        return b"" if token_id in self.tokenizer.special_ids else self.tokenizer.token_bytes(token_id)
+        return b"" if token_id in self._silent else self.tokenizer.token_bytes(token_id)

@@ -76,6 +76,39 @@ class BareCalls:
         return (self._held, []) if call is None else ("", [call])
 
 
+class MarkedCalls:
+    """Behind [TOOL_CALLS] a JSON list of calls; or, each behind a mark of its own, a name and its arguments, with [ARGS]
+    between them or not: older and newer models of Mistral."""
+
+    BEGIN, BETWEEN = "[TOOL_CALLS]", "[ARGS]"
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names, self._held = frozenset(names), ""
+
+    def add(self, text: str) -> str:
+        """Everything before the first mark, but what may be the beginning of one."""
+        self._held += text
+        at = self._held.find(self.BEGIN)
+        if at < 0:
+            at = len(self._held) - _overlap(self._held, self.BEGIN)
+        said, self._held = self._held[:at], self._held[at:]
+        return said
+
+    def end(self) -> tuple[str, list[FoundCall]]:
+        """The calls; where one of them cannot be read, all is text."""
+        calls = [call for part in self._held.split(self.BEGIN)[1:] for call in self._calls(part.strip())]
+        found = [call for call in calls if call is not None]
+        return ("", found) if found and len(found) == len(calls) else (self._held, [])
+
+    def _calls(self, part: str) -> list[FoundCall | None]:
+        if part.startswith("["):
+            entries = _json(part)
+            return [_call(each, self._names) for each in entries] if isinstance(entries, list) else [None]
+        name, brace, arguments = part.partition("{")
+        entry = {"name": name.removesuffix(self.BETWEEN).strip(), "arguments": _json(brace + arguments)}
+        return [_call(entry, self._names)]
+
+
 class ForcedCalls:
     """The whole output is a JSON list of calls, because its grammar is `calls_schema`."""
 
@@ -113,6 +146,8 @@ def reader_of(chat_template: str, names: Sequence[str]) -> ToolReader | None:
         return TaggedCalls(names)
     if "<|python_tag|>" in chat_template and '"parameters"' in chat_template:
         return BareCalls(names)
+    if MarkedCalls.BEGIN in chat_template:
+        return MarkedCalls(names)
     return None
 
 
