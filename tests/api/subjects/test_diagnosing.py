@@ -15,6 +15,7 @@ import pytest
 from tests.cli.running import rough_profile
 
 from meshwright.api.subjects.diagnosing import Finding, doctor, is_within, required
+from meshwright.serving.openvino import support
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +36,16 @@ def test_this_environment_trains(no_network: None) -> None:
     wanted = {"Python", "torch", "backends", "devices", "cores", "memory", "loopback", "profile", "numpy"}
     assert wanted <= set(names) and len(set(names)) == len(names)
     assert all(one.next or one.status == "ok" for one in findings)
+
+
+def test_the_engine_for_cpus_says_what_it_leaves_to_the_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(support, "absence", lambda: "openvino is not installed")
+    assert found("OpenVINO").found.startswith("openvino is not installed: CPUs serve with PyTorch")
+    monkeypatch.undo()
+    if support.absence():
+        pytest.skip(support.absence())
+    said = found("OpenVINO").found
+    assert all(f"no {what}: " in said for what in ("experts", "tensor parallelism", "adapters"))
 
 
 def test_ranges_are_those_of_the_package() -> None:

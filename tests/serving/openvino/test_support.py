@@ -49,15 +49,23 @@ def test_what_is_not_served_is_refused_in_one_line(name, changes, said) -> None:
 
 
 def test_a_machine_without_openvino_is_told_what_to_install(monkeypatch) -> None:
-    monkeypatch.setattr(support, "PACKAGES", ("openvino", "a_package_that_is_not_here"))
-    assert not support.is_installed()
-    with pytest.raises(MissingDataError, match="serve-cpu"):
+    monkeypatch.setattr(support, "PACKAGES", ("a_package_that_is_not_here",))
+    with pytest.raises(MissingDataError, match=r"not installed.*\n?.*serve-cpu"):
+        support.check_installed()
+
+
+def test_a_release_with_other_operations_is_refused_before_it_is_asked_for_them(monkeypatch) -> None:
+    monkeypatch.setattr(support, "PACKAGES", ("openvino",))
+    monkeypatch.setattr(support, "version", lambda name: "2026.5.0")
+    with pytest.raises(
+        MissingDataError, match="openvino 2026.5.0 is installed, and graphs are built for 2026.4.x"
+    ):
         support.check_installed()
 
 
 def test_asking_what_is_served_imports_no_runtime() -> None:
     program = (
-        "import sys, meshwright.serving.openvino.support as s; s.is_installed(); "
+        "import sys, meshwright.serving.openvino.support as s; s.absence(); "
         "sys.exit(bool({'openvino', 'nncf', 'torch'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

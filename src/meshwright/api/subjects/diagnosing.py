@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from meshwright.executor.measure.measure import device_name
+from meshwright.serving.openvino import support
 from meshwright.specs.cluster.computer import memory_available_bytes, num_cores
 from meshwright.specs.cluster.profile import cache_path, kept
 from meshwright.specs.error import ExecutionError, MeshwrightError
@@ -53,7 +54,7 @@ def doctor() -> list[Finding]:
     Nothing leaves this machine, and no process is started. What cannot be looked at is a finding, never an error.
     """
     looks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        _python, _libraries, _torch, _cores, _memory, _folders, _loopback, _launcher, _profile,
+        _python, _libraries, _torch, _openvino, _cores, _memory, _folders, _loopback, _launcher, _profile,
     )  # fmt: skip
     return [finding for look in looks for finding in look()]
 
@@ -156,6 +157,19 @@ def _torch() -> Iterator[Finding]:
         )
     else:
         yield Finding("devices", "ok", "no GPU: processes of this machine train on CPU")
+
+
+def _openvino() -> Iterator[Finding]:
+    """Is the engine for CPUs here, and what does it leave to the other one?"""
+    if why := support.absence():
+        yield Finding("OpenVINO", "ok", f"{why}: CPUs serve with PyTorch, or after {support.INSTALL}")
+        return
+    left = "; ".join(f"no {what}: {reason}" for what, reason in support.LACKING.items())
+    yield Finding(
+        "OpenVINO",
+        "ok",
+        f"{importlib.metadata.version('openvino')} serves {', '.join(support.FAMILIES)}; {left}",
+    )
 
 
 def _cores() -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 
 from meshwright.specs.error import MissingDataError, SpecError
 from meshwright.specs.model.model import ModelSpec
@@ -11,25 +11,33 @@ from meshwright.specs.model.rotary_scaling import ROTARY_SCALINGS
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
 PACKAGES = ("openvino", "nncf")
+RELEASE = "2026.4."  # whose paged attention has the inputs that graphs here give it
 INSTALL = "pip install 'meshwright[serve-cpu]'"
 # What other engines do and this one does not, and why.
 LACKING: Mapping[str, str] = {
     "experts": "OpenVINO has no operation here that computes only the experts a token is routed to",
-    "tensor parallelism": "its runtime has no exchange between processes, and a cut at each exchange costs a call each",
-    "adapters": "LoRA additions are not in the graph that is compiled",
+    "tensor parallelism": "its runtime exchanges nothing between processes within a graph",
+    "adapters": "a compiled graph has no place for LoRA additions",
 }
 OTHER_ENGINE = "serve it with --engine torch"
 
 
-def is_installed() -> bool:
-    """Are the packages of the extra `serve-cpu` here? None of them is imported."""
-    return all(find_spec(name) is not None for name in PACKAGES)
+def absence() -> str:
+    """Which package of the extra `serve-cpu` is not here, or of another release; empty: none. Nothing is imported."""
+    for name in PACKAGES:
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            return f"{name} is not installed"
+        if name == PACKAGES[0] and not found.startswith(RELEASE):
+            return f"{name} {found} is installed, and graphs are built for {RELEASE}x"
+    return ""
 
 
 def check_installed() -> None:
     """Raises MissingDataError with what to install."""
-    if not is_installed():
-        raise MissingDataError(f"the OpenVINO engine needs {' and '.join(PACKAGES)}", next=INSTALL)
+    if why := absence():
+        raise MissingDataError(f"the OpenVINO engine cannot run: {why}", next=INSTALL)
 
 
 def refusal(model: ModelSpec) -> str:
