@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from meshwright.executor.job.gather import JobResult
 from meshwright.executor.job.pool import Pool
+from meshwright.executor.models.weights.initialisation import RandomValues
+from meshwright.executor.serving.runner_options import RunnerOptions
+from meshwright.executor.serving.served_model import ServedModel
+from meshwright.executor.serving.torch_runner import TorchRunner
+from meshwright.specs.model.model import ModelSpec
 from meshwright.stage.mesh import device_order
+from tests.executor.serving.scattered_blocks import served_work
 from tests.planned_case import Planned, assert_equal_to_one_process
 
 ITERATIONS = 3
@@ -85,3 +93,27 @@ def test_rows_of_a_stream_end_in_their_order(cuda_pool: Pool) -> None:
     for stream in set(streams.tolist()):
         rows = (streams == stream).nonzero()[0]
         assert (start[rows[1:]] >= end[rows[:-1]] - EVENT_S).all()
+
+
+SERVED = {
+    "llama": ModelSpec.decoder(2, 64, 4, num_kv_heads=2, vocabulary_size=61, max_sequence_length=64),
+    "window": ModelSpec.decoder(2, 64, 4, vocabulary_size=61, max_sequence_length=64).changed(
+        architecture="mistral", sliding_window=7, sliding_layers=(0, 1)
+    ),
+    "experts": ModelSpec.decoder(2, 64, 4, vocabulary_size=61, max_sequence_length=64).changed(
+        architecture="mixtral", num_experts=4, num_experts_per_token=2, expert_intermediate_size=48
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-6), ("bfloat16", 0.05)])
+def test_serving_equals_the_cpu(name: str, dtype: str, tolerance: float) -> None:
+    """Prompts, forks, swaps and chunks beside decodes; in bfloat16 by FlashInfer where it is installed."""
+    served = ServedModel(SERVED[name], RandomValues(2), dtype, Path("."))
+    options = RunnerOptions(dtype=dtype, block_tokens=16, num_blocks=96, num_host_blocks=8)
+    expected = served_work(TorchRunner(served, options))
+    found = served_work(TorchRunner(served, replace(options, device="cuda")))
+    scale = max(float(np.abs(one).max()) for one in expected)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)

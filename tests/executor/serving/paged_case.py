@@ -1,4 +1,4 @@
-"""Tiny models of transformers with random weights, and sequences whose blocks lie scattered; what tests of runners share."""
+"""Tiny models of transformers with random weights, of every family that is served; what tests of runners share."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
+from tests.executor.serving.scattered_blocks import VOCABULARY
 from torch import Tensor
-
-from meshwright.serving.engine.runner import Runner, StepInputs
 
 transformers = pytest.importorskip("transformers")
 
-VOCABULARY, BLOCK_TOKENS, NUM_BLOCKS = 61, 4, 96
+BLOCK_TOKENS, NUM_BLOCKS = 4, 96
 SIZES = {
     "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 256,
@@ -70,73 +67,4 @@ def their_logits(model: Any, tokens: Sequence[int]) -> Tensor:
     """Of all positions of one sequence: [S, V]."""
     with torch.no_grad():
         found: Tensor = model(torch.tensor([list(tokens)])).logits[0]
-    return found
-
-
-def prompt(length: int, seed: int) -> list[int]:
-    """Random tokens."""
-    return np.random.default_rng(seed).integers(0, VOCABULARY, length).tolist()
-
-
-class ScatteredBlocks:
-    """Sequences of a runner, whose blocks lie anywhere. ``tables``: blocks by name, ``lengths``: tokens in them."""
-
-    def __init__(self, runner: Runner, seed: int = 0) -> None:
-        self.runner = runner
-        self.free = np.random.default_rng(seed).permutation(runner.num_blocks).tolist()
-        self.tables: dict[str, list[int]] = {}
-        self.lengths: dict[str, int] = {}
-
-    def step(
-        self, *work: tuple[str, Sequence[int]], all_rows: bool = False, adapters: Sequence[int] = ()
-    ) -> NDArray[np.float32]:
-        """New tokens of some sequences in one step; logits of the last row of each, or of all."""
-        inputs = self.inputs(work, all_rows, adapters)
-        for name, tokens in work:
-            self.lengths[name] += len(tokens)
-        return self.runner.forward(inputs).copy()
-
-    def inputs(
-        self, work: Sequence[tuple[str, Sequence[int]]], all_rows: bool = False, adapters: Sequence[int] = ()
-    ) -> StepInputs:
-        """What the step is given; blocks are taken as they are needed."""
-        pasts = [self.lengths.setdefault(name, 0) for name, _ in work]
-        counts = [len(tokens) for _, tokens in work]
-        for (name, _), past, count in zip(work, pasts, counts, strict=True):
-            table = self.tables.setdefault(name, [])
-            while len(table) * self.runner.block_tokens < past + count:
-                table.append(self.free.pop())
-        held = [self.tables[name] for name, _ in work]
-        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-        return StepInputs(
-            token_ids=np.array([t for _, tokens in work for t in tokens], np.int64),
-            positions=np.concatenate([np.arange(p, p + c) for p, c in zip(pasts, counts, strict=True)]).astype(np.int64),
-            query_starts=starts,
-            past_lengths=np.array(pasts, np.int32),
-            block_ids=np.array([block for table in held for block in table], np.int32),
-            block_starts=np.concatenate([[0], np.cumsum([len(table) for table in held])]).astype(np.int32),
-            max_context=max(p + c for p, c in zip(pasts, counts, strict=True)),
-            rows=np.arange(starts[-1]) if all_rows else (starts[1:] - 1).astype(np.int64),
-            adapters=adapters,
-        )  # fmt: skip
-
-    def fork(self, name: str, other: str) -> None:
-        """`other` goes on where `name` is: full blocks are shared, a partly filled one is copied."""
-        table, length = list(self.tables[name]), self.lengths[name]
-        if length % self.runner.block_tokens:
-            copied = self.free.pop()
-            self.runner.move_blocks((), [(table[-1], copied)], ())
-            table[-1] = copied
-        self.tables[other], self.lengths[other] = table, length
-
-
-def greedy(blocks: ScatteredBlocks, prompts: dict[str, list[int]], num_tokens: int) -> dict[str, list[int]]:
-    """All prompts in one step, then decodes of all together."""
-    logits = blocks.step(*prompts.items())
-    found: dict[str, list[int]] = {name: [] for name in prompts}
-    for _ in range(num_tokens):
-        last = dict(zip(prompts, logits.argmax(1).tolist(), strict=True))
-        for name, token in last.items():
-            found[name].append(token)
-        logits = blocks.step(*((name, [token]) for name, token in last.items()))
     return found

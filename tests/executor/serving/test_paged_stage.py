@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.executor.serving.paged_case import FAMILIES, ScatteredBlocks, prompt, their_model
+from tests.executor.serving.paged_case import FAMILIES, their_model
+from tests.executor.serving.scattered_blocks import ScatteredBlocks, prompt
 from torch.utils.flop_counter import FlopCounterMode
 
 from meshwright.executor.layout.tensor_shard import TensorShard

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 from tests.executor.checkpoint.stored_case import whole
-from tests.executor.serving.paged_case import FAMILIES, ScatteredBlocks, prompt, their_model
+from tests.executor.serving.paged_case import FAMILIES, their_model
+from tests.executor.serving.scattered_blocks import ScatteredBlocks, prompt
 from torch import Tensor
 
 from meshwright.executor.checkpoint.checkpoint import RankCheckpoints

@@ -10,16 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.executor.serving.paged_case import (
-    BLOCK_TOKENS,
-    FAMILIES,
-    NUM_BLOCKS,
-    ScatteredBlocks,
-    greedy,
-    prompt,
-    their_logits,
-    their_model,
-)
+from tests.executor.serving.paged_case import BLOCK_TOKENS, FAMILIES, NUM_BLOCKS, their_logits, their_model
+from tests.executor.serving.scattered_blocks import ScatteredBlocks, greedy, prompt
 
 from meshwright.executor.serving.page import paged_attention
 from meshwright.executor.serving.runner_options import BLOCK_TOKENS as BLOCK_TOKENS_OF_USERS

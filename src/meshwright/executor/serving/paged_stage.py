@@ -15,6 +15,7 @@ from meshwright.executor.layout.tensor_shard import TensorShard
 from meshwright.executor.ops.attention.rotary import frequencies
 from meshwright.executor.serving.adapter.adapter_folder import AdapterFolder
 from meshwright.executor.serving.packed_step import PackedStep, Reads, Rotary, adapter_tokens, slots_of
+from meshwright.executor.serving.page.flash_infer import FlashInferPages, has_flash_infer
 from meshwright.executor.serving.page.key_value_blocks import KeyValueBlocks
 from meshwright.executor.serving.page.paged_attention import paged_reads
 from meshwright.executor.serving.paged_layer import PagedLayer, Sum
@@ -68,6 +69,8 @@ class PagedStage:
         self.final_norm = weights.norm("final_norm") if place.has_head else None
         head = EMBEDDING if model.has_tied_embeddings else HEAD
         self.head = weights.tensor(head) if place.has_head else None
+        has_kernels = has_flash_infer(self.dtype, self.device)
+        self._kernels = FlashInferPages(self.device) if has_kernels else None
         self._windows = {layer.attention.window for layer in self.layers}
         self._embedding_scale = torch.tensor(traits.embedding_scale, dtype=self.dtype, device=self.device)
         self._frequencies = {
@@ -82,12 +85,15 @@ class PagedStage:
             for given in (inputs.token_ids, inputs.positions, inputs.rows)
         )
         size = self.options.block_tokens
-        reads: dict[int, Reads] = {
-            window: paged_reads(inputs, window, size, self.dtype, self.device) for window in self._windows
-        }
+        reads = {window: self._reads(inputs, window) for window in self._windows}
         turns = {each: self._turn(each, positions) for each in self._frequencies}
         slots = torch.from_numpy(slots_of(inputs, size)).to(self.device)
         return PackedStep(tokens, positions, slots, rows, turns, reads, adapter_tokens(inputs, self.device))
+
+    def _reads(self, inputs: StepInputs, window: int) -> Reads:
+        if self._kernels is not None:
+            return self._kernels.reads(inputs, window, self.options.block_tokens)
+        return paged_reads(inputs, window, self.options.block_tokens, self.dtype, self.device)
 
     def _turn(self, rotary: Rotary, positions_T: Tensor) -> Tensor:
         """How positions turn, by angles in float64: [T, 1, D / 2]."""

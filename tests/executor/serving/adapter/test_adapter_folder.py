@@ -12,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.executor.serving.adapter_case import targets_of, write_adapter
-from tests.executor.serving.paged_case import FAMILIES, ScatteredBlocks, prompt, their_logits, their_model
+from tests.executor.serving.paged_case import FAMILIES, their_logits, their_model
+from tests.executor.serving.scattered_blocks import ScatteredBlocks, prompt
 
 from meshwright.executor.serving.adapter.adapter_folder import AdapterFolder
 from meshwright.executor.serving.runner_options import RunnerOptions

@@ -13,21 +13,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from tests.executor.serving.adapter_case import targets_of, write_adapter
-from tests.executor.serving.paged_case import (
-    BLOCK_TOKENS,
-    FAMILIES,
-    NUM_BLOCKS,
-    ScatteredBlocks,
-    greedy,
-    prompt,
-    their_model,
-)
+from tests.executor.serving.paged_case import BLOCK_TOKENS, FAMILIES, NUM_BLOCKS, their_model
+from tests.executor.serving.scattered_blocks import ScatteredBlocks, greedy, prompt, served_work
 
 from meshwright.executor.serving.parallel.parallel_runner import ParallelRunner
 from meshwright.executor.serving.runner_options import RunnerOptions
 from meshwright.executor.serving.served_model import open_served
 from meshwright.executor.serving.torch_runner import TorchRunner
-from meshwright.serving.engine.runner import Runner
 from meshwright.specs.error import ExecutionError, PlanError
 
 OPTIONS = RunnerOptions(
@@ -59,20 +51,6 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     made = opened(*CASES[request.param], tmp_path_factory.mktemp("model"))
     yield made
     made.many.close()
-
-
-def served_work(runner: Runner) -> list[np.ndarray]:
-    """Packed prompts, a fork, a swap, a chunk beside decodes."""
-    blocks = ScatteredBlocks(runner, 1)
-    found = [blocks.step(("a", prompt(13, 1)), ("b", prompt(5, 2)), all_rows=True)]
-    blocks.fork("a", "c")
-    table = blocks.tables["b"]
-    runner.move_blocks([(block, place) for place, block in enumerate(table)], (), ())
-    found.append(blocks.step(("a", [7]), ("c", prompt(9, 3))))
-    blocks.tables["b"] = [blocks.free.pop() for _ in table]
-    runner.move_blocks((), (), [(place, block) for place, block in enumerate(blocks.tables["b"])])
-    found.append(blocks.step(("b", [9]), ("d", prompt(21, 4)), ("a", [1])))
-    return found
 
 
 def adapted_work(runner: ParallelRunner | TorchRunner, folder: Path) -> list[np.ndarray]:
