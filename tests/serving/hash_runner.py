@@ -27,6 +27,7 @@ class HashRunner:
 
     def forward(self, inputs: StepInputs) -> NDArray[np.float32]:
         """Rows of logits whose largest follows from all tokens up to there."""
+        assert inputs.token_ids.min() >= 0
         self.num_forwards += 1
         if self.failing is not None:
             raise self.failing

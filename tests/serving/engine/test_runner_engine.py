@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from tests.covering import covering, product
 from tests.serving.case import LIMITS, check_books
@@ -12,7 +13,7 @@ from tests.serving.hash_runner import VOCABULARY, HashRunner, greedy_output
 from meshwright.serving.block.block_key import block_keys
 from meshwright.serving.block.block_pool import BlockPool
 from meshwright.serving.engine.engine import StepResult
-from meshwright.serving.engine.runner_engine import RunnerEngine
+from meshwright.serving.engine.runner_engine import MaskOf, RunnerEngine, no_mask
 from meshwright.serving.loop.arrivals import RecordedArrivals
 from meshwright.serving.loop.clock import VirtualClock
 from meshwright.serving.loop.serving_loop import ServingLoop
@@ -22,6 +23,7 @@ from meshwright.serving.policy.continuous_batching import ContinuousBatching
 from meshwright.serving.policy.scheduler import Scheduler
 from meshwright.serving.request.request import Request
 from meshwright.serving.request.sampling_parameters import GREEDY, SamplingParameters
+from meshwright.serving.sampling.inverse_draw import NO_TOKEN
 
 BLOCK_TOKENS = 4
 
@@ -49,9 +51,8 @@ class Outputs:
     def ran(self, result: StepResult) -> None:
         """Tokens."""
         for token in result.tokens:
-            self.tokens.setdefault((token.sequence.request.id, token.sequence.output), []).append(
-                token.token_id
-            )
+            name = (token.sequence.request.id, token.sequence.output)
+            self.tokens.setdefault(name, []).extend([token.token_id] if token.token_id != NO_TOKEN else [])
         for ended in result.ended:
             name = (ended.sequence.request.id, ended.sequence.output)
             self.reasons[name] = ended.reason
@@ -92,6 +93,7 @@ def said(
     num_blocks: int,
     depth: int,
     end_ids: tuple[int, ...] = (),
+    mask_of: MaskOf = no_mask,
 ) -> Outputs:
     """What an engine says."""
     host = 16 if policy.preemption == "swap" else 0
@@ -100,7 +102,7 @@ def said(
     scheduler = Scheduler(
         policy, BlockPool(num_blocks, BLOCK_TOKENS), LIMITS, BlockPool(host, BLOCK_TOKENS) if host else None
     )
-    engine = RunnerEngine(runner, clock.now_s, end_ids, depth)
+    engine = RunnerEngine(runner, clock.now_s, end_ids, depth, mask_of)
     ServingLoop(scheduler, engine, RecordedArrivals(requests), clock, [outputs]).run()
     check_books(scheduler)
     assert scheduler.pool.num_held == 0 and not engine._row_of
@@ -167,6 +169,32 @@ def test_a_seed_draws_the_same_tokens_whatever_the_batch() -> None:
         (r.id, 0) for r in requests_of(5, 10, 2, sampling) if r.num_outputs == 2 and r.max_output_tokens > 5
     ]
     assert pairs and any(together.tokens[name, 0] != together.tokens[name, 1] for name, _ in pairs)
+
+
+class Counted:
+    """A mask that allows one token a few times, then an end, or nothing."""
+
+    def __init__(self, token: int, times: int, end: int | None) -> None:
+        self.tokens, self.end = [token] * times, end
+
+    def allowed(self) -> np.ndarray:
+        """The next."""
+        return np.arange(VOCABULARY) == (self.tokens[0] if self.tokens else self.end)
+
+    def accept(self, token_id: int) -> None:
+        """It came."""
+        del self.tokens[:1]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(("end", "reason"), [(9, "stop"), (None, "error")])
+def test_an_output_under_a_mask_ends_as_the_mask_does(depth: int, end: int | None, reason: str) -> None:
+    """Where a grammar gives up, what was said does not match it: that is no ordinary end."""
+    sampling = SamplingParameters(temperature=0.0, grammar="7777")
+    request = Request("r", 3, 20, prompt=[1, 2, 3], sampling=sampling)
+    outputs = said([request], ContinuousBatching(), 40, depth, (9,), lambda _: Counted(7, 4, end))
+    assert outputs.reasons["r", 0] == reason
+    assert outputs.tokens["r", 0] == [7] * 4 + ([9] if end else [])
 
 
 class AllLeaveOnce(ContinuousBatching):

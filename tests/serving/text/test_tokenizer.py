@@ -47,7 +47,7 @@ def test_special_tokens_are_no_text_and_others_are(tokenizer) -> None:
     assert decoded(tokenizer, ids) == f"cat{CALL}"
     special = [one for one in ids if one in tokenizer.special_ids]
     assert [tokenizer.token_bytes(one) for one in special] == [END.encode()]
-    assert tokenizer.token_bytes(tokenizer.vocabulary_size + 7) == b""
+    assert tokenizer.token_bytes(tokenizer.vocabulary_size + 7) == tokenizer.token_bytes(-1) == b""
 
 
 def test_outputs_end_where_the_folder_says(folder, tokenizer) -> None:
@@ -66,7 +66,7 @@ def test_a_model_of_bytes_needs_no_file(tmp_path) -> None:
     found = tokenizer_of(tmp_path)
     assert isinstance(found, ByteTokenizer) and found.end_ids == (0,)
     assert found.encode("é") == [0xC3, 0xA9] and decoded(found, [0xC3, 0xA9, 0]) == "é"
-    assert found.token_bytes(300) == b""
+    assert found.token_bytes(300) == found.token_bytes(-1) == b""
     (tmp_path / "config.json").unlink()  # a checkpoint of a training
     assert isinstance(tokenizer_of(tmp_path, vocabulary_size=256), ByteTokenizer)
 

@@ -146,7 +146,8 @@ class RunnerEngine:
             lives = [place for place, each in enumerate(sequences) if each not in self._ended]
             rows, token_ids, logprobs = rows[lives], token_ids[lives], logprobs[lives]
             tops, sequences = [tops[place] for place in lives], [sequences[place] for place in lives]
-        self._rows.append(rows, token_ids)
+        # Who got none has ended, but may be in the batch that is under way, and no model knows NO_TOKEN.
+        self._rows.append(rows, np.maximum(token_ids, 0))
         return list(map(NewToken, sequences, token_ids.tolist(), logprobs.tolist(), tops))
 
     def _last_ones(self, tokens: list[NewToken]) -> list[NewToken]:
@@ -165,7 +166,7 @@ class RunnerEngine:
         request, row = token.sequence.request, self._row_of[token.sequence]
         num = int(self._rows.num_tokens[row]) - request.num_prompt_tokens
         if token.token_id == NO_TOKEN:
-            reason, num = "stop" if request.sampling.grammar else "error", num - 1
+            reason, num = "error", num - 1  # a grammar that is complete allows the end of text
         else:
             reason = "stop" if is_last(token.token_id, request.sampling, self._end_ids) else "length"
         return Ended(token.sequence, reason, num, self._keys(token.sequence, row))

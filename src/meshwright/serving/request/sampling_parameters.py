@@ -14,7 +14,8 @@ class SamplingParameters:
     Args:
         temperature: divides the logits; 0 takes the most probable token.
         top_k: keep the k most probable tokens; 0: all.
-        top_p: keep the smallest set of tokens whose probability reaches p, within (0, 1].
+        top_p: keep the smallest set of the tokens that top_k and min_p leave whose probability among these reaches p, within
+            (0, 1].
         min_p: keep tokens of at least min_p times the largest probability.
         presence_penalty: subtracted from the logit of a token that was generated before.
         frequency_penalty: the same, times how often it was generated.
@@ -24,9 +25,10 @@ class SamplingParameters:
         stop: texts that end the output; they are not part of it.
         stop_token_ids: tokens that end the output, beside the model's own end.
         ignore_eos: goes on behind the model's end of text.
-        num_logprobs: log-probabilities of so many best tokens are told beside the chosen one's; None: none at all.
+        num_logprobs: log-probabilities of so many best tokens are told beside the chosen one's, in the model's own
+            distribution, before all that stands here; None: none at all.
         logit_bias: added to the logits of these tokens, as pairs (token, bias).
-        grammar: what the output has to match (`Grammar`'s text form); "": anything.
+        grammar: what the output has to match (a JSON schema, or another kind: `sampling.grammar.grammar_text`); "": anything.
     """
 
     temperature: float = 1.0

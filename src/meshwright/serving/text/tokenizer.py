@@ -54,7 +54,7 @@ class ByteTokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """The byte."""
-        return bytes([token_id]) if token_id < NUM_BYTE_VALUES else b""
+        return bytes([token_id]) if 0 <= token_id < NUM_BYTE_VALUES else b""
 
 
 class FileTokenizer:
@@ -83,7 +83,7 @@ class FileTokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """What it adds to a text."""
-        return self._bytes[token_id] if token_id < len(self._bytes) else b""
+        return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
 
 
 def tokenizer_of(folder: Path, vocabulary_size: int | None = None) -> TextTokenizer:
