@@ -24,6 +24,7 @@ from meshwright.serving.policy.scheduler import Scheduler
 from meshwright.serving.request.request import Request
 from meshwright.serving.request.sampling_parameters import GREEDY, SamplingParameters
 from meshwright.serving.sampling.inverse_draw import NO_TOKEN
+from meshwright.specs.error import SpecError
 
 BLOCK_TOKENS = 4
 
@@ -195,6 +196,24 @@ def test_an_output_under_a_mask_ends_as_the_mask_does(depth: int, end: int | Non
     outputs = said([request], ContinuousBatching(), 40, depth, (9,), lambda _: Counted(7, 4, end))
     assert outputs.reasons["r", 0] == reason
     assert outputs.tokens["r", 0] == [7] * 4 + ([9] if end else [])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"num_logprobs": 99}, {"logit_bias": ((VOCABULARY, 1.0),)}, {"grammar": "bad"}]
+)
+def test_a_request_that_cannot_be_sampled_fails_alone(wrong: dict[str, object]) -> None:
+    """Whoever checks requests let it through; the engine and those beside it go on."""
+
+    def mask_of(parameters: SamplingParameters) -> None:
+        if parameters.grammar:
+            raise SpecError("the grammar cannot be used")
+
+    requests = requests_of(7, 6, 1)
+    bad = Request("bad", 3, 20, prompt=[1, 2, 3], sampling=SamplingParameters(**wrong))
+    outputs = said([*requests, bad], ContinuousBatching(), 40, 2, (), mask_of)
+    assert outputs.reasons["bad", 0] == "error" and outputs.tokens["bad", 0] == []
+    for request in requests:
+        assert outputs.tokens[request.id, 0] == greedy_output(request.prompt or (), request.max_output_tokens)
 
 
 class AllLeaveOnce(ContinuousBatching):

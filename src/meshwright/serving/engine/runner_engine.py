@@ -7,6 +7,7 @@ by its last token was then given one step more, whose token is nobody's.
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping
@@ -21,11 +22,14 @@ from meshwright.serving.engine.runner import Runner
 from meshwright.serving.engine.running_rows import RunningRows, StepWork
 from meshwright.serving.policy.batch import Batch
 from meshwright.serving.policy.sequence import Sequence
-from meshwright.serving.request.sampling_parameters import SamplingParameters
+from meshwright.serving.request.sampling_parameters import GREEDY, SamplingParameters
 from meshwright.serving.sampling.inverse_draw import NO_TOKEN
 from meshwright.serving.sampling.output_end import is_last
 from meshwright.serving.sampling.sampler import Sampler
-from meshwright.serving.sampling.token_adjustment import TokenMask
+from meshwright.serving.sampling.token_adjustment import NothingAllowed, TokenMask
+from meshwright.specs.error import SpecError
+
+logger = logging.getLogger(__name__)
 
 MaskOf = Callable[[SamplingParameters], TokenMask | None]
 
@@ -108,8 +112,12 @@ class RunnerEngine:
         request = sequence.request
         assert request.prompt is not None, "a real engine serves tokens"
         prompt = np.asarray(request.prompt, np.int32)
-        mask = self._mask_of(request.sampling)
-        row = self._sampler.add(request.sampling, prompt.tolist(), (), sequence.output, mask)
+        try:
+            mask = self._mask_of(request.sampling)
+            row = self._sampler.add(request.sampling, prompt.tolist(), (), sequence.output, mask)
+        except SpecError as why:  # who checks requests has let it through; it fails alone
+            logger.warning("request %s cannot be sampled: %s", request.id, why)
+            row = self._sampler.add(GREEDY, mask=NothingAllowed(self.runner.vocabulary_size))
         self._rows.begin(row, prompt, request.max_output_tokens)
         self._row_of[sequence] = row
 

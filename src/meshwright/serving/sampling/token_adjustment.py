@@ -24,6 +24,20 @@ class TokenMask(Protocol):
         ...
 
 
+class NothingAllowed:
+    """Of an output that cannot be: no token may follow."""
+
+    def __init__(self, vocabulary_size: int) -> None:
+        self._allowed = np.zeros(vocabulary_size, np.bool_)
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """``[V]``: none."""
+        return self._allowed
+
+    def accept(self, token_id: int) -> None:
+        """None comes."""
+
+
 class TokenAdjustment:
     """Adjusts one output's logits; knows what it has said. Costs a few operations on the tokens concerned, not on V."""
 
