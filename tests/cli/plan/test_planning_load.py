@@ -78,6 +78,7 @@ def test_a_load_comes_as_often_as_it_is_said(run: Runner, load_file: Path) -> No
         (("--slo", "tpot"), "ttft=2s,tpot=100ms"),
         (("--fix", "cp=2"), "has no cp"),
         (("--fix", "router=best"), "least_loaded"),
+        (("--fix", "dtype=int8"), "float8"),
         (("--arrivals", "poisson(rate_per_s=2)", "--rate-factor", 2), "one of them"),
     ],
 )

@@ -122,3 +122,17 @@ def test_an_engine_adds_its_hosts_time_to_a_step_and_a_factor_to_kernels() -> No
         slower = replace(program(1, pp), overhead=StepOverhead(host_s=0.01, device_factor=1.5)).step(MIXED)
         assert slower.latency_s == pytest.approx(0.01 + 1.5 * alone.latency_s)
         assert slower.period_s == pytest.approx((0.01 if pp == 1 else 0.0) + 1.5 * alone.period_s)
+
+
+def test_float8_halves_what_one_decode_reads_and_leaves_attention() -> None:
+    """Matrices of one byte a number; keys and values stay in 16 bits."""
+    narrow = replace(program(), dtype="float8")
+    batch = BatchShape.of((), 1, 100)
+    wide_bytes, narrow_bytes = (
+        sum(each.total_bytes for each in operators(of.works(batch), "matmul")) for of in (program(), narrow)
+    )
+    assert narrow_bytes == pytest.approx(wide_bytes / 2, rel=0.01)
+    assert operators(narrow.works(batch), "cached_attention") == operators(
+        program().works(batch), "cached_attention"
+    )
+    assert 0.45 < narrow.step(batch).latency_s / program().step(batch).latency_s < 0.9

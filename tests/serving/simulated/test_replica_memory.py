@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.serving.simulated_case import of_8b as program
 from tests.serving.simulated_case import program as of_model
@@ -37,3 +39,10 @@ def test_a_model_that_leaves_no_room_is_refused_with_what_takes_it() -> None:
     """A 70B model on one device."""
     with pytest.raises(OutOfMemoryError, match="weights"):
         replica_memory(of_model(model="llama-3.1-70b"), LIMITS, 16)
+
+
+def test_float8_weights_leave_more_room_for_blocks_of_the_same_size() -> None:
+    """A 70B model in one byte a number is 70 GB on two devices together."""
+    found = replica_memory(replace(of_model(2, model="llama-3.1-70b"), dtype="float8"), LIMITS, 16)
+    assert found.weight_bytes == pytest.approx(70.55e9 / 2, rel=0.01)
+    assert found.block_bytes == 16 * 80 * 2 * 4 * 128 * 2

@@ -13,9 +13,15 @@ from meshwright.serving.request.request import Request
 from meshwright.serving.request.request_file import PathLike, read_requests
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.config.source import load_model
+from meshwright.specs.error import UnknownNameError
 from meshwright.specs.model.model import ModelSpec
 
-DTYPE = "bfloat16"  # of weights, and of keys and values, where nobody says another
+FORMATS = (
+    "bfloat16",
+    "float16",
+    "float32",
+    "float8",
+)  # of linear layers; the first where nobody says another
 
 
 def plan_load(
@@ -39,7 +45,7 @@ def plan_load(
         step_table: False simulates every batch as its program.
         progress: called with a plan in words and the share of its round that is done.
 
-    Raises SpecError, PlanError for what cannot be, OutOfMemoryError where nothing fits.
+    Raises SpecError, PlanError and UnknownNameError for what cannot be, OutOfMemoryError where nothing fits.
     """
     load = (
         requests
@@ -47,7 +53,9 @@ def plan_load(
         else read_requests(requests)
     )
     decided = dict(fix or {})
-    dtype = str(decided.pop("dtype", DTYPE))
+    dtype = str(decided.pop("dtype", FORMATS[0]))
+    if dtype not in FORMATS:
+        raise UnknownNameError("number format of a model that serves", dtype, FORMATS)
     search = ServingSearch(load_model(model), cluster_named(cluster), load, slo, decided, step_table, dtype)
     if progress is not None:
         search.progress = progress

@@ -87,7 +87,7 @@ class ServingSearch:
     def run(self) -> ServingPlans:
         """The plans. Raises PlanError where the model cannot be divided so, OutOfMemoryError where none fits."""
         check_fixed(self.fix)
-        found = layouts(self.model, self.cluster, self.fix, self.dtype)
+        found = layouts(self.model, self.cluster, self.fix)
         plans = [each for layout in found for each in replica_counts(layout, self.cluster, self.fix)]
         num_ranked = 0
         if len(plans) > 1 or not is_decided(self.fix):
@@ -149,5 +149,5 @@ class ServingSearch:
         return program, self._tables.setdefault((plan.layout, *usual), table)
 
     def _assumptions(self, layout: ReplicaLayout) -> tuple[str, ...]:
-        said = (*self.cluster.assumptions, *self._programs[layout].assumptions)
+        said = dict.fromkeys((*self.cluster.assumptions, *self._programs[layout].assumptions))
         return (*(line for line in said if "backward" not in line), *cost_assumptions(self.cluster))

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from meshwright.serving.fleet.serving_plan import ServingPlan
+from meshwright.serving.simulated.forward_program import ACTIVATIONS
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError, SpecError
@@ -29,9 +30,7 @@ def check_fixed(fix: Mapping[str, Any]) -> None:
             raise PlanError(f"{name} is {value!r}", allowed="a whole number from 1")
 
 
-def layouts(
-    model: ModelSpec, cluster: ClusterSpec, fix: Mapping[str, Any], dtype: str
-) -> list[ReplicaLayout]:
+def layouts(model: ModelSpec, cluster: ClusterSpec, fix: Mapping[str, Any]) -> list[ReplicaLayout]:
     """Layouts that divide the model, tensor parallelism within a node unless it is fixed; smallest replicas first.
 
     Raises PlanError, that of the last one tried, where there is none.
@@ -49,7 +48,7 @@ def layouts(
                 if layout.num_devices * int(fix.get("replicas", 1)) > cluster.num_devices:
                     continue
                 try:
-                    layout.plan(model, cluster, LOWERED_TOKENS, dtype)
+                    layout.plan(model, cluster, LOWERED_TOKENS, ACTIVATIONS)
                 except (PlanError, SpecError) as error:
                     refused = error
                 else:

@@ -49,8 +49,11 @@ def cached_heads(attention: Attention, tp: int) -> CachedHeads:
     return CachedHeads(heads, kv_heads, width, kv_heads * (attention.head_dim + attention.value_dim))
 
 
-def serving_operators(plan: Plan, step: ChainStep, batch: BatchShape) -> tuple[Operator, ...]:
-    """What one step of a stage's chain runs for a batch, on one device."""
+def serving_operators(
+    plan: Plan, step: ChainStep, batch: BatchShape, weight_bytes: int
+) -> tuple[Operator, ...]:
+    """What one step of a stage's chain runs for a batch, on one device. `weight_bytes`: of a number of the matrices, and of
+    what they are multiplied with; results are in the plan's format."""
     rows = batch.num_rows if step.name in ON_WANTED_ROWS else batch.num_tokens
     if not rows:
         return ()
@@ -60,7 +63,11 @@ def serving_operators(plan: Plan, step: ChainStep, batch: BatchShape) -> tuple[O
         if operator.kind == "attention":
             found += attention_operators(plan, max(0, step.block), batch)
         elif operator.kind == "grouped_matmul":
-            found.append(of_touched_experts(operator, shape.element_bytes))
+            found.append(of_touched_experts(operator, shape.element_bytes, weight_bytes))
+        elif operator.kind == "matmul":
+            m, n, k = operator.shape
+            num_bytes = (m * k + k * n) * weight_bytes + m * n * shape.element_bytes
+            found.append(replace(operator, bytes=float(num_bytes)))
         elif operator.label != "residual":  # else with the norm behind it
             found.append(_fused(operator, has_gate=plan.model.has_gated_mlp))
     return tuple(found)
@@ -75,12 +82,12 @@ def _fused(operator: Operator, *, has_gate: bool) -> Operator:
     return operator
 
 
-def of_touched_experts(operator: Operator, element_bytes: int) -> Operator:
+def of_touched_experts(operator: Operator, element_bytes: int, weight_bytes: int) -> Operator:
     """Of few rows only the experts that these go to are read: of E, n rows that choose alike touch E (1 - (1 - 1/E)^n)."""
     groups, _, n, k = operator.shape
     rows = operator.flops / (2.0 * n * k)
     touched = max(1, round(groups * (1.0 - (1.0 - 1.0 / groups) ** rows)))
-    num_bytes = (rows * (n + k) + touched * n * k) * element_bytes
+    num_bytes = rows * n * element_bytes + (rows * k + touched * n * k) * weight_bytes
     return replace(operator, bytes=num_bytes, shape=(touched, max(1, -(-round(rows) // touched)), n, k))
 
 

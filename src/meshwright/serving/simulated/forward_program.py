@@ -28,6 +28,7 @@ from meshwright.serving.simulated.forward_operators import serving_operators
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
 from meshwright.serving.simulated.step_overhead import StepOverhead
 from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.block import BlockKind
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.operator import Operator, merged, repeated, total_bytes, total_flops
@@ -37,6 +38,10 @@ from meshwright.stage.chain.chain import ChainStep
 from meshwright.stage.chain.decoder import decoder_chain
 from meshwright.stage.mesh import device_order
 
+FLOAT8, ACTIVATIONS = (
+    "float8",
+    "bfloat16",
+)  # linear layers in float8 have results in bfloat16, as keys and values are
 LOWERED_TOKENS = 1024  # of the step that is lowered; bytes of exchanges are in proportion to their tokens
 
 
@@ -49,8 +54,8 @@ class StepTime(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ForwardProgram:
-    """One replica's step. Attributes: model, cluster (its first devices), layout, the format of weights and cache, and what
-    an engine adds to kernels."""
+    """One replica's step. Attributes: model, cluster (its first devices), layout, the format of linear layers (of all else,
+    too, unless it is float8), and what an engine adds to kernels."""
 
     model: ModelSpec
     cluster: ClusterSpec
@@ -81,7 +86,8 @@ class ForwardProgram:
     @cached_property
     def plan(self) -> Plan:
         """What is lowered. Raises PlanError where the model cannot be divided so."""
-        return self.layout.plan(self.model, self.cluster, LOWERED_TOKENS, self.dtype)
+        between = ACTIVATIONS if self.dtype == FLOAT8 else self.dtype
+        return self.layout.plan(self.model, self.cluster, LOWERED_TOKENS, between)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -110,7 +116,7 @@ class ForwardProgram:
     def _work(self, steps: Mapping[ChainStep, int], batch: BatchShape) -> Work:
         found: list[Operator] = []
         for step, count in steps.items():
-            found += repeated(serving_operators(self.plan, step, batch), count)
+            found += repeated(serving_operators(self.plan, step, batch, dtype_bytes(self.dtype)), count)
         operators = merged(found)
         return Work(
             "F", batch.num_tokens, (1, batch.num_tokens), self.dtype, total_flops(operators), total_bytes(operators),

@@ -45,7 +45,7 @@ def replica_memory(
     """How many blocks fit. Raises OutOfMemoryError where weights and steps leave none."""
     plan, device = program.plan, program.cluster.devices[0]
     stages = plan.stages()
-    size = dtype_bytes(plan.dtype)
+    size = dtype_bytes(program.dtype)
     weights = [size * sum(num_local_parameters(plan, layers)) for layers in stages]
     blocks = [_token_bytes(plan, layers) * block_tokens for layers in stages]
     step_bytes = (GROUP_BYTES if plan.num_devices > 1 else ALONE_BYTES) + _step_bytes(plan, limits)
