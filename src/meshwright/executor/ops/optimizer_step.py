@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
 
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.plan.optimizer import SGD, AdamW, UpdateRule, update_rule
@@ -66,7 +68,12 @@ class Optimizer:
         self.parameters: Sequence[Tensor] = list(parameters)
         self.config = config
         chosen = [p.dim() >= 2 for p in self.parameters] if decayed is None else decayed
-        self.optimizer = _torch_optimizer(self.parameters, config, chosen) if self.parameters else None
+        decays = [config.weight_decay * is_decayed for is_decayed in chosen]
+        self.optimizer = (
+            TensorStep(self.parameters, decays, config.rule, config.learning_rate)
+            if self.parameters
+            else None
+        )
 
     def squared_norm(self, counted: Sequence[bool] | None = None) -> Tensor:
         """Sum of squares of all gradients here, or of those `counted`, a float64 scalar on the parameters' device.
@@ -97,9 +104,8 @@ class Optimizer:
         if clips:
             self._clip(norm)
         if learning_rate is not None:
-            for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate
-        self.optimizer.step()
+            self.optimizer.rate = learning_rate
+        self.optimizer.run()
 
     def _clip(self, norm: float | None) -> None:
         if self.config.clip_norm is None:
@@ -138,37 +144,80 @@ class Optimizer:
             parameter.grad = None
 
 
-def _torch_optimizer(
-    parameters: Sequence[Tensor], config: OptimizerConfig, decayed: Sequence[bool]
-) -> torch.optim.Optimizer:
-    """torch's own, in its fused form (on CPU and CUDA since torch 2.4): one kernel for all parameters; else the rule's.
+class TensorStep:
+    """What a step does with tensors, and what is kept for each: AdamW and SGD by torch's functions, fused (on CPU and CUDA
+    since torch 2.4): one kernel for all of them; another rule one tensor after the other.
 
-    The state is made here, so that its memory is there from the start and a checkpoint has somewhere to go.
+    They are not torch's classes: the first of these that a process makes imports torch's compiler, which takes as much
+    processor time as torch itself, and compiles nothing here.
+
+    ``rate``: the learning rate of the next step. ``state``: by tensor and name; made here, so that its memory is there from
+    the start and a checkpoint has somewhere to go.
     """
-    chosen = list(zip(parameters, decayed, strict=True))
-    groups: list[dict[str, Any]] = [
-        {"params": members, "weight_decay": decay}
-        for members, decay in (
-            ([p for p, is_decayed in chosen if is_decayed], config.weight_decay),
-            ([p for p, is_decayed in chosen if not is_decayed], 0.0),
-        )
-        if members
-    ]
-    rate, fused, rule = config.learning_rate, all(p.is_floating_point() for p in parameters), config.rule
-    made: torch.optim.Optimizer
-    if isinstance(rule, AdamW):
-        made = torch.optim.AdamW(groups, lr=rate, betas=rule.betas, eps=rule.epsilon, fused=fused)
-    elif isinstance(rule, SGD):
-        made = torch.optim.SGD(groups, lr=rate, momentum=rule.momentum, fused=fused)
-    else:
-        made = RuleOptimizer(groups, rule, rate)
-    for p in parameters:
-        made.state[p] = {
-            name: torch.zeros_like(p, dtype=_format(kind) if kind else p.dtype)
-            for name, kind in rule.state.items()
-        }
-        if rule.counts_steps:
-            made.state[p]["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
+
+    def __init__(
+        self, tensors: Sequence[Tensor], decays: Sequence[float], rule: UpdateRule, rate: float
+    ) -> None:
+        self.rate, self.state = rate, {tensor: _first_state(tensor, rule) for tensor in tensors}
+        self._rule, self._update = rule, cast("Callable[..., None] | None", getattr(rule, "update", None))
+        if self._update is None and not isinstance(rule, AdamW | SGD):
+            raise ExecutionError(
+                f"optimizer {rule} has no update(value, gradient, state, rate, decay)",
+                allowed="a rule that says it",
+            )
+        self._is_fused = all(tensor.is_floating_point() for tensor in tensors)
+        self._by_decay: dict[float, list[Tensor]] = {}
+        for tensor, decay in zip(tensors, decays, strict=True):
+            self._by_decay.setdefault(decay, []).append(tensor)
+
+    @torch.no_grad()
+    def run(self) -> None:
+        """Every tensor by its gradient; one without stays what it is."""
+        for decay, members in self._by_decay.items():
+            tensors = [tensor for tensor in members if tensor.grad is not None]
+            gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
+            if not tensors:
+                continue
+            if isinstance(self._rule, AdamW):
+                self._adamw(self._rule, tensors, gradients, decay)
+            elif isinstance(self._rule, SGD):
+                self._sgd(self._rule, tensors, gradients, decay)
+            else:
+                self._one_by_one(tensors, gradients, decay)
+
+    def _adamw(self, rule: AdamW, tensors: list[Tensor], gradients: list[Tensor], decay: float) -> None:
+        beta1, beta2 = rule.betas
+        adamw(
+            tensors, gradients, self._kept(tensors, "exp_avg"), self._kept(tensors, "exp_avg_sq"), [],
+            self._kept(tensors, "step"), fused=self._is_fused, amsgrad=False, beta1=beta1, beta2=beta2, lr=self.rate,
+            weight_decay=decay, eps=rule.epsilon, maximize=False,
+        )  # fmt: skip
+
+    def _sgd(self, rule: SGD, tensors: list[Tensor], gradients: list[Tensor], decay: float) -> None:
+        momenta: list[Tensor | None] = [self.state[tensor].get("momentum_buffer") for tensor in tensors]
+        sgd(
+            tensors, gradients, momenta, fused=self._is_fused, weight_decay=decay, momentum=rule.momentum,
+            lr=self.rate, dampening=0.0, nesterov=False, maximize=False,
+        )  # fmt: skip
+
+    def _one_by_one(self, tensors: list[Tensor], gradients: list[Tensor], decay: float) -> None:
+        assert self._update is not None, "asked for when this was made"
+        for tensor, gradient in zip(tensors, gradients, strict=True):
+            if self._rule.counts_steps:
+                self.state[tensor]["step"] += 1
+            self._update(tensor, gradient, self.state[tensor], self.rate, decay)
+
+    def _kept(self, tensors: list[Tensor], name: str) -> list[Tensor]:
+        return [self.state[tensor][name] for tensor in tensors]
+
+
+def _first_state(tensor: Tensor, rule: UpdateRule) -> dict[str, Tensor]:
+    made = {
+        name: torch.zeros_like(tensor, dtype=_format(kind) if kind else tensor.dtype)
+        for name, kind in rule.state.items()
+    }
+    if rule.counts_steps:
+        made["step"] = torch.zeros((), dtype=torch.float32, device=tensor.device)
     return made
 
 
@@ -179,27 +228,3 @@ def _format(name: str) -> torch.dtype:
             f"an optimizer keeps {name}, in which torch has no tensors", allowed="float32, bfloat16, ..."
         )
     return found
-
-
-class RuleOptimizer(torch.optim.Optimizer):
-    """A rule that torch does not have, one parameter after the other."""
-
-    def __init__(self, groups: list[dict[str, Any]], rule: UpdateRule, rate: float) -> None:
-        super().__init__(groups, {"lr": rate})
-        self._update: Callable[..., None] | None = getattr(rule, "update", None)
-        if self._update is None:
-            raise ExecutionError(
-                f"optimizer {rule} has no update(value, gradient, state, rate, decay)",
-                allowed="a rule that says it",
-            )
-        self._counts_steps = rule.counts_steps
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # nobody asks it for a loss
-        """Every parameter by its gradient."""
-        assert self._update is not None and closure is None, "gradients are there"
-        for group in self.param_groups:
-            for p in group["params"]:
-                if self._counts_steps:
-                    self.state[p]["step"] += 1
-                self._update(p, p.grad, self.state[p], group["lr"], group["weight_decay"])

@@ -12,7 +12,7 @@ from meshwright.executor.ops.optimizer_step import Optimizer
 
 
 class HostMoments:
-    """``tensors``: those that `step` steps, by which torch's optimizer has its state. What was stored once keeps its memory
+    """``tensors``: those that `step` steps, by which it has its state. What was stored once keeps its memory
     on the host while the device has a copy. ``is_stored``: the device has none."""
 
     def __init__(self, step: Optimizer, tensors: Sequence[Tensor], device: torch.device) -> None:
