@@ -198,6 +198,7 @@ def test_the_published_jobs(shared_data: Path) -> None:
     assert all(math.isclose(chosen_regret(one), max(map(one.regret_of, one.layouts))) for one in jobs)
 
 
+@pytest.mark.slow
 def test_published_layouts_of_one_source_are_ordered_by_what_others_say(shared_data: Path) -> None:
     folder = shared_data / "calibration" / "training"
     own = [row for row in read_training_table(folder / "simumax_b200.csv") if row.is_core]

@@ -6,7 +6,6 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -103,8 +102,5 @@ def schedule_file(tmp_path: Path) -> Path:
 def shared_pool(gloo_pool: Pool, monkeypatch: pytest.MonkeyPatch) -> Pool:
     """Commands that train use the session's pool."""
 
-    def pool(given: Any, num_ranks: int) -> Any:
-        return contextlib.nullcontext(given or gloo_pool)
-
-    monkeypatch.setattr("meshwright.executor.job.pool.opened_pool", pool)
+    monkeypatch.setattr("meshwright.executor.job.pool.Pool", lambda number: contextlib.nullcontext(gloo_pool))
     return gloo_pool

@@ -112,7 +112,7 @@ def test_without_its_check_a_fault_is_accepted(
 ) -> None:
     """The second judge sees what each check refuses."""
     program = program_of(case)
-    faults = list(mutations(program))
+    faults = [each for each in mutations(program) if re.search(words, each[0])]
     monkeypatch.setattr(verify_module, check, lambda _: None)
     _, found = accepted(program, iter(faults))
-    assert any(re.search(words, name) for name in found)
+    assert found

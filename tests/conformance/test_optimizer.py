@@ -141,6 +141,11 @@ def test_one_that_is_not_elementwise_is_refused_where_parameters_are_cut(
     path.write_text(WHOLE)
     with pytest.raises(PlanError, match=f"not elementwise, and {list(cut)[-1]}"):
         mw.simulate(on_gpus(optimizer=f"{path}:Normalised", **cut))
+
+
+def test_a_search_with_one_that_is_not_elementwise_cuts_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "whole.py"
+    path.write_text(WHOLE)
     plans = mw.plan(LLAMA, GPUS, global_batch=64, seq=16, fix={"optimizer": f"{path}:Normalised"})
     assert {(each.plan.sharding, each.plan.tp) for each in plans} == {("none", 1)}
 

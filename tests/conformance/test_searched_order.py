@@ -21,6 +21,7 @@ from meshwright.schedules.searched.pipeline import codes_of, pipeline_of, times_
 from meshwright.schedules.searched.stage_times import StageTimes
 from meshwright.schedules.searched.zero_bubble_search import search_orders
 from meshwright.specs.model.layers import split_layers
+from tests.covering import covered, product
 from tests.training_case import MODEL, SEQUENCE, SGD, largest_difference, reference
 
 ITERATIONS = 2
@@ -57,8 +58,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("variant", ["plain", "recompute"])
-@pytest.mark.parametrize("name", CASES)
+ROWS = list(product({"name": CASES, "variant": ("plain", "recompute")}))
+
+
+@pytest.mark.parametrize(("name", "variant"), covered([tuple(row.values()) for row in ROWS], ROWS, 1))
 def test_one_process_finds_the_same(name: str, variant: str, gloo_pool: Pool) -> None:
     """Loss, norm, every gradient and the parameters."""
     case = CASES[name]

@@ -14,7 +14,7 @@ from meshwright.specs.error import PlanError
 from meshwright.specs.plan.token_part import TokenParts
 from meshwright.stage.mesh import device_order
 from tests.beside import num_beside
-from tests.covering import covering, product
+from tests.covering import always, covering, product, slow_cases
 from tests.executor.test_part_layouts import SLOW
 from tests.executor.test_rank_flops import of_pairs, of_products
 from tests.executor.test_segment_exchanges import TP, sent
@@ -51,7 +51,7 @@ MORE = [
 ]
 
 
-@pytest.mark.parametrize("case", SMOKE, ids=str)
+@pytest.mark.parametrize("case", always(SMOKE, {1, 2}), ids=str)
 def test_layouts_of_chunks_equal_one_process(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 
@@ -85,6 +85,7 @@ def covering_set(*degrees: tuple[int, int, int], together: Literal[1, 2] = 2) ->
 
 
 ON_TWO = ((1, 1, 2), (1, 2, 1), (2, 1, 1))
+ON_FOUR = ((1, 2, 2), (2, 1, 2), (2, 2, 1), (1, 1, 2))
 
 
 @pytest.mark.parametrize("case", covering_set(*ON_TWO, together=1), ids=str)
@@ -93,13 +94,13 @@ def test_every_choice_with_chunks_on_two_processes(case: Planned, gloo_pool: Poo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", covering_set(*ON_TWO), ids=str)
+@pytest.mark.parametrize("case", slow_cases(lambda: covering_set(*ON_TWO)), ids=str)
 def test_a_covering_set_of_chunks_on_two_processes(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", covering_set((1, 2, 2), (2, 1, 2), (2, 2, 1), (1, 1, 2)), ids=str)
+@pytest.mark.parametrize("case", slow_cases(lambda: covering_set(*ON_FOUR)), ids=str)
 def test_a_covering_set_of_chunks_on_four_processes(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 
@@ -114,7 +115,7 @@ def test_a_rank_attends_to_what_its_tokens_see(token_parts: TokenParts, gloo_poo
         assert rank["products"] == pytest.approx(of_products(LLAMA, tp=TP, num_replicas=1), rel=0.01)
 
 
-@pytest.mark.parametrize("is_divided", [False, True])
+@pytest.mark.parametrize("is_divided", always([False, True], {1}))
 def test_a_rank_sends_what_it_does_of_whole_sequences(is_divided: bool, gloo_pool: Pool) -> None:
     """Keys and values of earlier chunks are here: what devices exchange is not more."""
     result = chunks(2, tp=TP, sequence_parallel=is_divided).run(gloo_pool, 1)

@@ -91,7 +91,6 @@ LATENT = [
     planned("deepseek", cp=2, dp=2, ep=2, context="ulysses", sharding="zero3", recompute="selective"),
 ]
 QUICK = [
-    planned("latent", cp=2, tp=2, context="all_gather", optimizer="sgd"),
     planned("deepseek", cp=2, context="ulysses", split_backward=True),
     planned("gpt", cp=2, context="ring", recompute="full", sharding="zero1"),
     planned("tied", clip=0.1, cp=2, tp=2, sequence_parallel=True, split_backward=True),
@@ -102,6 +101,7 @@ QUICK = [
 ]
 # As these, of other models and kinds.
 MORE = [
+    planned("latent", cp=2, tp=2, context="all_gather", optimizer="sgd"),
     planned("deepseek", cp=2, context="ring", recompute="selective"),
     *(
         planned("gpt", cp=2, context=context, recompute="full", sharding="zero1")

@@ -112,7 +112,7 @@ def test_a_ladder_residual_in_layouts_equals_one_process(case: Planned, gloo_poo
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 
 
-@pytest.mark.parametrize("case", SMOKE, ids=str)
+@pytest.mark.parametrize("case", always(SMOKE, {*range(len(SMOKE))} - {2, 4}), ids=str)
 def test_layouts_equal_one_process(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 
@@ -123,7 +123,7 @@ def test_more_layouts_with_experts_equal_one_process(case: Planned, gloo_pool: P
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 
 
-@pytest.mark.parametrize("case", always(EXPERTS, {1, 2, 4, 6}), ids=str)
+@pytest.mark.parametrize("case", always(EXPERTS, {1, 4, 6}), ids=str)
 def test_layouts_with_experts_equal_one_process(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 

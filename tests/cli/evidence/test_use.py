@@ -11,6 +11,7 @@ import pytest
 from tests.cli.running import Runner, rough_profile
 
 from meshwright.evidence.claim.system_card import SystemCard, systems
+from meshwright.executor.job.pool import Pool
 from meshwright.specs import Cluster, ModelSpec, Workload
 from meshwright.specs.plan.plan import Plan
 
@@ -65,14 +66,20 @@ def write_data(folder: Path) -> None:
 
 @pytest.mark.parametrize("card", BUILT, ids=lambda card: card.name)
 def test_the_command_on_the_card_runs(
-    card: SystemCard, run: Runner, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    card: SystemCard,
+    run: Runner,
+    cache: Path,
+    shared_pool: Pool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tables = rough_profile().tables
     gathers = dict.fromkeys(("all_gather", "reduce_scatter"), tables["all_reduce"])
     rough_profile(tables={**tables, **gathers}).save(cache / "meshwright" / "profile.json")
     monkeypatch.chdir(tmp_path)
     write_data(tmp_path)
-    words = words_of(card)
+    # workers of the shared pool stand in another folder than the user
+    words = [word.replace("mine.py", str(tmp_path / "mine.py")) for word in words_of(card)]
     if words[0] == "check":
         job = ("gpt2", "1x4xMI300X", "--global-batch", "8", "--seq", "128", "--extrapolate")
         assert run("plan", *job, "-o", VALUES["PLAN"]).code == 0

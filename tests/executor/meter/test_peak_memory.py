@@ -27,11 +27,11 @@ QUICK: tuple[tuple[str, dict[str, Any]], ...] = (
     ("llama", {"pp": 2, **OFFLOAD, **MIXED}),  # the master copy stays on the device
     ("llama", {"dp": 2, "sharding": "zero1", **OFFLOAD}),
     ("gpt", {"tp": 2}),
-    ("llama", {"tp": 2, "microbatch_size": 2}),
     ("llama", {"pp": 2, "recompute": "selective"}),
 )
 SLOW: tuple[tuple[str, dict[str, Any]], ...] = (
     ("llama", {"pp": 1}),
+    ("llama", {"tp": 2, "microbatch_size": 2}),
     ("llama", {"pp": 2, "schedule": "gpipe"}),
     ("llama", {"pp": 2, "microbatch_size": 2}),
     ("llama", {"pp": 2, "recompute": "full"}),

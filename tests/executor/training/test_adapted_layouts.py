@@ -120,19 +120,19 @@ def cases(table: Sequence[object], quick: set[int]) -> list[Any]:
     return [pytest.param(number, marks=() if number in quick else slow) for number in range(len(table))]
 
 
-@pytest.mark.parametrize("number", cases(TENSOR, {2, 5}))
+@pytest.mark.parametrize("number", cases(TENSOR, {2}))
 def test_tensor_parallel(number: int, gloo_pool: Pool) -> None:
     model, choices = TENSOR[number]
     check_equal(model, choices, ADAMW if number % 2 else SGD, gloo_pool)
 
 
-@pytest.mark.parametrize("number", cases(SHARDED, {3, 4, 10}))
+@pytest.mark.parametrize("number", cases(SHARDED, {3, 4}))
 def test_sharded(number: int, gloo_pool: Pool) -> None:
     model, choices = SHARDED[number]
     check_equal(model, choices, SGD if number % 3 == 1 else ADAMW, gloo_pool)
 
 
-@pytest.mark.parametrize("number", cases(MIXTURES, {0, 2, 5}))
+@pytest.mark.parametrize("number", cases(MIXTURES, {0, 5}))
 def test_experts_and_latent_attention(number: int, gloo_pool: Pool) -> None:
     model, choices = MIXTURES[number]
     check_equal(model, choices, ADAMW if number % 2 else SGD, gloo_pool)
@@ -166,9 +166,7 @@ def test_a_checkpoint_goes_on_under_another_layout(gloo_pool: Pool, tmp_path: Pa
     assert largest_difference(result.parameters, expected) < ADAMW_TOLERANCE
 
 
-@pytest.mark.parametrize(
-    "choices", always([{"dp": 2, "sharding": "zero3"}, {"tp": 2}, {"tp": 2, **SP}], {0, 2})
-)
+@pytest.mark.parametrize("choices", always([{"dp": 2, "sharding": "zero3"}, {"tp": 2}, {"tp": 2, **SP}], {0}))
 def test_measured_peaks_are_the_predicted_ones(choices: dict[str, Any], gloo_pool: Pool) -> None:
     """Within a tenth, and below those of the model all of which trains."""
     wide = ModelSpec.decoder(4, 128, 4, vocabulary_size=512, max_sequence_length=64)

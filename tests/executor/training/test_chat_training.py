@@ -60,7 +60,10 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> TokenShards:
 
 LAYOUTS = [
     Planned(choices={"pp": 2, "dp": 2}),
-    Planned("qwen", choices={"tp": 2, "sequence_parallel": True}),
+    pytest.param(
+        Planned("qwen", choices={"tp": 2, "sequence_parallel": True}), marks=pytest.mark.slow, id="sequence_parallel"
+    ),
+    Planned("qwen", choices={"tp": 2}),
     Planned("gpt", choices={"cp": 2}),
     Planned(choices={"pp": 2, "vocabulary": "two_barriers"}),
     pytest.param(

@@ -97,8 +97,8 @@ def check_shares(made: Counter[str], refused: Counter[str]) -> None:
 
 
 def test_single_faults_are_refused_or_change_nothing() -> None:
-    made, refused = judge_mutants(range(200))
-    assert sum(made.values()) >= 1000
+    made, refused = judge_mutants(range(80))
+    assert sum(made.values()) >= 400
     check_shares(made, refused)
     assert refused["swap"] < made["swap"], "many swaps are legal, differently timed programs"
     assert refused["restream"] < made["restream"]

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from tests.covering import covered, product
 from tests.golden.text import check_golden
 from tests.lowering.plans import lowered
 
@@ -37,12 +38,17 @@ def plan_of(vocabulary: str, pp: int = 4, dp: int = 1, tp: int = 1, batch: int =
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("vocabulary", SPLIT[:2])
-@pytest.mark.parametrize("schedule", SCHEDULES)
+BESIDE: tuple[dict[str, Any], ...] = (
+    {},
+    {"recompute": "full", "split_backward": True},
+    {"dp": 2, "sharding": "zero3"},
+    {"dp": 2, "tp": 2},
+)
+ROWS = list(product({"vocabulary": SPLIT[:2], "schedule": SCHEDULES, "choices": BESIDE}))
+
+
 @pytest.mark.parametrize(
-    "choices",
-    [{}, {"recompute": "full", "split_backward": True}, {"dp": 2, "sharding": "zero3"}, {"dp": 2, "tp": 2}],
-    ids=str,
+    ("vocabulary", "schedule", "choices"), covered([tuple(row.values()) for row in ROWS], ROWS), ids=str
 )
 def test_every_schedule_runs_them_once_a_device_and_microbatch(
     vocabulary: str, schedule: str, choices: dict[str, Any]

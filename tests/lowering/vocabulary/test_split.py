@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
+from tests.covering import covered, product
 
 from meshwright.costs.cost import Cost
 from meshwright.costs.fixed_costs import FixedCosts
@@ -72,12 +73,17 @@ def priced(program: Program, num_devices: int) -> Program:
     return with_works(program, names)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (3, 1), (4, 2), (4, 3), (8, 24)])
+COUNTS = ((2, 4), (4, 8), (3, 1), (4, 2), (4, 3), (8, 24))
+ROWS = list(product({"schedule": SCHEDULES, "algorithm": ALGORITHMS, "counts": COUNTS}))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "algorithm", "counts"), covered([tuple(row.values()) for row in ROWS], ROWS), ids=str
+)
 def test_any_order_stays_legal_and_every_pass_is_done_once(
-    schedule: str, algorithm: Algorithm, p: int, m: int
+    schedule: str, algorithm: Algorithm, counts: tuple[int, int]
 ) -> None:
+    p, m = counts
     if schedule == "interleaved_1f1b" and m % p:
         m = p
     program = split(schedule, p, m, algorithm)

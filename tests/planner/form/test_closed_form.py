@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.covering import examples
 
 from meshwright.planner.form.closed_form import ClosedForm, closed_form
 from meshwright.planner.form.cost_table import tables_of
@@ -76,7 +77,7 @@ def form_of(name: str) -> ClosedForm:
 
 
 def drawn(found: Space) -> list[int]:
-    count = min(NUM_DRAWN, len(found))
+    count = min(examples(NUM_DRAWN), len(found))
     chosen: list[int] = np.random.default_rng(5).choice(len(found), count, replace=False).tolist()
     return chosen
 

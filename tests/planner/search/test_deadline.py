@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ def solved(days: float, cluster: str = "8xH100", tokens: int = TOKENS, **options
     return fewest_devices(MODEL, Cluster(cluster), WORK, num_tokens=tokens, deadline_s=days * DAY, **options)
 
 
+@cache
 def takes_s(nodes: int) -> float:
     """Of the best plan on so many nodes."""
     found = search(MODEL, Cluster(f"{nodes}x8xH100"), WORK, fix=FIX, num_simulated=2)

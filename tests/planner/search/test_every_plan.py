@@ -157,6 +157,7 @@ def test_memory_may_be_what_is_least() -> None:
     assert [each.peak_bytes for each in found] == sorted(each.peak_bytes for each in found)
 
 
+@pytest.mark.slow
 def test_processes_have_a_frontier_and_a_longest_sequence() -> None:
     whole = planned(MODEL, cluster(), WORKLOAD, microbatch_sizes=(2,), fix={"recompute": ("none", "full")})
     front = frontier(MODEL, cluster(), WORKLOAD, microbatch_sizes=(2,))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.covering import always
 
 from meshwright.costs.pricing import pricing_of
 from meshwright.ir.timing.wiring import wire
@@ -143,9 +144,9 @@ def expanded_s(plan: Plan, cluster: ClusterSpec) -> float:
     return period_s(wiring, made.priced(pricing.costs)) + pricing.step_s
 
 
-# "a 70b" is the largest of them: as long as the others together
+# "a 70b" is the largest of them: as long as the others together; a shard of everything has "every second product", too
 @pytest.mark.parametrize(
-    "name", [pytest.param("a 70b", marks=pytest.mark.slow), *(n for n in JOBS if n != "a 70b")]
+    "name", always([*JOBS], {n for n, name in enumerate(JOBS) if name not in ("a 70b", "sharded")})
 )
 def test_the_winner_is_the_winner_of_simulating_everything(name: str) -> None:
     best = check_winner(*JOBS[name], least=8)
@@ -155,7 +156,7 @@ def test_the_winner_is_the_winner_of_simulating_everything(name: str) -> None:
 
 @pytest.mark.parametrize(
     "seed",
-    [0, 1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, *range(4, 20)))],
+    always(range(20), {0}),
 )
 def test_the_winner_of_a_random_small_job_is_the_winner_of_simulating_everything(seed: int) -> None:
     random = np.random.default_rng(seed)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.covering import examples
 
 from meshwright.specs import (
     Cluster,
@@ -56,7 +57,7 @@ OPTIONS = st.dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     pp=st.sampled_from([1, 2, 4]),
     microbatch_size=st.sampled_from([1, 2]),
@@ -82,7 +83,7 @@ def test_what_is_saved_is_loaded(lengths, num_tokens, order, recompute, **choice
         assert [path.name for path in Path(folder).iterdir()] == ["plan.toml"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     degrees=st.sampled_from([(2, 1, 2), (1, 2, 2), (1, 4, 1), (1, 1, 4)]),
     sharding=st.sampled_from(["none", "zero1", "zero2", "zero3"]),
@@ -183,7 +184,7 @@ MODELS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(MODELS, st.sampled_from([1, 2, 4]), st.lists(st.builds(PassOption, st.text(), st.dictionaries(st.text(), st.lists(
     st.one_of(st.integers(), st.text(), st.dictionaries(st.text(), st.booleans())))))))  # fmt: skip
 def test_any_model_and_any_options_come_back(model, pp, passes):
@@ -317,7 +318,7 @@ def test_a_corrupt_file_is_a_plan_error(tmp_path, content):
         Plan.load(path)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_a_cut_or_changed_file_never_shows_a_traceback_of_another_kind(data):
     with tempfile.TemporaryDirectory() as folder:

@@ -64,6 +64,7 @@ def test_a_graph_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
     assert graph_file.named_graph("cora").num_nodes == 2
 
 
+@pytest.mark.slow
 def test_generated_graphs_can_be_learned(gloo_pool: Pool) -> None:
     chunks, whole = gnn_pipe.accuracy_difference(GRAPH, 2, gloo_pool, num_epochs=30)
     assert chunks > 0.6 and whole > 0.6  # a guess is right in a quarter

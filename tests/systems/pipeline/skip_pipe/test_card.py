@@ -43,6 +43,7 @@ def test_published_plans_take_what_their_authors_say(plan: str) -> None:
     assert skip_pipe.replayed_s(plan) == pytest.approx(SPANS_S[plan], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_our_plan_is_at_least_as_fast_as_the_best_published_one() -> None:
     found = skip_pipe.found_plan(0)
     skip_pipe.path_rules().check(found.plan.paths)

@@ -222,6 +222,7 @@ def test_the_plan_fits_every_stage(num_microbatches: int, memory_gib: int) -> No
     assert plan.step_s == pytest.approx(mechanism.step_s(job, plan.layers, plan.ends))
 
 
+@pytest.mark.slow
 def test_more_memory_is_never_slower_and_a_choice_per_layer_helps() -> None:
     steps = [galvatron.search(published_job(32, memory_gib=m)).step_s for m in (24, 36, 48)]
     assert steps == sorted(steps, reverse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from tests.covering import always
 
 from meshwright.executor.job.pool import Pool
 from meshwright.specs.error import SpecError, UnknownNameError
@@ -17,8 +19,7 @@ from meshwright.systems.planning.redco import tasks
 from meshwright.systems.planning.redco.ops import make_task
 
 
-@pytest.mark.parametrize("model", redco.MODELS)
-@pytest.mark.parametrize("num_processes", [2, 4])
+@pytest.mark.parametrize(("model", "num_processes"), always([*product(redco.MODELS, (2, 4))], {0, 3, 5}))
 def test_a_cut_decoder_is_the_whole_one(model: str, num_processes: int, gloo_pool: Pool) -> None:
     assert redco.loss_difference(model, gloo_pool, num_processes) < 1e-10
     # after two steps of Adam, which divides by the size of gradients: 1e-8 in float64
