@@ -22,7 +22,7 @@ V = 24
 LOGITS = np.random.default_rng(5).normal(scale=1.5, size=V).astype(np.float32)
 PROMPT, OUTPUT = (3, 3, 9, 20), (4, 4, 4, 7, 19)  # most of them probable
 NUM_DRAWS = 4000  # of one parameter alone
-NUM_DRAWS_TOGETHER = 1500
+NUM_DRAWS_TOGETHER = 800
 LEAST_EXPECTED = 5.0  # draws of a token, for chi-square; rarer ones are counted together
 LEAST_P_VALUE = 1e-4  # seeds are fixed, so this is passed always or never
 
