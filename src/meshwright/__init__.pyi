@@ -3,10 +3,13 @@
 
 from meshwright.api import (
     Check as Check,
+    GeneratedText as GeneratedText,
+    LLM as LLM,
     Checkpoints as Checkpoints,
     Plan as Plan,  # which has its verbs there
     Recipe as Recipe,
     Source as Source,
+    bench_serve as bench_serve,
     calibrate as calibrate,
     check as check,
     compare as compare,
@@ -24,6 +27,7 @@ from meshwright.api import (
     plan_load as plan_load,
     run_job as run_job,
     run_training as run_training,
+    serve as serve,
     simulate as simulate,
     solve as solve,
     train as train,

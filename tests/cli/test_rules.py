@@ -18,8 +18,8 @@ from meshwright.specs.option import flag_of, options_of
 from tests.cli.running import Runner, start
 
 COMMANDS = [
-    *"calibrate check checkpoint compare doctor export import list plan".split(),
-    *"quickstart reproduce run show simulate systems train validate".split(),
+    *"bench calibrate check checkpoint compare doctor export generate import list plan".split(),
+    *"quickstart reproduce run serve show simulate systems train validate".split(),
 ]
 SIMULATE = ("simulate", "--schedule", "1f1b", "-p", 2, "-m", 2)
 # What every rule is tried on; {plan} and {trace} are files. The rest trains or measures, see test_training.

@@ -10,6 +10,9 @@ from meshwright.api.loads.planning_load import plan_load
 from meshwright.api.plans.checking import Check, check
 from meshwright.api.plans.planning import plan
 from meshwright.api.plans.solving import pareto, solve
+from meshwright.api.servings.language_model import LLM, GeneratedText
+from meshwright.api.servings.loading_server import bench_serve
+from meshwright.api.servings.serving import serve
 from meshwright.api.subjects.diagnosing import Finding, doctor
 from meshwright.api.subjects.loading import find, load
 from meshwright.api.subjects.schedule_comparison import compare_schedules
@@ -24,6 +27,8 @@ from meshwright.specs.training.recipe import Recipe
 from meshwright.specs.training.source import Source
 
 __all__ = [
+    "GeneratedText",
+    "LLM",
     "Check",
     "Checkpoints",
     "Finding",
@@ -32,6 +37,7 @@ __all__ = [
     "Source",
     "Subject",
     "Training",
+    "bench_serve",
     "calibrate",
     "calibrate_runs",
     "check",
@@ -52,6 +58,7 @@ __all__ = [
     "plan_load",
     "run_job",
     "run_training",
+    "serve",
     "simulate",
     "solve",
     "subject",

@@ -23,6 +23,7 @@ COMMANDS = {
     "plan": ("The loop", "plan.planning:plan"),
     "train": ("The loop", "train.training:train"),
     "run": ("The loop", "train.running:run"),
+    "serve": ("The loop", "serve.serving:serve"),
     "compare": ("The loop", "train.comparing:compare"),
     "calibrate": ("The loop", "train.calibrating:calibrate"),
     "import": ("In and out", "plan.importing:import_file"),
@@ -33,9 +34,16 @@ COMMANDS = {
     "reproduce": ("Evidence", "evidence.reproducing:reproduce"),
     "validate": ("Evidence", "evidence.validating:validate"),
     "doctor": ("The rest", "doctor:doctor"),
+    "bench serve": ("Evidence", "serve.loading:bench_serve"),
+    "generate": ("The rest", "serve.generating:generate"),
     "checkpoint inspect": ("The rest", "train.checkpointing:inspect"),
     "checkpoint verify": ("The rest", "train.checkpointing:verify"),
     "checkpoint convert": ("The rest", "train.checkpointing:convert"),
+}
+# What a command of two words begins with: its panel and what it says of itself.
+GROUPS = {
+    "checkpoint": ("The rest", "Look into checkpoints, verify them, and write them for other programs."),
+    "bench": ("Evidence", "Measure what runs: a server under load."),
 }
 # Objects that are made before the collector looks among them for circles (Python's own number is 700). Orders, programs and
 # candidates are hundreds of thousands of tuples without any, and looking through them took a tenth of a plan's time.
@@ -75,19 +83,17 @@ def function_of(where: str) -> Any:
 def root() -> Any:
     """The command with all others in it."""
     found: Any = typer.main.get_command(app)
-    help = "Look into checkpoints, verify them, and write them for other programs."
-    checkpoint = LateGroup(
-        name="checkpoint",
-        help=help,
-        no_args_is_help=True,
-        context_settings=HELP_NAMES,
-        rich_help_panel="The rest",
-    )
+    groups = {
+        name: LateGroup(
+            name=name, help=help, no_args_is_help=True, context_settings=HELP_NAMES, rich_help_panel=panel
+        )
+        for name, (panel, help) in GROUPS.items()
+    }
     for name, (panel, where) in COMMANDS.items():
         above, _, last = name.rpartition(" ")
-        group = checkpoint if above else found
-        group.add_command(LateCommand(last, panel, where, partial(function_of, where)))
-    found.add_command(checkpoint)
+        groups.get(above, found).add_command(LateCommand(last, panel, where, partial(function_of, where)))
+    for group in groups.values():
+        found.add_command(group)
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import openai
 import pytest
-from tests.serving.api.said import MAX_TOKENS, ByteText, saying_service
+from tests.serving.api.said import MAX_TOKENS, VOCABULARY, ByteText, no_grammar, saying_service
 
 from meshwright.serving.api.generation.model_service import ModelService
 from meshwright.serving.api.http.api_key import ApiKeys
@@ -42,7 +42,14 @@ def serving(
     service = saying_service(observers=[metrics], **choices)
     metrics.watch(service.snapshot)
     model = ModelService(
-        "said", service, ByteText(), MAX_TOKENS, limits=limits or ServerLimits(), observer=metrics
+        "said",
+        service,
+        ByteText(),
+        MAX_TOKENS,
+        VOCABULARY,
+        no_grammar,
+        limits=limits or ServerLimits(),
+        observer=metrics,
     )
     lifecycle = Lifecycle()
     app = create_app(model, metrics, keys, lifecycle)

@@ -96,6 +96,12 @@ def saying_service(
     return Service(start, max_queue, observers)
 
 
+def no_grammar(text: str) -> None:
+    """What it says is not held to anything, but what names "never" is refused."""
+    if "never" in text:
+        raise SpecError("nothing matches it")
+
+
 class ByteGrowing:
     """Text of bytes, up to a stop text."""
 

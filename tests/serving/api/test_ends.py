@@ -132,7 +132,7 @@ def test_a_slow_reader_is_left_and_holds_nothing() -> None:
 
 SERVER = """
 import logging
-from tests.serving.api.said import MAX_TOKENS, ByteText, saying_service
+from tests.serving.api.said import MAX_TOKENS, VOCABULARY, ByteText, no_grammar, saying_service
 from meshwright.serving.api.generation.model_service import ModelService
 from meshwright.serving.api.http.api_key import ApiKeys
 from meshwright.serving.api.http.metrics import ServerMetrics
@@ -141,8 +141,11 @@ from meshwright.serving.api.limit import ServerLimits
 metrics = ServerMetrics("said", MAX_TOKENS)
 service = saying_service(step_s=0.01, observers=[metrics])
 metrics.watch(service.snapshot)
-model = ModelService("said", service, ByteText(), MAX_TOKENS, limits=ServerLimits(drain_s=3.0), observer=metrics)
-serve_until_told(model, metrics, Address(port=0), ApiKeys(), lambda url: print(url, flush=True))
+model = ModelService(
+    "said", service, ByteText(), MAX_TOKENS, VOCABULARY, no_grammar, limits=ServerLimits(drain_s=1.5), observer=metrics
+)
+address = Address(port=0)
+serve_until_told(model, metrics, address, address.listen(), ApiKeys(), lambda url: print(url, flush=True))
 state = service.snapshot()
 print(state.num_open, state.num_held_blocks, flush=True)
 service.close()

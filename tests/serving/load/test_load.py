@@ -61,9 +61,11 @@ def test_an_open_loop_sends_when_requests_are_due(served: Served) -> None:
 
 
 def test_a_closed_loop_has_no_more_under_way_than_clients(served: Served) -> None:
-    records = send_load(ServerAddress.of_url(served.url), requests_of(12, 0.0), LoadPlan(clients=2, vocabulary=256), no_word)
+    records = send_load(
+        ServerAddress.of_url(served.url), requests_of(12, 0.0), LoadPlan(clients=2, vocabulary=256), no_word
+    )
     for one in records:
-        assert sum(one.sent_s < other.end_s and other.sent_s < one.end_s for other in records) <= 3
+        assert sum(other.sent_s <= one.sent_s < other.end_s for other in records) <= 2
 
 
 def test_what_the_server_refuses_is_in_every_percentile() -> None:

@@ -9,6 +9,7 @@ import contextlib
 import inspect
 import os
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -20,7 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from meshwright.cli.frame.option_group import group_from, group_of, options_in
 from meshwright.cli.frame.output import EVERY_FORM, FAILED, INTERRUPTED, Output, Result
-from meshwright.specs.error import MeshwrightError
+from meshwright.specs.error import MeshwrightError, UnknownNameError
 from meshwright.specs.slot import TRUST
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
@@ -40,6 +41,57 @@ class OnceCommand(TyperCommand):
             if count > 1 and option.param_type_name == "option" and not (option.multiple or option.is_flag):
                 raise typer.BadParameter(f"it takes one value and was given {count} times", ctx, option)
         return rest
+
+
+class ConfiguredCommand(OnceCommand):
+    """One whose options may also stand in a file, --config FILE.toml, by their names. The command line wins."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put what the file says before what was given, but for what was given."""
+        file, rest = _config_of(args)
+        if file is None:
+            return super().parse_args(ctx, args)
+        given = set(self.make_parser(ctx).parse_args(list(rest))[0])
+        options = {
+            flag.removeprefix("--"): each
+            for each in self.params
+            for flag in [*each.opts, *each.secondary_opts]
+        }
+        said: list[str] = []
+        for name, value in _settings_of(file).items():
+            flag = name.replace("_", "-")
+            if flag not in options:
+                raise typer.BadParameter(str(UnknownNameError(f"option in {file}", name, options)), ctx)
+            if options[flag].name not in given:
+                said += _words(flag, value)
+        return super().parse_args(ctx, [*said, *rest])
+
+
+def _config_of(args: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """The file of --config, and the rest."""
+    rest = list(args)
+    for place, word in enumerate(rest):
+        if word == "--config" and place + 1 < len(rest):
+            return Path(rest[place + 1]), [*rest[:place], *rest[place + 2 :]]
+        if word.startswith("--config="):
+            return Path(word.removeprefix("--config=")), [*rest[:place], *rest[place + 1 :]]
+    return None, rest
+
+
+def _settings_of(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise typer.BadParameter(f"{file} cannot be read: {error}") from error
+
+
+def _words(flag: str, value: Any) -> list[str]:
+    """An option as it is typed; a switch that is off is not."""
+    if isinstance(value, bool):
+        return [f"--{flag}"] if value else []
+    return [
+        word for each in (value if isinstance(value, list) else [value]) for word in (f"--{flag}", str(each))
+    ]
 
 
 class LateCommand(TyperCommand):
@@ -96,6 +148,12 @@ def writes(*forms: str) -> Callable[[Callable[..., Result]], Callable[..., Resul
     return mark
 
 
+def configurable(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Says that a command's options may stand in a file: --config FILE.toml."""
+    function.__dict__["kind"] = ConfiguredCommand
+    return function
+
+
 def command(function: Callable[..., Result], name: str) -> Any:
     """The command of ``function(out, ...) -> Result``; the rest of its signature is the command's own."""
     first, *own = inspect.signature(function, eval_str=True).parameters.values()
@@ -116,7 +174,7 @@ def command(function: Callable[..., Result], name: str) -> Any:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__, run.__doc__, run.__name__ = {}, inspect.getdoc(function), function.__name__
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=HELP_NAMES)
-    alone.command(name, cls=OnceCommand)(run)
+    alone.command(name, cls=getattr(function, "kind", OnceCommand))(run)
     return typer.main.get_command(alone)
 
 

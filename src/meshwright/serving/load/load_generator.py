@@ -1,4 +1,4 @@
-"""The generator: an open loop sends requests when they are due, whatever became of others; a closed one when one has ended."""
+"""The generator: an open loop sends requests when they are due, whatever became of others; a closed one when others end."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ async def begin_chat(model: ModelService, body: ChatBody, caller: Caller = NOBOD
         user=body.user or caller.user, sampling=sampling, num_outputs=body.n or 1, adapter=adapter,
     )  # fmt: skip
     named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else ""
-    generation = model.begin(request, caller.wait_s(body.timeout_s))
+    generation = await model.begin(request, caller.wait_s(body.timeout_s))
     return ChatRun(model, body, id, prompt, Generations([generation]), new_reader, named)
 
 

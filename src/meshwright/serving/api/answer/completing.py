@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -21,7 +21,7 @@ from meshwright.serving.api.error import BAD_REQUEST, ApiError
 from meshwright.serving.api.generation.caller import NOBODY, Caller
 from meshwright.serving.api.generation.generation import TextDelta, TokenLogprobs, merged
 from meshwright.serving.api.generation.model_service import ModelService, new_id
-from meshwright.serving.api.generation.parameters import check_vocabulary, sampling_of
+from meshwright.serving.api.generation.parameters import sampling_of
 from meshwright.serving.request.request import Request
 
 SHORT_TEXT = (
@@ -52,7 +52,7 @@ async def begin_completion(
                 priority=body.priority, user=body.user or caller.user, sampling=sampling, num_outputs=num_outputs,
                 adapter=adapter,
             )  # fmt: skip
-            run.generations.append(model.begin(request, caller.wait_s(body.timeout_s)))
+            run.generations.append(await model.begin(request, caller.wait_s(body.timeout_s)))
     except BaseException:
         run.close()
         raise
@@ -154,15 +154,10 @@ async def _tokens_of(body: CompletionBody, model: ModelService) -> list[list[int
         raise ApiError(
             BAD_REQUEST, f"{len(prompts)} prompts; allowed: {model.limits.prompts}", param="prompt"
         )
-    check_vocabulary(_ids_in(prompts), model, "prompt")
     return [
         await encoded(model, each, body.add_special_tokens) if isinstance(each, str) else each
         for each in prompts
     ]
-
-
-def _ids_in(prompts: Iterable[str | list[int]]) -> Iterable[int]:
-    return (token for each in prompts if not isinstance(each, str) for token in each)
 
 
 async def encoded(model: ModelService, text: str, adds_special: bool = True) -> list[int]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from meshwright.serving.api.error import BAD_REQUEST, NOT_FOUND, ApiError, told
@@ -24,6 +26,8 @@ class ModelService:
         service: computes tokens.
         text: its tokenizer and chat template.
         max_model_tokens: of a prompt and its output together.
+        vocabulary_size: of the model, which may have tokens that its tokenizer does not.
+        check_grammar: raises SpecError where outputs cannot be held to a grammar.
         adapters: names of LoRA adapters, which clients ask for as for a model.
         limits: of one request.
         observer: is told how generations go.
@@ -34,6 +38,8 @@ class ModelService:
     service: Service
     text: ModelText
     max_model_tokens: int
+    vocabulary_size: int
+    check_grammar: Callable[[str], None]
     adapters: tuple[str, ...] = ()
     limits: ServerLimits = DEFAULT_LIMITS
     observer: GenerationObserver = field(default_factory=Unobserved)
@@ -64,18 +70,20 @@ class ModelService:
             )  # fmt: skip
         return asked or room
 
-    def check_tokens(self, token_ids: list[int]) -> None:
+    def check_tokens(self, token_ids: Iterable[int], param: str) -> None:
         """Raises ApiError where one is not of the vocabulary."""
-        if token_ids and max(token_ids) >= self.text.vocabulary_size:
-            raise ApiError(
-                BAD_REQUEST, f"token {max(token_ids)}; {self.name} has tokens 0 to {self.text.vocabulary_size - 1}",
-                param="prompt",
-            )  # fmt: skip
+        largest = max(token_ids, default=0)
+        if largest >= self.vocabulary_size:
+            said = f"token {largest}; {self.name} has tokens 0 to {self.vocabulary_size - 1}"
+            raise ApiError(BAD_REQUEST, said, param=param)
 
-    def begin(self, request: Request, timeout_s: float | None) -> Generation:
+    async def begin(self, request: Request, timeout_s: float | None) -> Generation:
         """Submit a request. Raises ApiError where it is refused."""
         seconds = min(timeout_s or self.limits.timeout_s, self.limits.timeout_s)
+        self.check_tokens(request.prompt or (), "prompt")
         try:
+            if request.sampling.grammar:
+                await asyncio.to_thread(self.check_grammar, request.sampling.grammar)
             return Generation(self.service, self.text, request, seconds, self.observer)
         except MeshwrightError as error:
             raise told(error) from error

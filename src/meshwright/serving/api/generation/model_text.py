@@ -9,7 +9,10 @@ from typing import Any, Protocol
 class GrowingText(Protocol):
     """The text of one output while its tokens come."""
 
-    stopped: str | None  # the stop text that ended it
+    @property
+    def stopped(self) -> str | None:
+        """The stop text that ended it; None: none yet."""
+        ...
 
     def add(self, token_id: int) -> str:
         """Text that is certain by now: no half characters, and nothing that may yet become a stop text."""

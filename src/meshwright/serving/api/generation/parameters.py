@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 from meshwright.serving.api.body.sampling import ResponseFormat, SamplingBody
@@ -18,8 +17,8 @@ def sampling_of(
 ) -> SamplingParameters:
     """How the tokens of a body are drawn. Raises ApiError."""
     bias = tuple((int(token), value) for token, value in (body.logit_bias or {}).items())
-    check_vocabulary((token for token, _ in bias), model, "logit_bias")
-    check_vocabulary(body.stop_token_ids or (), model, "stop_token_ids")
+    model.check_tokens((token for token, _ in bias), "logit_bias")
+    model.check_tokens(body.stop_token_ids or (), "stop_token_ids")
     return SamplingParameters(
         temperature=1.0 if body.temperature is None else body.temperature,
         top_k=max(0, body.top_k or 0),
@@ -47,17 +46,6 @@ def stops_of(stop: str | list[str] | None, limits: ServerLimits) -> tuple[str, .
             param="stop",
         )  # fmt: skip
     return texts
-
-
-def check_vocabulary(tokens: Iterable[int], model: ModelService, param: str) -> None:
-    """Raises ApiError where a token is not one of the model's."""
-    largest = max(tokens, default=0)
-    if largest >= model.text.vocabulary_size:
-        raise ApiError(
-            BAD_REQUEST,
-            f"token {largest}; {model.name} has tokens 0 to {model.text.vocabulary_size - 1}",
-            param=param,
-        )
 
 
 def grammar_of(wanted: ResponseFormat | None, limits: ServerLimits) -> str:

@@ -6,7 +6,8 @@ Names and buckets: vLLM's docs/design/metrics.md and vllm/v1/metrics/loggers.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -16,6 +17,7 @@ from meshwright.serving.api.generation.generation import Generation
 from meshwright.serving.engine.engine import StepResult
 from meshwright.serving.loop.service import ServiceState
 from meshwright.serving.policy.batch import Batch
+from meshwright.serving.policy.sequence import Sequence
 from meshwright.serving.request.request import Request
 from meshwright.specs.error import RequestRefused
 
@@ -30,7 +32,6 @@ REQUEST_S = (
 )  # fmt: skip
 NUM_CHOICES = (1, 2, 5, 10, 20)
 LABELS = ("model_name", "engine")
-MOST_OPEN = 1 << 16  # requests whose times are kept; of one that was aborted nobody in the loop hears
 
 
 def token_buckets(most: int) -> list[int]:
@@ -82,6 +83,7 @@ class ServerMetrics:
         handlers = ("handler", "method", "status")
         self._http = Counter("http_requests", "HTTP requests.", handlers, registry=self._registry)
         self._times: dict[str, _Times] = {}
+        self.totals = ServerTotals()
 
     def watch(self, snapshot: Callable[[], ServiceState]) -> None:
         """Ask the service, too, whenever somebody reads."""
@@ -99,15 +101,18 @@ class ServerMetrics:
 
     def began(self, generation: Generation) -> None:
         """It was submitted."""
+        self.totals.num_requests += 1
         self._choices.observe(generation.request.num_outputs)
         self._asked.observe(generation.request.max_output_tokens)
 
     def came(self, generation: Generation, num_tokens: int, seconds: float, is_first: bool) -> None:
         """Tokens came."""
         self._output_tokens.inc(num_tokens)
+        self.totals.num_output_tokens += num_tokens
         if is_first:
             self._first.observe(seconds)
             self._prompt_tokens.inc(generation.request.num_prompt_tokens)
+            self.totals.num_prompt_tokens += generation.request.num_prompt_tokens
             return
         self._next.observe(seconds)
         self._per_token.observe(seconds)
@@ -118,7 +123,6 @@ class ServerMetrics:
         self._whole.observe(time.monotonic() - generation.began_s)
         self._prompt.observe(generation.request.num_prompt_tokens)
         self._output.observe(generation.num_output_tokens)
-        self._times.pop(generation.request.id, None)
 
     # -- steps, as the loop sees them
 
@@ -142,8 +146,6 @@ class ServerMetrics:
                 self._looked_up.inc(sequence.request.num_prompt_tokens)
                 self._found.inc(max(0, sequence.num_cached))
                 self._times[sequence.request.id] = _Times(now_s)
-        while len(self._times) > MOST_OPEN:
-            self._times.pop(next(iter(self._times)), None)
 
     def ran(self, result: StepResult) -> None:
         """Some got their first token, some their last."""
@@ -154,10 +156,14 @@ class ServerMetrics:
                 times.first_s = result.end_s
                 self._prefill.observe(result.end_s - times.begun_s)
         for ended in result.ended:
-            times = self._times.get(ended.sequence.request.id)
-            if times is not None and ended.sequence.output == 0:
+            times = self._times.pop(ended.sequence.request.id, None) if ended.sequence.output == 0 else None
+            if times is not None:
                 self._decode.observe(result.end_s - times.first_s)
                 self._running.observe(result.end_s - times.begun_s)
+
+    def left(self, sequence: Sequence, now_s: float, reason: str) -> None:
+        """One was ended."""
+        self._times.pop(sequence.request.id, None)
 
     def _histogram(self, name: str, help: str, buckets: Iterable[float]) -> Histogram:
         made = Histogram(f"vllm:{name}", help, LABELS, buckets=tuple(buckets), registry=self._registry)
@@ -165,6 +171,15 @@ class ServerMetrics:
 
     def _counter(self, name: str, help: str) -> Counter:
         return Counter(f"vllm:{name}", help, LABELS, registry=self._registry).labels(*self._values)
+
+
+@dataclass(slots=True)
+class ServerTotals:
+    """What a server did: requests that were taken, tokens of prompts that were computed, tokens that came out."""
+
+    num_requests: int = 0
+    num_prompt_tokens: int = 0
+    num_output_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -178,7 +193,7 @@ class _Times:
 class _OfService:
     """What is not counted but is: asked when somebody reads."""
 
-    def __init__(self, snapshot: Callable[[], ServiceState], values: Sequence[str]) -> None:
+    def __init__(self, snapshot: Callable[[], ServiceState], values: Items[str]) -> None:
         self._snapshot, self._values = snapshot, values
 
     def collect(self) -> Iterator[Metric]:

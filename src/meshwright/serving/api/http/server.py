@@ -63,27 +63,21 @@ class DrainingServer(uvicorn.Server):
 
 
 def serve_until_told(
-    model: ModelService,
-    metrics: ServerMetrics,
-    address: Address,
-    keys: ApiKeys,
+    model: ModelService, metrics: ServerMetrics, address: Address, listening: socket.socket, keys: ApiKeys,
     announce: Callable[[str], None],
-) -> None:
+) -> None:  # fmt: skip
     """Answer until SIGTERM or Ctrl-C; then take nothing more, finish what runs, and end. A second signal ends at once.
 
     Args:
+        listening: the socket of `address`, which the caller opened before the model was loaded.
         announce: is told the URL as soon as it answers.
     """
-    listening = address.listen()
     host, port = listening.getsockname()[:2]
     scheme = "https" if address.certificate else "http"
     named = f"[{host}]" if ":" in host else host
     lifecycle = Lifecycle()
     server = DrainingServer(config_of(create_app(model, metrics, keys, lifecycle), model, address))
-    with contextlib.closing(listening):
-        asyncio.run(
-            _serve(server, listening, model, lifecycle, lambda: announce(f"{scheme}://{named}:{port}"))
-        )
+    asyncio.run(_serve(server, listening, model, lifecycle, lambda: announce(f"{scheme}://{named}:{port}")))
 
 
 def config_of(app: object, model: ModelService, address: Address) -> uvicorn.Config:

@@ -21,7 +21,6 @@ from meshwright.serving.api.body.model import (
 )  # fmt: skip
 from meshwright.serving.api.error import UNAVAILABLE
 from meshwright.serving.api.generation.model_service import ModelService
-from meshwright.serving.api.generation.parameters import check_vocabulary
 from meshwright.serving.api.http.json_route import JsonRoute
 from meshwright.serving.api.http.lifecycle import Lifecycle, Status
 from meshwright.serving.api.http.metrics import ServerMetrics
@@ -59,7 +58,7 @@ def status_routes(model: ModelService, lifecycle: Lifecycle, metrics: ServerMetr
     @router.post("/detokenize", **documented(DetokenizeAnswer))
     async def detokenize(body: DetokenizeBody) -> Response:
         model.adapter_of(body.model or model.name)
-        check_vocabulary(body.tokens, model, "tokens")
+        model.check_tokens(body.tokens, "tokens")
         return _json(DetokenizeAnswer(prompt=await asyncio.to_thread(model.text.decode, body.tokens)))
 
     @router.get("/health", **documented(HealthAnswer, unavailable=HealthAnswer))

@@ -1,0 +1,48 @@
+"""Which engine computes a model's tokens, and with what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshwright.specs.error import SpecError, UnknownNameError
+from meshwright.specs.option import option
+
+ENGINES = ("auto", "torch", "openvino")
+PANEL = "Engine"
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """Of one model."""
+
+    engine: str = option("auto", f"What computes: {', '.join(ENGINES)}.", panel=PANEL)
+    dtype: str = option(
+        "",
+        "float32 or bfloat16 (openvino: also int8, int4), of the weights; else what the engine prefers.",
+        panel=PANEL,
+    )
+    device: str = option("auto", "cpu, cuda, cuda:N; auto: a GPU where there is one.", panel=PANEL)
+    tp: int = option(1, "Processes that share every layer.", panel=PANEL, least=1)
+    pp: int = option(1, "Processes that have some of the layers each.", panel=PANEL, least=1)
+    num_blocks: int = option(
+        0, "Blocks of keys and values; else as many as memory has room for.", "--blocks", panel=PANEL, least=0
+    )
+    num_host_blocks: int = option(
+        0, "Blocks in host memory, to which others are swapped out.", "--host-blocks", panel=PANEL, least=0
+    )
+    num_threads: int = option(
+        0, "Threads of each process; else as many as there are cores.", "--threads", panel=PANEL, least=0
+    )
+    tokenizer: Path | None = option(
+        None, "The folder of the tokenizer, where it is not the model's.", panel=PANEL
+    )
+    chat_template: Path | None = option(
+        None, "A file with a chat template, in place of the model's.", panel=PANEL
+    )
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise UnknownNameError("engine", self.engine, ENGINES)
+        if self.device != "auto" and self.device.partition(":")[0] not in ("cpu", "cuda"):
+            raise SpecError(f"device {self.device!r}", allowed="cpu, cuda, cuda:N or auto")

@@ -1,0 +1,197 @@
+"""A model opened for serving: its text, and a service whose engine is started, and started again, as it was chosen."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from meshwright.api.servings.engine_choice import EngineChoice
+from meshwright.serving.block.block_pool import BlockPool
+from meshwright.serving.loop.clock import WallClock
+from meshwright.serving.openvino.support import LACKING, OTHER_ENGINE, check_installed, is_installed, refusal
+from meshwright.serving.policy.continuous_batching import ContinuousBatching
+from meshwright.serving.policy.limits import Limits
+from meshwright.serving.policy.scheduler import Scheduler
+from meshwright.specs.config.source import CONFIG_FILE, hub_config_path, load_model
+from meshwright.specs.error import SpecError
+
+if TYPE_CHECKING:
+    from meshwright.serving.engine.runner import Runner
+    from meshwright.serving.engine.runner_engine import RunnerEngine
+    from meshwright.serving.loop.service import Service
+    from meshwright.serving.loop.serving_loop import Observer
+    from meshwright.serving.request.sampling_parameters import SamplingParameters
+    from meshwright.serving.sampling.grammar.grammars import GrammarMask, Grammars
+    from meshwright.serving.text.local_text import LocalText
+
+DEPTH = 2  # the next batch is chosen and packed while one runs
+MAX_QUEUE = 1024
+ANY_ENGINE, LIMITS, CONTINUOUS = EngineChoice(), Limits(), ContinuousBatching()
+PRECISIONS = ("float32", "bfloat16", "int8", "int4")  # of weights, as the OpenVINO engine has them
+
+
+class OpenedModel:
+    """Args:
+        reference: a folder (of Hugging Face, or a checkpoint of a training), or an id in the local hub cache.
+        choice: the engine.
+        limits, policy: of the scheduler.
+        max_queue: requests that may wait or run.
+        observers: see what the loop does.
+
+    Raises:
+        SpecError: there is no such folder, or its model or its text cannot be served.
+    """
+
+    def __init__(
+        self, reference: str | Path, choice: EngineChoice = ANY_ENGINE, limits: Limits = LIMITS,
+        policy: ContinuousBatching = CONTINUOUS, max_queue: int = MAX_QUEUE,
+        observers: Sequence[Observer] = (),
+    ) -> None:  # fmt: skip
+        from meshwright.serving.loop.service import Service
+        from meshwright.serving.text.local_text import LocalText
+
+        self.folder, self.name = folder_of(reference), name_of(reference)
+        self._choice, self._limits, self._policy = choice, limits, policy
+        self.text: LocalText = LocalText.of_folder(choice.tokenizer or self.folder, choice.chat_template)
+        self.vocabulary_size = self.max_model_tokens = 0
+        self._grammars: Grammars | None = None
+        self._lock = threading.Lock()
+        try:
+            self.service: Service = Service(self._start, max_queue, observers)
+        except BaseException:
+            self._close_text()
+            raise
+
+    def __enter__(self) -> OpenedModel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def check_grammar(self, text: str) -> None:
+        """Raises SpecError where outputs cannot be held to a grammar."""
+        self._grammars_of(self.vocabulary_size).check(text)
+
+    def check_tokens(self, token_ids: Sequence[int]) -> None:
+        """Raises SpecError where one is not of the model's vocabulary."""
+        if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self.vocabulary_size:
+            raise SpecError(
+                f"tokens {min(token_ids)} to {max(token_ids)}", allowed=f"0 to {self.vocabulary_size - 1}"
+            )
+
+    def close(self) -> None:
+        """End all that was started."""
+        self.service.close()
+        self._close_text()
+
+    def _close_text(self) -> None:
+        self.text.close()
+        if self._grammars is not None:
+            self._grammars.close()
+
+    def _grammars_of(self, vocabulary_size: int) -> Grammars:
+        """What knows the grammars of this model; made for the first one."""
+        from meshwright.serving.sampling.grammar.grammars import Grammars
+
+        with self._lock:
+            if self._grammars is None:
+                self._grammars = Grammars(self.text.tokenizer, vocabulary_size)
+            return self._grammars
+
+    def _mask_of(self, parameters: SamplingParameters) -> GrammarMask | None:
+        if not parameters.grammar:
+            return None
+        return self._grammars_of(self.vocabulary_size).mask_of(parameters)
+
+    def _start(self, clock: WallClock) -> tuple[Scheduler, RunnerEngine]:
+        from meshwright.serving.engine.runner_engine import RunnerEngine
+
+        runner = runner_of(self.folder, self._choice)
+        self.vocabulary_size = runner.vocabulary_size
+        self.max_model_tokens = min(runner.max_model_tokens, self._limits.max_model_tokens)
+        limits = replace(self._limits, max_model_tokens=self.max_model_tokens)
+        pool = BlockPool(runner.num_blocks, runner.block_tokens)
+        host = BlockPool(runner.num_host_blocks, runner.block_tokens) if runner.num_host_blocks else None
+        scheduler = Scheduler(self._policy, pool, limits, host)
+        return scheduler, RunnerEngine(runner, clock.now_s, self.text.end_ids, DEPTH, self._mask_of)
+
+
+def runner_of(folder: Path, choice: EngineChoice) -> Runner:
+    """The model, loaded by the engine that was chosen. Raises what the engine raises."""
+    return _openvino(folder, choice) if engine_of(folder, choice) == "openvino" else _torch(folder, choice)
+
+
+def engine_of(folder: Path, choice: EngineChoice) -> str:
+    """An engine by its name; auto: OpenVINO's on a CPU where it is installed and takes the model, else torch."""
+    if choice.engine != "auto":
+        return choice.engine
+    is_for_cpu = choice.tp == 1 and device_of(choice.device) == "cpu" and choice.dtype in ("", *PRECISIONS)
+    if not (is_for_cpu and is_installed() and (folder / CONFIG_FILE).is_file()):
+        return "torch"
+    return "torch" if refusal(load_model(folder)) else "openvino"
+
+
+def _openvino(folder: Path, choice: EngineChoice) -> Runner:
+    check_installed()
+    if choice.tp > 1:
+        raise SpecError(f"tp={choice.tp}: {LACKING['tensor parallelism']}", next=OTHER_ENGINE)
+    from meshwright.serving.openvino.runner import OpenVinoOptions, OpenVinoRunner
+
+    options = OpenVinoOptions(
+        precision=choice.dtype or preferred_precision(), num_blocks=choice.num_blocks, num_stages=choice.pp,
+        num_host_blocks=choice.num_host_blocks, num_threads=choice.num_threads,
+    )  # fmt: skip
+    return OpenVinoRunner(folder, options)
+
+
+def preferred_precision() -> str:
+    """bfloat16 where the CPU computes in it."""
+    from meshwright.serving.openvino.precision import computed_in
+
+    return computed_in("int8")  # what weights of 8 bits are computed in
+
+
+def _torch(folder: Path, choice: EngineChoice) -> Runner:
+    from meshwright.executor.serving.parallel.parallel_runner import ParallelRunner
+    from meshwright.executor.serving.runner_options import RunnerOptions
+    from meshwright.executor.serving.served_model import open_served
+    from meshwright.executor.serving.torch_runner import TorchRunner
+
+    options = RunnerOptions(
+        dtype=choice.dtype, device=device_of(choice.device), num_blocks=choice.num_blocks,
+        num_host_blocks=choice.num_host_blocks, tp=choice.tp, pp=choice.pp, num_threads=choice.num_threads,
+    )  # fmt: skip
+    served = open_served(folder)
+    return ParallelRunner(served, options) if options.num_ranks > 1 else TorchRunner(served, options)
+
+
+def device_of(asked: str) -> str:
+    """A device by its name; auto: a GPU where there is one."""
+    from meshwright.executor.serving.device_name import served_device
+
+    return served_device(asked)
+
+
+def folder_of(reference: str | Path) -> Path:
+    """The folder of a model. Raises SpecError."""
+    folder = Path(reference)
+    if folder.is_dir():
+        return folder
+    found = hub_config_path(str(reference))
+    if found is None:
+        raise SpecError(
+            f"{reference} is no folder of a model",
+            allowed=f"a folder with {CONFIG_FILE} and safetensors, a checkpoint, or an id in the local hub cache",
+        )
+    return found.parent
+
+
+def name_of(reference: str | Path) -> str:
+    """What clients call a model: a folder's own name, an id as it is."""
+    return Path(reference).resolve().name if Path(reference).is_dir() else str(reference)

@@ -1,0 +1,110 @@
+"""`serve`: a model behind OpenAI's API, until somebody ends it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from meshwright.api.servings.engine_choice import EngineChoice
+from meshwright.api.servings.opened_model import (
+    ANY_ENGINE,
+    CONTINUOUS,
+    LIMITS,
+    MAX_QUEUE,
+    OpenedModel,
+    name_of,
+)
+from meshwright.serving.api.limit import DEFAULT_LIMITS, ServerLimits
+from meshwright.serving.policy.continuous_batching import ContinuousBatching
+from meshwright.serving.policy.limits import Limits
+from meshwright.specs.error import SpecError
+from meshwright.specs.option import option
+
+NEEDED = ("fastapi", "uvicorn", "prometheus_client")
+PANEL = "Server"
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Where a server listens, and to whom."""
+
+    host: str = option("127.0.0.1", "The address to listen on; this machine alone", panel=PANEL)
+    port: int = option(8000, "The port; 0: any that is free", panel=PANEL, least=0)
+    name: str = option(
+        "", "What clients call the model; else its folder's name.", "--served-name", panel=PANEL
+    )
+    api_keys: Path | None = option(
+        None, "A file with a key a line; MESHWRIGHT_API_KEYS has more, with commas.", panel=PANEL
+    )
+    certificate: Path | None = option(
+        None, "A file with a TLS certificate.", "--tls-certificate", panel=PANEL
+    )
+    certificate_key: Path | None = option(None, "A file with its key.", "--tls-key", panel=PANEL)
+    max_queue: int = option(MAX_QUEUE, "Requests that may wait or run; others get 429", panel=PANEL, least=1)
+
+    def __post_init__(self) -> None:
+        if self.port > 65535:
+            raise SpecError(f"port {self.port}", allowed="0 to 65535")
+        if (self.certificate is None) != (self.certificate_key is None):
+            raise SpecError(
+                "a certificate without its key, or a key without its certificate", allowed="both, or none"
+            )
+        for path in (self.certificate, self.certificate_key):
+            if path is not None and not path.is_file():
+                raise SpecError(f"{path} is no file", allowed="a file in PEM form")
+
+
+LOOPBACK = ServerOptions()
+
+
+def serve(
+    model: str | Path, *, choice: EngineChoice = ANY_ENGINE, server: ServerOptions = LOOPBACK,
+    limits: Limits = LIMITS, policy: ContinuousBatching = CONTINUOUS,
+    bounds: ServerLimits = DEFAULT_LIMITS, announce: Callable[[str], None] = lambda _: None,
+) -> dict[str, int]:  # fmt: skip
+    """Serve a model over HTTP until SIGTERM or Ctrl-C: then take nothing more, finish what runs, and return.
+
+    Args:
+        model: a folder, or an id in the local hub cache.
+        choice: the engine.
+        server: where it listens.
+        limits, policy: of the scheduler.
+        bounds: the most that one request may bring.
+        announce: is told the URL once it answers.
+
+    Returns:
+        num_requests, num_prompt_tokens, num_output_tokens, and num_open: requests that had not ended.
+
+    Raises:
+        SpecError: the model cannot be served, the address cannot be had, or a package is missing.
+    """
+    check_packages()
+    from meshwright.serving.api.generation.model_service import ModelService
+    from meshwright.serving.api.http.api_key import keys_of
+    from meshwright.serving.api.http.metrics import ServerMetrics
+    from meshwright.serving.api.http.server import Address, serve_until_told
+
+    keys = keys_of(server.api_keys, os.environ)
+    address = Address(server.host, server.port, server.certificate, server.certificate_key)
+    with address.listen() as listening:
+        name = server.name or name_of(model)
+        metrics = ServerMetrics(name, limits.max_model_tokens)
+        opened = OpenedModel(model, choice, limits, policy, server.max_queue, [metrics])
+        with opened:
+            metrics.watch(opened.service.snapshot)
+            served = ModelService(
+                name, opened.service, opened.text, opened.max_model_tokens, opened.vocabulary_size,
+                opened.check_grammar, limits=bounds, observer=metrics,
+            )  # fmt: skip
+            serve_until_told(served, metrics, address, listening, keys, announce)
+            return {**asdict(metrics.totals), "num_open": opened.service.snapshot().num_open}
+
+
+def check_packages() -> None:
+    """Raise SpecError where a package is missing that a server needs."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SpecError(f"a server needs {', '.join(missing)}", next="pip install 'meshwright[serve]'")

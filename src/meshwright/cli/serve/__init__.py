@@ -1,0 +1,1 @@
+"""Commands that serve, answer without a server, and load one."""

@@ -1,0 +1,45 @@
+"""`meshwright serve`: a model behind OpenAI's API, until Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from meshwright import api
+from meshwright.api.servings.engine_choice import EngineChoice
+from meshwright.api.servings.serving import ServerOptions
+from meshwright.cli.frame.command import configurable
+from meshwright.cli.frame.output import Output, Result
+from meshwright.serving.api.limit import ServerLimits
+from meshwright.serving.policy.continuous_batching import ContinuousBatching
+from meshwright.serving.policy.limits import Limits
+
+Served = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A folder, a checkpoint, or an id in the local hub cache.")
+]
+
+
+@configurable
+def serve(
+    out: Output,
+    model: Served,
+    choice: EngineChoice,
+    server: ServerOptions,
+    limits: Limits,
+    policy: ContinuousBatching,
+    bounds: ServerLimits,
+) -> Result:
+    """Serve a model behind OpenAI's API, on this machine alone unless --host says otherwise.
+
+    Ctrl-C or SIGTERM ends it: /ready says 503, nothing more is taken, what runs is finished; a second one ends it at once.
+    --config FILE.toml has options by their names (port = 8001); what stands on the command line wins.
+    """
+    out.note(f"loading {model}")
+    found = api.serve(
+        model, choice=choice, server=server, limits=limits, policy=policy, bounds=bounds,
+        announce=lambda url: out.note(f"serving on {url}/v1  (GET {url}/ready, {url}/metrics; Ctrl-C ends it)"),
+    )  # fmt: skip
+    tokens = f"{found['num_prompt_tokens']:,} tokens in, {found['num_output_tokens']:,} out"
+    words = f"{found['num_requests']:,} requests, {tokens}"
+    return Result(found, [words])

@@ -1,0 +1,150 @@
+"""`serve`, `bench serve`, `generate` and `LLM` on one model: they say the same, and a server ends as it is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+from tests.cli.running import SOURCE, Runner
+
+import meshwright as mw
+
+SMALL = ("--engine", "torch", "--dtype", "float32", "--blocks", "64", "--threads", "1", "--device", "cpu")
+PROMPTS = ["Once upon", "In the beginning"]
+
+
+@pytest.fixture(scope="module")
+def server(
+    bytes_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    config = tmp_path_factory.mktemp("config") / "serve.toml"
+    config.write_text('port = 1\nserved-name = "tiny"\nmax_queue = 40\n')
+    command = [sys.executable, "-m", "meshwright", "serve", str(bytes_model), *SMALL, "--port", "0", "--json"]
+    process = subprocess.Popen(
+        [*command, "--config", str(config)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )  # fmt: skip
+    assert process.stderr is not None
+    lines = iter(process.stderr.readline, "")
+    url = next((line.split()[2] for line in lines if line.startswith("serving on ")), "")
+    assert url, "the server ended before it served"
+    yield process, url.removesuffix("/v1")
+    if process.poll() is None:
+        process.kill()
+    process.wait(30)
+
+
+def test_a_server_says_what_the_model_says_here_and_ends_when_told(
+    server: tuple[subprocess.Popen[str], str], bytes_model: Path, run: Runner, tmp_path: Path
+) -> None:
+    process, url = server
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    done = client.completions.create(
+        model="tiny", prompt=PROMPTS, max_tokens=12, temperature=0, extra_body={"return_token_ids": True}
+    )
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    with mw.LLM(
+        bytes_model, engine="torch", dtype="float32", num_blocks=64, num_threads=1, device="cpu"
+    ) as model:
+        here = model.generate(PROMPTS, max_tokens=12, temperature=0.0)
+        again = model.generate([1, 2, 3], max_tokens=2, temperature=0.0)
+    assert [choice.text for choice in done.choices] == [each.text for each in here]
+    assert [(choice.model_extra or {})["token_ids"] for choice in done.choices] == [
+        list(each.token_ids) for each in here
+    ]
+    assert len(again) == 1 and again[0].num_prompt_tokens == 3
+
+    requests = tmp_path / "requests.csv"
+    requests.write_text(
+        "arrived_at_s,prompt_tokens,output_tokens\n"
+        + "".join(f"{n / 50},{5 + n},{n + 2}\n" for n in range(8))
+    )
+    ran = run(
+        "bench",
+        "serve",
+        "--url",
+        url,
+        "--requests",
+        requests,
+        "--vocabulary",
+        250,
+        "--slo",
+        "ttft=60s",
+        "--json",
+        "-q",
+    )
+    assert ran.code == 0, ran.stderr
+    assert (ran.data["num_requests"], ran.data["num_finished"]) == (8, 8) and ran.data["errors"] == {}
+    assert ran.data["output_tokens_per_s"] > 0 and ran.data["goodput_per_s"] > 0
+    assert {"p50", "p90", "p99"} <= set(ran.data["ttft_s"]) and ran.data["tpot_s"]["p50"] > 0
+
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0 and process.stdout is not None
+    told = json.loads(process.stdout.read())
+    assert told["num_requests"] == 2 + 8 and told["num_open"] == 0
+
+
+def test_generate_answers_prompts_and_batches(run: Runner, bytes_model: Path, tmp_path: Path) -> None:
+    ran = run(
+        "generate", bytes_model, *SMALL, "-p", PROMPTS[0], "-p", PROMPTS[1], "--max-tokens", 5, "--json", "-q"
+    )
+    assert ran.code == 0, ran.stderr
+    assert [row["prompt"] for row in ran.data["outputs"]] == PROMPTS
+    assert all(1 <= len(row["token_ids"]) <= 5 for row in ran.data["outputs"])
+    batch, answers = tmp_path / "batch.jsonl", tmp_path / "answers.jsonl"
+    body = {"model": "bytes", "prompt": PROMPTS[0], "max_tokens": 5, "temperature": 0}
+    lines = [
+        {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body},
+        {"custom_id": "b", "url": "/v1/completions", "body": {**body, "max_tokens": -1}},
+        {"custom_id": "c", "url": "/v1/nothing", "body": body},
+        {"custom_id": "d", "url": "/v1/completions", "body": {**body, "model": "other"}},
+    ]
+    batch.write_text("\n".join(map(json.dumps, lines)))
+    ran = run("generate", bytes_model, *SMALL, "--batch", batch, "-o", answers)
+    assert ran.code == 0 and "1 of 4 lines answered" in ran.stdout, ran.stderr
+    found = [json.loads(line) for line in answers.read_text().splitlines()]
+    assert [line["custom_id"] for line in found] == ["a", "b", "c", "d"]
+    assert [line["response"]["status_code"] for line in found] == [200, 400, 404, 404]
+    assert found[0]["response"]["body"]["choices"][0]["text"] is not None
+    assert "max_tokens" in found[1]["response"]["body"]["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("serve", "nothing"), "no folder of a model"),
+        (("serve", "nothing", "--engine", "torc"), "torch"),
+        (("serve", "nothing", "--port", "70000"), "70000"),
+        (("serve", "nothing", "--tls-certificate", "a.pem"), "without its key"),
+        (("serve", "nothing", "--config", "none.toml"), "none.toml cannot be read"),
+        (("generate", "nothing"), "neither prompts nor a batch"),
+        (("generate", "nothing", "--prompt", "a"), "no folder of a model"),
+        (("bench", "serve", "--url", "here", "--requests", "none.csv"), "URL"),
+        (("bench", "serve", "--url", "http://127.0.0.1:9", "--requests", "none.csv"), "cannot be read"),
+        (("bench", "serve", "--url", "http://127.0.0.1:9"), "--requests"),
+        (("bench", "serve", "--url", "http://a", "--requests", "a.csv", "--slo", "tft=1s"), "ttft"),
+        (("bench", "serve", "--url", "http://a", "--requests", "a.csv", "--rate", "1", "--clients", "2"), "more than one"),
+        (("bench", "serv"), "serve"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told(
+    run: Runner, arguments: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = run(*arguments)
+    assert ran.code == 2 and words in ran.stderr.replace("\n", " "), ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_config_file_with_a_name_that_is_none_is_refused(run: Runner, tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text("prt = 8001\n")
+    ran = run("serve", "nothing", f"--config={config}")
+    assert ran.code == 2 and "port" in ran.stderr
