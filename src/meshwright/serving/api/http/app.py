@@ -46,7 +46,7 @@ def create_app(
     app.add_exception_handler(HTTPException, _unrouted)
     app.add_exception_handler(MeshwrightError, _mistaken)
     app.add_exception_handler(ClientGone, _gone)
-    described(app, bool(keys))
+    described(app, bool(keys), (model.name, *model.adapters))
     return Guard(app, keys, model.limits, lifecycle, metrics)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -12,18 +13,18 @@ KEY = {"key": {"type": "http", "scheme": "bearer"}}
 OPEN = ("/health", "/ready", "/metrics")
 
 
-def described(app: FastAPI, needs_key: bool) -> None:
+def described(app: FastAPI, needs_key: bool, models: Sequence[str]) -> None:
     """Let the application's schema be this one."""
 
     def schema() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = _schema(app, needs_key)
+            app.openapi_schema = _schema(app, needs_key, models)
         return app.openapi_schema
 
     app.openapi = schema  # type: ignore[method-assign]
 
 
-def _schema(app: FastAPI, needs_key: bool) -> dict[str, Any]:
+def _schema(app: FastAPI, needs_key: bool, models: Sequence[str]) -> dict[str, Any]:
     made: dict[str, Any] = get_openapi(title=app.title, version=app.version, routes=app.routes)
     for path, methods in made["paths"].items():
         for operation in methods.values():
@@ -33,6 +34,9 @@ def _schema(app: FastAPI, needs_key: bool) -> dict[str, Any]:
     parts = made.setdefault("components", {})
     for unused in ("HTTPValidationError", "ValidationError"):
         parts.get("schemas", {}).pop(unused, None)
+    for name, part in parts.get("schemas", {}).items():
+        if name.endswith("Body") and "model" in part["properties"]:
+            part["properties"]["model"] = {"type": "string", "enum": list(models)}
     if needs_key:
         parts["securitySchemes"] = KEY
     return made
