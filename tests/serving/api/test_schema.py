@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     negative_data_rejection,
@@ -19,20 +18,20 @@ from tests.serving.api.conftest import Served, serving, wait_for_rest
 from meshwright.serving.api.limit import ServerLimits
 
 CHECKS = [
-    not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance,
+    status_code_conformance, content_type_conformance, response_schema_conformance,
     negative_data_rejection,
 ]  # fmt: skip
 PATHS = (
     "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/v1/models", "/v1/models/{name}",
     "/tokenize", "/detokenize", "/health", "/ready", "/metrics",
 )  # fmt: skip
-SHORT, LONG = 8, 300  # cases of each kind and path
+SHORT, LONG = 6, 60  # cases of each kind and path
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    """What is drawn may ask for hours, and gets a second."""
-    with serving(limits=ServerLimits(timeout_s=1.0)) as made:
+    """What is drawn may ask for hours, and gets less than a second."""
+    with serving(limits=ServerLimits(timeout_s=0.3)) as made:
         yield made
 
 
@@ -52,7 +51,7 @@ def fuzz(served: Served, path: str, num_cases: int) -> None:
             @given(case=operation.as_strategy(mode))
             def tried(case: schemathesis.Case) -> None:
                 answer = case.call_and_validate(checks=CHECKS, timeout=30)
-                assert "Traceback" not in answer.text
+                assert answer.status_code != 500 and "Traceback" not in answer.text  # 504: its time is over
 
             tried()
     state = wait_for_rest(served.service)
