@@ -17,6 +17,7 @@ from tests.cli.running import SOURCE, Runner
 import meshwright as mw
 
 SMALL = ("--engine", "torch", "--dtype", "float32", "--blocks", "64", "--threads", "1", "--device", "cpu")
+BENCH = ("bench", "serve", "--url", "http://a", "--requests", "a.csv")
 PROMPTS = ["Once upon", "In the beginning"]
 
 
@@ -129,8 +130,8 @@ def test_generate_answers_prompts_and_batches(run: Runner, bytes_model: Path, tm
         (("bench", "serve", "--url", "here", "--requests", "none.csv"), "URL"),
         (("bench", "serve", "--url", "http://127.0.0.1:9", "--requests", "none.csv"), "cannot be read"),
         (("bench", "serve", "--url", "http://127.0.0.1:9"), "--requests"),
-        (("bench", "serve", "--url", "http://a", "--requests", "a.csv", "--slo", "tft=1s"), "ttft"),
-        (("bench", "serve", "--url", "http://a", "--requests", "a.csv", "--rate", "1", "--clients", "2"), "more than one"),
+        ((*BENCH, "--slo", "tft=1s"), "ttft"),
+        ((*BENCH, "--rate-factor", "2", "--clients", "2"), "clients, or times"),
         (("bench", "serv"), "serve"),
     ],
 )  # fmt: skip

@@ -7,32 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from meshwright.api.loads.load_request import arrivals_of, objective_of
 from meshwright.serving.load.event_client import ServerAddress
 from meshwright.serving.load.load_generator import LoadPlan, send_load
 from meshwright.serving.load.load_record import LoadFigures
 from meshwright.serving.loop.report import LatencyObjective
-from meshwright.serving.request.arrival import Gamma, arriving, at_rate
+from meshwright.serving.request.arrival import ArrivalProcess, arriving, at_rate
 from meshwright.serving.request.request import Request
 from meshwright.serving.request.request_file import BLOCK_TOKENS, read_requests
-from meshwright.specs.error import SpecError, UnknownNameError
-from meshwright.specs.option import option, words_of
-from meshwright.specs.units import parse_seconds
+from meshwright.specs.error import SpecError
+from meshwright.specs.option import option
 
 KEY_VARIABLE = "OPENAI_API_KEY"  # as the openai client has it
-
-
-def objective_of(text: str) -> LatencyObjective:
-    """Of ttft=2s,tpot=100ms,e2e=30s. Raises SpecError, UnknownNameError."""
-    said: dict[str, float] = {}
-    known = ("ttft", "tpot", "e2e")
-    for word in words_of(text):
-        name, equals, value = word.partition("=")
-        if name not in known:
-            raise UnknownNameError("objective", name, known)
-        if not equals:
-            raise SpecError(f"the objective {word!r} has no value", allowed=f"{name}=2s")
-        said[f"{name}_s"] = parse_seconds(value)
-    return LatencyObjective(**said)
 
 
 @dataclass(frozen=True)
@@ -40,13 +26,10 @@ class LoadOptions:
     """How a server is loaded."""
 
     first: int | None = option(None, "So many requests of the file only.", least=1)
-    rate_per_s: float | None = option(
-        None, "Requests a second, at random, in place of the recorded times.", "--rate", above=0
+    arrivals: ArrivalProcess | None = option(
+        None, "When they come, in place of the file's times: poisson(rate_per_s=4).", parse=arrivals_of
     )
-    variation: float = option(
-        1.0, "With --rate: standard deviation of a gap over its mean; 1 is Poisson", above=0
-    )
-    speed: float | None = option(None, "So many times as often as recorded.", above=0)
+    rate_factor: float = option(1.0, "So many times as often as the file says", above=0)
     clients: int = option(
         0, "So many clients, each of which sends when its last request has ended; else by arrivals.", least=0
     )
@@ -64,9 +47,8 @@ class LoadOptions:
     timeout_s: float = option(600.0, "Seconds after which a request has failed", "--timeout", above=0)
 
     def __post_init__(self) -> None:
-        ways = [bool(self.clients), self.rate_per_s is not None, self.speed is not None]
-        if sum(ways) > 1:
-            raise SpecError("more than one of --clients, --rate and --speed", allowed="one of them")
+        if self.clients and (self.arrivals is not None or self.rate_factor != 1.0):
+            raise SpecError("--clients beside --arrivals or --rate-factor", allowed="clients, or times")
 
 
 EVERY_REQUEST = LoadOptions()
@@ -83,7 +65,7 @@ def bench_serve(
         requests: a file as `plan --requests` takes it. Prompts of which only lengths are known are drawn, equal where the
             file says that prefixes are.
         options: how they are sent.
-        seed: of what is drawn.
+        seed: of drawn tokens.
         said: hears how many of how many have ended.
 
     Raises:
@@ -91,7 +73,7 @@ def bench_serve(
         ExecutionError: the server names no model.
     """
     address = ServerAddress.of_url(url, os.environ.get(KEY_VARIABLE, ""))
-    load = _load_of(Path(requests), options, seed)
+    load = _load_of(Path(requests), options)
     plan = LoadPlan(
         model=options.model, clients=options.clients, ignores_end=not options.ends, block_tokens=BLOCK_TOKENS,
         vocabulary=options.vocabulary, timeout_s=options.timeout_s, seed=seed,
@@ -99,7 +81,7 @@ def bench_serve(
     return LoadFigures.of(send_load(address, load, plan, said), options.objective or LatencyObjective())
 
 
-def _load_of(file: Path, options: LoadOptions, seed: int) -> list[Request]:
+def _load_of(file: Path, options: LoadOptions) -> list[Request]:
     """The requests, when they come."""
     encode = None
     if options.tokenizer is not None:
@@ -107,8 +89,6 @@ def _load_of(file: Path, options: LoadOptions, seed: int) -> list[Request]:
 
         encode = tokenizer_of(options.tokenizer).encode
     found = read_requests(file, first=options.first, block_tokens=BLOCK_TOKENS, encode=encode)
-    if options.rate_per_s is not None:
-        return arriving(found, Gamma(options.rate_per_s, options.variation, seed))
-    if options.speed is not None:
-        return at_rate(found, options.speed)
-    return found
+    if options.arrivals is not None:
+        found = arriving(found, options.arrivals)
+    return at_rate(found, options.rate_factor)

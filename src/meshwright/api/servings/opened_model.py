@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from meshwright.api.servings.engine_choice import EngineChoice
 from meshwright.serving.block.block_pool import BlockPool
 from meshwright.serving.loop.clock import WallClock
-from meshwright.serving.openvino.support import LACKING, OTHER_ENGINE, check_installed, is_installed, refusal
+from meshwright.serving.openvino.support import LACKING, OTHER_ENGINE, absence, check_installed, refusal
 from meshwright.serving.policy.continuous_batching import ContinuousBatching
 from meshwright.serving.policy.limits import Limits
 from meshwright.serving.policy.scheduler import Scheduler
@@ -132,7 +132,7 @@ def engine_of(folder: Path, choice: EngineChoice) -> str:
     if choice.engine != "auto":
         return choice.engine
     is_for_cpu = choice.tp == 1 and device_of(choice.device) == "cpu" and choice.dtype in ("", *PRECISIONS)
-    if not (is_for_cpu and is_installed() and (folder / CONFIG_FILE).is_file()):
+    if not (is_for_cpu and not absence() and (folder / CONFIG_FILE).is_file()):
         return "torch"
     return "torch" if refusal(load_model(folder)) else "openvino"
 
