@@ -149,3 +149,15 @@ def test_a_config_file_with_a_name_that_is_none_is_refused(run: Runner, tmp_path
     config.write_text("prt = 8001\n")
     ran = run("serve", "nothing", f"--config={config}")
     assert ran.code == 2 and "port" in ran.stderr
+
+
+def test_a_checkpoint_of_a_training_is_served_as_it_is(run: Runner, tmp_path: Path) -> None:
+    """Trained here on bytes, without a config.json or a tokenizer's file."""
+    plan = mw.Plan.of(
+        mw.ModelSpec.decoder(2, 32, 2, vocabulary_size=256, max_sequence_length=64), mw.Cluster.detect(1),
+        mw.Workload(4, 32),
+    )  # fmt: skip
+    mw.train(plan, iterations=2, checkpoints=mw.Checkpoints(str(tmp_path / "runs")))
+    with mw.LLM(tmp_path / "runs", num_blocks=32, device="cpu") as model:
+        said = model.generate("Once", max_tokens=6, temperature=0.0, ignore_eos=True)
+    assert len(said[0].token_ids) == 6 and said[0].finish_reason == "length"

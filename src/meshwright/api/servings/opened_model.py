@@ -52,11 +52,12 @@ class OpenedModel:
         observers: Sequence[Observer] = (),
     ) -> None:  # fmt: skip
         from meshwright.serving.loop.service import Service
-        from meshwright.serving.text.local_text import LocalText
 
         self.folder, self.name = folder_of(reference), name_of(reference)
         self._choice, self._limits, self._policy = choice, limits, policy
-        self.text: LocalText = LocalText.of_folder(choice.tokenizer or self.folder, choice.chat_template)
+        self._text: LocalText | None = None
+        if choice.tokenizer is not None or (self.folder / CONFIG_FILE).is_file():
+            self._open_text()  # before the weights: what fails here fails soon
         self.vocabulary_size = self.max_model_tokens = 0
         self._grammars: Grammars | None = None
         self._lock = threading.Lock()
@@ -74,6 +75,12 @@ class OpenedModel:
     ) -> None:
         self.close()
 
+    @property
+    def text(self) -> LocalText:
+        """Its tokenizer and chat template."""
+        assert self._text is not None, "it is opened before the engine starts"
+        return self._text
+
     def check_grammar(self, text: str) -> None:
         """Raises SpecError where outputs cannot be held to a grammar."""
         self._grammars_of(self.vocabulary_size).check(text)
@@ -90,8 +97,16 @@ class OpenedModel:
         self.service.close()
         self._close_text()
 
+    def _open_text(self, vocabulary_size: int | None = None) -> None:
+        """Of a checkpoint, which has no config.json, only the loaded model knows the vocabulary."""
+        from meshwright.serving.text.local_text import LocalText
+
+        folder = self._choice.tokenizer or self.folder
+        self._text = LocalText.of_folder(folder, self._choice.chat_template, vocabulary_size)
+
     def _close_text(self) -> None:
-        self.text.close()
+        if self._text is not None:
+            self._text.close()
         if self._grammars is not None:
             self._grammars.close()
 
@@ -113,6 +128,12 @@ class OpenedModel:
         from meshwright.serving.engine.runner_engine import RunnerEngine
 
         runner = runner_of(self.folder, self._choice)
+        try:
+            if self._text is None:
+                self._open_text(runner.vocabulary_size)
+        except BaseException:
+            runner.close()
+            raise
         self.vocabulary_size = runner.vocabulary_size
         self.max_model_tokens = min(runner.max_model_tokens, self._limits.max_model_tokens)
         limits = replace(self._limits, max_model_tokens=self.max_model_tokens)
