@@ -184,7 +184,12 @@ class _Remembering:
     def __init__(self, engine: Engine, recorded: RunRecord) -> None:
         self.num_lanes, self.depth = engine.num_lanes, engine.depth
         self._engine, self._recorded = engine, recorded
-        self.submit, self.forget, self.close = engine.submit, engine.forget, engine.close
+        self.forget, self.close = engine.forget, engine.close
+
+    def submit(self, batch: Batch, now_s: float, until_s: float = INFINITY) -> None:
+        """Step by step, as it was recorded."""
+        batch.repeats = 1
+        self._engine.submit(batch, now_s, until_s)
 
     def poll(self) -> StepResult:
         """What it tells, and the keys."""
