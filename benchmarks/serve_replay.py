@@ -35,8 +35,8 @@ from meshwright.serving.policy.continuous_batching import ContinuousBatching
 from meshwright.serving.policy.limits import Limits
 from meshwright.serving.policy.scheduler import Scheduler
 from meshwright.serving.request.request import Request
-from meshwright.serving.simulated.measured_steps import MeasuredSteps, watched_steps
 from meshwright.serving.simulated.simulated_engine import SimulatedEngine
+from meshwright.serving.simulated.watched_steps import WatchedSteps, watched_steps
 
 SIZES = {
     "vocab_size": 8000, "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 4, "num_attention_heads": 8,
@@ -78,7 +78,7 @@ def misses(predicted: np.ndarray, measured: np.ndarray) -> dict[str, float]:  # 
 def compared(calibration: RunRecord, record: RunRecord) -> dict[str, object]:
     """A run beside its replay, with the costs of another."""
     known, at = watched_steps(calibration), scheduler()
-    steps = MeasuredSteps.of(known)
+    steps = WatchedSteps.of(known)
     again = replay(record, at, SimulatedEngine(at, steps), VirtualClock())
     measured = np.array([seconds for _, seconds in watched_steps(record)])
     predicted = np.array([step.end_s - step.start_s for step in again.steps])

@@ -232,3 +232,31 @@ def test_a_fork_copies_from_who_comes_back_in_the_same_step() -> None:
     request = Request("r", len(prompt), 8, prompt=prompt, num_outputs=3)
     outputs = said([request], AllLeaveOnce(preemption="swap"), 40, 1)
     assert [outputs.tokens["r", output] for output in range(3)] == [greedy_output(prompt, 8)] * 3
+
+
+class AdapterRunner(HashRunner):
+    """Keeps which adapters its steps were given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[tuple[int, ...]] = []
+
+    def forward(self, inputs):  # type: ignore[no-untyped-def]
+        """Note them."""
+        self.given.append(tuple(inputs.adapters))
+        return super().forward(inputs)
+
+
+def test_adapters_come_while_it_runs_and_one_that_is_not_there_fails_alone() -> None:
+    runner, clock, outputs, adapters = AdapterRunner(), VirtualClock(), Outputs(), {}
+    scheduler = Scheduler(ContinuousBatching(), BlockPool(40, BLOCK_TOKENS), LIMITS)
+    engine = RunnerEngine(runner, clock.now_s, adapters=adapters)
+    adapters["mine"] = 3
+    requests = [
+        Request(name, 3, 4, prompt=[1, 2, 3], adapter=adapter)
+        for name, adapter in (("own", ""), ("adapted", "mine"), ("lost", "gone"))
+    ]
+    ServingLoop(scheduler, engine, RecordedArrivals(requests), clock, [outputs]).run()
+    assert runner.given[0] == (0, 3, 0) and runner.given[1][:2] == (0, 3)
+    assert outputs.reasons == {("own", 0): "length", ("adapted", 0): "length", ("lost", 0): "error"}
+    assert not engine._adapted

@@ -46,7 +46,7 @@ class RunnerEngine:
     end_ids: tokens that end a text.
     depth: batches that may be submitted before the first of them is polled: 1, or 2.
     mask_of: what the outputs of a request have to match.
-    adapters: numbers of adapters by name; the model's own weights are 0.
+    adapters: numbers of adapters by name, which may come and go; a sequence keeps the one that it began with.
     """
 
     num_lanes = 1
@@ -62,7 +62,8 @@ class RunnerEngine:
     ) -> None:
         self.runner, self.depth = runner, depth
         self._now_s, self._end_ids, self._mask_of = now_s, frozenset(end_ids), mask_of
-        self._adapters = adapters or {}
+        self._adapters = {} if adapters is None else adapters
+        self._adapted: dict[Sequence, int] = {}  # by what the others have not: the model's own weights
         self._sampler, self._rows = Sampler(runner.vocabulary_size), RunningRows(runner.block_tokens)
         self._row_of: dict[Sequence, int] = {}
         self._ended: set[Sequence] = set()
@@ -113,10 +114,12 @@ class RunnerEngine:
         assert request.prompt is not None, "a real engine serves tokens"
         prompt = np.asarray(request.prompt, np.int32)
         try:
+            if request.adapter:
+                self._adapted[sequence] = self._adapter_number(request.adapter)
             mask = self._mask_of(request.sampling)
             row = self._sampler.add(request.sampling, prompt.tolist(), (), sequence.output, mask)
         except SpecError as why:  # who checks requests has let it through; it fails alone
-            logger.warning("request %s cannot be sampled: %s", request.id, why)
+            logger.warning("request %s cannot be served: %s", request.id, why)
             row = self._sampler.add(GREEDY, mask=NothingAllowed(self.runner.vocabulary_size))
         self._rows.begin(row, prompt, request.max_output_tokens)
         self._row_of[sequence] = row
@@ -124,6 +127,7 @@ class RunnerEngine:
     def _free(self, sequence: Sequence) -> None:
         with self._lock:
             self._sampler.remove(self._row_of.pop(sequence))
+            self._adapted.pop(sequence, None)
             self._ended.discard(sequence)
 
     def _run(self, work: StepWork) -> StepResult:
@@ -185,7 +189,13 @@ class RunnerEngine:
             return ()
         return block_keys(self._rows.tokens(row)[:-1], self.runner.block_tokens, sequence.request.adapter)
 
+    def _adapter_number(self, name: str) -> int:
+        if name not in self._adapters:
+            raise SpecError(
+                f"there is no adapter {name!r}", allowed=", ".join(self._adapters) or "none is loaded"
+            )
+        return self._adapters[name]
+
     def _adapters_of(self, work: StepWork) -> tuple[int, ...]:
-        if not self._adapters:
-            return ()
-        return tuple(self._adapters.get(each.request.adapter, 0) for each in work.sequences)
+        """Of each sequence; (): nobody has one."""
+        return tuple(self._adapted.get(each, 0) for each in work.sequences) if self._adapted else ()

@@ -14,8 +14,8 @@ from meshwright.serving.loop.clock import VirtualClock
 from meshwright.serving.loop.run_record import RunRecord, replay
 from meshwright.serving.loop.serving_loop import ServingLoop
 from meshwright.serving.simulated.batch_shape import BatchShape
-from meshwright.serving.simulated.measured_steps import MeasuredSteps, watched_steps
 from meshwright.serving.simulated.simulated_engine import SimulatedEngine
+from meshwright.serving.simulated.watched_steps import WatchedSteps, watched_steps
 from meshwright.specs.error import SpecError
 
 
@@ -27,7 +27,7 @@ def test_costs_are_found_again_and_a_replay_takes_as_long(preemption: str) -> No
     for number, request in enumerate(requests):
         request.arrival_s, request.num_output_tokens = 0.02 * number, request.max_output_tokens
     ServingLoop(at, engine, RecordedArrivals(requests), clock, [record]).run()
-    steps = MeasuredSteps.of(watched_steps(record))
+    steps = WatchedSteps.of(watched_steps(record))
     assert (steps.fixed_s, steps.token_s, steps.decode_s) == pytest.approx(
         (FIXED_S, PREFILL_TOKEN_S, DECODE_S), rel=1e-6
     )
@@ -49,13 +49,13 @@ def test_no_cost_is_below_zero_and_noise_is_averaged() -> None:
         )
         seconds = 0.01 + 2e-5 * shape.chunk_tokens + 1e-4 * shape.num_decodes
         watched.append((shape, seconds * draw.uniform(0.9, 1.1)))
-    steps = MeasuredSteps.of(watched)
+    steps = WatchedSteps.of(watched)
     assert min(steps.fixed_s, steps.token_s, steps.pair_s, steps.decode_s, steps.context_s) >= 0.0
     assert (steps.fixed_s, steps.token_s, steps.decode_s) == pytest.approx((0.01, 2e-5, 1e-4), rel=0.1)
 
 
 def test_runs_are_sums_of_steps() -> None:
-    steps = MeasuredSteps(5e-3, 0.0, 0.0, 1e-4, 1e-6)
+    steps = WatchedSteps(5e-3, 0.0, 0.0, 1e-4, 1e-6)
     number, seconds = steps.run(4, 100, 10, 1.0)
     each = [steps.step(BatchShape(0, 0, 0, 4, 100 + 4 * step)).latency_s for step in range(10)]
     assert number == 10 and seconds == pytest.approx(sum(each))
@@ -64,4 +64,4 @@ def test_runs_are_sums_of_steps() -> None:
 
 def test_a_handful_of_steps_is_not_enough() -> None:
     with pytest.raises(SpecError, match="20 or more"):
-        MeasuredSteps.of([(BatchShape(1), 0.1)] * 19)
+        WatchedSteps.of([(BatchShape(1), 0.1)] * 19)

@@ -1,4 +1,4 @@
-"""MeasuredSteps: how long steps take on an engine that was watched, as a sum of what each step computes.
+"""WatchedSteps: how long steps take on an engine that was watched, as a sum of what each step computes.
 
 Seconds are a fixed part and so much a token of prompts, a pair of such a token and one that it sees, a decode, a token that
 decodes see; none of these is below zero. A run of one engine on one machine is enough, and says nothing of others.
@@ -21,7 +21,7 @@ LEAST_STEPS = 20
 
 
 @dataclass(frozen=True)
-class MeasuredSteps:
+class WatchedSteps:
     """Seconds: of a step, of a prompt's token, of a pair, of a decode, of a token that decodes see."""
 
     fixed_s: float
@@ -31,7 +31,7 @@ class MeasuredSteps:
     context_s: float
 
     @classmethod
-    def of(cls, watched: Iterable[tuple[BatchShape, float]]) -> MeasuredSteps:
+    def of(cls, watched: Iterable[tuple[BatchShape, float]]) -> WatchedSteps:
         """The sums that miss steps least, by their relative errors. Raises SpecError for fewer than `LEAST_STEPS` steps."""
         steps = [(shape, seconds) for shape, seconds in watched if seconds > 0.0]
         if len(steps) < LEAST_STEPS:
