@@ -65,6 +65,12 @@ def source(model) -> DecoderSource:
     return DecoderSource(spec, style, SafetensorsFolder(model.folder))
 
 
+def is_matrix(node: openvino.Node) -> bool:
+    """Is it a constant with more than one row and column?"""
+    is_constant = node.get_rt_info()["layerType"].astype(str) == "Const"
+    return is_constant and sum(size > 1 for size in node.get_output_shape(0)) == 2
+
+
 def last_logits(runner: OpenVinoRunner, *chunks: int) -> np.ndarray:
     """Of the prompt's last token, computed in chunks of so many tokens and the rest."""
     past = 0
@@ -83,6 +89,14 @@ def test_norms_rotations_and_products_are_fused(model, precision) -> None:
     assert not found["MatMul"] and not found["Transpose"] and not found["Subgraph"]
     if not has_instructions("amx_bf16") or precision == "float32":
         assert found["FullyConnected"] == 7 * LAYERS + 1
+
+
+@pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=needs_bfloat16)])
+def test_matrices_stay_in_the_format_of_their_file(model, precision) -> None:
+    """Widened once at the start, they would take twice the memory, and be slower."""
+    (compiled,) = opened(model, precision)._compiled
+    told = [node.get_rt_info() for node in compiled.get_runtime_model().get_ordered_ops() if is_matrix(node)]
+    assert {info["outputPrecisions"].astype(str) for info in told} == {"bf16"} and len(told) == 7 * LAYERS + 2
 
 
 @needs_bfloat16

@@ -21,6 +21,7 @@ from meshwright.specs.model.model import ModelSpec
 
 TOKEN_IDS, POSITIONS, ROWS, HIDDEN, LOGITS = "token_ids", "positions", "rows", "hidden", "logits"
 _FORMATS = {"F32": Type.f32, "F16": Type.f16, "BF16": Type.bf16}
+_DECOMPRESSION = "decompression_0"  # OpenVINO's name of the attribute
 _BASE_PREFIX = "model."  # a folder of the model without a head does not have it
 
 
@@ -158,7 +159,7 @@ class _GraphBuilder:
             tensor = openvino.Tensor(stored.data, openvino.Shape(list(stored.shape)), kind)
             constant = opset.constant(tensor, shared_memory=True)
             constant.set_friendly_name(name)
-            self._matrices[name] = constant if kind == Type.f32 else opset.convert(constant, "f32")
+            self._matrices[name] = constant if kind == Type.f32 else _widened(constant)
         return self._matrices[name]
 
     def _vector(self, name: str, size: int) -> NDArray[np.float32]:
@@ -175,6 +176,13 @@ class _GraphBuilder:
     @property
     def _hidden_shape(self) -> list[int]:
         return [-1, 1, self.model.hidden_size]
+
+
+def _widened(constant: Node) -> Node:
+    """A constant of 16 bits read as float32, marked so that the plugin does not keep a copy of it in that format."""
+    made = opset.convert(constant, "f32")
+    made.get_rt_info()[_DECOMPRESSION] = ""
+    return made
 
 
 def _flat(x: Node, width: int) -> Node:
