@@ -122,6 +122,7 @@ def test_generate_answers_prompts_and_batches(run: Runner, bytes_model: Path, tm
     [
         (("serve", "nothing"), "no folder of a model"),
         (("serve", "nothing", "--engine", "torc"), "torch"),
+        (("serve", "nothing", "--engine", "simulated"), "has no tokens"),
         (("serve", "nothing", "--port", "70000"), "70000"),
         (("serve", "nothing", "--tls-certificate", "a.pem"), "without its key"),
         (("serve", "nothing", "--config", "none.toml"), "none.toml cannot be read"),

@@ -138,6 +138,11 @@ def test_bodies_that_make_no_sense_are_answered_in_one_form(served: Served, body
     assert len(answer.text) < 2000, "a mistake does not come back a thousand times as long"
 
 
+def test_a_body_that_is_not_said_to_be_json_is_told_so(served: Served) -> None:
+    answer = httpx.post(served.url + "/v1/completions", data={"model": "said"})
+    assert is_error(answer, 400, "invalid_request_error") and "allowed: application/json" in answer.text
+
+
 def test_unknown_paths_and_methods(served: Served) -> None:
     assert is_error(httpx.get(served.url + "/v2/nothing"), 404, "not_found_error")
     wrong = httpx.get(served.url + "/v1/completions")

@@ -10,6 +10,9 @@ from meshwright.specs.option import option
 
 ENGINES = ("auto", "torch", "openvino")
 PANEL = "Engine"
+SIMULATED = (
+    "a simulated engine has no tokens to answer with: plan MODEL CLUSTER --requests FILE simulates a load"
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class EngineChoice:
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
-            raise UnknownNameError("engine", self.engine, ENGINES)
+            raise UnknownNameError(
+                "engine", self.engine, ENGINES, next=SIMULATED * (self.engine == "simulated")
+            )
         if self.device != "auto" and self.device.partition(":")[0] not in ("cpu", "cuda"):
             raise SpecError(f"device {self.device!r}", allowed="cpu, cuda, cuda:N or auto")

@@ -38,7 +38,7 @@ def serve(
     out.note(f"loading {model}")
     found = api.serve(
         model, choice=choice, server=server, limits=limits, policy=policy, bounds=bounds,
-        announce=lambda url: out.note(f"serving on {url}/v1  (GET {url}/ready, {url}/metrics; Ctrl-C ends it)"),
+        announce=lambda url: out.note(f"serving on {url}/v1  (Ctrl-C ends it)"),
     )  # fmt: skip
     tokens = f"{found['num_prompt_tokens']:,} tokens in, {found['num_output_tokens']:,} out"
     words = f"{found['num_requests']:,} requests, {tokens}"

@@ -26,6 +26,7 @@ from meshwright.specs.error import MeshwrightError
 
 LOG = logging.getLogger(__name__)
 NUM_SHOWN = 3  # mistakes of a body that are told at once
+JSON = "application/json"  # what curl does not say by itself
 GONE = 499  # what nobody reads any more, as nginx counts it
 CODES = {404: "not_found", 405: "method_not_allowed"}
 
@@ -69,8 +70,11 @@ async def _gone(_: HttpRequest, error: Any) -> Response:
     return Response(status_code=GONE)
 
 
-async def _misread(_: HttpRequest, error: Any) -> Response:
+async def _misread(request: HttpRequest, error: Any) -> Response:
     """A body that does not match: the field, and what is wrong with it; never the body itself."""
+    kind = request.headers.get("content-type", "")
+    if request.method == "POST" and JSON not in kind:
+        return _said(ApiError(BAD_REQUEST, f"a body of type {kind[:80]!r}; allowed: {JSON}", code="no_json"))
     found = error.errors()
     said = [f"{_field(each)}: {each['msg']}".removeprefix(": ") for each in found[:NUM_SHOWN]]
     more = f" (and {len(found) - NUM_SHOWN} more)" if len(found) > NUM_SHOWN else ""
