@@ -10,7 +10,7 @@ from tests.serving.simulated_case import SMALL, load
 
 from meshwright.planner.serving import serving_search
 from meshwright.planner.serving.served_plan import ServedPlan, by_front
-from meshwright.planner.serving.serving_search import ServingPlans, ServingSearch
+from meshwright.planner.serving.serving_search import ServingPlans, ServingSearch, busiest
 from meshwright.serving.fleet.serving_plan import ServingPlan
 from meshwright.serving.loop.report import LatencyObjective, LoadReport
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
@@ -42,13 +42,24 @@ def test_every_way_to_use_the_devices_is_tried() -> None:
     assert found.num_ranked in (4, 5)
     names = {each.plan.name for each in found}
     assert names <= {"tp1", "2 x tp1", "tp2", "pp2", "2 x tp1 (1 prefill)"}
+    assert len(names) == len(found)
     goodput = [each.report.goodput_per_s for each in found]
     assert max(goodput) == goodput[0]
     assert set(found.table_errors) == {each.plan.layout.name for each in found}
 
 
+def test_plans_are_ranked_by_the_requests_that_come_fastest() -> None:
+    """Three in a row within half a second; all where there are fewer; the first where all come at once."""
+    requests = [
+        replace(each, arrival_s=at) for each, at in zip(load(6), (0.0, 1, 3, 3.2, 3.5, 9), strict=True)
+    ]
+    assert busiest(requests, 3) == requests[2:5]
+    assert busiest(requests, 6) == busiest(requests, 7) == requests
+    assert busiest([replace(each, arrival_s=0.0) for each in requests], 2)[0].id == requests[0].id
+
+
 @pytest.mark.slow
-def test_the_best_of_the_beginning_is_the_best_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_of_the_busiest_time_is_the_best_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranked by half of the load or by all of it."""
     whole = searched({"max_sequences": 8})
     monkeypatch.setattr(serving_search, "NUM_SAMPLED", 30)
@@ -89,6 +100,20 @@ def test_a_model_that_fits_nowhere_is_refused_with_what_it_needs() -> None:
         model, Cluster("4xH100"), load(5), OBJECTIVE, {**LIMITS, "pp": 1, "replicas": 1}
     ).run()
     assert set(found.rejected) == {"tp1"}
+
+
+def test_a_layout_that_no_program_is_made_of_is_left_out_with_the_reason() -> None:
+    """Gemma's blocks exchange nothing in segments yet: one device a replica."""
+    model, load_of_5 = load_model("gemma-3-4b"), load(5)
+    found = ServingSearch(
+        model, Cluster("2xH100"), load_of_5, OBJECTIVE, {**LIMITS, "pp": 1, "replicas": 1}
+    ).run()
+    assert {each.plan.layout.name for each in found} == {"tp1"}
+    assert "gemma3" in found.rejected["tp2"]
+    with pytest.raises(PlanError, match="gemma3"):
+        ServingSearch(
+            model, Cluster("2xH100"), load_of_5, OBJECTIVE, {**LIMITS, "tp": 2, "replicas": 1}
+        ).run()
 
 
 def served(goodput: float, replicas: int, tpot_s: float, price: float | None = None) -> ServedPlan:

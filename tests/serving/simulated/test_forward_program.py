@@ -107,6 +107,8 @@ def test_few_tokens_touch_few_experts() -> None:
     [
         (ReplicaLayout(3), "llama-3.1-8b", "tp"),
         (ReplicaLayout(16), "llama-3.1-8b", "16 devices, 1x8xH100 has 8"),
+        (ReplicaLayout(8, 1, 8), "llama-3.1-8b", "ep is 8"),
+        (ReplicaLayout(8, 1, 4), "mixtral-8x7b", "ep is 4"),
     ],
 )
 def test_what_no_replica_can_be_is_refused(layout: ReplicaLayout, model: str, said: str) -> None:

@@ -69,7 +69,7 @@ def _objective_words(objective: LatencyObjective) -> str:
 
 
 def _rejected_lines(found: ServingPlans) -> list[str]:
-    return [why.split("\n")[0] for why in found.rejected.values()]
+    return list(dict.fromkeys(why.split("\n")[0] for why in found.rejected.values()))
 
 
 def _error_lines(found: ServingPlans) -> list[str]:
@@ -81,7 +81,7 @@ def _error_lines(found: ServingPlans) -> list[str]:
 
 
 def _counted_line(found: ServingPlans) -> str:
-    ranked = f"{counted(found.num_ranked, 'plan')} ranked by the first requests, " if found.num_ranked else ""
+    ranked = f"{counted(found.num_ranked, 'plan')} ranked in the busiest time, " if found.num_ranked else ""
     return f"{ranked}{counted(len(found), 'plan')} under the whole load, {format_seconds(found.simulate_s)} in their loops"
 
 

@@ -1,4 +1,4 @@
-"""Search for plans that serve a load: all layouts on its beginning, the best of them varied, then the best on all of it."""
+"""Search for plans that serve a load: all layouts in its busiest time, the best varied, then the best on all of it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,10 @@ from meshwright.serving.simulated.replica_layout import ReplicaLayout
 from meshwright.serving.simulated.step_model import EveryStep, StepModel
 from meshwright.serving.simulated.step_table import StepTable, TableError
 from meshwright.specs.cluster.cluster import ClusterSpec
-from meshwright.specs.error import OutOfMemoryError
+from meshwright.specs.error import MeshwrightError, OutOfMemoryError, PlanError
 from meshwright.specs.model.model import ModelSpec
 
-NUM_SAMPLED = (
-    1000  # requests, the first of a load, by which plans are ranked before some of them serve all of it
-)
+NUM_SAMPLED = 1000  # requests by which plans are ranked before some of them serve the whole load
 USUAL = (Limits.max_batch_tokens, Limits.max_sequences)
 NUM_VARIED, NUM_FINAL = 2, 4  # plans of the ranking that are varied; that serve the whole load
 Progress = Callable[[str, float], None]
@@ -44,7 +42,7 @@ class ServingPlans(Sequence[ServedPlan]):
 
     Attributes:
         found: plans that served the whole load.
-        num_ranked: plans that served its beginning.
+        num_ranked: plans that served its busiest time.
         rejected: names of layouts that do not fit, and why.
         table_errors: of the step tables of what was found, by layout.
         assumptions: what all rests on, for people.
@@ -66,6 +64,22 @@ class ServingPlans(Sequence[ServedPlan]):
     def simulate_s(self) -> float:
         """That the loops of the whole load took."""
         return sum(each.simulate_s for each in self.found)
+
+
+def busiest(requests: Sequence[Request], number: int) -> Sequence[Request]:
+    """So many requests in a row that came in the least time, of those by arrival."""
+    starts = range(max(1, len(requests) - number + 1))
+    last = min(number, len(requests)) - 1
+    first = min(starts, key=lambda i: requests[i + last].arrival_s - requests[i].arrival_s)
+    return requests[first : first + number]
+
+
+def ideas(ranked: Iterable[ServedPlan]) -> list[ServingPlan]:
+    """The best of those that differ in no more than the limits of a step."""
+    best: dict[tuple[ReplicaLayout, int, int], ServingPlan] = {}
+    for each in ranked:
+        best.setdefault((each.plan.layout, each.plan.replicas, each.plan.num_prefill), each.plan)
+    return list(best.values())
 
 
 @dataclass
@@ -101,27 +115,30 @@ class ServingSearch:
                     [each for each in dict.fromkeys(varied) if each not in seen], self._sample
                 )
             num_ranked = len(ranked)
-            plans = [each.plan for each in by_front(ranked)[:NUM_FINAL]]
+            plans = ideas(by_front(ranked))[:NUM_FINAL]
         whole = by_front(self._served(plans, self.requests))
         steps = {each.plan.layout.name: self._steps_of(each.plan)[1] for each in whole}
         errors = {name: own.error() for name, own in steps.items() if isinstance(own, StepTable)}
+        rejected = {name: why for name, why in self.rejected.items() if name not in steps}
         return ServingPlans(
-            tuple(whole), num_ranked, self.rejected, errors, self._assumptions(whole[0].plan.layout)
+            tuple(whole), num_ranked, rejected, errors, self._assumptions(whole[0].plan.layout)
         )
 
     @property
     def _sample(self) -> Sequence[Request]:
-        return self.requests[:NUM_SAMPLED]
+        return busiest(self.requests, NUM_SAMPLED)
 
     def _served(self, plans: Iterable[ServingPlan], requests: Sequence[Request]) -> list[ServedPlan]:
-        """Each plan under a load; those that do not fit are kept as rejected. Raises OutOfMemoryError where none fits."""
-        found, misfit, every = [], None, list(plans)
+        """Each plan under a load; those that do not fit, or cannot be lowered, are kept as rejected. Where all are, raises
+        what was said of the last."""
+        found, every = [], list(plans)
+        misfit: MeshwrightError | None = None
         for number, plan in enumerate(every):
             self.progress(plan.name, number / len(every))
             program, steps = self._steps_of(plan)
             try:
                 served = serve(plan, program, steps, requests, self.model.max_sequence_length)
-            except OutOfMemoryError as error:
+            except (OutOfMemoryError, PlanError) as error:
                 misfit, self.rejected[plan.layout.name] = error, error.given
                 continue
             report = LoadReport.of(served.logs, self.objective)

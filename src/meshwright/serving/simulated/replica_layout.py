@@ -13,8 +13,7 @@ from meshwright.specs.plan.workload import Workload
 
 @dataclass(frozen=True)
 class ReplicaLayout:
-    """`tp` devices share every matrix, `pp` stages the layers; `ep` of the tp devices share whole experts (1: these are cut
-    as all else)."""
+    """`tp` devices share every matrix, `pp` stages the layers; with `ep`, which then is tp, each has whole experts."""
 
     tp: int = 1
     pp: int = 1
@@ -40,6 +39,11 @@ class ReplicaLayout:
             raise PlanError(
                 f"{model.name} is an encoder-decoder",
                 allowed="a decoder: its prompts and outputs are one sequence",
+            )
+        if self.ep > 1 and (self.ep != self.tp or not any(kind.experts for kind in model.kinds)):
+            raise PlanError(
+                f"ep is {self.ep} in a replica of tp {self.tp} of {model.name}",
+                allowed="1, or tp where the model has experts: whole experts on each device",
             )
         if self.num_devices > cluster.num_devices:
             raise PlanError(

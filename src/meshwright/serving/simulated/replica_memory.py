@@ -48,7 +48,8 @@ def replica_memory(
     size = dtype_bytes(program.dtype)
     weights = [size * sum(num_local_parameters(plan, layers)) for layers in stages]
     blocks = [_token_bytes(plan, layers) * block_tokens for layers in stages]
-    step_bytes = (GROUP_BYTES if plan.num_devices > 1 else ALONE_BYTES) + _step_bytes(plan, limits)
+    own_bytes = GROUP_BYTES if plan.num_devices > 1 else ALONE_BYTES
+    step_bytes = _step_bytes(plan, limits) + (own_bytes if device.machine.has_streams else 0.0)
     room = [used_share * device.memory_bytes - own - step_bytes for own in weights]
     num_blocks = min(int(left / each) for left, each in zip(room, blocks, strict=True))
     if num_blocks < 1:
