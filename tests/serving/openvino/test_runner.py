@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 
 import numpy as np
 import pytest
@@ -144,3 +146,12 @@ def test_adapters_and_folders_of_another_shape_are_refused(llama, tmp_path) -> N
     (tmp_path / "config.json").write_text((model.folder / "config.json").read_text())
     with pytest.raises(ExecutionError, match=r"gate_proj.weight is \(96, 64\)"):
         OpenVinoRunner(tmp_path, EXACT)
+
+
+def test_a_runner_that_is_closed_lets_go_of_its_blocks_and_may_be_closed_again(llama) -> None:
+    runner = OpenVinoRunner(llama[0].folder, EXACT)
+    blocks = weakref.ref(runner._blocks)
+    runner.close()
+    gc.collect()
+    assert blocks() is None
+    runner.close()

@@ -98,7 +98,7 @@ class OpenVinoRunner:
     def close(self) -> None:
         """Let go of the compiled graphs and the blocks."""
         self._stages, self._compiled = [], []
-        del self._blocks
+        self._blocks = BlockMemory((), 0, 0)
 
     @property
     def infer_seconds(self) -> float:
