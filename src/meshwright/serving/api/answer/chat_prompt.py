@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 from meshwright.serving.api.answer.tool_call import (
@@ -59,7 +60,7 @@ async def chat_tokens(
         raise told(error) from error
 
 
-def reading_of(model: ModelService, body: ChatBody) -> tuple[type | Any, str]:
+def reading_of(model: ModelService, body: ChatBody) -> tuple[Callable[[], ToolReader], str]:
     """Who reads each output's calls, as a function that makes a new reader, and the grammar that forces them ("": none).
 
     Raises ApiError where the model's template knows no tools.
@@ -82,10 +83,7 @@ def reading_of(model: ModelService, body: ChatBody) -> tuple[type | Any, str]:
         schema = calls_schema(body.tools, body.parallel_tool_calls is not False)
         return lambda: ForcedCalls(names), schema_grammar(schema, model.limits, "tools")
 
-    def new_reader() -> ToolReader | None:
-        return reader_of(model.text.chat_template, names)
-
-    return new_reader, ""
+    return lambda: reader_of(model.text.chat_template, names) or NoCalls(), ""
 
 
 def _plain(message: ChatMessage) -> dict[str, Any]:
