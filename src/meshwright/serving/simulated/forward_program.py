@@ -38,10 +38,8 @@ from meshwright.stage.chain.chain import ChainStep
 from meshwright.stage.chain.decoder import decoder_chain
 from meshwright.stage.mesh import device_order
 
-FLOAT8, ACTIVATIONS = (
-    "float8",
-    "bfloat16",
-)  # linear layers in float8 have results in bfloat16, as keys and values are
+FLOAT8 = "float8"
+ACTIVATIONS = "bfloat16"  # of results of linear layers in float8, and of keys and values
 LOWERED_TOKENS = 1024  # of the step that is lowered; bytes of exchanges are in proportion to their tokens
 
 
