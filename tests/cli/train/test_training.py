@@ -26,7 +26,6 @@ def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"LAYERS": 4, "HIDDEN": 32, "HEADS": 2, "SEQUENCE": 16, "BATCH": 4}.items():
         monkeypatch.setattr(quickstart, name, value)
     monkeypatch.setattr(quickstart, "HELD_OUT_SEQUENCES", 8)
-    monkeypatch.setattr(quickstart, "SAMPLE_BYTES", 4)
 
 
 def interrupt_after(num_iterations: int) -> Callable[[Any, Any], None]:
@@ -202,8 +201,10 @@ def test_quickstart_does_the_whole_loop(
     assert data["plan"] == data["plans"][0]["plan"] and data["num_iterations"] >= 2
     assert 3 < data["unigram_entropy"] < 3.5 and 0 < data["held_out_loss"] < 6
     assert data["sample"].startswith("def ")
+    served = run("generate", folder / "trained", "--prompt", "def ", "--max-tokens", 5, "--json")
+    assert served.code == 0 and len(served.data["outputs"][0]["token_ids"]) == 5, served.stderr
     assert {path.name for path in folder.iterdir()} == {
-        *("report.html", "trace.perfetto.json", "predicted.npz", "measured.npz", "plan.toml")
+        *("report.html", "trace.perfetto.json", "predicted.npz", "measured.npz", "plan.toml", "trained")
     }
     assert "measured 20" in ran.stderr  # which profile it took
 

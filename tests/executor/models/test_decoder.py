@@ -11,7 +11,6 @@ from benchmarks.plain_decoder import PlainDecoder
 from torch import Tensor
 
 from meshwright.executor.models.decoder import DecoderStage, build_model, build_stage
-from meshwright.executor.models.sampling import sample_bytes
 from meshwright.executor.ops.randomness import SampleKeys
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
 from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, deferring, registering
@@ -149,31 +148,6 @@ def test_dropout_does_not_depend_on_the_microbatch_or_the_stage() -> None:
 def test_layers_that_do_not_exist_are_refused() -> None:
     with pytest.raises(ExecutionError, match="layers 2 to 3"):
         build_stage(LLAMA, range(2, 4), False, True)
-
-
-def test_sampling_repeats_and_greedy_follows_the_model() -> None:
-    model = ModelSpec.decoder(1, 16, 2, intermediate_size=16)
-    stage = build_model(model, seed=2)
-    one = sample_bytes(stage, b"def ", 12, window=8, seed=1)
-    assert len(one) == 12
-    assert one == sample_bytes(stage, b"def ", 12, window=8, seed=1)
-    assert one != sample_bytes(stage, b"def ", 12, window=8, seed=2)
-    greedy = sample_bytes(stage, b"x", 3, window=8, temperature=0.0)
-    with torch.no_grad():
-        logits = stage(torch.tensor([list(b"x" + greedy[:2])]))
-    assert greedy == bytes(logits[0].argmax(-1).tolist())
-
-
-def test_sampling_with_top_k_one_is_greedy_and_wrong_settings_are_refused() -> None:
-    stage = build_model(ModelSpec.decoder(1, 16, 2, intermediate_size=16))
-    greedy = sample_bytes(stage, b"abc", 5, window=4, temperature=0.0)
-    assert sample_bytes(stage, b"abc", 5, window=4, temperature=5.0, top_k=1) == greedy
-    with pytest.raises(ExecutionError, match="prompt is empty"):
-        sample_bytes(stage, b"", 5, window=4)
-    with pytest.raises(ExecutionError, match="top_k"):
-        sample_bytes(stage, b"a", 5, window=4, top_k=0)
-    with pytest.raises(ExecutionError, match="whole model"):
-        sample_bytes(build_stage(LLAMA, range(1), True, False), b"a", 5, window=4)
 
 
 @pytest.mark.parametrize("name", ["llama tied", "gpt2 exact"])

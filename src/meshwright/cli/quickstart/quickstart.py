@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +17,7 @@ from meshwright.api import Training
 from meshwright.cli.frame.output import DONE, INTERRUPTED, Output, Result, interval_text, table_of
 from meshwright.cli.frame.progress import TrainingLine, live_line
 from meshwright.cli.quickstart.plan_trials import run_every_plan
-from meshwright.cli.quickstart.report import Reached, quickstart_page, typical_iteration, write_files
+from meshwright.cli.quickstart.report import TRAINED, Reached, quickstart_page, typical_iteration, write_files
 from meshwright.cli.view.profile_view import profile_view
 from meshwright.cli.view.training_view import comparison_view, training_figures, training_sentence
 from meshwright.executor.measure.measure import device_name
@@ -27,6 +28,7 @@ from meshwright.specs import Cluster, ModelSpec
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile, kept
 from meshwright.specs.error import SpecError
+from meshwright.specs.training.checkpoints import Checkpoints
 
 PROCESSES = 2
 SECONDS = 100.0
@@ -35,8 +37,8 @@ LAYERS, HIDDEN, HEADS, SEQUENCE, BATCH = 4, 256, 4, 128, 16
 LEARNING_RATE = 2e-3
 MAX_AGE = datetime.timedelta(days=1)  # of a profile that is taken as it is
 HELD_OUT_SEQUENCES = 64
-SAMPLE_BYTES = 200
-PROMPT = b"def "
+PROMPT = "def "
+TEMPERATURE, TOP_K = 0.8, 40  # what it says is drawn, for a model of bytes repeats itself otherwise
 
 
 def quickstart(
@@ -158,29 +160,33 @@ def _train(
 ) -> Result:
     best = ranking[0]
     out.note(f"training with {best.description} for about {seconds:g} s (Ctrl-C keeps what was reached)")
-    with live_line(out) as line:
-        done = api.run_training(
-            best.plan, seconds=seconds, seed=out.seed, learning_rate=LEARNING_RATE, cluster=cluster,
-            profile=profile, progress=TrainingLine(line),
-        )  # fmt: skip
-    code = INTERRUPTED if done.result.interrupted else DONE
-    if done.trace is None or not done.trace.num_iterations:
-        return Result(training_figures(done), [training_sentence(done)], exit_code=code)
-    out.note("4. reading the held-out files and sampling")
-    reached = _reached(done, model, out.seed)
-    return _result(out, done, ranking, reached, profile, folder, code)
+    with (
+        tempfile.TemporaryDirectory() as trained
+    ):  # the user's folder, which may be in the way, is written at the end
+        with live_line(out) as line:
+            done = api.run_training(
+                best.plan, seconds=seconds, seed=out.seed, learning_rate=LEARNING_RATE, cluster=cluster,
+                profile=profile, progress=TrainingLine(line), checkpoints=Checkpoints(trained, keep=1),
+            )  # fmt: skip
+        code = INTERRUPTED if done.result.interrupted else DONE
+        if done.trace is None or not done.trace.num_iterations:
+            return Result(training_figures(done), [training_sentence(done)], exit_code=code)
+        out.note("4. reading the held-out files, and serving what was trained")
+        reached = _reached(done, model, Path(trained), out.seed)
+        return _result(out, done, ranking, reached, profile, folder, code)
 
 
-def _reached(done: Training, model: ModelSpec, seed: int) -> Reached:
+def _reached(done: Training, model: ModelSpec, trained: Path, seed: int) -> Reached:
     from meshwright.executor.data.corpus import Corpus
-    from meshwright.executor.training.held_out import held_out_loss, sampled_text, trained_model
+    from meshwright.executor.training.held_out import held_out_loss, trained_model
 
     corpus = Corpus.standard_library()
-    stage = trained_model(model, done.result.parameters)
-    loss = held_out_loss(stage, corpus, HELD_OUT_SEQUENCES, SEQUENCE)
-    text = sampled_text(stage, PROMPT, SAMPLE_BYTES, SEQUENCE, seed)
-    sample = (PROMPT + text).decode("utf-8", errors="replace")
-    return Reached(loss, corpus.unigram_entropy(), sample, corpus.num_files)
+    loss = held_out_loss(trained_model(model, done.result.parameters), corpus, HELD_OUT_SEQUENCES, SEQUENCE)
+    with api.LLM(trained) as served:
+        answers = served.generate(
+            PROMPT, max_tokens=SEQUENCE - len(PROMPT), seed=seed, temperature=TEMPERATURE, top_k=TOP_K
+        )
+    return Reached(loss, corpus.unigram_entropy(), PROMPT + answers[0].text, corpus.num_files, trained)
 
 
 def _result(
@@ -206,11 +212,13 @@ def _result(
     view: list[Any] = [
         Text(training_sentence(done)),
         Text(loss, style="bold green" if is_below else "bold yellow"),
-        Text(f"{SAMPLE_BYTES} bytes after {PROMPT.decode()!r}:", style="dim"),
+        Text(f"what it says behind {PROMPT!r}:", style="dim"),
         Padding(Text(reached.sample), (0, 0, 0, 4)),
         *comparison_view(comparison, done.predicted, typical),
     ]
     view += [Text(f"{name:<16}{path}", style="dim") for name, path in files.items()]
+    if TRAINED in files:
+        view.append(Text(f"serve it: meshwright serve {files[TRAINED]}"))
     data = {
         **training_figures(done),
         "plans": plan_rows(ranking),

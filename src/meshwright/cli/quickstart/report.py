@@ -1,8 +1,9 @@
-"""What a quickstart leaves behind: the page, a Perfetto trace, both traces and the plan."""
+"""What a quickstart leaves behind: the page, a Perfetto trace, both traces, the plan and the trained model."""
 
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,17 +18,21 @@ from meshwright.reports.page.report import DataTable
 from meshwright.reports.trace.perfetto import write_perfetto
 from meshwright.specs.cluster.profile import Profile
 
+TRAINED = "trained"  # the folder of the model
+
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Reached:
-    """What the training reached on text that it has not seen. ``entropy`` is the corpus' unigram entropy, in nats."""
+    """What the training reached on text that it has not seen. ``entropy`` is the corpus' unigram entropy, in nats;
+    ``sample`` what the model says when it is served; ``trained`` its checkpoints."""
 
     held_out_loss: float
     entropy: float
     sample: str
     num_files: int
+    trained: Path
 
 
 def typical_iteration(trace: Any) -> Any:
@@ -52,7 +57,8 @@ def write_files(
     profile: Profile,
     folder: Path,
 ) -> Mapping[str, Path]:
-    """Report, Perfetto trace, both traces and the plan; where the folder cannot be written, one warning and none."""
+    """Report, Perfetto trace, both traces, the plan and the trained model; one warning and none of them where the folder
+    cannot be written."""
     assert done.trace is not None, "the caller has looked"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,6 +74,9 @@ def write_files(
             trace.save(files[f"{name} trace"])
         files["plan"] = folder / "plan.toml"
         done.plan.save(files["plan"])
+        files[TRAINED] = folder / TRAINED
+        shutil.rmtree(files[TRAINED], ignore_errors=True)  # of a quickstart before
+        shutil.copytree(reached.trained, files[TRAINED])
     except OSError as error:
         _log.warning("nothing was written: %s (%s)", folder, error.strerror)
         return {}

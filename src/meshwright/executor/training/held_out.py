@@ -1,4 +1,4 @@
-"""What a training reached: the whole model from its parameters, its loss on held-out text, and bytes sampled from it.
+"""What a training reached: the whole model from its parameters, and its loss on held-out text.
 
 Shapes: B samples, S tokens, V vocabulary.
 """
@@ -14,7 +14,6 @@ from torch import Tensor
 from meshwright.executor.data.packing import documents_of, loss_targets
 from meshwright.executor.models.decoder import DecoderStage, build_model
 from meshwright.executor.models.one_process import one_thread
-from meshwright.executor.models.sampling import sample_bytes
 from meshwright.executor.ops.token_cross_entropy import IGNORED_TARGET, token_cross_entropy
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.model import ModelSpec
@@ -58,9 +57,3 @@ def held_out_loss(stage: DecoderStage, corpus: HeldOut, num_sequences: int, sequ
             total += float(token_cross_entropy(logits_BSV, loss_targets(targets_BS), 1.0))
             num_targets += int((loss_targets(targets_BS) != IGNORED_TARGET).sum())
     return total / max(1, num_targets)
-
-
-def sampled_text(stage: DecoderStage, prompt: bytes, num_bytes: int, window: int, seed: int = 0) -> bytes:
-    """`num_bytes` that follow `prompt`, which is not part of them; see `sample_bytes`."""
-    with one_thread():
-        return sample_bytes(stage, prompt, num_bytes, window, seed=seed)
