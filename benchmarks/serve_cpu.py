@@ -21,6 +21,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,11 +76,12 @@ class EngineProcess:
             str(folder),
             str(options.threads),
         ]
+        self._said = tempfile.TemporaryFile()  # a pipe that nobody reads would stop it
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
         )  # fmt: skip
         line = self._process.stdout.readline()  # type: ignore[union-attr]
-        self.error = "" if line else self._process.communicate()[1].strip().splitlines()[-1][-300:]
+        self.error = "" if line else self._last_words()
 
     def answer(self, point: Point, seed: int) -> dict[str, Any]:
         """Seconds of one round."""
@@ -88,9 +90,15 @@ class EngineProcess:
         self._process.stdin.flush()  # type: ignore[union-attr]
         line = self._process.stdout.readline()  # type: ignore[union-attr]
         if not line:
-            raise SystemExit(f"{self.name} ended: {self._process.communicate()[1][-2000:]}")
+            raise SystemExit(f"{self.name} ended: {self._last_words()}")
         found: dict[str, Any] = json.loads(line)
         return found
+
+    def _last_words(self) -> str:
+        """The last line that it said, once it has ended."""
+        self._process.wait()
+        self._said.seek(0)
+        return self._said.read().decode(errors="replace").strip().splitlines()[-1][-300:]
 
     def close(self) -> None:
         """End it."""

@@ -9,6 +9,7 @@ is written beside the folder once.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -225,8 +226,6 @@ class Vllm:
     """vLLM's CPU backend, in bfloat16 or float32."""
 
     def __init__(self, weights: str, blocks: str, folder: Path, threads: int) -> None:
-        import os
-
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(BLOCK_BYTES >> 30))
         import vllm
 
@@ -274,7 +273,8 @@ def main() -> None:
         print("serve_cpu_engine: serve_cpu starts it", file=sys.stderr)
         return
     name, weights, blocks, folder, threads = sys.argv[1:]
-    answers, sys.stdout = sys.stdout, sys.stderr  # what engines print is not an answer
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what engines and their processes print is not an answer
     engine = ENGINES[name](weights, blocks, Path(folder), int(threads))
     print(json.dumps({"ready": name}), file=answers, flush=True)
     for line in sys.stdin:
