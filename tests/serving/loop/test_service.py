@@ -124,6 +124,19 @@ def test_who_goes_frees_blocks_at_once(service: Service, started: Started) -> No
     service.abort("nobody")
 
 
+def test_one_output_goes_and_the_others_stay(service: Service, started: Started) -> None:
+    started.runners[-1].step_s = 0.01
+    stream = service.submit(request("some", 40, num_outputs=2))
+    pieces = iter(stream)
+    while next(pieces).index != 1:
+        pass
+    service.abort("some", 1)
+    rest = list(pieces)
+    assert [each.finish_reason for each in rest if each.index == 1][-1] == "abort"
+    assert [each.finish_reason for each in rest if each.index == 0][-1] == "length"
+    assert sum(each.index == 0 for each in rest) > sum(each.index == 1 for each in rest)
+
+
 def test_a_deadline_ends_it(service: Service, started: Started) -> None:
     started.runners[-1].step_s = 0.01
     stream = service.submit(request("late", 50, deadline_s=service.clock.now_s() + 0.1))

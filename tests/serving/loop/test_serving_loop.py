@@ -11,6 +11,7 @@ from tests.serving.case import LIMITS, Served, drawn_load, served
 from meshwright.serving.loop.arrivals import ClientArrivals
 from meshwright.serving.loop.report import LatencyObjective, LoadReport, figures
 from meshwright.serving.policy.continuous_batching import ContinuousBatching
+from meshwright.serving.request.arrival import ClosedLoop
 from meshwright.serving.request.request import Request
 
 
@@ -101,7 +102,7 @@ def test_what_can_never_fit_is_refused_and_counted() -> None:
 def test_closed_loop_keeps_so_many_under_way() -> None:
     requests = drawn_load(3, num=30)
     case = served([])
-    case.loop.arrivals = ClientArrivals(requests, 4)
+    case.loop.arrivals = ClientArrivals(ClosedLoop(requests, 4))
     most = 0
     case.loop.take_arrivals()
     while case.loop.give_out() or case.loop.scheduler.num_running:

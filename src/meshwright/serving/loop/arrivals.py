@@ -1,10 +1,12 @@
-"""Requests whose arrival is known beforehand."""
+"""Requests of a recorded load, and of clients who wait for their answers."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Sequence
 
 from meshwright.serving.engine.engine import INFINITY
+from meshwright.serving.request.arrival import ClosedLoop
 from meshwright.serving.request.request import Request
 
 
@@ -31,27 +33,29 @@ class RecordedArrivals:
 
 
 class ClientArrivals:
-    """`num_clients` clients, each of which sends the next request as soon as its last one has ended."""
+    """Requests of clients, each of whom sends its next one when its last has ended (and after a while)."""
 
-    def __init__(self, requests: Iterable[Request], num_clients: int) -> None:
-        self._requests = list(requests)
-        self._next, self._num_allowed = 0, num_clients
-        self._now_s = 0.0
+    def __init__(self, clients: ClosedLoop) -> None:
+        self._clients = clients
+        self._coming = [
+            (request.arrival_s, number, request) for number, request in enumerate(clients.first())
+        ]
+        self._num_sent = len(self._coming)
 
     def next_s(self) -> float:
-        """Now, if a client is free; it never comes by itself otherwise."""
-        has_more = self._next < min(self._num_allowed, len(self._requests))
-        return self._now_s if has_more else INFINITY
+        """When the next one comes, of those whose client is free."""
+        return self._coming[0][0] if self._coming else INFINITY
 
     def take(self, now_s: float) -> Sequence[Request]:
-        """One for each client that is free."""
-        taken = self._requests[self._next : self._num_allowed]
-        self._next += len(taken)
-        for request in taken:
-            request.arrival_s = now_s
+        """Those that have come by now."""
+        taken = []
+        while self._coming and self._coming[0][0] <= now_s:
+            taken.append(heapq.heappop(self._coming)[2])
         return taken
 
     def ended(self, request: Request, now_s: float) -> None:
         """Its client is free."""
-        self._num_allowed += 1
-        self._now_s = max(self._now_s, now_s)
+        following = self._clients.after(now_s)
+        if following is not None:
+            heapq.heappush(self._coming, (following.arrival_s, self._num_sent, following))
+            self._num_sent += 1

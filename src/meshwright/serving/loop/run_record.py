@@ -59,14 +59,14 @@ class RecordedRequest:
         fields: of the request.
         batch: number of the first batch that was chosen with it there.
         num_tokens, keys: what each output got, and what its full blocks held then, for others to find.
-        left_batch: the first batch that was chosen after it was ended from outside; -1 where it was not.
+        left: the first batch that was chosen after an output was ended from outside, of those that were.
     """
 
     fields: dict[str, Any]
     batch: int
     num_tokens: dict[int, int] = field(default_factory=dict)
     keys: dict[int, list[str]] = field(default_factory=dict)
-    left_batch: int = -1
+    left: dict[int, int] = field(default_factory=dict)
 
 
 class RunRecord:
@@ -109,7 +109,7 @@ class RunRecord:
 
     def left(self, sequence: RunningSequence, now_s: float, reason: str) -> None:
         """It is gone from the next batch on."""
-        self.requests[sequence.request.id].left_batch = len(self.steps)
+        self.requests[sequence.request.id].left[sequence.output] = len(self.steps)
 
     def write(self, file: Path) -> None:
         """As lines of JSON."""
@@ -143,6 +143,7 @@ class RunRecord:
             request = RecordedRequest(**line["request"])
             request.num_tokens = {int(output): num for output, num in request.num_tokens.items()}
             request.keys = {int(output): keys for output, keys in request.keys.items()}
+            request.left = {int(output): batch for output, batch in request.left.items()}
             self.requests[request.fields["id"]] = request
         else:
             step = RecordedStep(**line["step"])
@@ -236,12 +237,17 @@ def replay(recorded: RunRecord, scheduler: Scheduler, engine: Engine, clock: Clo
         scheduler, _Remembering(engine, recorded), RecordArrivals(recorded, record), clock, [record]
     )
     leaving = sorted(
-        ((each.left_batch, name) for name, each in recorded.requests.items() if each.left_batch >= 0),
+        (
+            (batch, name, output)
+            for name, each in recorded.requests.items()
+            for output, batch in each.left.items()
+        ),
         reverse=True,
     )
     while True:
         while leaving and leaving[-1][0] <= len(record.steps):
-            loop.end(leaving.pop()[1], "abort")
+            _, name, output = leaving.pop()
+            loop.end(name, "abort", output)
         loop.take_arrivals()
         while loop.give_out():
             pass

@@ -67,7 +67,7 @@ class Service:
         self._inbox = _Inbox()
         self._streams: dict[str, OutputStream] = {}
         self._deadlines: list[tuple[float, str]] = []
-        self._asked: deque[str] = deque()  # whom their callers want to end
+        self._asked: deque[tuple[str, int | None]] = deque()  # whom their callers want to end
         self._wake, self._lock = threading.Event(), threading.Lock()
         self._is_closed = self._is_draining = False
         self._failures: list[float] = []
@@ -106,9 +106,10 @@ class Service:
         self._wake.set()
         return stream
 
-    def abort(self, request_id: str) -> None:
-        """End a request, whatever it is doing; its blocks are free in the next step. Nothing where it has ended."""
-        self._asked.append(request_id)
+    def abort(self, request_id: str, output: int | None = None) -> None:
+        """End a request, or one of its outputs, whatever it is doing; its blocks are free in the next step. Nothing where
+        it has ended."""
+        self._asked.append((request_id, output))
         self._wake.set()
 
     def drain(self, timeout_s: float) -> bool:
@@ -212,18 +213,19 @@ class Service:
     def _end_early(self) -> None:
         """End whom their callers, or their deadlines, want to end."""
         while self._asked:
-            self._end(self._asked.popleft(), "abort")
+            request_id, output = self._asked.popleft()
+            self._end(request_id, "abort", output=output)
         now_s = self.clock.now_s()
         while self._deadlines and self._deadlines[0][0] <= now_s:
             self._end(heapq.heappop(self._deadlines)[1], "deadline")
 
-    def _end(self, request_id: str, reason: str, error: str = "") -> None:
+    def _end(self, request_id: str, reason: str, error: str = "", output: int | None = None) -> None:
         if request_id not in self._streams:
             return
-        ended = self._loop.end(request_id, reason)
-        if not ended and (request := self._inbox.remove(request_id)) is not None:
-            for output in range(request.num_outputs):
-                self._put(request_id, OutputDelta(output, [], [], [], reason, error))
+        ended = self._loop.end(request_id, reason, output)
+        if output is None and (request := self._inbox.remove(request_id)) is not None:
+            for number in range(request.num_outputs):
+                self._put(request_id, OutputDelta(number, [], [], [], reason, error))
         for sequence in ended:
             self._put(request_id, OutputDelta(sequence.output, [], [], [], reason, error))
 

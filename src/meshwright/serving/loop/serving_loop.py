@@ -119,9 +119,9 @@ class ServingLoop:
             any_given = True
         return any_given
 
-    def end(self, request_id: str, reason: str) -> list[Sequence]:
-        """End a request from outside; returns its sequences that had not ended."""
-        ended = self.scheduler.abort(request_id)
+    def end(self, request_id: str, reason: str, output: int | None = None) -> list[Sequence]:
+        """End a request from outside, or one of its outputs; returns its sequences that had not ended."""
+        ended = self.scheduler.abort(request_id, output)
         for sequence in ended:
             self.engine.forget(sequence)
             for observer in self.observers:

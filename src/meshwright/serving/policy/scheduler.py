@@ -110,9 +110,10 @@ class Scheduler:
         if not alive:
             del self._sequences[sequence.request.id]
 
-    def abort(self, request_id: str) -> list[Sequence]:
-        """End all of a request that is not ended; returns what was."""
-        ended = list(self._sequences.get(request_id, ()))
+    def abort(self, request_id: str, output: int | None = None) -> list[Sequence]:
+        """End all of a request that is not ended, or one of its outputs; returns what was."""
+        alive = self._sequences.get(request_id, ())
+        ended = [each for each in alive if output is None or each.output == output]
         for sequence in reversed(ended):  # children first: they would begin to wait
             self.finish(sequence)
         return ended

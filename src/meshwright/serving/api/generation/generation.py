@@ -157,6 +157,8 @@ class Generation:
         if found.finish_reason:
             self._reason = found.finish_reason
             del self._texts[delta.index]
+            if not delta.finish_reason and self._texts:  # a stop text: nothing more is wanted of this one
+                self._service.abort(self.request.id, delta.index)
         return found
 
     def _failure(self, delta: OutputDelta) -> ApiError:
