@@ -119,13 +119,21 @@ def test_a_terminated_training_is_saved_like_an_interrupted_one(
         if iteration.number == 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
+    def unheard(number: int, frame: Any) -> None:
+        raise AssertionError("nobody listened")
+
     monkeypatch.setattr(progress.TrainingLine, "__call__", terminate)
-    before = signal.getsignal(signal.SIGTERM)
-    ran = run("train", plan_file, "--seconds", 60, "--checkpoints", tmp_path / "runs")
+    first = signal.signal(
+        signal.SIGTERM, unheard
+    )  # else a mistake would end the process that runs all the tests
+    try:
+        ran = run("train", plan_file, "--seconds", 60, "--checkpoints", tmp_path / "runs")
+        assert signal.getsignal(signal.SIGTERM) is unheard
+    finally:
+        signal.signal(signal.SIGTERM, first)
     assert ran.code == 130 and "saved in" in ran.stdout
     assert "stopping at the end of a step, then saving" in ran.stderr
     assert len(list((tmp_path / "runs").glob("step-*"))) == 1
-    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_data_are_refused_before_any_process_starts(
