@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,8 @@ def test_a_terminated_training_is_saved_like_an_interrupted_one(
 ) -> None:
     def terminate(self: Any, iteration: Any) -> None:
         if iteration.number == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
+            # To this thread: a signal to the process may come upon any of its threads, whose stacks are others' to size.
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
     def unheard(number: int, frame: Any) -> None:
         raise AssertionError("nobody listened")

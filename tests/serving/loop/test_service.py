@@ -60,7 +60,11 @@ def service(started: Started) -> Iterator[Service]:
         yield service
         until_s = time.monotonic() + 10
         rows = service._engine._row_of  # type: ignore[attr-defined]  # of a step that was given out before the last token came
-        while (service.snapshot().num_open or rows) and time.monotonic() < until_s:
+        while (
+            service._thread.is_alive()
+            and (service.snapshot().num_open or rows)
+            and time.monotonic() < until_s
+        ):
             time.sleep(0.01)
         if service._thread.is_alive():
             assert (service.snapshot().num_open, service.snapshot().num_held_blocks, rows) == (0, 0, {})
