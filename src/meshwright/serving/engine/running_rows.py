@@ -91,7 +91,7 @@ class RunningRows:
 
     def work(self, batch: Batch, rows_of: dict[Sequence, int], now_s: float) -> StepWork:
         """A batch as rows; counts it as computed."""
-        chunks, num_chunks = batch.chunks, len(batch.chunks)
+        chunks = batch.chunks
         sequences = [*(chunk.sequence for chunk in chunks), *batch.decodes]
         rows = np.fromiter((rows_of[each] for each in sequences), np.int64, len(sequences))
         self._take_blocks(sequences, rows.tolist())
@@ -103,7 +103,6 @@ class RunningRows:
         needed = -(-(starts + counts) // self._block_tokens)
         held = self._tables[rows, : needed.max()]
         block_ids = held[np.arange(held.shape[1]) < needed[:, None]]
-        assert num_chunks <= len(sequences)
         return StepWork(batch, sequences, rows, starts, counts, block_ids, _starts(needed), draws, now_s)
 
     def inputs(self, work: StepWork, adapters: tuple[int, ...] = ()) -> StepInputs:

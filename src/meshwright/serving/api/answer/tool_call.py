@@ -40,11 +40,7 @@ class TaggedCalls:
 
     def add(self, text: str) -> str:
         """Everything before the first call, but what may be the beginning of one."""
-        self._held += text
-        at = self._held.find(self.BEGIN)
-        if at < 0:
-            at = len(self._held) - _overlap(self._held, self.BEGIN)
-        said, self._held = self._held[:at], self._held[at:]
+        said, self._held = _before(self.BEGIN, self._held + text)
         return said
 
     def end(self) -> tuple[str, list[FoundCall]]:
@@ -87,11 +83,7 @@ class MarkedCalls:
 
     def add(self, text: str) -> str:
         """Everything before the first mark, but what may be the beginning of one."""
-        self._held += text
-        at = self._held.find(self.BEGIN)
-        if at < 0:
-            at = len(self._held) - _overlap(self._held, self.BEGIN)
-        said, self._held = self._held[:at], self._held[at:]
+        said, self._held = _before(self.BEGIN, self._held + text)
         return said
 
     def end(self) -> tuple[str, list[FoundCall]]:
@@ -190,6 +182,14 @@ def _call(found: Any, names: frozenset[str]) -> FoundCall | None:
     if not isinstance(arguments, dict):
         return None
     return FoundCall(str(found["name"]), json.dumps(arguments, ensure_ascii=False))
+
+
+def _before(mark: str, text: str) -> tuple[str, str]:
+    """What stands before a mark, or before what may be its beginning, and the rest."""
+    at = text.find(mark)
+    if at < 0:
+        at = len(text) - _overlap(text, mark)
+    return text[:at], text[at:]
 
 
 def _overlap(text: str, marker: str) -> int:
