@@ -17,7 +17,7 @@ from meshwright.executor.job.job import Job
 from meshwright.executor.job.job_run import Progress, Run
 from meshwright.executor.rank.handler import handlers_of
 from meshwright.executor.rank.watchdog import SharedPositions
-from meshwright.executor.team.worker_process import Report, WorkerProcess
+from meshwright.executor.team.worker_process import Report, WorkerProcess, close_all
 from meshwright.specs.cluster.slowing import Slowing
 from meshwright.specs.error import ExecutionError
 
@@ -132,11 +132,7 @@ class Pool:
 
     def _end_workers(self, at_once: bool) -> None:
         workers, self._workers = self._workers, []
-        if at_once:
-            for worker in workers:
-                worker.process.kill()
-        for worker in workers:
-            worker.close(at_once)
+        close_all(workers, at_once)
 
 
 def _check_slowing(slowing: Slowing | None, job: Job, places: Sequence[int]) -> None:

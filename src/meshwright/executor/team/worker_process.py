@@ -95,3 +95,12 @@ def worker_environment() -> dict[str, str]:
     paths = [str(Path(__file__).parents[3]), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return environment
+
+
+def close_all(workers: Sequence[WorkerProcess], at_once: bool) -> None:
+    """Close workers that may wait for each other; `at_once`: all are killed before the first is waited for."""
+    if at_once:
+        for worker in workers:
+            worker.process.kill()
+    for worker in workers:
+        worker.close(at_once)

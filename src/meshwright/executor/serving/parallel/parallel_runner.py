@@ -30,7 +30,7 @@ from meshwright.executor.serving.parallel.shared_arrays import SharedArrays
 from meshwright.executor.serving.runner_options import RunnerOptions
 from meshwright.executor.serving.served_model import ServedModel
 from meshwright.executor.serving.torch_runner import completed
-from meshwright.executor.team.worker_process import Report, WorkerProcess
+from meshwright.executor.team.worker_process import Report, WorkerProcess, close_all
 from meshwright.serving.engine.runner import Pair, StepInputs
 from meshwright.specs.cluster.computer import num_cores
 from meshwright.specs.error import ExecutionError
@@ -172,9 +172,5 @@ class ParallelRunner:
 
     def _end(self, at_once: bool) -> None:
         workers, self._workers = self._workers, []
-        if at_once:
-            for worker in workers:
-                worker.process.kill()
-        for worker in workers:
-            worker.close(at_once)
+        close_all(workers, at_once)
         self._stack.close()
