@@ -6,16 +6,17 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 from meshwright.costs.roofline import LINK_EFFICIENCY
 from meshwright.serving.engine.engine import INFINITY
 from meshwright.serving.fleet.replica import SimulatedReplica
-from meshwright.serving.fleet.router import ROUTERS
 from meshwright.serving.fleet.serving_plan import ServingPlan
 from meshwright.serving.loop.arrivals import RecordedArrivals
 from meshwright.serving.loop.request_log import RequestLog, RequestRecord
 from meshwright.serving.request.request import Request
+from meshwright.serving.routing.router import Router
 from meshwright.serving.simulated.forward_program import ForwardProgram
 from meshwright.serving.simulated.replica_memory import replica_memory, token_bytes
 from meshwright.serving.simulated.step_model import StepModel
@@ -55,18 +56,20 @@ def serve(
     return Served(logs, num_blocks, time.process_time() - began_s)
 
 
-def _run(replicas: Items[SimulatedReplica], router: str, requests: Items[Request]) -> tuple[RequestLog, ...]:
+def _run(replicas: Items[SimulatedReplica], name: str, requests: Items[Request]) -> tuple[RequestLog, ...]:
     """Give every request to the replica that the router chooses when it comes."""
     if len(replicas) == 1:
         replicas[0].serve(RecordedArrivals(requests))
         return (replicas[0].log,)
-    choose = ROUTERS[router](replicas)
+    router = Router(name, len(replicas), replicas[0].pool.num_blocks)
+    for number, each in enumerate(replicas):
+        each.arrivals.on_end = partial(router.ended, number)
     ordered = sorted(requests, key=lambda request: request.arrival_s)
     horizons = [*(after.arrival_s for _, after in pairwise(ordered)), INFINITY]
     for request, horizon_s in zip(ordered, horizons, strict=True):
         for each in replicas:
             each.advance(request.arrival_s)
-        chosen = replicas[choose(request)]
+        chosen = replicas[router.give(request)]
         for each in replicas:
             each.arrivals.horizon_s = horizon_s
         chosen.give(request)

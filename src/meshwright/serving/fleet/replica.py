@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 
 from meshwright.serving.block.block_pool import BlockPool
@@ -21,17 +22,17 @@ from meshwright.serving.simulated.step_model import StepModel
 
 
 class RoutedArrivals:
-    """The requests that a router gave one replica. `horizon_s`: when the router may give it another."""
+    """The requests that a router gave one replica. `horizon_s`: when the router may give it another; `on_end`: is called
+    when one has ended."""
 
     def __init__(self) -> None:
         self.horizon_s = INFINITY
-        self.num_open = 0
+        self.on_end: Callable[[], None] = lambda: None
         self._requests: deque[Request] = deque()
 
     def give(self, request: Request) -> None:
         """It comes at its arrival."""
         self._requests.append(request)
-        self.num_open += 1
 
     def next_s(self) -> float:
         """When the next one comes, or may come."""
@@ -45,8 +46,8 @@ class RoutedArrivals:
         return taken
 
     def ended(self, request: Request, now_s: float) -> None:
-        """One less."""
-        self.num_open -= 1
+        """Its router is told."""
+        self.on_end()
 
 
 class PrefilledScheduler(Scheduler):
@@ -70,15 +71,6 @@ class SimulatedReplica:
         self.engine = SimulatedEngine(self.scheduler, steps, num_lanes)
         self.arrivals, self.clock, self.log = RoutedArrivals(), VirtualClock(), RequestLog()
         self.loop = ServingLoop(self.scheduler, self.engine, self.arrivals, self.clock, [self.log])
-
-    @property
-    def num_open(self) -> int:
-        """Requests that it was given and that have not ended."""
-        return self.arrivals.num_open
-
-    def num_known(self, request: Request) -> int:
-        """Blocks at the beginning of its prompt that are computed."""
-        return len(self.pool.match(request.block_keys))
 
     def advance(self, until_s: float) -> None:
         """Run what ends by then, and give out what may run behind it."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from meshwright.serving.fleet.router import ROUTERS
 from meshwright.serving.policy.limits import Limits
 from meshwright.serving.request.request_file import BLOCK_TOKENS
+from meshwright.serving.routing.router import ROUTERS
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
 from meshwright.specs.error import PlanError, UnknownNameError
 
