@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 
 import meshwright.api  # noqa: F401  plans know their verbs in whatever order tests run
+import meshwright.serving.openvino  # noqa: F401  before a test imports the runtime, which would then tell its makers
 from tests import covering, gloo_pool
 from tests.no_network import block_network
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import openvino
@@ -84,14 +83,7 @@ def _known_formats(graph: openvino.Model) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silent_nncf() -> Iterator[None]:
-    """Within, NNCF draws no progress bar; and it does not find the package with which it would tell its makers of its use."""
-    telemetry = "openvino_telemetry"
-    found: Mapping[str, Any] = {telemetry: sys.modules[telemetry]} if telemetry in sys.modules else {}
-    sys.modules[telemetry] = None  # type: ignore[assignment]  # an import of it fails
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            logging.getLogger("nncf").setLevel(logging.WARNING)
-            yield
-    finally:
-        del sys.modules[telemetry]
-        sys.modules.update(found)
+    """Within, NNCF draws no progress bar."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        logging.getLogger("nncf").setLevel(logging.WARNING)
+        yield
