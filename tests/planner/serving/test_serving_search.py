@@ -11,6 +11,7 @@ from tests.serving.simulated_case import SMALL, load
 from meshwright.planner.serving import serving_search
 from meshwright.planner.serving.served_plan import ServedPlan, by_front
 from meshwright.planner.serving.serving_search import ServingPlans, ServingSearch, busiest
+from meshwright.planner.serving.serving_space import layouts
 from meshwright.serving.fleet.serving_plan import ServingPlan
 from meshwright.serving.loop.report import LatencyObjective, LoadReport
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
@@ -46,6 +47,16 @@ def test_every_way_to_use_the_devices_is_tried() -> None:
     goodput = [each.report.goodput_per_s for each in found]
     assert max(goodput) == goodput[0]
     assert set(found.table_errors) == {each.plan.layout.name for each in found}
+
+
+def test_attention_is_by_data_where_it_is_fixed_or_a_latent_is_kept_on_every_device() -> None:
+    """Of DeepSeek-V3 both are tried; of a model with heads of keys what is fixed."""
+    cluster, fix = Cluster("2x8xH200"), {"tp": 8, "pp": 2, "ep": 8}
+    found = layouts(load_model("deepseek-v3"), cluster, fix)
+    assert {each.attention_dp for each in found} == {1, 8}
+    assert {each.attention_dp for each in layouts(SMALL, cluster, {"tp": 8, "pp": 1})} == {1}
+    (plan,) = searched({"tp": 2, "replicas": 1, "attention_dp": 2})
+    assert plan.plan.layout == ReplicaLayout(2, attention_dp=2) and plan.report.num_finished == 60
 
 
 def test_plans_are_ranked_by_the_requests_that_come_fastest() -> None:

@@ -138,7 +138,7 @@ def test_prompts_and_outputs_are_computed_apart() -> None:
     prefill, *decode = (log.steps for log in found.logs)
     assert sum(prefill.num_prefill_tokens) == sum(each.num_prompt_tokens for each in load(200, 100.0))
     assert not any(prefill.num_decodes) and not any(any(steps.num_prefill_tokens) for steps in decode)
-    each_bytes = token_bytes(program().plan)
+    each_bytes = token_bytes(program())
     for record in records(found):
         if record.num_tokens > 1:
             wire_s = record.request.num_prompt_tokens * each_bytes / 900e9

@@ -109,12 +109,49 @@ def test_few_tokens_touch_few_experts() -> None:
         (ReplicaLayout(16), "llama-3.1-8b", "16 devices, 1x8xH100 has 8"),
         (ReplicaLayout(8, 1, 8), "llama-3.1-8b", "ep is 8"),
         (ReplicaLayout(8, 1, 4), "mixtral-8x7b", "ep is 4"),
+        (ReplicaLayout(8, attention_dp=3), "llama-3.1-8b", "attention_dp is 3"),
+        (ReplicaLayout(2, attention_dp=4), "llama-3.1-8b", "attention_dp is 4"),
     ],
 )
 def test_what_no_replica_can_be_is_refused(layout: ReplicaLayout, model: str, said: str) -> None:
     """By what does not fit."""
     with pytest.raises(PlanError, match=said):
         layout.plan(load_model(model), Cluster("1x8xH100"), 16, "bfloat16")
+
+
+def test_groups_that_attend_for_themselves_compute_as_much_and_read_more_weights() -> None:
+    """Of 136 rows each of two devices has 68 with all heads: as many FLOPs as with half of the heads of all, as many keys and
+    values, and twice the weights; the rest of a block is as before."""
+    even, own = (replace(program(2), layout=ReplicaLayout(2, attention_dp=number)) for number in (1, 2))
+    for kind in ("cached_attention", "attention"):
+        one, two = (operators(each.works(MIXED), kind)[0] for each in (even, own))
+        assert two.flops == pytest.approx(one.flops)
+    by_label = [
+        {each.label: each for each in operators(found.works(MIXED), "matmul")} for found in (even, own)
+    ]
+    qkv = next(name for name in by_label[0] if "qkv" in name or "q_proj" in name)
+    rows, outputs, inputs = by_label[1][qkv].shape
+    assert by_label[0][qkv].shape == (2 * rows, outputs // 2, inputs) and rows == 68
+    assert by_label[1]["down"].shape == by_label[0]["down"].shape
+
+
+def test_groups_that_attend_for_themselves_send_half() -> None:
+    """A gather and a scatter a block instead of two sums: half the bytes. So a long prompt is faster, as messages weigh more
+    than weights, and a decode, which reads more weights, slower; both stay below one device's."""
+    even, own = (replace(program(2), layout=ReplicaLayout(2, attention_dp=number)) for number in (1, 2))
+    prompt, decode = BatchShape.of([(0, 4096)]), BatchShape.of((), 8, 8000)
+    assert own.step(prompt).latency_s < even.step(prompt).latency_s
+    assert even.step(decode).latency_s < own.step(decode).latency_s < program().step(decode).latency_s
+    assert any("equal parts of every batch" in line for line in own.assumptions)
+
+
+def test_groups_of_several_devices_stand_between_one_group_and_devices_alone() -> None:
+    """Of four devices two groups of two: what they read of attention's weights for a decode lies between."""
+    seconds = [
+        replace(program(4), layout=ReplicaLayout(4, attention_dp=number)).step(BatchShape.of((), 8, 8000))
+        for number in (1, 2, 4)
+    ]
+    assert seconds == sorted(seconds) and len(set(seconds)) == 3
 
 
 def test_an_engine_adds_its_hosts_time_to_a_step_and_a_factor_to_kernels() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import product
 from typing import Any
 
 from meshwright.serving.fleet.serving_plan import ServingPlan
@@ -43,8 +44,15 @@ def layouts(model: ModelSpec, cluster: ClusterSpec, fix: Mapping[str, Any]) -> l
             fix, "pp", _doublings(cluster.num_devices // max(1, min(tp, cluster.num_devices)))
         ):
             has_experts = any(kind.experts for kind in model.kinds)
-            for ep in _fixed_or(fix, "ep", (1, tp) if has_experts and tp > 1 else (1,)):
-                layout = ReplicaLayout(tp, pp, ep)
+            has_latents = any(
+                kind.attention.latent for kind in model.kinds
+            )  # else every device has all of it
+            degrees = product(
+                _fixed_or(fix, "ep", (1, tp) if has_experts else (1,)),
+                _fixed_or(fix, "attention_dp", (1, tp) if has_latents else (1,)),
+            )
+            for ep, attention_dp in degrees:
+                layout = ReplicaLayout(tp, pp, ep, attention_dp)
                 if layout.num_devices * int(fix.get("replicas", 1)) > cluster.num_devices:
                     continue
                 try:
@@ -58,7 +66,7 @@ def layouts(model: ModelSpec, cluster: ClusterSpec, fix: Mapping[str, Any]) -> l
             f"no replica of {dict(fix)} fits on {cluster.num_devices} devices",
             allowed="tp x pp x replicas of at most these",
         )
-    return sorted(found, key=lambda each: (each.num_devices, -each.tp, each.ep))
+    return sorted(found, key=lambda each: (each.num_devices, -each.tp, each.ep, each.attention_dp))
 
 
 def replica_counts(

@@ -136,6 +136,7 @@ def _transfer_s(plan: ServingPlan, program: ForwardProgram, num_tokens: int) -> 
     """Keys and values of a prompt from the devices of the first replica to those of the last, each its own share."""
     cluster, number = program.cluster, plan.layout.num_devices
     source, target = 0, (plan.replicas - 1) * number
-    share_bytes = token_bytes(program.plan) * num_tokens / number
+    holders = plan.layout.attention_tp * plan.layout.pp  # of the keys and values of one sequence
+    share_bytes = token_bytes(program) * num_tokens / holders
     rate = cluster.bandwidth_bytes_per_s(source, target) * LINK_EFFICIENCY
     return cluster.latency_s(source, target) + share_bytes / rate

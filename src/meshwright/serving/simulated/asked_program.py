@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +32,10 @@ class Question(NamedTuple):
             return costs.exchange_cost(self.exchange, self.num_bytes * share, self.ends)  # type: ignore[no-any-return]
         return costs.cost(works[self.work], self.device) if self.work >= 0 else Cost()
 
+    def in_groups(self, number: int) -> Question:
+        """Of an exchange: what one of so many groups of neighbours asks, each of its part of the bytes."""
+        return self._replace(ends=self.ends[: len(self.ends) // number], num_bytes=self.num_bytes / number)
+
 
 @dataclass(frozen=True, eq=False)
 class AskedProgram:
@@ -43,6 +47,14 @@ class AskedProgram:
     questions: tuple[Question, ...]
     question_of_row: NDArray[Any]
     computes_of_lists: tuple[NDArray[np.bool_], ...]
+
+    def in_groups(self, rows: NDArray[np.bool_], number: int) -> AskedProgram:
+        """The same with the exchanges of some rows in so many groups."""
+        classes, places = np.unique(self.question_of_row[rows], return_inverse=True)
+        questions = (*self.questions, *(self.questions[each].in_groups(number) for each in classes))
+        of_row = self.question_of_row.copy()
+        of_row[rows] = len(self.questions) + places
+        return replace(self, questions=questions, question_of_row=of_row)
 
 
 def asked_of(

@@ -35,6 +35,10 @@ class BatchShape(NamedTuple):
             number += 1
         return cls(tokens, pairs, number, num_decodes, num_context)
 
+    def share(self, number: int) -> BatchShape:
+        """The largest of so many parts, of sequences that are dealt out evenly."""
+        return BatchShape(*(-(-each // number) for each in self))
+
     @property
     def num_tokens(self) -> int:
         """Rows of the linear layers."""

@@ -20,6 +20,7 @@ from meshwright.stage.chain.segment_work import step_operators
 from meshwright.stage.operator.layer import local_sizes
 from meshwright.stage.work import microbatch_shape
 
+ATTENTION = "attention"  # the step of a chain, behind its norm and before it is added
 ON_WANTED_ROWS = frozenset(("final_norm", "head", "cross_entropy", "exponentials", "split_cross_entropy"))
 # Touches of each element: of a norm with the addition before it (stream and branch read, stream and result written) over
 # those of a norm alone; of SiLU(gate) * up in one kernel over those in two.
@@ -50,18 +51,23 @@ def cached_heads(attention: Attention, tp: int) -> CachedHeads:
 
 
 def serving_operators(
-    plan: Plan, step: ChainStep, batch: BatchShape, weight_bytes: int
+    plan: Plan, step: ChainStep, batch: BatchShape, weight_bytes: int, attention_dp: int = 1
 ) -> tuple[Operator, ...]:
     """What one step of a stage's chain runs for a batch, on one device. `weight_bytes`: of a number of the matrices, and of
-    what they are multiplied with; results are in the plan's format."""
+    what they are multiplied with; results are in the plan's format. ``attention_dp``: groups of devices that attend for
+    sequences of their own."""
+    is_shared_out = step.name == ATTENTION and attention_dp > 1
+    batch = batch.share(attention_dp) if is_shared_out else batch
     rows = batch.num_rows if step.name in ON_WANTED_ROWS else batch.num_tokens
     if not rows:
         return ()
     shape = microbatch_shape(plan)._replace(num_sequences=1, sequence_length=rows)
+    if is_shared_out:
+        shape = shape._replace(tp=plan.tp // attention_dp, sequence_parallel=False)
     found: list[Operator] = []
     for operator in step_operators(plan, shape, step, "F"):
         if operator.kind == "attention":
-            found += attention_operators(plan, max(0, step.block), batch)
+            found += attention_operators(plan, max(0, step.block), batch, shape.tp)
         elif operator.kind == "grouped_matmul":
             found.append(of_touched_experts(operator, shape.element_bytes, weight_bytes))
         elif operator.kind == "matmul":
@@ -91,14 +97,14 @@ def of_touched_experts(operator: Operator, element_bytes: int, weight_bytes: int
     return replace(operator, bytes=num_bytes, shape=(touched, max(1, -(-round(rows) // touched)), n, k))
 
 
-def attention_operators(plan: Plan, block: int, batch: BatchShape) -> tuple[Operator, ...]:
-    """Attention of one block: of all chunks, and of all decodes.
+def attention_operators(plan: Plan, block: int, batch: BatchShape, tp: int) -> tuple[Operator, ...]:
+    """Attention of one block, whose heads `tp` devices share: of all chunks, and of all decodes.
 
     Chunks of T tokens that see P pairs in all are priced as equal sequences of the same tokens and pairs: T^2 / 2P of them,
     at least one. A window leaves every token at most its own length.
     """
     attention, size = plan.model.layers[block].attention, dtype_bytes(plan.dtype)
-    local, cached = local_sizes(plan.model, plan.tp, plan.expert_tp, block), cached_heads(attention, plan.tp)
+    local, cached = local_sizes(plan.model, tp, plan.expert_tp, block), cached_heads(attention, tp)
     found: list[Operator] = []
     if batch.chunk_pairs:
         tokens, pairs, width = (

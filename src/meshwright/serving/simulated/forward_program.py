@@ -24,7 +24,7 @@ from meshwright.lowering.segment.segmented import inner_degrees
 from meshwright.schedules.order import registered
 from meshwright.serving.simulated.asked_program import AskedProgram, asked_of
 from meshwright.serving.simulated.batch_shape import BatchShape
-from meshwright.serving.simulated.forward_operators import serving_operators
+from meshwright.serving.simulated.forward_operators import ATTENTION, serving_operators
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
 from meshwright.serving.simulated.step_overhead import StepOverhead
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -90,7 +90,12 @@ class ForwardProgram:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What its seconds rest on, for people."""
-        return self._costs[1]
+        shared = (
+            (f"the {self.layout.attention_dp} groups that attend have equal parts of every batch",)
+            if self.layout.attention_dp > 1
+            else ()
+        )
+        return (*self._costs[1], *shared)
 
     def works(self, batch: BatchShape) -> tuple[Work, ...]:
         """Of the program's table of works: what each does for a batch."""
@@ -114,7 +119,8 @@ class ForwardProgram:
     def _work(self, steps: Mapping[ChainStep, int], batch: BatchShape) -> Work:
         found: list[Operator] = []
         for step, count in steps.items():
-            found += repeated(serving_operators(self.plan, step, batch, dtype_bytes(self.dtype)), count)
+            own = serving_operators(self.plan, step, batch, dtype_bytes(self.dtype), self.layout.attention_dp)
+            found += repeated(own, count)
         operators = merged(found)
         return Work(
             "F", batch.num_tokens, (1, batch.num_tokens), self.dtype, total_flops(operators), total_bytes(operators),
@@ -150,7 +156,13 @@ class ForwardProgram:
         works = tuple(Work("F", share=number) for number in range(len(table)))
         program = program.with_tables(works=works).with_columns(work=column)
         placement = place(program, self.cluster, device_order(self.plan))
-        return asked_of(wire(program), placement, tuple(dict(each) for each in table))
+        asked = asked_of(wire(program), placement, tuple(dict(each) for each in table))
+        if self.layout.attention_dp == 1:
+            return asked
+        attends = np.array([any(step.name == ATTENTION for step in each.steps) for each in segments])
+        around = attends | np.append(attends[1:], False)  # what a segment sends, the next one reads
+        rows = (program.kinds == Kind.COLLECTIVE) & around[program.columns.stage]
+        return asked.in_groups(rows, self.layout.attention_dp)
 
     @property
     def _steps(self) -> tuple[Mapping[ChainStep, int], ...]:

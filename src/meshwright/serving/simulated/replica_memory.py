@@ -10,9 +10,10 @@ from meshwright.serving.simulated.forward_program import ForwardProgram
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.error import OutOfMemoryError
 from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.model.parameter import block_parameters
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.units import format_bytes
-from meshwright.stage.group.value_size import num_local_parameters
+from meshwright.stage.group.value_size import num_local_parameters, tensor_divisor
 
 USED_SHARE = 0.9  # of a device's memory that an engine takes (vLLM's --gpu-memory-utilization)
 # Memory outside of torch's allocator, which vLLM 0.6 tells for Llama-3-8B on one H100 and on two (vllm-project/vllm pull
@@ -30,7 +31,7 @@ class ReplicaMemory:
         weight_bytes: of the stage with the most.
         step_bytes: what the largest step needs beside weights and blocks.
         block_bytes: of one block of keys and values on a device, of the stage with the most.
-        num_blocks: that fit every stage.
+        num_blocks: that fit every stage, of all groups that attend for sequences of their own.
     """
 
     weight_bytes: float
@@ -46,15 +47,16 @@ def replica_memory(
     plan, device = program.plan, program.cluster.devices[0]
     stages = plan.stages()
     size = dtype_bytes(program.dtype)
-    weights = [size * sum(num_local_parameters(plan, layers)) for layers in stages]
-    blocks = [_token_bytes(plan, layers) * block_tokens for layers in stages]
+    layout = program.layout
+    weights = [size * num_weights(program, layers) for layers in stages]
+    blocks = [_token_bytes(program, layers) * block_tokens for layers in stages]
     own_bytes = GROUP_BYTES if plan.num_devices > 1 else ALONE_BYTES
     step_bytes = _step_bytes(plan, limits) + (own_bytes if device.machine.has_streams else 0.0)
     room = [used_share * device.memory_bytes - own - step_bytes for own in weights]
-    num_blocks = min(int(left / each) for left, each in zip(room, blocks, strict=True))
+    num_blocks = min(int(left / each) for left, each in zip(room, blocks, strict=True)) * layout.attention_dp
     if num_blocks < 1:
         raise OutOfMemoryError(
-            f"a replica of {program.layout.name} of {program.model.name} needs "
+            f"a replica of {layout.name} of {program.model.name} needs "
             f"{format_bytes(max(weights) + step_bytes)} on each {device.name} before the first block of keys and values",
             holders=(("weights", max(weights)), ("a step's values", round(step_bytes))),
             allowed=f"{format_bytes(used_share * device.memory_bytes)}, {used_share:.0%} of the device",
@@ -63,16 +65,35 @@ def replica_memory(
     return ReplicaMemory(max(weights), step_bytes, max(blocks), num_blocks)
 
 
-def token_bytes(plan: Plan) -> float:
-    """Keys and values of one token on all devices of a replica."""
-    return sum(_token_bytes(plan, layers) for layers in plan.stages()) * plan.tp
+def token_bytes(program: ForwardProgram) -> float:
+    """Keys and values of one token on all devices that have them."""
+    stages = program.plan.stages()
+    return sum(_token_bytes(program, layers) for layers in stages) * program.layout.attention_tp
 
 
-def _token_bytes(plan: Plan, layers: StageLayers) -> float:
+def num_weights(program: ForwardProgram, layers: StageLayers) -> int:
+    """Parameters of a stage on one device: of attention as many as its own group divides them among."""
+    plan, layout = program.plan, program.layout
+    found = sum(num_local_parameters(plan, layers))
+    if layout.attention_dp == 1:
+        return found
+    for block, count in plan.model.block_kinds(layers.first_block, layers.num_blocks):
+        for each in block_parameters(plan.model, block):
+            if each.is_attention:
+                own, even = (
+                    -(-each.num_elements // tensor_divisor(each, tp))
+                    for tp in (layout.attention_tp, layout.tp)
+                )
+                found += count * (own - even)
+    return found
+
+
+def _token_bytes(program: ForwardProgram, layers: StageLayers) -> float:
     """Keys and values of one token in one stage, on one device."""
+    model, tp = program.model, program.layout.attention_tp
     first, last = layers.first_block, layers.first_block + layers.num_blocks
-    cached = (cached_heads(plan.model.layers[block].attention, plan.tp) for block in range(first, last))
-    return float(sum(each.numbers_per_token for each in cached) * dtype_bytes(plan.dtype))
+    cached = (cached_heads(model.layers[block].attention, tp) for block in range(first, last))
+    return float(sum(each.numbers_per_token for each in cached) * dtype_bytes(program.plan.dtype))
 
 
 def _step_bytes(plan: Plan, limits: Limits) -> float:

@@ -34,6 +34,11 @@ class Parameter(NamedTuple):
         """Product of the shape."""
         return math.prod(self.shape)
 
+    @property
+    def is_attention(self) -> bool:
+        """Is it of a block's attention to its own sequence?"""
+        return ".self_attn." in self.name or ".attn." in self.name
+
 
 def embedding_parameters(model: ModelShape) -> tuple[Parameter, ...]:
     """Token table, and the table of positions where positions are learned."""

@@ -118,11 +118,11 @@ def _local(parameters: Iterable[Parameter], tp: int, ep: int, expert_tp: int) ->
             divisor = ep * (1 if parameter.name.endswith(WHOLE_OF_EXPERTS) else expert_tp)
             expert += -(-parameter.num_elements // divisor)
         else:
-            dense += -(-parameter.num_elements // _divisor(parameter, tp))
+            dense += -(-parameter.num_elements // tensor_divisor(parameter, tp))
     return LocalParameters(dense, expert)
 
 
-def _divisor(parameter: Parameter, tp: int) -> int:
+def tensor_divisor(parameter: Parameter, tp: int) -> int:
     """Devices among which tensor parallelism divides this tensor."""
     return 1 if any(part in parameter.name for part in WHOLE) else tp
 
