@@ -18,7 +18,7 @@ from meshwright.executor.serving.served_model import open_served
 from meshwright.executor.serving.torch_runner import TorchRunner
 from meshwright.serving.block.block_key import block_keys
 from meshwright.serving.block.block_pool import BlockPool
-from meshwright.serving.engine.runner import Runner
+from meshwright.serving.engine.runner import Runner, num_lanes_of
 from meshwright.serving.engine.runner_engine import RunnerEngine
 from meshwright.serving.loop.arrivals import RecordedArrivals
 from meshwright.serving.loop.clock import VirtualClock
@@ -119,7 +119,7 @@ def said(runner: Runner, requests: list[Request], way: dict[str, Any]) -> Output
     host = BlockPool(runner.num_host_blocks, size) if way["preemption"] == "swap" else None
     num_blocks = 2 * -(-most // size) if way["is_tight"] else runner.num_blocks
     limits = Limits(max_batch_tokens=stretch_of(runner) * 32, max_sequences=12, max_model_tokens=most)
-    scheduler = Scheduler(policy, BlockPool(num_blocks, size), limits, host)
+    scheduler = Scheduler(policy, BlockPool(num_blocks, size), limits, host, num_lanes_of(runner))
     clock, outputs = VirtualClock(), Outputs()
     engine = RunnerEngine(runner, clock.now_s, depth=way["depth"])
     ServingLoop(scheduler, engine, RecordedArrivals(requests), clock, [outputs]).run()

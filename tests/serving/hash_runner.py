@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.serving.engine.runner import Pair, StepInputs
+from meshwright.serving.engine.runner import Logits, Pair, StepInputs
 
 VOCABULARY = 50
 
@@ -57,6 +58,36 @@ class HashRunner:
 
     def close(self) -> None:
         """It holds nothing."""
+
+
+class PipelinedHashRunner(HashRunner):
+    """It does nothing of what it is told until somebody asks for logits, and then all that was told before, in order."""
+
+    def __init__(self, num_blocks: int, block_tokens: int, num_host_blocks: int, num_lanes: int) -> None:
+        super().__init__(num_blocks, block_tokens, num_host_blocks)
+        self.num_lanes = num_lanes
+        self.most_under_way = self._num_under_way = 0
+        self._told: deque[Callable[[], None]] = deque()
+
+    def start(self, inputs: StepInputs) -> Logits:
+        """Note it."""
+        assert self._num_under_way < self.num_lanes
+        self._num_under_way += 1
+        self.most_under_way = max(self.most_under_way, self._num_under_way)
+        found: list[NDArray[np.float32]] = []
+        self._told.append(lambda: found.append(super(PipelinedHashRunner, self).forward(inputs)))
+
+        def logits() -> NDArray[np.float32]:
+            self._num_under_way -= 1
+            while not found:
+                self._told.popleft()()
+            return found[0]
+
+        return logits
+
+    def move_blocks(self, swap_out: Sequence[Pair], copies: Sequence[Pair], swap_in: Sequence[Pair]) -> None:
+        """Note it."""
+        self._told.append(lambda: super(PipelinedHashRunner, self).move_blocks(swap_out, copies, swap_in))
 
 
 def logits_of(tokens: NDArray[np.int64]) -> NDArray[np.float32]:

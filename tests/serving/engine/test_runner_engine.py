@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.covering import covering, product
 from tests.serving.case import LIMITS, check_books
-from tests.serving.hash_runner import VOCABULARY, HashRunner, greedy_output
+from tests.serving.hash_runner import VOCABULARY, HashRunner, PipelinedHashRunner, greedy_output
 
 from meshwright.serving.block.block_key import block_keys
 from meshwright.serving.block.block_pool import BlockPool
@@ -95,18 +95,24 @@ def said(
     depth: int,
     end_ids: tuple[int, ...] = (),
     mask_of: MaskOf = no_mask,
+    num_lanes: int = 1,
 ) -> Outputs:
     """What an engine says."""
     host = 16 if policy.preemption == "swap" else 0
     runner = HashRunner(num_blocks, BLOCK_TOKENS, host)
+    if num_lanes > 1:
+        runner = PipelinedHashRunner(num_blocks, BLOCK_TOKENS, host, num_lanes)
     clock, outputs = VirtualClock(), Outputs()
-    scheduler = Scheduler(
-        policy, BlockPool(num_blocks, BLOCK_TOKENS), LIMITS, BlockPool(host, BLOCK_TOKENS) if host else None
+    pool, host_pool = (
+        BlockPool(num_blocks, BLOCK_TOKENS),
+        BlockPool(host, BLOCK_TOKENS) if host else None,
     )
+    scheduler = Scheduler(policy, pool, LIMITS, host_pool, num_lanes)
     engine = RunnerEngine(runner, clock.now_s, end_ids, depth, mask_of)
     ServingLoop(scheduler, engine, RecordedArrivals(requests), clock, [outputs]).run()
     check_books(scheduler)
     assert scheduler.pool.num_held == 0 and not engine._row_of
+    assert num_lanes == 1 or num_blocks < 40 or runner.most_under_way == num_lanes
     engine.close()
     return outputs
 
@@ -118,6 +124,7 @@ ROWS = list(
             "preemption": ("recompute", "swap"),
             "num_blocks": (11, 40),
             "depth": (1, 2),
+            "num_lanes": (1, 2, 3),
             "num_outputs": (1, 3),
         }
     )
@@ -135,7 +142,7 @@ def test_every_way_says_what_obvious_code_says(case: dict[str, int]) -> None:
         requests = requests_of(seed, 12, case["num_outputs"])
         if not policy.is_chunked:
             requests = [each for each in requests if each.num_prompt_tokens <= LIMITS.max_batch_tokens]
-        outputs = said(requests, policy, case["num_blocks"], case["depth"])
+        outputs = said(requests, policy, case["num_blocks"], case["depth"], num_lanes=case["num_lanes"])
         for request in requests:
             expected = greedy_output(request.prompt or (), request.max_output_tokens)
             for output in range(request.num_outputs):
@@ -143,11 +150,11 @@ def test_every_way_says_what_obvious_code_says(case: dict[str, int]) -> None:
                 assert outputs.reasons[request.id, output] == "length"
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_an_end_of_text_ends_it_and_is_its_last_token(depth: int) -> None:
+@pytest.mark.parametrize(("depth", "num_lanes"), [(1, 1), (2, 1), (1, 2)])
+def test_an_end_of_text_ends_it_and_is_its_last_token(depth: int, num_lanes: int) -> None:
     requests = requests_of(3, 12, 1)
     ends = (3, 4, 5, 6, 7, 8)
-    outputs = said(requests, ContinuousBatching(), 40, depth, ends)
+    outputs = said(requests, ContinuousBatching(), 40, depth, ends, num_lanes=num_lanes)
     num_stopped = 0
     for request in requests:
         expected = greedy_output(request.prompt or (), request.max_output_tokens)
@@ -232,6 +239,29 @@ def test_a_fork_copies_from_who_comes_back_in_the_same_step() -> None:
     request = Request("r", len(prompt), 8, prompt=prompt, num_outputs=3)
     outputs = said([request], AllLeaveOnce(preemption="swap"), 40, 1)
     assert [outputs.tokens["r", output] for output in range(3)] == [greedy_output(prompt, 8)] * 3
+
+
+class ChangesLanes(ContinuousBatching):
+    """Once in a while a lane takes a sequence from another, whose step is under way."""
+
+    num_taken = 0
+
+    def choose(self, now_s: float, scheduler: Scheduler, lane: BatchLane) -> bool:
+        """As usual, but for that."""
+        others = [each for other in scheduler.lanes if other is not lane for each in other.decoding]
+        if scheduler.batch.number % 3 == 2 and others:
+            scheduler.preempt(others[0], swaps=self.preemption == "swap")
+            type(self).num_taken += 1
+        return super().choose(now_s, scheduler, lane)
+
+
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+def test_who_changes_lanes_goes_on_with_the_token_of_the_step_under_way(preemption: str) -> None:
+    requests = requests_of(4, 12, 1)
+    outputs = said(requests, ChangesLanes(preemption=preemption), 40, 1, num_lanes=2)
+    assert ChangesLanes.num_taken > 3
+    for request in requests:
+        assert outputs.tokens[request.id, 0] == greedy_output(request.prompt or (), request.max_output_tokens)
 
 
 class AdapterRunner(HashRunner):

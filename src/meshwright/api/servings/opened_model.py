@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from meshwright.api.servings.engine_choice import EngineChoice
+from meshwright.executor.job.launch import launch_of
 from meshwright.serving.block.block_pool import BlockPool
 from meshwright.serving.loop.clock import WallClock
 from meshwright.serving.openvino.support import LACKING, OTHER_ENGINE, absence, check_installed, refusal
@@ -17,7 +19,7 @@ from meshwright.serving.policy.continuous_batching import ContinuousBatching
 from meshwright.serving.policy.limits import Limits
 from meshwright.serving.policy.scheduler import Scheduler
 from meshwright.specs.config.source import CONFIG_FILE, hub_config_path, load_model
-from meshwright.specs.error import SpecError
+from meshwright.specs.error import ExecutionError, SpecError
 
 if TYPE_CHECKING:
     from meshwright.serving.engine.runner import Runner
@@ -125,6 +127,7 @@ class OpenedModel:
         return self._grammars_of(self.vocabulary_size).mask_of(parameters)
 
     def _start(self, clock: WallClock) -> tuple[Scheduler, RunnerEngine]:
+        from meshwright.serving.engine.runner import num_lanes_of
         from meshwright.serving.engine.runner_engine import RunnerEngine
 
         runner = runner_of(self.folder, self._choice)
@@ -139,13 +142,27 @@ class OpenedModel:
         limits = replace(self._limits, max_model_tokens=self.max_model_tokens)
         pool = BlockPool(runner.num_blocks, runner.block_tokens)
         host = BlockPool(runner.num_host_blocks, runner.block_tokens) if runner.num_host_blocks else None
-        scheduler = Scheduler(self._policy, pool, limits, host)
+        scheduler = Scheduler(self._policy, pool, limits, host, num_lanes_of(runner))
         return scheduler, RunnerEngine(runner, clock.now_s, self.text.end_ids, DEPTH, self._mask_of)
 
 
 def runner_of(folder: Path, choice: EngineChoice) -> Runner:
-    """The model, loaded by the engine that was chosen. Raises what the engine raises."""
+    """The model, loaded by the engine that was chosen. Raises what the engine raises, and ExecutionError in a job of several
+    processes."""
+    _check_is_alone()
     return _openvino(folder, choice) if engine_of(folder, choice) == "openvino" else _torch(folder, choice)
+
+
+def _check_is_alone() -> None:
+    """In a job of torchrun or Slurm every process would serve the whole model once more."""
+    launch = launch_of(os.environ)
+    if launch is not None and launch.num_processes > 1:
+        raise ExecutionError(
+            f"{launch.by} has started {launch.num_processes} processes, and the ranks of a served model are processes of "
+            "one host that its server starts itself",
+            allowed="one process a replica, with tp and pp within its host",
+            next="start `meshwright serve` once on each host, and a router before them",
+        )
 
 
 def engine_of(folder: Path, choice: EngineChoice) -> str:

@@ -5,14 +5,15 @@ Shapes: T new tokens of all sequences, one behind the other; S sequences; R rows
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 Pair = tuple[int, int]  # a block, and where its content goes
+Logits = Callable[[], NDArray[np.float32]]  # waits for those of a step that was started; asked once
 
 
 @dataclass(slots=True)
@@ -62,3 +63,21 @@ class Runner(Protocol):
     def close(self) -> None:
         """Let go of memory and processes."""
         ...
+
+
+@runtime_checkable
+class PipelinedRunner(Runner, Protocol):
+    """A runner whose stages compute different steps at once. What it is told it does in that order, on every device: a step
+    sees all that was started or moved before it."""
+
+    num_lanes: int  # steps that may be under way
+
+    def start(self, inputs: StepInputs) -> Logits:
+        """Begin a step, and come back. Its logits ``[R, V]`` are valid until the next step is started. With `num_lanes`
+        steps whose logits nobody has taken it waits until another thread takes some."""
+        ...
+
+
+def num_lanes_of(runner: Runner) -> int:
+    """Steps that a runner has under way at once."""
+    return runner.num_lanes if isinstance(runner, PipelinedRunner) else 1

@@ -1,7 +1,8 @@
 """The engine of a real model: packs batches for a runner, draws tokens, and knows what ends a sequence.
 
 With `depth` 2 a thread runs batches in order, so that the next one is chosen and packed while one runs. A sequence that ends
-by its last token was then given one step more, whose token is nobody's.
+by its last token was then given one step more, whose token is nobody's. A pipeline has a lane for each stage instead: while
+one lane's tokens are drawn and its next batch is chosen, the others' batches run.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.serving.block.block_key import block_keys
 from meshwright.serving.engine.engine import INFINITY, Ended, NewToken, StepResult
-from meshwright.serving.engine.runner import Runner
+from meshwright.serving.engine.runner import Logits, PipelinedRunner, Runner, StepInputs, num_lanes_of
 from meshwright.serving.engine.running_rows import RunningRows, StepWork
 from meshwright.serving.policy.batch import Batch
 from meshwright.serving.policy.sequence import Sequence
@@ -39,17 +42,24 @@ def no_mask(parameters: SamplingParameters) -> TokenMask | None:
     return None
 
 
+class Started(NamedTuple):
+    """A batch that runs: its logits come from a call that waits for them."""
+
+    work: StepWork
+    start_s: float
+    logits: Logits
+
+
 class RunnerEngine:
     """Args:
     runner: the model.
     now_s: the clock of the loop.
     end_ids: tokens that end a text.
-    depth: batches that may be submitted before the first of them is polled: 1, or 2.
+    depth: batches that may be submitted before the first of them is polled: 1, or 2. A runner with several lanes has
+        one batch of each.
     mask_of: what the outputs of a request have to match.
     adapters: numbers of adapters by name, which may come and go; a sequence keeps the one that it began with.
     """
-
-    num_lanes = 1
 
     def __init__(
         self,
@@ -60,7 +70,8 @@ class RunnerEngine:
         mask_of: MaskOf = no_mask,
         adapters: Mapping[str, int] | None = None,
     ) -> None:
-        self.runner, self.depth = runner, depth
+        self.runner, self.num_lanes = runner, num_lanes_of(runner)
+        self.depth = depth if self.num_lanes == 1 else 1
         self._now_s, self._end_ids, self._mask_of = now_s, frozenset(end_ids), mask_of
         self._adapters = {} if adapters is None else adapters
         self._adapted: dict[Sequence, int] = {}  # by what the others have not: the model's own weights
@@ -68,10 +79,11 @@ class RunnerEngine:
         self._row_of: dict[Sequence, int] = {}
         self._ended: set[Sequence] = set()
         self._forgotten: deque[tuple[int, Sequence]] = deque()  # free when so many batches have been polled
-        self._futures: deque[Future[StepResult] | StepWork] = deque()
+        self._under_way: deque[Future[StepResult] | Started | StepResult] = deque()
         self._num_submitted = self._num_polled = 0
         self._lock = threading.Lock()  # rows and sampler, between this thread and the one that runs
-        self._thread = ThreadPoolExecutor(1, "engine") if depth > 1 else None
+        self._thread = ThreadPoolExecutor(1, "engine") if self.depth > 1 else None
+        self._start = runner.start if isinstance(runner, PipelinedRunner) else self._later
 
     def submit(self, batch: Batch, now_s: float, until_s: float = INFINITY) -> None:
         """Take a batch; it runs once."""
@@ -83,12 +95,18 @@ class RunnerEngine:
                     self._begin(chunk.sequence)
             work = self._rows.work(batch, self._row_of, now_s)
         self._num_submitted += 1
-        self._futures.append(self._thread.submit(self._run, work) if self._thread else work)
+        if self._thread is not None:
+            self._under_way.append(self._thread.submit(lambda: self._finished(self._started(work))))
+            return
+        self._draw_what_it_needs(work)
+        self._under_way.append(self._started(work))
 
     def poll(self) -> StepResult:
         """The one that was submitted first. Raises what its runner raises."""
-        first = self._futures.popleft()
-        result = self._run(first) if isinstance(first, StepWork) else first.result()
+        first = self._under_way.popleft()
+        if isinstance(first, Future):
+            first = first.result()
+        result = self._finished(first) if isinstance(first, Started) else first
         self._num_polled += 1
         while self._forgotten and self._forgotten[0][0] <= self._num_polled:
             self._free(self._forgotten.popleft()[1])
@@ -99,7 +117,7 @@ class RunnerEngine:
         if sequence in self._row_of:
             self._forgotten.append((self._num_submitted, sequence))
             self._ended.add(sequence)
-            if not self._futures:
+            if not self._under_way:
                 self._forgotten.pop()
                 self._free(sequence)
 
@@ -130,8 +148,16 @@ class RunnerEngine:
             self._adapted.pop(sequence, None)
             self._ended.discard(sequence)
 
-    def _run(self, work: StepWork) -> StepResult:
-        """Move blocks, compute, draw."""
+    def _draw_what_it_needs(self, work: StepWork) -> None:
+        """A sequence that changes lanes while its step is under way goes on with the token of that step."""
+        for place, first in enumerate(self._under_way):
+            if self._rows.are_known(work):
+                return
+            if isinstance(first, Started):
+                self._under_way[place] = self._finished(first)
+
+    def _started(self, work: StepWork) -> Started:
+        """Move blocks, and begin to compute."""
         start_s, batch = self._now_s(), work.batch
         if batch.swap_out or batch.swap_in:
             self.runner.move_blocks(batch.swap_out, (), batch.swap_in)
@@ -139,12 +165,20 @@ class RunnerEngine:
             self.runner.move_blocks((), batch.copies, ())
         with self._lock:
             inputs = self._rows.inputs(work, self._adapters_of(work))
-        logits = self.runner.forward(inputs)
+        return Started(work, start_s, self._start(inputs))
+
+    def _later(self, inputs: StepInputs) -> Logits:
+        """Compute when the logits are asked for."""
+        return partial(self.runner.forward, inputs)
+
+    def _finished(self, started: Started) -> StepResult:
+        """Wait for logits, and draw."""
+        work, logits = started.work, started.logits()
         with self._lock:
             tokens = self._draw(work, logits)
             ended = [self._end(token) for token in self._last_ones(tokens)]
             self._ended.update(end.sequence for end in ended)
-        return StepResult(batch, start_s, self._now_s(), 1, ended, tokens)
+        return StepResult(work.batch, started.start_s, self._now_s(), 1, ended, tokens)
 
     def _draw(self, work: StepWork, logits: NDArray[np.float32]) -> list[NewToken]:
         """The next token of everyone who gets one, but of those that have ended."""

@@ -105,6 +105,10 @@ class RunningRows:
         block_ids = held[np.arange(held.shape[1]) < needed[:, None]]
         return StepWork(batch, sequences, rows, starts, counts, block_ids, _starts(needed), draws, now_s)
 
+    def are_known(self, work: StepWork) -> bool:
+        """Are all tokens there that it computes?"""
+        return bool((self.num_tokens[work.rows] >= work.starts + work.counts).all())
+
     def inputs(self, work: StepWork, adapters: tuple[int, ...] = ()) -> StepInputs:
         """What a runner takes; tokens are looked up now, when those of the steps before are there."""
         num_chunks = len(work.batch.chunks)

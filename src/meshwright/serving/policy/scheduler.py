@@ -45,6 +45,7 @@ class Scheduler:
         self._sequences: dict[str, list[Sequence]] = {}  # of requests that have not ended
         self._children: dict[Sequence, list[Sequence]] = {}  # of sequences whose prompt is not computed
         self._num_ever = self._num_batches = 0
+        self._owed = Batch(0, 0)  # moves of blocks for lanes that then had no batch
 
     # -- requests come and go
 
@@ -79,8 +80,12 @@ class Scheduler:
             )  # who was alone and had to leave may come back at once
         if takes_decodes and at.decoding:
             batch.decodes, batch.decode_context = tuple(at.decoding), at.context
+        batch.preempted = self._owed.preempted + batch.preempted
+        batch.swap_out = self._owed.swap_out + batch.swap_out
         if not batch.chunks and not batch.decodes:
+            self._owed = batch  # what left is to be told, and moved, before any lane's next step
             return None
+        self._owed = Batch(0, 0)
         self._num_batches += 1
         self._give_out(batch, at)
         return batch
@@ -102,6 +107,7 @@ class Scheduler:
             self._stop(sequence)
         if keys and sequence.blocks:
             self.pool.keep(keys[: len(sequence.blocks)], sequence.blocks)
+        self._forget_owed(sequence)
         self._release(sequence)
         sequence.status = Status.ENDED
         self._let_children_wait(sequence)  # it never got that far
@@ -298,6 +304,13 @@ class Scheduler:
             del lane.prefilling[sequence]
             sequence.num_computed = 0
         sequence.lane = -1
+
+    def _forget_owed(self, sequence: Sequence) -> None:
+        """Who has ended needs its blocks no more."""
+        if sequence in self._owed.preempted:
+            self._owed.preempted.remove(sequence)
+            places = set(sequence.host_blocks)
+            self._owed.swap_out = [pair for pair in self._owed.swap_out if pair[1] not in places]
 
     def _release(self, sequence: Sequence) -> None:
         self.pool.give_back(sequence.blocks)

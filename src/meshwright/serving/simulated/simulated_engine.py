@@ -75,8 +75,8 @@ class SimulatedEngine:
 
     def _take_note(self, batch: Batch, lane: _Endings) -> None:
         """Who of a batch ends when."""
-        for sequence in batch.preempted:
-            lane.leave(sequence)
+        for sequence in batch.preempted:  # some of another lane, that has no batch now
+            self.forget(sequence)
         if batch.num_decodes != len(lane):  # some came with their blocks
             for sequence in batch.decodes:
                 if sequence not in lane:

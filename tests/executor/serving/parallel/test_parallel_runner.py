@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +24,7 @@ from meshwright.executor.serving.parallel.parallel_runner import ParallelRunner
 from meshwright.executor.serving.runner_options import RunnerOptions
 from meshwright.executor.serving.served_model import open_served
 from meshwright.executor.serving.torch_runner import TorchRunner
+from meshwright.serving.engine.runner import Logits
 from meshwright.specs.error import ExecutionError, PlanError
 
 OPTIONS = RunnerOptions(
@@ -84,6 +89,77 @@ def test_all_families(name: str, tmp_path: Path) -> None:
     ours, theirs = (greedy(ScatteredBlocks(runner, 2), prompts, 12) for runner in (made.many, made.one))
     assert ours == theirs
     made.many.close()
+
+
+@pytest.mark.parametrize("case", ["pp"], indirect=True)
+def test_a_stage_goes_on_while_the_next_one_is_late(case: Case) -> None:
+    """The last stage is stopped: the first one computes both steps, a third is not taken until logits are."""
+    runner, last = case.many, case.many.process_ids[-1]
+    works = [[(name, prompt(9, number))] for number, name in enumerate("abc")]
+    blocks, alone = ScatteredBlocks(runner), ScatteredBlocks(case.one)
+    inputs = [blocks.inputs(work) for work in works]
+    expected = [alone.step(*work) for work in works]
+    before = runner._ranks.done[0]
+    os.kill(last, signal.SIGSTOP)
+    try:
+        started = [runner.start(each) for each in inputs[:2]]
+        third = ThreadPoolExecutor(1).submit(runner.start, inputs[2])
+        assert within(30.0, lambda: runner._ranks.done[0] == before + 2)
+        assert runner._ranks.done[1] == before and not third.done()
+    finally:
+        os.kill(last, signal.SIGCONT)
+    found = [logits().copy() for logits in started]
+    found.append(third.result()())
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=TOLERANCE)
+
+
+class Noted(list[int]):
+    """What each rank has done, kept in order."""
+
+    def __init__(self, done: list[int]) -> None:
+        super().__init__(done)
+        self.orders: list[list[int]] = [[] for _ in done]
+
+    def __setitem__(self, rank: int, number: int) -> None:  # type: ignore[override]
+        self.orders[rank].append(number)
+        super().__setitem__(rank, number)
+
+
+@pytest.mark.slow
+def test_all_ranks_do_the_same_in_the_same_order_however_late_they_are(tmp_path: Path) -> None:
+    """Ranks of 2 x 2 are stopped at random while forks, swaps and steps of two lanes run."""
+    made, draw = opened("qwen3", 2, 2, tmp_path), random.Random(1)
+    runner = made.many
+    noted = runner._ranks.done = Noted(runner._ranks.done)
+    is_over = threading.Event()
+
+    def delay() -> None:
+        while not is_over.is_set():
+            rank = draw.choice(runner.process_ids)
+            os.kill(rank, signal.SIGSTOP)
+            is_over.wait(draw.uniform(0.0, 0.02))
+            os.kill(rank, signal.SIGCONT)
+
+    delaying = threading.Thread(target=delay)
+    delaying.start()
+    try:
+        blocks, alone = ScatteredBlocks(runner), ScatteredBlocks(made.one)
+        under_way: deque[tuple[Logits, np.ndarray]] = deque()
+        for number in range(40):
+            work = [(f"{number}", prompt(draw.randint(1, 20), number))]
+            under_way.append((runner.start(blocks.inputs(work)), alone.step(*work)))
+            if len(under_way) == 2:
+                logits, theirs = under_way.popleft()
+                np.testing.assert_allclose(logits(), theirs, rtol=0, atol=TOLERANCE)
+            blocks.free += blocks.tables.pop(f"{number}")
+            alone.free += alone.tables.pop(f"{number}")
+        under_way.popleft()[0]()
+    finally:
+        is_over.set()
+        delaying.join()
+        runner.close()
+    assert noted.orders == [list(range(2, 42))] * 4
 
 
 def gone(process: int) -> bool:

@@ -3,7 +3,8 @@
     with_all = ParallelRunner(open_served("models/llama"), RunnerOptions(tp=2, pp=2))
 
 This process holds no weights. It writes a step's inputs into memory that all share, says so on the ranks' pipes, and reads
-logits from where the last stage has put them. Ranks end when their pipes do, whatever becomes of this process.
+logits from where the last stage has put them. Every stage works at a step of its own: as many may be under way as there are
+stages. Ranks end when their pipes do, whatever becomes of this process.
 
 Shapes: R rows whose logits are asked for, V vocabulary.
 """
@@ -12,12 +13,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,24 +26,30 @@ from meshwright.executor.file.job_folder import job_folder
 from meshwright.executor.serving.adapter.adapter_folder import AdapterFolder
 from meshwright.executor.serving.adapter.loaded_adapters import LoadedAdapters
 from meshwright.executor.serving.parallel.rank_place import check_degrees
+from meshwright.executor.serving.parallel.served_ranks import ServedRanks
 from meshwright.executor.serving.parallel.shared_arrays import SharedArrays
 from meshwright.executor.serving.runner_options import RunnerOptions
 from meshwright.executor.serving.served_model import ServedModel
 from meshwright.executor.serving.torch_runner import completed
-from meshwright.executor.team.worker_process import Report, WorkerProcess, close_all
-from meshwright.serving.engine.runner import Pair, StepInputs
+from meshwright.serving.engine.runner import Logits, Pair, StepInputs
 from meshwright.specs.cluster.computer import num_cores
 from meshwright.specs.error import ExecutionError
 
-RANK_MODULE = "meshwright.executor.serving.parallel.rank"
 OPEN_S = 600.0  # importing torch and reading weights; large models on slow disks take minutes
 STEP_S = 300.0  # a step that takes longer hangs
-KILLED_S = 0.2  # after an error the kernel tells within this which process a signal has ended
 ARRAYS = ("token_ids", "positions", "query_starts", "past_lengths", "block_ids", "block_starts", "rows")
 
 
+class StepSlot(NamedTuple):
+    """Where a step that is under way has its arrays, by the number that ranks know it by."""
+
+    number: int
+    inputs: SharedArrays
+    logits: SharedArrays
+
+
 class ParallelRunner:
-    """A `Runner` of ``tp`` x ``pp`` ranks.
+    """A `PipelinedRunner` of ``tp`` x ``pp`` ranks.
 
     When a rank fails or dies the others are ended, as they may wait for it: every call then raises the same error, and a new
     runner has to be made.
@@ -60,117 +66,91 @@ class ParallelRunner:
         options = replace(options, num_threads=threads)
         self.block_tokens, self.num_blocks = options.block_tokens, options.num_blocks
         self.num_host_blocks, self.max_model_tokens = options.num_host_blocks, options.max_model_tokens
-        self.vocabulary_size = served.model.vocabulary_size
+        self.vocabulary_size, self.num_lanes = served.model.vocabulary_size, options.pp
         self._model, self._lock, self._adapters = served.model, threading.Lock(), LoadedAdapters()
-        self._stack = ExitStack()
-        self._workers: list[WorkerProcess] = []
-        self._reports: SimpleQueue[Report] = SimpleQueue()
-        self._failure: ExecutionError | None = None
-        self._number = 0  # of the command under way
-        try:
-            self._open(served, options)
-        except BaseException:
-            self._end(at_once=True)
-            raise
-
-    def _open(self, served: ServedModel, options: RunnerOptions) -> None:
-        folder = self._stack.enter_context(job_folder())
-        self._inputs, self._logits = SharedArrays(folder, "inputs"), SharedArrays(folder, "logits")
-        for rank in range(options.num_ranks):
-            self._workers.append(WorkerProcess(rank, folder, self._reports, RANK_MODULE))
-        opening = {"options": asdict(options), "folder": str(folder), "timeout_s": 2 * OPEN_S}
-        model = str(served.folder.absolute())
-        for rank, worker in enumerate(self._workers):
-            worker.send(rank=rank, model=model, number=self._number, **opening)
-        self._wait(OPEN_S)
+        self._free: SimpleQueue[StepSlot] = SimpleQueue()  # the one that was used longest ago comes first
+        with ExitStack() as stack:
+            folder = stack.enter_context(job_folder())
+            for number in range(self.num_lanes):
+                arrays = (SharedArrays(folder, f"{name}-{number}") for name in ("inputs", "logits"))
+                self._free.put(StepSlot(number, *arrays))
+            self._ranks = ServedRanks(options.num_ranks, folder)
+            stack.callback(self._ranks.close, at_once=True)
+            opening = {"options": asdict(options), "folder": str(folder), "timeout_s": 2 * OPEN_S}
+            self._ranks.wait(
+                self._ranks.send(do="open", model=str(served.folder.absolute()), **opening), OPEN_S
+            )
+            self._stack = stack.pop_all()
 
     @property
     def process_ids(self) -> tuple[int, ...]:
         """Of the ranks that run."""
-        return tuple(worker.process.pid for worker in self._workers)
+        return self._ranks.process_ids
 
     def forward(self, inputs: StepInputs) -> NDArray[np.float32]:
-        """Logits [R, V], valid until the next call. Raises ExecutionError with the rank that failed."""
-        with self._lock:
-            given = self._inputs.put({name: getattr(inputs, name) for name in ARRAYS})
+        """Logits [R, V], valid until the next step. Raises ExecutionError with the rank that failed."""
+        return self.start(inputs)()
+
+    def start(self, inputs: StepInputs) -> Logits:
+        """See `PipelinedRunner`. Raises ExecutionError, too, where nobody takes the logits of others."""
+        adapters = [int(number) for number in inputs.adapters]
+        self._adapters.check(adapters)
+        try:
+            slot = self._free.get(timeout=STEP_S)
+        except Empty:
+            raise ExecutionError(
+                f"{self.num_lanes} steps are under way and nobody takes their logits",
+                allowed=f"at most {self.num_lanes} steps, one for each stage",
+            ) from None
+        try:
+            given = slot.inputs.put({name: getattr(inputs, name) for name in ARRAYS})
             shape = (len(inputs.rows), self.vocabulary_size)
-            header, arrays = self._logits.make({"logits": ("float32", shape)})
-            adapters = [int(number) for number in inputs.adapters]
-            self._adapters.check(adapters)
+            header, arrays = slot.logits.make({"logits": ("float32", shape)})
             longest = int(inputs.max_context)
-            self._do("step", inputs=given, logits=header, max_context=longest, adapters=adapters)
+            number = self._ranks.send(
+                do="step",
+                slot=slot.number,
+                inputs=given,
+                logits=header,
+                max_context=longest,
+                adapters=adapters,
+            )
+        except BaseException:
+            self._free.put(slot)
+            raise
+
+        def logits() -> NDArray[np.float32]:
+            try:
+                self._ranks.wait(number, STEP_S)
+            finally:
+                self._free.put(slot)
             return arrays["logits"]
 
+        return logits
+
     def move_blocks(self, swap_out: Sequence[Pair], copies: Sequence[Pair], swap_in: Sequence[Pair]) -> None:
-        """See `Runner`; every rank moves its part of each block."""
-        moves = [[[int(one) for one in pair] for pair in pairs] for pairs in (swap_out, copies, swap_in)]
-        with self._lock:
-            self._do("move", moves=moves)
+        """See `Runner`; every rank moves its part of each block, behind the steps that were started before."""
+        self._ranks.send(
+            do="move",
+            moves=[[[int(one) for one in pair] for pair in pairs] for pairs in (swap_out, copies, swap_in)],
+        )
 
     def load_adapter(self, folder: str | os.PathLike[str]) -> int:
         """As `TorchRunner.load_adapter`; every rank reads its part. A wrong folder is refused before any rank is asked."""
         AdapterFolder(folder, self._model)
         with self._lock:
             number = self._adapters.add()
-            self._do("load_adapter", adapter=number, folder=os.path.abspath(folder))
+            done = self._ranks.send(do="load_adapter", adapter=number, folder=os.path.abspath(folder))
+            self._ranks.wait(done, STEP_S)
             return number
 
     def drop_adapter(self, number: int) -> None:
         """Forget an adapter that no sequence has any more."""
         with self._lock:
             self._adapters.drop(number)
-            self._do("drop_adapter", adapter=number)
+            self._ranks.wait(self._ranks.send(do="drop_adapter", adapter=number), STEP_S)
 
     def close(self) -> None:
         """End all ranks."""
-        self._end(at_once=False)
-        self._failure = self._failure or ExecutionError("the runner is closed", next="make a new one")
-
-    def _do(self, what: str, **fields: Any) -> None:
-        """One command on all ranks, until all have done it."""
-        if self._failure is not None:
-            raise self._failure
-        self._number += 1
-        for worker in self._workers:
-            worker.send(do=what, number=self._number, **fields)
-        self._wait(STEP_S)
-
-    def _wait(self, timeout_s: float) -> None:
-        waiting, end_s = set(range(len(self._workers))), time.monotonic() + timeout_s
-        while waiting:
-            try:
-                rank, report = self._reports.get(timeout=max(0.0, end_s - time.monotonic()))
-            except Empty:
-                raise self._failed(min(waiting), f"has said nothing for {timeout_s:g} s") from None
-            if "error" in report or "closed" in report:
-                killed = self._killed()
-                if killed is None and "error" in report:
-                    raise self._failed(rank, f"failed: {report['error']}")
-                dead = rank if killed is None else killed
-                raise self._failed(dead, f"has ended\n{self._workers[dead].last_words()}".strip())
-            if report.get("done") == self._number:
-                waiting.discard(rank)
-
-    def _killed(self) -> int | None:
-        """The rank that a signal has ended: its peers may say first that they cannot reach it."""
-        end_s = time.monotonic() + KILLED_S
-        while time.monotonic() < end_s:
-            for rank, worker in enumerate(self._workers):
-                if (worker.process.poll() or 0) < 0:
-                    return rank
-            time.sleep(KILLED_S / 10)
-        return None
-
-    def _failed(self, rank: int, what: str) -> ExecutionError:
-        """End the others; what all later calls raise, too."""
-        self._end(at_once=True)
-        self._failure = ExecutionError(
-            f"rank {rank} of the served model {what}",
-            next="make a new runner; requests that were under way have to be computed again",
-        )
-        return self._failure
-
-    def _end(self, at_once: bool) -> None:
-        workers, self._workers = self._workers, []
-        close_all(workers, at_once)
+        self._ranks.close(at_once=False)
         self._stack.close()
