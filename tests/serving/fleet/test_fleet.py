@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 from tests.serving.simulated_case import load, program, table
 
+from meshwright.serving.fleet import fleet
 from meshwright.serving.fleet.fleet import Served, serve
 from meshwright.serving.fleet.serving_plan import ServingPlan
 from meshwright.serving.loop.report import LoadReport
 from meshwright.serving.loop.request_log import RequestRecord
 from meshwright.serving.request.request import Request
 from meshwright.serving.simulated.batch_shape import BatchShape
+from meshwright.serving.simulated.forward_program import StepTime
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
 from meshwright.serving.simulated.replica_memory import token_bytes
 from meshwright.serving.simulated.step_model import EveryStep
@@ -102,6 +104,22 @@ def test_the_table_serves_as_simulated_steps_do() -> None:
         for one, other in ((quick.ttft_s, exact.ttft_s), (quick.tpot_s, exact.tpot_s)):
             assert one["p50"] == pytest.approx(other["p50"], rel=0.03)
             assert one["p99"] == pytest.approx(other["p99"], rel=0.03)
+
+
+def test_the_loops_seconds_do_not_count_what_the_table_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table is made when it is first asked: before the clock is looked at."""
+    steps, order = table(), list[str]()
+
+    class Slow:
+        run = staticmethod(steps.run)
+
+        def step(self, batch: BatchShape) -> StepTime:
+            order.append("step")
+            return steps.step(batch)
+
+    monkeypatch.setattr(fleet.time, "process_time", lambda: float(order.append("clock") or len(order)))
+    serve(ONE, program(), Slow(), load(3), 2048)
+    assert order[:2] == ["step", "clock"] and order[-1] == "clock"
 
 
 def test_what_can_never_fit_is_refused_when_it_comes() -> None:

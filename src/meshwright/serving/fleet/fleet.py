@@ -17,6 +17,7 @@ from meshwright.serving.loop.arrivals import RecordedArrivals
 from meshwright.serving.loop.request_log import RequestLog, RequestRecord
 from meshwright.serving.request.request import Request
 from meshwright.serving.routing.router import Router
+from meshwright.serving.simulated.batch_shape import BatchShape
 from meshwright.serving.simulated.forward_program import ForwardProgram
 from meshwright.serving.simulated.replica_memory import replica_memory, token_bytes
 from meshwright.serving.simulated.step_model import StepModel
@@ -41,6 +42,7 @@ def serve(
     """Run a load on the replicas of a plan. Raises OutOfMemoryError where the model does not fit."""
     limits = plan.limits(max_model_tokens)
     num_blocks = replica_memory(program, limits, plan.block_tokens).num_blocks
+    steps.step(BatchShape.of((), 1, 1))  # a table is made when it is first asked: before the loops are timed
 
     def replicas(number: int, is_prefilled: bool = False) -> list[SimulatedReplica]:
         return [

@@ -68,13 +68,14 @@ class ServingLoop:
         self.scheduler, self.engine, self.arrivals, self.clock = scheduler, engine, arrivals, clock
         self.observers = list(observers)
         self._free = [engine.depth] * engine.num_lanes  # batches that each lane may still submit
+        self._most_under_way = sum(self._free)
         self.num_under_way = 0
 
     def run(self) -> None:
         """Serve all that comes."""
         while True:
             self.take_arrivals()
-            while self.give_out():
+            while self.num_under_way < self._most_under_way and self.give_out():
                 pass
             if self.num_under_way:
                 self.collect()
