@@ -108,7 +108,6 @@ def test_ctrl_c_ends_a_training_with_what_was_reached(
     assert 2 <= ran.data["num_iterations"] == len(ran.data["losses"])
 
 
-@pytest.mark.slow  # beside the tests of serving it has ended the process that runs all of them, three times of seven
 def test_a_terminated_training_is_saved_like_an_interrupted_one(
     run: Runner,
     plan_file: Path,

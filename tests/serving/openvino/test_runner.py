@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import gc
 import random
+import subprocess
+import sys
 import weakref
 
 import numpy as np
@@ -155,3 +157,19 @@ def test_a_runner_that_is_closed_lets_go_of_its_blocks_and_may_be_closed_again(l
     gc.collect()
     assert blocks() is None
     runner.close()
+
+
+@pytest.mark.slow
+def test_a_process_that_let_go_of_two_models_still_takes_a_signal(llama) -> None:
+    program = f"""if True:
+        import signal
+        from meshwright.serving.openvino.runner import OpenVinoOptions, OpenVinoRunner
+        options = OpenVinoOptions("float32", num_blocks=4)
+        runners = [OpenVinoRunner({str(llama[0].folder)!r}, options) for _ in range(2)]
+        while runners:
+            runners.pop(0).close()
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise SystemExit(7)"""
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 7

@@ -11,6 +11,7 @@ from typing import Any
 import openvino
 from openvino import Type
 
+from meshwright.serving.openvino.core import core
 from meshwright.specs.error import SpecError, UnknownNameError
 
 DEVICE = "CPU"
@@ -35,7 +36,7 @@ def computed_in(precision: str) -> str:
         raise UnknownNameError("precision", precision, PRECISIONS)
     if precision == "float32":
         return "float32"
-    has_bfloat16 = "BF16" in openvino.Core().get_property(DEVICE, "OPTIMIZATION_CAPABILITIES")
+    has_bfloat16 = "BF16" in core().get_property(DEVICE, "OPTIMIZATION_CAPABILITIES")
     if precision == "bfloat16" and not has_bfloat16:
         raise SpecError("this CPU does not compute in bfloat16", allowed="float32, int8, int4")
     return "bfloat16" if has_bfloat16 else "float32"

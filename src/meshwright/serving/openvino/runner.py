@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from meshwright.serving.engine.runner import Pair, StepInputs
 from meshwright.serving.openvino.block_memory import BlockLayout, BlockMemory
+from meshwright.serving.openvino.core import core
 from meshwright.serving.openvino.decoder_graph import DecoderSource, decoder_graph
 from meshwright.serving.openvino.decoder_style import decoder_style
 from meshwright.serving.openvino.paged_attention import BLOCK_TOKENS
@@ -114,10 +115,10 @@ class OpenVinoRunner:
 
     def _compile(self, options: OpenVinoOptions) -> list[Any]:
         properties = compile_properties(options.precision, options.block_format, options.num_threads)
-        core, counts = openvino.Core(), split_layers(self._source.model.num_layers, options.num_stages)
+        counts = split_layers(self._source.model.num_layers, options.num_stages)
         graphs = (decoder_graph(self._source, layers) for layers in stage_layers(counts))
         return [
-            core.compile_model(with_compressed_weights(graph, options.precision), DEVICE, properties)
+            core().compile_model(with_compressed_weights(graph, options.precision), DEVICE, properties)
             for graph in graphs
         ]
 
