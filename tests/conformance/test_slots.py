@@ -13,14 +13,20 @@ import meshwright as mw
 from meshwright import catalog
 from meshwright.api.plans.request import fixed_of
 from meshwright.api.plans.slots import _choices
+from meshwright.api.servings.engine_choice import EngineChoice
+from meshwright.api.servings.opened_model import runner_of
 from meshwright.catalog import listing
 from meshwright.evidence.claim.reproduce import recompute
 from meshwright.evidence.claim.system_card import read_card
 from meshwright.executor.job.pool import Pool
 from meshwright.schedules import registered
+from meshwright.serving.request.request import Request
+from meshwright.serving.weight.weight_place import RESIDENT
 from meshwright.specs.error import CountError, MeshwrightError, PlanError, SpecError
 from meshwright.specs.plan.plan import PassOption, Plan
 from tests.examples import CARDS, names_of
+from tests.executor.serving.paged_case import FAMILIES, their_model
+from tests.executor.serving.scattered_blocks import ScatteredBlocks, prompt
 from tests.planned_case import LLAMA, Planned, assert_equal_to_one_process
 
 pytestmark = pytest.mark.usefixtures("examples")
@@ -319,6 +325,61 @@ def test_another_planner_fills_the_verb(tmp_path: Path) -> None:
     assert "most_data_parallel" in plans.assumptions[0]
     with pytest.raises(PlanError, match="planner"):
         mw.plan(LLAMA, GPUS, global_batch=64, seq=16, planner="nobody")
+
+
+WEIGHTS = """
+from dataclasses import dataclass
+from meshwright.serving.weight.weight_place import WeightSource
+
+
+@dataclass(frozen=True)
+class Inner:
+    bytes_per_s: float
+    window: int = 2
+
+    @property
+    def source(self):
+        return WeightSource("disk", self.bytes_per_s)
+
+    def fetched(self, blocks):
+        return [block for block in blocks if block.endswith("feed_forward")]
+
+
+nothing = 1
+"""
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in catalog.slot_names("weights") if name != RESIDENT] + ["own"]
+)
+def test_weights_that_are_fetched_go_through_the_verbs(name: str, tmp_path: Path) -> None:
+    """Planned for a load: a device holds less, a step takes longer. Executed: the same logits, and less is held."""
+    (tmp_path / "mine.py").write_text(WEIGHTS)
+    weights = f"{tmp_path / 'mine.py'}:Inner(bytes_per_s=1e9)" if name == "own" else name
+    load = [Request("a", 20, 3, num_output_tokens=3)]
+    fix = {"tp": 2, "replicas": 1}
+    (stays,) = mw.plan_load("llama-3.2-1b", "2xH100", load, fix=fix)
+    (comes,) = mw.plan_load("llama-3.2-1b", "2xH100", load, fix={**fix, "weights": weights})
+    assert comes.num_blocks > stays.num_blocks and weights in comes.plan.name
+    assert comes.report.e2e_s["p50"] > 2 * stays.report.e2e_s["p50"]
+    their_model({**FAMILIES["llama"], "num_hidden_layers": 4}, tmp_path)
+    small = EngineChoice(engine="torch", dtype="float32", device="cpu", num_blocks=8, num_threads=1)
+    runners = [runner_of(tmp_path, replace(small, weights=each)) for each in (RESIDENT, weights)]
+    logits = [ScatteredBlocks(runner).step(("a", prompt(9, 1))) for runner in runners]
+    assert (logits[0] == logits[1]).all()
+    assert runners[1].peak_weight_bytes < runners[0].peak_weight_bytes
+    for runner in runners:
+        runner.close()
+
+
+def test_weights_that_are_no_place_for_them_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(WEIGHTS)
+    load, fix = [Request("a", 20, 3, num_output_tokens=3)], {"tp": 1, "replicas": 1}
+    for weights in (f"{tmp_path / 'mine.py'}:nothing", "moon"):
+        with pytest.raises(PlanError, match="weights"):
+            mw.plan_load("llama-3.2-1b", "1xH100", load, fix={**fix, "weights": weights})
+    with pytest.raises(SpecError, match="with OpenVINO"):
+        runner_of(tmp_path, EngineChoice(engine="openvino", weights="moon"))
 
 
 def test_a_clusters_costs_are_those_it_names(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from meshwright.catalog.user_file import Guarded, guarded, many_of, of_file, one
 from meshwright.ir.program import Program
 from meshwright.planner.search.proposal import Proposal
 from meshwright.schedules.order import Schedule, registered
+from meshwright.serving.weight.weight_place import RESIDENT, Resident
 from meshwright.specs.cluster.cluster import LEVELS, ClusterSpec
 from meshwright.specs.cluster.device import Link
 from meshwright.specs.error import PlanError, SpecError, UnknownNameError
@@ -147,6 +148,12 @@ SLOTS: Mapping[str, Slot] = {
             "plan --planner",
             "(model, cluster, workload, fix) -> plans, best first",
             gives=Proposal.of,
+        ),
+        Slot(
+            "weights",
+            "serve --weights, plan --requests --fix weights",
+            "WeightPlace: which blocks of a stage's weights are fetched, whence, how many are here at once",
+            lambda: {RESIDENT: Resident},
         ),
     )
 }

@@ -41,7 +41,7 @@ def plan_load(
         requests: their file, or they themselves by arrival.
         slo: within which a request is good; 2 s to the first token and 100 ms for each other, where nothing is said.
         fix: what is decided: tp, pp, ep, attention_dp, replicas, num_prefill, max_batch_tokens, max_sequences, router,
-            block_tokens, dtype. With tp and replicas nothing else is varied.
+            block_tokens, weights, dtype. With tp and replicas nothing else is varied.
         step_table: False simulates every batch as its program.
         progress: called with a plan in words and the share of its round that is done.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from meshwright.serving.weight.weight_place import RESIDENT
 from meshwright.specs.error import SpecError, UnknownNameError
 from meshwright.specs.option import option
 
@@ -36,6 +37,11 @@ class EngineChoice:
     )
     num_threads: int = option(
         0, "Threads of each process; else as many as there are cores.", "--threads", panel=PANEL, least=0
+    )
+    weights: str = option(
+        RESIDENT,
+        f"Where weights lie while they are not needed: {RESIDENT}, or a name of `meshwright list weights` (torch).",
+        panel=PANEL,
     )
     tokenizer: Path | None = option(
         None, "The folder of the tokenizer, where it is not the model's.", panel=PANEL

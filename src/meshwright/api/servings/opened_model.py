@@ -18,6 +18,7 @@ from meshwright.serving.openvino.support import LACKING, OTHER_ENGINE, absence, 
 from meshwright.serving.policy.continuous_batching import ContinuousBatching
 from meshwright.serving.policy.limits import Limits
 from meshwright.serving.policy.scheduler import Scheduler
+from meshwright.serving.weight.weight_place import RESIDENT, weight_place
 from meshwright.specs.config.source import CONFIG_FILE, hub_config_path, load_model
 from meshwright.specs.error import ExecutionError, SpecError
 
@@ -169,7 +170,12 @@ def engine_of(folder: Path, choice: EngineChoice) -> str:
     """An engine by its name; auto: OpenVINO's on a CPU where it is installed and takes the model, else torch."""
     if choice.engine != "auto":
         return choice.engine
-    is_for_cpu = choice.tp == 1 and device_of(choice.device) == "cpu" and choice.dtype in ("", *PRECISIONS)
+    is_for_cpu = (
+        choice.tp == 1
+        and choice.weights == RESIDENT
+        and device_of(choice.device) == "cpu"
+        and choice.dtype in ("", *PRECISIONS)
+    )
     if not (is_for_cpu and not absence() and (folder / CONFIG_FILE).is_file()):
         return "torch"
     return "torch" if refusal(load_model(folder)) else "openvino"
@@ -179,6 +185,8 @@ def _openvino(folder: Path, choice: EngineChoice) -> Runner:
     check_installed()
     if choice.tp > 1:
         raise SpecError(f"tp={choice.tp}: {LACKING['tensor parallelism']}", next=OTHER_ENGINE)
+    if choice.weights != RESIDENT:
+        raise SpecError(f"weights={choice.weights} with OpenVINO", allowed=RESIDENT, next=OTHER_ENGINE)
     from meshwright.serving.openvino.runner import OpenVinoOptions, OpenVinoRunner
 
     options = OpenVinoOptions(
@@ -197,15 +205,17 @@ def preferred_precision() -> str:
 
 def _torch(folder: Path, choice: EngineChoice) -> Runner:
     from meshwright.executor.serving.parallel.parallel_runner import ParallelRunner
+    from meshwright.executor.serving.parallel.rank_place import fetched_by_ranks
     from meshwright.executor.serving.runner_options import RunnerOptions
     from meshwright.executor.serving.served_model import open_served
     from meshwright.executor.serving.torch_runner import TorchRunner
 
+    served = open_served(folder)
     options = RunnerOptions(
         dtype=choice.dtype, device=device_of(choice.device), num_blocks=choice.num_blocks,
         num_host_blocks=choice.num_host_blocks, tp=choice.tp, pp=choice.pp, num_threads=choice.num_threads,
+        fetched=fetched_by_ranks(weight_place(choice.weights), served.model, choice.tp, choice.pp),
     )  # fmt: skip
-    served = open_served(folder)
     return ParallelRunner(served, options) if options.num_ranks > 1 else TorchRunner(served, options)
 
 

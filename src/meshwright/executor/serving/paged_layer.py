@@ -1,4 +1,4 @@
-"""PagedLayer: one block of a decoder over packed tokens, its keys and values in pages.
+"""The two parts of a decoder's layer over packed tokens, its keys and values in pages: attention, and what stands behind it.
 
 Shapes: T new tokens, E hidden size, H query heads here, K key-value heads here, G of a group (H = K G), D numbers of a head.
 """
@@ -19,15 +19,15 @@ from meshwright.executor.serving.family_traits import FamilyTraits
 from meshwright.executor.serving.matrix import Matrix, gated
 from meshwright.executor.serving.packed_step import PackedStep, Rotary
 from meshwright.executor.serving.page.key_value_blocks import KeyValueBlocks
-from meshwright.executor.serving.stage_weights import StageWeights
+from meshwright.executor.serving.weight.stage_weights import StageWeights
 from meshwright.specs.model.block import Attention, Experts, FeedForward
 from meshwright.specs.model.model import ModelSpec
 
 Sum = Callable[[Tensor], Tensor]  # of a term that every tensor-parallel rank has: the same on all
 
 
-class PagedLayer:
-    """Layer `number` of a model. ``place``: which of the layers here it is, as its pages are counted."""
+class PagedAttention:
+    """The attention of layer `number` of a model. ``place``: which of the layers here it is, as its pages are counted."""
 
     def __init__(
         self,
@@ -36,45 +36,30 @@ class PagedLayer:
         number: int,
         place: int,
         degree: int,
-        weights: StageWeights,
         blocks: KeyValueBlocks,
         total: Sum,
+        weights: StageWeights,
     ) -> None:
         name, attention = f"layers.{number}", model.layers[number].attention
         self.attention, self.place, self.blocks, self.total = attention, place, blocks, total
         self.num_kv_heads = attention.num_kv_heads // degree
         self.group_size = attention.num_heads // attention.num_kv_heads
-        self.rotary = _rotary(model, traits, attention)
+        self.rotary = rotary_of(model, traits, attention)
         self.scale = (traits.scored_dim or attention.head_dim) ** -0.5
-        self.attention_norm, self.mlp_norm = (
+        self.norm, self.result_norm = (
             weights.norm(f"{name}.attention_norm"),
-            weights.norm(f"{name}.mlp_norm"),
+            weights.optional_norm(f"{name}.attention_result_norm"),
         )
-        self.qkv, self.attention_output = (
-            weights.matrix(f"{name}.qkv"),
-            weights.matrix(f"{name}.attention_output"),
-        )
-        self.attention_result_norm = weights.optional_norm(f"{name}.attention_result_norm")
-        self.mlp_result_norm = weights.optional_norm(f"{name}.mlp_result_norm")
+        self.qkv, self.output = weights.matrix(f"{name}.qkv"), weights.matrix(f"{name}.attention_output")
         has_norms = attention.has_query_key_norm
         self.query_norm = weights.norm(f"{name}.query_norm") if has_norms else None
         self.key_norm = weights.norm(f"{name}.key_norm") if has_norms else None
-        feed_forward = model.layers[number].feed_forward
-        self.feed_forward: PagedMlp | PagedExperts
-        if isinstance(feed_forward, Experts):
-            self.feed_forward = PagedExperts(model, feed_forward, f"{name}.mixture", weights)
-        else:
-            self.feed_forward = PagedMlp(model, traits, feed_forward, name, weights)
 
     def __call__(self, x_TE: Tensor, step: PackedStep) -> Tensor:
         """[T, E] -> [T, E]; new keys and values are in their slots."""
-        attended = self.attend(self.qkv(self.attention_norm(x_TE), step.adapters), step)
-        last = self.attention_output
-        result = self._whole(last, last.product(attended, step.adapters))
-        x_TE = x_TE + (result if self.attention_result_norm is None else self.attention_result_norm(result))
-        mlp = self.feed_forward
-        result = self._whole(mlp.down, mlp.term(self.mlp_norm(x_TE), step))
-        return x_TE + (result if self.mlp_result_norm is None else self.mlp_result_norm(result))
+        attended = self.attend(self.qkv(self.norm(x_TE), step.adapters), step)
+        result = _whole(self.total, self.output, self.output.product(attended, step.adapters))
+        return x_TE + (result if self.result_norm is None else self.result_norm(result))
 
     def attend(self, qkv: Tensor, step: PackedStep) -> Tensor:
         """Queries, keys and values [T, (H + 2 K) D], not yet turned -> [T, H D]."""
@@ -93,19 +78,46 @@ class PagedLayer:
 
     def matrices(self) -> dict[str, Matrix]:
         """Those that adapters may add to."""
-        found = {"qkv": self.qkv, "attention_output": self.attention_output}
-        if isinstance(self.feed_forward, PagedMlp):
-            found |= {"gate_up": self.feed_forward.gate_up, "down": self.feed_forward.down}
-        return found
-
-    def _whole(self, last: Matrix | None, term: Tensor) -> Tensor:
-        """The sum of all ranks' terms, and the bias of the matrix behind which they stand."""
-        total = self.total(term)
-        return total if last is None or last.bias is None else total + last.bias
+        return {"qkv": self.qkv, "attention_output": self.output}
 
 
-def _rotary(model: ModelSpec, traits: FamilyTraits, attention: Attention) -> Rotary | None:
-    """How positions turn here; None: they are learned."""
+class PagedFeedForward:
+    """What stands behind the attention of layer `number` of a model."""
+
+    def __init__(
+        self, model: ModelSpec, traits: FamilyTraits, number: int, total: Sum, weights: StageWeights
+    ) -> None:
+        name, feed_forward = f"layers.{number}", model.layers[number].feed_forward
+        self.total = total
+        self.norm, self.result_norm = (
+            weights.norm(f"{name}.mlp_norm"),
+            weights.optional_norm(f"{name}.mlp_result_norm"),
+        )
+        self.inner: PagedMlp | PagedExperts
+        if isinstance(feed_forward, Experts):
+            self.inner = PagedExperts(model, feed_forward, f"{name}.mixture", weights)
+        else:
+            self.inner = PagedMlp(model, traits, feed_forward, name, weights)
+
+    def __call__(self, x_TE: Tensor, step: PackedStep) -> Tensor:
+        """[T, E] -> [T, E]."""
+        result = _whole(self.total, self.inner.down, self.inner.term(self.norm(x_TE), step))
+        return x_TE + (result if self.result_norm is None else self.result_norm(result))
+
+    def matrices(self) -> dict[str, Matrix]:
+        """Those that adapters may add to."""
+        inner = self.inner
+        return {"gate_up": inner.gate_up, "down": inner.down} if isinstance(inner, PagedMlp) else {}
+
+
+def _whole(total: Sum, last: Matrix | None, term: Tensor) -> Tensor:
+    """The sum of all ranks' terms, and the bias of the matrix behind which they stand."""
+    found = total(term)
+    return found if last is None or last.bias is None else found + last.bias
+
+
+def rotary_of(model: ModelSpec, traits: FamilyTraits, attention: Attention) -> Rotary | None:
+    """How positions turn in a layer; None: they are learned."""
     if model.has_learned_positions:
         return None
     if attention.window and traits.window_theta:

@@ -5,10 +5,11 @@ Shapes: T new tokens, E hidden size, R rows whose logits are asked for, V rows o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from meshwright.executor.layout.tensor_shard import TensorShard
@@ -18,12 +19,19 @@ from meshwright.executor.serving.packed_step import PackedStep, Reads, Rotary, a
 from meshwright.executor.serving.page.flash_infer import FlashInferPages, has_flash_infer
 from meshwright.executor.serving.page.key_value_blocks import KeyValueBlocks
 from meshwright.executor.serving.page.paged_attention import paged_reads
-from meshwright.executor.serving.paged_layer import PagedLayer, Sum
+from meshwright.executor.serving.paged_end import PagedEmbedding, PagedHead
+from meshwright.executor.serving.paged_layer import PagedAttention, PagedFeedForward, Sum, rotary_of
 from meshwright.executor.serving.runner_options import RunnerOptions
 from meshwright.executor.serving.served_model import ServedModel
-from meshwright.executor.serving.stage_weights import EMBEDDING, HEAD, StageWeights
+from meshwright.executor.serving.weight.block_window import BlockWindow
+from meshwright.executor.serving.weight.stage_weights import StageReader, StageWeights
 from meshwright.serving.engine.runner import StepInputs
+from meshwright.serving.weight.weight_place import ATTENTION, EMBEDDING, FEED_FORWARD, HEAD
+from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.model import ModelSpec
+
+Part = PagedEmbedding | PagedAttention | PagedFeedForward | PagedHead
+FROM_DISK = "disk"
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,11 @@ class StagePlace:
 
 
 class PagedStage:
-    """Reads its weights and makes its blocks when it is made."""
+    """Reads its weights and makes its blocks when it is made. Blocks of weights that are fetched come in every step, into a
+    window, and are parts of the stage while they compute.
+
+    Raises ExecutionError where blocks are to be fetched from elsewhere than the model's files.
+    """
 
     def __init__(
         self, served: ServedModel, place: StagePlace, options: RunnerOptions
@@ -51,32 +63,57 @@ class PagedStage:
         model, traits = served.model, served.traits
         self.model, self.traits, self.place, self.options = model, traits, place, options
         self.dtype, self.device = options.torch_dtype, torch.device(options.device)
-        weights = StageWeights(
-            served, place.layers, place.shard, self.dtype, self.device, place.has_embedding, place.has_head
-        )  # fmt: skip
         degree, attention = place.shard.degree, model.attention
         self.blocks = KeyValueBlocks(
             len(place.layers), options.num_blocks, options.block_tokens, attention.num_kv_heads // degree, attention.head_dim,
             self.dtype, self.device, options.num_host_blocks,
         )  # fmt: skip
-        self.layers = [
-            PagedLayer(model, traits, number, at, degree, weights, self.blocks, place.total)
-            for at, number in enumerate(place.layers)
-        ]
-        self.num_weight_bytes = weights.num_bytes
-        self.embedding = weights.tensor(EMBEDDING) if place.has_embedding else None
-        self.positions = weights.optional("positions")
-        self.final_norm = weights.norm("final_norm") if place.has_head else None
-        head = EMBEDDING if model.has_tied_embeddings else HEAD
-        self.head = weights.tensor(head) if place.has_head else None
+        reader = StageReader(
+            served, place.layers, place.shard, self.dtype, self.device, place.has_embedding, place.has_head
+        )  # fmt: skip
+        self._makers = self._part_makers()
+        fetched = set(options.fetched.blocks)
+        held = reader.read(block for block in reader.blocks if block not in fetched)
+        self._num_held_bytes = held.num_bytes
+        self.parts: dict[str, Part | None] = {
+            block: None if block in fetched else self._makers[block](held) for block in reader.blocks
+        }
+        self._window = self._opened_window(reader)
         has_kernels = has_flash_infer(self.dtype, self.device)
         self._kernels = FlashInferPages(self.device) if has_kernels else None
-        self._windows = {layer.attention.window for layer in self.layers}
-        self._embedding_scale = torch.tensor(traits.embedding_scale, dtype=self.dtype, device=self.device)
+        kinds = [model.layers[number].attention for number in place.layers]
+        self._windows = {each.window for each in kinds}
         self._frequencies = {
             each: frequencies(attention.head_dim, *each).to(self.device)
-            for each in {layer.rotary for layer in self.layers if layer.rotary}
+            for each in {rotary_of(model, traits, own) for own in kinds}
+            if each
         }
+
+    def _part_makers(self) -> Mapping[str, Callable[[StageWeights], Part]]:
+        """What makes the part of each block of its weights."""
+        model, traits, place = self.model, self.traits, self.place
+        found: dict[str, Callable[[StageWeights], Part]] = {}
+        for at, number in enumerate(place.layers):
+            found[f"layers.{number}.{ATTENTION}"] = partial(
+                PagedAttention, model, traits, number, at, place.shard.degree, self.blocks, place.total
+            )
+            found[f"layers.{number}.{FEED_FORWARD}"] = partial(
+                PagedFeedForward, model, traits, number, place.total
+            )
+        found[EMBEDDING] = partial(PagedEmbedding, model, traits, place.shard, place.total)
+        found[HEAD] = partial(PagedHead, model)
+        return found
+
+    def _opened_window(self, reader: StageReader) -> BlockWindow | None:
+        fetched = self.options.fetched
+        order = [block for block in reader.blocks if block in fetched.blocks]
+        if not order:
+            return None
+        if fetched.source != FROM_DISK:
+            raise ExecutionError(
+                f"weights are to come from {fetched.source!r}", allowed=f"{FROM_DISK!r}, the model's files"
+            )
+        return BlockWindow(lambda block: reader.read((block,), copies=True), order, fetched.window)
 
     def packed(self, inputs: StepInputs) -> PackedStep:
         """The inputs on the device, and what follows from them for all layers."""
@@ -103,36 +140,49 @@ class PagedStage:
 
     def forward(self, step: PackedStep, hidden_TE: Tensor | None = None) -> Tensor:
         """From tokens with the embedding, else from what the stage before gave: logits [R, V] with the head, else [T, E]."""
-        x_TE = self._embedded(step) if hidden_TE is None else hidden_TE
-        for layer in self.layers:
-            x_TE = layer(x_TE, step)
-        if self.final_norm is None or self.head is None:
-            return x_TE
-        return F.linear(self.final_norm(x_TE.index_select(0, step.rows_R)), self.head)
+        x = step.tokens_T if hidden_TE is None else hidden_TE
+        for block, part in self.parts.items():
+            x = self._fetched(block, x, step) if part is None else part(x, step)
+        return x
+
+    def _fetched(self, block: str, x: Tensor, step: PackedStep) -> Tensor:
+        """A part that is there while it computes."""
+        assert self._window is not None, "some blocks are fetched"
+        return self._window.use(block, lambda weights: self._makers[block](weights)(x, step))
+
+    @property
+    def num_weight_bytes(self) -> int:
+        """That are here now."""
+        return self._num_held_bytes + (self._window.resident_bytes if self._window else 0)
+
+    @property
+    def peak_weight_bytes(self) -> int:
+        """That were here at once so far, at most."""
+        return self._num_held_bytes + (self._window.peak_bytes if self._window else 0)
+
+    def close(self) -> None:
+        """Fetch no more."""
+        if self._window is not None:
+            self._window.close()
 
     def load_adapter(self, number: int, adapter: AdapterFolder) -> None:
-        """Let sequences with this number have what the adapter adds here."""
-        matrices = dict(zip(self.place.layers, (layer.matrices() for layer in self.layers), strict=True))
+        """Let sequences with this number have what the adapter adds here. Raises ExecutionError where weights are fetched."""
+        if self._window is not None:
+            raise ExecutionError(
+                "adapters add to weights that stay, and those of this model are fetched",
+                next="serve it with weights that are resident",
+            )
         for layer, target, addition in adapter.additions(
             self.place.layers, self.place.shard, self.dtype, self.device
         ):
-            matrices[layer][target].additions[number] = addition
+            part = ATTENTION if target in ("qkv", "attention_output") else FEED_FORWARD
+            found = self.parts[f"layers.{layer}.{part}"]
+            assert isinstance(found, PagedAttention | PagedFeedForward)
+            found.matrices()[target].additions[number] = addition
 
     def drop_adapter(self, number: int) -> None:
         """Forget what it adds."""
-        for layer in self.layers:
-            for matrix in layer.matrices().values():
-                matrix.additions.pop(number, None)
-
-    def _embedded(self, step: PackedStep) -> Tensor:
-        assert self.embedding is not None, "a stage without the embedding is given hidden states"
-        low, high = self.place.shard.rows(self.model.vocabulary_size)
-        if high - low == self.model.vocabulary_size:
-            x_TE = F.embedding(step.tokens_T, self.embedding)
-        else:
-            is_here_T = (step.tokens_T >= low) & (step.tokens_T < high)
-            places_T = torch.where(is_here_T, step.tokens_T - low, 0)
-            x_TE = self.place.total(F.embedding(places_T, self.embedding) * is_here_T[:, None])
-        if self.traits.embedding_scale != 1.0:
-            x_TE = x_TE * self._embedding_scale
-        return x_TE if self.positions is None else x_TE + F.embedding(step.positions_T, self.positions)
+        for part in self.parts.values():
+            if isinstance(part, PagedAttention | PagedFeedForward):
+                for matrix in part.matrices().values():
+                    matrix.additions.pop(number, None)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from meshwright.executor.capability import EXECUTED_DTYPES
+from meshwright.serving.weight.weight_place import NOTHING_FETCHED, FetchedBlocks
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.model import ModelSpec
 
@@ -32,6 +35,7 @@ class RunnerOptions:
         tp: ranks that share every layer.
         pp: ranks that have some of the layers each.
         num_threads: of each process; 0: as many as torch has.
+        fetched: blocks of weights that come for every step in place of staying.
     """
 
     dtype: str = ""
@@ -43,6 +47,7 @@ class RunnerOptions:
     tp: int = 1
     pp: int = 1
     num_threads: int = 0
+    fetched: FetchedBlocks = NOTHING_FETCHED
 
     def __post_init__(self) -> None:
         if self.dtype and self.dtype not in EXECUTED_DTYPES:
@@ -61,6 +66,11 @@ class RunnerOptions:
             raise SpecError(
                 f"a runner with {', '.join(wrong)}", allowed="counts from 1; 0 where it has a meaning"
             )
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> RunnerOptions:
+        """From what `asdict` made, by way of JSON."""
+        return cls(**{**data, "fetched": FetchedBlocks.of(data["fetched"])})
 
     @property
     def torch_dtype(self) -> torch.dtype:

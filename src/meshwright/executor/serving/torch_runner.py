@@ -78,6 +78,11 @@ class TorchRunner:
         with self._lock, torch.inference_mode():
             self.stage.blocks.move(swap_out, copies, swap_in)
 
+    @property
+    def peak_weight_bytes(self) -> tuple[int, ...]:
+        """The most bytes of weights that were here at once so far, as of the one rank that this is."""
+        return (self.stage.peak_weight_bytes,)
+
     def load_adapter(self, folder: str | os.PathLike[str]) -> int:
         """Read a folder of PEFT; give the number by which sequences ask for it. May be called while another thread computes.
 
@@ -97,6 +102,8 @@ class TorchRunner:
 
     def close(self) -> None:
         """Let go of weights and blocks."""
+        if self._stage is not None:
+            self._stage.close()
         self._stage = None
 
 

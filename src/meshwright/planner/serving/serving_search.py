@@ -26,6 +26,7 @@ from meshwright.serving.simulated.forward_program import ForwardProgram
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
 from meshwright.serving.simulated.step_model import EveryStep, StepModel
 from meshwright.serving.simulated.step_table import StepTable, TableError
+from meshwright.serving.weight.weight_place import RESIDENT
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import MeshwrightError, OutOfMemoryError, PlanError
 from meshwright.specs.model.model import ModelSpec
@@ -95,7 +96,7 @@ class ServingSearch:
     dtype: str = "bfloat16"
     progress: Progress = lambda _, __: None
     rejected: dict[str, str] = field(default_factory=dict)
-    _programs: dict[ReplicaLayout, ForwardProgram] = field(default_factory=dict)
+    _programs: dict[tuple[ReplicaLayout, str], ForwardProgram] = field(default_factory=dict)
     _tables: dict[tuple[ReplicaLayout, int, int], StepTable] = field(default_factory=dict)
 
     def run(self) -> ServingPlans:
@@ -120,9 +121,7 @@ class ServingSearch:
         steps = {each.plan.layout.name: self._steps_of(each.plan)[1] for each in whole}
         errors = {name: own.error() for name, own in steps.items() if isinstance(own, StepTable)}
         rejected = {name: why for name, why in self.rejected.items() if name not in steps}
-        return ServingPlans(
-            tuple(whole), num_ranked, rejected, errors, self._assumptions(whole[0].plan.layout)
-        )
+        return ServingPlans(tuple(whole), num_ranked, rejected, errors, self._assumptions(whole[0].plan))
 
     @property
     def _sample(self) -> Sequence[Request]:
@@ -152,10 +151,13 @@ class ServingSearch:
 
     def _steps_of(self, plan: ServingPlan) -> tuple[ForwardProgram, StepModel]:
         """A layout's program, and its steps for batches of the usual size, or of the largest that are tried."""
-        if plan.layout not in self._programs:
-            self._programs[plan.layout] = ForwardProgram(self.model, self.cluster, plan.layout, self.dtype)
-        program = self._programs[plan.layout]
-        if not self.has_table:
+        named = (plan.layout, plan.weights)
+        if named not in self._programs:
+            self._programs[named] = ForwardProgram(
+                self.model, self.cluster, plan.layout, self.dtype, weights=plan.weights
+            )
+        program = self._programs[named]
+        if not self.has_table or plan.weights != RESIDENT:  # what is waited for is no sum of surfaces
             return program, EveryStep(program)
         usual = (plan.max_batch_tokens, plan.max_sequences)
         if not is_decided(self.fix):
@@ -165,6 +167,6 @@ class ServingSearch:
         table = StepTable(program, *usual, min(longest, self.model.max_sequence_length))
         return program, self._tables.setdefault((plan.layout, *usual), table)
 
-    def _assumptions(self, layout: ReplicaLayout) -> tuple[str, ...]:
-        said = dict.fromkeys((*self.cluster.assumptions, *self._programs[layout].assumptions))
+    def _assumptions(self, plan: ServingPlan) -> tuple[str, ...]:
+        said = dict.fromkeys((*self.cluster.assumptions, *self._steps_of(plan)[0].assumptions))
         return (*(line for line in said if "backward" not in line), *cost_assumptions(self.cluster))

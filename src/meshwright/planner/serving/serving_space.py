@@ -16,6 +16,7 @@ from meshwright.specs.model.model import ModelSpec
 
 LAYOUT = tuple(each.name for each in fields(ReplicaLayout))
 CHOICES = tuple(each.name for each in fields(ServingPlan) if each.name != "layout")
+NAMED = ("router", "weights")
 BATCH_TOKENS, SEQUENCES = (512, 2048, 8192), (64, 256, 1024)  # that are tried: from latency to throughput
 LOWERED_TOKENS = 16  # of the plan by which a layout is tried
 
@@ -27,7 +28,7 @@ def check_fixed(fix: Mapping[str, Any]) -> None:
             f"a plan that serves has no {', '.join(unknown)}", allowed=", ".join((*LAYOUT, *CHOICES))
         )
     for name, value in fix.items():
-        if name != "router" and (type(value) is not int or value < (0 if name == "num_prefill" else 1)):
+        if name not in NAMED and (type(value) is not int or value < (0 if name == "num_prefill" else 1)):
             raise PlanError(f"{name} is {value!r}", allowed="a whole number from 1")
 
 

@@ -9,13 +9,14 @@ from meshwright.serving.policy.limits import Limits
 from meshwright.serving.request.request_file import BLOCK_TOKENS
 from meshwright.serving.routing.router import ROUTERS
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
+from meshwright.serving.weight.weight_place import RESIDENT
 from meshwright.specs.error import PlanError, UnknownNameError
 
 
 @dataclass(frozen=True)
 class ServingPlan:
     """One decision. `num_prefill` of the replicas compute prompts alone and send their keys and values to the others (0:
-    every replica does both)."""
+    every replica does both). `weights`: where those of a replica lie, a name in this slot."""
 
     layout: ReplicaLayout
     replicas: int = 1
@@ -24,6 +25,7 @@ class ServingPlan:
     num_prefill: int = 0
     router: str = "least_loaded"
     block_tokens: int = BLOCK_TOKENS
+    weights: str = RESIDENT
 
     def __post_init__(self) -> None:
         if self.replicas < 1 or not 0 <= self.num_prefill < self.replicas:
@@ -48,7 +50,8 @@ class ServingPlan:
         """For people."""
         times = f"{self.replicas} x " if self.replicas > 1 else ""
         apart = f" ({self.num_prefill} prefill)" if self.num_prefill else ""
-        return f"{times}{self.layout.name}{apart}"
+        fetched = f" {self.weights}" if self.weights != RESIDENT else ""
+        return f"{times}{self.layout.name}{apart}{fetched}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, degrees first."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshwright.costs.cost import Cost
 from meshwright.costs.kernel.curve import GpuKernels, gpu_costs
 from meshwright.ir.table import Kind, Work
 from meshwright.ir.timing.replay import replay
@@ -24,17 +25,21 @@ from meshwright.lowering.segment.segmented import inner_degrees
 from meshwright.schedules.order import registered
 from meshwright.serving.simulated.asked_program import AskedProgram, asked_of
 from meshwright.serving.simulated.batch_shape import BatchShape
+from meshwright.serving.simulated.fetched.stage_fetches import StageFetches, stage_fetches
 from meshwright.serving.simulated.forward_operators import ATTENTION, serving_operators
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
 from meshwright.serving.simulated.step_overhead import StepOverhead
+from meshwright.serving.weight.weight_place import RESIDENT, weight_place
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.error import PlanError
 from meshwright.specs.model.block import BlockKind
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.operator import Operator, merged, repeated, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.slot import resolve
-from meshwright.stage.chain.chain import ChainStep
+from meshwright.specs.units import format_bandwidth
+from meshwright.stage.chain.chain import ChainStep, Segment
 from meshwright.stage.chain.decoder import decoder_chain
 from meshwright.stage.mesh import device_order
 
@@ -53,13 +58,17 @@ class StepTime(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class ForwardProgram:
     """One replica's step. Attributes: model, cluster (its first devices), layout, the format of linear layers (of all else,
-    too, unless it is float8), and what an engine adds to kernels."""
+    too, unless it is float8), what an engine adds to kernels, and where weights lie (a name in the slot `weights`).
+
+    Where weights are fetched a step is one of a row of equal steps, with every stage always busy: blocks for the next one
+    come during this one."""
 
     model: ModelSpec
     cluster: ClusterSpec
     layout: ReplicaLayout
     dtype: str = "bfloat16"
     overhead: StepOverhead = StepOverhead()
+    weights: str = RESIDENT
     _known: dict[BatchShape, StepTime] = field(default_factory=dict, init=False, repr=False)
     _ready: dict[BatchShape, tuple[Work, ...]] = field(default_factory=dict, init=False, repr=False)
 
@@ -95,7 +104,16 @@ class ForwardProgram:
             if self.layout.attention_dp > 1
             else ()
         )
-        return (*self._costs[1], *shared)
+        source = weight_place(self.weights).source
+        fetched = (
+            (
+                f"weights come from {source.name} with {format_bandwidth(source.bytes_per_s)} to each device, "
+                "one block after the other",
+            )
+            if source is not None
+            else ()
+        )
+        return (*self._costs[1], *shared, *fetched)
 
     def works(self, batch: BatchShape) -> tuple[Work, ...]:
         """Of the program's table of works: what each does for a batch."""
@@ -105,16 +123,30 @@ class ForwardProgram:
         asked, costs = self._asked, self._costs[0]
         works = self._ready.pop(batch, None) or self.works(batch)
         share = batch.num_tokens / LOWERED_TOKENS
+        factor, host_s = self.overhead.device_factor, self.overhead.host_s
+        beside_s = (
+            host_s if self.layout.pp == 1 else 0.0
+        )  # of several stages one computes while the host works
         prices = [each.answered(costs, works, share) for each in asked.questions]
         _, (start,), (end,) = replay(
             asked.wiring, np.array([cost.seconds for cost in prices]), np.array([cost.latency_s for cost in prices]),
             asked.question_of_row, host=self.cluster.machine.host,
         )  # fmt: skip
-        spans = (float(end[own].max() - start[own].min()) for own in asked.computes_of_lists)
-        factor, host_s = self.overhead.device_factor, self.overhead.host_s
-        return StepTime(
-            host_s + factor * float(end.max()), factor * max(spans) + (host_s if self.layout.pp == 1 else 0.0)
-        )
+        spans = [factor * float(end[own].max() - start[own].min()) for own in asked.computes_of_lists]
+        latency_s = host_s + factor * float(end.max())
+        if self.fetches:
+            waits = [
+                each.wait_s(start, end, partial(self._alone_s, batch), factor, beside_s)
+                for each in self.fetches
+            ]
+            spans = [span + wait for span, wait in zip(spans, waits, strict=True)]
+            latency_s += sum(waits)
+        return StepTime(latency_s, max(spans) + beside_s)
+
+    def _alone_s(self, batch: BatchShape, steps: tuple[ChainStep, ...]) -> float:
+        """Seconds of some steps of a chain without others."""
+        cost: Cost = self._costs[0].cost(self._work(Counter(steps), batch), self.cluster.devices[0])
+        return cost.seconds
 
     def _work(self, steps: Mapping[ChainStep, int], batch: BatchShape) -> Work:
         found: list[Operator] = []
@@ -140,15 +172,11 @@ class ForwardProgram:
         """The program, wired, and what has to be priced of it."""
         program = lower(self.plan, registered()[self.plan.schedule], step=False, in_segments=True)
         program = ForwardOnly()(program)
-        degrees = inner_degrees(self.plan)
-        segments = [
-            each
-            for layers in self.plan.stages()
-            for each in decoder_chain(self.model, layers, degrees).segments
-        ]
         first = _first_alike(self.model)
         by_stage = [
-            frozenset(Counter(_alike(step, first) for step in each.steps).items()) for each in segments
+            frozenset(Counter(_alike(step, first) for step in each.steps).items())
+            for own in self._segments
+            for each in own
         ]
         table = {own: number for number, own in enumerate(dict.fromkeys(by_stage))}
         of_stage = np.array([table[own] for own in by_stage])
@@ -159,10 +187,36 @@ class ForwardProgram:
         asked = asked_of(wire(program), placement, tuple(dict(each) for each in table))
         if self.layout.attention_dp == 1:
             return asked
-        attends = np.array([any(step.name == ATTENTION for step in each.steps) for each in segments])
+        attends = np.array(
+            [any(step.name == ATTENTION for step in each.steps) for own in self._segments for each in own]
+        )
         around = attends | np.append(attends[1:], False)  # what a segment sends, the next one reads
         rows = (program.kinds == Kind.COLLECTIVE) & around[program.columns.stage]
         return asked.in_groups(rows, self.layout.attention_dp)
+
+    @cached_property
+    def _segments(self) -> tuple[tuple[Segment, ...], ...]:
+        """Of every stage's chain; a stage of the program is one of them."""
+        degrees = inner_degrees(self.plan)
+        return tuple(decoder_chain(self.model, layers, degrees).segments for layers in self.plan.stages())
+
+    @cached_property
+    def fetches(self) -> tuple[StageFetches, ...]:
+        """Of every stage, where weights are fetched; none where all stay."""
+        if self.weights == RESIDENT:
+            return ()
+        if self.layout.attention_dp > 1:
+            raise PlanError(
+                f"weights={self.weights} with attention_dp={self.layout.attention_dp}",
+                allowed="one of them: what a block has on a device is known of layers that are divided alike",
+            )
+        program, first = self._asked.wiring.program, _first_alike(self.model)
+        computes = np.flatnonzero(program.kinds == Kind.COMPUTE)
+        rows = computes[np.argsort(program.columns.stage[computes], kind="stable")].tolist()
+        return stage_fetches(
+            self.plan, weight_place(self.weights), dtype_bytes(self.dtype), self._segments, rows,
+            lambda step: _alike(step, first),
+        )  # fmt: skip
 
     @property
     def _steps(self) -> tuple[Mapping[ChainStep, int], ...]:

@@ -28,7 +28,7 @@ class ReplicaMemory:
     """Bytes on the fullest device of a replica.
 
     Attributes:
-        weight_bytes: of the stage with the most.
+        weight_bytes: of the stage with the most; of those that are fetched the window.
         step_bytes: what the largest step needs beside weights and blocks.
         block_bytes: of one block of keys and values on a device, of the stage with the most.
         num_blocks: that fit every stage, of all groups that attend for sequences of their own.
@@ -49,6 +49,8 @@ def replica_memory(
     size = dtype_bytes(program.dtype)
     layout = program.layout
     weights = [size * num_weights(program, layers) for layers in stages]
+    if program.fetches:
+        weights = [round(each.held_bytes) for each in program.fetches]
     blocks = [_token_bytes(program, layers) * block_tokens for layers in stages]
     own_bytes = GROUP_BYTES if plan.num_devices > 1 else ALONE_BYTES
     step_bytes = _step_bytes(plan, limits) + (own_bytes if device.machine.has_streams else 0.0)

@@ -110,6 +110,11 @@ def _block_parameters(model: ModelSpec, block: int, tp: int, ep: int, expert_tp:
     return _local((*block_parameters(model, block), *lora_parameters(model, block)), tp, ep, expert_tp)
 
 
+def num_local(plan: Plan, parameters: Iterable[Parameter]) -> LocalParameters:
+    """What one device has of some parameters of blocks."""
+    return _local(parameters, plan.tp, plan.ep, plan.expert_tp)
+
+
 def _local(parameters: Iterable[Parameter], tp: int, ep: int, expert_tp: int) -> LocalParameters:
     """What one device has of parameters of a block."""
     dense = expert = 0

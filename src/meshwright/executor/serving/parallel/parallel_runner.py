@@ -87,6 +87,11 @@ class ParallelRunner:
         """Of the ranks that run."""
         return self._ranks.process_ids
 
+    @property
+    def peak_weight_bytes(self) -> tuple[int, ...]:
+        """Of every rank the most bytes of weights that were there at once, as of its last command."""
+        return tuple(self._ranks.peak_weight_bytes)
+
     def forward(self, inputs: StepInputs) -> NDArray[np.float32]:
         """Logits [R, V], valid until the next step. Raises ExecutionError with the rank that failed."""
         return self.start(inputs)()

@@ -14,6 +14,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -40,7 +41,7 @@ class StageRank:
     """A stage of the model, or a part of it, and what it exchanges with the other ranks of a step."""
 
     def __init__(self, command: Command) -> None:
-        options, folder = RunnerOptions(**command["options"]), Path(command["folder"])
+        options, folder = RunnerOptions.of(command["options"]), Path(command["folder"])
         rank, timeout_s = int(command["rank"]), float(command["timeout_s"])
         torch.set_num_threads(options.num_threads)
         device = _own_device(options.device, rank)
@@ -53,8 +54,7 @@ class StageRank:
         place = StagePlace(
             self.place.layers, self.place.shard, self._total, self.place.has_embedding, self.place.has_head
         )
-        options = RunnerOptions(**{**command["options"], "device": str(device)})
-        self.stage = PagedStage(served, place, options)
+        self.stage = PagedStage(served, place, replace(options, device=str(device)))
         self._most = options.pp  # steps under way
         self._inputs = [MappedArrays(folder) for _ in range(self._most)]
         self._logits = [MappedArrays(folder) for _ in range(self._most)]
@@ -151,7 +151,7 @@ def main() -> None:
             pipe.send(done=command["number"])
             for command in in_order(rank, pipe.commands):
                 run(rank, command)
-                pipe.send(done=command["number"])
+                pipe.send(done=command["number"], peak_weight_bytes=rank.stage.peak_weight_bytes)
     except BaseException as error:  # noqa: B036 - every failure is reported, then this rank is over
         pipe.send(error=error_text(error))
 

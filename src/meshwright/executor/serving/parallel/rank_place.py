@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.executor.layout.tensor_shard import TensorShard
+from meshwright.serving.weight.weight_place import FetchedBlocks, WeightPlace, fetched_blocks, stage_blocks
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
 
@@ -68,6 +69,15 @@ class RankPlace:
 def link(source: int, target: int) -> Team:
     """The two ends of what goes from one stage to the next."""
     return (source, target), f"{source}>{target}"
+
+
+def fetched_by_ranks(place: WeightPlace, model: ModelSpec, tp: int, pp: int) -> FetchedBlocks:
+    """Which blocks of the stages of so many ranks are fetched. Raises as `check_degrees`, and `fetched_blocks`."""
+    check_degrees(model, tp, pp)
+    stages = [RankPlace(model, tp, pp, rank) for rank in range(0, tp * pp, tp)]
+    return fetched_blocks(
+        place, [stage_blocks(each.layers, each.has_embedding, each.has_head) for each in stages]
+    )
 
 
 def check_degrees(model: ModelSpec, tp: int, pp: int) -> None:

@@ -20,7 +20,7 @@ NOBODY = -1  # in a report: the listener is to end
 
 
 class ServedRanks:
-    """``done``: the last command that each rank has done.
+    """``done``: the last command that each rank has done; ``peak_weight_bytes``: of weights that it had at once until then.
 
     When a rank fails or dies the others are ended, as they may wait for it; every call then raises the same error.
     """
@@ -30,7 +30,7 @@ class ServedRanks:
         self._changed = threading.Condition()
         self._failure: ExecutionError | None = None
         self._number = 0
-        self.done = [0] * num_ranks
+        self.done, self.peak_weight_bytes = [0] * num_ranks, [0] * num_ranks
         self._workers: list[WorkerProcess] = []
         try:
             for rank in range(num_ranks):
@@ -89,6 +89,7 @@ class ServedRanks:
             if "done" in report:
                 with self._changed:
                     self.done[rank] = report["done"]
+                    self.peak_weight_bytes[rank] = report.get("peak_weight_bytes", 0)
                     self._changed.notify_all()
 
     def _killed(self) -> int | None:
