@@ -23,10 +23,13 @@ PROMPTS = ["Once upon", "In the beginning"]
 
 @pytest.fixture(scope="module")
 def server(
-    bytes_model: Path, tmp_path_factory: pytest.TempPathFactory
+    bytes_model: Path, adapters: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     config = tmp_path_factory.mktemp("config") / "serve.toml"
-    config.write_text('port = 1\nserved-name = "tiny"\nmax_queue = 40\n')
+    config.write_text(
+        'port = 1\nserved-name = "tiny"\nmax_queue = 40\n'
+        f'adapter = ["first={adapters[0]}/tuned"]\nadapters-folder = "{adapters[0]}"\n'
+    )
     command = [sys.executable, "-m", "meshwright", "serve", str(bytes_model), *SMALL, "--port", "0", "--json"]
     process = subprocess.Popen(
         [*command, "--config", str(config)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -42,6 +45,30 @@ def server(
     process.wait(30)
 
 
+def test_adapters_say_what_the_model_says_with_them_in_its_matrices(
+    server: tuple[subprocess.Popen[str], str], adapters: tuple[Path, Path]
+) -> None:
+    url = server[1]
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    client.post("/load_lora_adapter", cast_to=str, body={"lora_name": "second", "lora_path": "tuned"})
+    assert [model.id for model in client.models.list()] == ["tiny", "first", "second"]
+    done = {
+        name: [
+            choice.text
+            for choice in client.completions.create(
+                model=name, prompt=PROMPTS, max_tokens=12, temperature=0
+            ).choices
+        ]
+        for name in ("tiny", "first", "second")
+    }
+    client.post("/unload_lora_adapter", cast_to=str, body={"lora_name": "second"})
+    with mw.LLM(
+        adapters[1], engine="torch", dtype="float32", num_blocks=64, num_threads=1, device="cpu"
+    ) as model:
+        here = [each.text for each in model.generate(PROMPTS, max_tokens=12, temperature=0.0)]
+    assert done["first"] == done["second"] == here and done["tiny"] != here
+
+
 def test_a_server_says_what_the_model_says_here_and_ends_when_told(
     server: tuple[subprocess.Popen[str], str], bytes_model: Path, run: Runner, tmp_path: Path
 ) -> None:
@@ -50,7 +77,7 @@ def test_a_server_says_what_the_model_says_here_and_ends_when_told(
     done = client.completions.create(
         model="tiny", prompt=PROMPTS, max_tokens=12, temperature=0, extra_body={"return_token_ids": True}
     )
-    assert [model.id for model in client.models.list()] == ["tiny"]
+    assert [model.id for model in client.models.list()] == ["tiny", "first"]
     with mw.LLM(
         bytes_model, engine="torch", dtype="float32", num_blocks=64, num_threads=1, device="cpu"
     ) as model:
@@ -89,7 +116,7 @@ def test_a_server_says_what_the_model_says_here_and_ends_when_told(
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0 and process.stdout is not None
     told = json.loads(process.stdout.read())
-    assert told["num_requests"] == 2 + 8 and told["num_open"] == 0
+    assert told["num_requests"] == 2 + 8 + 3 * 2 and told["num_open"] == 0
 
 
 def test_generate_answers_prompts_and_batches(run: Runner, bytes_model: Path, tmp_path: Path) -> None:
@@ -124,7 +151,10 @@ def test_generate_answers_prompts_and_batches(run: Runner, bytes_model: Path, tm
         (("serve", "nothing", "--engine", "torc"), "torch"),
         (("serve", "nothing", "--engine", "simulated"), "has no tokens"),
         (("serve", "nothing", "--port", "70000"), "70000"),
-        (("serve", "nothing", "--tls-certificate", "a.pem"), "without its key"),
+        (("serve", "nothing", "--ssl-certfile", "a.pem"), "without its key"),
+        (("serve", "nothing", "--adapter", "mine"), "NAME=FOLDER"),
+        (("serve", "nothing", "--adapter", "mine=none"), "none is no folder"),
+        (("serve", "nothing", "--adapters-folder", "none"), "none is no folder"),
         (("serve", "nothing", "--config", "none.toml"), "none.toml cannot be read"),
         (("generate", "nothing"), "neither prompts nor a batch"),
         (("generate", "nothing", "--prompt", "a"), "no folder of a model"),

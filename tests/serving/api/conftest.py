@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -20,6 +21,7 @@ from meshwright.serving.api.http.lifecycle import Lifecycle
 from meshwright.serving.api.http.metrics import ServerMetrics
 from meshwright.serving.api.http.server import Address, DrainingServer, config_of
 from meshwright.serving.api.limit import ServerLimits
+from meshwright.serving.engine.served_adapters import ServedAdapters
 from meshwright.serving.loop.service import Service, ServiceState
 
 
@@ -35,11 +37,16 @@ class Served:
 
 @contextmanager
 def serving(
-    keys: ApiKeys | None = None, limits: ServerLimits | None = None, **choices: Any
+    keys: ApiKeys | None = None,
+    limits: ServerLimits | None = None,
+    adapters_folder: Path | None = None,
+    address: Address | None = None,
+    **choices: Any,
 ) -> Iterator[Served]:
     """A server that runs while the block does; at its end no request is open and no block is held."""
-    metrics = ServerMetrics("said", MAX_TOKENS)
-    service = saying_service(observers=[metrics], **choices)
+    adapters = ServedAdapters(2 if adapters_folder else 0)
+    metrics = ServerMetrics("said", MAX_TOKENS, adapters.most)
+    service = saying_service(observers=[metrics], adapters=adapters, **choices)
     metrics.watch(service.snapshot)
     model = ModelService(
         "said",
@@ -48,18 +55,21 @@ def serving(
         MAX_TOKENS,
         VOCABULARY,
         no_grammar,
+        adapters,
+        adapters_folder,
         limits=limits or ServerLimits(),
         observer=metrics,
     )
     lifecycle = Lifecycle()
     app = create_app(model, metrics, keys, lifecycle)
-    address = Address(port=0)
+    address = address or Address(port=0)
     listening = address.listen()
     server = DrainingServer(config_of(app, model, address))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
     thread.start()
     try:
-        yield Served(service, f"http://127.0.0.1:{listening.getsockname()[1]}", lifecycle)
+        scheme = "https" if address.certificate else "http"
+        yield Served(service, f"{scheme}://127.0.0.1:{listening.getsockname()[1]}", lifecycle)
     finally:
         server.should_exit = True
         thread.join(30)

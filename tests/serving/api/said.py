@@ -4,12 +4,15 @@
     SAY:text|   says this text, then ends
     FAIL        breaks the engine
     others      the letter a to z of each token's position
+
+With an adapter it says the same in capital letters.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,13 +21,14 @@ from numpy.typing import NDArray
 from meshwright.serving.block.block_pool import BlockPool
 from meshwright.serving.engine.runner import Pair, StepInputs
 from meshwright.serving.engine.runner_engine import RunnerEngine
+from meshwright.serving.engine.served_adapters import ServedAdapters
 from meshwright.serving.loop.clock import WallClock
 from meshwright.serving.loop.service import Service
 from meshwright.serving.loop.serving_loop import Observer
 from meshwright.serving.policy.continuous_batching import ContinuousBatching
 from meshwright.serving.policy.limits import Limits
 from meshwright.serving.policy.scheduler import Scheduler
-from meshwright.specs.error import SpecError
+from meshwright.specs.error import ExecutionError, SpecError
 
 END = 256
 VOCABULARY = 257
@@ -45,27 +49,40 @@ class SayingRunner:
     def __init__(self, num_blocks: int, step_s: float) -> None:
         self.num_blocks, self._step_s = num_blocks, step_s
         self._content = np.zeros((num_blocks, BLOCK_TOKENS), np.int64)
+        self._adapters = 0
+        self.dropped: list[int] = []
 
     def forward(self, inputs: StepInputs) -> NDArray[np.float32]:
         time.sleep(self._step_s)
         ends = {}
+        adapted = inputs.adapters or [0] * len(inputs.past_lengths)
         for s in range(len(inputs.query_starts) - 1):
             first, last = inputs.query_starts[s], inputs.query_starts[s + 1]
             blocks = inputs.block_ids[inputs.block_starts[s] : inputs.block_starts[s + 1]]
             at = inputs.positions[first:last]
             self._content[blocks[at // BLOCK_TOKENS], at % BLOCK_TOKENS] = inputs.token_ids[first:last]
             for row in range(first, last):
-                ends[row] = (blocks, int(inputs.positions[row]) + 1)
+                ends[row] = (blocks, int(inputs.positions[row]) + 1, adapted[s])
         logits = np.zeros((len(inputs.rows), VOCABULARY), np.float32)
         for number, row in enumerate(inputs.rows.tolist()):
-            blocks, length = ends[row]
+            blocks, length, adapter = ends[row]
             logits[number, ord("A")] = SECOND
-            logits[number, next_token(self._content[blocks].reshape(-1)[:length].tolist())] = SURE
+            token = next_token(self._content[blocks].reshape(-1)[:length].tolist())
+            logits[number, ord(chr(token).upper()) if adapter and token < END else token] = SURE
         return logits
 
     def move_blocks(self, swap_out: Sequence[Pair], copies: Sequence[Pair], swap_in: Sequence[Pair]) -> None:
         for source, target in copies:
             self._content[target] = self._content[source]
+
+    def load_adapter(self, folder: Path) -> int:
+        if not (folder / "adapter.txt").is_file():
+            raise ExecutionError(f"{folder}/adapter.txt cannot be read")
+        self._adapters += 1
+        return self._adapters
+
+    def drop_adapter(self, number: int) -> None:
+        self.dropped.append(number)
 
     def close(self) -> None:
         self._content = self._content[:0]
@@ -79,19 +96,23 @@ def next_token(tokens: list[int]) -> int:
     if not said.startswith(b"SAY:"):
         return ord("a") + len(tokens) % 26
     script, _, done = said[4:].partition(b"|")
+    done = done if script.startswith(done) else done.lower()
     return script[len(done)] if len(done) < len(script) else END
 
 
 def saying_service(
-    step_s: float = 0.0, max_queue: int = 10_000, num_blocks: int = 4096, observers: Sequence[Observer] = ()
-) -> Service:
+    step_s: float = 0.0, max_queue: int = 10_000, num_blocks: int = 4096, observers: Sequence[Observer] = (),
+    adapters: ServedAdapters | None = None,
+) -> Service:  # fmt: skip
     """The real service of this model."""
 
     def start(clock: WallClock) -> tuple[Scheduler, RunnerEngine]:
         runner = SayingRunner(num_blocks, step_s)
         limits = Limits(max_model_tokens=MAX_TOKENS)
         scheduler = Scheduler(ContinuousBatching(), BlockPool(num_blocks, BLOCK_TOKENS), limits)
-        return scheduler, RunnerEngine(runner, clock.now_s, end_ids=[END], depth=2)
+        if adapters is not None:
+            adapters.attach(runner)
+        return scheduler, RunnerEngine(runner, clock.now_s, end_ids=[END], depth=2, adapters=adapters)
 
     return Service(start, max_queue, observers)
 

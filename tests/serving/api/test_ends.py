@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -179,3 +180,44 @@ def test_sigterm_lets_finish_what_runs_and_takes_nothing_more(process: subproces
         assert ended.status_code == 503 and ended.json()["error"]["code"] == "draining"
     assert process.stdout.readline().split() == ["0", "0"]
     assert process.wait(10) == 0
+
+
+def test_a_head_that_never_ends_is_timed_out_and_others_are_served_meanwhile() -> None:
+    """A byte now and then keeps no place: neither in a first head, nor in one behind an answer."""
+    with serving(limits=ServerLimits(read_s=0.5)) as served:
+        host, port = served.url.removeprefix("http://").split(":")
+
+        def drip(begun: bytes) -> tuple[float, bytes]:
+            with socket.create_connection((host, int(port)), 5) as made:
+                made.sendall(begun)
+                at, answer = time.monotonic(), b""
+                if begun.startswith(b"GET /health"):
+                    answer = made.recv(65536)
+                    assert answer.startswith(b"HTTP/1.1 200")
+                made.settimeout(0.1)
+                while time.monotonic() < at + 10:
+                    try:
+                        made.sendall(b"x")
+                        if not (answer := made.recv(65536)):
+                            break
+                        answer = answer or b""
+                        return time.monotonic() - at, answer
+                    except TimeoutError:
+                        continue
+                    except OSError:
+                        break
+                return time.monotonic() - at, answer
+
+        heads = [
+            b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"POST /v1/completions HTTP/1.1\r\nX: ",
+            b"",
+            b"G",
+        ]
+        with concurrent.futures.ThreadPoolExecutor(len(heads)) as pool:
+            ended = list(pool.map(drip, heads))
+            done = served.client().completions.create(model="said", prompt="SAY:yes|", max_tokens=9)
+        assert done.choices[0].text == "yes"
+        for seconds, answer in ended:
+            assert 0.3 < seconds < 3, ended
+            assert answer.startswith(b"HTTP/1.1 408"), ended

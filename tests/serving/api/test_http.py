@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import socket
+import ssl
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ import pytest
 from tests.serving.api.conftest import Served, serving
 
 from meshwright.serving.api.http.api_key import ApiKeys, keys_of
+from meshwright.serving.api.http.server import Address
 from meshwright.serving.api.limit import ServerLimits
 from meshwright.specs.error import SpecError
 
@@ -190,8 +194,19 @@ def test_metrics_have_the_names_that_dashboards_know_and_only_grow() -> None:
         post(served, "/v1/completions", {"model": "said", "prompt": "SAY:" + "x" * 60 + "|", "max_tokens": 3})
         post(served, "/v1/completions", {"model": "said", "prompt": "SAY:" + "x" * 60 + "|", "max_tokens": 3})
         after = figures(served)
-    for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
+    for name in (
+        "num_requests_running",
+        "num_requests_waiting",
+        "kv_cache_usage_perc",
+        "gpu_cache_usage_perc",
+    ):
         assert f"vllm:{name}{{{labels}}}" in before
+    blocks = (
+        'block_size="16",enable_prefix_caching="True",engine="0",num_cpu_blocks="0",num_gpu_blocks="4096"'
+    )
+    assert (
+        before[f"vllm:cache_config_info{{{blocks}}}"] == 1 and before["process_resident_memory_bytes"] > 1e6
+    )
     assert after[f"vllm:prompt_tokens_total{{{labels}}}"] == 8 + 65 + 65
     assert after[f"vllm:generation_tokens_total{{{labels}}}"] == 2 * 4 + 3 + 3
     assert after[f"vllm:prefix_cache_hits_total{{{labels}}}"] == 64
@@ -204,7 +219,7 @@ def test_metrics_have_the_names_that_dashboards_know_and_only_grow() -> None:
     for name in (
         "time_to_first_token_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds",
         "request_prefill_time_seconds", "request_prompt_tokens", "request_generation_tokens", "request_params_n",
-        "request_params_max_tokens",
+        "request_params_max_tokens", "request_max_num_generation_tokens",
     ):  # fmt: skip
         assert after[f"vllm:{name}_count{{{labels}}}"] == 3, name
     assert after[f"vllm:inter_token_latency_seconds_count{{{labels}}}"] == 3 + 4 + 2 + 2 - 3 + 3
@@ -224,3 +239,39 @@ def test_the_schema_has_every_path_with_its_errors(served: Served) -> None:
             if path != "/metrics":
                 assert {"400", "401", "413", "429", "503"} <= set(operation["responses"]), path
     assert "HTTPValidationError" not in json.dumps(schema)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Of 127.0.0.1, by itself, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    made = (folder / "certificate.pem", folder / "key.pem")
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    command = [
+        "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
+        "-addext", "subjectAltName=IP:127.0.0.1", "-out", str(made[0]), "-keyout", str(made[1]),
+    ]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True)
+    return made
+
+
+def test_a_certificate_is_spoken_with_and_plain_http_is_not_answered(certificate: tuple[Path, Path]) -> None:
+    with serving(address=Address("127.0.0.1", 0, *certificate)) as served:
+        assert served.url.startswith("https:")
+        trusting = ssl.create_default_context(cafile=str(certificate[0]))
+        with httpx.Client(verify=trusting) as client:
+            answer = client.post(served.url + "/v1/completions", json=ASKED).json()
+            assert answer["choices"][0]["text"] == "yes"
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(served.url.replace("https:", "http:") + "/health")
+
+
+def test_files_that_are_no_certificate_are_refused_before_anything_starts(
+    certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_text("no certificate")
+    for pair in ((wrong, certificate[1]), (certificate[0], wrong), certificate[::-1]):
+        with pytest.raises(SpecError, match="no certificate with its key"):
+            Address("127.0.0.1", 0, *pair).listen()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from meshwright.serving.block.block_key import block_keys
 from meshwright.serving.block.block_pool import BlockPool
 from meshwright.serving.engine.engine import StepResult
 from meshwright.serving.engine.runner_engine import MaskOf, RunnerEngine, no_mask
+from meshwright.serving.engine.served_adapters import ServedAdapters
 from meshwright.serving.loop.arrivals import RecordedArrivals
 from meshwright.serving.loop.clock import VirtualClock
 from meshwright.serving.loop.serving_loop import ServingLoop
@@ -270,6 +272,15 @@ class AdapterRunner(HashRunner):
     def __init__(self) -> None:
         super().__init__()
         self.given: list[tuple[int, ...]] = []
+        self.dropped: list[int] = []
+
+    def load_adapter(self, folder: Path) -> int:
+        """Always the same."""
+        return 3
+
+    def drop_adapter(self, number: int) -> None:
+        """Note it."""
+        self.dropped.append(number)
 
     def forward(self, inputs):  # type: ignore[no-untyped-def]
         """Note them."""
@@ -278,15 +289,19 @@ class AdapterRunner(HashRunner):
 
 
 def test_adapters_come_while_it_runs_and_one_that_is_not_there_fails_alone() -> None:
-    runner, clock, outputs, adapters = AdapterRunner(), VirtualClock(), Outputs(), {}
+    runner, clock, outputs, adapters = AdapterRunner(), VirtualClock(), Outputs(), ServedAdapters(1)
+    adapters.attach(runner)
     scheduler = Scheduler(ContinuousBatching(), BlockPool(40, BLOCK_TOKENS), LIMITS)
     engine = RunnerEngine(runner, clock.now_s, adapters=adapters)
-    adapters["mine"] = 3
+    adapters.load("mine", Path("a folder"))
+    mine = adapters.key_of("mine")
     requests = [
         Request(name, 3, 4, prompt=[1, 2, 3], adapter=adapter)
-        for name, adapter in (("own", ""), ("adapted", "mine"), ("lost", "gone"))
+        for name, adapter in (("own", ""), ("adapted", mine), ("lost", "gone"))
     ]
     ServingLoop(scheduler, engine, RecordedArrivals(requests), clock, [outputs]).run()
     assert runner.given[0] == (0, 3, 0) and runner.given[1][:2] == (0, 3)
     assert outputs.reasons == {("own", 0): "length", ("adapted", 0): "length", ("lost", 0): "error"}
-    assert not engine._adapted
+    assert not engine._adapted and runner.dropped == []
+    adapters.unload("mine")
+    assert runner.dropped == [3]

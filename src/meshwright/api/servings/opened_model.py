@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from meshwright.api.servings.engine_choice import EngineChoice
 from meshwright.executor.job.launch import launch_of
 from meshwright.serving.block.block_pool import BlockPool
+from meshwright.serving.engine.served_adapters import AdapterRunner, ServedAdapters
 from meshwright.serving.loop.clock import WallClock
 from meshwright.serving.openvino.support import LACKING, OTHER_ENGINE, absence, check_installed, refusal
 from meshwright.serving.policy.continuous_batching import ContinuousBatching
@@ -44,6 +45,7 @@ class OpenedModel:
         limits, policy: of the scheduler.
         max_queue: requests that may wait or run.
         observers: see what the loop does.
+        adapters: which every engine of it gets.
 
     Raises:
         SpecError: there is no such folder, or its model or its text cannot be served.
@@ -52,12 +54,13 @@ class OpenedModel:
     def __init__(
         self, reference: str | Path, choice: EngineChoice = ANY_ENGINE, limits: Limits = LIMITS,
         policy: ContinuousBatching = CONTINUOUS, max_queue: int = MAX_QUEUE,
-        observers: Sequence[Observer] = (),
+        observers: Sequence[Observer] = (), adapters: ServedAdapters | None = None,
     ) -> None:  # fmt: skip
         from meshwright.serving.loop.service import Service
 
         self.folder, self.name = folder_of(reference), name_of(reference)
         self._choice, self._limits, self._policy = choice, limits, policy
+        self._adapters = adapters or ServedAdapters()
         self._text: LocalText | None = None
         if choice.tokenizer is not None or (self.folder / CONFIG_FILE).is_file():
             self._open_text()  # before the weights: what fails here fails soon
@@ -135,6 +138,8 @@ class OpenedModel:
         try:
             if self._text is None:
                 self._open_text(runner.vocabulary_size)
+            if self._adapters.most:
+                self._adapters.attach(adapted(runner))
         except BaseException:
             runner.close()
             raise
@@ -144,7 +149,8 @@ class OpenedModel:
         pool = BlockPool(runner.num_blocks, runner.block_tokens)
         host = BlockPool(runner.num_host_blocks, runner.block_tokens) if runner.num_host_blocks else None
         scheduler = Scheduler(self._policy, pool, limits, host, num_lanes_of(runner))
-        return scheduler, RunnerEngine(runner, clock.now_s, self.text.end_ids, DEPTH, self._mask_of)
+        engine = RunnerEngine(runner, clock.now_s, self.text.end_ids, DEPTH, self._mask_of, self._adapters)
+        return scheduler, engine
 
 
 def runner_of(folder: Path, choice: EngineChoice) -> Runner:
@@ -164,6 +170,13 @@ def _check_is_alone() -> None:
             allowed="one process a replica, with tp and pp within its host",
             next="start `meshwright serve` once on each host, and a router before them",
         )
+
+
+def adapted(runner: Runner) -> AdapterRunner:
+    """A runner that takes adapters. Raises SpecError for any other."""
+    if not isinstance(runner, AdapterRunner):
+        raise SpecError(f"adapters are not served here: {LACKING['adapters']}", next=OTHER_ENGINE)
+    return runner
 
 
 def engine_of(folder: Path, choice: EngineChoice) -> str:

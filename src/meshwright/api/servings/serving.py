@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from meshwright.api.servings.adapter_options import NO_ADAPTERS, AdapterOptions
 from meshwright.api.servings.engine_choice import EngineChoice
 from meshwright.api.servings.opened_model import (
     ANY_ENGINE,
@@ -39,10 +40,8 @@ class ServerOptions:
     api_keys: Path | None = option(
         None, "A file with a key a line; MESHWRIGHT_API_KEYS has more, with commas.", panel=PANEL
     )
-    certificate: Path | None = option(
-        None, "A file with a TLS certificate.", "--tls-certificate", panel=PANEL
-    )
-    certificate_key: Path | None = option(None, "A file with its key.", "--tls-key", panel=PANEL)
+    certificate: Path | None = option(None, "A file with a TLS certificate.", "--ssl-certfile", panel=PANEL)
+    certificate_key: Path | None = option(None, "A file with its key.", "--ssl-keyfile", panel=PANEL)
     max_queue: int = option(MAX_QUEUE, "Requests that may wait or run; others get 429", panel=PANEL, least=1)
 
     def __post_init__(self) -> None:
@@ -63,7 +62,8 @@ LOOPBACK = ServerOptions()
 def serve(
     model: str | Path, *, choice: EngineChoice = ANY_ENGINE, server: ServerOptions = LOOPBACK,
     limits: Limits = LIMITS, policy: ContinuousBatching = CONTINUOUS,
-    bounds: ServerLimits = DEFAULT_LIMITS, announce: Callable[[str], None] = lambda _: None,
+    bounds: ServerLimits = DEFAULT_LIMITS, adapting: AdapterOptions = NO_ADAPTERS,
+    announce: Callable[[str], None] = lambda _: None,
 ) -> dict[str, int]:  # fmt: skip
     """Serve a model over HTTP until SIGTERM or Ctrl-C: then take nothing more, finish what runs, and return.
 
@@ -73,6 +73,7 @@ def serve(
         server: where it listens.
         limits, policy: of the scheduler.
         bounds: the most that one request may bring.
+        adapting: which adapters it has, and from where it may load others.
         announce: is told the URL once it answers.
 
     Returns:
@@ -91,13 +92,17 @@ def serve(
     address = Address(server.host, server.port, server.certificate, server.certificate_key)
     with address.listen() as listening:
         name = server.name or name_of(model)
-        metrics = ServerMetrics(name, limits.max_model_tokens)
-        opened = OpenedModel(model, choice, limits, policy, server.max_queue, [metrics])
+        adapters = adapting.made()
+        metrics = ServerMetrics(name, limits.max_model_tokens, adapters.most)
+        opened = OpenedModel(
+            model, adapting.engine(choice), limits, policy, server.max_queue, [metrics], adapters
+        )
         with opened:
+            adapting.load(adapters, name)
             metrics.watch(opened.service.snapshot)
             served = ModelService(
                 name, opened.service, opened.text, opened.max_model_tokens, opened.vocabulary_size,
-                opened.check_grammar, limits=bounds, observer=metrics,
+                opened.check_grammar, adapters, adapting.folder and adapting.folder.resolve(), bounds, metrics,
             )  # fmt: skip
             serve_until_told(served, metrics, address, listening, keys, announce)
             return {**asdict(metrics.totals), "num_open": opened.service.snapshot().num_open}

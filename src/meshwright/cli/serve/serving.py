@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from meshwright import api
+from meshwright.api.servings.adapter_options import AdapterOptions
 from meshwright.api.servings.engine_choice import EngineChoice
 from meshwright.api.servings.serving import ServerOptions
 from meshwright.cli.frame.command import configurable
@@ -29,6 +30,7 @@ def serve(
     limits: Limits,
     policy: ContinuousBatching,
     bounds: ServerLimits,
+    adapting: AdapterOptions,
 ) -> Result:
     """Serve a model behind OpenAI's API, on this machine alone unless --host says otherwise.
 
@@ -37,7 +39,7 @@ def serve(
     """
     out.note(f"loading {model}")
     found = api.serve(
-        model, choice=choice, server=server, limits=limits, policy=policy, bounds=bounds,
+        model, choice=choice, server=server, limits=limits, policy=policy, bounds=bounds, adapting=adapting,
         announce=lambda url: out.note(f"serving on {url}/v1  (Ctrl-C ends it)"),
     )  # fmt: skip
     tokens = f"{found['num_prompt_tokens']:,} tokens in, {found['num_output_tokens']:,} out"

@@ -40,7 +40,11 @@ class ServerLimits:
         above=0,
     )
     read_s: float = option(
-        30.0, "Seconds that a client may take to send a body.", "--read-timeout", panel=PANEL, above=0
+        30.0,
+        "Seconds that a client may take to send its headers, and then its body.",
+        "--read-timeout",
+        panel=PANEL,
+        above=0,
     )
     write_s: float = option(
         60.0, "Seconds that a client may take to read a chunk.", "--write-timeout", panel=PANEL, above=0

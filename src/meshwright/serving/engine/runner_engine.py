@@ -11,7 +11,7 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from meshwright.serving.block.block_key import block_keys
 from meshwright.serving.engine.engine import INFINITY, Ended, NewToken, StepResult
 from meshwright.serving.engine.runner import Logits, PipelinedRunner, Runner, StepInputs, num_lanes_of
 from meshwright.serving.engine.running_rows import RunningRows, StepWork
+from meshwright.serving.engine.served_adapters import ServedAdapters
 from meshwright.serving.policy.batch import Batch
 from meshwright.serving.policy.sequence import Sequence
 from meshwright.serving.request.sampling_parameters import GREEDY, SamplingParameters
@@ -30,7 +31,7 @@ from meshwright.serving.sampling.inverse_draw import NO_TOKEN
 from meshwright.serving.sampling.output_end import is_last
 from meshwright.serving.sampling.sampler import Sampler
 from meshwright.serving.sampling.token_adjustment import NothingAllowed, TokenMask
-from meshwright.specs.error import SpecError
+from meshwright.specs.error import SpecError, UnknownNameError
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class RunnerEngine:
     depth: batches that may be submitted before the first of them is polled: 1, or 2. A runner with several lanes has
         one batch of each.
     mask_of: what the outputs of a request have to match.
-    adapters: numbers of adapters by name, which may come and go; a sequence keeps the one that it began with.
+    adapters: which may come and go; a sequence keeps the one that it began with.
     """
 
     def __init__(
@@ -68,12 +69,12 @@ class RunnerEngine:
         end_ids: Collection[int] = (),
         depth: int = 1,
         mask_of: MaskOf = no_mask,
-        adapters: Mapping[str, int] | None = None,
+        adapters: ServedAdapters | None = None,
     ) -> None:
         self.runner, self.num_lanes = runner, num_lanes_of(runner)
         self.depth = depth if self.num_lanes == 1 else 1
         self._now_s, self._end_ids, self._mask_of = now_s, frozenset(end_ids), mask_of
-        self._adapters = {} if adapters is None else adapters
+        self._adapters = adapters or ServedAdapters()
         self._adapted: dict[Sequence, int] = {}  # by what the others have not: the model's own weights
         self._sampler, self._rows = Sampler(runner.vocabulary_size), RunningRows(runner.block_tokens)
         self._row_of: dict[Sequence, int] = {}
@@ -133,10 +134,10 @@ class RunnerEngine:
         prompt = np.asarray(request.prompt, np.int32)
         try:
             if request.adapter:
-                self._adapted[sequence] = self._adapter_number(request.adapter)
+                self._adapted[sequence] = self._adapters.begin(request.adapter)
             mask = self._mask_of(request.sampling)
             row = self._sampler.add(request.sampling, prompt.tolist(), (), sequence.output, mask)
-        except SpecError as why:  # who checks requests has let it through; it fails alone
+        except (SpecError, UnknownNameError) as why:  # who checks requests has let it through; it fails alone
             logger.warning("request %s cannot be served: %s", request.id, why)
             row = self._sampler.add(GREEDY, mask=NothingAllowed(self.runner.vocabulary_size))
         self._rows.begin(row, prompt, request.max_output_tokens)
@@ -145,8 +146,10 @@ class RunnerEngine:
     def _free(self, sequence: Sequence) -> None:
         with self._lock:
             self._sampler.remove(self._row_of.pop(sequence))
-            self._adapted.pop(sequence, None)
             self._ended.discard(sequence)
+            has_adapter = self._adapted.pop(sequence, None) is not None
+        if has_adapter:
+            self._adapters.end(sequence.request.adapter)
 
     def _draw_what_it_needs(self, work: StepWork) -> None:
         """A sequence that changes lanes while its step is under way goes on with the token of that step."""
@@ -222,13 +225,6 @@ class RunnerEngine:
         if not sequence.request.block_keys:
             return ()
         return block_keys(self._rows.tokens(row)[:-1], self.runner.block_tokens, sequence.request.adapter)
-
-    def _adapter_number(self, name: str) -> int:
-        if name not in self._adapters:
-            raise SpecError(
-                f"there is no adapter {name!r}", allowed=", ".join(self._adapters) or "none is loaded"
-            )
-        return self._adapters[name]
 
     def _adapters_of(self, work: StepWork) -> tuple[int, ...]:
         """Of each sequence; (): nobody has one."""

@@ -41,7 +41,8 @@ class ServiceState:
         is_ready: does it take requests?
         num_running, num_waiting: sequences.
         num_open: requests that have not ended.
-        num_held_blocks, num_blocks: of the engine.
+        num_held_blocks, num_blocks, block_tokens: of the engine.
+        num_held_host_blocks, num_host_blocks: in host memory, to which others are swapped out.
         num_failures: of engines, so far.
     """
 
@@ -51,6 +52,9 @@ class ServiceState:
     num_open: int
     num_held_blocks: int
     num_blocks: int
+    block_tokens: int
+    num_held_host_blocks: int
+    num_host_blocks: int
     num_failures: int
 
 
@@ -133,13 +137,17 @@ class Service:
     def snapshot(self) -> ServiceState:
         """How it is now."""
         scheduler = self._scheduler
+        pool, host = scheduler.pool, scheduler.host_pool
         return ServiceState(
             is_ready=not self._is_closed and not self._is_draining,
             num_running=scheduler.num_running,
             num_waiting=len(scheduler.waiting) + len(self._inbox),
             num_open=len(self._streams),
-            num_held_blocks=scheduler.pool.num_held,
-            num_blocks=scheduler.pool.num_blocks,
+            num_held_blocks=pool.num_held,
+            num_blocks=pool.num_blocks,
+            block_tokens=pool.block_tokens,
+            num_held_host_blocks=host.num_held if host else 0,
+            num_host_blocks=host.num_blocks if host else 0,
             num_failures=len(self._failures),
         )
 

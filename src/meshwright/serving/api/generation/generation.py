@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -78,6 +78,7 @@ class Generation:
         request: what is asked for; it is submitted at once. Raises what the service raises.
         timeout_s: after which it is ended.
         observer: is told how it goes.
+        at_end: is called once, when it is closed.
     """
 
     def __init__(
@@ -87,12 +88,13 @@ class Generation:
         request: Request,
         timeout_s: float,
         observer: GenerationObserver,
+        at_end: Callable[[], None] = lambda: None,
     ) -> None:
         self.request = request
         self.began_s = time.monotonic()
         self.first_s = self.last_s = 0.0
         self.num_output_tokens = 0
-        self._service, self._observer = service, observer
+        self._service, self._observer, self._at_end = service, observer, at_end
         self._ends_s = self.began_s + timeout_s
         self._texts: dict[int, GrowingText] = {
             index: text.growing(request.sampling.stop) for index in range(request.num_outputs)
@@ -130,6 +132,7 @@ class Generation:
             self._reason = self._reason or "abort"
         self._service.abort(self.request.id)
         self._observer.ended(self, self._reason or "abort")
+        self._at_end()
 
     def _text_of(self, delta: OutputDelta) -> TextDelta:
         """The delta's tokens as text, up to what ends the output."""

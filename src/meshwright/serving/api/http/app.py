@@ -20,8 +20,9 @@ from meshwright.serving.api.http.guard import Guard
 from meshwright.serving.api.http.lifecycle import Lifecycle
 from meshwright.serving.api.http.metrics import ServerMetrics
 from meshwright.serving.api.http.openapi import described
-from meshwright.serving.api.http.route import generation_routes
-from meshwright.serving.api.http.status_route import status_routes
+from meshwright.serving.api.http.route.adapter_route import adapter_routes
+from meshwright.serving.api.http.route.generation_route import generation_routes
+from meshwright.serving.api.http.route.status_route import status_routes
 from meshwright.specs.error import MeshwrightError
 
 LOG = logging.getLogger(__name__)
@@ -41,13 +42,14 @@ def create_app(
     app = FastAPI(title="meshwright", version=__version__, docs_url=None, redoc_url=None)
     keys, lifecycle = keys or ApiKeys(), lifecycle or Lifecycle()
     app.include_router(generation_routes(model))
+    app.include_router(adapter_routes(model))
     app.include_router(status_routes(model, lifecycle, metrics))
     app.add_exception_handler(ApiError, _refused)
     app.add_exception_handler(RequestValidationError, _misread)
     app.add_exception_handler(HTTPException, _unrouted)
     app.add_exception_handler(MeshwrightError, _mistaken)
     app.add_exception_handler(ClientGone, _gone)
-    described(app, bool(keys), (model.name, *model.adapters))
+    described(app, bool(keys), lambda: model.names)
     return Guard(app, keys, model.limits, lifecycle, metrics)
 
 

@@ -6,14 +6,13 @@ Names and buckets: vLLM's docs/design/metrics.md and vllm/v1/metrics/loggers.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Sequence as Items
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 
 from meshwright.serving.api.generation.generation import Generation
+from meshwright.serving.api.http.service_gauge import LABELS, AdapterRequests, ServiceGauges
 from meshwright.serving.engine.engine import StepResult
 from meshwright.serving.loop.service import ServiceState
 from meshwright.serving.policy.batch import Batch
@@ -31,7 +30,6 @@ REQUEST_S = (
     0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680
 )  # fmt: skip
 NUM_CHOICES = (1, 2, 5, 10, 20)
-LABELS = ("model_name", "engine")
 
 
 def token_buckets(most: int) -> list[int]:
@@ -46,15 +44,21 @@ class ServerMetrics:
     Args:
         model: the label model_name.
         max_model_tokens: the last bucket of token counts.
+        max_adapters: that may be loaded at the same time; 0: none is served.
     """
 
-    def __init__(self, model: str, max_model_tokens: int) -> None:
+    def __init__(self, model: str, max_model_tokens: int, max_adapters: int = 0) -> None:
         self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._adapted, self._max_adapters = AdapterRequests(), max_adapters
         self._values = (model, "0")
         counts = token_buckets(max_model_tokens)
         self._first = self._histogram("time_to_first_token_seconds", "Until the first token.", FIRST_TOKEN_S)
         self._next = self._histogram("inter_token_latency_seconds", "Between tokens.", NEXT_TOKEN_S)
         self._per_token = self._histogram("time_per_output_token_seconds", "Its older name.", NEXT_TOKEN_S)
+        self._mean_token = self._histogram(
+            "request_time_per_output_token_seconds", "Between tokens, the mean of a request.", NEXT_TOKEN_S
+        )
         self._whole = self._histogram("e2e_request_latency_seconds", "Until a request ended.", REQUEST_S)
         self._queued = self._histogram("request_queue_time_seconds", "Until its first step.", REQUEST_S)
         self._prefill = self._histogram(
@@ -69,6 +73,11 @@ class ServerMetrics:
         self._prompt = self._histogram("request_prompt_tokens", "Tokens of a prompt.", counts)
         self._output = self._histogram("request_generation_tokens", "Tokens of its outputs.", counts)
         self._asked = self._histogram("request_params_max_tokens", "Tokens asked for.", counts)
+        self._longest = self._histogram(
+            "request_max_num_generation_tokens",
+            "Tokens of an output, at most, by what was asked for.",
+            counts,
+        )
         self._choices = self._histogram("request_params_n", "Outputs asked for.", NUM_CHOICES)
         self._step = self._histogram("iteration_tokens_total", "Tokens of a step.", counts)
         self._prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts, computed or found.")
@@ -87,7 +96,7 @@ class ServerMetrics:
 
     def watch(self, snapshot: Callable[[], ServiceState]) -> None:
         """Ask the service, too, whenever somebody reads."""
-        self._registry.register(_OfService(snapshot, self._values))
+        self._registry.register(ServiceGauges(snapshot, self._values, self._adapted, self._max_adapters))
 
     def text(self) -> bytes:
         """As Prometheus reads it."""
@@ -104,6 +113,7 @@ class ServerMetrics:
         self.totals.num_requests += 1
         self._choices.observe(generation.request.num_outputs)
         self._asked.observe(generation.request.max_output_tokens)
+        self._longest.observe(generation.request.max_output_tokens)
 
     def came(self, generation: Generation, num_tokens: int, seconds: float, is_first: bool) -> None:
         """Tokens came."""
@@ -123,11 +133,15 @@ class ServerMetrics:
         self._whole.observe(time.monotonic() - generation.began_s)
         self._prompt.observe(generation.request.num_prompt_tokens)
         self._output.observe(generation.num_output_tokens)
+        if generation.request.num_outputs == 1 and generation.num_output_tokens > 1:
+            span_s = generation.last_s - generation.first_s
+            self._mean_token.observe(span_s / (generation.num_output_tokens - 1))
 
     # -- steps, as the loop sees them
 
     def arrived(self, request: Request, now_s: float) -> None:
-        """The server knows already."""
+        """It waits."""
+        self._adapted.arrived(request)
 
     def refused(self, request: Request, now_s: float, why: RequestRefused) -> None:
         """The server knows already."""
@@ -135,6 +149,7 @@ class ServerMetrics:
     def given_out(self, batch: Batch, now_s: float) -> None:
         """Some begin, some had to leave."""
         self._preempted.inc(len(batch.preempted))
+        self._adapted.given_out(batch)
         for chunk in batch.chunks:
             sequence = chunk.sequence
             if (
@@ -156,6 +171,7 @@ class ServerMetrics:
                 times.first_s = result.end_s
                 self._prefill.observe(result.end_s - times.begun_s)
         for ended in result.ended:
+            self._adapted.ended(ended.sequence.request)
             times = self._times.pop(ended.sequence.request.id, None) if ended.sequence.output == 0 else None
             if times is not None:
                 self._decode.observe(result.end_s - times.first_s)
@@ -163,6 +179,7 @@ class ServerMetrics:
 
     def left(self, sequence: Sequence, now_s: float, reason: str) -> None:
         """One was ended."""
+        self._adapted.ended(sequence.request)
         self._times.pop(sequence.request.id, None)
 
     def _histogram(self, name: str, help: str, buckets: Iterable[float]) -> Histogram:
@@ -188,26 +205,3 @@ class _Times:
 
     begun_s: float
     first_s: float = 0.0
-
-
-class _OfService:
-    """What is not counted but is: asked when somebody reads."""
-
-    def __init__(self, snapshot: Callable[[], ServiceState], values: Items[str]) -> None:
-        self._snapshot, self._values = snapshot, values
-
-    def collect(self) -> Iterator[Metric]:
-        """The gauges."""
-        state = self._snapshot()
-        gauges = {
-            "vllm:num_requests_running": ("Outputs whose tokens are computed.", state.num_running),
-            "vllm:num_requests_waiting": ("Requests that wait.", state.num_waiting),
-            "vllm:kv_cache_usage_perc": (
-                "Share of used blocks: 1 is all.",
-                state.num_held_blocks / state.num_blocks,
-            ),
-        }
-        for name, (help, value) in gauges.items():
-            gauge = GaugeMetricFamily(name, help, labels=LABELS)
-            gauge.add_metric(self._values, value)
-            yield gauge

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -13,13 +13,16 @@ KEY = {"key": {"type": "http", "scheme": "bearer"}}
 OPEN = ("/health", "/ready", "/metrics")
 
 
-def described(app: FastAPI, needs_key: bool, models: Sequence[str]) -> None:
-    """Let the application's schema be this one."""
+def described(app: FastAPI, needs_key: bool, models: Callable[[], Sequence[str]]) -> None:
+    """Let the application's schema be this one; `models`: what may be asked for, now."""
+    made: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def schema() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = _schema(app, needs_key, models)
-        return app.openapi_schema
+        names = tuple(models())
+        if names not in made:
+            made.clear()
+            made[names] = _schema(app, needs_key, names)
+        return made[names]
 
     app.openapi = schema  # type: ignore[method-assign]
 

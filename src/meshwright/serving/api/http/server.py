@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from meshwright.serving.api.http.api_key import ApiKeys
 from meshwright.serving.api.http.app import create_app
 from meshwright.serving.api.http.lifecycle import Lifecycle
 from meshwright.serving.api.http.metrics import ServerMetrics
+from meshwright.serving.api.http.timed_protocol import timed_protocol
 from meshwright.specs.error import SpecError
 
 BACKLOG = 4096  # connections that may wait to be accepted: a burst of clients is no error
@@ -38,7 +40,9 @@ class Address:
     key: Path | None = None
 
     def listen(self) -> socket.socket:
-        """A socket there. Raises SpecError where it cannot be had."""
+        """A socket there. Raises SpecError where it cannot be had, or the certificate is none."""
+        if self.certificate is not None:
+            self._check_certificate(self.certificate)
         try:
             kind, _, _, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
             made = socket.socket(kind, socket.SOCK_STREAM)
@@ -51,6 +55,18 @@ class Address:
                 allowed="an address of this machine and a port that is free (0: any)",
             ) from error
         return made
+
+    def _check_certificate(self, certificate: Path) -> None:
+        """Before a model is loaded that nobody could reach. Raises SpecError."""
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                certificate, self.key, password=lambda: ""
+            )
+        except (ssl.SSLError, OSError) as error:
+            raise SpecError(
+                f"{certificate} and {self.key} are no certificate with its key: {error}",
+                allowed="files in PEM form, the key without a password",
+            ) from error
 
 
 class DrainingServer(uvicorn.Server):
@@ -84,7 +100,7 @@ def config_of(app: object, model: ModelService, address: Address) -> uvicorn.Con
     """h11 and not httptools, because only it bounds headers."""
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
-        http="h11",
+        http=timed_protocol(model.limits.read_s),
         ws="none",
         lifespan="off",
         log_config=None,

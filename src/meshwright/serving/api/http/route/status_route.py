@@ -21,10 +21,10 @@ from meshwright.serving.api.body.model import (
 )  # fmt: skip
 from meshwright.serving.api.error import UNAVAILABLE
 from meshwright.serving.api.generation.model_service import ModelService
-from meshwright.serving.api.http.json_route import JsonRoute
 from meshwright.serving.api.http.lifecycle import Lifecycle, Status
 from meshwright.serving.api.http.metrics import ServerMetrics
-from meshwright.serving.api.http.route import documented
+from meshwright.serving.api.http.route.generation_route import documented
+from meshwright.serving.api.http.route.json_route import JsonRoute
 
 METRICS_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 
@@ -86,7 +86,10 @@ def cards(model: ModelService) -> list[ModelCard]:
     own = ModelCard(
         id=model.name, created=model.created_s, root=model.name, max_model_len=model.max_model_tokens
     )
-    return [own, *(own.model_copy(update={"id": name, "parent": model.name}) for name in model.adapters)]
+    return [
+        own,
+        *(own.model_copy(update={"id": name, "parent": model.name}) for name in model.adapters.names),
+    ]
 
 
 def _state(status: Status, model: ModelService) -> HealthAnswer:

@@ -20,7 +20,7 @@ from meshwright.serving.api.error import BAD_REQUEST, UNAVAILABLE, ApiError
 from meshwright.serving.api.generation.caller import Caller
 from meshwright.serving.api.generation.model_service import ModelService
 from meshwright.serving.api.http.event_stream import answered
-from meshwright.serving.api.http.json_route import JsonRoute
+from meshwright.serving.api.http.route.json_route import JsonRoute
 
 Timeout = Annotated[
     float | None, Header(alias="X-Timeout-S", gt=0, allow_inf_nan=False, description="Seconds until it is ended.")

@@ -1,0 +1,1 @@
+"""Paths: what each takes, and who answers it."""
