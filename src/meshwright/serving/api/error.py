@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from starlette.exceptions import HTTPException
 
 from meshwright.serving.api.body.error import ErrorAnswer, ErrorDetail
+from meshwright.serving.api.body.message import MessageError, MessageErrorDetail
 from meshwright.specs.error import Draining, MeshwrightError, QueueFull, RequestRefused
 
 BAD_REQUEST, UNAUTHORIZED, NOT_FOUND, TIMED_OUT, TOO_LARGE, TOO_MANY = 400, 401, 404, 408, 413, 429
@@ -21,6 +22,8 @@ TYPES = {
     UNAVAILABLE: "unavailable_error",
     LATE: "timeout_error",
 }
+MESSAGES = "/v1/messages"  # paths whose clients know errors in Anthropic's form
+MESSAGE_TYPES = {TOO_LARGE: "request_too_large", OUR_FAILURE: "api_error", UNAVAILABLE: "overloaded_error"}
 
 
 class ApiError(HTTPException):
@@ -49,6 +52,16 @@ class ApiError(HTTPException):
         """The body that says so."""
         kind = TYPES.get(self.status_code, "invalid_request_error")
         return ErrorAnswer(error=ErrorDetail(message=str(self), type=kind, param=self.param, code=self.code))
+
+    @property
+    def message_answer(self) -> MessageError:
+        """The same in Anthropic's form."""
+        kind = MESSAGE_TYPES.get(self.status_code, self.answer.error.type)
+        return MessageError(error=MessageErrorDetail(type=kind, message=str(self)))
+
+    def answer_on(self, path: str) -> ErrorAnswer | MessageError:
+        """The body as clients of a path know it."""
+        return self.message_answer if path.startswith(MESSAGES) else self.answer
 
 
 def told(error: MeshwrightError) -> ApiError:

@@ -53,19 +53,20 @@ def create_app(
     return Guard(app, keys, model.limits, lifecycle, metrics)
 
 
-def _said(error: ApiError) -> Response:
-    return JSONResponse(error.answer.model_dump(), error.status_code, headers=error.headers)
+def _said(request: HttpRequest, error: ApiError) -> Response:
+    body = error.answer_on(request.url.path).model_dump()
+    return JSONResponse(body, error.status_code, headers=error.headers)
 
 
-async def _refused(_: HttpRequest, error: Any) -> Response:
-    return _said(error)
+async def _refused(request: HttpRequest, error: Any) -> Response:
+    return _said(request, error)
 
 
-async def _mistaken(_: HttpRequest, error: Any) -> Response:
+async def _mistaken(request: HttpRequest, error: Any) -> Response:
     made = told(error)
     if made.status_code == failed().status_code:
         LOG.error("a request failed: %s", error)
-    return _said(made)
+    return _said(request, made)
 
 
 async def _gone(_: HttpRequest, error: Any) -> Response:
@@ -76,12 +77,15 @@ async def _misread(request: HttpRequest, error: Any) -> Response:
     """A body that does not match: the field, and what is wrong with it; never the body itself."""
     kind = request.headers.get("content-type", "")
     if request.method == "POST" and JSON not in kind:
-        return _said(ApiError(BAD_REQUEST, f"a body of type {kind[:80]!r}; allowed: {JSON}", code="no_json"))
+        return _said(
+            request, ApiError(BAD_REQUEST, f"a body of type {kind[:80]!r}; allowed: {JSON}", code="no_json")
+        )
     found = error.errors()
     said = [f"{_field(each)}: {each['msg']}".removeprefix(": ") for each in found[:NUM_SHOWN]]
     more = f" (and {len(found) - NUM_SHOWN} more)" if len(found) > NUM_SHOWN else ""
     return _said(
-        ApiError(BAD_REQUEST, "; ".join(said) + more, param=_field(found[0]) or None, code="invalid_body")
+        request,
+        ApiError(BAD_REQUEST, "; ".join(said) + more, param=_field(found[0]) or None, code="invalid_body"),
     )
 
 
@@ -92,4 +96,4 @@ def _field(mistake: Any) -> str:
 async def _unrouted(request: HttpRequest, error: Any) -> Response:
     message = f"{request.method} {request.url.path[:200]}: {error.detail}"
     code = CODES.get(error.status_code)
-    return _said(ApiError(error.status_code, message, code=code, headers=error.headers))
+    return _said(request, ApiError(error.status_code, message, code=code, headers=error.headers))

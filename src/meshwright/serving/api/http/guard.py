@@ -23,7 +23,9 @@ from meshwright.serving.api.http.metrics import ServerMetrics
 from meshwright.serving.api.limit import ServerLimits
 
 OPEN_PATHS = ("/health", "/ready", "/metrics")  # who looks whether a server lives has no key
-GENERATING = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings")
+GENERATING = (
+    "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/rerank",
+)  # fmt: skip
 LOG = logging.getLogger(__name__)
 
 
@@ -54,10 +56,10 @@ class Guard:
             self._check(scope)
             await self._app(scope, _Bounded(receive, self._limits), noting)
         except ApiError as error:
-            await _refuse(error, statuses, noting)
+            await _refuse(error, scope, statuses, noting)
         except Exception:
             LOG.exception("a request failed")
-            await _refuse(failed(), statuses, noting)
+            await _refuse(failed(), scope, statuses, noting)
         finally:
             self._lifecycle.num_answering -= generates
             self._metrics.answered(scope["method"], _route(scope), statuses[0] if statuses else 0)
@@ -65,7 +67,9 @@ class Guard:
     def _check(self, scope: Scope) -> None:
         """What its headers say. Raises ApiError."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        user = self._keys.user_of(headers.get(b"authorization", b""))
+        user = self._keys.user_of(
+            headers.get(b"authorization") or b"Bearer " + headers.get(b"x-api-key", b"")
+        )
         if user is None and scope["path"] not in OPEN_PATHS:
             raise ApiError(
                 UNAUTHORIZED, "no key, or one that is not served; send Authorization: Bearer KEY",
@@ -121,11 +125,11 @@ def _route(scope: Scope) -> str:
     return str(getattr(route, "path", "none"))
 
 
-async def _refuse(error: ApiError, statuses: list[int], send: Send) -> None:
+async def _refuse(error: ApiError, scope: Scope, statuses: list[int], send: Send) -> None:
     """Send an error, where nothing was sent yet."""
     if statuses:
         return
-    body = error.answer.model_dump_json().encode()
+    body = error.answer_on(scope["path"]).model_dump_json().encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), **(error.headers or {})}
     names = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": error.status_code or BAD_REQUEST, "headers": names})

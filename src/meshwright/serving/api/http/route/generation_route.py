@@ -1,4 +1,4 @@
-"""Paths that generate: completions, chats, responses, embeddings."""
+"""Paths that generate: completions, chats, responses, messages, embeddings."""
 
 from __future__ import annotations
 
@@ -10,16 +10,24 @@ from pydantic import BaseModel
 
 from meshwright.serving.api.answer.chatting import begin_chat
 from meshwright.serving.api.answer.completing import begin_completion
+from meshwright.serving.api.answer.messaging import begin_message, count_tokens
 from meshwright.serving.api.answer.responding import begin_response
 from meshwright.serving.api.body.chat import ChatBody, ChatCompletion
 from meshwright.serving.api.body.completion import Completion, CompletionBody
 from meshwright.serving.api.body.error import ErrorAnswer
+from meshwright.serving.api.body.message import (
+    CountAnswer,
+    CountBody,
+    MessageAnswer,
+    MessageBody,
+    MessageError,
+)
 from meshwright.serving.api.body.model import EmbeddingBody
 from meshwright.serving.api.body.response import ResponseAnswer, ResponseBody
 from meshwright.serving.api.error import BAD_REQUEST, UNAVAILABLE, ApiError
 from meshwright.serving.api.generation.caller import Caller
 from meshwright.serving.api.generation.model_service import ModelService
-from meshwright.serving.api.http.event_stream import answered
+from meshwright.serving.api.http.event_stream import MESSAGE_EVENTS, RESPONSE_EVENTS, answered
 from meshwright.serving.api.http.route.json_route import JsonRoute
 
 Timeout = Annotated[
@@ -39,13 +47,14 @@ ERRORS = {
 
 
 def documented(
-    answer: type[BaseModel] | None, streams: bool = False, unavailable: type[BaseModel] = ErrorAnswer
-) -> dict[str, Any]:
-    """What a path may answer, for the schema; `unavailable`: with 503."""
+    answer: type[BaseModel] | None, streams: bool = False, unavailable: type[BaseModel] | None = None,
+    error: type[BaseModel] = ErrorAnswer,
+) -> dict[str, Any]:  # fmt: skip
+    """What a path may answer, for the schema; `unavailable`: with 503, where that is no error."""
     errors: dict[int | str, Any] = {
-        status: {"model": ErrorAnswer, "description": text} for status, text in ERRORS.items()
+        status: {"model": error, "description": text} for status, text in ERRORS.items()
     }
-    errors[UNAVAILABLE]["model"] = unavailable
+    errors[UNAVAILABLE]["model"] = unavailable or error
     stream = {"content": {"text/event-stream": {"schema": {"type": "string"}}}} if streams else {}
     good = {} if answer is None else {200: {"model": answer, "description": "The answer", **stream}}
     return {"responses": {**good, **errors}, "response_model": None}
@@ -71,7 +80,17 @@ def generation_routes(model: ModelService) -> APIRouter:
     @router.post("/v1/responses", **documented(ResponseAnswer, True))
     async def responses(body: ResponseBody, request: HttpRequest, timeout_s: Timeout = None) -> Response:
         run = await begin_response(model, body, caller(request, timeout_s))
-        return await answered(request, run, bool(body.stream), write_s, is_named=True)
+        return await answered(request, run, bool(body.stream), write_s, RESPONSE_EVENTS)
+
+    @router.post("/v1/messages", **documented(MessageAnswer, True, error=MessageError))
+    async def messages(body: MessageBody, request: HttpRequest, timeout_s: Timeout = None) -> Response:
+        run = await begin_message(model, body, caller(request, timeout_s))
+        return await answered(request, run, bool(body.stream), write_s, MESSAGE_EVENTS)
+
+    @router.post("/v1/messages/count_tokens", **documented(CountAnswer, error=MessageError))
+    async def count(body: CountBody) -> Response:
+        found = await count_tokens(model, body)
+        return Response(found.model_dump_json(), media_type="application/json")
 
     @router.post("/v1/embeddings", **documented(None))
     async def embeddings(body: EmbeddingBody) -> Response:
