@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.serving.engine.runner import Logits, Pair, StepInputs
+from meshwright.serving.engine.runner import Pair, StepInputs
 
 VOCABULARY = 50
 
@@ -60,8 +60,25 @@ class HashRunner:
         """It holds nothing."""
 
 
+class HashStep:
+    """A step under way of the next class."""
+
+    def __init__(self, runner: PipelinedHashRunner) -> None:
+        self.runner, self.found = runner, list[NDArray[np.float32]]()
+
+    def has_ended(self, wake: Callable[[], None]) -> bool:
+        """Nobody else computes."""
+        return True
+
+    def logits(self) -> NDArray[np.float32]:
+        """Asked once."""
+        return self.runner.run(self)
+
+
 class PipelinedHashRunner(HashRunner):
     """It does nothing of what it is told until somebody asks for logits, and then all that was told before, in order."""
+
+    step_kind = HashStep
 
     def __init__(self, num_blocks: int, block_tokens: int, num_host_blocks: int, num_lanes: int) -> None:
         super().__init__(num_blocks, block_tokens, num_host_blocks)
@@ -69,21 +86,21 @@ class PipelinedHashRunner(HashRunner):
         self.most_under_way = self._num_under_way = 0
         self._told: deque[Callable[[], None]] = deque()
 
-    def start(self, inputs: StepInputs) -> Logits:
+    def start(self, inputs: StepInputs) -> HashStep:
         """Note it."""
         assert self._num_under_way < self.num_lanes
         self._num_under_way += 1
         self.most_under_way = max(self.most_under_way, self._num_under_way)
-        found: list[NDArray[np.float32]] = []
-        self._told.append(lambda: found.append(super(PipelinedHashRunner, self).forward(inputs)))
+        step = self.step_kind(self)
+        self._told.append(lambda: step.found.append(super(PipelinedHashRunner, self).forward(inputs)))
+        return step
 
-        def logits() -> NDArray[np.float32]:
-            self._num_under_way -= 1
-            while not found:
-                self._told.popleft()()
-            return found[0]
-
-        return logits
+    def run(self, step: HashStep) -> NDArray[np.float32]:
+        """Somebody asks."""
+        self._num_under_way -= 1
+        while not step.found:
+            self._told.popleft()()
+        return step.found[0]
 
     def move_blocks(self, swap_out: Sequence[Pair], copies: Sequence[Pair], swap_in: Sequence[Pair]) -> None:
         """Note it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from meshwright.serving.engine.engine import INFINITY, Ended, StepResult
 from meshwright.serving.policy.batch import Batch
@@ -43,6 +44,14 @@ class ToldEngine:
     def poll(self) -> StepResult:
         """The first that was submitted."""
         return self._results.popleft()
+
+    def next_end_s(self) -> float:
+        """It is known."""
+        return self._results[0].end_s
+
+    def has_ended(self, wake: Callable[[], None]) -> bool:
+        """Nobody waits."""
+        return True
 
     def forget(self, sequence: Sequence) -> None:
         """It keeps nothing."""

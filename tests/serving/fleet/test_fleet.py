@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,9 @@ from tests.serving.simulated_case import load, program, table
 
 from meshwright.serving.fleet import fleet
 from meshwright.serving.fleet.fleet import Served, serve
+from meshwright.serving.fleet.replica import SimulatedReplica
 from meshwright.serving.fleet.serving_plan import ServingPlan
+from meshwright.serving.loop.arrivals import RecordedArrivals
 from meshwright.serving.loop.report import LoadReport
 from meshwright.serving.loop.request_log import RequestRecord
 from meshwright.serving.request.request import Request
@@ -40,6 +43,29 @@ def served(plan: ServingPlan, requests: list[Request], most_tokens: int = 2048) 
 def records(found: Served) -> list[RequestRecord]:
     """Of all replicas."""
     return [record for log in found.logs for record in log.records]
+
+
+class TwoStages:
+    """Steps of 4 seconds; the next one may begin after 2."""
+
+    def step(self, batch: BatchShape) -> StepTime:
+        """Of any batch."""
+        return StepTime(4.0, 2.0)
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_request_goes_to_a_lane_that_is_free_when_it_comes(is_alone: bool) -> None:
+    """The other lane's step ends later."""
+    replica = SimulatedReplica(TwoStages(), 40, 16, ONE.limits(64), num_lanes=2)  # type: ignore[arg-type]
+    requests = [Request(name, 8, 1, at_s, num_output_tokens=1) for name, at_s in (("a", 0.0), ("b", 3.0))]
+    if is_alone:
+        replica.serve(RecordedArrivals(requests))
+    else:  # a router looks at it when a request comes
+        for request in requests:
+            replica.advance(request.arrival_s)
+            replica.give(request)
+        replica.advance(math.inf)
+    assert [(each.begun_s, each.end_s) for each in replica.log.records] == [(0.0, 4.0), (3.0, 7.0)]
 
 
 @pytest.mark.parametrize("name", PLANS)

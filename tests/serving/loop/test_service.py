@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from queue import Queue
 
+import numpy as np
 import pytest
 from tests.serving.case import LIMITS
-from tests.serving.hash_runner import HashRunner, greedy_output
+from tests.serving.hash_runner import HashRunner, HashStep, PipelinedHashRunner, greedy_output
 
 from meshwright.serving.block.block_pool import BlockPool
 from meshwright.serving.engine.runner_engine import RunnerEngine
@@ -94,6 +97,58 @@ def test_streams_give_all_outputs(service: Service) -> None:
                 [1, 2, 3], 12
             )
         assert [d.finish_reason for d in pieces].count("length") == 2
+
+
+class LateStep(HashStep):
+    """Ends when it is told to."""
+
+    def __init__(self, runner: PipelinedHashRunner) -> None:
+        super().__init__(runner)
+        self.is_over, self.wakes = threading.Event(), list[Callable[[], None]]()
+
+    def has_ended(self, wake: Callable[[], None]) -> bool:
+        """Has somebody said so?"""
+        self.wakes.append(wake)
+        return self.is_over.is_set()
+
+    def end(self) -> None:
+        """Say so."""
+        self.is_over.set()
+        for wake in self.wakes:
+            wake()
+
+    def logits(self) -> np.ndarray:
+        """Wait for that."""
+        self.is_over.wait()
+        return super().logits()
+
+
+def test_a_request_goes_to_a_lane_that_is_free_when_it_comes() -> None:
+    """While the other lane's step runs the service listens."""
+    steps: Queue[LateStep] = Queue()
+
+    class LateRunner(PipelinedHashRunner):
+        step_kind = LateStep
+
+        def start(self, inputs):  # type: ignore[no-untyped-def]
+            step = super().start(inputs)
+            steps.put(step)
+            return step
+
+    def start(clock: WallClock) -> tuple[Scheduler, RunnerEngine]:
+        runner = LateRunner(40, 4, 0, 2)
+        scheduler = Scheduler(ContinuousBatching(), BlockPool(40, 4), LIMITS, None, 2)
+        return scheduler, RunnerEngine(runner, clock.now_s)
+
+    with Service(start) as service:
+        first = service.submit(request("a", 1))
+        step = steps.get(timeout=10)
+        second = service.submit(request("b", 1))
+        try:
+            steps.get(timeout=10).end()  # it runs beside the first
+        finally:
+            step.end()
+        assert read(first) == read(second) == (greedy_output([1, 2, 3], 1), "length")
 
 
 def test_event_loops_read_beside_threads(service: Service) -> None:

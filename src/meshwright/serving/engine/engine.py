@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import Protocol
@@ -80,6 +80,14 @@ class Engine(Protocol):
 
     def poll(self) -> StepResult:
         """Wait for the one that ends first."""
+        ...
+
+    def next_end_s(self) -> float:
+        """When that will be, on a virtual clock; minus infinity where nobody knows before it is polled."""
+        ...
+
+    def has_ended(self, wake: Callable[[], None]) -> bool:
+        """Does `poll` come back without waiting for another thread? Otherwise `wake` is called when it would."""
         ...
 
     def forget(self, sequence: Sequence) -> None:

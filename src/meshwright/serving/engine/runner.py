@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Pair = tuple[int, int]  # a block, and where its content goes
-Logits = Callable[[], NDArray[np.float32]]  # waits for those of a step that was started; asked once
 
 
 @dataclass(slots=True)
@@ -65,6 +64,18 @@ class Runner(Protocol):
         ...
 
 
+class StepUnderWay(Protocol):
+    """A step that was started."""
+
+    def has_ended(self, wake: Callable[[], None]) -> bool:
+        """Need nobody wait for its logits? Otherwise `wake` is called, from another thread, when that is so."""
+        ...
+
+    def logits(self) -> NDArray[np.float32]:
+        """Wait for them; asked once. Raises what the step raised."""
+        ...
+
+
 @runtime_checkable
 class PipelinedRunner(Runner, Protocol):
     """A runner whose stages compute different steps at once. What it is told it does in that order, on every device: a step
@@ -72,7 +83,7 @@ class PipelinedRunner(Runner, Protocol):
 
     num_lanes: int  # steps that may be under way
 
-    def start(self, inputs: StepInputs) -> Logits:
+    def start(self, inputs: StepInputs) -> StepUnderWay:
         """Begin a step, and come back. Its logits ``[R, V]`` are valid until the next step is started. With `num_lanes`
         steps whose logits nobody has taken it waits until another thread takes some."""
         ...

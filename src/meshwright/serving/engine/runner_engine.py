@@ -13,7 +13,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +20,13 @@ from numpy.typing import NDArray
 
 from meshwright.serving.block.block_key import block_keys
 from meshwright.serving.engine.engine import INFINITY, Ended, NewToken, StepResult
-from meshwright.serving.engine.runner import Logits, PipelinedRunner, Runner, StepInputs, num_lanes_of
+from meshwright.serving.engine.runner import (
+    PipelinedRunner,
+    Runner,
+    StepInputs,
+    StepUnderWay,
+    num_lanes_of,
+)
 from meshwright.serving.engine.running_rows import RunningRows, StepWork
 from meshwright.serving.engine.served_adapters import ServedAdapters
 from meshwright.serving.policy.batch import Batch
@@ -44,11 +49,26 @@ def no_mask(parameters: SamplingParameters) -> TokenMask | None:
 
 
 class Started(NamedTuple):
-    """A batch that runs: its logits come from a call that waits for them."""
+    """A batch that runs."""
 
     work: StepWork
     start_s: float
-    logits: Logits
+    step: StepUnderWay
+
+
+class _ComputedWhenAsked(NamedTuple):
+    """A step of a runner that computes while its caller waits."""
+
+    runner: Runner
+    inputs: StepInputs
+
+    def has_ended(self, wake: Callable[[], None]) -> bool:
+        """There is no other thread."""
+        return True
+
+    def logits(self) -> NDArray[np.float32]:
+        """Compute them."""
+        return self.runner.forward(self.inputs)
 
 
 class RunnerEngine:
@@ -84,7 +104,7 @@ class RunnerEngine:
         self._num_submitted = self._num_polled = 0
         self._lock = threading.Lock()  # rows and sampler, between this thread and the one that runs
         self._thread = ThreadPoolExecutor(1, "engine") if self.depth > 1 else None
-        self._start = runner.start if isinstance(runner, PipelinedRunner) else self._later
+        self._pipeline = runner if isinstance(runner, PipelinedRunner) else None
 
     def submit(self, batch: Batch, now_s: float, until_s: float = INFINITY) -> None:
         """Take a batch; it runs once."""
@@ -112,6 +132,18 @@ class RunnerEngine:
         while self._forgotten and self._forgotten[0][0] <= self._num_polled:
             self._free(self._forgotten.popleft()[1])
         return result
+
+    def next_end_s(self) -> float:
+        """Nobody knows."""
+        return -INFINITY
+
+    def has_ended(self, wake: Callable[[], None]) -> bool:
+        """See `Engine`."""
+        first = self._under_way[0]
+        if isinstance(first, Future):
+            first.add_done_callback(lambda _: wake())
+            return first.done()
+        return isinstance(first, StepResult) or first.step.has_ended(wake)
 
     def forget(self, sequence: Sequence) -> None:
         """Its row is free once all that was submitted with it has run."""
@@ -168,15 +200,12 @@ class RunnerEngine:
             self.runner.move_blocks((), batch.copies, ())
         with self._lock:
             inputs = self._rows.inputs(work, self._adapters_of(work))
-        return Started(work, start_s, self._start(inputs))
-
-    def _later(self, inputs: StepInputs) -> Logits:
-        """Compute when the logits are asked for."""
-        return partial(self.runner.forward, inputs)
+        step = self._pipeline.start(inputs) if self._pipeline else _ComputedWhenAsked(self.runner, inputs)
+        return Started(work, start_s, step)
 
     def _finished(self, started: Started) -> StepResult:
         """Wait for logits, and draw."""
-        work, logits = started.work, started.logits()
+        work, logits = started.work, started.step.logits()
         with self._lock:
             tokens = self._draw(work, logits)
             ended = [self._end(token) for token in self._last_ones(tokens)]

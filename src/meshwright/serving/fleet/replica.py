@@ -83,7 +83,7 @@ class SimulatedReplica:
     def give(self, request: Request) -> None:
         """A request comes now."""
         self.arrivals.give(request)
-        if not self.engine.is_busy:
+        if self.loop.has_free_lane:
             self.clock.reach(request.arrival_s)
             self.loop.take_arrivals()
             self.loop.give_out()

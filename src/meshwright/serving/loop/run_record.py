@@ -186,6 +186,7 @@ class _Remembering:
         self.num_lanes, self.depth = engine.num_lanes, engine.depth
         self._engine, self._recorded = engine, recorded
         self.forget, self.close = engine.forget, engine.close
+        self.next_end_s, self.has_ended = engine.next_end_s, engine.has_ended
 
     def submit(self, batch: Batch, now_s: float, until_s: float = INFINITY) -> None:
         """Step by step, as it was recorded."""

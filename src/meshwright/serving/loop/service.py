@@ -214,6 +214,9 @@ class Service:
         while loop.give_out():
             pass
         if loop.num_under_way:
+            if loop.has_free_lane and not self._engine.has_ended(self._wake.set):
+                self._wake.wait()  # for its end, or for a request that has a lane to go to
+                return
             loop.collect()
         elif not self._asked and not len(self._inbox) and not self._is_closed:
             self._wake.wait(max(0.0, self._deadlines[0][0] - self.clock.now_s()) if self._deadlines else None)

@@ -77,13 +77,18 @@ class ServingLoop:
             self.take_arrivals()
             while self.num_under_way < self._most_under_way and self.give_out():
                 pass
-            if self.num_under_way:
+            next_s = self.arrivals.next_s()
+            if self.num_under_way and not (self.has_free_lane and next_s < self.engine.next_end_s()):
                 self.collect()
+            elif next_s == INFINITY:
+                return
             else:
-                next_s = self.arrivals.next_s()
-                if next_s == INFINITY:
-                    return
                 self.clock.reach(next_s)
+
+    @property
+    def has_free_lane(self) -> bool:
+        """May a batch be submitted before one is polled?"""
+        return any(self._free)
 
     def take_arrivals(self) -> None:
         """Let those who have come wait in the scheduler."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from heapq import heappop, heappush
 
 from meshwright.serving.engine.engine import INFINITY, Ended, StepResult
@@ -64,6 +65,10 @@ class SimulatedEngine:
     def next_end_s(self) -> float:
         """When the first of what is under way ends."""
         return self._results[0].end_s
+
+    def has_ended(self, wake: Callable[[], None]) -> bool:
+        """Nobody waits on a virtual clock."""
+        return True
 
     def forget(self, sequence: Sequence) -> None:
         """It ends no more."""

@@ -24,7 +24,7 @@ from meshwright.executor.serving.parallel.parallel_runner import ParallelRunner
 from meshwright.executor.serving.runner_options import RunnerOptions
 from meshwright.executor.serving.served_model import open_served
 from meshwright.executor.serving.torch_runner import TorchRunner
-from meshwright.serving.engine.runner import Logits
+from meshwright.serving.engine.runner import StepUnderWay
 from meshwright.specs.error import ExecutionError, PlanError
 
 OPTIONS = RunnerOptions(
@@ -108,8 +108,8 @@ def test_a_stage_goes_on_while_the_next_one_is_late(case: Case) -> None:
         assert runner._ranks.done[1] == before and not third.done()
     finally:
         os.kill(last, signal.SIGCONT)
-    found = [logits().copy() for logits in started]
-    found.append(third.result()())
+    found = [step.logits().copy() for step in started]
+    found.append(third.result().logits())
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=TOLERANCE)
 
@@ -145,16 +145,16 @@ def test_all_ranks_do_the_same_in_the_same_order_however_late_they_are(tmp_path:
     delaying.start()
     try:
         blocks, alone = ScatteredBlocks(runner), ScatteredBlocks(made.one)
-        under_way: deque[tuple[Logits, np.ndarray]] = deque()
+        under_way: deque[tuple[StepUnderWay, np.ndarray]] = deque()
         for number in range(40):
             work = [(f"{number}", prompt(draw.randint(1, 20), number))]
             under_way.append((runner.start(blocks.inputs(work)), alone.step(*work)))
             if len(under_way) == 2:
-                logits, theirs = under_way.popleft()
-                np.testing.assert_allclose(logits(), theirs, rtol=0, atol=TOLERANCE)
+                step, theirs = under_way.popleft()
+                np.testing.assert_allclose(step.logits(), theirs, rtol=0, atol=TOLERANCE)
             blocks.free += blocks.tables.pop(f"{number}")
             alone.free += alone.tables.pop(f"{number}")
-        under_way.popleft()[0]()
+        under_way.popleft()[0].logits()
     finally:
         is_over.set()
         delaying.join()

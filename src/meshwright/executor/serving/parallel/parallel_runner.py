@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ from meshwright.executor.serving.parallel.shared_arrays import SharedArrays
 from meshwright.executor.serving.runner_options import RunnerOptions
 from meshwright.executor.serving.served_model import ServedModel
 from meshwright.executor.serving.torch_runner import completed
-from meshwright.serving.engine.runner import Logits, Pair, StepInputs
+from meshwright.serving.engine.runner import Pair, StepInputs
 from meshwright.specs.cluster.computer import num_cores
 from meshwright.specs.error import ExecutionError
 
@@ -46,6 +47,27 @@ class StepSlot(NamedTuple):
     number: int
     inputs: SharedArrays
     logits: SharedArrays
+
+
+class StartedStep:
+    """A `StepUnderWay`: a command, and the slot where its logits will be."""
+
+    def __init__(
+        self, ranks: ServedRanks, number: int, logits: NDArray[np.float32], free: Callable[[], None]
+    ) -> None:
+        self._ranks, self._number, self._logits, self._free = ranks, number, logits, free
+
+    def has_ended(self, wake: Callable[[], None]) -> bool:
+        """See `StepUnderWay`."""
+        return self._ranks.have_done(self._number, wake)
+
+    def logits(self) -> NDArray[np.float32]:
+        """Wait for them; then its slot is free. Raises ExecutionError with the rank that failed."""
+        try:
+            self._ranks.wait(self._number, STEP_S)
+        finally:
+            self._free()
+        return self._logits
 
 
 class ParallelRunner:
@@ -94,9 +116,9 @@ class ParallelRunner:
 
     def forward(self, inputs: StepInputs) -> NDArray[np.float32]:
         """Logits [R, V], valid until the next step. Raises ExecutionError with the rank that failed."""
-        return self.start(inputs)()
+        return self.start(inputs).logits()
 
-    def start(self, inputs: StepInputs) -> Logits:
+    def start(self, inputs: StepInputs) -> StartedStep:
         """See `PipelinedRunner`. Raises ExecutionError, too, where nobody takes the logits of others."""
         adapters = [int(number) for number in inputs.adapters]
         self._adapters.check(adapters)
@@ -123,15 +145,7 @@ class ParallelRunner:
         except BaseException:
             self._free.put(slot)
             raise
-
-        def logits() -> NDArray[np.float32]:
-            try:
-                self._ranks.wait(number, STEP_S)
-            finally:
-                self._free.put(slot)
-            return arrays["logits"]
-
-        return logits
+        return StartedStep(self._ranks, number, arrays["logits"], partial(self._free.put, slot))
 
     def move_blocks(self, swap_out: Sequence[Pair], copies: Sequence[Pair], swap_in: Sequence[Pair]) -> None:
         """See `Runner`; every rank moves its part of each block, behind the steps that were started before."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -31,6 +32,7 @@ class ServedRanks:
         self._failure: ExecutionError | None = None
         self._number = 0
         self.done, self.peak_weight_bytes = [0] * num_ranks, [0] * num_ranks
+        self._wakes: list[tuple[int, Callable[[], None]]] = []
         self._workers: list[WorkerProcess] = []
         try:
             for rank in range(num_ranks):
@@ -59,14 +61,20 @@ class ServedRanks:
     def wait(self, number: int, timeout_s: float) -> None:
         """Until all ranks have done it. Raises ExecutionError with the rank that failed, or has said nothing for so long."""
         with self._changed:
-            is_over = self._changed.wait_for(
-                lambda: self._failure is not None or min(self.done) >= number, timeout_s
-            )
+            is_over = self._changed.wait_for(lambda: self._is_over(number), timeout_s)
             late = self.done.index(min(self.done))
         if not is_over:
             self._fail(late, f"has said nothing for {timeout_s:g} s")
         if self._failure is not None:
             raise self._failure
+
+    def have_done(self, number: int, wake: Callable[[], None]) -> bool:
+        """Have all done it, or has one failed? Otherwise `wake` is called when that is so."""
+        with self._changed:
+            is_over = self._is_over(number)
+            if not is_over:
+                self._wakes.append((number, wake))
+            return is_over
 
     def close(self, at_once: bool) -> None:
         """End all. Calls that come later are refused."""
@@ -90,7 +98,7 @@ class ServedRanks:
                 with self._changed:
                     self.done[rank] = report["done"]
                     self.peak_weight_bytes[rank] = report.get("peak_weight_bytes", 0)
-                    self._changed.notify_all()
+                    self._tell()
 
     def _killed(self) -> int | None:
         """The rank that a signal has ended: its peers may say first that they cannot reach it."""
@@ -115,4 +123,15 @@ class ServedRanks:
             self._failure = self._failure or why
         close_all(self._workers, at_once)
         with self._changed:
-            self._changed.notify_all()
+            self._tell()
+
+    def _is_over(self, number: int) -> bool:
+        return self._failure is not None or min(self.done) >= number
+
+    def _tell(self) -> None:
+        """Whoever waits looks again."""
+        self._changed.notify_all()
+        due = [wake for number, wake in self._wakes if self._is_over(number)]
+        self._wakes = [each for each in self._wakes if not self._is_over(each[0])]
+        for wake in due:
+            wake()
