@@ -313,6 +313,27 @@ def test_plan_fills_placement_and_variant(own: str) -> None:
     assert alone[0].plan.variant == best.variant and alone[0].plan.model == best.model
 
 
+def test_another_planner_names_the_plans_that_serve_a_load(tmp_path: Path) -> None:
+    """One in a file of the user's; what gives no serving plans is refused by its file, a name that nobody knows by name."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from meshwright.serving.fleet.serving_plan import ServingPlan\n"
+        "from meshwright.serving.simulated.replica_layout import ReplicaLayout\n"
+        "def most(search):\n"
+        "    return [ServingPlan(ReplicaLayout(), search.cluster.num_devices, max_batch_tokens=128, max_sequences=8)]\n"
+        "def nothing_of_serving(search):\n"
+        "    return ['tp8']\n",
+        encoding="utf-8",
+    )
+    load = [Request(str(i), 100, 5, i / 10, num_output_tokens=5) for i in range(9)]
+    (found,) = mw.plan_load("llama-3.2-1b", "4xH100", load, planner=f"{path}:most", step_table=False)
+    assert found.plan.replicas == 4 and found.report.num_finished == 9
+    with pytest.raises(SpecError, match="mine.py"):
+        mw.plan_load("llama-3.2-1b", "4xH100", load, planner=f"{path}:nothing_of_serving")
+    with pytest.raises(PlanError, match="serving_planner"):
+        mw.plan_load("llama-3.2-1b", "4xH100", load, planner="nobody")
+
+
 def test_another_planner_fills_the_verb(tmp_path: Path) -> None:
     path = tmp_path / "planner.py"
     path.write_text(

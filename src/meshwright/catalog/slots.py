@@ -22,6 +22,7 @@ from meshwright.catalog.user_file import Guarded, guarded, many_of, of_file, one
 from meshwright.ir.program import Program
 from meshwright.planner.search.proposal import Proposal
 from meshwright.schedules.order import Schedule, registered
+from meshwright.serving.fleet.serving_plan import ServingPlan
 from meshwright.serving.weight.weight_place import RESIDENT, Resident
 from meshwright.specs.cluster.cluster import LEVELS, ClusterSpec
 from meshwright.specs.cluster.device import Link
@@ -154,6 +155,12 @@ SLOTS: Mapping[str, Slot] = {
             "serve --weights, plan --requests --fix weights",
             "WeightPlace: which blocks of a stage's weights are fetched, whence, how many are here at once",
             lambda: {RESIDENT: Resident},
+        ),
+        Slot(
+            "serving_planner",
+            "plan --requests FILE --planner",
+            "ServingSearch: the job, and what prices plans -> serving plans, best first",
+            gives=many_of(ServingPlan),
         ),
     )
 }

@@ -21,8 +21,9 @@ def load_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_json_has_the_layouts_with_their_figures(run: Runner, load_file: Path) -> None:
-    """The names that other programs read; what is fixed is simulated alone."""
+def test_json_has_the_layouts_with_their_figures(run: Runner, load_file: Path, tmp_path: Path) -> None:
+    """The names that other programs read; what is fixed is simulated alone. A picture and a page are written beside it."""
+    svg, page = tmp_path / "load.svg", tmp_path / "load.html"
     ran = run(
         "plan",
         "llama-3.2-1b",
@@ -35,8 +36,14 @@ def test_json_has_the_layouts_with_their_figures(run: Runner, load_file: Path) -
         "--price",
         3,
         "--json",
+        "-o",
+        svg,
+        "--report",
+        page,
     )
     assert ran.code == 0, ran.stderr
+    assert "good requests a second of each device" in svg.read_text() and "2 x tp1" in svg.read_text()
+    assert "kWh/M tokens" in page.read_text()
     (found,) = ran.data["layouts"]
     assert (found["plan"]["tp"], found["plan"]["replicas"], found["plan"]["num_devices"]) == (1, 2, 2)
     assert (found["num_requests"], found["num_finished"]) == (40, 40)
@@ -65,6 +72,9 @@ def test_a_load_comes_as_often_as_it_is_said(run: Runner, load_file: Path) -> No
     job = ("plan", "llama-3.2-1b", "2xH100", "--requests", load_file, *FIXED, "--json")
     slow, fast = run(*job).data["layouts"][0], run(*job, "--rate-factor", 4, "--first", 10).data["layouts"][0]
     assert fast["num_requests"] == 10 and fast["duration_s"] < slow["duration_s"] / 4
+    waiting = run(*job, "--clients", 3).data["layouts"][0]
+    assert waiting["num_finished"] == 40
+    assert waiting["e2e_s"]["mean"] * 40 / waiting["duration_s"] == pytest.approx(3, rel=0.1)
     drawn = run(*job, "--arrivals", "constant(rate_per_s=100)").data["layouts"][0]
     assert drawn["ttft_s"]["p99"] > slow["ttft_s"]["p99"]
 
@@ -80,6 +90,10 @@ def test_a_load_comes_as_often_as_it_is_said(run: Runner, load_file: Path) -> No
         (("--fix", "router=best"), "least_loaded"),
         (("--fix", "dtype=int8"), "float8"),
         (("--arrivals", "poisson(rate_per_s=2)", "--rate-factor", 2), "one of them"),
+        (("--clients", 2, "--rate-factor", 2), "clients, or times"),
+        (("--clients", 2, "--fix", "num_prefill=1,replicas=2,tp=1"), "num_prefill with clients"),
+        (("--planner", "nobody"), "serving_planner"),
+        (("-o", "plans.csv"), ".svg"),
     ],
 )
 def test_what_is_not_of_serving_is_refused(

@@ -77,6 +77,32 @@ def test_the_best_of_the_busiest_time_is_the_best_of_all(monkeypatch: pytest.Mon
     assert searched({"max_sequences": 8})[0].plan == whole[0].plan
 
 
+def test_another_planner_names_the_plans_and_may_ask_what_they_do() -> None:
+    """Its plans serve the whole load; those that it has ranked are told. One that finds none is refused."""
+
+    def two_alone(search: ServingSearch) -> list[ServingPlan]:
+        ranked = search.rank([ServingPlan(ReplicaLayout(), number, **LIMITS) for number in (1, 2)])
+        return [max(ranked, key=lambda each: each.report.goodput_per_s).plan]
+
+    found = ServingSearch(SMALL, Cluster("2xH100"), load(30), OBJECTIVE, planner=two_alone).run()
+    assert len(found) == 1 and found.num_ranked == 2
+    assert found[0].report.num_finished == 30
+    with pytest.raises(PlanError, match="no plan"):
+        ServingSearch(SMALL, Cluster("2xH100"), load(3), OBJECTIVE, planner=lambda _: []).run()
+
+
+def test_clients_are_served_by_every_plan_but_those_with_prompts_apart() -> None:
+    """Sixteen at a time: nobody waits for a place."""
+    found = ServingSearch(SMALL, Cluster("2xH100"), load(60), OBJECTIVE, LIMITS, num_clients=16).run()
+    assert all(each.plan.num_prefill == 0 for each in found.ranked)
+    for each in found:
+        assert each.report.num_finished == 60
+        inside = each.report.e2e_s["mean"] * 60 / each.report.duration_s
+        assert 10 < inside <= 16
+    with pytest.raises(PlanError, match="num_prefill with clients"):
+        ServingSearch(SMALL, Cluster("2xH100"), load(3), OBJECTIVE, {"num_prefill": 1}, num_clients=2).run()
+
+
 def test_simulated_steps_say_what_the_table_says() -> None:
     """Without a table no error is told."""
     fix = {**LIMITS, "tp": 2, "replicas": 1}

@@ -61,6 +61,7 @@ class LoadRequest:
         objective: within which a request has to be served to count as good.
         first: so many of its lines only.
         arrivals: when they come instead; None: when the file says.
+        clients: so many, each of whom sends its next request when its last has ended; 0: requests come at times.
         rate_factor: how many times as often they come as the file says.
         has_step_table: do steps come from a table? Else every batch is simulated.
     """
@@ -76,16 +77,22 @@ class LoadRequest:
         parse=arrivals_of,
     )
     rate_factor: float | None = option(None, "With --requests, so many times as often as they came.", above=0)
+    clients: int = option(
+        0, "With --requests, so many clients, each of which sends when its last request has ended.", least=0
+    )
     has_step_table: bool = option(
         True, "With --requests, simulate every batch as its program.", "--no-step-table"
     )
 
     def __post_init__(self) -> None:
-        said = (self.objective, self.first, self.arrivals, self.rate_factor)
+        said = (self.objective, self.first, self.arrivals, self.rate_factor, self.clients or None)
         if self.requests is None and (said != (None,) * len(said) or not self.has_step_table):
             raise SpecError(
-                "--slo, --first, --arrivals, --rate-factor or --no-step-table", allowed="with --requests FILE"
+                "--slo, --first, --arrivals, --rate-factor, --clients or --no-step-table",
+                allowed="with --requests FILE",
             )
+        if self.clients and (self.arrivals is not None or self.rate_factor is not None):
+            raise SpecError("--clients beside --arrivals or --rate-factor", allowed="clients, or times")
         if self.arrivals is not None and self.rate_factor is not None:
             raise SpecError(
                 "--arrivals with --rate-factor", allowed="one of them: an arrival process has a rate"

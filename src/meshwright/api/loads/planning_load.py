@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from meshwright import catalog
 from meshwright.api.loads.load_request import USUAL_OBJECTIVE
 from meshwright.api.subjects.loading import cluster_named
 from meshwright.planner.serving.serving_search import ServingPlans, ServingSearch
@@ -31,6 +32,8 @@ def plan_load(
     *,
     slo: LatencyObjective = USUAL_OBJECTIVE,
     fix: Mapping[str, Any] | None = None,
+    clients: int = 0,
+    planner: str | None = None,
     step_table: bool = True,
     progress: Callable[[str, float], None] | None = None,
 ) -> ServingPlans:
@@ -42,6 +45,8 @@ def plan_load(
         slo: within which a request is good; 2 s to the first token and 100 ms for each other, where nothing is said.
         fix: what is decided: tp, pp, ep, attention_dp, replicas, num_prefill, max_batch_tokens, max_sequences, router,
             block_tokens, weights, dtype. With tp and replicas nothing else is varied.
+        clients: so many, each of whom sends its next request when its last has ended; 0: requests come at their times.
+        planner: another search than ours: a name of `meshwright list serving_planners`, or ./mine.py:NAME.
         step_table: False simulates every batch as its program.
         progress: called with a plan in words and the share of its round that is done.
 
@@ -56,7 +61,10 @@ def plan_load(
     dtype = str(decided.pop("dtype", FORMATS[0]))
     if dtype not in FORMATS:
         raise UnknownNameError("number format of a model that serves", dtype, FORMATS)
-    search = ServingSearch(load_model(model), cluster_named(cluster), load, slo, decided, step_table, dtype)
+    found = None if planner is None else catalog.filler("serving_planner", planner)
+    search = ServingSearch(
+        load_model(model), cluster_named(cluster), load, slo, decided, step_table, dtype, clients, found
+    )
     if progress is not None:
         search.progress = progress
     return search.run()

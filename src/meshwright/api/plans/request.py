@@ -86,7 +86,9 @@ class PlanRequest:
         None, "What `calibrate -o` wrote: of processes on CPUs, or of GPUs from a log of yours."
     )
     planner: str | None = option(
-        None, "Another search than ours: a name of `meshwright list planners`, or ./mine.py:NAME."
+        None,
+        "Another search than ours: a name of `meshwright list planners` (with --requests `serving_planners`), or "
+        "./mine.py:NAME.",
     )
     layer_wise: bool | None = option(
         None, "Also vary the best plans stage by stage: blocks, and how many are run again."

@@ -69,7 +69,7 @@ def model_names_like(incomplete: str) -> list[str]:
     return [name for name in catalog.names("models") if name.startswith(incomplete)]
 
 
-@writes(".toml", ".csv", ".sh", ".json")
+@writes(".toml", ".csv", ".sh", ".json", ".svg")
 def plan(
     out: Output,
     request: PlanRequest,
@@ -93,11 +93,11 @@ def plan(
     """Search every plan that a cluster allows: the fastest that fit, with step, memory and reasons. Nothing fits: exit 3.
 
     -o writes .toml (the best plan), which simulate, check and compare take, or .csv (all simulated plans); with --like
-    also the file's own form.
+    also the file's own form; with --requests .svg (good requests against time per token).
     """
     asked = replace(asked, failures=failures)
     if load.requests is not None:
-        out.check_form(())
+        out.check_form((".svg",))
         return _for_load(out, (model, cluster), load, request, asked, selection)
     asked.check(request, today.like is not None)
     limits = request.keywords()
@@ -151,13 +151,13 @@ def _for_load(
 ) -> Result:  # fmt: skip
     """--requests: layouts that serve a load."""
     model, cluster = names
-    given = [name for name, value in request.keywords("fix").items() if value]
+    given = [name for name, value in request.keywords("fix", "planner").items() if value]
     given += [f"objective {asked.objective}"] if asked.objective != "time" else []
     given += ["--solve or --pareto"] if asked.solves else []
     if given or model is None or cluster is None:
         raise PlanError(
             f"--requests with {', '.join(given) or 'no MODEL or CLUSTER'}",
-            allowed="MODEL CLUSTER --requests FILE, with --slo, --fix, --price, --power, --top",
+            allowed="MODEL CLUSTER --requests FILE, with --slo, --fix, --planner, --price, --power, --top",
             next="leave the rest out: it is of training",
         )
     assert load.requests is not None, "the caller asked"
@@ -169,8 +169,8 @@ def _for_load(
     objective = load.objective or USUAL_OBJECTIVE
     with live_line(out) as line:
         found = api.plan_load(
-            model, asked.on(cluster), requests, slo=objective, fix=request.fix, step_table=load.has_step_table,
-            progress=line.share,
+            model, asked.on(cluster), requests, slo=objective, fix=request.fix, clients=load.clients,
+            planner=request.planner, step_table=load.has_step_table, progress=line.share,
         )  # fmt: skip
     return load_result(found, objective, len(requests), selection.top)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from rich.text import Text
 
 from meshwright.cli.frame.output import NarrowingTable, Result
+from meshwright.cli.view.load_picture import load_report, write_load_svg
 from meshwright.planner.serving.served_plan import ServedPlan
 from meshwright.planner.serving.serving_search import ServingPlans
 from meshwright.serving.loop.report import LatencyObjective
@@ -14,7 +16,7 @@ from meshwright.serving.simulated.step_overhead import HOST_S
 from meshwright.specs.units import counted, format_seconds
 
 NUM_SHOWN = 8
-OPTIONAL = ("kWh/M tokens", "sequences", "TTFT p50", "TPOT p99", "tokens/s")
+OPTIONAL = ("sequences", "tokens/s", "TTFT p50", "TPOT p99", "kWh/M tokens")
 
 
 def load_result(
@@ -31,12 +33,14 @@ def load_result(
         "step_table_errors": {name: error._asdict() for name, error in found.table_errors.items()},
         "assumptions": list(found.assumptions),
     }
-    view: list[Any] = [
-        Text(f"{counted(num_requests, 'request')}, good within {_objective_words(objective)}", style="bold"),
-        NarrowingTable([_row(each) for each in shown], "plan", OPTIONAL, 12),
-    ]
+    head = f"{counted(num_requests, 'request')}, good within {_objective_words(objective)}"
+    rows = [_row(each) for each in shown]
+    view: list[Any] = [Text(head, style="bold"), NarrowingTable(rows, "plan", OPTIONAL, 12)]
     view += [Text(line) for line in (*_rejected_lines(found), *_error_lines(found), _counted_line(found))]
-    return Result(data, view, {}, explanation=[*found.assumptions, *_meaning()])
+    return Result(
+        data, view, {".svg": partial(write_load_svg, found)}, partial(load_report, found, rows, head),
+        explanation=[*found.assumptions, *_meaning()],
+    )  # fmt: skip
 
 
 def _row(each: ServedPlan) -> dict[str, Any]:

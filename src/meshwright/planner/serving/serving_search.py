@@ -1,4 +1,5 @@
-"""Search for plans that serve a load: all layouts in its busiest time, the best varied, then the best on all of it."""
+"""Search for plans that serve a load: all layouts in its busiest time, the best varied, then the best on all of it; or what
+another planner names, on all of it."""
 
 from __future__ import annotations
 
@@ -35,6 +36,7 @@ NUM_SAMPLED = 1000  # requests by which plans are ranked before some of them ser
 USUAL = (Limits.max_batch_tokens, Limits.max_sequences)
 NUM_VARIED, NUM_FINAL = 2, 4  # plans of the ranking that are varied; that serve the whole load
 Progress = Callable[[str, float], None]
+ServingPlanner = Callable[["ServingSearch"], Iterable[ServingPlan]]
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,18 @@ class ServingPlans(Sequence[ServedPlan]):
     """What was found, best first.
 
     Attributes:
+        model, cluster: their names.
         found: plans that served the whole load.
-        num_ranked: plans that served its busiest time.
+        ranked: plans that served its busiest time.
         rejected: names of layouts that do not fit, and why.
         table_errors: of the step tables of what was found, by layout.
         assumptions: what all rests on, for people.
     """
 
+    model: str
+    cluster: str
     found: tuple[ServedPlan, ...]
-    num_ranked: int
+    ranked: tuple[ServedPlan, ...]
     rejected: Mapping[str, str]
     table_errors: Mapping[str, TableError]
     assumptions: tuple[str, ...]
@@ -60,6 +65,11 @@ class ServingPlans(Sequence[ServedPlan]):
 
     def __len__(self) -> int:
         return len(self.found)
+
+    @property
+    def num_ranked(self) -> int:
+        """Plans that served the busiest time."""
+        return len(self.ranked)
 
     @property
     def simulate_s(self) -> float:
@@ -85,7 +95,17 @@ def ideas(ranked: Iterable[ServedPlan]) -> list[ServingPlan]:
 
 @dataclass
 class ServingSearch:
-    """One search. Attributes: the job, whether steps come from tables, and what was worked out."""
+    """One search, and what prices plans for any planner.
+
+    Attributes:
+        model, cluster, requests, objective, fix, dtype: the job.
+        num_clients: each sends its next request when its last has ended (0: requests come when they say).
+        has_table: do steps come from a table?
+        planner: names plans in place of our own search, the best first; it may ask `served` for some.
+        progress: is told.
+        rejected: names of layouts that do not fit, and why.
+        ranked: plans that served the busiest time.
+    """
 
     model: ModelSpec
     cluster: ClusterSpec
@@ -94,62 +114,89 @@ class ServingSearch:
     fix: Mapping[str, Any] = field(default_factory=dict)
     has_table: bool = True
     dtype: str = "bfloat16"
+    num_clients: int = 0
+    planner: ServingPlanner | None = None
     progress: Progress = lambda _, __: None
     rejected: dict[str, str] = field(default_factory=dict)
+    ranked: list[ServedPlan] = field(default_factory=list)
     _programs: dict[tuple[ReplicaLayout, str], ForwardProgram] = field(default_factory=dict)
     _tables: dict[tuple[ReplicaLayout, int, int], StepTable] = field(default_factory=dict)
 
     def run(self) -> ServingPlans:
         """The plans. Raises PlanError where the model cannot be divided so, OutOfMemoryError where none fits."""
         check_fixed(self.fix)
-        found = layouts(self.model, self.cluster, self.fix)
-        plans = [each for layout in found for each in replica_counts(layout, self.cluster, self.fix)]
-        num_ranked = 0
-        if len(plans) > 1 or not is_decided(self.fix):
-            ranked = self._served(plans, self._sample)
-            if not is_decided(self.fix):
-                varied = [
-                    each for one in by_front(ranked)[:NUM_VARIED] for each in variants(one.plan, self.fix)
-                ]
-                seen = {each.plan for each in ranked}
-                ranked += self._served(
-                    [each for each in dict.fromkeys(varied) if each not in seen], self._sample
-                )
-            num_ranked = len(ranked)
-            plans = ideas(by_front(ranked))[:NUM_FINAL]
-        whole = by_front(self._served(plans, self.requests))
-        steps = {each.plan.layout.name: self._steps_of(each.plan)[1] for each in whole}
+        if self.num_clients and self.fix.get("num_prefill"):
+            raise PlanError(
+                "num_prefill with clients who wait", next="let requests come at times of their own"
+            )
+        plans = self._searched() if self.planner is None else list(self.planner(self))
+        if not plans:
+            raise PlanError(
+                f"the planner finds no plan of {self.model.name} on {self.cluster.name}", next="fix less"
+            )
+        whole = by_front(self.served(plans, self.requests))
+        steps = {each.plan.layout.name: self.steps_of(each.plan)[1] for each in whole}
         errors = {name: own.error() for name, own in steps.items() if isinstance(own, StepTable)}
         rejected = {name: why for name, why in self.rejected.items() if name not in steps}
-        return ServingPlans(tuple(whole), num_ranked, rejected, errors, self._assumptions(whole[0].plan))
+        return ServingPlans(
+            self.model.name,
+            self.cluster.name,
+            tuple(whole),
+            tuple(self.ranked),
+            rejected,
+            errors,
+            self._assumptions(whole[0].plan),
+        )
+
+    def _searched(self) -> list[ServingPlan]:
+        """The best of all ideas, by the busiest time; what is decided as it is."""
+        found = layouts(self.model, self.cluster, self.fix)
+        plans = [each for layout in found for each in replica_counts(layout, self.cluster, self.fix)]
+        if is_decided(self.fix):
+            return plans if len(plans) == 1 else ideas(by_front(self.rank(plans)))[:NUM_FINAL]
+        best = by_front(self.rank(plans))[:NUM_VARIED]
+        varied = dict.fromkeys(each for one in best for each in variants(one.plan, self.fix))
+        seen = {each.plan for each in self.ranked}
+        self.rank(
+            [each for each in varied if each not in seen and not (each.num_prefill and self.num_clients)]
+        )
+        return ideas(by_front(self.ranked))[:NUM_FINAL]
 
     @property
-    def _sample(self) -> Sequence[Request]:
-        return busiest(self.requests, NUM_SAMPLED)
+    def busiest_time(self) -> Sequence[Request]:
+        """The requests by which plans are ranked."""
+        return self.requests[:NUM_SAMPLED] if self.num_clients else busiest(self.requests, NUM_SAMPLED)
 
-    def _served(self, plans: Iterable[ServingPlan], requests: Sequence[Request]) -> list[ServedPlan]:
+    def rank(self, plans: Iterable[ServingPlan]) -> list[ServedPlan]:
+        """Each plan in the busiest time; they are told beside those that are found. Raises as `served`."""
+        found = self.served(plans, self.busiest_time)
+        self.ranked += found
+        return found
+
+    def served(self, plans: Iterable[ServingPlan], requests: Sequence[Request]) -> list[ServedPlan]:
         """Each plan under a load; those that do not fit, or cannot be lowered, are kept as rejected. Where all are, raises
         what was said of the last."""
         found, every = [], list(plans)
         misfit: MeshwrightError | None = None
         for number, plan in enumerate(every):
             self.progress(plan.name, number / len(every))
-            program, steps = self._steps_of(plan)
             try:
-                served = serve(plan, program, steps, requests, self.model.max_sequence_length)
+                found.append(self._served(plan, requests))
             except (OutOfMemoryError, PlanError) as error:
                 misfit, self.rejected[plan.layout.name] = error, error.given
-                continue
-            report = LoadReport.of(served.logs, self.objective)
-            found.append(
-                ServedPlan(plan, report, served.num_blocks, self.cluster.devices[0], served.simulate_s)
-            )
         if every and not found:
             assert misfit is not None
             raise misfit
         return found
 
-    def _steps_of(self, plan: ServingPlan) -> tuple[ForwardProgram, StepModel]:
+    def _served(self, plan: ServingPlan, requests: Sequence[Request]) -> ServedPlan:
+        program, steps = self.steps_of(plan)
+        most = self.model.max_sequence_length
+        served = serve(plan, program, steps, requests, most, num_clients=self.num_clients)
+        report = LoadReport.of(served.logs, self.objective)
+        return ServedPlan(plan, report, served.num_blocks, self.cluster.devices[0], served.simulate_s)
+
+    def steps_of(self, plan: ServingPlan) -> tuple[ForwardProgram, StepModel]:
         """A layout's program, and its steps for batches of the usual size, or of the largest that are tried."""
         named = (plan.layout, plan.weights)
         if named not in self._programs:
@@ -168,5 +215,5 @@ class ServingSearch:
         return program, self._tables.setdefault((plan.layout, *usual), table)
 
     def _assumptions(self, plan: ServingPlan) -> tuple[str, ...]:
-        said = dict.fromkeys((*self.cluster.assumptions, *self._steps_of(plan)[0].assumptions))
+        said = dict.fromkeys((*self.cluster.assumptions, *self.steps_of(plan)[0].assumptions))
         return (*(line for line in said if "backward" not in line), *cost_assumptions(self.cluster))

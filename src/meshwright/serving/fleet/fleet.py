@@ -11,16 +11,19 @@ from itertools import pairwise
 
 from meshwright.costs.roofline import LINK_EFFICIENCY
 from meshwright.serving.engine.engine import INFINITY
+from meshwright.serving.fleet.clients import serve_clients
 from meshwright.serving.fleet.replica import SimulatedReplica
 from meshwright.serving.fleet.serving_plan import ServingPlan
 from meshwright.serving.loop.arrivals import RecordedArrivals
 from meshwright.serving.loop.request_log import RequestLog, RequestRecord
+from meshwright.serving.request.arrival import ClosedLoop
 from meshwright.serving.request.request import Request
 from meshwright.serving.routing.router import Router
 from meshwright.serving.simulated.batch_shape import BatchShape
 from meshwright.serving.simulated.forward_program import ForwardProgram
 from meshwright.serving.simulated.replica_memory import replica_memory, token_bytes
 from meshwright.serving.simulated.step_model import StepModel
+from meshwright.specs.error import PlanError
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,10 @@ def serve(
     steps: StepModel,
     requests: Items[Request],
     max_model_tokens: int,
+    num_clients: int = 0,
 ) -> Served:
-    """Run a load on the replicas of a plan. Raises OutOfMemoryError where the model does not fit."""
+    """Run a load on the replicas of a plan. `num_clients`: each sends its next request when its last has ended (0: requests
+    come when they say). Raises OutOfMemoryError where the model does not fit, PlanError for clients of prompts apart."""
     limits = plan.limits(max_model_tokens)
     num_blocks = replica_memory(program, limits, plan.block_tokens).num_blocks
     steps.step(BatchShape.of((), 1, 1))  # a table is made when it is first asked: before the loops are timed
@@ -50,8 +55,12 @@ def serve(
             for _ in range(number)
         ]
 
+    if plan.num_prefill and num_clients:
+        raise PlanError("prompts apart, for clients who wait", allowed="requests at times of their own")
     began_s = time.process_time()
-    if plan.num_prefill:
+    if num_clients:
+        logs = serve_clients(replicas(plan.replicas), plan.router, ClosedLoop(requests, num_clients))
+    elif plan.num_prefill:
         logs = _apart(plan, program, requests, replicas)
     else:
         logs = _run(replicas(plan.replicas), plan.router, requests)
@@ -65,7 +74,7 @@ def _run(replicas: Items[SimulatedReplica], name: str, requests: Items[Request])
         return (replicas[0].log,)
     router = Router(name, len(replicas), replicas[0].pool.num_blocks)
     for number, each in enumerate(replicas):
-        each.arrivals.on_end = partial(router.ended, number)
+        each.arrivals.on_end = partial(_ended, router, number)
     ordered = sorted(requests, key=lambda request: request.arrival_s)
     horizons = [*(after.arrival_s for _, after in pairwise(ordered)), INFINITY]
     for request, horizon_s in zip(ordered, horizons, strict=True):
@@ -78,6 +87,11 @@ def _run(replicas: Items[SimulatedReplica], name: str, requests: Items[Request])
     for each in replicas:
         each.advance(INFINITY)
     return tuple(each.log for each in replicas)
+
+
+def _ended(router: Router, number: int, request: Request, now_s: float) -> None:
+    """A replica's request: its router is told."""
+    router.ended(number)
 
 
 def _apart(

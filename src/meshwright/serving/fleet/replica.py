@@ -8,7 +8,7 @@ from collections.abc import Sequence as Items
 
 from meshwright.serving.block.block_pool import BlockPool
 from meshwright.serving.engine.engine import INFINITY
-from meshwright.serving.loop.arrivals import RecordedArrivals
+from meshwright.serving.loop.arrivals import ClientArrivals, RecordedArrivals
 from meshwright.serving.loop.clock import VirtualClock
 from meshwright.serving.loop.request_log import RequestLog
 from meshwright.serving.loop.serving_loop import ServingLoop
@@ -22,12 +22,12 @@ from meshwright.serving.simulated.step_model import StepModel
 
 
 class RoutedArrivals:
-    """The requests that a router gave one replica. `horizon_s`: when the router may give it another; `on_end`: is called
-    when one has ended."""
+    """The requests that a router gave one replica. `horizon_s`: when the router may give it another; `on_end`: is told when
+    one has ended."""
 
     def __init__(self) -> None:
         self.horizon_s = INFINITY
-        self.on_end: Callable[[], None] = lambda: None
+        self.on_end: Callable[[Request, float], None] = lambda _, __: None
         self._requests: deque[Request] = deque()
 
     def give(self, request: Request) -> None:
@@ -47,7 +47,7 @@ class RoutedArrivals:
 
     def ended(self, request: Request, now_s: float) -> None:
         """Its router is told."""
-        self.on_end()
+        self.on_end(request, now_s)
 
 
 class PrefilledScheduler(Scheduler):
@@ -88,7 +88,7 @@ class SimulatedReplica:
             self.loop.take_arrivals()
             self.loop.give_out()
 
-    def serve(self, arrivals: RecordedArrivals) -> None:
+    def serve(self, arrivals: RecordedArrivals | ClientArrivals) -> None:
         """All that comes, without a router."""
         self.loop.arrivals = arrivals
         self.loop.run()
