@@ -7,9 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2 as httpx
 import openai
 import pytest
 from tests.cli.running import SOURCE, Runner
@@ -119,6 +122,48 @@ def test_a_server_says_what_the_model_says_here_and_ends_when_told(
     assert told["num_requests"] == 2 + 8 + 3 * 2 and told["num_open"] == 0
 
 
+@pytest.mark.slow
+def test_replicas_of_a_model_answer_behind_one_address(
+    bytes_model: Path, run: Runner, tmp_path: Path
+) -> None:
+    """A load goes through, one replica is killed in it, and the end is that of one server: all figures, no process left."""
+    command = [sys.executable, "-m", "meshwright", "serve", str(bytes_model), *SMALL, "--port", "0", "--json"]
+    process = subprocess.Popen(
+        [*command, "--replicas", "2", "--router", "prefix_aware"], text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )  # fmt: skip
+    assert process.stderr is not None and process.stdout is not None
+    lines = iter(process.stderr.readline, "")
+    url = next((line.split()[2] for line in lines if line.startswith("serving on ")), "").removesuffix("/v1")
+    assert url, "the server ended before it served"
+    try:
+        children = [
+            int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        ]
+        requests = tmp_path / "requests.csv"
+        rows = "".join(f"{n / 20},{5 + n % 20},{n % 9 + 2}\n" for n in range(60))
+        requests.write_text("arrived_at_s,prompt_tokens,output_tokens\n" + rows)
+        killing = threading.Timer(1.0, lambda: os.kill(children[0], signal.SIGKILL))
+        killing.start()
+        ran = run("bench", "serve", "--url", url, "--requests", requests, "--vocabulary", 250, "--json", "-q")
+        killing.join()
+        lost = sum(ran.data["errors"].values())
+        assert ran.code == 0 and ran.data["num_finished"] + lost == 60 and lost <= 3, ran.data["errors"]
+        assert all("replica that computed" in reason for reason in ran.data["errors"])
+        wait_until = time.monotonic() + 60
+        while sum(each["status"] == "ready" for each in httpx.get(f"{url}/ready").json()["replicas"]) < 2:
+            assert time.monotonic() < wait_until
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        told = json.loads(process.stdout.read())
+        assert told["num_requests"] > 0 and told["num_open"] == 0
+    finally:
+        process.kill()
+        process.wait(10)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+
+
 def test_generate_answers_prompts_and_batches(run: Runner, bytes_model: Path, tmp_path: Path) -> None:
     ran = run(
         "generate", bytes_model, *SMALL, "-p", PROMPTS[0], "-p", PROMPTS[1], "--max-tokens", 5, "--json", "-q"
@@ -155,6 +200,10 @@ def test_generate_answers_prompts_and_batches(run: Runner, bytes_model: Path, tm
         (("serve", "nothing", "--adapter", "mine"), "NAME=FOLDER"),
         (("serve", "nothing", "--adapter", "mine=none"), "none is no folder"),
         (("serve", "nothing", "--adapters-folder", "none"), "none is no folder"),
+        (("serve", "nothing", "--router", "round_robin"), "with one replica"),
+        (("serve", "nothing", "--replicas", "2", "--router", "robin"), "round_robin"),
+        (("serve", "nothing", "--replicas", "2"), "no folder of a model"),
+        (("serve", "nothing", "--replicas", "2", "--adapters-folder", "."), "would load adapters of its own"),
         (("serve", "nothing", "--config", "none.toml"), "none.toml cannot be read"),
         (("generate", "nothing"), "neither prompts nor a batch"),
         (("generate", "nothing", "--prompt", "a"), "no folder of a model"),

@@ -64,7 +64,7 @@ def serving(
     app = create_app(model, metrics, keys, lifecycle)
     address = address or Address(port=0)
     listening = address.listen()
-    server = DrainingServer(config_of(app, model, address))
+    server = DrainingServer(config_of(app, model.limits, address))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
     thread.start()
     try:

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from socket import socket
+from typing import TYPE_CHECKING
 
 from meshwright.api.servings.adapter_options import NO_ADAPTERS, AdapterOptions
 from meshwright.api.servings.engine_choice import EngineChoice
@@ -21,10 +23,15 @@ from meshwright.api.servings.opened_model import (
 from meshwright.serving.api.limit import DEFAULT_LIMITS, ServerLimits
 from meshwright.serving.policy.continuous_batching import ContinuousBatching
 from meshwright.serving.policy.limits import Limits
-from meshwright.specs.error import SpecError
+from meshwright.serving.routing.router import ROUTERS, USUAL_ROUTER
+from meshwright.specs.error import SpecError, UnknownNameError
 from meshwright.specs.option import option
 
-NEEDED = ("fastapi", "uvicorn", "prometheus_client")
+if TYPE_CHECKING:
+    from meshwright.serving.api.http.server import Address
+
+NEEDED = ("fastapi", "uvicorn", "prometheus_client", "httpx2")
+Announce = Callable[[str, int], None]
 PANEL = "Server"
 
 
@@ -42,11 +49,26 @@ class ServerOptions:
     )
     certificate: Path | None = option(None, "A file with a TLS certificate.", "--ssl-certfile", panel=PANEL)
     certificate_key: Path | None = option(None, "A file with its key.", "--ssl-keyfile", panel=PANEL)
-    max_queue: int = option(MAX_QUEUE, "Requests that may wait or run; others get 429", panel=PANEL, least=1)
+    max_queue: int = option(
+        MAX_QUEUE, "Requests that may wait or run, in each replica; others get 429", panel=PANEL, least=1
+    )
+    socket: Path | None = option(
+        None, "A Unix socket to listen on, in place of host and port.", "--uds", panel=PANEL
+    )
+    replicas: int = option(
+        1, "So many servers of the model, each a process of its own, behind the address", panel=PANEL, least=1
+    )
+    router: str = option(
+        "", f"Which replica gets a request: {', '.join(ROUTERS)}; else {USUAL_ROUTER}.", panel=PANEL
+    )
 
     def __post_init__(self) -> None:
         if self.port > 65535:
             raise SpecError(f"port {self.port}", allowed="0 to 65535")
+        if self.router and self.replicas == 1:
+            raise SpecError(f"--router {self.router} with one replica", allowed="--replicas 2 or more")
+        if self.router and self.router not in ROUTERS:
+            raise UnknownNameError("router", self.router, ROUTERS)
         if (self.certificate is None) != (self.certificate_key is None):
             raise SpecError(
                 "a certificate without its key, or a key without its certificate", allowed="both, or none"
@@ -63,7 +85,7 @@ def serve(
     model: str | Path, *, choice: EngineChoice = ANY_ENGINE, server: ServerOptions = LOOPBACK,
     limits: Limits = LIMITS, policy: ContinuousBatching = CONTINUOUS,
     bounds: ServerLimits = DEFAULT_LIMITS, adapting: AdapterOptions = NO_ADAPTERS,
-    announce: Callable[[str], None] = lambda _: None,
+    announce: Announce = lambda url, num_tokens: None,
 ) -> dict[str, int]:  # fmt: skip
     """Serve a model over HTTP until SIGTERM or Ctrl-C: then take nothing more, finish what runs, and return.
 
@@ -74,7 +96,7 @@ def serve(
         limits, policy: of the scheduler.
         bounds: the most that one request may bring.
         adapting: which adapters it has, and from where it may load others.
-        announce: is told the URL once it answers.
+        announce: is told the URL once it answers, and how many tokens one replica has room for.
 
     Returns:
         num_requests, num_prompt_tokens, num_output_tokens, and num_open: requests that had not ended.
@@ -83,29 +105,48 @@ def serve(
         SpecError: the model cannot be served, the address cannot be had, or a package is missing.
     """
     check_packages()
+    from meshwright.serving.api.http.server import Address
+
+    address = Address(server.host, server.port, server.certificate, server.certificate_key, server.socket)
+    with address.listen() as listening:
+        if server.replicas > 1:
+            from meshwright.api.servings.replicas import serve_replicas
+
+            return serve_replicas(
+                model, choice, server, limits, policy, bounds, adapting, address, listening, announce
+            )
+        return _serve_one(
+            model, choice, server, limits, policy, bounds, adapting, address, listening, announce
+        )
+
+
+def _serve_one(
+    model: str | Path, choice: EngineChoice, server: ServerOptions, limits: Limits, policy: ContinuousBatching,
+    bounds: ServerLimits, adapting: AdapterOptions, address: Address, listening: socket, announce: Announce,
+) -> dict[str, int]:  # fmt: skip
+    """In this process."""
     from meshwright.serving.api.generation.model_service import ModelService
     from meshwright.serving.api.http.api_key import keys_of
     from meshwright.serving.api.http.metrics import ServerMetrics
-    from meshwright.serving.api.http.server import Address, serve_until_told
+    from meshwright.serving.api.http.server import serve_until_told
 
-    keys = keys_of(server.api_keys, os.environ)
-    address = Address(server.host, server.port, server.certificate, server.certificate_key)
-    with address.listen() as listening:
-        name = server.name or name_of(model)
-        adapters = adapting.made()
-        metrics = ServerMetrics(name, limits.max_model_tokens, adapters.most)
-        opened = OpenedModel(
-            model, adapting.engine(choice), limits, policy, server.max_queue, [metrics], adapters
-        )
-        with opened:
-            adapting.load(adapters, name)
-            metrics.watch(opened.service.snapshot)
-            served = ModelService(
-                name, opened.service, opened.text, opened.max_model_tokens, opened.vocabulary_size,
-                opened.check_grammar, adapters, adapting.folder and adapting.folder.resolve(), bounds, metrics,
-            )  # fmt: skip
-            serve_until_told(served, metrics, address, listening, keys, announce)
-            return {**asdict(metrics.totals), "num_open": opened.service.snapshot().num_open}
+    keys, name = keys_of(server.api_keys, os.environ), server.name or name_of(model)
+    adapters = adapting.made()
+    metrics = ServerMetrics(name, limits.max_model_tokens, adapters.most)
+    opened = OpenedModel(
+        model, adapting.engine(choice), limits, policy, server.max_queue, [metrics], adapters
+    )
+    with opened:
+        adapting.load(adapters, name)
+        metrics.watch(opened.service.snapshot)
+        served = ModelService(
+            name, opened.service, opened.text, opened.max_model_tokens, opened.vocabulary_size,
+            opened.check_grammar, adapters, adapting.folder and adapting.folder.resolve(), bounds, metrics,
+        )  # fmt: skip
+        state = opened.service.snapshot()
+        room = state.num_blocks * state.block_tokens
+        serve_until_told(served, metrics, address, listening, keys, lambda url: announce(url, room))
+        return {**asdict(metrics.totals), "num_open": opened.service.snapshot().num_open}
 
 
 def check_packages() -> None:

@@ -35,12 +35,13 @@ def serve(
     """Serve a model behind OpenAI's API, on this machine alone unless --host says otherwise.
 
     Ctrl-C or SIGTERM ends it: /ready says 503, nothing more is taken, what runs is finished; a second one ends it at once.
-    --config FILE.toml has options by their names (port = 8001); what stands on the command line wins.
+    With --replicas N as many servers of the model stand behind the address: --router says which gets a request, and one that
+    dies is started again. --config FILE.toml has options by their names (port = 8001); what stands on the command line wins.
     """
     out.note(f"loading {model}")
     found = api.serve(
         model, choice=choice, server=server, limits=limits, policy=policy, bounds=bounds, adapting=adapting,
-        announce=lambda url: out.note(f"serving on {url}/v1  (Ctrl-C ends it)"),
+        announce=lambda url, _: out.note(f"serving on {url}/v1  (Ctrl-C ends it)"),
     )  # fmt: skip
     tokens = f"{found['num_prompt_tokens']:,} tokens in, {found['num_output_tokens']:,} out"
     words = f"{found['num_requests']:,} requests, {tokens}"

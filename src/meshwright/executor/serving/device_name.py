@@ -10,3 +10,8 @@ def served_device(asked: str) -> str:
     if asked != "auto":
         return asked
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def num_gpus() -> int:
+    """That this process sees."""
+    return torch.cuda.device_count()

@@ -7,7 +7,7 @@ from typing import Any
 
 from meshwright.serving.policy.limits import Limits
 from meshwright.serving.request.request_file import BLOCK_TOKENS
-from meshwright.serving.routing.router import ROUTERS
+from meshwright.serving.routing.router import ROUTERS, USUAL_ROUTER
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
 from meshwright.serving.weight.weight_place import RESIDENT
 from meshwright.specs.error import PlanError, UnknownNameError
@@ -23,7 +23,7 @@ class ServingPlan:
     max_batch_tokens: int = Limits.max_batch_tokens
     max_sequences: int = Limits.max_sequences
     num_prefill: int = 0
-    router: str = "least_loaded"
+    router: str = USUAL_ROUTER
     block_tokens: int = BLOCK_TOKENS
     weights: str = RESIDENT
 

@@ -60,6 +60,7 @@ ROUTERS: Mapping[str, Choice] = {
     "round_robin": round_robin,
     "prefix_aware": prefix_aware,
 }
+USUAL_ROUTER = "least_loaded"
 
 
 class Router:

@@ -13,9 +13,14 @@ _FALLBACK_BYTES = 4 * 10**9  # where the system does not say
 
 def num_cores() -> int:
     """Cores this process may run on; at least one."""
+    return len(available_cores())
+
+
+def available_cores() -> tuple[int, ...]:
+    """Their numbers."""
     if hasattr(os, "sched_getaffinity"):
-        return max(1, len(os.sched_getaffinity(0)))
-    return os.cpu_count() or 1
+        return tuple(sorted(os.sched_getaffinity(0))) or (0,)
+    return tuple(range(os.cpu_count() or 1))
 
 
 def memory_available_bytes() -> int:

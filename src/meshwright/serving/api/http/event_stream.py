@@ -52,6 +52,12 @@ def _response_error(error: ApiError) -> ResponseEvent:
 CHUNKS = EventForm(False, lambda error: error.answer, b"data: [DONE]\n\n")
 RESPONSE_EVENTS = EventForm(True, _response_error)
 MESSAGE_EVENTS = EventForm(True, lambda error: error.message_answer)
+NAMED = {"/v1/responses": RESPONSE_EVENTS, "/v1/messages": MESSAGE_EVENTS}
+
+
+def form_on(path: str) -> EventForm:
+    """The form of the events that answer on a path."""
+    return NAMED.get(path, CHUNKS)
 
 
 class EventStream(Response):

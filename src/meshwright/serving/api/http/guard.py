@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -19,7 +19,6 @@ from meshwright.serving.api.error import (
 )  # fmt: skip
 from meshwright.serving.api.http.api_key import ApiKeys
 from meshwright.serving.api.http.lifecycle import Lifecycle
-from meshwright.serving.api.http.metrics import ServerMetrics
 from meshwright.serving.api.limit import ServerLimits
 
 OPEN_PATHS = ("/health", "/ready", "/metrics")  # who looks whether a server lives has no key
@@ -29,11 +28,19 @@ GENERATING = (
 LOG = logging.getLogger(__name__)
 
 
+class AnswerCounter(Protocol):
+    """Counts answers."""
+
+    def answered(self, method: str, handler: str, status: int) -> None:
+        """An HTTP request was answered."""
+        ...
+
+
 class Guard:
     """An ASGI application around another one."""
 
     def __init__(
-        self, app: ASGIApp, keys: ApiKeys, limits: ServerLimits, lifecycle: Lifecycle, metrics: ServerMetrics
+        self, app: ASGIApp, keys: ApiKeys, limits: ServerLimits, lifecycle: Lifecycle, metrics: AnswerCounter
     ) -> None:
         self._app, self._keys, self._limits = app, keys, limits
         self._lifecycle, self._metrics = lifecycle, metrics

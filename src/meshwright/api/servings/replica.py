@@ -1,0 +1,67 @@
+"""A replica's process, `python -m meshwright.api.servings.replica`: it serves a model to a front, which tells it what."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from meshwright.api.servings.adapter_options import AdapterOptions
+from meshwright.api.servings.engine_choice import EngineChoice
+from meshwright.api.servings.serving import ServerOptions, serve
+from meshwright.serving.api.limit import ServerLimits
+from meshwright.serving.front.replica_entry import Told, answer_front
+from meshwright.serving.policy.continuous_batching import ContinuousBatching
+from meshwright.serving.policy.limits import Limits
+from meshwright.specs.slot import TRUST
+
+GROUPS = {
+    "choice": EngineChoice,
+    "server": ServerOptions,
+    "limits": Limits,
+    "policy": ContinuousBatching,
+    "bounds": ServerLimits,
+}
+Group = TypeVar("Group")
+
+
+def made(kind: type[Group], said: Mapping[str, Any]) -> Group:
+    """A dataclass of what `said_of` says of it: paths are texts in JSON."""
+    hints = get_type_hints(kind)
+    return kind(
+        **{name: Path(value) if "Path" in str(hints[name]) else value for name, value in said.items()}
+    )
+
+
+def said_of(group: Any) -> dict[str, Any]:
+    """What differs from the defaults, in JSON."""
+    values = {each.name: (getattr(group, each.name), each.default) for each in fields(group)}
+    return {
+        name: str(value) if isinstance(value, Path) else value
+        for name, (value, default) in values.items()
+        if default is MISSING or value != default
+    }
+
+
+def serve_front(told: Told, announce: Callable[[int], None]) -> Told:
+    """Serve the model on the socket that the front names."""
+    TRUST.is_given = told["trusts"]
+    groups: dict[str, Any] = {name: made(kind, told[name]) for name, kind in GROUPS.items()}
+    server = ServerOptions(
+        name=groups["server"].name, api_keys=groups["server"].api_keys, max_queue=groups["server"].max_queue,
+        socket=Path(told["path"]),
+    )  # fmt: skip
+    named = tuple((name, Path(folder)) for name, folder in told["adapters"])
+    adapting = AdapterOptions(named, most=max(1, len(named)))
+    return serve(
+        told["model"],
+        **{**groups, "server": server},
+        adapting=adapting,
+        announce=lambda _, num_tokens: announce(num_tokens),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(answer_front(serve_front))

@@ -1,0 +1,54 @@
+"""Where replicas run: cores or GPUs of their own, and what of their options is told to a process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meshwright.api.servings import replicas
+from meshwright.api.servings.engine_choice import EngineChoice
+from meshwright.api.servings.replica import GROUPS, made, said_of
+from meshwright.api.servings.replicas import VISIBLE, places
+from meshwright.serving.api.limit import ServerLimits
+from meshwright.specs.error import SpecError
+
+ON_CPU, ON_GPU = EngineChoice(engine="torch", device="cpu"), EngineChoice(engine="torch", device="cuda", tp=2)
+
+
+def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(replicas, "available_cores", lambda: (0, 1, 4, 5, 6))
+    choice, found = places(tmp_path, ON_CPU, 2)
+    assert [each.cores for each in found] == [(0, 1), (4, 5)] and choice.num_threads == 2
+    choice, found = places(tmp_path, ON_CPU, 6)
+    assert [each.cores for each in found] == [(0,), (1,), (4,), (5,), (6,), (0,)] and choice.num_threads == 1
+    said = EngineChoice(engine="torch", device="cpu", num_threads=3)
+    assert places(tmp_path, said, 2)[0] == said and not any(
+        each.cores for each in places(tmp_path, said, 2)[1]
+    )
+
+
+def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(VISIBLE, "2,3,5,7,8")
+    _, found = places(tmp_path, ON_GPU, 2)
+    assert [each.environment for each in found] == [{VISIBLE: "2,3"}, {VISIBLE: "5,7"}]
+    with pytest.raises(SpecError, match="3 replicas of 2 GPUs on 5"):
+        places(tmp_path, ON_GPU, 3)
+    monkeypatch.delenv(VISIBLE)
+    monkeypatch.setattr(replicas, "_num_gpus", lambda: 4)
+    assert [each.environment for each in places(tmp_path, ON_GPU, 2)[1]] == [
+        {VISIBLE: "0,1"},
+        {VISIBLE: "2,3"},
+    ]
+    with pytest.raises(SpecError, match="cuda:1"):
+        places(tmp_path, EngineChoice(engine="torch", device="cuda:1"), 2)
+
+
+def test_options_reach_a_replica_as_they_are() -> None:
+    choice = EngineChoice(dtype="float32", num_blocks=7, chat_template=Path("a.jinja"))
+    for group in (choice, ServerLimits(drain_s=3.5)):
+        told = json.loads(json.dumps(said_of(group)))
+        assert made(type(group), told) == group
+    assert set(said_of(choice)) == {"dtype", "num_blocks", "chat_template"}
+    assert all(said_of(kind()) == {} for kind in GROUPS.values())
