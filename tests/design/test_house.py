@@ -20,7 +20,7 @@ LATE = {
     ("executor/job/worker.py", "meshwright.executor.training.saved_job"): "torch's checkpoints: 0.7 s a process",
     ("executor/models/weights/initialisation.py", "meshwright.executor.models.weights.hugging_face"): "safetensors",
     (
-        "executor/serving/served_model.py", "meshwright.executor.serving.stored_source"
+        "executor/serving/served_model.py", "meshwright.executor.serving.source.stored_source"
     ): "torch's checkpoints: a second of each rank's start",
     ("schedules/searched/pipeline.py", "meshwright.schedules.searched.zero_bubble_kernel"): "numba: 0.5 s",
     ("schedules/searched/zero_bubble_search.py", "meshwright.schedules.searched.zero_bubble_kernel"): "numba",

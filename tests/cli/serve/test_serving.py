@@ -193,6 +193,7 @@ def test_generate_answers_prompts_and_batches(run: Runner, bytes_model: Path, tm
     ("arguments", "words"),
     [
         (("serve", "nothing"), "no folder of a model"),
+        (("serve", "a/model.gguf"), "convert_hf_to_gguf.py"),
         (("serve", "nothing", "--engine", "torc"), "torch"),
         (("serve", "nothing", "--engine", "simulated"), "has no tokens"),
         (("serve", "nothing", "--port", "70000"), "70000"),

@@ -20,7 +20,7 @@ from meshwright.serving.openvino.decoder_graph import DecoderSource, decoder_gra
 from meshwright.serving.openvino.decoder_style import decoder_style
 from meshwright.serving.openvino.precision import compile_properties, with_compressed_weights
 from meshwright.serving.openvino.runner import OpenVinoOptions, OpenVinoRunner
-from meshwright.serving.openvino.safetensors_folder import SafetensorsFolder
+from meshwright.serving.stored.safetensors_folder import SafetensorsFolder
 from meshwright.specs.config.source import load_model
 from meshwright.specs.error import UnknownNameError
 from meshwright.specs.model.layers import stage_layers

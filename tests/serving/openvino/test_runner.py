@@ -19,6 +19,7 @@ pytest.importorskip("openvino", reason="the extra serve-cpu is not installed")
 from tests.serving.openvino.drawn_schedule import DrawnSchedule, prompts_by
 from tests.serving.openvino.step import Piece, logits_of, step_inputs
 from tests.serving.openvino.tiny_models import FAMILIES, VOCABULARY, TinyModel, tiny_model
+from tests.serving.stored.packing import quantised
 
 from meshwright.serving.openvino.runner import OpenVinoOptions, OpenVinoRunner
 from meshwright.specs.error import ExecutionError, SpecError
@@ -173,3 +174,13 @@ def test_a_process_that_let_go_of_two_models_still_takes_a_signal(llama) -> None
         except KeyboardInterrupt:
             raise SystemExit(7)"""
     assert subprocess.run([sys.executable, "-c", program]).returncode == 7
+
+
+@pytest.mark.parametrize("name", ["awq", "gptq ordered", "fp8 blocks", "packed int4"])
+def test_quantised_weights_are_the_numbers_that_they_mean(name: str, tmp_path) -> None:
+    model = tiny_model(tmp_path / "made", "llama")
+    packed, plain = quantised(model.folder, name, tmp_path)
+    tokens = drawn(40)
+    runners = [OpenVinoRunner(folder, EXACT) for folder in (packed, plain)]
+    found, expected = (logits_of(runner, Piece(tokens, 0, [5, 3, 9]), all_rows=True)[0] for runner in runners)
+    np.testing.assert_array_equal(found, expected)

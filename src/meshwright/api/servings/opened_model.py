@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -19,8 +20,10 @@ from meshwright.serving.openvino.support import LACKING, OTHER_ENGINE, absence, 
 from meshwright.serving.policy.continuous_batching import ContinuousBatching
 from meshwright.serving.policy.limits import Limits
 from meshwright.serving.policy.scheduler import Scheduler
+from meshwright.serving.stored.quantisation import method_of
 from meshwright.serving.weight.weight_place import RESIDENT, weight_place
 from meshwright.specs.config.source import CONFIG_FILE, hub_config_path, load_model
+from meshwright.specs.data_text import json_of
 from meshwright.specs.error import ExecutionError, SpecError
 
 if TYPE_CHECKING:
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 DEPTH = 2  # the next batch is chosen and packed while one runs
 MAX_QUEUE = 1024
 ANY_ENGINE, LIMITS, CONTINUOUS = EngineChoice(), Limits(), ContinuousBatching()
+GGUF = ".gguf"
+logger = logging.getLogger(__name__)
 PRECISIONS = ("float32", "bfloat16", "int8", "int4")  # of weights, as the OpenVINO engine has them
 
 
@@ -206,6 +211,7 @@ def _openvino(folder: Path, choice: EngineChoice) -> Runner:
         precision=choice.dtype or preferred_precision(), num_blocks=choice.num_blocks, num_stages=choice.pp,
         num_host_blocks=choice.num_host_blocks, num_threads=choice.num_threads,
     )  # fmt: skip
+    _say_how_stored(folder, options.precision)
     return OpenVinoRunner(folder, options)
 
 
@@ -229,7 +235,22 @@ def _torch(folder: Path, choice: EngineChoice) -> Runner:
         num_host_blocks=choice.num_host_blocks, tp=choice.tp, pp=choice.pp, num_threads=choice.num_threads,
         fetched=fetched_by_ranks(weight_place(choice.weights), served.model, choice.tp, choice.pp),
     )  # fmt: skip
+    _say_how_stored(folder, options.dtype or served.dtype)
     return ParallelRunner(served, options) if options.num_ranks > 1 else TorchRunner(served, options)
+
+
+def _say_how_stored(folder: Path, dtype: str) -> None:
+    """That quantised weights take more memory than their files."""
+    if not (folder / CONFIG_FILE).is_file():
+        return
+    method = method_of(json_of((folder / CONFIG_FILE).read_text(encoding="utf-8")))
+    if method:
+        stored = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        weights = load_model(folder).num_parameters
+        logger.warning(
+            "weights quantised by %s are computed with in %s: %.1f billion of them, %.1f GB in files",
+            method, dtype, weights / 1e9, stored / 1e9,
+        )  # fmt: skip
 
 
 def device_of(asked: str) -> str:
@@ -242,6 +263,12 @@ def device_of(asked: str) -> str:
 def folder_of(reference: str | Path) -> Path:
     """The folder of a model. Raises SpecError."""
     folder = Path(reference)
+    if folder.suffix == GGUF or (folder.is_dir() and _holds_gguf(folder)):
+        raise SpecError(
+            f"{reference}: GGUF files are not read", allowed=f"a folder with {CONFIG_FILE} and safetensors",
+            next="serve the folder that llama.cpp's convert_hf_to_gguf.py was given, or let transformers write one: "
+            "AutoModelForCausalLM.from_pretrained(FOLDER, gguf_file=NAME).save_pretrained(TARGET)",
+        )  # fmt: skip
     if folder.is_dir():
         return folder
     found = hub_config_path(str(reference))
@@ -251,6 +278,10 @@ def folder_of(reference: str | Path) -> Path:
             allowed=f"a folder with {CONFIG_FILE} and safetensors, a checkpoint, or an id in the local hub cache",
         )
     return found.parent
+
+
+def _holds_gguf(folder: Path) -> bool:
+    return any(folder.glob(f"*{GGUF}")) and not any(folder.glob("*.safetensors"))
 
 
 def name_of(reference: str | Path) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.models.weights.expert_name import published_shapes
-from meshwright.executor.models.weights.hugging_face import HuggingFaceSource
+from meshwright.executor.models.weights.hugging_face import HuggingFaceSource, TensorFolder
 from meshwright.executor.models.weights.parameter_map import NameMap
 from meshwright.executor.serving.family_traits import FamilyTraits
 from meshwright.specs.error import SpecError
@@ -59,7 +59,10 @@ class GemmaSource(HuggingFaceSource):
 
 
 def open_gemma(
-    folder: str | os.PathLike[str], model: ModelSpec, config: Mapping[str, Any]
+    folder: str | os.PathLike[str],
+    model: ModelSpec,
+    config: Mapping[str, Any],
+    weights: TensorFolder | None = None,
 ) -> tuple[GemmaSource, FamilyTraits]:
     """Where its parameters come from, and what its layers compute.
 
@@ -81,4 +84,4 @@ def open_gemma(
         whole_scaling=scaling,
         has_gelu_gate=True,
     )
-    return GemmaSource(folder, model, GemmaNames(model)), traits
+    return GemmaSource(folder, model, GemmaNames(model), weights), traits

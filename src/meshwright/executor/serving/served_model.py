@@ -12,6 +12,7 @@ from meshwright.executor.models.weights.initialisation import ParameterSource
 from meshwright.executor.models.weights.parameter_map import NameMap
 from meshwright.executor.serving.family_traits import LLAMA, FamilyTraits
 from meshwright.executor.serving.gemma import GEMMA3, names_of, open_gemma
+from meshwright.executor.serving.source.quantised_tensors import quantised_tensors
 from meshwright.specs.config.source import CONFIG_FILE, load_model
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.model import ModelSpec
@@ -43,7 +44,7 @@ def open_served(folder: str | os.PathLike[str]) -> ServedModel:
     """
     root = Path(folder)
     if not (root / CONFIG_FILE).is_file():
-        from meshwright.executor.serving.stored_source import (
+        from meshwright.executor.serving.source.stored_source import (
             open_checkpoint,  # what ranks of folders do not load
         )
 
@@ -53,10 +54,11 @@ def open_served(folder: str | os.PathLike[str]) -> ServedModel:
     model, config = load_model(root), read_config(root)
     check_served(model)
     dtype = _dtype(str(config.get("torch_dtype") or config.get("dtype")))
+    weights = quantised_tensors(root, config, names_of(model))
     if model.architecture == GEMMA3:
-        gemma, traits = open_gemma(root, model, config)
+        gemma, traits = open_gemma(root, model, config, weights)
         return ServedModel(model, gemma, dtype, root, traits)
-    return ServedModel(model, HuggingFaceSource(root, model), dtype, root)
+    return ServedModel(model, HuggingFaceSource(root, model, weights=weights), dtype, root)
 
 
 def _dtype(stored: str) -> str:

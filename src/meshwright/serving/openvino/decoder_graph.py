@@ -14,7 +14,7 @@ from meshwright.serving.openvino import operation
 from meshwright.serving.openvino.decoder_style import DecoderStyle, Rotary
 from meshwright.serving.openvino.operation import parameter, product, real, turned, whole
 from meshwright.serving.openvino.paged_attention import StepTables, block_inputs, paged_attention, step_tables
-from meshwright.serving.openvino.safetensors_folder import SafetensorsFolder
+from meshwright.serving.stored.safetensors_folder import SafetensorsFolder
 from meshwright.specs.model.block import Attention, FeedForward
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec

@@ -75,9 +75,8 @@ def decoder_style(model: ModelSpec, config: Mapping[str, Any], where: str) -> De
 
 
 def _gemma3_style(model: ModelSpec, config: Mapping[str, Any], where: str) -> DecoderStyle:
-    for name in ("use_bidirectional_attention", "quantization_config"):
-        if config.get(name):
-            raise SpecError(f"{where}: field {name!r} is {config[name]!r}", allowed="nothing there")
+    if config.get("use_bidirectional_attention"):
+        raise SpecError(f"{where}: 'use_bidirectional_attention' is set", allowed="nothing there")
     kinds = config.get("rope_parameters") or {}
     full = config.get("rope_scaling") or kinds.get("full_attention") or {}
     local = kinds.get("sliding_attention") or {}

@@ -20,9 +20,10 @@ from meshwright.serving.openvino.decoder_graph import DecoderSource, decoder_gra
 from meshwright.serving.openvino.decoder_style import decoder_style
 from meshwright.serving.openvino.paged_attention import BLOCK_TOKENS
 from meshwright.serving.openvino.precision import DEVICE, SAME, compile_properties, with_compressed_weights
-from meshwright.serving.openvino.safetensors_folder import SafetensorsFolder
 from meshwright.serving.openvino.stage_request import StageRequest
 from meshwright.serving.openvino.support import LACKING, OTHER_ENGINE, check_model
+from meshwright.serving.stored.quantisation import without_quantisation
+from meshwright.serving.stored.quantised_folder import open_folder
 from meshwright.specs.config.source import CONFIG_FILE, load_model
 from meshwright.specs.data_text import json_of
 from meshwright.specs.error import SpecError
@@ -67,9 +68,11 @@ class OpenVinoRunner:
         model = load_model(path)
         check_model(model)
         where = path / CONFIG_FILE
-        style = decoder_style(model, json_of(where.read_text(encoding="utf-8")), str(where))
+        config = json_of(where.read_text(encoding="utf-8"))
+        style = decoder_style(model, without_quantisation(config), str(where))
+        weights = open_folder(path, config, is_half=options.precision != "float32")
         # Kept as long as what is compiled: constants that need no other layout stay in the mapped files.
-        self._source = DecoderSource(model, style, SafetensorsFolder(path))
+        self._source = DecoderSource(model, style, weights)
         self._compiled = self._compile(options)
         layouts = [BlockLayout(port) for compiled in self._compiled for port in _block_ports(compiled)]
         self.block_tokens = BLOCK_TOKENS

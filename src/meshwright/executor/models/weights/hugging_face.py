@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch import Tensor
 from meshwright.executor.data.tokenization import TOKENIZER_FILE, FileTokenization
 from meshwright.executor.models.weights.parameter_map import NameMap, parameter_shapes
 from meshwright.executor.models.weights.weights_folder import SHARD_BYTES, WeightsFolder, write_folder
+from meshwright.serving.stored.quantisation import without_quantisation
 from meshwright.specs.config.export import check_weights_config, config_from_model
 from meshwright.specs.config.source import load_model
 from meshwright.specs.data_text import json_of
@@ -39,20 +40,43 @@ TOKENIZER_FILES = (
 TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
+class TensorFolder(Protocol):
+    """The tensors of a model's files by name, however they are stored."""
+
+    @property
+    def folder(self) -> Path:
+        """Where they are."""
+        ...
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All of them."""
+        ...
+
+    def tensor(self, name: str) -> Tensor:
+        """One of them, whole."""
+        ...
+
+
 class HuggingFaceSource:
-    """First values of parameters from a folder; only what is asked for is read. `names`: of a family that is not trained.
+    """First values of parameters from a folder; only what is asked for is read. `names`: of a family that is not trained;
+    `weights`: of a folder whose weights were quantised.
 
     Raises ExecutionError where the folder's model is not `model` (names and texts aside), or its tensors are not exactly
     those of that model; SpecError where its config.json has a field that is not known here.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], model: ModelSpec, names: NameMap | None = None
-    ) -> None:
+        self, folder: str | os.PathLike[str], model: ModelSpec, names: NameMap | None = None,
+        weights: TensorFolder | None = None,
+    ) -> None:  # fmt: skip
         config = read_config(folder)
+        if weights is not None:
+            config = without_quantisation(config)
         check_weights_config(config, str(config.get("model_type")), str(Path(folder) / "config.json"))
         _check_same(model.base, load_model(Path(folder)), folder)
-        self.map, self.weights = names or NameMap(model), WeightsFolder(folder)
+        self.map = names or NameMap(model)
+        self.weights: TensorFolder = WeightsFolder(folder) if weights is None else weights
         self._stored = self._names()
 
     def value(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -65,12 +89,13 @@ class HuggingFaceSource:
 
     def _part(self, name: str, dtype: torch.dtype) -> Tensor:
         stored, wanted = self._stored[name], self.map.shapes[name]
-        if self.weights.shape(stored) != wanted:
+        found = self.weights.tensor(stored)
+        if tuple(found.shape) != wanted:
             raise ExecutionError(
-                f"{self.weights.folder}: {stored} is {self.weights.shape(stored)}",
+                f"{self.weights.folder}: {stored} is {tuple(found.shape)}",
                 allowed=f"{wanted}, as config.json says",
             )
-        return self.weights.tensor(stored).to(dtype)
+        return found.to(dtype)
 
     def _names(self) -> dict[str, str]:
         """The name in the folder of each of their parameters; refuses missing and unknown ones."""

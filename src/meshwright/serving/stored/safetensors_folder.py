@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,15 @@ from meshwright.specs.error import ExecutionError
 INDEX_FILE = "model.safetensors.index.json"
 # Formats of weights that are read here, by safetensors' names, and bytes of one number.
 FORMAT_BYTES: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2}
+# What quantised weights are made of beside them.
+INTEGERS: Mapping[str, type[Any]] = {
+    "I8": np.int8,
+    "U8": np.uint8,
+    "I32": np.int32,
+    "I64": np.int64,
+}
+_KINDS: Mapping[str, type[Any]] = {**INTEGERS, "F32": np.float32, "F16": np.float16}
+FLOAT8, EXPONENTS = "F8_E4M3", "F8_E8M0"
 LENGTH_BYTES = 8  # a file begins with the length of its header
 MOST_HEADER_BYTES = 100_000_000  # as the safetensors library allows
 
@@ -25,7 +35,7 @@ class MappedTensor(NamedTuple):
 
     Args:
         data: uint8, memory-mapped.
-        format: a key of FORMAT_BYTES.
+        format: as safetensors names it; a graph takes those of FORMAT_BYTES.
         shape: of the tensor.
     """
 
@@ -34,12 +44,43 @@ class MappedTensor(NamedTuple):
     shape: tuple[int, ...]
 
     def numbers(self) -> NDArray[np.float32]:
-        """The values, copied into float32."""
-        if self.format != "BF16":
-            kind = np.float32 if self.format == "F32" else np.float16
-            return self.data.view(kind).reshape(self.shape).astype(np.float32)
-        upper_half = self.data.view(np.uint16).astype(np.uint32) << np.uint32(16)
-        return upper_half.view(np.float32).reshape(self.shape)
+        """The values, copied into float32. Raises ExecutionError for a format that is not read here."""
+        if self.format in (FLOAT8, EXPONENTS):
+            return float8_values(self.format)[self.data].reshape(self.shape)
+        if self.format == "BF16":
+            upper_half = self.data.view(np.uint16).astype(np.uint32) << np.uint32(16)
+            return upper_half.view(np.float32).reshape(self.shape)
+        if self.format not in _KINDS:
+            raise ExecutionError(
+                f"numbers stored as {self.format}", allowed=", ".join((*_KINDS, "BF16", FLOAT8))
+            )
+        found: NDArray[np.float32] = (
+            self.data.view(_KINDS[self.format]).reshape(self.shape).astype(np.float32)
+        )
+        return found
+
+    def integers(self) -> NDArray[Any]:
+        """The values of a tensor of integers, not copied. Raises ExecutionError."""
+        if self.format not in INTEGERS:
+            raise ExecutionError(f"integers stored as {self.format}", allowed=", ".join(INTEGERS))
+        found: NDArray[Any] = self.data.view(INTEGERS[self.format]).reshape(self.shape)
+        return found
+
+
+@cache
+def float8_values(kind: str) -> NDArray[np.float32]:
+    """What each byte means ``[256]``: sign, 4 bits of exponent (bias 7), 3 of fraction, no infinities; or an exponent alone
+    (bias 127) (Open Compute Project, 8-bit floating point, 2023, and microscaling formats, 2023).
+    """
+    codes = np.arange(256)
+    if kind == EXPONENTS:
+        return np.where(codes == 255, np.nan, np.ldexp(1.0, codes - 127)).astype(np.float32)
+    exponents, fractions = (codes >> 3) & 15, codes & 7
+    sizes = np.where(
+        exponents > 0, np.ldexp(8.0 + fractions, exponents - 10), np.ldexp(fractions.astype(float), -9)
+    )
+    sizes = np.where(codes & 127 == 127, np.nan, sizes)
+    return np.where(codes < 128, sizes, -sizes).astype(np.float32)
 
 
 class SafetensorsFolder:
@@ -59,13 +100,18 @@ class SafetensorsFolder:
         """All tensors."""
         return frozenset(self._tensors)
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> MappedTensor:
-        """The tensor `name`, which must be of `shape`. Raises ExecutionError."""
+    def stored(self, name: str) -> MappedTensor:
+        """The tensor `name` as it is, of whatever format. Raises ExecutionError."""
         found = self._tensors.get(name)
         if found is None:
             raise ExecutionError(
                 f"{self.folder} has no tensor {name!r}", next="copy the whole folder of the model"
             )
+        return found
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> MappedTensor:
+        """The tensor `name`, which must be of `shape`, in a format that a graph takes. Raises ExecutionError."""
+        found = self.stored(name)
         if found.shape != shape:
             raise ExecutionError(
                 f"{self.folder}: {name} is {found.shape}", allowed=f"{shape}, as config.json says"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from meshwright.serving.openvino.safetensors_folder import SafetensorsFolder
+from meshwright.serving.stored.safetensors_folder import SafetensorsFolder
 from meshwright.specs.error import ExecutionError
 
 VALUES = torch.linspace(-3.0, 5.0, 35).reshape(5, 7)
