@@ -9,11 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshwright.costs.collective.collective import collective_s, collective_table, flows_between
+from meshwright.costs.collective.collective import (
+    collective_s,
+    collective_table,
+    flows_between,
+    sum_flows,
+    way_of,
+)
 from meshwright.costs.cost import CommunicationModel, Cost, Flow
 from meshwright.ir.table import Exchange, Work
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.device import DeviceSpec
+from meshwright.specs.cluster.summing import QUICKEST, RING, quickest_sum, sum_s
 from meshwright.specs.error import SpecError
 from meshwright.specs.operator import Operator
 
@@ -111,8 +118,12 @@ class Roofline:
             seconds, behind = num_bytes / rate, latency
         else:
             rate, latency = self._slowest(tuple(zip(devices, (*devices[1:], devices[0]), strict=True)))
-            rate *= len(devices) - 1 if self.cluster.is_paired(devices) else 1
-            seconds, behind = collective_s(table, num_bytes, len(devices), latency, rate), 0.0
+            way = way_of(exchange)
+            if table == "all_reduce" and way != RING:
+                seconds, behind = sum_s(way, num_bytes, len(devices), latency, rate), 0.0
+            else:
+                rate *= len(devices) - 1 if self.cluster.is_paired(devices) else 1
+                seconds, behind = collective_s(table, num_bytes, len(devices), latency, rate), 0.0
         return Cost(
             seconds, behind, compute_share=0.0, link_share=1.0, uncertainty=UNCERTAINTY, basis="never seen"
         )
@@ -127,4 +138,10 @@ class Roofline:
         """Bytes from each device to each other one while the exchange runs."""
         if self.links is not None:
             return self.links.flows(exchange, num_bytes, devices)
+        way = way_of(exchange)
+        if way == QUICKEST:
+            rate, latency = self._slowest(tuple(zip(devices, (*devices[1:], devices[0]), strict=True)))
+            way = quickest_sum(num_bytes, len(devices), latency, rate)
+        if way != RING and len(set(devices)) > 1:
+            return sum_flows(way, num_bytes, devices)
         return flows_between(exchange, num_bytes, devices, is_paired=self.cluster.is_paired(devices))

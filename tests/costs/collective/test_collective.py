@@ -12,6 +12,8 @@ from meshwright.costs.collective.collective import (
     reduce_scatter_s,
     rescaled_s,
     send_s,
+    sum_flows,
+    way_of,
 )
 from meshwright.ir.table import Exchange
 from meshwright.specs.error import SpecError
@@ -55,3 +57,22 @@ def test_flows_of_a_ring_add_up_to_what_it_moves():
     assert flows_between(Exchange(("pp",), (2, 2)), 7.0, (2, 2)) == ()
     pairs = flows_between(Exchange(("ep",), algorithm="all_to_all"), 30.0, (0, 1, 2))
     assert len(pairs) == 6 and {flow.bytes for flow in pairs} == {10.0}
+
+
+def test_a_sum_says_behind_the_dot_how_it_is_made():
+    for algorithm, way in (
+        ("all_reduce.star", "star"),
+        ("all_reduce", "ring"),
+        ("all_reduce.two_level", "ring"),
+    ):
+        assert way_of(Exchange(("tp",), algorithm=algorithm)) == way
+        assert collective_table(Exchange(("tp",), algorithm=algorithm), 4) == "all_reduce"
+
+
+def test_a_star_meets_at_one_device_and_a_tree_at_its_parents():
+    star, tree = (sum_flows(way, 5.0, (4, 5, 6, 7)) for way in ("star", "tree"))
+    assert {(one, other) for one, other, _ in star} == {(n, 4) for n in (5, 6, 7)} | {
+        (4, n) for n in (5, 6, 7)
+    }
+    assert {(one, other) for one, other, _ in tree if one > other} == {(5, 4), (6, 4), (7, 5)}
+    assert {num_bytes for _, _, num_bytes in star + tree} == {5.0}

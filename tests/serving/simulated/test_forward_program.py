@@ -8,15 +8,20 @@ import pytest
 from tests.serving.simulated_case import of_8b as program
 from tests.serving.simulated_case import program as of_model
 
+from meshwright.costs.roofline import LINK_EFFICIENCY
 from meshwright.ir.table import Work
 from meshwright.serving.simulated.batch_shape import BatchShape
+from meshwright.serving.simulated.forward_program import ForwardProgram
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
 from meshwright.serving.simulated.step_overhead import StepOverhead
 from meshwright.specs.cluster.source import Cluster
+from meshwright.specs.cluster.summing import sum_s
 from meshwright.specs.config.source import load_model
 from meshwright.specs.error import PlanError
+from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.operator import Operator
 
+ONE, PROMPT = BatchShape.of((), 1, 100), BatchShape.of([(0, 4096)])
 MIXED = BatchShape.of([(0, 100), (64, 28)], num_decodes=8, num_context=4000)
 
 
@@ -175,3 +180,29 @@ def test_float8_halves_what_one_decode_reads_and_leaves_attention() -> None:
         program().works(batch), "cached_attention"
     )
     assert 0.45 < narrow.step(batch).latency_s / program().step(batch).latency_s < 0.9
+
+
+def test_sums_as_a_star_or_around_a_ring_on_slow_links() -> None:
+    """Of eight devices on 1 Gb/s: a small step takes less by a star, a large one by a ring, the quickest is the less of each;
+    the sums of one step differ by what the formulas do."""
+    wired = Cluster("8x1xcpu nic=1Gb/s")
+    slow = replace(wired, levels=tuple(replace(each, latency_s=1e-3) for each in wired.levels))
+    model = ModelSpec.decoder(4, 4096, 32, num_kv_heads=8, vocabulary_size=32000)
+    steps = {
+        sums: ForwardProgram(model, slow, ReplicaLayout(8), "float32", StepOverhead(0.0), sums=sums)
+        for sums in ("ring", "star", "tree", "quickest")
+    }
+    small, large = ({s: p.step(batch).latency_s for s, p in steps.items()} for batch in (ONE, PROMPT))
+    assert small["star"] < small["tree"] < small["ring"] and large["ring"] < large["tree"] < large["star"]
+    assert small["quickest"] == pytest.approx(small["star"])
+    assert large["quickest"] < large["ring"] < 1.001 * large["quickest"], (
+        "the sums of a wanted row are small ones"
+    )
+    rate = 125e6 * LINK_EFFICIENCY
+    ring_s, star_s = (sum_s(way, 4096 * 4, 8, 1e-3, rate) for way in ("ring", "star"))
+    assert small["ring"] - small["star"] == pytest.approx((2 * 4 + 1) * (ring_s - star_s), rel=0.3)
+
+
+def test_where_a_library_chooses_how_to_sum_nobody_else_does() -> None:
+    with pytest.raises(PlanError, match="sums=star on"):
+        replace(program(2), sums="star").step(ONE)

@@ -43,6 +43,11 @@ class EngineChoice:
         f"Where weights lie while they are not needed: {RESIDENT}, or a name of `meshwright list weights` (torch).",
         panel=PANEL,
     )
+    sums: str = option(
+        "backend",
+        "How processes that share layers sum (torch, CPU): backend, or by messages: star, ring, quickest.",
+        panel=PANEL,
+    )
     tokenizer: Path | None = option(
         None, "The folder of the tokenizer, where it is not the model's.", panel=PANEL
     )

@@ -233,7 +233,7 @@ def _torch(folder: Path, choice: EngineChoice) -> Runner:
     options = RunnerOptions(
         dtype=choice.dtype, device=device_of(choice.device), num_blocks=choice.num_blocks,
         num_host_blocks=choice.num_host_blocks, tp=choice.tp, pp=choice.pp, num_threads=choice.num_threads,
-        fetched=fetched_by_ranks(weight_place(choice.weights), served.model, choice.tp, choice.pp),
+        sums=choice.sums, fetched=fetched_by_ranks(weight_place(choice.weights), served.model, choice.tp, choice.pp),
     )  # fmt: skip
     _say_how_stored(folder, options.dtype or served.dtype)
     return ParallelRunner(served, options) if options.num_ranks > 1 else TorchRunner(served, options)

@@ -11,6 +11,7 @@ from functools import partial
 
 from meshwright.costs.cost import Flow
 from meshwright.ir.table import Exchange
+from meshwright.specs.cluster.summing import RING, SUMS, TREE
 from meshwright.specs.error import SpecError
 
 GROUP_TABLES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -78,6 +79,19 @@ def collective_table(exchange: Exchange, num_members: int) -> str:
             allowed=", ".join(("send_receive", *GROUP_TABLES)),
         )
     return name
+
+
+def way_of(exchange: Exchange) -> str:
+    """How an all-reduce sums: what stands behind the dot of its algorithm, such as "all_reduce.star"; a ring where that is
+    no way of `summing`."""
+    way = exchange.algorithm.partition(".")[2]
+    return way if way in SUMS else RING
+
+
+def sum_flows(way: str, num_bytes: float, devices: tuple[int, ...]) -> tuple[Flow, ...]:
+    """Bytes per direction of a sum that is no ring: up to the first device, or the parent, and down again."""
+    links = [(devices[i], devices[(i - 1) // 2 if way == TREE else 0]) for i in range(1, len(devices))]
+    return tuple(Flow(*ends, num_bytes) for one, other in links for ends in ((one, other), (other, one)))
 
 
 def _is_message(exchange: Exchange, num_members: int) -> bool:

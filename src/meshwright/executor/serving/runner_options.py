@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from meshwright.executor.capability import EXECUTED_DTYPES
+from meshwright.executor.serving.parallel.message_sum import BACKEND, check_executed
 from meshwright.serving.weight.weight_place import NOTHING_FETCHED, FetchedBlocks
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.model import ModelSpec
@@ -36,6 +37,9 @@ class RunnerOptions:
         pp: ranks that have some of the layers each.
         num_threads: of each process; 0: as many as torch has.
         fetched: blocks of weights that come for every step in place of staying.
+        sums: how the terms of tensor-parallel ranks are summed: by the processes' library ("backend"), or by messages as a
+            "star", around a "ring", or in the "quickest" of both for each size, by what messages take here.
+        link_latency_s: by which each message of a sum is delayed on purpose, to try slow links on one machine.
     """
 
     dtype: str = ""
@@ -48,10 +52,13 @@ class RunnerOptions:
     pp: int = 1
     num_threads: int = 0
     fetched: FetchedBlocks = NOTHING_FETCHED
+    sums: str = BACKEND
+    link_latency_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.dtype and self.dtype not in EXECUTED_DTYPES:
             raise SpecError(f"dtype {self.dtype!r} is not served", allowed=", ".join(EXECUTED_DTYPES))
+        check_executed(self.sums, self.device, self.link_latency_s)
         counts = {
             name: getattr(self, name)
             for name in ("num_blocks", "num_host_blocks", "max_model_tokens", "num_threads")

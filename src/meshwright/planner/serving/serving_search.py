@@ -119,8 +119,8 @@ class ServingSearch:
     progress: Progress = lambda _, __: None
     rejected: dict[str, str] = field(default_factory=dict)
     ranked: list[ServedPlan] = field(default_factory=list)
-    _programs: dict[tuple[ReplicaLayout, str], ForwardProgram] = field(default_factory=dict)
-    _tables: dict[tuple[ReplicaLayout, int, int], StepTable] = field(default_factory=dict)
+    _programs: dict[tuple[ReplicaLayout, str, str], ForwardProgram] = field(default_factory=dict)
+    _tables: dict[tuple[Any, ...], StepTable] = field(default_factory=dict)
 
     def run(self) -> ServingPlans:
         """The plans. Raises PlanError where the model cannot be divided so, OutOfMemoryError where none fits."""
@@ -198,10 +198,10 @@ class ServingSearch:
 
     def steps_of(self, plan: ServingPlan) -> tuple[ForwardProgram, StepModel]:
         """A layout's program, and its steps for batches of the usual size, or of the largest that are tried."""
-        named = (plan.layout, plan.weights)
+        named = (plan.layout, plan.weights, plan.sums)
         if named not in self._programs:
             self._programs[named] = ForwardProgram(
-                self.model, self.cluster, plan.layout, self.dtype, weights=plan.weights
+                self.model, self.cluster, plan.layout, self.dtype, weights=plan.weights, sums=plan.sums
             )
         program = self._programs[named]
         if not self.has_table or plan.weights != RESIDENT:  # what is waited for is no sum of surfaces
@@ -212,7 +212,7 @@ class ServingSearch:
             usual = next((each for each in sizes if usual[0] <= each[0] and usual[1] <= each[1]), usual)
         longest = max(each.num_prompt_tokens + each.max_output_tokens for each in self.requests)
         table = StepTable(program, *usual, min(longest, self.model.max_sequence_length))
-        return program, self._tables.setdefault((plan.layout, *usual), table)
+        return program, self._tables.setdefault((*named, *usual), table)
 
     def _assumptions(self, plan: ServingPlan) -> tuple[str, ...]:
         said = dict.fromkeys((*self.cluster.assumptions, *self.steps_of(plan)[0].assumptions))

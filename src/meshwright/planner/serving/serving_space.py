@@ -16,7 +16,7 @@ from meshwright.specs.model.model import ModelSpec
 
 LAYOUT = tuple(each.name for each in fields(ReplicaLayout))
 CHOICES = tuple(each.name for each in fields(ServingPlan) if each.name != "layout")
-NAMED = ("router", "weights")
+NAMED = ("router", "weights", "sums")
 BATCH_TOKENS, SEQUENCES = (512, 2048, 8192), (64, 256, 1024)  # that are tried: from latency to throughput
 LOWERED_TOKENS = 16  # of the plan by which a layout is tried
 

@@ -10,13 +10,15 @@ from meshwright.serving.request.request_file import BLOCK_TOKENS
 from meshwright.serving.routing.router import ROUTERS, USUAL_ROUTER
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
 from meshwright.serving.weight.weight_place import RESIDENT
+from meshwright.specs.cluster.summing import RING, check_sums
 from meshwright.specs.error import PlanError, UnknownNameError
 
 
 @dataclass(frozen=True)
 class ServingPlan:
     """One decision. `num_prefill` of the replicas compute prompts alone and send their keys and values to the others (0:
-    every replica does both). `weights`: where those of a replica lie, a name in this slot."""
+    every replica does both). `weights`: where those of a replica lie, a name in this slot. `sums`: how the terms
+    of tensor parallelism are summed (`specs/cluster/summing`)."""
 
     layout: ReplicaLayout
     replicas: int = 1
@@ -26,6 +28,7 @@ class ServingPlan:
     router: str = USUAL_ROUTER
     block_tokens: int = BLOCK_TOKENS
     weights: str = RESIDENT
+    sums: str = RING
 
     def __post_init__(self) -> None:
         if self.replicas < 1 or not 0 <= self.num_prefill < self.replicas:
@@ -33,6 +36,7 @@ class ServingPlan:
                 f"{self.replicas} replicas, of which {self.num_prefill} prefill",
                 allowed="at least one replica, and one that does not only prefill",
             )
+        check_sums(self.sums)
         if self.router not in ROUTERS:
             raise UnknownNameError("router", self.router, ROUTERS)
 
@@ -51,7 +55,8 @@ class ServingPlan:
         times = f"{self.replicas} x " if self.replicas > 1 else ""
         apart = f" ({self.num_prefill} prefill)" if self.num_prefill else ""
         fetched = f" {self.weights}" if self.weights != RESIDENT else ""
-        return f"{times}{self.layout.name}{apart}{fetched}"
+        summed = f" sums={self.sums}" if self.sums != RING else ""
+        return f"{times}{self.layout.name}{apart}{fetched}{summed}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, degrees first."""

@@ -15,7 +15,8 @@ import numpy as np
 
 from meshwright.costs.cost import Cost
 from meshwright.costs.kernel.curve import GpuKernels, gpu_costs
-from meshwright.ir.table import Kind, Work
+from meshwright.costs.roofline import Roofline
+from meshwright.ir.table import Exchange, Kind, Work
 from meshwright.ir.timing.replay import replay
 from meshwright.ir.timing.wiring import wire
 from meshwright.lowering.forward_only import ForwardOnly
@@ -31,6 +32,7 @@ from meshwright.serving.simulated.replica_layout import ReplicaLayout
 from meshwright.serving.simulated.step_overhead import StepOverhead
 from meshwright.serving.weight.weight_place import RESIDENT, weight_place
 from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.cluster.summing import RING
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.block import BlockKind
@@ -45,6 +47,7 @@ from meshwright.stage.mesh import device_order
 
 FLOAT8 = "float8"
 ACTIVATIONS = "bfloat16"  # of results of linear layers in float8, and of keys and values
+SUM = "all_reduce"  # of a chain's exchange
 LOWERED_TOKENS = 1024  # of the step that is lowered; bytes of exchanges are in proportion to their tokens
 
 
@@ -58,7 +61,8 @@ class StepTime(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class ForwardProgram:
     """One replica's step. Attributes: model, cluster (its first devices), layout, the format of linear layers (of all else,
-    too, unless it is float8), what an engine adds to kernels, and where weights lie (a name in the slot `weights`).
+    too, unless it is float8), what an engine adds to kernels, where weights lie (a name in the slot `weights`), and how the
+    terms of tensor parallelism are summed (`specs/cluster/summing`).
 
     Where weights are fetched a step is one of a row of equal steps, with every stage always busy: blocks for the next one
     come during this one."""
@@ -69,6 +73,7 @@ class ForwardProgram:
     dtype: str = "bfloat16"
     overhead: StepOverhead = StepOverhead()
     weights: str = RESIDENT
+    sums: str = RING
     _known: dict[BatchShape, StepTime] = field(default_factory=dict, init=False, repr=False)
     _ready: dict[BatchShape, tuple[Work, ...]] = field(default_factory=dict, init=False, repr=False)
 
@@ -182,7 +187,8 @@ class ForwardProgram:
         of_stage = np.array([table[own] for own in by_stage])
         column = np.where(program.kinds == Kind.COMPUTE, of_stage[program.columns.stage], -1)
         works = tuple(Work("F", share=number) for number in range(len(table)))
-        program = program.with_tables(works=works).with_columns(work=column)
+        program = program.with_tables(works=works, exchanges=self._summed(program.tables.exchanges))
+        program = program.with_columns(work=column)
         placement = place(program, self.cluster, device_order(self.plan))
         asked = asked_of(wire(program), placement, tuple(dict(each) for each in table))
         if self.layout.attention_dp == 1:
@@ -193,6 +199,22 @@ class ForwardProgram:
         around = attends | np.append(attends[1:], False)  # what a segment sends, the next one reads
         rows = (program.kinds == Kind.COLLECTIVE) & around[program.columns.stage]
         return asked.in_groups(rows, self.layout.attention_dp)
+
+    def _summed(self, exchanges: tuple[Exchange, ...]) -> tuple[Exchange, ...]:
+        """With the way in which sums are made. Raises PlanError where a library of the devices chooses it."""
+        if self.sums == RING:
+            return exchanges
+        costs = self._costs[0]
+        if not isinstance(costs, Roofline) or costs.links is not None:
+            raise PlanError(
+                f"sums={self.sums} on {self.cluster.name}, whose messages were measured as its library sends them",
+                allowed=RING,
+                next="leave it out: the library chooses for every size",
+            )
+        return tuple(
+            each._replace(algorithm=f"{SUM}.{self.sums}") if each.algorithm == SUM else each
+            for each in exchanges
+        )
 
     @cached_property
     def _segments(self) -> tuple[tuple[Segment, ...], ...]:

@@ -57,11 +57,12 @@ def test_what_comes_computes_what_stays_would(family: str, window: int, tmp_path
     comes.close()
 
 
-def test_two_ranks_hold_their_windows_in_every_step(tmp_path: Path) -> None:
-    """A rank's own part of each block; the peak is asked behind each of many steps."""
+def test_two_ranks_on_a_slow_link_hold_their_windows_in_every_step(tmp_path: Path) -> None:
+    """A rank's own part of each block; the peak is asked behind each of many steps. Sums are a star over messages that are
+    late."""
     their_model({**FAMILIES["llama"], "num_hidden_layers": 5}, tmp_path)
     served = open_served(tmp_path)
-    comes = ParallelRunner(served, replace(all_fetched(served, 2), tp=2))
+    comes = ParallelRunner(served, replace(all_fetched(served, 2), tp=2, sums="star", link_latency_s=0.001))
     bounds = [bound_bytes(served, 2, 2, rank) for rank in range(2)]
     ours, theirs = ScatteredBlocks(comes), ScatteredBlocks(TorchRunner(served, OPTIONS))
     for step in range(6):

@@ -26,6 +26,7 @@ from torch import Tensor
 from meshwright.executor.rank.process_group import ProcessGroups
 from meshwright.executor.serving.adapter.adapter_folder import AdapterFolder
 from meshwright.executor.serving.paged_stage import PagedStage, StagePlace
+from meshwright.executor.serving.parallel.message_sum import BACKEND, MessageSum
 from meshwright.executor.serving.parallel.rank_place import RankPlace, link
 from meshwright.executor.serving.parallel.shared_arrays import MappedArrays
 from meshwright.executor.serving.runner_options import RunnerOptions
@@ -51,6 +52,10 @@ class StageRank:
         self.groups = ProcessGroups(rank, options.num_ranks, folder / "rendezvous", backend, timeout_s)
         self.groups.__enter__()  # left by the end of the process: peers may be gone by then
         self.groups.make(self.place.teams())
+        self._sum: MessageSum | None = None
+        if options.sums != BACKEND and options.tp > 1:
+            group = self.groups.labelled(*self.place.tensor_team).group
+            self._sum = MessageSum(group, options.sums, options.link_latency_s)
         place = StagePlace(
             self.place.layers, self.place.shard, self._total, self.place.has_embedding, self.place.has_head
         )
@@ -65,6 +70,8 @@ class StageRank:
         """The sum of the tensor-parallel ranks' terms, the same bits on all."""
         if self.place.tp == 1:
             return term
+        if self._sum is not None:
+            return self._sum(term)
         transport = self.groups.labelled(*self.place.tensor_team)
         return transport.combining(term, is_maximum=False, in_place=True)()
 
