@@ -54,9 +54,12 @@ def test_json_has_the_layouts_with_their_figures(run: Runner, load_file: Path, t
     assert ran.data["simulate_s"] > 0 and ran.data["objective"] == {"ttft_s": 2.0, "tpot_s": 0.1}
 
 
-def test_the_table_says_what_is_good_and_how_far_the_steps_are_off(run: Runner, load_file: Path) -> None:
-    """With --explain what it rests on."""
-    ran = run("plan", "llama-3.2-1b", "2xH100", "--requests", load_file, *FIXED, "--explain")
+def test_the_table_says_what_is_good_and_how_far_the_steps_are_off(
+    run: Runner, load_file: Path, tmp_path: Path
+) -> None:
+    """With --explain what it rests on. The best plan is kept, and goes out in a server's own words."""
+    kept, script = tmp_path / "serving.toml", tmp_path / "serve.sh"
+    ran = run("plan", "llama-3.2-1b", "2xH100", "--requests", load_file, *FIXED, "--explain", "-o", kept)
     assert ran.code == 0, ran.stderr
     for words in (
         "40 requests, good within TTFT 2 s, TPOT 100 ms",
@@ -65,6 +68,15 @@ def test_the_table_says_what_is_good_and_how_far_the_steps_are_off(run: Runner, 
         "log of vLLM",
     ):
         assert words in " ".join(ran.stdout.split()), words
+    ran = run("export", kept, "--to", "vllm", "-o", script)
+    assert ran.code == 0 and "preset" in ran.stderr and "--data-parallel-size 2" in script.read_text()
+    assert "--max-num-batched-tokens 256" in script.read_text() == ran.stdout
+    for more, words in (
+        (("--to", "megatron"), "ray-serve"),
+        (("--to", "vllm", "--cluster", "1xH100"), "1xh100 has 1"),
+    ):
+        ran = run("export", kept, *more)
+        assert ran.code == 2 and words in ran.stderr.lower(), ran.stderr
 
 
 def test_a_load_comes_as_often_as_it_is_said(run: Runner, load_file: Path) -> None:

@@ -31,7 +31,14 @@ class Verbatim:
 def export_plan(
     out: Output,
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan (.toml).")],
-    form: Annotated[str, typer.Option("--to", help="megatron, torchtitan, deepspeed; slurm, torchrun, k8s.")],
+    form: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            help="megatron, torchtitan, deepspeed; slurm, torchrun, k8s. Of one that serves: "
+            "vllm, sglang, meshwright, k8s, ray-serve.",
+        ),
+    ],
     cluster: Annotated[
         str | None, typer.Option("--cluster", help="What it runs on, where the plan's own name is not known.")
     ] = None,
@@ -39,7 +46,9 @@ def export_plan(
     """Write a plan for Megatron-LM, torchtitan or DeepSpeed, or as a job that trains it; nothing is dropped silently.
 
     What the target cannot express is refused, all of it in one list. slurm, torchrun and k8s write the job that starts
-    `meshwright train` on several hosts. -o writes .sh, .toml, .json or .yaml (the target's own text), .txt for any of them.
+    `meshwright train` on several hosts. A plan that serves (plan --requests .. -o plan.toml) is written for vllm, sglang or
+    meshwright as a command, for k8s and ray-serve as YAML. -o writes .sh, .toml, .json or .yaml (the target's own text), .txt
+    for any of them.
     """
     found = api.export_plan(plan, form, cluster=cluster)
     for line in found.left_open:

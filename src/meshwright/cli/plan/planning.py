@@ -13,6 +13,7 @@ from meshwright import api, catalog
 from meshwright.api.exchange.adapting import TrainedPart
 from meshwright.api.exchange.variant import ModelVariant
 from meshwright.api.loads.load_request import USUAL_OBJECTIVE, LoadRequest
+from meshwright.api.loads.planning_load import FORMATS
 from meshwright.api.plans.request import PlanRequest
 from meshwright.api.plans.solving import pareto, solve
 from meshwright.api.plans.todays_plan import cluster_of_job
@@ -37,6 +38,7 @@ from meshwright.planner.advice.hardware_change import helps_most
 from meshwright.planner.search.plans import Plans
 from meshwright.prediction.predicted import Predicted
 from meshwright.reports.page.report import Report
+from meshwright.serving.fleet.saved_serving import SavedServing
 from meshwright.serving.request.arrival import arriving, at_rate
 from meshwright.serving.request.request_file import read_requests
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -93,11 +95,11 @@ def plan(
     """Search every plan that a cluster allows: the fastest that fit, with step, memory and reasons. Nothing fits: exit 3.
 
     -o writes .toml (the best plan), which simulate, check and compare take, or .csv (all simulated plans); with --like
-    also the file's own form; with --requests .svg (good requests against time per token).
+    also the file's own form; with --requests .toml is for export, and .svg has good requests against time per token.
     """
     asked = replace(asked, failures=failures)
     if load.requests is not None:
-        out.check_form((".svg",))
+        out.check_form((".svg", ".toml"))
         return _for_load(out, (model, cluster), load, request, asked, selection)
     asked.check(request, today.like is not None)
     limits = request.keywords()
@@ -172,7 +174,9 @@ def _for_load(
             model, asked.on(cluster), requests, slo=objective, fix=request.fix, clients=load.clients,
             planner=request.planner, step_table=load.has_step_table, progress=line.share,
         )  # fmt: skip
-    return load_result(found, objective, len(requests), selection.top)
+    dtype = str((request.fix or {}).get("dtype", FORMATS[0]))
+    saved = SavedServing(model, cluster, dtype, found[0].plan)
+    return load_result(found, objective, len(requests), selection.top, saved)
 
 
 def _report(

@@ -11,6 +11,7 @@ from meshwright.cli.frame.output import NarrowingTable, Result
 from meshwright.cli.view.load_picture import load_report, write_load_svg
 from meshwright.planner.serving.served_plan import ServedPlan
 from meshwright.planner.serving.serving_search import ServingPlans
+from meshwright.serving.fleet.saved_serving import SavedServing
 from meshwright.serving.loop.report import LatencyObjective
 from meshwright.serving.simulated.step_overhead import HOST_S
 from meshwright.specs.units import counted, format_seconds
@@ -20,7 +21,7 @@ OPTIONAL = ("sequences", "tokens/s", "TTFT p50", "TPOT p99", "kWh/M tokens")
 
 
 def load_result(
-    found: ServingPlans, objective: LatencyObjective, num_requests: int, top: int | None
+    found: ServingPlans, objective: LatencyObjective, num_requests: int, top: int | None, saved: SavedServing
 ) -> Result:
     """For --json, the terminal and --explain."""
     shown = found[: top or NUM_SHOWN]
@@ -38,7 +39,7 @@ def load_result(
     view: list[Any] = [Text(head, style="bold"), NarrowingTable(rows, "plan", OPTIONAL, 12)]
     view += [Text(line) for line in (*_rejected_lines(found), *_error_lines(found), _counted_line(found))]
     return Result(
-        data, view, {".svg": partial(write_load_svg, found)}, partial(load_report, found, rows, head),
+        data, view, {".svg": partial(write_load_svg, found), ".toml": saved.save}, partial(load_report, found, rows, head),
         explanation=[*found.assumptions, *_meaning()],
     )  # fmt: skip
 
