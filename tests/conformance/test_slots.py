@@ -21,6 +21,7 @@ from meshwright.evidence.claim.system_card import read_card
 from meshwright.executor.job.pool import Pool
 from meshwright.schedules import registered
 from meshwright.serving.request.request import Request
+from meshwright.serving.simulated.parted.serving_step import WHOLE
 from meshwright.serving.weight.weight_place import RESIDENT
 from meshwright.specs.error import CountError, MeshwrightError, PlanError, SpecError
 from meshwright.specs.plan.plan import PassOption, Plan
@@ -401,6 +402,44 @@ def test_weights_that_are_no_place_for_them_are_refused(tmp_path: Path) -> None:
             mw.plan_load("llama-3.2-1b", "1xH100", load, fix={**fix, "weights": weights})
     with pytest.raises(SpecError, match="with OpenVINO"):
         runner_of(tmp_path, EngineChoice(engine="openvino", weights="moon"))
+
+
+SLOWER = """
+from dataclasses import dataclass
+from meshwright.serving.simulated.forward_program import StepTime
+
+
+@dataclass(frozen=True)
+class Slower:
+    times: float = 2.0
+
+    def of(self, program, limits):
+        self_times, most = self.times, limits.max_batch_tokens
+
+        class Steps:
+            def step(self, batch):
+                assert batch.num_tokens <= most
+                return StepTime(*(self_times * seconds for seconds in program.step(batch)))
+
+        return Steps()
+"""
+
+
+@pytest.mark.parametrize("name", [*catalog.slot_names("step"), "own"])
+def test_a_step_goes_through_the_verbs(name: str, tmp_path: Path) -> None:
+    """Planned for a load, under its name; a step of the user's own as it says."""
+    (tmp_path / "mine.py").write_text(SLOWER)
+    step = f"{tmp_path / 'mine.py'}:Slower(times=3)" if name == "own" else name
+    load = [Request(str(i), 300, 5, num_output_tokens=5) for i in range(3)]
+    fix = {"tp": 2, "replicas": 1}
+    (whole,) = mw.plan_load("llama-3.2-1b", "2xH100", load, fix=fix)
+    (found,) = mw.plan_load("llama-3.2-1b", "2xH100", load, fix={**fix, "step": step})
+    assert found.report.num_finished == 3 and found.plan.to_dict()["step"] == step
+    assert (step in found.plan.name) == (name != WHOLE)
+    ratio = found.report.duration_s / whole.report.duration_s
+    assert ratio == pytest.approx(3.0, rel=0.1) if name == "own" else ratio < 1.05
+    with pytest.raises(PlanError, match="moon"):
+        mw.plan_load("llama-3.2-1b", "2xH100", load, fix={**fix, "step": "moon"})
 
 
 def test_a_clusters_costs_are_those_it_names(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from meshwright.ir.program import Program
 from meshwright.planner.search.proposal import Proposal
 from meshwright.schedules.order import Schedule, registered
 from meshwright.serving.fleet.serving_plan import ServingPlan
+from meshwright.serving.simulated.parted.serving_step import STEPS
 from meshwright.serving.weight.weight_place import RESIDENT, Resident
 from meshwright.specs.cluster.cluster import LEVELS, ClusterSpec
 from meshwright.specs.cluster.device import Link
@@ -143,6 +144,12 @@ SLOTS: Mapping[str, Slot] = {
             "job",
             "meshwright run",
             "options; `runs`: FILE:FUNCTION beside it, (options, seed, said) -> JobReport",
+        ),
+        Slot(
+            "step",
+            "plan --requests --fix step",
+            "(ForwardProgram, Limits) -> seconds of a replica's steps",
+            lambda: STEPS,
         ),
         Slot(
             "planner",

@@ -24,6 +24,8 @@ from meshwright.serving.loop.report import LatencyObjective, LoadReport
 from meshwright.serving.policy.limits import Limits
 from meshwright.serving.request.request import Request
 from meshwright.serving.simulated.forward_program import ForwardProgram
+from meshwright.serving.simulated.parted.rounded_steps import RoundedSteps
+from meshwright.serving.simulated.parted.serving_step import step_named
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
 from meshwright.serving.simulated.step_model import EveryStep, StepModel
 from meshwright.serving.simulated.step_table import StepTable, TableError
@@ -120,7 +122,7 @@ class ServingSearch:
     rejected: dict[str, str] = field(default_factory=dict)
     ranked: list[ServedPlan] = field(default_factory=list)
     _programs: dict[tuple[ReplicaLayout, str, str], ForwardProgram] = field(default_factory=dict)
-    _tables: dict[tuple[Any, ...], StepTable] = field(default_factory=dict)
+    _steps: dict[tuple[object, ...], StepModel] = field(default_factory=dict)
 
     def run(self) -> ServingPlans:
         """The plans. Raises PlanError where the model cannot be divided so, OutOfMemoryError where none fits."""
@@ -204,15 +206,25 @@ class ServingSearch:
                 self.model, self.cluster, plan.layout, self.dtype, weights=plan.weights, sums=plan.sums
             )
         program = self._programs[named]
-        if not self.has_table or plan.weights != RESIDENT:  # what is waited for is no sum of surfaces
-            return program, EveryStep(program)
         usual = (plan.max_batch_tokens, plan.max_sequences)
         if not is_decided(self.fix):
             sizes = (USUAL, (max(BATCH_TOKENS), max(SEQUENCES)))
             usual = next((each for each in sizes if usual[0] <= each[0] and usual[1] <= each[1]), usual)
+        key = (*named, plan.step, *usual)
+        if key not in self._steps:
+            self._steps[key] = self._step_model(plan, program, usual)
+        return program, self._steps[key]
+
+    def _step_model(self, plan: ServingPlan, program: ForwardProgram, usual: tuple[int, int]) -> StepModel:
+        """A table where what kernels take adds up; else batches one by one, which where they cost a search are rounded."""
         longest = max(each.num_prompt_tokens + each.max_output_tokens for each in self.requests)
-        table = StepTable(program, *usual, min(longest, self.model.max_sequence_length))
-        return program, self._tables.setdefault((*named, *usual), table)
+        longest = min(longest, self.model.max_sequence_length)
+        steps = step_named(plan.step).of(program, Limits(*usual, longest))
+        if not self.has_table or (
+            steps is program and plan.weights != RESIDENT
+        ):  # a wait is no sum of surfaces
+            return EveryStep(steps)
+        return StepTable(program, *usual, longest) if steps is program else RoundedSteps(steps)
 
     def _assumptions(self, plan: ServingPlan) -> tuple[str, ...]:
         said = dict.fromkeys((*self.cluster.assumptions, *self.steps_of(plan)[0].assumptions))

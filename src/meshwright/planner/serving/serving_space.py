@@ -9,6 +9,7 @@ from typing import Any
 
 from meshwright.serving.fleet.serving_plan import ServingPlan
 from meshwright.serving.simulated.forward_program import ACTIVATIONS
+from meshwright.serving.simulated.parted.serving_step import WHOLE, step_named
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError, SpecError
@@ -16,13 +17,13 @@ from meshwright.specs.model.model import ModelSpec
 
 LAYOUT = tuple(each.name for each in fields(ReplicaLayout))
 CHOICES = tuple(each.name for each in fields(ServingPlan) if each.name != "layout")
-NAMED = ("router", "weights", "sums")
+NAMED = ("router", "weights", "sums", "step")
 BATCH_TOKENS, SEQUENCES = (512, 2048, 8192), (64, 256, 1024)  # that are tried: from latency to throughput
 LOWERED_TOKENS = 16  # of the plan by which a layout is tried
 
 
 def check_fixed(fix: Mapping[str, Any]) -> None:
-    """Raise PlanError for what serving does not decide."""
+    """Raise PlanError for what serving does not decide, and for a step that nobody knows."""
     if unknown := sorted(set(fix) - {*LAYOUT, *CHOICES}):
         raise PlanError(
             f"a plan that serves has no {', '.join(unknown)}", allowed=", ".join((*LAYOUT, *CHOICES))
@@ -30,6 +31,7 @@ def check_fixed(fix: Mapping[str, Any]) -> None:
     for name, value in fix.items():
         if name not in NAMED and (type(value) is not int or value < (0 if name == "num_prefill" else 1)):
             raise PlanError(f"{name} is {value!r}", allowed="a whole number from 1")
+    step_named(str(fix.get("step", WHOLE)))
 
 
 def layouts(model: ModelSpec, cluster: ClusterSpec, fix: Mapping[str, Any]) -> list[ReplicaLayout]:

@@ -8,6 +8,7 @@ from typing import Any
 from meshwright.serving.policy.limits import Limits
 from meshwright.serving.request.request_file import BLOCK_TOKENS
 from meshwright.serving.routing.router import ROUTERS, USUAL_ROUTER
+from meshwright.serving.simulated.parted.serving_step import WHOLE
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
 from meshwright.serving.weight.weight_place import RESIDENT
 from meshwright.specs.cluster.summing import RING, check_sums
@@ -18,7 +19,8 @@ from meshwright.specs.error import PlanError, UnknownNameError
 class ServingPlan:
     """One decision. `num_prefill` of the replicas compute prompts alone and send their keys and values to the others (0:
     every replica does both). `weights`: where those of a replica lie, a name in this slot. `sums`: how the terms
-    of tensor parallelism are summed (`specs/cluster/summing`)."""
+    of tensor parallelism are summed (`specs/cluster/summing`). `step`: how a replica runs the rows of a
+    step, a name in this slot."""
 
     layout: ReplicaLayout
     replicas: int = 1
@@ -29,6 +31,7 @@ class ServingPlan:
     block_tokens: int = BLOCK_TOKENS
     weights: str = RESIDENT
     sums: str = RING
+    step: str = WHOLE
 
     def __post_init__(self) -> None:
         if self.replicas < 1 or not 0 <= self.num_prefill < self.replicas:
@@ -56,7 +59,8 @@ class ServingPlan:
         apart = f" ({self.num_prefill} prefill)" if self.num_prefill else ""
         fetched = f" {self.weights}" if self.weights != RESIDENT else ""
         summed = f" sums={self.sums}" if self.sums != RING else ""
-        return f"{times}{self.layout.name}{apart}{fetched}{summed}"
+        step = f" {self.step}" if self.step != WHOLE else ""
+        return f"{times}{self.layout.name}{apart}{fetched}{summed}{step}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, degrees first."""

@@ -89,7 +89,7 @@ class ForwardProgram:
     def prepare(self, batches: Iterable[BatchShape]) -> None:
         """Ask for the kernels of many batches at once, where curves price them: a thousand shapes take little longer than
         one, and `step` then finds them."""
-        costs = self._costs[0]
+        costs = self.costs
         if isinstance(costs, GpuKernels):
             self._ready.update({batch: self.works(batch) for batch in batches if batch not in self._known})
             works = (work for own in self._ready.values() for work in own)
@@ -120,12 +120,17 @@ class ForwardProgram:
         )
         return (*self._costs[1], *shared, *fetched)
 
+    @property
+    def costs(self) -> Any:
+        """What prices its works and messages."""
+        return self._costs[0]
+
     def works(self, batch: BatchShape) -> tuple[Work, ...]:
         """Of the program's table of works: what each does for a batch."""
-        return tuple(self._work(steps, batch) for steps in self._steps)
+        return tuple(self._work(steps, batch) for steps in self.asked.steps)
 
     def _simulated(self, batch: BatchShape) -> StepTime:
-        asked, costs = self._asked, self._costs[0]
+        asked, costs = self.asked, self.costs
         works = self._ready.pop(batch, None) or self.works(batch)
         share = batch.num_tokens / LOWERED_TOKENS
         factor, host_s = self.overhead.device_factor, self.overhead.host_s
@@ -150,14 +155,17 @@ class ForwardProgram:
 
     def _alone_s(self, batch: BatchShape, steps: tuple[ChainStep, ...]) -> float:
         """Seconds of some steps of a chain without others."""
-        cost: Cost = self._costs[0].cost(self._work(Counter(steps), batch), self.cluster.devices[0])
+        cost: Cost = self.costs.cost(self._work(Counter(steps), batch), self.cluster.devices[0])
         return cost.seconds
+
+    def operators(self, step: ChainStep, batch: BatchShape) -> tuple[Operator, ...]:
+        """Kernels of one step of a chain for a batch, on one device."""
+        return serving_operators(self.plan, step, batch, dtype_bytes(self.dtype), self.layout.attention_dp)
 
     def _work(self, steps: Mapping[ChainStep, int], batch: BatchShape) -> Work:
         found: list[Operator] = []
         for step, count in steps.items():
-            own = serving_operators(self.plan, step, batch, dtype_bytes(self.dtype), self.layout.attention_dp)
-            found += repeated(own, count)
+            found += repeated(self.operators(step, batch), count)
         operators = merged(found)
         return Work(
             "F", batch.num_tokens, (1, batch.num_tokens), self.dtype, total_flops(operators), total_bytes(operators),
@@ -173,16 +181,11 @@ class ForwardProgram:
         return gpu_costs(self.cluster)
 
     @cached_property
-    def _asked(self) -> AskedProgram:
+    def asked(self) -> AskedProgram:
         """The program, wired, and what has to be priced of it."""
         program = lower(self.plan, registered()[self.plan.schedule], step=False, in_segments=True)
         program = ForwardOnly()(program)
-        first = _first_alike(self.model)
-        by_stage = [
-            frozenset(Counter(_alike(step, first) for step in each.steps).items())
-            for own in self._segments
-            for each in own
-        ]
+        by_stage = [frozenset(Counter(steps).items()) for steps in self.steps_of_stages]
         table = {own: number for number, own in enumerate(dict.fromkeys(by_stage))}
         of_stage = np.array([table[own] for own in by_stage])
         column = np.where(program.kinds == Kind.COMPUTE, of_stage[program.columns.stage], -1)
@@ -223,6 +226,14 @@ class ForwardProgram:
         return tuple(decoder_chain(self.model, layers, degrees).segments for layers in self.plan.stages())
 
     @cached_property
+    def steps_of_stages(self) -> tuple[tuple[ChainStep, ...], ...]:
+        """What each stage of the program, which is a segment, runs in order; of blocks of a kind the steps of the first."""
+        first = _first_alike(self.model)
+        return tuple(
+            tuple(_alike(step, first) for step in each.steps) for own in self._segments for each in own
+        )
+
+    @cached_property
     def fetches(self) -> tuple[StageFetches, ...]:
         """Of every stage, where weights are fetched; none where all stay."""
         if self.weights == RESIDENT:
@@ -232,17 +243,13 @@ class ForwardProgram:
                 f"weights={self.weights} with attention_dp={self.layout.attention_dp}",
                 allowed="one of them: what a block has on a device is known of layers that are divided alike",
             )
-        program, first = self._asked.wiring.program, _first_alike(self.model)
+        program, first = self.asked.wiring.program, _first_alike(self.model)
         computes = np.flatnonzero(program.kinds == Kind.COMPUTE)
         rows = computes[np.argsort(program.columns.stage[computes], kind="stable")].tolist()
         return stage_fetches(
             self.plan, weight_place(self.weights), dtype_bytes(self.dtype), self._segments, rows,
             lambda step: _alike(step, first),
         )  # fmt: skip
-
-    @property
-    def _steps(self) -> tuple[Mapping[ChainStep, int], ...]:
-        return self._asked.steps
 
 
 def _first_alike(model: ModelSpec) -> Mapping[int, int]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Protocol
 
 from meshwright.serving.simulated.batch_shape import BatchShape
-from meshwright.serving.simulated.forward_program import ForwardProgram, StepTime
+from meshwright.serving.simulated.forward_program import StepTime
+
+
+class TimedSteps(Protocol):
+    """Steps whose batches are simulated one by one; a `ForwardProgram` has them."""
+
+    def step(self, batch: BatchShape) -> StepTime:
+        """Of one batch."""
+        ...
 
 
 class StepModel(Protocol):
@@ -24,18 +32,18 @@ class StepModel(Protocol):
 class EveryStep:
     """Simulates every batch that differs from all before it."""
 
-    def __init__(self, program: ForwardProgram) -> None:
-        self._program = program
+    def __init__(self, steps: TimedSteps) -> None:
+        self._steps = steps
 
     def step(self, batch: BatchShape) -> StepTime:
         """Of one batch."""
-        return self._program.step(batch)
+        return self._steps.step(batch)
 
     def run(self, num_decodes: int, num_context: int, most: int, span_s: float) -> tuple[int, float]:
         """Step by step."""
         seconds, number = 0.0, 0
         while number == 0 or (number < most and seconds < span_s):
             batch = BatchShape(0, 0, 0, num_decodes, num_context + number * num_decodes)
-            seconds += self._program.step(batch).latency_s
+            seconds += self.step(batch).latency_s
             number += 1
         return number, seconds
