@@ -1,0 +1,1 @@
+"""The system TPI-LLM: its card, its mechanism."""
